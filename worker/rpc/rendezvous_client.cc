@@ -32,6 +32,14 @@ constexpr absl::Duration kRetry = absl::Milliseconds(200);
 // Deadlines here are on the steady clock.
 absl::Duration SteadyNow() { return absl::Nanoseconds(Clock::Real().SteadyNanos()); }
 
+// Adds what was to be done. The coordinator has no meeting for a generation that is over, mostly
+// because a peer is gone: that is not an error of this worker.
+absl::Status Explain(const absl::Status& status, const std::string& what) {
+  const bool is_over = absl::IsNotFound(status);
+  return Annotate(is_over ? absl::AbortedError(status.message()) : status,
+                  absl::StrCat("rendezvous, ", what));
+}
+
 class RendezvousClient final : public session::AbortableRendezvous {
  public:
   RendezvousClient(std::shared_ptr<grpc::Channel> channel, control::JobKey key)
@@ -48,7 +56,7 @@ class RendezvousClient final : public session::AbortableRendezvous {
       v1::SetKeyResponse response;
       return stub_->SetKey(&context, request, &response);
     });
-    return Annotate(status, absl::StrCat("rendezvous, setting ", key));
+    return Explain(status, absl::StrCat("setting ", key));
   }
 
   absl::StatusOr<std::string> Wait(const std::string& key, absl::Duration timeout) override {
@@ -66,7 +74,7 @@ class RendezvousClient final : public session::AbortableRendezvous {
       if (answer.ok() && response.values_size() == 1) value = response.values(0);
       return answer;
     });
-    if (!status.ok()) return Annotate(status, absl::StrCat("rendezvous, waiting for ", key));
+    if (!status.ok()) return Explain(status, absl::StrCat("waiting for ", key));
     return value;
   }
 

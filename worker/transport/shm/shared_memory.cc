@@ -37,8 +37,10 @@ absl::StatusOr<std::shared_ptr<std::byte>> Map(int fd, std::size_t size_bytes, i
 absl::StatusOr<int> OpenRegularFile(const std::string& path) {
   const int place = open(path.c_str(), O_PATH | O_CLOEXEC);
   if (place < 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot open ", path, ": ", std::strerror(errno)));
+    // A peer that ended has no files any more.
+    const bool is_gone = errno == ENOENT;
+    const std::string text = absl::StrCat("cannot open ", path, ": ", std::strerror(errno));
+    return is_gone ? absl::UnavailableError(text) : absl::FailedPreconditionError(text);
   }
   struct stat info;
   int fd = -1;
