@@ -22,8 +22,9 @@ struct SharedMemory {
 // Returns zeroed memory. label: shown in /proc/PID/maps.
 absl::StatusOr<SharedMemory> CreateSharedMemory(const std::string& label, std::size_t size_bytes);
 
-// kFailedPrecondition: this process does not share memory with the one that made the handle
-// (another host, another PID namespace, another user, or it has gone), in words. The caller must
+// kUnavailable: no process here has what the handle names (it has gone, or is on another host or in
+// another PID namespace). kFailedPrecondition: this process does not share memory with the one that
+// made the handle (as of another user), in words. The caller must
 // still check the contents: a PID may mean another process here.
 absl::StatusOr<SharedMemory> AttachSharedMemory(const std::string& handle);
 

@@ -42,7 +42,7 @@ std::string Announcement(const Offer& offer) {
   return absl::StrCat(offer.memory.handle, ";", ToHex(AsText(offer.token)));
 }
 
-// kFailedPrecondition: this process shares no memory with the one that announced.
+// kUnavailable, kFailedPrecondition: as AttachSharedMemory.
 absl::StatusOr<Offer> TakeOffer(const std::string& announcement) {
   const std::vector<std::string> fields = absl::StrSplit(announcement, ';');
   Offer offer;
