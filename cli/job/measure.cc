@@ -37,7 +37,8 @@ struct Wanted {
 
 std::string ProbeName(const std::string& job, std::string_view end) {
   const std::string begin = absl::StrCat("profile-", job);
-  return absl::StrCat(begin.substr(0, config::kLongestJobName - 1 - end.size()), "-", std::string(end));
+  return absl::StrCat(begin.substr(0, config::kLongestJobName - 1 - end.size()), "-",
+                      std::string(end));
 }
 
 // Returns the values that the profile has of what is wanted. They change when it learns.

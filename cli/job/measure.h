@@ -32,8 +32,8 @@ std::vector<JobLayer> LayersOf(const config::JobSpec& job, config::DeviceKind de
 std::vector<profile::Conditions> ConditionsOf(const config::JobSpec& job,
                                               const plan::PlanOptions& workers);
 
-// Returns whether a layer of the job was never measured on such workers. Jobs of the emulated family
-// have none to measure, and workers that do not tell their processor teach nothing.
+// Returns whether a layer of the job was never measured on such workers. Jobs of the emulated
+// family have none to measure, and workers that do not tell their processor teach nothing.
 bool NeedsMeasuring(const config::JobSpec& job, const plan::PlanOptions& workers);
 
 // The struct borrows.

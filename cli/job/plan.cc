@@ -63,8 +63,9 @@ absl::Status AddMeasured(const Context& context, Client& client, Client::StreamS
 // Says why the plan goes on without what it wanted to measure.
 void SayWhyNotMeasured(const Context& context, std::string_view source,
                        const absl::Status& status) {
-  Say(context, absl::StrCat("planning from ", std::string(source), ", as not all could be measured: ",
-                            Harmless(std::string(status.message()))));
+  Say(context,
+      absl::StrCat("planning from ", std::string(source),
+                   ", as not all could be measured: ", Harmless(std::string(status.message()))));
 }
 
 // Returns what a plan may assume of the coordinator's workers. If all of them are idle, it first
@@ -76,9 +77,8 @@ absl::StatusOr<plan::PlanOptions> AskCoordinator(const Context& context, const P
   ASSIGN_OR_RETURN(plan::PlanOptions options, OptionsForWorkers(job, workers));
   if (command.no_profile) return options;
   ASSIGN_OR_RETURN(options.profile, ReadProfile(*client));
-  const bool idle = std::ranges::none_of(workers, [](const v1::Worker& worker) {
-    return worker.state() == v1::WORKER_STATE_BUSY;
-  });
+  const bool idle = std::ranges::none_of(
+      workers, [](const v1::Worker& worker) { return worker.state() == v1::WORKER_STATE_BUSY; });
   if (command.no_measure || !idle || options.profile == nullptr || !NeedsMeasuring(job, options))
     return options;
   Client::StreamStop stop;
@@ -97,7 +97,8 @@ absl::StatusOr<plan::PlanOptions> MeasureHere(const Context& context, const Plan
   plan::PlanOptions options{.max_workers = *command.workers,
                             .device = plan::DeviceOf(job, DeviceKind::kAuto, /*any_gpu=*/false)};
   // The layers of an emulated job take what its file says.
-  if (command.no_profile || command.no_measure || job.model.family == model::Family::kEmulated) return options;
+  if (command.no_profile || command.no_measure || job.model.family == model::Family::kEmulated)
+    return options;
   Client::StreamStop stop;
   const SignalThread signals({SIGINT, SIGTERM, SIGHUP}, [&](int) { stop.Stop(); });
   const absl::Status status =

@@ -367,8 +367,7 @@ absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& ca
     parts.communication = bound.communication;
     parts.lower_bound = bound.makespan + longest_update;
   }
-  parts.schedule =
-      step - parts.compute - parts.imbalance - parts.communication - parts.sync;
+  parts.schedule = step - parts.compute - parts.imbalance - parts.communication - parts.sync;
   return parts;
 }
 

@@ -101,9 +101,8 @@ absl::StatusOr<Forecasts> MakeForecasts(const config::JobSpec& job, const PlanOp
     AddOrigins(its, candidate.plan.partition, forecasts.origins);
     candidate.plan.model = its.model;
     const double pause = CheckpointPause(its, candidate.plan);
-    forecasts.candidates.push_back({.plan = std::move(candidate.plan),
-                                    .parts = parts,
-                                    .checkpoint_pause_seconds = pause});
+    forecasts.candidates.push_back(
+        {.plan = std::move(candidate.plan), .parts = parts, .checkpoint_pause_seconds = pause});
   }
   return forecasts;
 }

@@ -111,10 +111,10 @@ class Descent {
 }  // namespace
 
 Candidate WithBetterPartition(const CandidateInputs& inputs, Candidate candidate) {
-  const bool is_fixed =
-      !inputs.job.parallelism.stage_layers.empty() || candidate.plan.mesh.pp_size == 1 ||
-      candidate.plan.schedule.placement == schedule::Placement::kBidirectional ||
-      candidate.plan.schedule.updates != schedule::Updates::kFlush;
+  const bool is_fixed = !inputs.job.parallelism.stage_layers.empty() ||
+                        candidate.plan.mesh.pp_size == 1 ||
+                        candidate.plan.schedule.placement == schedule::Placement::kBidirectional ||
+                        candidate.plan.schedule.updates != schedule::Updates::kFlush;
   if (is_fixed) return candidate;
   Descent descent(inputs, candidate);
   if (!descent.Improve()) return candidate;

@@ -10,8 +10,9 @@ namespace takt::plan {
 // candidate over the partition that was best. The cut that it begins with makes the largest stage
 // least, but a rank with several stages has their sum, and a short last stage empties the pipeline
 // sooner. No rank gets more work than the busiest had: else small models, whose messages cost more
-// than their layers, would end up on one rank. A partition that the job names stays, and so does that of a schedule whose stages have two
-// copies, or that does not flush: there losses depend on it. What fitted the workers' memory still fits.
+// than their layers, would end up on one rank. A partition that the job names stays, and so does
+// that of a schedule whose stages have two copies, or that does not flush: there losses depend on
+// it. What fitted the workers' memory still fits.
 Candidate WithBetterPartition(const CandidateInputs& inputs, Candidate candidate);
 
 }  // namespace takt::plan

@@ -59,8 +59,8 @@ class ProfileKeeper final {
   // Blocks: for the disk, at most once in save_interval.
   void Learn(const trace::JobTrace& trace);
 
-  // A checkpoint of the job paused training for so long, on the slowest rank. It is learned with the
-  // next step. Does not block.
+  // A checkpoint of the job paused training for so long, on the slowest rank. It is learned with
+  // the next step. Does not block.
   void LearnPause(const std::string& job, double seconds);
 
   // Never null. What is returned does not change.
