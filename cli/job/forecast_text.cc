@@ -187,7 +187,7 @@ std::string WhyOf(const std::vector<Forecast>& all, std::size_t index) {
     const bool shortest = std::ranges::all_of(
         all, [&](const Forecast& other) { return other.plan.predicted_step_seconds >= step; });
     return shortest ? "its step is the shortest"
-                    : "it has the fewest ranks, then the least memory, of those within 1 % of the "
+                    : "it has the fewest ranks, then the fewest stages, of those within 1 % of the "
                       "shortest step";
   }
   const double first = all.front().plan.predicted_step_seconds;

@@ -85,7 +85,7 @@ struct Plan {
 //                 have one copy of the weights, and of what a search finds for the job's costs.
 //                 A searched one is named after what it grew from: "auto (zb-1p)".
 // Of all ways within 1 % of the shortest step, it takes the one with the fewest ranks, then the
-// fewest replicas, then the one that holds the least.
+// fewest replicas, then the fewest stages, then the one that holds the least.
 // Errors: kInvalidArgument (FieldError) when the job cannot be planned: pipeline larger than
 // layers, global batch not divisible, too few microbatches, a schedule file that is wrong, more
 // memory needed than the workers have.

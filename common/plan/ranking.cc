@@ -49,11 +49,13 @@ std::int64_t PeakBytes(const Candidate& candidate) {
 // Predictions that are closer than this count as equal, because they are no more exact than that.
 constexpr double kIndifference = 1.01;
 
-// Returns what makes a candidate better than another whose step is as long.
+// Returns what makes a candidate better than another whose step is as long. Each further chunk has
+// costs that no prediction knows, so fewer stages come before less memory.
 auto Size(const Candidate& candidate) {
   const mesh::Mesh& mesh = candidate.plan.mesh;
-  return std::tuple(mesh.size(), mesh.dp_size, PeakBytes(candidate),
-                    candidate.report.peak_in_flight(), StepSeconds(candidate));
+  return std::tuple(mesh.size(), mesh.dp_size, candidate.plan.schedule.num_stages,
+                    PeakBytes(candidate), candidate.report.peak_in_flight(),
+                    StepSeconds(candidate));
 }
 
 // So many of the best candidates get better partitions, however many a caller wants to see.
