@@ -17,25 +17,11 @@
 namespace takt::cli {
 namespace {
 
+using config::EmulatedJob;
 using config::SmallGpt2Job;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-
-// All actions take 5 ms.
-config::JobSpec EmulatedJob(int layers, int microbatches) {
-  config::JobSpec job;
-  job.name = "e";
-  job.model = {.family = model::Family::kEmulated,
-               .layers = layers,
-               .context = 1,
-               .forward_seconds = 5e-3,
-               .input_grad_seconds = 5e-3,
-               .weight_grad_seconds = 5e-3,
-               .activation_bytes = 1 << 20};
-  job.global_batch = microbatches;
-  return job;
-}
 
 plan::Forecasts ForecastsOf(const config::JobSpec& job, const plan::PlanOptions& options,
                             int top = 5) {
@@ -159,7 +145,7 @@ TEST(ForecastPage, SaysWhatIsLackingWhenNothingFits) {
 }
 
 TEST(StepPicture, DrawsOneRankAsOneRow) {
-  config::JobSpec job = EmulatedJob(2, 3);
+  config::JobSpec job = EmulatedJob(2, 3, /*activation_bytes=*/1 << 20);
   job.parallelism.pipeline = 1;
   job.parallelism.schedule = "1f1b";
   const plan::Forecasts forecasts = ForecastsOf(job);
@@ -206,7 +192,7 @@ TEST(StepPicture, ShowsThePeakOfEveryRankAgainstTheLimit) {
 }
 
 TEST(StepPicture, ShowsTheFirstStepOfScheduleWithoutFlush) {
-  config::JobSpec job = EmulatedJob(4, 8);
+  config::JobSpec job = EmulatedJob(4, 8, /*activation_bytes=*/1 << 20);
   job.parallelism.pipeline = 4;
   job.parallelism.schedule = "pipedream";
   const std::string picture = DrawStep(ForecastsOf(job).candidates[0].plan, 0).value();
@@ -215,7 +201,7 @@ TEST(StepPicture, ShowsTheFirstStepOfScheduleWithoutFlush) {
 }
 
 TEST(StepPicture, OfManyRanksShowsTheFirstAndTheLast) {
-  config::JobSpec job = EmulatedJob(64, 512);
+  config::JobSpec job = EmulatedJob(64, 512, /*activation_bytes=*/1 << 20);
   job.parallelism.pipeline = 64;
   job.parallelism.schedule = "1f1b";
   plan::Forecasts forecasts = ForecastsOf(job);
@@ -232,7 +218,7 @@ TEST(StepPicture, OfManyRanksShowsTheFirstAndTheLast) {
 }
 
 TEST(StepPicture, JoinsActionsThatAreTooMany) {
-  config::JobSpec job = EmulatedJob(2, 10'000);
+  config::JobSpec job = EmulatedJob(2, 10'000, /*activation_bytes=*/1 << 20);
   job.parallelism.pipeline = 2;
   job.parallelism.schedule = "1f1b";
   const std::string picture = DrawStep(ForecastsOf(job).candidates[0].plan, 0).value();

@@ -13,6 +13,7 @@
 namespace takt::plan {
 namespace {
 
+using config::EmulatedJob;
 using config::SmallGpt2Job;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
@@ -20,21 +21,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
-
-// The layers take F = I = W = 5 ms and pass hardly anything.
-config::JobSpec EmulatedJob(int layers, int microbatches) {
-  config::JobSpec job;
-  job.name = "e";
-  job.model = {.family = model::Family::kEmulated,
-               .layers = layers,
-               .context = 1,
-               .forward_seconds = 5e-3,
-               .input_grad_seconds = 5e-3,
-               .weight_grad_seconds = 5e-3,
-               .activation_bytes = 1};
-  job.global_batch = microbatches;
-  return job;
-}
 
 const PlanOptions kFreeLinks{
     .max_workers = 4, .link_latency_seconds = 0, .link_seconds_per_byte = 0};

@@ -16,7 +16,7 @@ namespace {
 // Steps with so many actions in all are simulated for a candidate. That takes about half a second.
 constexpr std::int64_t kSimulatedActions = 500'000;
 
-// With more stages than this, layers move between neighbours alone.
+// If there are more stages than this, layers move between neighbours alone.
 constexpr int kStagesForAllPairs = 16;
 
 // A step must become shorter by this share to count.

@@ -64,7 +64,7 @@ class StageCostsTest : public ::testing::Test {
   }
   Plan Planned() const { return MakePlan(job_, Options()).value(); }
 
-  // Of a message between the stages.
+  // Returns what a message between the stages takes.
   double MessageSeconds(const PlanOptions& options) const {
     const Plan plan = MakePlan(job_, options).value();
     const auto bytes = static_cast<double>(plan.model.layers.front().cost.output_bytes);
@@ -154,7 +154,7 @@ TEST_F(StageCostsTest, CopiesSumTheGradientsOfEachUse) {
   EXPECT_THAT(plan.costs.tied_reduction, DoubleEq(1e-9 * 4 * kTable));
 }
 
-// Of three ranks, each sends and gets two thirds of the bytes twice.
+// Each of three ranks sends two thirds of the bytes twice, and gets as many.
 TEST_F(StageCostsTest, SumsThatWereNotMeasuredTakeWhatTheirMessagesDo) {
   job_.global_batch = 12;
   job_.parallelism.data = 3;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a plan send to one another in a step.
+// Says what the ranks of a plan send to one another in a step.
 #pragma once
 
 #include <cstdint>

@@ -14,6 +14,7 @@
 namespace takt::plan {
 namespace {
 
+using config::EmulatedJob;
 using config::SmallGpt2Job;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -24,21 +25,6 @@ config::JobSpec OpenJob() {
   config::JobSpec job = SmallGpt2Job();
   job.microbatch = 1;
   job.microbatch_auto = job.parallelism.data_auto = true;
-  return job;
-}
-
-// The layers take F = I = W = 5 ms, and there is nothing to sum.
-config::JobSpec EmulatedJob(int layers, int microbatches) {
-  config::JobSpec job;
-  job.name = "e";
-  job.model = {.family = model::Family::kEmulated,
-               .layers = layers,
-               .context = 1,
-               .forward_seconds = 5e-3,
-               .input_grad_seconds = 5e-3,
-               .weight_grad_seconds = 5e-3,
-               .activation_bytes = 1};
-  job.global_batch = microbatches;
   return job;
 }
 

@@ -33,7 +33,7 @@ constexpr double kUsualSlowness = 1.25;
 // Sums send messages of up to this size (worker/transport/channel_collective.h).
 constexpr std::int64_t kSumMessageBytes = 512 * 1024;
 
-// What ranks send to others.
+// Counts what ranks send to others in a step.
 struct Sent {
   double messages = 0, sum_bytes = 0;
 };
@@ -45,7 +45,7 @@ struct LinkSeconds {
   double Of(const Sent& sent) const { return sent.messages * message + sent.sum_bytes * sum_byte; }
 };
 
-// What a rank of one pp rank sends to each rank of another one, or of the same one.
+// Says what a rank of one pp rank sends to each rank of another one, or of the same one.
 struct Edge {
   int to = 0;              // pp rank
   bool same_copy = false;  // only to the one of its own data-parallel copy

@@ -250,7 +250,7 @@ class StepTimes {
   }
 
  private:
-  // Of a message, and of a byte of a sum.
+  // The first is that of a message, the second that of a byte of a sum.
   using Seconds = std::pair<double, double>;
 
   const Seconds& Link(const Gang& ranks, PpRank from, int dp_from, PpRank to, int dp_to) const {

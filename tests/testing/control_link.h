@@ -23,7 +23,7 @@ class ControlLink final {
   ~ControlLink();
   ControlLink(const ControlLink&) = delete;
 
-  // What a worker dials.
+  // Returns the address that a worker dials.
   std::string address() const { return "unix:" + path_; }
 
   // From now on nothing passes in either direction, and neither end learns of it.
