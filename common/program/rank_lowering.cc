@@ -25,6 +25,9 @@ Op OpOf(ActionKind kind) {
       return Op::kWeightGrad;
     case ActionKind::kBackward:
       return Op::kBackward;
+    case ActionKind::kVocabularyForward:
+    case ActionKind::kVocabularyBackward:
+      break;  // AddVocabulary adds these
   }
   TAKT_CHECK(false);
 }
