@@ -166,7 +166,8 @@ class SyntheticTrace {
   }
 
   int Layers(const program::Instruction& instruction) const {
-    const bool of_stage = !options_.stage_layers.empty() && program::IsCompute(instruction.op);
+    const bool of_stage = !options_.stage_layers.empty() && program::IsCompute(instruction.op) &&
+                          !program::IsOfVocabulary(instruction.op);
     return of_stage ? options_.stage_layers[instruction.stage.value()] : 1;
   }
   static std::int64_t Nanos(double seconds) { return std::llround(seconds * 1e9); }
