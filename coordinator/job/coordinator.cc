@@ -13,6 +13,7 @@ namespace takt::job {
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options,
                                                                 store::Store* store) {
+  RETURN_IF_ERROR(store->RaiseEpoch().status());
   ASSIGN_OR_RETURN(store::Snapshot snapshot, store->Load());
   std::unique_ptr<Coordinator> coordinator(new Coordinator(std::move(options), store));
   coordinator->cluster_ = std::make_unique<Cluster>(coordinator->options_.cluster,

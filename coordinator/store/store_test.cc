@@ -326,6 +326,17 @@ TEST_P(StoreTest, TheProfileIsTheOneThatWasCommittedLast) {
   EXPECT_EQ(store->ReadProfile().value(), "");
 }
 
+TEST_P(StoreTest, TheEpochIsRaisedAndTheClusterIdStays) {
+  auto store = Make();
+  const Snapshot first = store->Load().value();
+  EXPECT_EQ(first.cluster_id.size(), 32u);
+  EXPECT_EQ(first.epoch, 0);
+  EXPECT_EQ(store->RaiseEpoch().value(), 1);
+  EXPECT_EQ(store->RaiseEpoch().value(), 2);
+  EXPECT_EQ(store->Load().value().epoch, 2);
+  EXPECT_EQ(store->Load().value().cluster_id, first.cluster_id);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Stores, StoreTest,
     ::testing::Values(Kind{"Memory", [](const std::string&,
