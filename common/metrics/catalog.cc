@@ -18,8 +18,9 @@ constexpr auto kAllMetrics = PointersTo(
     kRankComputePredicted, kRankIdle, kTokens, kLoss, kValidationLoss, kGradNorm, kLearningRate,
     kNonfiniteSteps, kModelFlopsUtilization, kMemoryPredicted, kCheckpoints, kCheckpointStep,
     kCheckpointTimestamp, kCheckpointEvery, kCheckpointDuration, kRecoveries, kJobs, kWorkers,
-    kWorkerConnected, kWorkerLosses, kWorkerFaultScore, kRecoveryDuration, kRankInfo, kOpDuration,
-    kP2pBytes, kP2pWait, kInFlight, kMemory, kMemoryLimit, kCertificateExpiry, kBuildInfo);
+    kWorkerConnected, kWorkerLosses, kWorkerFaultScore, kReadOnly, kRecoveryDuration, kRankInfo,
+    kOpDuration, kP2pBytes, kP2pWait, kInFlight, kMemory, kMemoryLimit, kCertificateExpiry,
+    kBuildInfo);
 
 using Of = Extent::Of;
 

@@ -9,8 +9,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/control/attachment.h"
@@ -100,6 +102,9 @@ class Cluster final {
   void Replanned(const std::string& job_id, Generation generation,
                  absl::StatusOr<ReplanOffer> offer, Moment now);
 
+  // While `why` is an error, requests that change something are refused with it; deletions are not.
+  void SetReadOnly(absl::Status why) { read_only_ = std::move(why); }
+
   // The coordinator did nothing for `stall`, because it was stopped or swapped out. That workers
   // were silent meanwhile proves nothing, and a worker whose stream ended because it got no answer
   // has return_grace to come back. Call this before any event that came during the stall.
@@ -138,6 +143,7 @@ class Cluster final {
   void ReplyLater(const Reply<T>& reply, absl::StatusOr<T> result);
 
   const ClusterOptions options_;
+  absl::Status read_only_;
   Outbox outbox_;
   RequestLog requests_;
   WorkerTable workers_;
