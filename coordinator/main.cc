@@ -83,6 +83,12 @@ planner::MakePlan PlansOf(planner::ChildPlanner& planner) {
   };
 }
 
+job::RetentionOptions RetentionOf(const Flags& flags) {
+  return {.jobs = flags.keep_ended_jobs,
+          .age = flags.keep_ended_days == 0 ? absl::InfiniteDuration()
+                                            : absl::Hours(24) * flags.keep_ended_days};
+}
+
 // The parts that Serve needs. All are borrowed.
 struct Parts {
   const Flags& flags;
@@ -158,6 +164,7 @@ absl::Status Run(const Flags& flags) {
     options.make_plan_beside_jobs = PlansOf(yielding_planner);
   }
   options.cluster.random_bytes = RandomBytes;
+  options.cluster.retention = RetentionOf(flags);
   ASSIGN_OR_RETURN(options.cluster.quotas, placement::Quotas::Parse(flags.quotas));
   traces::TraceKeeper traces({.directory = flags.state + "/traces"});
   ASSIGN_OR_RETURN(const std::unique_ptr<profiles::ProfileKeeper> profiles,

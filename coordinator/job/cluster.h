@@ -21,6 +21,7 @@
 #include "coordinator/job/job_table.h"
 #include "coordinator/job/outbox.h"
 #include "coordinator/job/request_log.h"
+#include "coordinator/job/retention.h"
 #include "coordinator/job/session.h"
 #include "coordinator/job/worker_table.h"
 #include "coordinator/store/store.h"
@@ -36,6 +37,7 @@ struct ClusterOptions {
   absl::Duration batch_interval = timeouts::kBatchInterval;
   absl::Duration commit_timeout = timeouts::kCommitTimeout;
   std::function<std::string(int)> random_bytes;  // so many of them
+  RetentionOptions retention;
   placement::Quotas quotas;                      // of workers, by the owner of a job
   // Returns what was measured on workers, never null. Any thread may call it.
   std::function<std::shared_ptr<const profile::Profile>()> read_profile =
@@ -121,6 +123,7 @@ class Cluster final {
   void Heard(SessionId id, Moment now);
   // Returns what the job for which the worker is held says for it.
   membership::Voucher Vouch(const membership::Worker& worker);
+  void ForgetEndedJobs(Moment now);
 
   // cluster_queue.cc
   void ServeQueue(Moment now);
@@ -149,6 +152,7 @@ class Cluster final {
   WorkerTable workers_;
   const JobContext context_;
   JobTable jobs_;
+  absl::Duration forgot_at_ = -absl::InfiniteDuration();
   absl::Duration last_batch_ = -absl::InfiniteDuration();
   // What the queue was asked last, without predicted times, and when.
   std::vector<placement::WaitingJob> asked_waiting_;

@@ -124,6 +124,7 @@ class ClusterTest : public ::testing::Test {
   std::vector<Replan> replans_;  // the test answers them
   bool hold_plans_ = false;      // leave plans_ to the test
   absl::Status plan_error_;      // what planning answers instead
+  RetentionOptions retention_;
   placement::Quotas quotas_;     // of the cluster that Restart makes
   ReplanOptions replan_;         // likewise
   // What was measured on workers; never null.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/job/outbox.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -29,6 +30,10 @@ void Append(store::Changes& all, store::Changes more) {
 
 void Outbox::Append(Outbox more) {
   takt::job::Append(changes, std::move(more.changes));
+  // The reader removes before it shows, so what is removed later must not be shown.
+  std::erase_if(published, [&](const store::JobRecord& job) {
+    return std::ranges::find(more.removed, job.id) != more.removed.end();
+  });
   MoveTo(published, more.published);
   MoveTo(removed, more.removed);
   MoveTo(effects, more.effects);

@@ -123,6 +123,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
                  .step = StepId(7),
                  .committed = StepId(5)}};
   job.notices = {"checkpoint of step 4 failed"};
+  job.planning_ends = 2;
   StepRecord step = Step("id-a", 7, 1.0 / 3);
   step.grad_norm = 2;
   step.learning_rate = 3e-4;
@@ -197,6 +198,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.saving.settled, StepId(6));
   EXPECT_EQ(got.faults, job.faults);
   EXPECT_THAT(got.notices, ElementsAre("checkpoint of step 4 failed"));
+  EXPECT_EQ(got.planning_ends, 2);
   ASSERT_TRUE(got.last_step.has_value());
   EXPECT_EQ(got.last_step->step, StepId(7));
   EXPECT_EQ(got.last_step->loss, 1.0 / 3);
