@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -32,6 +33,7 @@
 #include "coordinator/planner/planning_child.h"
 #include "coordinator/profiles/profile_keeper.h"
 #include "coordinator/rpc/server.h"
+#include "coordinator/store/maintenance.h"
 #include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/state_dir.h"
 #include "coordinator/traces/step_explainer.h"
@@ -231,5 +233,7 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == takt::planner::kPlanningChild)
     return takt::planner::RunPlanningChild({argv + 2, argv + argc}, takt::plan::MakePlan);
+  if (argc > 1 && std::string(argv[1]) == takt::store::kMaintenance)
+    return takt::store::RunMaintenance({argv + 2, argv + argc}, std::cout, std::cerr);
   return takt::Main(argc, argv);
 }
