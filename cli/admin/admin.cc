@@ -62,6 +62,17 @@ void AddFsck(CLI::App& admin, Context& context) {
           "Example:\n  takt admin fsck --state /var/lib/takt/coordinator");
 }
 
+void AddForgetProfile(CLI::App& admin, Context& context) {
+  AddCommand<AdminOptions>(
+      admin, context, "forget-profile",
+      "Drop what was measured on workers; the coordinator must not run",
+      [](CLI::App& app, AdminOptions& options) { AddState(app, options); },
+      [](const Context& context, const AdminOptions& options) {
+        return MaintainState(context, {"forget-profile", options.state});
+      })
+      ->footer("Example:\n  takt admin forget-profile --state /var/lib/takt/coordinator");
+}
+
 }  // namespace
 
 void AddAdmin(CLI::App& app, Context& context) {
@@ -73,6 +84,7 @@ void AddAdmin(CLI::App& app, Context& context) {
   AddBackup(*admin, context);
   AddRestore(*admin, context);
   AddFsck(*admin, context);
+  AddForgetProfile(*admin, context);
 }
 
 }  // namespace takt::cli

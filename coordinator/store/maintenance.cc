@@ -145,6 +145,14 @@ absl::StatusOr<std::vector<Damage>> CheckState(const std::string& state_dir) {
   return found;
 }
 
+absl::Status ForgetProfile(const std::string& state_dir) {
+  const std::string file = StateFileIn(state_dir);
+  RETURN_IF_ERROR(CheckIsThere(file));
+  ASSIGN_OR_RETURN(const StateDir state, StateDir::Acquire(state_dir));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, OpenSqliteStore(file));
+  return store->Commit({.profile = ""});
+}
+
 int RunMaintenance(const std::vector<std::string>& arguments, std::ostream& out,
                    std::ostream& errors) {
   const std::string verb = arguments.empty() ? "" : arguments[0];
@@ -152,6 +160,8 @@ int RunMaintenance(const std::vector<std::string>& arguments, std::ostream& out,
     return ExitOf(BackUpState(arguments[1], arguments[2]), errors);
   if (verb == "restore" && arguments.size() == 3)
     return ExitOf(RestoreState(arguments[1], arguments[2]), errors);
+  if (verb == "forget-profile" && arguments.size() == 2)
+    return ExitOf(ForgetProfile(arguments[1]), errors);
   if (verb == "fsck" && arguments.size() == 3) {
     const absl::StatusOr<std::vector<Damage>> found = CheckState(arguments[1]);
     if (!found.ok()) return ExitOf(found.status(), errors);

@@ -103,6 +103,13 @@ TEST_F(MaintenanceTest, FsckFindsMissingTransactions) {
   EXPECT_THAT(out_.str(), HasSubstr("1 of 2 transactions are missing"));
 }
 
+TEST_F(MaintenanceTest, TheProfileAloneIsForgotten) {
+  ASSERT_TRUE(Open()->Commit({.jobs = {{.number = 1, .id = "i"}}, .profile = "measured"}).ok());
+  ASSERT_EQ(Run({"forget-profile", state_}), 0) << errors_.str();
+  EXPECT_EQ(Open()->ReadProfile().value(), "");
+  EXPECT_EQ(Open()->Load().value().jobs.size(), 1u);
+}
+
 TEST_F(MaintenanceTest, ADamagedCopyIsNotRestored) {
   ASSERT_TRUE(Put(*Open(), 1).ok());
   const std::string copy = root_ + "/copy";
