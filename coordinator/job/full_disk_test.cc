@@ -122,14 +122,18 @@ TEST_F(FullDiskTest, RequestsAreRefusedAndNothingUnstoredIsShown) {
 }
 
 TEST_F(FullDiskTest, ADeletionIsDoneAndWhatWaitedIsStoredWithIt) {
-  ASSERT_TRUE(Submit("a").ok());
-  ASSERT_TRUE(Cancel("a").ok());
+  for (const char* name : {"a", "old"}) {
+    ASSERT_TRUE(Submit(name).ok());
+    ASSERT_TRUE(Cancel(name).ok());
+  }
   store_.full = true;
   EXPECT_FALSE(Submit("b").ok());
   ASSERT_TRUE(Delete("a").ok());
   EXPECT_FALSE(Shows("a"));
   EXPECT_TRUE(Shows("b")) << "it was refused because it waited; asking again answers as before";
+  // What waits since is stored with this one.
   store_.full = false;
+  ASSERT_TRUE(Delete("old").ok());
   EXPECT_TRUE(Submit("d").ok());
   EXPECT_TRUE(Submit("b").ok()) << "the same request id";
   EXPECT_TRUE(coordinator_->TryPost([](Cluster&, Moment) {}));
