@@ -14,9 +14,17 @@ void MoveTo(std::vector<T>& all, std::vector<T>& more) {
              std::make_move_iterator(more.end()));
 }
 
-// What is written later wins, as it does in the store.
+// The same for records, of which only the newest of each job stays: a wait may be long.
+void MoveNewest(std::vector<store::JobRecord>& all, std::vector<store::JobRecord>& more) {
+  std::erase_if(all, [&](const store::JobRecord& old) {
+    return std::ranges::find(more, old.id, &store::JobRecord::id) != more.end();
+  });
+  MoveTo(all, more);
+}
+
+// Every field of Changes is here. What is written later wins, as it does in the store.
 void Append(store::Changes& all, store::Changes more) {
-  MoveTo(all.jobs, more.jobs);
+  MoveNewest(all.jobs, more.jobs);
   MoveTo(all.deleted_jobs, more.deleted_jobs);
   MoveTo(all.steps, more.steps);
   MoveTo(all.requests, more.requests);
@@ -34,7 +42,7 @@ void Outbox::Append(Outbox more) {
   std::erase_if(published, [&](const store::JobRecord& job) {
     return std::ranges::find(more.removed, job.id) != more.removed.end();
   });
-  MoveTo(published, more.published);
+  MoveNewest(published, more.published);
   MoveTo(removed, more.removed);
   MoveTo(effects, more.effects);
   MoveTo(checkpoints, more.checkpoints);
