@@ -26,10 +26,9 @@ Ran RunScript(const std::string& script) {
   const std::string program = directory.Write("takt-coordinator", "#!/bin/sh\n" + script + "\n");
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   std::ostringstream out, err;
-  const Context context{
-      .terminal = {.out = out, .err = err},
-      .environment = [](const char*) { return std::optional<std::string>(); },
-      .program_directory = std::filesystem::path(program).parent_path().string()};
+  const Context context{.terminal = {.out = out, .err = err},
+                        .environment = [](const char*) { return std::optional<std::string>(); },
+                        .program_directory = std::filesystem::path(program).parent_path().string()};
   absl::StatusOr<ExitCode> code = MaintainState(context, {"fsck", "/state", "text"});
   return {std::move(code), out.str()};
 }

@@ -38,7 +38,7 @@ struct ClusterOptions {
   absl::Duration commit_timeout = timeouts::kCommitTimeout;
   std::function<std::string(int)> random_bytes;  // so many of them
   RetentionOptions retention;
-  placement::Quotas quotas;                      // of workers, by the owner of a job
+  placement::Quotas quotas;  // of workers, by the owner of a job
   // Returns what was measured on workers, never null. Any thread may call it.
   std::function<std::shared_ptr<const profile::Profile>()> read_profile =
       [nothing = std::make_shared<const profile::Profile>()] { return nothing; };

@@ -36,14 +36,13 @@ void AnswerWithout(std::vector<Effect>& effects, const absl::Status& why) {
     return true;
   };
   std::erase_if(effects, [&](const Effect& effect) {
-    return std::visit(
-        Overloaded{
-            [&](const Answer<store::JobRecord>& it) { return answer(it); },
-            [&](const Answer<membership::Worker>& it) { return answer(it); },
-            [&](const Answer<bool>& it) { return answer(it); },
-            [](const auto&) { return false; },
-        },
-        effect);
+    return std::visit(Overloaded{
+                          [&](const Answer<store::JobRecord>& it) { return answer(it); },
+                          [&](const Answer<membership::Worker>& it) { return answer(it); },
+                          [&](const Answer<bool>& it) { return answer(it); },
+                          [](const auto&) { return false; },
+                      },
+                      effect);
   });
 }
 

@@ -10,8 +10,7 @@ namespace {
 
 template <class T>
 void MoveTo(std::vector<T>& all, std::vector<T>& more) {
-  all.insert(all.end(), std::make_move_iterator(more.begin()),
-             std::make_move_iterator(more.end()));
+  all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
 // The same for records, of which only the newest of each job stays: a wait may be long.

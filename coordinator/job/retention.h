@@ -11,9 +11,9 @@
 namespace takt::job {
 
 struct RetentionOptions {
-  std::int64_t jobs = 1000;                // that ended last, and are kept; 0: any number
+  std::int64_t jobs = 1000;                   // that ended last, and are kept; 0: any number
   absl::Duration age = absl::Hours(90 * 24);  // since a job's end; infinite: any
-  int at_once = 4;                         // so that no transaction takes long
+  int at_once = 4;                            // so that no transaction takes long
 };
 
 struct EndedJob {

@@ -33,9 +33,9 @@ TEST(JobsToForget, ForgetsThoseThatAreTooOld) {
 
 TEST(JobsToForget, TakesAFewAtATimeTheOldestFirst) {
   const RetentionOptions options{.jobs = 1, .age = absl::InfiniteDuration(), .at_once = 2};
-  EXPECT_THAT(JobsToForget({Ended("a", 1), Ended("b", 3), Ended("c", 2), Ended("d", 4)}, options,
-                           kNow),
-              ElementsAre("d", "b"));
+  EXPECT_THAT(
+      JobsToForget({Ended("a", 1), Ended("b", 3), Ended("c", 2), Ended("d", 4)}, options, kNow),
+      ElementsAre("d", "b"));
 }
 
 TEST_F(ClusterTest, OnlyEndedJobsAreForgottenAndTheirNamesAreFree) {

@@ -63,8 +63,7 @@ absl::Status SyncFolderOf(const std::string& path) {
 
 bool CommitCounter::exists() const { return ::access(path_.c_str(), F_OK) == 0; }
 
-absl::StatusOr<std::optional<std::int64_t>> CommitCounter::Read(
-    std::string_view cluster_id) const {
+absl::StatusOr<std::optional<std::int64_t>> CommitCounter::Read(std::string_view cluster_id) const {
   const FileDescriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid() && errno == ENOENT) return std::optional<std::int64_t>();
   if (!file.valid()) return Failed("open", path_);

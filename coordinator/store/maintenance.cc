@@ -54,8 +54,8 @@ absl::Status CopyDatabase(const std::string& from, const std::string& to) {
   RETURN_IF_ERROR(copy->Execute("PRAGMA wal_checkpoint(TRUNCATE)"));
   ASSIGN_OR_RETURN(const std::vector<Damage> damage, FindDamage(*copy, kMostDamage));
   if (damage.empty()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(from, " is damaged: ", damage.front().ToString(),
-                                          "; use an older copy"));
+  return absl::DataLossError(
+      absl::StrCat(from, " is damaged: ", damage.front().ToString(), "; use an older copy"));
 }
 
 // Removes the copy if it did not succeed.

@@ -52,9 +52,9 @@ void Removed(sqlite3_context* context, int /*count*/, sqlite3_value** values) {
 }  // namespace
 
 int RegisterRowSums(sqlite3* db, std::uint64_t* total) {
-  int code = sqlite3_create_function_v2(db, "takt_sum", kAnyCount,
-                                        SQLITE_UTF8 | SQLITE_DETERMINISTIC, nullptr, &Sum, nullptr,
-                                        nullptr, nullptr);
+  int code =
+      sqlite3_create_function_v2(db, "takt_sum", kAnyCount, SQLITE_UTF8 | SQLITE_DETERMINISTIC,
+                                 nullptr, &Sum, nullptr, nullptr, nullptr);
   if (code != SQLITE_OK) return code;
   code = sqlite3_create_function_v2(db, "takt_added", 1, SQLITE_UTF8, total, &Added, nullptr,
                                     nullptr, nullptr);

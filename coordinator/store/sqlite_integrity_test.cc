@@ -191,8 +191,7 @@ TEST_F(SqliteIntegrityTest, ADeletedJobsRowsGoInParts) {
   const auto store = Open().value();
   Changes changes{.jobs = {{.number = 1, .id = "x", .name = "n"}}};
   for (int step = 1; step <= 2500; ++step) {
-    changes.steps.push_back(
-        {.job_id = "x", .generation = Generation(1), .step = StepId(step)});
+    changes.steps.push_back({.job_id = "x", .generation = Generation(1), .step = StepId(step)});
   }
   ASSERT_TRUE(store->Commit(changes).ok());
   const auto left = [&] { return store->ReadSteps("x", StepId(0), 5000).value().size(); };

@@ -104,10 +104,9 @@ absl::Status AddSums(SqliteDb& db) {
   }
   for (const SummedTable& table : kSummed) {
     if (!tables.contains(std::string(table.name))) continue;
-    RETURN_IF_ERROR(db.Execute(absl::StrCat("ALTER TABLE ", table.name,
-                                            " ADD COLUMN sum INTEGER NOT NULL DEFAULT 0")));
-    RETURN_IF_ERROR(
-        db.Execute(absl::StrCat("UPDATE ", table.name, " SET sum = ", SumOf(table))));
+    RETURN_IF_ERROR(db.Execute(
+        absl::StrCat("ALTER TABLE ", table.name, " ADD COLUMN sum INTEGER NOT NULL DEFAULT 0")));
+    RETURN_IF_ERROR(db.Execute(absl::StrCat("UPDATE ", table.name, " SET sum = ", SumOf(table))));
   }
   return absl::OkStatus();
 }
@@ -199,8 +198,7 @@ absl::StatusOr<std::vector<Damage>> FindDamage(SqliteDb& db, int most) {
   ASSIGN_OR_RETURN(const std::optional<std::int64_t> version, SchemaVersion(db));
   // Version 1 has no checksums. What newer versions have is not known here.
   if (version == kSchemaVersion) CheckRows(db, found);
-  if (found.size() > static_cast<std::size_t>(most))
-    found.resize(static_cast<std::size_t>(most));
+  if (found.size() > static_cast<std::size_t>(most)) found.resize(static_cast<std::size_t>(most));
   return found;
 }
 
@@ -245,8 +243,8 @@ absl::Status WatchRows(SqliteDb& db) {
     };
     RETURN_IF_ERROR(trigger("_added", "INSERT", "SELECT takt_added(new.sum);"));
     RETURN_IF_ERROR(trigger("_removed", "DELETE", "SELECT takt_removed(old.sum);"));
-    RETURN_IF_ERROR(trigger("_changed", "UPDATE",
-                            "SELECT takt_removed(old.sum); SELECT takt_added(new.sum);"));
+    RETURN_IF_ERROR(
+        trigger("_changed", "UPDATE", "SELECT takt_removed(old.sum); SELECT takt_added(new.sum);"));
   }
   return absl::OkStatus();
 }
@@ -255,9 +253,8 @@ absl::StatusOr<std::int64_t> ReadMeta(SqliteDb& db, const std::string& key) {
   SqliteStatement read(db, absl::StrCat("SELECT value FROM meta WHERE key = '", key, "'"));
   ASSIGN_OR_RETURN(const bool row, read.Next());
   if (row) return read.Int(0);
-  return absl::DataLossError(absl::StrCat("state file ", db.path(),
-                                          " is damaged: table meta has no ", key, "; ",
-                                          kRestoreFix));
+  return absl::DataLossError(absl::StrCat(
+      "state file ", db.path(), " is damaged: table meta has no ", key, "; ", kRestoreFix));
 }
 
 absl::StatusOr<std::string> ReadClusterId(SqliteDb& db) {

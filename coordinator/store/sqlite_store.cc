@@ -205,8 +205,7 @@ class SqliteStore final : public Store {
   }
   absl::Status End(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (status.ok()) status = put_commits_.Bind(commits_ + 1).Run();
-    if (status.ok())
-      status = put_digest_.Bind(static_cast<std::int64_t>(db_->row_total())).Run();
+    if (status.ok()) status = put_digest_.Bind(static_cast<std::int64_t>(db_->row_total())).Run();
     if (status.ok()) status = db_->Execute("COMMIT");
     if (!status.ok()) {
       // After a failed COMMIT there may be nothing to roll back.
@@ -271,8 +270,8 @@ class SqliteStore final : public Store {
     RETURN_IF_ERROR(remember.Bind(record.job().name()).Bind(record.job().generation()).Run());
     SqliteStatement erase(*db_, "DELETE FROM jobs WHERE id = ?");
     RETURN_IF_ERROR(erase.Bind(id).Run());
-    SqliteStatement discard(
-        *db_, "INSERT OR IGNORE INTO garbage VALUES(?1, takt_sum('garbage', ?1))");
+    SqliteStatement discard(*db_,
+                            "INSERT OR IGNORE INTO garbage VALUES(?1, takt_sum('garbage', ?1))");
     return discard.Bind(id).Run();
   }
 
@@ -321,14 +320,12 @@ class SqliteStore final : public Store {
   SqliteStatement put_step_{
       *db_,
       "INSERT OR IGNORE INTO steps VALUES(?1, ?2, ?3, ?4, takt_sum('steps', ?1, ?2, ?3, ?4))"};
-  SqliteStatement put_request_{
-      *db_,
-      "INSERT OR IGNORE INTO requests(method, request_id, job, sum)"
-      " VALUES(?1, ?2, ?3, takt_sum('requests', ?1, ?2, ?3))"};
+  SqliteStatement put_request_{*db_,
+                               "INSERT OR IGNORE INTO requests(method, request_id, job, sum)"
+                               " VALUES(?1, ?2, ?3, takt_sum('requests', ?1, ?2, ?3))"};
   SqliteStatement trim_requests_{
       *db_, "DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?"};
-  SqliteStatement drain_{*db_,
-                         "INSERT OR IGNORE INTO drained VALUES(?1, takt_sum('drained', ?1))"};
+  SqliteStatement drain_{*db_, "INSERT OR IGNORE INTO drained VALUES(?1, takt_sum('drained', ?1))"};
   SqliteStatement undrain_{*db_, "DELETE FROM drained WHERE worker = ?"};
   SqliteStatement put_worker_{
       *db_,
@@ -371,10 +368,9 @@ class SqliteStore final : public Store {
       *db_,
       "SELECT job, sum = takt_sum('requests', method, request_id, job) FROM requests"
       " WHERE method = ? AND request_id = ?"};
-  SqliteStatement read_logs_{
-      *db_,
-      "SELECT number, line, sum = takt_sum('logs', job_id, line) FROM logs"
-      " WHERE job_id = ? AND number > ? ORDER BY number LIMIT ?"};
+  SqliteStatement read_logs_{*db_,
+                             "SELECT number, line, sum = takt_sum('logs', job_id, line) FROM logs"
+                             " WHERE job_id = ? AND number > ? ORDER BY number LIMIT ?"};
 };
 
 // Compares the database with the counter beside it. If there is no counter, the state was copied
@@ -409,8 +405,8 @@ absl::StatusOr<Books> OpenBooks(SqliteDb& db) {
   CommitCounter counter(counter_path);
   ASSIGN_OR_RETURN(const bool empty, IsEmpty(db));
   if (empty && counter.exists()) {
-    return Damaged(db, absl::StrCat("it is empty, but transactions were committed (", counter_path,
-                                    ")"));
+    return Damaged(
+        db, absl::StrCat("it is empty, but transactions were committed (", counter_path, ")"));
   }
   ASSIGN_OR_RETURN(const Origin origin, PrepareSchema(db));
   Books books;
