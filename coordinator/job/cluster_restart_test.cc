@@ -146,7 +146,7 @@ TEST_F(ClusterTest, APlanThatEndsTheCoordinatorThriceFailsItsJobAlone) {
     ASSERT_EQ(Job("bad").state, JobState::kPlanning) << life;
     ASSERT_EQ(Job("good").state, JobState::kPlanning) << life;
     Restart();
-    // The workers of the new life come before the queue is served.
+    // After the last one nobody asks for workers, so that the queue stays as it was restored.
     if (life < 3) AttachWorkers(2);
   }
   EXPECT_EQ(Job("bad").state, JobState::kFailed);
