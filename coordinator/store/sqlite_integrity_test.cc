@@ -39,11 +39,11 @@ class SqliteIntegrityTest : public ::testing::Test {
     return OpenSqliteStore(path_, {.reserve_bytes = 0, .pages = pages});
   }
 
-  static absl::Status Put(Store& store, int number, const std::string& spec = "") {
+  static absl::Status Put(Store& store, int number, const std::string& reason = "") {
     return store.Commit({.jobs = {{.number = number,
                                    .id = absl::StrCat("id-", number),
                                    .name = absl::StrCat("job-", number),
-                                   .spec = spec}}});
+                                   .reason = reason}}});
   }
 
   // Makes a copy of the folder as a killed process would leave it, with the log.
@@ -78,7 +78,7 @@ TEST_F(SqliteIntegrityTest, AFlippedBitIsNamedOrChangesNothing) {
   std::string state;
   {
     const auto store = Open().value();
-    ASSERT_TRUE(Put(*store, 1, "a small spec").ok());
+    ASSERT_TRUE(Put(*store, 1, "a small reason").ok());
     ASSERT_TRUE(Put(*store, 2).ok());
     ASSERT_TRUE(store->Commit({.deleted_jobs = {"id-2"}, .drained = {{"w1", true}}}).ok());
     ASSERT_TRUE(store->Commit({.profile = "measured"}).ok());
@@ -161,13 +161,13 @@ TEST_F(SqliteIntegrityTest, AFullDiskKeepsNothingAndLetsJobsBeDeleted) {
   const auto store = Open(/*pages=*/40).value();
   int number = 0;
   absl::Status status;
-  const std::string spec(3000, 's');
-  while (status.ok() && number < 100) status = Put(*store, ++number, spec);
+  const std::string reason(3000, 's');
+  while (status.ok() && number < 100) status = Put(*store, ++number, reason);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_THAT(status.ToString(), HasSubstr(path_));
   EXPECT_EQ(store->Load().value().jobs.size(), static_cast<std::size_t>(number - 1));
   EXPECT_TRUE(store->Commit({.deleted_jobs = {"id-1", "id-2"}}).ok());
-  EXPECT_TRUE(Put(*store, number, spec).ok()) << "the same changes may be committed later";
+  EXPECT_TRUE(Put(*store, number, reason).ok()) << "the same changes may be committed later";
 }
 
 TEST_F(SqliteIntegrityTest, AFullDiskGivesUpTheReserveOnlyForDeletions) {
@@ -178,10 +178,11 @@ TEST_F(SqliteIntegrityTest, AFullDiskGivesUpTheReserveOnlyForDeletions) {
   EXPECT_EQ(Put(*store, 1, std::string(400'000, 's')).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(std::filesystem::exists(reserve));
   // This one does not fit either, whatever is given up.
-  EXPECT_FALSE(store
-                   ->Commit({.jobs = {{.number = 1, .id = "a", .spec = std::string(400'000, 's')}},
-                             .deleted_jobs = {"b"}})
-                   .ok());
+  EXPECT_FALSE(
+      store
+          ->Commit({.jobs = {{.number = 1, .id = "a", .reason = std::string(400'000, 's')}},
+                    .deleted_jobs = {"b"}})
+          .ok());
   EXPECT_FALSE(std::filesystem::exists(reserve));
   EXPECT_TRUE(Put(*store, 1).ok());
   EXPECT_TRUE(std::filesystem::exists(reserve)) << "it is taken again once there is room";
