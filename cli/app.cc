@@ -7,6 +7,7 @@
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
 #include "absl/strings/str_cat.h"
+#include "cli/admin/commands.h"
 #include "cli/base/report.h"
 #include "cli/checkpoint/commands.h"
 #include "cli/cluster/commands.h"
@@ -145,6 +146,7 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddCheckpoint(*app, context);
   AddData(*app, context);
   AddCerts(*app, context);
+  AddAdmin(*app, context);
   AddCompletion(*app, context);
   AddVersion(*app, context);
   app->footer(kFooter);

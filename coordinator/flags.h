@@ -23,7 +23,8 @@ struct Flags {
   std::string planner = "child";
   // The largest plan that is not refused takes half of the default.
   std::int64_t planner_memory = std::int64_t{3} << 30;
-  std::vector<std::string> quotas;  // "IDENTITY=WORKERS"
+  std::vector<std::string> quotas;                            // "IDENTITY=WORKERS"
+  std::int64_t keep_ended_jobs = 1000, keep_ended_days = 90;  // 0: no limit
 };
 
 // Returns the flags. If help or the version is asked for, or a flag is wrong, the function prints

@@ -12,14 +12,15 @@ constexpr std::array<const Metric*, sizeof...(Metrics)> PointersTo(const Metrics
 }
 
 // The order is that of docs/metrics.md.
-constexpr auto kAllMetrics = PointersTo(
-    kJobState, kJobStep, kJobTargetStep, kJobEta, kLastStepTimestamp, kStepDuration, kStepPredicted,
-    kReplanGain, kStepComponent, kBubbleFraction, kBubblePredicted, kRankCompute,
-    kRankComputePredicted, kRankIdle, kTokens, kLoss, kValidationLoss, kGradNorm, kLearningRate,
-    kNonfiniteSteps, kModelFlopsUtilization, kMemoryPredicted, kCheckpoints, kCheckpointStep,
-    kCheckpointTimestamp, kCheckpointEvery, kCheckpointDuration, kRecoveries, kJobs, kWorkers,
-    kWorkerConnected, kWorkerLosses, kWorkerFaultScore, kRecoveryDuration, kRankInfo, kOpDuration,
-    kP2pBytes, kP2pWait, kInFlight, kMemory, kMemoryLimit, kCertificateExpiry, kBuildInfo);
+constexpr auto kAllMetrics =
+    PointersTo(kJobState, kJobStep, kJobTargetStep, kJobEta, kLastStepTimestamp, kStepDuration,
+               kStepPredicted, kReplanGain, kStepComponent, kBubbleFraction, kBubblePredicted,
+               kRankCompute, kRankComputePredicted, kRankIdle, kTokens, kLoss, kValidationLoss,
+               kGradNorm, kLearningRate, kNonfiniteSteps, kModelFlopsUtilization, kMemoryPredicted,
+               kCheckpoints, kCheckpointStep, kCheckpointTimestamp, kCheckpointEvery,
+               kCheckpointDuration, kRecoveries, kJobs, kWorkers, kWorkerConnected, kWorkerLosses,
+               kWorkerFaultScore, kReadOnly, kRecoveryDuration, kRankInfo, kOpDuration, kP2pBytes,
+               kP2pWait, kInFlight, kMemory, kMemoryLimit, kCertificateExpiry, kBuildInfo);
 
 using Of = Extent::Of;
 

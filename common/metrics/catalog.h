@@ -140,6 +140,10 @@ inline constexpr Metric kWorkerLosses =
 inline constexpr Metric kWorkerFaultScore = kByCoordinator.Gauge(
     "takt_worker_fault_score", Unit::kNone, {"worker"},
     "Faults of the last day that are blamed on the worker; each counts half after a day.");
+inline constexpr Metric kReadOnly = kByCoordinator.Gauge(
+    "takt_coordinator_read_only", Unit::kNone, {},
+    "1 while the disk of the coordinator's state is full and it refuses what would change "
+    "anything; otherwise 0.");
 inline constexpr Metric kRecoveryDuration =
     kByCoordinator.Histogram("takt_recovery_duration_seconds", Unit::kSeconds, {"phase"},
                              "From a fault until the job trains again: stop (its ranks let go), "

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "coordinator/job/received_text.h"
 
 namespace takt::job {
 
@@ -67,7 +68,7 @@ void Cluster::Update(SessionId id, const control::JobUpdate& update, Moment now)
   if (worker == nullptr) return;
   Job* const job = jobs_.FindRunning(update.key);
   if (job != nullptr && job->HoldsRank(*worker, update.rank))
-    return job->Update(*worker, update, now);
+    return job->Update(*worker, Bounded(update), now);
   const std::string name = worker->hello.worker;
   if (update.phase == control::Phase::kAdmitted)
     return workers_.Send(name, control::Abort{update.key, kGenerationIsOver});
@@ -89,7 +90,7 @@ void Cluster::Leave(SessionId id, const std::string& reason, Moment now) {
        {"reason", reason},
        {"job", worker->hold ? worker->hold->key.job : ""}});
   Job* const job = worker->hold ? jobs_.FindRunning(worker->hold->key) : nullptr;
-  if (job != nullptr) job->Leave(*worker, reason, now);
+  if (job != nullptr) job->Leave(*worker, Bounded(reason), now);
 }
 
 absl::Status Cluster::CheckAttached(const std::string& worker,
@@ -110,13 +111,18 @@ void Cluster::Report(const std::string& worker, const std::string& incarnation,
 void Cluster::ReportCheckpoint(const std::string& worker, const std::string& incarnation,
                                const control::CheckpointReport& report,
                                const std::shared_ptr<BulkSession>& session) {
-  if (Job* const job = jobs_.FindRunning(report.key))
-    job->ReportCheckpoint(worker, incarnation, report, session);
+  Job* const job = jobs_.FindRunning(report.key);
+  if (job == nullptr) return;
+  control::CheckpointReport bounded = report;
+  bounded.error = Bounded(report.error);
+  job->ReportCheckpoint(worker, incarnation, bounded, session);
 }
 
 void Cluster::Committed(SessionId id, const control::CheckpointCommitted& answer, Moment now) {
   Heard(id, now);
-  if (Job* const job = jobs_.FindRunning(answer.key)) job->Committed(id, answer, now);
+  Job* const job = jobs_.FindRunning(answer.key);
+  if (job == nullptr) return;
+  job->Committed(id, {.key = answer.key, .step = answer.step, .error = Bounded(answer.error)}, now);
 }
 
 void Cluster::AddLog(const control::LogLine& line) {
@@ -171,6 +177,25 @@ void Cluster::Tick(Moment now) {
   if (batch && HasWaitingBatch()) last_batch_ = now.steady;
   for (auto& [number, job] : jobs_) job.Tick(batch, now);
   ServeQueue(now);
+  ForgetEndedJobs(now);
+}
+
+void Cluster::ForgetEndedJobs(Moment now) {
+  if (now.steady - forgot_at_ < timeouts::kForgetJobs) return;
+  forgot_at_ = now.steady;
+  std::vector<EndedJob> ended;
+  for (const auto& [number, job] : jobs_) {
+    const store::JobRecord& record = job.record();
+    if (store::HasEnded(record.state) && record.end_time)
+      ended.push_back({.name = record.name, .end = *record.end_time});
+  }
+  for (const std::string& name : JobsToForget(std::move(ended), options_.retention, now.wall)) {
+    Log(LogLevel::kInfo, "an ended job is forgotten (--keep-ended-jobs, --keep-ended-days)",
+        {{"job", name}});
+    Job* const job = jobs_.Find(name);
+    job->FlushDeleted();
+    jobs_.Remove(*job);
+  }
 }
 
 bool Cluster::HasWaitingBatch() const {

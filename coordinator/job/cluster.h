@@ -9,8 +9,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/control/attachment.h"
@@ -19,6 +21,7 @@
 #include "coordinator/job/job_table.h"
 #include "coordinator/job/outbox.h"
 #include "coordinator/job/request_log.h"
+#include "coordinator/job/retention.h"
 #include "coordinator/job/session.h"
 #include "coordinator/job/worker_table.h"
 #include "coordinator/store/store.h"
@@ -34,7 +37,8 @@ struct ClusterOptions {
   absl::Duration batch_interval = timeouts::kBatchInterval;
   absl::Duration commit_timeout = timeouts::kCommitTimeout;
   std::function<std::string(int)> random_bytes;  // so many of them
-  placement::Quotas quotas;                      // of workers, by the owner of a job
+  RetentionOptions retention;
+  placement::Quotas quotas;  // of workers, by the owner of a job
   // Returns what was measured on workers, never null. Any thread may call it.
   std::function<std::shared_ptr<const profile::Profile>()> read_profile =
       [nothing = std::make_shared<const profile::Profile>()] { return nothing; };
@@ -100,6 +104,9 @@ class Cluster final {
   void Replanned(const std::string& job_id, Generation generation,
                  absl::StatusOr<ReplanOffer> offer, Moment now);
 
+  // While `why` is an error, requests that change something are refused with it; deletions are not.
+  void SetReadOnly(absl::Status why) { read_only_ = std::move(why); }
+
   // The coordinator did nothing for `stall`, because it was stopped or swapped out. That workers
   // were silent meanwhile proves nothing, and a worker whose stream ended because it got no answer
   // has return_grace to come back. Call this before any event that came during the stall.
@@ -116,6 +123,7 @@ class Cluster final {
   void Heard(SessionId id, Moment now);
   // Returns what the job for which the worker is held says for it.
   membership::Voucher Vouch(const membership::Worker& worker);
+  void ForgetEndedJobs(Moment now);
 
   // cluster_queue.cc
   void ServeQueue(Moment now);
@@ -138,11 +146,13 @@ class Cluster final {
   void ReplyLater(const Reply<T>& reply, absl::StatusOr<T> result);
 
   const ClusterOptions options_;
+  absl::Status read_only_;
   Outbox outbox_;
   RequestLog requests_;
   WorkerTable workers_;
   const JobContext context_;
   JobTable jobs_;
+  absl::Duration forgot_at_ = -absl::InfiniteDuration();
   absl::Duration last_batch_ = -absl::InfiniteDuration();
   // What the queue was asked last, without predicted times, and when.
   std::vector<placement::WaitingJob> asked_waiting_;

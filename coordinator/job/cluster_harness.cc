@@ -47,6 +47,7 @@ void ClusterTest::Restart() {
   };
   options.read_profile = [this] { return profile_; };
   options.quotas = quotas_;
+  options.retention = retention_;
   options.replan = replan_;
   cluster_ =
       std::make_unique<Cluster>(options, store_->Load().value(), store_.get(), Moment::Of(clock_));

@@ -124,8 +124,9 @@ class ClusterTest : public ::testing::Test {
   std::vector<Replan> replans_;  // the test answers them
   bool hold_plans_ = false;      // leave plans_ to the test
   absl::Status plan_error_;      // what planning answers instead
-  placement::Quotas quotas_;     // of the cluster that Restart makes
-  ReplanOptions replan_;         // likewise
+  RetentionOptions retention_;
+  placement::Quotas quotas_;  // of the cluster that Restart makes
+  ReplanOptions replan_;      // likewise
   // What was measured on workers; never null.
   std::shared_ptr<const profile::Profile> profile_ = std::make_shared<const profile::Profile>();
   std::string host_ = "h";  // of workers that attach

@@ -44,6 +44,7 @@ std::optional<std::string> Cluster::OwnerOf(const std::string& job) const {
 }
 
 void Cluster::Submit(const Submission& submission, Reply<JobRecord> reply, Moment now) {
+  if (!read_only_.ok()) return reply(read_only_);
   const auto& [request_id, spec, parsed, owner, predicted_step_seconds] = submission;
   if (Replayed<JobRecord>("SubmitJob", request_id, parsed.name, reply, JobAsBefore)) return;
   if (absl::Status status = CheckSubmit(parsed); !status.ok())
@@ -63,6 +64,7 @@ void Cluster::Submit(const Submission& submission, Reply<JobRecord> reply, Momen
 void Cluster::ChangeJob(const std::string& method, const std::string& request_id,
                         const std::string& name, const Reply<JobRecord>& reply, JobChange change,
                         Moment now) {
+  if (!read_only_.ok()) return reply(read_only_);
   if (Replayed<JobRecord>(method, request_id, name, reply, JobAsBefore)) return;
   Job* const job = jobs_.Find(name);
   if (job == nullptr) return ReplyLater<JobRecord>(reply, NoSuchJob(name));
@@ -107,6 +109,7 @@ void Cluster::Delete(const std::string& request_id, const std::string& name, Rep
 
 void Cluster::SetDrained(const std::string& request_id, const std::string& worker, bool drained,
                          Reply<membership::Worker> reply, Moment now) {
+  if (!read_only_.ok()) return reply(read_only_);
   const std::string method = drained ? "DrainWorker" : "UndrainWorker";
   const auto as_before = [&](const store::RequestRecord&) {
     const membership::Worker* const found = workers_.members().Find(worker);

@@ -136,6 +136,41 @@ TEST_F(ClusterTest, WhatAPlanChoseForAutoOutlivesTheCoordinator) {
   EXPECT_EQ(plans_[0].spec.microbatch, 4);
 }
 
+TEST_F(ClusterTest, APlanThatEndsTheCoordinatorThriceFailsItsJobAlone) {
+  hold_plans_ = true;
+  AttachWorkers(2);
+  ASSERT_TRUE(Submit(Spec("bad", 1)).ok());
+  Advance(absl::Seconds(1));
+  ASSERT_TRUE(Submit(Spec("good", 1)).ok());
+  for (int life = 1; life <= 3; ++life) {
+    ASSERT_EQ(Job("bad").state, JobState::kPlanning) << life;
+    ASSERT_EQ(Job("good").state, JobState::kPlanning) << life;
+    Restart();
+    // After the last one nobody asks for workers, so that the queue stays as it was restored.
+    if (life < 3) AttachWorkers(2);
+  }
+  EXPECT_EQ(Job("bad").state, JobState::kFailed);
+  EXPECT_THAT(Job("bad").reason, HasSubstr("ended 3 times"));
+  EXPECT_EQ(Job("good").state, JobState::kQueued);
+}
+
+TEST_F(ClusterTest, APlanThatWasMadeBeginsTheCountAnew) {
+  hold_plans_ = true;
+  for (int life = 1; life <= 4; ++life) {
+    AttachWorkers(1);
+    if (life == 1) ASSERT_TRUE(Submit(Spec("j", 1)).ok());
+    ASSERT_EQ(Job("j").state, JobState::kPlanning) << life;
+    if (life == 2) {
+      hold_plans_ = false;
+      Settle();
+      ASSERT_EQ(Job("j").state, JobState::kStarting);
+      hold_plans_ = true;
+    }
+    Restart();
+  }
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+}
+
 TEST_F(ClusterTest, AJobThatWasNeverPlannedStaysOpen) {
   config::JobSpec spec = OpenSpec("j");
   spec.microbatch_auto = false;

@@ -19,6 +19,8 @@ using store::JobState;
 namespace {
 
 constexpr std::size_t kMaxNotices = 20;
+// A plan that ends the coordinator would otherwise do so at each of its starts.
+constexpr int kMostPlanningEnds = 3;
 
 }  // namespace
 
@@ -27,7 +29,7 @@ void Job::Enqueue(config::JobSpec spec, Moment now) {
   SetState(JobState::kQueued, "submitted", now);
 }
 
-void Job::Restore(Moment now) {
+void Job::Restore(bool was_planned, Moment now) {
   if (store::HasEnded(record_.state)) return;
   absl::StatusOr<config::JobSpec> spec = ParseSpec(record_.spec);
   if (!spec.ok()) {
@@ -50,6 +52,13 @@ void Job::Restore(Moment now) {
     SetState(stop->state, stop->reason, now);
   } else if (halt) {
     SetState(halt->next, halt->reason, now);
+  } else if (was_planned && ++record_.planning_ends >= kMostPlanningEnds) {
+    SetState(JobState::kFailed,
+             absl::StrCat("the coordinator ended ", record_.planning_ends,
+                          " times in a row while it made the plan of this job; let it plan in "
+                          "child processes (--planner child), or ask for a smaller plan, and "
+                          "submit the job again"),
+             now);
   } else {
     SetState(JobState::kQueued,
              absl::StrCat("the coordinator was restarted while the job was ", store::Name(state)),
@@ -206,6 +215,8 @@ void Job::FlushDeleted() {
   if (changed_) context_.outbox->changes.jobs.push_back(record_);
   context_.outbox->changes.deleted_jobs.push_back(record_.id);
   context_.outbox->removed.push_back(record_.id);
+  std::erase_if(context_.outbox->published,
+                [&](const store::JobRecord& shown) { return shown.id == record_.id; });
   context_.outbox->effects.push_back(ForgetJob{record_.name});
 }
 

@@ -48,7 +48,8 @@ class Job final {
 
   void Enqueue(config::JobSpec spec, Moment now);
   // The job goes on as the coordinator that stored it left it. Nothing happens if it has ended.
-  void Restore(Moment now);
+  // was_planned: that coordinator ended while it made this job's plan.
+  void Restore(bool was_planned, Moment now);
 
   // Requests of users. Errors: kFailedPrecondition (the job's state does not allow it).
   absl::Status Cancel(Moment now);

@@ -69,6 +69,7 @@ void Job::BeginPlanning(const std::vector<std::string>& workers, Moment now) {
 
 void Job::Planned(absl::StatusOr<plan::Plan> plan, Moment now) {
   if (record_.state != JobState::kPlanning) return;  // cancelled or paused meanwhile
+  record_.planning_ends = 0;
   const placement::Gang gang = context_.workers->Reserved(key(), record_.plan.device);
   if (!plan.ok()) {
     record_.invalid_input = absl::IsInvalidArgument(plan.status());

@@ -20,6 +20,18 @@ std::filesystem::path CheckpointPath(const config::JobSpec& spec) {
   return std::filesystem::path(spec.checkpoint->directory + "/").lexically_normal();
 }
 
+// Returns the id of the job whose plan was being made, empty if there is none: plans are made in
+// the order in which they were asked for.
+std::string FirstPlanned(const std::vector<store::JobRecord>& jobs) {
+  const store::JobRecord* first = nullptr;
+  for (const store::JobRecord& job : jobs) {
+    if (job.state != store::JobState::kPlanning || job.transitions.empty()) continue;
+    if (first == nullptr || job.transitions.back().time < first->transitions.back().time)
+      first = &job;
+  }
+  return first == nullptr ? "" : first->id;
+}
+
 }  // namespace
 
 absl::Status NoSuchJob(const std::string& name) {
@@ -30,10 +42,12 @@ JobTable::JobTable(const JobContext* context, store::Snapshot snapshot, Moment n
     : context_(*context),
       last_number_(snapshot.last_number),
       generations_(std::move(snapshot.generations)) {
+  const std::string planned = FirstPlanned(snapshot.jobs);
   for (store::JobRecord& record : snapshot.jobs) {
     context_.outbox->published.push_back(record);
     const std::int64_t number = record.number;
-    jobs_.try_emplace(number, &context_, std::move(record)).first->second.Restore(now);
+    const bool was_planned = record.id == planned;
+    jobs_.try_emplace(number, &context_, std::move(record)).first->second.Restore(was_planned, now);
   }
 }
 

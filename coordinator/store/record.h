@@ -154,6 +154,7 @@ struct JobRecord {
   Saving saving;
   std::vector<JobFault> faults;      // between which no new step was committed, the newest last
   std::vector<std::string> notices;  // warnings that are not the plan's
+  int planning_ends = 0;             // of coordinators in a row, each while it made this job's plan
   // From the step log, not stored with the job.
   std::optional<StepRecord> last_step;
   // Not stored: the share of a step that another plan is predicted to save. 0: none, or not known.

@@ -200,6 +200,7 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
   out.set_settled_checkpoint(job.saving.settled.value());
   for (const JobFault& fault : job.faults) *out.add_faults() = ToProto(fault);
   out.mutable_notices()->Add(job.notices.begin(), job.notices.end());
+  out.set_planning_ends(job.planning_ends);
   out.set_model_flops_per_step(job.plan.model_flops);
   out.set_matmul_flops_per_second(job.plan.matmul_flops_per_second);
   out.set_checkpoint_every_steps(job.plan.checkpoint_every_steps);
@@ -261,6 +262,7 @@ JobRecord FromProto(const v1::JobRecord& record) {
   out.saving.settled = StepId(record.settled_checkpoint());
   for (const v1::JobFault& fault : record.faults()) out.faults.push_back(FromProto(fault));
   out.notices.assign(record.notices().begin(), record.notices().end());
+  out.planning_ends = record.planning_ends();
   return out;
 }
 

@@ -123,6 +123,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
                  .step = StepId(7),
                  .committed = StepId(5)}};
   job.notices = {"checkpoint of step 4 failed"};
+  job.planning_ends = 2;
   StepRecord step = Step("id-a", 7, 1.0 / 3);
   step.grad_norm = 2;
   step.learning_rate = 3e-4;
@@ -197,6 +198,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.saving.settled, StepId(6));
   EXPECT_EQ(got.faults, job.faults);
   EXPECT_THAT(got.notices, ElementsAre("checkpoint of step 4 failed"));
+  EXPECT_EQ(got.planning_ends, 2);
   ASSERT_TRUE(got.last_step.has_value());
   EXPECT_EQ(got.last_step->step, StepId(7));
   EXPECT_EQ(got.last_step->loss, 1.0 / 3);
@@ -324,6 +326,17 @@ TEST_P(StoreTest, TheProfileIsTheOneThatWasCommittedLast) {
   EXPECT_EQ(store->ReadProfile().value(), bytes);
   ASSERT_TRUE(store->Commit({.profile = ""}).ok());
   EXPECT_EQ(store->ReadProfile().value(), "");
+}
+
+TEST_P(StoreTest, TheEpochIsRaisedAndTheClusterIdStays) {
+  auto store = Make();
+  const Snapshot first = store->Load().value();
+  EXPECT_EQ(first.cluster_id.size(), 32u);
+  EXPECT_EQ(first.epoch, 0);
+  EXPECT_EQ(store->RaiseEpoch().value(), 1);
+  EXPECT_EQ(store->RaiseEpoch().value(), 2);
+  EXPECT_EQ(store->Load().value().epoch, 2);
+  EXPECT_EQ(store->Load().value().cluster_id, first.cluster_id);
 }
 
 INSTANTIATE_TEST_SUITE_P(
