@@ -29,9 +29,6 @@ constexpr absl::Duration kLongestWait = absl::Seconds(120);
 // How often to ask again while the coordinator is away.
 constexpr absl::Duration kRetry = absl::Milliseconds(200);
 
-// Deadlines here are on the steady clock.
-absl::Duration SteadyNow() { return absl::Nanoseconds(Clock::Real().SteadyNanos()); }
-
 // Adds what was to be done. The coordinator has no meeting for a generation that is over, mostly
 // because a peer is gone: that is not an error of this worker.
 absl::Status Explain(const absl::Status& status, const std::string& what) {
@@ -91,8 +88,8 @@ class RendezvousClient final : public session::AbortableRendezvous {
     scope.set_generation(key_.generation.value());
   }
 
-  // Repeats the call until it returns anything but kUnavailable, the deadline is near, or Abort was
-  // called.
+  // Repeats the call until it returns anything but kUnavailable, the deadline (steady) is near, or
+  // Abort was called.
   template <class Call>
   absl::Status Retry(absl::Duration deadline, const Call& call) {
     for (;;) {
