@@ -61,6 +61,7 @@ class RendezvousClient final : public session::AbortableRendezvous {
     FillScope(*request.mutable_scope());
     request.add_keys(key);
     std::string value;
+    int num_values = 0;
     const absl::Duration deadline = SteadyNow() + timeout;
     const absl::Status status = Retry(deadline + kSlack, [&](grpc::ClientContext& context) {
       const absl::Duration left =
@@ -68,10 +69,15 @@ class RendezvousClient final : public session::AbortableRendezvous {
       request.set_timeout_seconds(absl::ToDoubleSeconds(left));
       v1::WaitKeysResponse response;
       const grpc::Status answer = stub_->WaitKeys(&context, request, &response);
-      if (answer.ok() && response.values_size() == 1) value = response.values(0);
+      num_values = response.values_size();
+      if (num_values == 1) value = response.values(0);
       return answer;
     });
     if (!status.ok()) return Explain(status, absl::StrCat("waiting for ", key));
+    if (num_values != 1) {
+      return absl::UnavailableError(
+          absl::StrCat("rendezvous: the coordinator sent ", num_values, " values for ", key));
+    }
     return value;
   }
 
