@@ -233,6 +233,9 @@ absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
     outbox.AddLog(level, line, absl::ToUnixNanos(absl::Now()));
   });
   runner_options.on_stuck = [&](const std::string& reason) { agent.Stuck(reason); };
+  runner_options.withdraw = [&](StepId step, const std::string& error) {
+    return agent.WithdrawCheckpoint(step, error);
+  };
   runner_options.on_trace = [&](std::string trace) { agent.outbox().AddTrace(std::move(trace)); };
   worker_rpc::AttachmentClient client(AttachmentOptionsOf(shared), agent);
   std::atomic<bool> leaving = false;
