@@ -66,7 +66,9 @@ std::string Yaml(const Kind& kind, const std::string& job, std::int64_t steps) {
 
 // What one kill did to its job.
 struct Kill {
-  double seen = -1, free = -1, next_step = -1;  // seconds after the signal
+  // Seconds after the signal: the worker is away or lost; no rank of that generation is held any
+  // more; a new step is committed.
+  double seen = -1, free = -1, next_step = -1;
   double steps_lost = 0;
 };
 
@@ -100,6 +102,11 @@ class Findings {
   Table table_;
 };
 
+bool IsGone(Cluster& cluster, const std::string& worker) {
+  const v1::WorkerState state = cluster.Workers()[worker].state();
+  return state == v1::WORKER_STATE_AWAY || state == v1::WORKER_STATE_LOST;
+}
+
 // Kills the worker and looks at the job until it makes a new step. Returns nullopt if the job had
 // ended before it noticed.
 absl::StatusOr<std::optional<Kill>> KillOne(Cluster& cluster, const v1::Job& before,
@@ -113,7 +120,7 @@ absl::StatusOr<std::optional<Kill>> KillOne(Cluster& cluster, const v1::Job& bef
     const double seconds = absl::ToDoubleSeconds(SteadyNow() - start);
     const bool anew = job.generation() != before.generation();
     if (!anew) newest = std::max(newest, job.last_step().step());
-    if (kill.seen < 0 && (anew || job.state() != v1::JOB_STATE_RUNNING)) kill.seen = seconds;
+    if (kill.seen < 0 && (anew || IsGone(cluster, worker))) kill.seen = seconds;
     if (kill.free < 0 && (anew || job.ranks_size() == 0)) kill.free = seconds;
     if (job.state() == v1::JOB_STATE_SUCCEEDED) return std::nullopt;
     if (testing::HasEnded(job))
