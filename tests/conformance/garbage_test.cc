@@ -18,7 +18,6 @@ namespace takt::conformance {
 namespace {
 
 using ::testing::AnyOf;
-using transport::Transport;
 using transport::TransportOptions;
 
 // Has the same value under every key.
@@ -44,11 +43,10 @@ class GarbageTest : public ::testing::TestWithParam<std::tuple<std::string, int>
     TransportOptions options = LoopbackOptions(rank);
     options.connect_timeout = absl::Milliseconds(30);
     GarbageRendezvous rendezvous(value);
-    const auto transport = transport::CreateTransport(options, KindOf(kind), rendezvous);
-    if (!transport.ok()) return {transport.status(), transport.status()};
+    const auto made = transport::CreateTransport(options, KindOf(kind), rendezvous);
+    if (!made.ok()) return {made.status(), made.status()};
     const Rank peer(1 - rank);
-    return {(*transport)->OpenSend(peer, "F", 10).status(),
-            (*transport)->OpenRecv(peer, "B", 10).status()};
+    return {(*made)->OpenSend(peer, "F", 10).status(), (*made)->OpenRecv(peer, "B", 10).status()};
   }
 };
 
@@ -83,8 +81,8 @@ TEST_P(GarbageTest, WhatCannotBeReadIsThePeersError) {
 TEST_P(GarbageTest, MemoryThatIsNoRingIsNotUsed) {
   const auto memory = transport::CreateSharedMemory("not-a-ring", 1 << 16);
   ASSERT_TRUE(memory.ok()) << memory.status();
-  for (const std::string& handle : {memory->handle, std::string("1 0 4096"),
-                                    std::string("2147483647 0 4096")}) {
+  for (const std::string& handle :
+       {memory->handle, std::string("1 0 4096"), std::string("2147483647 0 4096")}) {
     const auto [sent, received] = Open(handle + ";" + Token());
     EXPECT_FALSE(sent.ok());
     EXPECT_FALSE(received.ok());

@@ -105,9 +105,7 @@ class Matrix : public ::testing::TestWithParam<Cell> {
     cluster_.AwaitIdle({"w0", "w1", "w2"});
   }
 
-  static bool IsBound(const v1::Job& job) {
-    return job.ranks_size() > 0 || testing::HasEnded(job);
-  }
+  static bool IsBound(const v1::Job& job) { return job.ranks_size() > 0 || testing::HasEnded(job); }
   static bool IsPaused(const v1::Job& job) {
     return job.state() == v1::JOB_STATE_PAUSED || testing::HasEnded(job);
   }
@@ -248,12 +246,11 @@ INSTANTIATE_TEST_SUITE_P(Diagonal, Matrix,
 // `tests/long.sh matrix` runs it.
 INSTANTIATE_TEST_SUITE_P(
     DISABLED_Whole, Matrix,
-    ::testing::Combine(::testing::Values(Fault::kKill, Fault::kStop, Fault::kDrop, Fault::kReset,
-                                         Fault::kSlow),
-                       ::testing::Values(Phase::kSubmit, Phase::kPlan, Phase::kPrepare,
-                                         Phase::kConnect, Phase::kLoad, Phase::kStep, Phase::kSave,
-                                         Phase::kCommit, Phase::kPause, Phase::kDrain,
-                                         Phase::kResume)),
+    ::testing::Combine(
+        ::testing::Values(Fault::kKill, Fault::kStop, Fault::kDrop, Fault::kReset, Fault::kSlow),
+        ::testing::Values(Phase::kSubmit, Phase::kPlan, Phase::kPrepare, Phase::kConnect,
+                          Phase::kLoad, Phase::kStep, Phase::kSave, Phase::kCommit, Phase::kPause,
+                          Phase::kDrain, Phase::kResume)),
     kName);
 
 }  // namespace

@@ -49,14 +49,13 @@ void ExpectFlat(const std::string& who, const Usage& before, const Usage& after)
 }
 
 std::string Yaml(const std::string& name) {
-  return absl::StrCat(
-      "name: ", name,
-      "\nmodel: {family: emulated, layers: 4, forward_ms: 0.5, input_grad_ms: 0.5, "
-      "weight_grad_ms: 0.5, activation_bytes: 4096}"
-      "\nbatch: {global: 2, microbatch: 1}\nsteps: 1000000"
-      "\nparallelism: {pipeline: 2, schedule: 1f1b}"
-      "\ncheckpoint: {directory: ",
-      name, ", every_steps: 5}\n");
+  return absl::StrCat("name: ", name,
+                      "\nmodel: {family: emulated, layers: 4, forward_ms: 0.5, input_grad_ms: 0.5, "
+                      "weight_grad_ms: 0.5, activation_bytes: 4096}"
+                      "\nbatch: {global: 2, microbatch: 1}\nsteps: 1000000"
+                      "\nparallelism: {pipeline: 2, schedule: 1f1b}"
+                      "\ncheckpoint: {directory: ",
+                      name, ", every_steps: 5}\n");
 }
 
 // Returns a worker of the job other than w0. At least one of its two ranks has one.

@@ -140,11 +140,9 @@ bool ControlLink::HasRoom(const Flow& flow) const {
 
 void ControlLink::Accept() {
   while (true) {
-    Connection connection{
-        .front = FileDescriptor(
-            accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)),
-        .back = NewSocket(0)};
-    if (!connection.front.valid()) return;
+    FileDescriptor front(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!front.valid()) return;
+    Connection connection{.front = std::move(front), .back = NewSocket(0)};
     const sockaddr_un address = AddressOf(target_);
     const bool made = connection.back.valid() &&
                       connect(connection.back.get(), reinterpret_cast<const sockaddr*>(&address),

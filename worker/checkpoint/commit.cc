@@ -32,7 +32,7 @@ constexpr std::string_view kManifestInfix = ".partial-";  // likewise, of a mani
 // No job's suffix equals it, because theirs end with a generation.
 constexpr std::string_view kRemoved = "removed";
 
-// step: the name of a step directory.
+// Returns the name of a step directory while it is removed, from that of the step.
 std::string RemovedName(const std::string& step) {
   return absl::StrCat(step, ".partial-", std::string(kRemoved));
 }

@@ -41,7 +41,7 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(500);
 // Rank 0 says one in each round. Only the last one of a meeting is not kTry.
 enum class Verdict : std::uint8_t { kTry = 't', kGoOn = 'g', kBegin = 'b', kRefuse = 'r' };
 
-constexpr std::string_view kVerdicts = "tgbr";
+constexpr std::string_view kVerdicts = "tgbr";  // the letters of Verdict
 constexpr int kLastCode = static_cast<int>(absl::StatusCode::kUnauthenticated);
 
 struct Word {

@@ -82,9 +82,9 @@ absl::Status TimeoutStatus(std::string_view what, absl::Duration timeout) {
 }
 
 absl::Status UnreadableStatus(Rank peer, const std::string& what, const std::string& told) {
-  return absl::UnavailableError(
-      absl::StrCat("rank ", peer.value(), " told ", what, " as \"",
-                   absl::CHexEscape(told.substr(0, kMostQuotedBytes)), "\", which cannot be read"));
+  return absl::UnavailableError(absl::StrCat("rank ", peer.value(), " told ", what, " as \"",
+                                             absl::CHexEscape(told.substr(0, kMostQuotedBytes)),
+                                             "\", which cannot be read"));
 }
 
 std::string ToHex(std::string_view bytes) {
