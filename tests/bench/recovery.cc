@@ -217,12 +217,12 @@ class EndlessJob {
   }
   ~EndlessJob() { cluster_.Cancel("endless"); }
 
-  // Whether it runs, as the generation that it began with.
+  // Returns whether it still runs in the generation that it began with.
   bool IsUnhurt() {
     const v1::Job job = cluster_.Job("endless");
     return job.state() == v1::JOB_STATE_RUNNING && job.generation() == before_.generation();
   }
-  // Waits for a step that began now or later.
+  // Waits for three more steps. Returns false if they do not come.
   bool MakesSteps() {
     const std::int64_t now = cluster_.Job("endless").last_step().step();
     return cluster_.AwaitStep("endless", now + 3).last_step().step() >= now + 3;

@@ -97,7 +97,7 @@ const std::vector<double>& Undisturbed() {
 class Matrix : public ::testing::TestWithParam<Cell> {
  protected:
   Matrix() {
-    for (const std::string name : {"w0", "w1", "w2"}) {
+    for (const char* const name : {"w0", "w1", "w2"}) {
       links_[name] = std::make_unique<ControlLink>(cluster_.directory() + "/to-" + name,
                                                    cluster_.directory() + "/socket");
       cluster_.StartWorker(name, links_[name]->address());

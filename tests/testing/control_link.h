@@ -22,8 +22,8 @@ namespace takt::testing {
 
 // What a link does with the bytes on it. The connections share it, as they would share a wire.
 struct LinkShape {
-  // Whether bytes pass from the end that dialled, and to it. If they do not, they wait, and neither
-  // end learns of it.
+  // Bytes pass from the end that dialled, and to it. Otherwise they wait, and neither end learns of
+  // it.
   bool up = true, down = true;
   absl::Duration delay;         // each way
   double bytes_per_second = 0;  // each way, of all connections together; 0: any
