@@ -117,7 +117,7 @@ struct Shared {
   const Flags& flags;
   Machine machine;
   int threads = 1;
-  std::shared_ptr<grpc::Channel> channel;
+  std::shared_ptr<grpc::Channel> control_channel, bulk_channel;
   const std::string incarnation = RandomId();
   metrics::Registry registry{"takt-worker"};
   backend::MemoryLedger ledger;
@@ -141,7 +141,7 @@ session::PipelineRunnerOptions RunnerOptions(Shared& shared) {
           .threads = shared.threads,
           .make_rendezvous =
               [&shared](const control::JobKey& key) {
-                return worker_rpc::CreateRendezvousClient(shared.channel, key);
+                return worker_rpc::CreateRendezvousClient(shared.control_channel, key);
               },
           .files = shared.files.get(),
           .metrics = &shared.registry,
@@ -184,7 +184,8 @@ session::AgentOptions AgentOptionsOf(Shared& shared, const session::PipelineRunn
 worker_rpc::AttachmentOptions AttachmentOptionsOf(const Shared& shared) {
   const Flags& flags = shared.flags;
   const Machine& machine = shared.machine;
-  return {.channel = shared.channel,
+  return {.control_channel = shared.control_channel,
+          .bulk_channel = shared.bulk_channel,
           .hello = {.worker = flags.name,
                     .incarnation = shared.incarnation,
                     .host = machine.host,
@@ -209,14 +210,16 @@ absl::StatusOr<std::unique_ptr<health::Server>> StartHealth(const std::string& s
 }
 
 absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
-  ASSIGN_OR_RETURN(auto channel, worker_rpc::CoordinatorChannel({.coordinator = flags.coordinator,
-                                                                 .tls = flags.tls,
-                                                                 .insecure = flags.insecure}));
+  const worker_rpc::ChannelOptions dialled{
+      .coordinator = flags.coordinator, .tls = flags.tls, .insecure = flags.insecure};
+  ASSIGN_OR_RETURN(auto control_channel, worker_rpc::CoordinatorChannel(dialled));
+  ASSIGN_OR_RETURN(auto bulk_channel, worker_rpc::CoordinatorChannel(dialled));
   ASSIGN_OR_RETURN(Machine machine, InspectMachine(flags.device, flags.share_device));
   Shared shared{.flags = flags,
                 .machine = std::move(machine),
                 .threads = flags.threads,
-                .channel = std::move(channel)};
+                .control_channel = std::move(control_channel),
+                .bulk_channel = std::move(bulk_channel)};
   if (shared.threads == 0) shared.threads = shared.machine.cores;
   const daemon::CertificateWatch certificate_watch(flags.tls, [&](absl::Time expires) {
     shared.registry.Gauge(metrics::kCertificateExpiry, {}).Set(absl::ToUnixSeconds(expires));
@@ -230,6 +233,9 @@ absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
     outbox.AddLog(level, line, absl::ToUnixNanos(absl::Now()));
   });
   runner_options.on_stuck = [&](const std::string& reason) { agent.Stuck(reason); };
+  runner_options.withdraw = [&](StepId step, const std::string& error) {
+    return agent.WithdrawCheckpoint(step, error);
+  };
   runner_options.on_trace = [&](std::string trace) { agent.outbox().AddTrace(std::move(trace)); };
   worker_rpc::AttachmentClient client(AttachmentOptionsOf(shared), agent);
   std::atomic<bool> leaving = false;

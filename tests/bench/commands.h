@@ -19,6 +19,7 @@ void AddPlanTruthCommand(CLI::App& app, absl::Status& result);
 void AddPlannerCommand(CLI::App& app, absl::Status& result);
 void AddPublishedCommand(CLI::App& app, absl::Status& result);
 void AddQueueCommand(CLI::App& app, absl::Status& result);
+void AddRecoveryCommand(CLI::App& app, absl::Status& result);
 void AddReportsCommand(CLI::App& app, absl::Status& result);
 void AddRuntimeCommand(CLI::App& app, absl::Status& result);
 void AddTracingCommand(CLI::App& app, absl::Status& result);

@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   takt::bench::AddPlannerCommand(app, result);
   takt::bench::AddPublishedCommand(app, result);
   takt::bench::AddQueueCommand(app, result);
+  takt::bench::AddRecoveryCommand(app, result);
   takt::bench::AddReportsCommand(app, result);
   takt::bench::AddRuntimeCommand(app, result);
   takt::bench::AddTracingCommand(app, result);

@@ -25,7 +25,8 @@ constexpr absl::Duration kLastWords = absl::Seconds(1);
 AttachmentClient::AttachmentClient(AttachmentOptions options, session::Agent& agent)
     : options_(std::move(options)),
       agent_(agent),
-      stub_(v1::AttachmentService::NewStub(options_.channel)) {
+      control_stub_(v1::AttachmentService::NewStub(options_.control_channel)),
+      bulk_stub_(v1::AttachmentService::NewStub(options_.bulk_channel)) {
   control_ = std::make_unique<ControlStream>("takt-control", ControlHooks());
   bulk_ = std::make_unique<BulkStream>("takt-bulk", BulkHooks());
 }
@@ -65,7 +66,7 @@ void AttachmentClient::SetAttachment(absl::Status status) {
 }
 
 AttachmentClient::ControlStream::Hooks AttachmentClient::ControlHooks() {
-  return {.open = [this](grpc::ClientContext* context) { return stub_->Attach(context); },
+  return {.open = [this](grpc::ClientContext* context) { return control_stub_->Attach(context); },
           .hello = [this] { return control::ToProto(Hello()); },
           .next = [this]() -> std::optional<v1::AttachRequest> {
             std::optional<control::WorkerMessage> message = outbox_.Next();
@@ -84,7 +85,7 @@ AttachmentClient::ControlStream::Hooks AttachmentClient::ControlHooks() {
 }
 
 AttachmentClient::BulkStream::Hooks AttachmentClient::BulkHooks() {
-  return {.open = [this](grpc::ClientContext* context) { return stub_->StreamBulk(context); },
+  return {.open = [this](grpc::ClientContext* context) { return bulk_stub_->StreamBulk(context); },
           .hello = [this]() -> std::optional<v1::StreamBulkRequest> {
             if (!outbox_.welcomed()) return std::nullopt;
             agent_.outbox().Rewind();
@@ -157,7 +158,7 @@ absl::Duration AttachmentClient::OnControlEnd(const absl::Status& status) {
   agent_.Detached();
   const bool refused = absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status) ||
                        absl::IsUnauthenticated(status);
-  if (trouble_.IsNews(status.code(), absl::Nanoseconds(Clock::Real().SteadyNanos()))) {
+  if (trouble_.IsNews(status.code(), SteadyNow())) {
     const std::string tls = rpc::ExplainTlsFailure(std::string(status.message()), absl::Now());
     Log(refused ? LogLevel::kError : LogLevel::kWarning, "not attached; will try again",
         {{"error", tls.empty() ? status.ToString() : tls}});

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The worker's two streams to the coordinator (takt.v1.AttachmentService). The client turns
 // commands into calls of the agent and sends what the agent reports. It decides nothing.
+//
+// The streams have a connection each. On a slow link, reports and log lines fill the buffers of
+// their own connection, and heartbeats pass beside them.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -23,7 +26,8 @@
 namespace takt::worker_rpc {
 
 struct AttachmentOptions {
-  std::shared_ptr<grpc::Channel> channel;
+  std::shared_ptr<grpc::Channel> control_channel;
+  std::shared_ptr<grpc::Channel> bulk_channel;  // must have a connection of its own
   // The worker describes itself with it. The client fills in the versions, and what is running.
   control::Hello hello;
   std::function<void()> on_attached;  // called at every attachment; may be empty
@@ -67,7 +71,7 @@ class AttachmentClient final : public session::CoordinatorLink {
 
   const AttachmentOptions options_;
   session::Agent& agent_;
-  const std::unique_ptr<v1::AttachmentService::Stub> stub_;
+  const std::unique_ptr<v1::AttachmentService::Stub> control_stub_, bulk_stub_;
   ControlOutbox outbox_;
   Trouble trouble_;  // only the control stream's thread uses it
   mutable absl::Mutex mutex_;

@@ -123,7 +123,8 @@ v1::AttachResponse Acknowledge() {
 class AttachmentClientTest : public testing::Test {
  protected:
   // Starts a worker whose rank reports `steps` and then ends or runs on.
-  void StartWorker(int steps, bool ends) {
+  void StartWorker(int steps, bool ends) { StartWorker(steps, ends, coordinator_.address()); }
+  void StartWorker(int steps, bool ends, const std::string& coordinator) {
     agent_ = std::make_unique<session::Agent>(session::AgentOptions{
         .runner_factory =
             [=](control::Assignment) { return std::make_unique<StepsRunner>(steps, ends); },
@@ -131,10 +132,15 @@ class AttachmentClientTest : public testing::Test {
             [](const control::CommitCheckpoint& request) {
               return absl::DataLossError(request.manifest);
             }});
-    const auto channel = CoordinatorChannel({.coordinator = coordinator_.address()});
-    ASSERT_TRUE(channel.ok()) << channel.status();
+    const ChannelOptions dialled{.coordinator = coordinator,
+                                 .insecure = !coordinator.starts_with("unix:")};
+    const auto control_channel = CoordinatorChannel(dialled);
+    const auto bulk_channel = CoordinatorChannel(dialled);
+    ASSERT_TRUE(control_channel.ok()) << control_channel.status();
+    ASSERT_TRUE(bulk_channel.ok()) << bulk_channel.status();
     client_ = std::make_unique<AttachmentClient>(
-        AttachmentOptions{.channel = *channel,
+        AttachmentOptions{.control_channel = *control_channel,
+                          .bulk_channel = *bulk_channel,
                           .hello = {.worker = "w0",
                                     .incarnation = "life-1",
                                     .cores = 2,
@@ -183,6 +189,14 @@ TEST_F(AttachmentClientTest, SaysHelloWithVersionsAndHoldsNothing) {
   EXPECT_TRUE(hello.device().has_numa_node());
   EXPECT_TRUE(hello.has_nccl());
   EXPECT_FALSE(hello.has_running());
+}
+
+// One connection would let a heartbeat wait behind the reports of a slow link.
+TEST_F(AttachmentClientTest, ControlAndBulkHaveAConnectionEach) {
+  StartWorker(0, true, coordinator_.tcp_address());
+  const std::string bulk = coordinator_.AwaitBulkPeer();
+  EXPECT_THAT(bulk, HasSubstr("127.0.0.1"));
+  EXPECT_NE(bulk, coordinator_.ControlPeer());
 }
 
 TEST_F(AttachmentClientTest, RunsARankToItsAcknowledgedEnd) {

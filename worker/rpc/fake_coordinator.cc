@@ -27,6 +27,7 @@ FakeCoordinator::~FakeCoordinator() {
 void FakeCoordinator::Start() {
   grpc::ServerBuilder builder;
   builder.AddListeningPort(address(), grpc::InsecureServerCredentials());
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();
   TAKT_CHECK(server_ != nullptr);
@@ -90,6 +91,18 @@ std::vector<v1::StreamBulkRequest> FakeCoordinator::AwaitBulk(std::size_t count)
   return bulk_;
 }
 
+std::string FakeCoordinator::AwaitBulkPeer() {
+  absl::MutexLock lock(&mutex_);
+  const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !bulk_peer_.empty(); };
+  mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience);
+  return bulk_peer_;
+}
+
+std::string FakeCoordinator::ControlPeer() {
+  absl::MutexLock lock(&mutex_);
+  return control_peer_;
+}
+
 void FakeCoordinator::Clear() {
   absl::MutexLock lock(&mutex_);
   control_.clear();
@@ -97,7 +110,8 @@ void FakeCoordinator::Clear() {
 }
 
 grpc::Status FakeCoordinator::Attach(
-    grpc::ServerContext*, grpc::ServerReaderWriter<v1::AttachResponse, v1::AttachRequest>* stream) {
+    grpc::ServerContext* context,
+    grpc::ServerReaderWriter<v1::AttachResponse, v1::AttachRequest>* stream) {
   v1::AttachRequest request;
   while (stream->Read(&request)) {
     absl::MutexLock lock(&mutex_);
@@ -108,6 +122,7 @@ grpc::Status FakeCoordinator::Attach(
     response.mutable_welcome()->set_heartbeat_seconds(heartbeat_seconds_);
     stream->Write(response);
     control_stream_ = stream;
+    control_peer_ = context->peer();
   }
   absl::MutexLock lock(&mutex_);
   if (control_stream_ == stream) control_stream_ = nullptr;
@@ -115,11 +130,12 @@ grpc::Status FakeCoordinator::Attach(
 }
 
 grpc::Status FakeCoordinator::StreamBulk(
-    grpc::ServerContext*,
+    grpc::ServerContext* context,
     grpc::ServerReaderWriter<v1::StreamBulkResponse, v1::StreamBulkRequest>* stream) {
   {
     absl::MutexLock lock(&mutex_);
     bulk_stream_ = stream;
+    bulk_peer_ = context->peer();
   }
   v1::StreamBulkRequest request;
   while (stream->Read(&request)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A coordinator for tests. It serves one worker at a time on a Unix socket in a directory of its
-// own, keeps all messages that come, and sends what the test tells it to send. It can be stopped
-// and started again on the same socket.
+// own, and on a TCP port, keeps all messages that come, and sends what the test tells it to send.
+// It can be stopped and started again on the same socket, but on another port.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -29,6 +29,7 @@ class FakeCoordinator final : public v1::AttachmentService::Service {
   ~FakeCoordinator() override;
 
   std::string address() const { return "unix:" + directory_ + "/socket"; }
+  std::string tcp_address() const { return "127.0.0.1:" + std::to_string(port_); }
   void Start();
   // Acts as if the process died: streams break.
   void Stop();
@@ -44,6 +45,10 @@ class FakeCoordinator final : public v1::AttachmentService::Service {
   v1::AttachRequest AwaitControl(const std::function<bool(const v1::AttachRequest&)>& wanted);
   v1::JobUpdate AwaitUpdate(v1::JobUpdate::Phase phase);
   std::vector<v1::StreamBulkRequest> AwaitBulk(std::size_t count);
+  // Waits for a bulk stream, and returns the other end of its connection.
+  std::string AwaitBulkPeer();
+  // Returns the other end of the connection of the last control stream.
+  std::string ControlPeer();
   // Forgets the messages that came.
   void Clear();
 
@@ -57,12 +62,14 @@ class FakeCoordinator final : public v1::AttachmentService::Service {
  private:
   std::string directory_;
   std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
   double heartbeat_seconds_ = 3600;
 
   absl::Mutex mutex_;
   grpc::Status hello_answer_ ABSL_GUARDED_BY(mutex_);
   std::deque<v1::AttachRequest> control_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::StreamBulkRequest> bulk_ ABSL_GUARDED_BY(mutex_);
+  std::string control_peer_ ABSL_GUARDED_BY(mutex_), bulk_peer_ ABSL_GUARDED_BY(mutex_);
   grpc::ServerReaderWriter<v1::AttachResponse, v1::AttachRequest>* control_stream_
       ABSL_GUARDED_BY(mutex_) = nullptr;
   grpc::ServerReaderWriter<v1::StreamBulkResponse, v1::StreamBulkRequest>* bulk_stream_

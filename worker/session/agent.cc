@@ -230,10 +230,12 @@ void Agent::Commit(control::CommitCheckpoint request) {
 }
 
 void Agent::Attached() {
+  away_ = false;
   Post([this] { return held_job_.Attached(); });
 }
 
 void Agent::Detached() {
+  away_ = true;
   Post([this] { return held_job_.Detached(ThreadStatus(), Now()); });
 }
 

@@ -3,6 +3,7 @@
 // job's thread and the outbox of reports. It knows the coordinator only as a CoordinatorLink.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -90,6 +91,11 @@ class Agent {
 
   std::optional<Holding> held() const;
   BulkOutbox& outbox() { return outbox_; }
+  // While the coordinator is away, withdraws the report of a checkpoint that it has not
+  // acknowledged, so that the files may be removed. Returns whether it did.
+  bool WithdrawCheckpoint(StepId step, const std::string& error) {
+    return away_ && outbox_.Withdraw(step, error);
+  }
 
  private:
   void Post(std::function<Effects()> event);
@@ -105,6 +111,7 @@ class Agent {
 
   const AgentOptions options_;
   BulkOutbox outbox_;
+  std::atomic<bool> away_ = true;  // the control stream is down
 
   mutable absl::Mutex mutex_;
   SteadyCondVar posted_;

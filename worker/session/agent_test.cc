@@ -155,6 +155,16 @@ class AgentTest : public testing::Test {
   int exit_code_ = -1;
 };
 
+TEST_F(AgentTest, ACheckpointIsWithdrawnOnlyWhileTheCoordinatorIsAway) {
+  StartAgent();
+  agent_->Attached();
+  agent_->outbox().BeginJob(kJob, Rank(0));
+  agent_->outbox().AddReport(control::CheckpointReport{.step = StepId(5)});
+  EXPECT_FALSE(agent_->WithdrawCheckpoint(StepId(5), "replaced"));
+  agent_->Detached();
+  EXPECT_TRUE(agent_->WithdrawCheckpoint(StepId(5), "replaced"));
+}
+
 TEST_F(AgentTest, FinishesOnceEveryReportIsAcknowledged) {
   script_->steps = 3;
   StartAgent();

@@ -86,6 +86,18 @@ bool BulkOutbox::AllAcknowledged() const {
   return reports_.empty();
 }
 
+bool BulkOutbox::Withdraw(StepId checkpoint, const std::string& error) {
+  absl::MutexLock lock(&mutex_);
+  for (Report& report : reports_) {
+    auto* const part = std::get_if<control::CheckpointReport>(&report);
+    if (part == nullptr || part->step != checkpoint) continue;
+    part->files.clear();
+    if (part->error.empty()) part->error = error;
+    return true;
+  }
+  return false;
+}
+
 void BulkOutbox::Rewind() {
   absl::MutexLock lock(&mutex_);
   next_report_ = 0;

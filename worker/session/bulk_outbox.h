@@ -51,6 +51,10 @@ class BulkOutbox {
   void Acknowledge(const control::JobKey& key, std::int64_t sequence);
   bool AllAcknowledged() const;
 
+  // Makes the report of this checkpoint one of a failure, if it is not acknowledged. Returns
+  // whether it did.
+  bool Withdraw(StepId checkpoint, const std::string& error);
+
   // For the stream. Rewind begins a new connection: unacknowledged reports are sent again, in
   // order. Next blocks until there is something to send; after Interrupt it returns nullopt until
   // the next Rewind.

@@ -47,6 +47,23 @@ TEST(BulkOutbox, CheckpointsCountInTheSameSequence) {
   EXPECT_FALSE(outbox.AllAcknowledged());
 }
 
+TEST(BulkOutbox, ACheckpointIsWithdrawnUntilItIsAcknowledged) {
+  BulkOutbox outbox;
+  outbox.BeginJob(kJob, Rank(0));
+  for (const int step : {5, 6}) {
+    outbox.AddReport(control::CheckpointReport{
+        .step = StepId(step), .files = {{"config.json", 12, std::string(32, 'a')}}});
+  }
+  outbox.Acknowledge(kJob, 1);
+  EXPECT_FALSE(outbox.Withdraw(StepId(5), "replaced"));
+  EXPECT_TRUE(outbox.Withdraw(StepId(6), "replaced"));
+  EXPECT_FALSE(outbox.Withdraw(StepId(7), "replaced"));
+  const auto report = std::get<control::CheckpointReport>(*outbox.Next());
+  EXPECT_EQ(report.step, StepId(6));
+  EXPECT_EQ(report.error, "replaced");
+  EXPECT_TRUE(report.files.empty());
+}
+
 TEST(BulkOutbox, UnacknowledgedReportsGoAgainAfterReconnection) {
   BulkOutbox outbox;
   outbox.BeginJob(kJob, Rank(0));

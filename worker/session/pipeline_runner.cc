@@ -164,6 +164,7 @@ class PipelineRunner final : public RankRunner {
                                    .threads = threads(),
                                    .meeting = Meeting(),
                                    .files = options_.files,
+                                   .withdraw = options_.withdraw,
                                    .clock = options_.clock};
     {
       absl::MutexLock lock(&mutex_);

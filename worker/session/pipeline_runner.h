@@ -36,6 +36,8 @@ struct PipelineRunnerOptions {
   // Receives the measurements of a step (common/trace/encoding.h) on an engine thread. May be
   // empty.
   std::function<void(std::string)> on_trace;
+  // As CheckpointSaverOptions::withdraw.
+  std::function<bool(StepId step, const std::string& error)> withdraw;
 };
 
 std::unique_ptr<RankRunner> CreatePipelineRunner(PipelineRunnerOptions options,

@@ -140,6 +140,7 @@ absl::Status RankCheckpoints::Allocate(train::ParameterStore* store,
                                .threads = options_.threads,
                                .device = store == nullptr ? nullptr : DeviceOf(*store),
                                .given_up = &given_up_,
+                               .withdraw = options_.withdraw,
                                .files = options_.files,
                                .clock = options_.clock};
   ASSIGN_OR_RETURN(saver.texts, Texts(kernel_plan));
