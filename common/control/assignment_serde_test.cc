@@ -57,9 +57,18 @@ Assignment SomeAssignment() {
           .saved = StepId(40)};
 }
 
-// Returns an assignment of the same rank with a part of the vocabulary.
+// Returns an assignment of the same rank under 1F1B, with a part of the vocabulary.
 Assignment SomeSpreadAssignment() {
   Assignment assignment = SomeAssignment();
+  const int num_layers = assignment.partition.back().last_layer.value();
+  assignment.partition.clear();
+  for (const int stage : {0, 1}) {
+    assignment.partition.push_back({.id = StageId(stage),
+                                    .pp_rank = PpRank(stage),
+                                    .first_layer = LayerId(stage * num_layers / 2),
+                                    .last_layer = LayerId((stage + 1) * num_layers / 2),
+                                    .recompute = model::Recompute::kFull});
+  }
   const int microbatches = assignment.job.MicrobatchesPerStep(assignment.mesh.dp_size);
   const auto schedule = schedule::Generate(
       "1f1b", {.num_ranks = assignment.mesh.pp_size, .num_microbatches = microbatches});
