@@ -35,6 +35,12 @@ bool SamePlaces(const std::vector<Program>& programs, schedule::Placement placem
   return true;
 }
 
+bool SpreadsVocabulary(const std::vector<Program>& programs) {
+  return std::ranges::any_of(programs[0].lanes, [](const program::Lane& lane) {
+    return lane.kind == program::LaneKind::kVocabulary;
+  });
+}
+
 // The simulation has no optimizer, because its cost is the same in all schedules.
 std::optional<sim::Report> Try(const schedule::Family& family, const std::vector<Program>& programs,
                                const cost::Costs& costs) {
@@ -64,6 +70,8 @@ std::optional<OtherSchedule> FindBetterSchedule(const std::vector<Program>& prog
   if (std::int64_t{programs[0].num_stages} * programs[0].num_microbatches > kMostActions) {
     return std::nullopt;
   }
+  // Which schedules have room for S and T only a plan finds out (`takt plan`).
+  if (SpreadsVocabulary(programs)) return std::nullopt;
   const auto current = sim::Simulate(programs, costs);
   if (!current.ok()) return std::nullopt;
   FillUnmeasured(costs);
