@@ -38,6 +38,8 @@ Replanning ReplanningOf(const config::JobSpec& job, const plan::Plan& plan,
   replanning.present = std::make_shared<const plan::Plan>(plan::Plan{.model = plan.model,
                                                                      .mesh = plan.mesh,
                                                                      .partition = plan.partition,
+                                                                     .vocabulary_ends =
+                                                                         plan.vocabulary_ends,
                                                                      .schedule = plan.schedule});
   return replanning;
 }
