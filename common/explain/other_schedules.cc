@@ -35,12 +35,6 @@ bool SamePlaces(const std::vector<Program>& programs, schedule::Placement placem
   return true;
 }
 
-bool SpreadsVocabulary(const std::vector<Program>& programs) {
-  return std::ranges::any_of(programs[0].lanes, [](const program::Lane& lane) {
-    return lane.kind == program::LaneKind::kVocabulary;
-  });
-}
-
 // The simulation has no optimizer, because its cost is the same in all schedules.
 std::optional<sim::Report> Try(const schedule::Family& family, const std::vector<Program>& programs,
                                const cost::Costs& costs) {
@@ -71,7 +65,7 @@ std::optional<OtherSchedule> FindBetterSchedule(const std::vector<Program>& prog
     return std::nullopt;
   }
   // Which schedules have room for S and T only a plan finds out (`takt plan`).
-  if (SpreadsVocabulary(programs)) return std::nullopt;
+  if (program::SpreadsVocabulary(programs[0])) return std::nullopt;
   const auto current = sim::Simulate(programs, costs);
   if (!current.ok()) return std::nullopt;
   FillUnmeasured(costs);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/trace/messages.h"
 
-#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -32,10 +31,9 @@ MeetingKey KeyOf(const JobTrace& trace, int rank, const Instruction& instruction
   constexpr MicrobatchId kAll{-1};
   // The two ends of each pipeline keep their embedding equal. If the vocabulary is spread, each
   // rank does that alone, and replicas sum the rows of each of their ranks.
-  const bool spread = std::ranges::any_of(program.lanes, [](const program::Lane& lane) {
-    return lane.kind == program::LaneKind::kVocabulary;
-  });
-  if (op == Op::kReduceTied) return {op, instruction.layer, kAll, spread ? rank : dp_rank};
+  if (op == Op::kReduceTied) {
+    return {op, instruction.layer, kAll, program::SpreadsVocabulary(program) ? rank : dp_rank};
+  }
   const bool of_rows = op == Op::kReduceGrad && instruction.stage.value() == program.num_stages;
   return {op, instruction.layer, kAll, of_rows ? 1 + pp_rank : 0};
 }
