@@ -98,7 +98,7 @@ TEST_F(SpreadTest, MeasuredWordsCountMoreThanAShareOfTheHead) {
 }
 
 TEST_F(SpreadTest, WhatCannotSpreadSaysWhyAndWhatToDo) {
-  const auto error_of = [](config::JobSpec job, PlanOptions options) {
+  const auto error_of = [](const config::JobSpec& job, const PlanOptions& options) {
     const absl::Status status = MakePlan(job, options).status();
     EXPECT_THAT(FieldErrorsOf(status), ElementsAre(Field(&FieldError::field,
                                                          "parallelism.vocabulary")))
