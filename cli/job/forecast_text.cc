@@ -228,8 +228,8 @@ Table CandidateTable(const config::JobSpec& job, const plan::PlanOptions& option
                FormatBytes(static_cast<double>(largest.total())),
                DivisionText(job, plan.mesh.pp_size, plan.mesh.dp_size, plan.microbatch),
                ScheduleText(plan.schedule.name, !plan.vocabulary_ends.empty()),
-               absl::StrJoin(StageLayers(plan), ","),
-               absl::StrJoin(recompute, ","), LimitedBy(candidates[i])});
+               absl::StrJoin(StageLayers(plan), ","), absl::StrJoin(recompute, ","),
+               LimitedBy(candidates[i])});
   }
   return table;
 }

@@ -87,8 +87,8 @@ TEST(JobSpecSerde, TheVocabularyIsWhereTheJobSays) {
   const JobSpec any = *ToJobSpec(Parse({"parallelism.vocabulary=auto"}));
   EXPECT_EQ(any.parallelism.vocabulary, Vocabulary::kAuto);
   EXPECT_FALSE(ToProto(any).parallelism().has_vocabulary());
-  for (const auto& [name, mode] : {std::pair("last", Vocabulary::kLast),
-                                   std::pair("spread", Vocabulary::kSpread)}) {
+  for (const auto& [name, mode] :
+       {std::pair("last", Vocabulary::kLast), std::pair("spread", Vocabulary::kSpread)}) {
     const JobSpec job = *ToJobSpec(Parse({absl::StrCat("parallelism.vocabulary=", name)}));
     EXPECT_EQ(job.parallelism.vocabulary, mode);
     EXPECT_EQ(ToJobSpec(ToProto(job))->parallelism.vocabulary, mode);

@@ -303,9 +303,8 @@ absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
                                          const schedule::Schedule& schedule,
                                          const mesh::Partition& partition,
                                          const mesh::VocabularyEnds& vocabulary_ends) {
-  ASSIGN_OR_RETURN(
-      const std::vector<program::Program> programs,
-      program::Lower(schedule, MakeLowerOptions(inputs, partition, vocabulary_ends)));
+  ASSIGN_OR_RETURN(const std::vector<program::Program> programs,
+                   program::Lower(schedule, MakeLowerOptions(inputs, partition, vocabulary_ends)));
   return SimulateSteps(schedule, programs, CostsOf(inputs, partition, vocabulary_ends));
 }
 
@@ -331,8 +330,8 @@ absl::StatusOr<double> PredictStep(const config::JobSpec& job, const PlanOptions
                                    const Plan& plan) {
   const CandidateInputs inputs{
       .job = job, .model = plan.model, .options = options, .dp_size = plan.mesh.dp_size};
-  ASSIGN_OR_RETURN(const sim::Report report, SimulateOver(inputs, plan.schedule, plan.partition,
-                                                          plan.vocabulary_ends));
+  ASSIGN_OR_RETURN(const sim::Report report,
+                   SimulateOver(inputs, plan.schedule, plan.partition, plan.vocabulary_ends));
   return report.step_time;
 }
 
@@ -388,7 +387,8 @@ absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& ca
   ASSIGN_OR_RETURN(parts.sync, SyncSeconds(plan));
   if (!IsAsynchronous(plan.schedule)) {
     std::vector<std::int64_t> message_bytes;
-    for (const program::StageShape& stage : MakeLowerOptions(inputs, plan.partition, plan.vocabulary_ends).stages)
+    for (const program::StageShape& stage :
+         MakeLowerOptions(inputs, plan.partition, plan.vocabulary_ends).stages)
       message_bytes.push_back(stage.output_bytes);
     ASSIGN_OR_RETURN(const schedule::Bound bound,
                      schedule::LowerBound({.placement = plan.schedule.placement,

@@ -49,8 +49,7 @@ void AppendMergedWeightGrads(const Plan& plan, std::string& text) {
 
 void AppendWords(const Plan& plan, std::string& text) {
   for (PpRank rank(0); rank.value() < std::ssize(plan.vocabulary_ends); ++rank) {
-    const mesh::WordRun run =
-        mesh::WordsOf(plan.vocabulary_ends, rank, plan.model.config.vocab);
+    const mesh::WordRun run = mesh::WordsOf(plan.vocabulary_ends, rank, plan.model.config.vocab);
     if (run.words == 0) continue;
     absl::StrAppend(&text, "pp rank ", rank.value(), " has words ", run.first, " to ",
                     run.first + run.words - 1, "\n");

@@ -58,9 +58,8 @@ constexpr double kIndifference = 1.01;
 auto Size(const Candidate& candidate) {
   const mesh::Mesh& mesh = candidate.plan.mesh;
   return std::tuple(mesh.size(), mesh.dp_size, Spreads(candidate),
-                    candidate.plan.schedule.num_stages,
-                    PeakBytes(candidate), candidate.report.peak_in_flight(),
-                    StepSeconds(candidate));
+                    candidate.plan.schedule.num_stages, PeakBytes(candidate),
+                    candidate.report.peak_in_flight(), StepSeconds(candidate));
 }
 
 // So many of the best candidates get better partitions, however many a caller wants to see.

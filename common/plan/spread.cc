@@ -66,9 +66,10 @@ absl::Status CheckSpread(const CandidateInputs& inputs, const schedule::Schedule
                         "use auto or last, or device: cpu");
   }
   if (schedule.placement == schedule::Placement::kBidirectional) {
-    return CannotSpread(absl::StrCat("must be last under ", schedule.name,
-                                     ": with two copies of the stages, two ranks have the last one"),
-                        "use auto or last, or a schedule with one copy of the weights");
+    return CannotSpread(
+        absl::StrCat("must be last under ", schedule.name,
+                     ": with two copies of the stages, two ranks have the last one"),
+        "use auto or last, or a schedule with one copy of the weights");
   }
   if (schedule.updates != schedule::Updates::kFlush) {
     return CannotSpread(absl::StrCat("must be last under ", schedule.name,
@@ -85,9 +86,9 @@ mesh::VocabularyEnds DealBlocks(const CandidateInputs& inputs, const mesh::Parti
   const int num_blocks = model::NumVocabularyBlocks(vocab);
   // The costs of a split that gives all blocks to the first rank say what each block takes.
   const cost::Costs costs = CostsOf(inputs, partition, mesh::VocabularyEnds(pp_size, num_blocks));
-  const double seconds_of_block =
-      (costs.S(PpRank(0)) + costs.T(PpRank(0))) *
-      static_cast<double>(std::min(model::kVocabularyBlock, vocab)) / static_cast<double>(vocab);
+  const double seconds_of_block = (costs.S(PpRank(0)) + costs.T(PpRank(0))) *
+                                  static_cast<double>(std::min(model::kVocabularyBlock, vocab)) /
+                                  static_cast<double>(vocab);
   std::vector<double> busy(pp_size, 0);
   for (const mesh::Stage& stage : partition) {
     busy[stage.pp_rank.value()] +=
@@ -112,8 +113,7 @@ absl::StatusOr<schedule::Schedule> WithVocabulary(const CandidateInputs& inputs,
   std::optional<schedule::Schedule> best;
   double least = 0;
   for (int depth = 0; depth <= kDeepest; ++depth) {
-    ASSIGN_OR_RETURN(schedule::Schedule placed,
-                     schedule::SpreadVocabulary(schedule, costs, depth));
+    ASSIGN_OR_RETURN(schedule::Schedule placed, schedule::SpreadVocabulary(schedule, costs, depth));
     ASSIGN_OR_RETURN(const sim::Report report,
                      SimulateOver(inputs, placed, partition, vocabulary_ends));
     if (best && report.makespan >= least * (1 - kRounding)) continue;

@@ -71,8 +71,8 @@ TEST_F(SpreadTest, TheHeadIsOnItsStageOrInTheWordsOfTheRanks) {
   const cost::Costs spread = CostsOf(inputs(), partition, {2, kBlocks});
   EXPECT_LT(spread.F(StageId(1)), whole.F(StageId(1)));
   EXPECT_NEAR(spread.S(PpRank(1)), 2 * spread.S(PpRank(0)), 1e-12);
-  EXPECT_NEAR(spread.F(StageId(1)) + spread.S(PpRank(0)) + spread.S(PpRank(1)),
-              whole.F(StageId(1)), 1e-9);
+  EXPECT_NEAR(spread.F(StageId(1)) + spread.S(PpRank(0)) + spread.S(PpRank(1)), whole.F(StageId(1)),
+              1e-9);
   EXPECT_EQ(spread.tied_reduction, 0);
   EXPECT_EQ(CostsOf(inputs(), partition, {0, kBlocks}).S(PpRank(0)), 0);
 }
@@ -100,8 +100,8 @@ TEST_F(SpreadTest, MeasuredWordsCountMoreThanAShareOfTheHead) {
 TEST_F(SpreadTest, WhatCannotSpreadSaysWhyAndWhatToDo) {
   const auto error_of = [](const config::JobSpec& job, const PlanOptions& options) {
     const absl::Status status = MakePlan(job, options).status();
-    EXPECT_THAT(FieldErrorsOf(status), ElementsAre(Field(&FieldError::field,
-                                                         "parallelism.vocabulary")))
+    EXPECT_THAT(FieldErrorsOf(status),
+                ElementsAre(Field(&FieldError::field, "parallelism.vocabulary")))
         << status;
     return std::string(status.message());
   };
@@ -162,11 +162,11 @@ TEST(SpreadPlan, ForecastsCompareBothAndSayWhyGpusDoNotSpread) {
   gpus.device = config::DeviceKind::kCuda;
   const Forecasts on_gpus = MakeForecasts(job, gpus, 5).value();
   EXPECT_THAT(on_gpus.candidates, SizeIs(1));
-  EXPECT_THAT(on_gpus.refused,
-              ElementsAre(testing::AllOf(
-                  Field(&Refusal::spread, true),
-                  Field(&Refusal::reason,
-                        "spreading the vocabulary has not been tested on GPUs yet"))));
+  EXPECT_THAT(
+      on_gpus.refused,
+      ElementsAre(testing::AllOf(
+          Field(&Refusal::spread, true),
+          Field(&Refusal::reason, "spreading the vocabulary has not been tested on GPUs yet"))));
 }
 
 TEST(SpreadPlan, EachFamilyThatFlushesSpreads) {

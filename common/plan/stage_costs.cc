@@ -116,17 +116,19 @@ class StageCosts {
   }
 
  private:
-  // Adds what S and T take on each rank.
+  // Adds what S and T take on each rank, and the sums of the rows of all ranks.
   void AddWords(const mesh::VocabularyEnds& ends, double dispatch_seconds, cost::Costs& costs) {
     costs.vocabulary_forward.clear();
     costs.vocabulary_backward.clear();
+    double rows = 0;
     for (PpRank pp_rank(0); pp_rank.value() < std::ssize(ends); ++pp_rank) {
-      const std::int64_t words =
-          mesh::WordsOf(ends, pp_rank, inputs_.model.config.vocab).words;
+      const std::int64_t words = mesh::WordsOf(ends, pp_rank, inputs_.model.config.vocab).words;
       const Passes passes = WordTimes(words).seconds;
       costs.vocabulary_forward.push_back(passes.forward + dispatch_seconds);
       costs.vocabulary_backward.push_back(passes.input_grad + dispatch_seconds);
+      rows += profile::RowElements(inputs_.model, ends, pp_rank);
     }
+    if (inputs_.dp_size > 1) costs.reduction.push_back(SumSeconds(inputs_.dp_size, rows));
   }
 
   Passes Guess(const Layer& layer, Recompute recompute) const {

@@ -12,7 +12,8 @@
 namespace takt::plan {
 
 // Returns the seconds of F, I and W of each layer together, on a pipeline of so many ranks, as the
-// stage that computes most again would compute it. If inputs.spread, layers with words take nothing.
+// stage that computes most again would compute it. If inputs.spread, layers with words take
+// nothing.
 std::vector<double> LayerSeconds(const CandidateInputs& inputs, int pp_size);
 
 // Returns what the stages, their messages, sums and updates take. vocabulary_ends: if the words are

@@ -83,8 +83,7 @@ std::vector<SumTraffic> SumTrafficOf(const Plan& plan) {
     const int group = static_cast<int>(holders.size()) * plan.mesh.dp_size;
     if (group < 2) continue;
     for (const PpRank from : holders) {
-      for (const PpRank to : holders)
-        bytes[{from, to}] += 2 * GradientBytes(plan, stage) / group;
+      for (const PpRank to : holders) bytes[{from, to}] += 2 * GradientBytes(plan, stage) / group;
     }
   }
   for (PpRank rank(0); rank.value() < std::ssize(plan.vocabulary_ends); ++rank) {

@@ -98,7 +98,8 @@ Passes WorkOf(const model::Layer& layer, model::Recompute recompute) {
 }
 
 std::string ToString(const LayerShape& shape) {
-  std::string text = absl::StrCat(shape.spread ? "vocabulary" : KindName(shape.kind), ", hidden ", shape.hidden);
+  std::string text =
+      absl::StrCat(shape.spread ? "vocabulary" : KindName(shape.kind), ", hidden ", shape.hidden);
   if (shape.heads > 0) {
     absl::StrAppend(&text, ", heads ", shape.heads);
     if (shape.kv_heads != shape.heads) absl::StrAppend(&text, " (", shape.kv_heads, " kv)");

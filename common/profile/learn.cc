@@ -370,8 +370,8 @@ class Learner {
 
   // Returns how many values a sum of gradients has.
   double ElementsOf(const Instruction& instruction, int rank) const {
-    if (IsOfRows(instruction)) {
-      return RowElements(job_.model, job_.vocabulary_ends, trace_.mesh.PpRankOf(Rank(rank)));
+    if (IsOfRows(instruction)) {  // of the embedding's use or of the head's
+      return RowElements(job_.model, job_.vocabulary_ends, trace_.mesh.PpRankOf(Rank(rank))) / 2;
     }
     return GradientElements(job_.model, job_.model.layers[instruction.layer.value()], spread());
   }

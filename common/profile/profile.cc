@@ -52,7 +52,8 @@ Passes Scaled(const LayerSample& sample, const Passes& work, double threads_rati
 
 // Whether the rate of one says something about the other.
 bool AreAlike(const LayerShape& a, const LayerShape& b) {
-  return a.kind == b.kind && a.spread == b.spread && a.products == b.products && a.activations == b.activations;
+  return a.kind == b.kind && a.spread == b.spread && a.products == b.products &&
+         a.activations == b.activations;
 }
 
 // Returns the entry of the map that is nearest to what is wanted, or null. distance(key, value)

@@ -93,8 +93,7 @@ absl::StatusOr<Row> Measure(config::JobSpec job, Vocabulary vocabulary,
     row.blocks.push_back(blocks);
   }
   for (PpRank rank(0); rank.value() < std::ssize(plan.vocabulary_ends); ++rank) {
-    const mesh::WordRun words =
-        mesh::WordsOf(plan.vocabulary_ends, rank, plan.model.config.vocab);
+    const mesh::WordRun words = mesh::WordsOf(plan.vocabulary_ends, rank, plan.model.config.vocab);
     row.words.push_back(static_cast<int>(words.words));
   }
   return row;
@@ -135,9 +134,8 @@ absl::Status Run(const Options& options) {
   ASSIGN_OR_RETURN(const Row spread,
                    Measure(job, Vocabulary::kSpread, plan_options, tokens.path()));
   const double ratio = spread.bubble / last.bubble;
-  table.Add(RowJson(spread),
-            absl::StrFormat("%.2f of the bubble of last (limit %g)%s", ratio, kLimit,
-                            ratio > kLimit ? ": over" : ""));
+  table.Add(RowJson(spread), absl::StrFormat("%.2f of the bubble of last (limit %g)%s", ratio,
+                                             kLimit, ratio > kLimit ? ": over" : ""));
   table.End({{"bubble_ratio", ratio}, {"limit", kLimit}});
   return absl::OkStatus();
 }
