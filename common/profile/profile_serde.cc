@@ -17,9 +17,6 @@ using model::LayerKind;
 using model::Precision;
 using model::Recompute;
 
-// Larger amounts are nobody's, and times that are scaled by work would overflow.
-constexpr double kMostAmount = 1e30;
-
 template <class Value>
 absl::Status Refuse(const char* what, Value value) {
   return absl::InvalidArgumentError(absl::StrCat("a profile's ", what, " cannot be ", value));

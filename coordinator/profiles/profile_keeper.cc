@@ -121,15 +121,13 @@ void ProfileKeeper::Learn(const trace::JobTrace& trace) {
     Log(LogLevel::kInfo, "the profile has as many links as it may have; these begin anew");
     learned->ForgetLinks();
   }
-  absl::Status status = profile::Learn(trace,
-                                       {.model = run->model,
-                                        .partition = run->partition,
-                                        .places = run->places,
-                                        .vocabulary_ends = run->vocabulary_ends},
-                                       kWeight, *learned);
+  const absl::Status status = profile::Learn(trace,
+                                             {.model = run->model,
+                                              .partition = run->partition,
+                                              .places = run->places,
+                                              .vocabulary_ends = run->vocabulary_ends},
+                                             kWeight, *learned);
   AddPauses(*learned);
-  // A value that cannot be read back would make every later plan fail.
-  if (status.ok()) status = profile::ParseProfile(profile::FormatProfile(*learned)).status();
   if (!status.ok()) {
     Log(LogLevel::kDebug, "nothing learned from a step",
         {{"job", trace.job}, {"error", status.ToString()}});
