@@ -2,6 +2,7 @@
 #include "cli/job/job_text.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <sstream>
 
 #include "absl/strings/ascii.h"
@@ -12,6 +13,7 @@
 #include "cli/job/step_printer.h"
 #include "common/base/memory_serde.h"
 #include "common/config/job_spec.h"
+#include "common/model/vocabulary.h"
 
 namespace takt::cli {
 namespace {
@@ -33,6 +35,22 @@ std::string_view RecomputeName(v1::RecomputeMode mode) {
   return mode == v1::RECOMPUTE_MODE_FULL ? "full" : "selective";
 }
 
+// Prints which words of the vocabulary each rank has, if they are spread.
+void PrintWords(std::ostream& out, const v1::Job& job) {
+  std::int64_t first = 0;
+  for (int rank = 0; rank < job.vocabulary_ends_size(); ++rank) {
+    const std::int64_t end = std::min<std::int64_t>(
+        job.vocabulary_ends(rank) * model::kVocabularyBlock, job.spec().model().vocab());
+    out << "vocabulary on pp rank " << rank << ": ";
+    if (end > first) {
+      out << "words " << first << ".." << end - 1 << '\n';
+    } else {
+      out << "no words\n";
+    }
+    first = end;
+  }
+}
+
 void PrintPlacement(std::ostream& out, const v1::Job& job) {
   for (const v1::StageAssignment& stage : job.stages()) {
     out << "stage " << stage.stage() << ": layers " << stage.first_layer() << ".."
@@ -42,6 +60,7 @@ void PrintPlacement(std::ostream& out, const v1::Job& job) {
     }
     out << '\n';
   }
+  PrintWords(out, job);
   for (const v1::BoundRank& rank : job.ranks()) {
     out << "rank " << rank.rank() << ": worker " << rank.worker() << '\n';
   }

@@ -35,9 +35,10 @@ constexpr Label kAllLabels[] = {
     {"pp_rank", "number of the pp rank", {0, Of::kPpRanks}},
     {"dp_rank", "number of the replica", {0, Of::kDpRanks}},
     {"kind",
-     "of instructions: LOAD, F, I, W, B, O, SEND, RECV, ... as docs/programs.md has them; of "
-     "memory: weights, gradients, optimizer, stash, messages, tokens, scratch, snapshot, process",
-     {17}},
+     "of instructions: LOAD, F, I, W, B, O, SEND, RECV, ... as docs/programs.md has them, S, T and "
+     "the meetings of a spread vocabulary among them; of memory: weights, gradients, optimizer, "
+     "stash, messages, tokens, scratch, snapshot, process",
+     {25}},
     {"component",
      "compute, imbalance, schedule, communication, data, sync, runtime (docs/explain.md)",
      {7}},

@@ -84,8 +84,8 @@ TEST(Catalog, BoundsTheSeriesOfAJob) {
   EXPECT_EQ(SeriesPerJobFormula(kRankIdle), "P 7");
   // A stage is on one pp rank, and instructions without a stage are on each. There are two replicas
   // of all that.
-  EXPECT_EQ(MostSeriesPerJob(kOpDuration, shape), 24 * (8 + 4) * 17 * 2);
-  EXPECT_EQ(SeriesPerJobFormula(kOpDuration), "24 (S+P) 17 D");
+  EXPECT_EQ(MostSeriesPerJob(kOpDuration, shape), 24 * (8 + 4) * 25 * 2);
+  EXPECT_EQ(SeriesPerJobFormula(kOpDuration), "24 (S+P) 25 D");
   EXPECT_EQ(MostSeriesPerJob(kRankInfo, shape), 4 * 2);
 }
 

@@ -158,7 +158,9 @@ TEST_F(ClusterTest, APlanThatWasMadeBeginsTheCountAnew) {
   hold_plans_ = true;
   for (int life = 1; life <= 4; ++life) {
     AttachWorkers(1);
-    if (life == 1) ASSERT_TRUE(Submit(Spec("j", 1)).ok());
+    if (life == 1) {
+      ASSERT_TRUE(Submit(Spec("j", 1)).ok());
+    }
     ASSERT_EQ(Job("j").state, JobState::kPlanning) << life;
     if (life == 2) {
       hold_plans_ = false;

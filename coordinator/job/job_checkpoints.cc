@@ -27,6 +27,7 @@ std::string HashOf(const store::PlanSummary& plan) {
     absl::StrAppend(&text, " ", stage.pp_rank.value(), ":", stage.first_layer.value(), "-",
                     stage.last_layer.value());
   }
+  for (const int end : plan.vocabulary_ends) absl::StrAppend(&text, " v", end);
   return checkpoint::HashOf(std::as_bytes(std::span(text)));
 }
 

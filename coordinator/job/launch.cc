@@ -27,6 +27,7 @@ control::Assignment AssignmentOf(const Launch& launch, Rank rank) {
                                  .job_id = launch.job_id,
                                  .other_jobs = launch.other_jobs,
                                  .saved = launch.saved};
+  assignment.vocabulary_ends = plan.vocabulary_ends;
   if (pp_rank < plan.validation_programs.size()) {
     assignment.validation_program = plan.validation_programs[pp_rank];
   }

@@ -49,6 +49,8 @@ v1::PlanCosts ToProto(const cost::Costs& costs) {
     *out.add_links() = ToProto(pair.first, pair.second, link);
   out.set_tied_reduction(costs.tied_reduction);
   Write(costs.optimizer, *out.mutable_optimizer());
+  Write(costs.vocabulary_forward, *out.mutable_vocabulary_forward());
+  Write(costs.vocabulary_backward, *out.mutable_vocabulary_backward());
   return out;
 }
 
@@ -65,6 +67,8 @@ cost::Costs FromProto(const v1::PlanCosts& costs) {
     out.links[{PpRank(link.from()), PpRank(link.to())}] = FromProto(link);
   out.tied_reduction = costs.tied_reduction();
   out.optimizer = Read(costs.optimizer());
+  out.vocabulary_forward = Read(costs.vocabulary_forward());
+  out.vocabulary_backward = Read(costs.vocabulary_backward());
   return out;
 }
 
@@ -119,13 +123,14 @@ absl::StatusOr<std::vector<program::Program>> Read(const Programs& from) {
 
 v1::Plan ToProto(const plan::Plan& plan) {
   // This names every field, so that a new one that is not written here does not compile.
-  const auto& [model, mesh, microbatch, partition, schedule, programs, validation_programs, memory,
-               costs, step_seconds, bubble_fraction, warnings] = plan;
+  const auto& [model, mesh, microbatch, partition, vocabulary_ends, schedule, programs,
+               validation_programs, memory, costs, step_seconds, bubble_fraction, warnings] = plan;
   v1::Plan out;
   out.set_pp_size(mesh.pp_size);
   out.set_dp_size(mesh.dp_size);
   out.set_microbatch(microbatch);
   for (const mesh::Stage& stage : partition) *out.add_stages() = control::ToProto(stage);
+  out.mutable_vocabulary_ends()->Assign(vocabulary_ends.begin(), vocabulary_ends.end());
   *out.mutable_schedule() = ToProto(schedule);
   Write(programs, *out.mutable_programs());
   Write(validation_programs, *out.mutable_validation_programs());
@@ -147,7 +152,9 @@ absl::StatusOr<plan::Plan> FromProto(const v1::Plan& plan, const PlanRequest& re
   out.microbatch = plan.microbatch();
   for (const v1::StageAssignment& stage : plan.stages())
     out.partition.push_back(control::FromProto(stage));
+  out.vocabulary_ends.assign(plan.vocabulary_ends().begin(), plan.vocabulary_ends().end());
   ASSIGN_OR_RETURN(out.schedule, FromProto(plan.schedule()));
+  out.schedule.spreads_vocabulary = !out.vocabulary_ends.empty();
   ASSIGN_OR_RETURN(out.programs, Read(plan.programs()));
   ASSIGN_OR_RETURN(out.validation_programs, Read(plan.validation_programs()));
   for (const v1::MemoryBytes& of_rank : plan.memory())

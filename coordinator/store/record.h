@@ -17,6 +17,7 @@
 #include "common/control/assignment.h"
 #include "common/control/rank_status.h"
 #include "common/mesh/mesh.h"
+#include "common/mesh/vocabulary_split.h"
 
 namespace takt::store {
 
@@ -69,6 +70,7 @@ struct PlanSummary {
   std::string schedule;
   mesh::Mesh mesh;
   mesh::Partition partition;
+  mesh::VocabularyEnds vocabulary_ends;
   double predicted_step_seconds = 0;
   double predicted_bubble_fraction = 0;
   std::vector<std::string> warnings;

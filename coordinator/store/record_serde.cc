@@ -134,6 +134,7 @@ void SetPlan(const PlanSummary& plan, v1::Job& job) {
   job.set_schedule(plan.schedule);
   job.set_device(static_cast<v1::DeviceKind>(plan.device));
   for (const mesh::Stage& stage : plan.partition) *job.add_stages() = control::ToProto(stage);
+  job.mutable_vocabulary_ends()->Assign(plan.vocabulary_ends.begin(), plan.vocabulary_ends.end());
   for (const MemoryBytes& of_rank : plan.memory) *job.add_memory() = takt::ToProto(of_rank);
   job.set_predicted_step_seconds(plan.predicted_step_seconds);
   job.set_predicted_bubble_fraction(plan.predicted_bubble_fraction);
@@ -235,6 +236,7 @@ JobRecord FromProto(const v1::JobRecord& record) {
               .checkpoint_every_steps = record.checkpoint_every_steps()};
   for (const v1::StageAssignment& stage : job.stages())
     out.plan.partition.push_back(control::FromProto(stage));
+  out.plan.vocabulary_ends.assign(job.vocabulary_ends().begin(), job.vocabulary_ends().end());
   for (const v1::MemoryBytes& of_rank : job.memory())
     out.plan.memory.push_back(takt::FromProto(of_rank));
   for (const v1::BoundRank& bound : job.ranks()) out.ranks.push_back(control::FromProto(bound));
