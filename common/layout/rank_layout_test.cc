@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/layout/packed_matrix.h"
+#include "common/layout/parameter_layout.h"
 #include "common/layout/regions.h"
 #include "common/layout/vocabulary_layout.h"
 #include "common/mesh/vocabulary_split.h"
@@ -338,8 +339,7 @@ struct Spread {
 };
 
 std::vector<Spread> Spreads() {
-  return {{.ends = {6}, .left = {2}, .most = {3}},
-          {.ends = {2, 6}, .left = {1, 2}, .most = {2, 3}},
+  return {{.ends = {2, 6}, .left = {1, 2}, .most = {2, 3}},
           {.ends = {1, 1, 6}, .left = {1, 0, 3}, .most = {1, 0, 4}},
           {.ends = {0, 4, 4, 6}, .left = {0, 1, 0, 1}, .most = {0, 3, 0, 2}}};
 }
@@ -377,6 +377,16 @@ TEST(SpreadVocabularyLayout, TakesTheMemoryOfTheFormulas) {
       EXPECT_EQ(BytesOf(layout.shared, Role::kMeetingScratch), sum);
     }
   }
+}
+
+TEST(SpreadVocabularyLayout, GivesOneRankAllWords) {
+  const model::Model model = *model::BuildModel(WideVocabulary(Family::kGpt2), 2);
+  const VocabularyLayout layout = LayOutVocabulary(model, {6}, PpRank(0), /*root=*/true);
+  EXPECT_EQ(layout.stash_bytes(), 4 * 32 * kWords + 16 * 32 * 7);
+  EXPECT_EQ(layout.partial_grad_bytes(), 2 * 2048);
+  EXPECT_EQ(layout.scratch_sums, 1);
+  EXPECT_EQ(layout.meeting_sums, 1);
+  EXPECT_EQ(BytesOf(LayOutRows(model, layout.words), Role::kWeight), 4 * 16 * kWords);
 }
 
 TEST(SpreadVocabularyLayout, GivesTheRootRoomForTheSumsOfAllRanks) {
