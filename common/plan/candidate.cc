@@ -94,7 +94,7 @@ program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
   program::LowerOptions options{.reduce_gradients = inputs.dp_size > 1,
                                 .merge_weight_grads = !inputs.job.exact};
   for (const mesh::Stage& stage : partition) {
-    options.stages.push_back(layout::ShapeOf(inputs.model, stage));
+    options.stages.push_back(layout::ShapeOf(inputs.model, stage, !vocabulary_ends.empty()));
     const model::Layer& last = inputs.model.layers[stage.last_layer.value() - 1];
     options.tied_embeddings |= !last.tied_parameters.empty();
   }
