@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
 #include "common/control/job_key_serde.h"
+#include "common/control/shared_assignment.h"
 #include "common/program/program_serde.h"
 
 namespace takt::control {

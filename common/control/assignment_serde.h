@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-
 #include "absl/status/statusor.h"
 #include "common/control/assignment.h"
 #include "takt/v1/assignment.pb.h"
@@ -20,11 +18,5 @@ v1::Assignment ToProto(const Assignment& assignment);
 // Errors: kInvalidArgument for a job spec, program, partition, rank or secret that cannot be one,
 // or for parts that disagree with each other.
 absl::StatusOr<Assignment> FromProto(const v1::Assignment& proto);
-
-// The part of an assignment that all ranks of a generation share, as takt.v1.Assignment: without
-// rank, programs, threads and secret. Ranks of one generation have the same text.
-std::string SharedText(const Assignment& assignment);
-// Errors: kInvalidArgument, as FromProto, or the ranks are not those of the mesh.
-absl::StatusOr<Assignment> ParseShared(const std::string& text);
 
 }  // namespace takt::control

@@ -90,6 +90,17 @@ class FakeLink final : public CoordinatorLink {
     absl::MutexLock lock(&mutex_);
     answers_.push_back(answer);
   }
+  void Send(const control::RankDescription& description) override {
+    absl::MutexLock lock(&mutex_);
+    descriptions_.push_back(description);
+  }
+  // Waits for the n-th description (0-based).
+  control::RankDescription Description(std::size_t n) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&] { return descriptions_.size() > n; };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience)) return {};
+    return descriptions_[n];
+  }
   bool SendLeaving(const std::string&) override { return attached; }
   void SendHeartbeat() override {}
   std::atomic<bool> attached = false;
@@ -110,6 +121,7 @@ class FakeLink final : public CoordinatorLink {
   absl::Mutex mutex_;
   std::vector<control::JobUpdate> updates_;
   std::vector<control::CheckpointCommitted> answers_;
+  std::vector<control::RankDescription> descriptions_;
 };
 
 // A steady clock that the test moves while the agent's thread reads it.
