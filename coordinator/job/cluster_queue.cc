@@ -18,6 +18,10 @@ using store::JobState;
 // A job whose ranks were told to end gives its workers back about so soon.
 constexpr double kStoppingSeconds = 30;
 
+constexpr char kHeldElsewhere[] =
+    "workers hold it in a generation that this state does not know; see takt adopt and takt "
+    "abandon";
+
 // Returns how long the job still trains, nullopt if that is not known. A job that takes as many
 // workers as there are is not predicted, because the time depends on their number.
 std::optional<double> SecondsToTrain(const Job& job, const placement::Need& need) {
@@ -135,7 +139,7 @@ void Cluster::ServeQueue(Moment now) {
     jobs.push_back(&job);
     if (held_.Find(job.record().name) != nullptr) {
       waiting.back().stopping = true;
-      if (queued) job.SetReason("workers hold a later generation of it; adopt or abandon that one");
+      if (queued) job.SetReason(kHeldElsewhere);
       continue;
     }
     if (job.record().faults.empty()) continue;

@@ -181,6 +181,32 @@ TEST_F(AgentTest, FinishesOnceEveryReportIsAcknowledged) {
   EXPECT_EQ(link_.Update(1).phase, control::Phase::kFinished);
 }
 
+TEST_F(AgentTest, DescribesTheRankThatItHolds) {
+  script_->steps = 3;
+  StartAgent();
+  Prepare();
+  link_.Update(0);
+  agent_->Start(kJob);
+  for (int step = 1; step <= 3; ++step) agent_->outbox().Next();
+  agent_->AcknowledgeReports(kJob, 2);
+  agent_->Describe({.key = {"another", Generation(1)}}, 7);
+  agent_->Describe({.key = kJob}, 7);
+  const control::RankDescription description = link_.Description(0);
+  EXPECT_EQ(description.key, kJob);
+  EXPECT_EQ(description.epoch, 7);
+  EXPECT_EQ(description.acknowledged_step, StepId(2));
+  EXPECT_EQ(description.assignment_hash.size(), 32u);
+  EXPECT_EQ(description.assignment, "");
+
+  agent_->Describe({.key = kJob, .whole = true}, 7);
+  const control::RankDescription whole = link_.Description(1);
+  EXPECT_EQ(whole.assignment_hash, description.assignment_hash);
+  EXPECT_NE(whole.assignment, "");
+
+  agent_->Adopted(kJob);
+  EXPECT_EQ(std::get<control::RankStepReport>(*agent_->outbox().Next()).step, StepId(3));
+}
+
 TEST_F(AgentTest, AWrongAssignmentIsRefusedWithItsError) {
   StartAgent();
   agent_->Prepare(kJob, Rank(0), []() -> absl::StatusOr<control::Assignment> {
