@@ -167,6 +167,8 @@ absl::Status Run(const Flags& flags) {
   }
   options.cluster.random_bytes = RandomBytes;
   options.cluster.retention = RetentionOf(flags);
+  if (flags.abandon_held_seconds > 0)
+    options.cluster.abandon_held_after = absl::Seconds(flags.abandon_held_seconds);
   ASSIGN_OR_RETURN(options.cluster.quotas, placement::Quotas::Parse(flags.quotas));
   traces::TraceKeeper traces({.directory = flags.state + "/traces"});
   ASSIGN_OR_RETURN(const std::unique_ptr<profiles::ProfileKeeper> profiles,

@@ -58,7 +58,8 @@ void PrintWorkers(const Context& context, const std::vector<v1::Worker>& workers
     table.Add({worker.name(),
                absl::StrCat(state != nullptr ? ShortName(*state) : "?",
                             worker.drained() ? ",DRAINED" : "", worker.leaving() ? ",LEAVING" : "",
-                            worker.quarantined() ? ",QUARANTINED" : ""),
+                            worker.quarantined() ? ",QUARANTINED" : "",
+                            worker.held() ? ",HELD" : ""),
                worker.job().empty() ? "-" : worker.job(),
                worker.job().empty() ? "-" : absl::StrCat(worker.rank()), worker.host(),
                absl::StrCat(worker.cores()),
@@ -69,6 +70,12 @@ void PrintWorkers(const Context& context, const std::vector<v1::Worker>& workers
   for (const v1::Worker& worker : workers) {
     if (worker.blame().empty()) continue;
     context.terminal.out << BlameText(worker) << "\n";
+  }
+  for (const v1::Worker& worker : workers) {
+    if (worker.refuses().empty()) continue;
+    context.terminal.out << OneLine(absl::StrCat(worker.name(), " refuses this coordinator: ",
+                                                 worker.refuses()))
+                         << "\n";
   }
   context.terminal.out << std::flush;
 }

@@ -54,7 +54,9 @@ Assignment SomeAssignment() {
           .resume_at_most = StepId(40),
           .job_id = "0123456789abcdef",
           .other_jobs = {"fedcba9876543210", "00ff00ff00ff00ff"},
-          .saved = StepId(40)};
+          .saved = StepId(40),
+          .owner = "user/ada",
+          .epoch = 7};
 }
 
 // Returns an assignment of the same rank under 1F1B, with a part of the vocabulary.

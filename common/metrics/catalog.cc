@@ -19,8 +19,9 @@ constexpr auto kAllMetrics =
                kGradNorm, kLearningRate, kNonfiniteSteps, kModelFlopsUtilization, kMemoryPredicted,
                kCheckpoints, kCheckpointStep, kCheckpointTimestamp, kCheckpointEvery,
                kCheckpointDuration, kRecoveries, kJobs, kWorkers, kWorkerConnected, kWorkerLosses,
-               kWorkerFaultScore, kReadOnly, kRecoveryDuration, kRankInfo, kOpDuration, kP2pBytes,
-               kP2pWait, kInFlight, kMemory, kMemoryLimit, kCertificateExpiry, kBuildInfo);
+               kWorkerFaultScore, kHeldJobs, kReadOnly, kRecoveryDuration, kRankInfo, kOpDuration,
+               kP2pBytes, kP2pWait, kInFlight, kMemory, kMemoryLimit, kCommandsRefused,
+               kCertificateExpiry, kBuildInfo);
 
 using Of = Extent::Of;
 
@@ -42,7 +43,10 @@ constexpr Label kAllLabels[] = {
     {"component",
      "compute, imbalance, schedule, communication, data, sync, runtime (docs/explain.md)",
      {7}},
-    {"cause", "peer, link, reduction, sync, data, runtime, pause (docs/tracing.md)", {7}},
+    {"cause",
+     "of idle time: peer, link, reduction, sync, data, runtime, pause (docs/tracing.md); of refused "
+     "commands: other_cluster, later_epoch",
+     {7}},
     {"direction", "activation, gradient", {2}},
     {"result", "done, failed", {2}},
     {"phase", "of a checkpoint: snapshot, write; of a recovery: stop, queue, start", {3}},

@@ -96,7 +96,8 @@ void Job::SendCommit(const Worker& worker, const store::OpenCheckpoint& open,
                                                    .keep = spec_.checkpoint->keep,
                                                    .manifest = manifest,
                                                    .resumed = record_.resumed_step,
-                                                   .job_id = record_.id});
+                                                   .job_id = record_.id,
+                                                   .epoch = epoch()});
 }
 
 // One worker at a time is asked to commit a checkpoint. Another one is asked only when that one is

@@ -156,6 +156,9 @@ struct JobRecord {
   Saving saving;
   std::vector<JobFault> faults;      // between which no new step was committed, the newest last
   std::vector<std::string> notices;  // warnings that are not the plan's
+  // The next generation is not below this; 0: it is the one after the last.
+  Generation next_generation;
+  std::int64_t epoch_base = 0;  // is added to the coordinator's epoch where this job is concerned
   int planning_ends = 0;             // of coordinators in a row, each while it made this job's plan
   // From the step log, not stored with the job.
   std::optional<StepRecord> last_step;

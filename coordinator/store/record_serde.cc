@@ -202,6 +202,8 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
   for (const JobFault& fault : job.faults) *out.add_faults() = ToProto(fault);
   out.mutable_notices()->Add(job.notices.begin(), job.notices.end());
   out.set_planning_ends(job.planning_ends);
+  out.set_next_generation(job.next_generation.value());
+  out.set_epoch_base(job.epoch_base);
   out.set_model_flops_per_step(job.plan.model_flops);
   out.set_matmul_flops_per_second(job.plan.matmul_flops_per_second);
   out.set_checkpoint_every_steps(job.plan.checkpoint_every_steps);
@@ -265,6 +267,8 @@ JobRecord FromProto(const v1::JobRecord& record) {
   for (const v1::JobFault& fault : record.faults()) out.faults.push_back(FromProto(fault));
   out.notices.assign(record.notices().begin(), record.notices().end());
   out.planning_ends = record.planning_ends();
+  out.next_generation = Generation(record.next_generation());
+  out.epoch_base = record.epoch_base();
   return out;
 }
 
