@@ -72,9 +72,9 @@ absl::StatusOr<std::optional<Owner>> ReadOwner(const std::string& directory) {
 }
 
 std::string FormatEpoch(const Owner& owner) {
-  return absl::StrCat(std::string(kEpochVersionLine), "\n", std::string(kJobId), owner.job_id,
-                      "\n", std::string(kGeneration), owner.generation.value(), "\n",
-                      std::string(kEpoch), owner.epoch, "\n");
+  return absl::StrCat(std::string(kEpochVersionLine), "\n", std::string(kJobId), owner.job_id, "\n",
+                      std::string(kGeneration), owner.generation.value(), "\n", std::string(kEpoch),
+                      owner.epoch, "\n");
 }
 
 absl::StatusOr<std::int64_t> ReadEpoch(const std::string& directory, const Owner& owner) {

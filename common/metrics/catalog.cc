@@ -12,16 +12,15 @@ constexpr std::array<const Metric*, sizeof...(Metrics)> PointersTo(const Metrics
 }
 
 // The order is that of docs/metrics.md.
-constexpr auto kAllMetrics =
-    PointersTo(kJobState, kJobStep, kJobTargetStep, kJobEta, kLastStepTimestamp, kStepDuration,
-               kStepPredicted, kReplanGain, kStepComponent, kBubbleFraction, kBubblePredicted,
-               kRankCompute, kRankComputePredicted, kRankIdle, kTokens, kLoss, kValidationLoss,
-               kGradNorm, kLearningRate, kNonfiniteSteps, kModelFlopsUtilization, kMemoryPredicted,
-               kCheckpoints, kCheckpointStep, kCheckpointTimestamp, kCheckpointEvery,
-               kCheckpointDuration, kRecoveries, kJobs, kWorkers, kWorkerConnected, kWorkerLosses,
-               kWorkerFaultScore, kHeldJobs, kReadOnly, kRecoveryDuration, kRankInfo, kOpDuration,
-               kP2pBytes, kP2pWait, kInFlight, kMemory, kMemoryLimit, kCommandsRefused,
-               kCertificateExpiry, kBuildInfo);
+constexpr auto kAllMetrics = PointersTo(
+    kJobState, kJobStep, kJobTargetStep, kJobEta, kLastStepTimestamp, kStepDuration, kStepPredicted,
+    kReplanGain, kStepComponent, kBubbleFraction, kBubblePredicted, kRankCompute,
+    kRankComputePredicted, kRankIdle, kTokens, kLoss, kValidationLoss, kGradNorm, kLearningRate,
+    kNonfiniteSteps, kModelFlopsUtilization, kMemoryPredicted, kCheckpoints, kCheckpointStep,
+    kCheckpointTimestamp, kCheckpointEvery, kCheckpointDuration, kRecoveries, kJobs, kWorkers,
+    kWorkerConnected, kWorkerLosses, kWorkerFaultScore, kHeldJobs, kReadOnly, kRecoveryDuration,
+    kRankInfo, kOpDuration, kP2pBytes, kP2pWait, kInFlight, kMemory, kMemoryLimit, kCommandsRefused,
+    kCertificateExpiry, kBuildInfo);
 
 using Of = Extent::Of;
 
@@ -44,7 +43,8 @@ constexpr Label kAllLabels[] = {
      "compute, imbalance, schedule, communication, data, sync, runtime (docs/explain.md)",
      {7}},
     {"cause",
-     "of idle time: peer, link, reduction, sync, data, runtime, pause (docs/tracing.md); of refused "
+     "of idle time: peer, link, reduction, sync, data, runtime, pause (docs/tracing.md); of "
+     "refused "
      "commands: other_cluster, later_epoch",
      {7}},
     {"direction", "activation, gradient", {2}},

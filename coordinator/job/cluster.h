@@ -186,8 +186,8 @@ class Cluster final {
   HeldJobs held_;
   const JobContext context_;
   JobTable jobs_;
-  const absl::Duration started_;        // steady
-  std::set<std::string> expected_;      // workers that held ranks when the coordinator was started
+  const absl::Duration started_;    // steady
+  std::set<std::string> expected_;  // workers that held ranks when the coordinator was started
   // Held jobs that were let go, with their clusters. Ranks that come back are told to abort.
   std::set<std::pair<control::JobKey, std::string>> abandoned_;
   absl::Duration forgot_at_ = -absl::InfiniteDuration();

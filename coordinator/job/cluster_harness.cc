@@ -103,9 +103,8 @@ FakeWorker& ClusterTest::AttachHolding(const std::string& name,
 }
 
 FakeWorker& ClusterTest::AttachAs(control::Hello hello) {
-  FakeWorker& worker = workers_[hello.worker] = {hello.worker, hello.incarnation,
-                                                 SessionId(++last_session_),
-                                                 std::make_shared<FakeSession>()};
+  FakeWorker& worker = workers_[hello.worker] = {
+      hello.worker, hello.incarnation, SessionId(++last_session_), std::make_shared<FakeSession>()};
   hello.protocol_version = kProtocolVersion;
   hello.host = host_;
   hello.cores = 8;

@@ -132,7 +132,7 @@ class ClusterTest : public ::testing::Test {
   RetentionOptions retention_;
   placement::Quotas quotas_;  // of the cluster that Restart makes
   absl::Duration abandon_held_after_ = absl::InfiniteDuration();  // likewise
-  ReplanOptions replan_;      // likewise
+  ReplanOptions replan_;                                          // likewise
   // What was measured on workers; never null.
   std::shared_ptr<const profile::Profile> profile_ = std::make_shared<const profile::Profile>();
   std::string host_ = "h";  // of workers that attach

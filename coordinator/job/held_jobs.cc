@@ -188,10 +188,10 @@ std::string HeldJobs::OwnerOf(const HeldJob& job) {
 std::string HeldJobs::WhyNotAdoptable(const HeldJob& job, const WorkerTable& workers) const {
   for (const auto& [key, other] : jobs_) {
     if (key.job == job.key.job && key != job.key) {
-      return absl::StrCat(RankAndWorker(other.ranks.begin()->second.rank,
-                                        other.ranks.begin()->first),
-                          " claims generation ", key.generation.value(), ", others generation ",
-                          job.key.generation.value());
+      return absl::StrCat(
+          RankAndWorker(other.ranks.begin()->second.rank, other.ranks.begin()->first),
+          " claims generation ", key.generation.value(), ", others generation ",
+          job.key.generation.value());
     }
   }
   for (const auto& [worker, rank] : job.ranks) {

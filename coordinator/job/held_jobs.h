@@ -38,9 +38,9 @@ struct HeldRank {
 
 struct HeldJob {
   control::JobKey key;
-  std::string cluster_id;  // of the coordinator that began it; empty: not known
-  absl::Duration since;    // steady
-  std::map<std::string, HeldRank> ranks;          // by worker
+  std::string cluster_id;                 // of the coordinator that began it; empty: not known
+  absl::Duration since;                   // steady
+  std::map<std::string, HeldRank> ranks;  // by worker
   std::optional<control::Assignment> assignment;  // what all ranks share, as rank 0 described it
 
   // Returns the description of rank 0, null if there is none.

@@ -159,7 +159,7 @@ struct JobRecord {
   // The next generation is not below this; 0: it is the one after the last.
   Generation next_generation;
   std::int64_t epoch_base = 0;  // is added to the coordinator's epoch where this job is concerned
-  int planning_ends = 0;             // of coordinators in a row, each while it made this job's plan
+  int planning_ends = 0;        // of coordinators in a row, each while it made this job's plan
   // From the step log, not stored with the job.
   std::optional<StepRecord> last_step;
   // Not stored: the share of a step that another plan is predicted to save. 0: none, or not known.

@@ -330,9 +330,8 @@ v1::HeldJob Cluster::AwaitHeld(const std::string& name) {
   v1::HeldJob found;
   const auto adoptable = [&] {
     v1::ListHeldJobsResponse response;
-    Call("held jobs", [&](grpc::ClientContext* context) {
-      return jobs_->ListHeldJobs(context, {}, &response);
-    });
+    Call("held jobs",
+         [&](grpc::ClientContext* context) { return jobs_->ListHeldJobs(context, {}, &response); });
     for (const v1::HeldJob& job : response.jobs()) {
       if (job.name() == name) found = job;
     }

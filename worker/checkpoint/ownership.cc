@@ -57,9 +57,9 @@ absl::Status CheckOwnership(const std::string& directory, const checkpoint::Owne
   if (owner.epoch == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::int64_t noted, checkpoint::ReadEpoch(directory, owner));
   if (noted <= owner.epoch) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat(
-      directory, " obeys a coordinator of epoch ", noted, " now; one of epoch ", owner.epoch,
-      " must not change it for job ", owner.job, " any more"));
+  return absl::AbortedError(absl::StrCat(directory, " obeys a coordinator of epoch ", noted,
+                                         " now; one of epoch ", owner.epoch,
+                                         " must not change it for job ", owner.job, " any more"));
 }
 
 absl::Status NoteEpoch(FileSystem& files, const std::string& directory,

@@ -84,8 +84,7 @@ TEST_F(OwnershipTest, ACoordinatorOfAFormerLifeIsRefusedOnceALaterOneWasThere) {
   for (const Owner& owner : {former, former, later})
     EXPECT_EQ(NoteEpoch(*files_, directory_.path(), owner), absl::OkStatus());
   EXPECT_EQ(Check(later), absl::OkStatus());
-  for (const absl::Status& stale :
-       {Check(former), NoteEpoch(*files_, directory_.path(), former)}) {
+  for (const absl::Status& stale : {Check(former), NoteEpoch(*files_, directory_.path(), former)}) {
     EXPECT_TRUE(absl::IsAborted(stale)) << stale;
     EXPECT_THAT(std::string(stale.message()), HasSubstr("obeys a coordinator of epoch 8 now"));
   }

@@ -149,8 +149,8 @@ void Agent::Build(const control::JobKey& key) {
     shared_ = std::move(shared);
     return assignment;
   };
-  auto thread = std::make_unique<JobThread>(std::move(decode), options_.runner_factory,
-                                            ThreadCallbacks());
+  auto thread =
+      std::make_unique<JobThread>(std::move(decode), options_.runner_factory, ThreadCallbacks());
   decode_.reset();
   absl::MutexLock lock(&mutex_);
   thread_ = std::move(thread);

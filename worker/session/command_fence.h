@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -27,7 +28,7 @@ class CommandFence final {
 
   // Returns true if a command with this epoch is refused that comes on the stream of the last
   // welcome.
-  bool Refuses(std::int64_t epoch) const;
+  bool Refuses(std::int64_t command_epoch) const;
 
   // Why the coordinator of the last welcome is refused; kUnknown: it is obeyed.
   control::RefusalCause refusal() const { return refusal_; }
@@ -38,11 +39,11 @@ class CommandFence final {
 
   // Of the cluster that the worker obeys; the epoch is the highest that it has seen there.
   const std::string& cluster_id() const { return cluster_id_; }
-  std::int64_t epoch() const { return epoch_; }
+  std::int64_t epoch() const;
 
  private:
   std::string cluster_id_, welcomed_id_;
-  std::int64_t epoch_ = 0, welcomed_epoch_ = 0;
+  std::map<std::string, std::int64_t> epochs_;  // the highest that was seen, by cluster
   control::RefusalCause refusal_ = control::RefusalCause::kUnknown;  // kUnknown: it is obeyed
 };
 

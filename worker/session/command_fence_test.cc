@@ -64,6 +64,15 @@ TEST(CommandFence, AnIdleWorkerObeysAnyCluster) {
   EXPECT_EQ(fence.cluster_id(), "b");
 }
 
+TEST(CommandFence, RemembersTheEpochsOfEachCluster) {
+  CommandFence fence;
+  fence.Welcome("a", 7, false);
+  fence.Welcome("b", 1, false);
+  const auto refused = fence.Welcome("a", 6, false);
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->cause, RefusalCause::kLaterEpoch);
+}
+
 TEST(CommandFence, AnAdoptedRankBelongsToTheNewCluster) {
   CommandFence fence;
   fence.Welcome("a", 7, false);

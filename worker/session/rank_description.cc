@@ -46,8 +46,7 @@ absl::Status Inspect(const std::string& directory, control::RankDescription& des
 }  // namespace
 
 SharedPart SharedPartOf(const control::Assignment& assignment) {
-  SharedPart part{.text = control::SharedText(assignment),
-                  .schedule = assignment.program.schedule};
+  SharedPart part{.text = control::SharedText(assignment), .schedule = assignment.program.schedule};
   part.hash = checkpoint::HashOf(std::as_bytes(std::span(part.text)));
   if (assignment.job.checkpoint.has_value()) part.directory = assignment.job.checkpoint->directory;
   return part;

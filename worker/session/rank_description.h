@@ -12,9 +12,9 @@ namespace takt::session {
 
 // What is kept of an assignment for that.
 struct SharedPart {
-  std::string text;      // control::SharedText
-  std::string hash;      // of `text`, which is the same on all ranks
-  std::string schedule;  // its name
+  std::string text;                      // control::SharedText
+  std::string hash;                      // of `text`, which is the same on all ranks
+  std::string schedule;                  // its name
   std::optional<std::string> directory;  // of checkpoints, as the job names it
 };
 
