@@ -3,9 +3,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <string>
 
 #include "common/checkpoint/layout.h"
-#include "common/checkpoint/manifest.h"
 #include "common/checkpoint/owner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -25,7 +26,6 @@ class RankDescriptionTest : public ::testing::Test {
     ASSERT_EQ(job_.Save(*files_, root_.path() + "/runs", StepId(step), /*keep=*/9),
               absl::OkStatus());
   }
-  // The name of the job is that of CheckpointJob.
   control::RankDescription Describe(int generation, const std::string& directory = "runs") {
     control::Assignment assignment{.key = {name_, Generation(generation)}};
     assignment.job.name = name_;
@@ -35,20 +35,11 @@ class RankDescriptionTest : public ::testing::Test {
     DescribeJob(SharedPartOf(assignment), root_.path(), description);
     return description;
   }
-  static std::string NameOfJob() {
-    const takt::testing::CheckpointJob job;
-    const takt::testing::TemporaryDirectory directory;
-    const auto files = worker_checkpoint::CreatePosixFileSystem();
-    const std::vector<std::vector<LayerId>> ranks = {job.AllLayers()};
-    const std::string manifest = *job.SaveShards(*files, directory.path(), StepId(1), ranks);
-    return checkpoint::ParseManifest(manifest, "manifest.json")->job;
-  }
-
   takt::testing::CheckpointJob job_;
   const takt::testing::TemporaryDirectory root_;
   const std::unique_ptr<worker_checkpoint::FileSystem> files_ =
       worker_checkpoint::CreatePosixFileSystem();
-  const std::string name_ = NameOfJob();
+  const std::string name_ = "small-gpt";  // of CheckpointJob
 };
 
 TEST_F(RankDescriptionTest, NamesTheNewestStepOfItsGeneration) {
