@@ -43,8 +43,8 @@ constexpr Label kAllLabels[] = {
      "compute, imbalance, schedule, communication, data, sync, runtime (docs/explain.md)",
      {7}},
     {"cause",
-     "of idle time: peer, link, reduction, sync, data, runtime, pause (docs/tracing.md); of refused "
-     "commands: other_cluster, later_epoch",
+     "of idle time: peer, link, reduction, sync, data, runtime, pause (docs/tracing.md); of "
+     "refused commands: other_cluster, later_epoch",
      {7}},
     {"direction", "activation, gradient", {2}},
     {"result", "done, failed", {2}},
