@@ -20,9 +20,8 @@ absl::StatusOr<ExitCode> Jobs(const Context& context) {
 void AddJobs(CLI::App& app, Context& context) {
   AddAction(app, context, "jobs", "List jobs, newest first", [&context] { return Jobs(context); })
       ->footer(
-          "With -o json one object {\"jobs\": [...]}, with \"held_jobs\" beside it if there are "
-          "any: "
-          "jobs that workers hold and the coordinator's state does not know (takt adopt).\n\n"
+          "HELD: workers train the job, and the coordinator does not know it (takt adopt).\n"
+          "With -o json one object {\"jobs\": [...]}, with \"held_jobs\" if there are any.\n\n"
           "Examples:\n"
           "  takt jobs\n"
           "  takt -o json jobs | jq -r '.jobs[] | select(.state == \"RUNNING\").name'");

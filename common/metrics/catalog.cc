@@ -44,8 +44,7 @@ constexpr Label kAllLabels[] = {
      {7}},
     {"cause",
      "of idle time: peer, link, reduction, sync, data, runtime, pause (docs/tracing.md); of "
-     "refused "
-     "commands: other_cluster, later_epoch",
+     "refused commands: other_cluster, later_epoch",
      {7}},
     {"direction", "activation, gradient", {2}},
     {"result", "done, failed", {2}},

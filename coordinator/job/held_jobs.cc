@@ -24,6 +24,17 @@ constexpr absl::Duration kAskAgain = absl::Seconds(1);
 // are far above.
 constexpr std::int64_t kMargin = 1000;
 constexpr std::size_t kMostIdBytes = 64;
+// What a worker says is bounded, so that no sum overflows.
+constexpr std::int64_t kMostNumber = std::int64_t{1} << 50;
+
+std::int64_t Bounded64(std::int64_t number) {
+  return std::clamp<std::int64_t>(number, 0, kMostNumber);
+}
+
+template <class Id>
+void Bound(Id& id) {
+  id = Id(Bounded64(id.value()));
+}
 
 const char* EndOf(control::Phase phase) {
   switch (phase) {
@@ -76,6 +87,7 @@ absl::StatusOr<control::Assignment> ReadAssignment(const RankDescription& descri
   if (!is_id)
     return absl::InvalidArgumentError("its assignment has no id of the job, so it is too old");
   assignment.owner = Bounded(assignment.owner);
+  assignment.epoch = Bounded64(assignment.epoch);
   return assignment;
 }
 
@@ -154,6 +166,12 @@ void HeldJobs::Describe(const std::string& worker, RankDescription description) 
     }
     description.assignment.clear();  // it is kept as a value
   }
+  Bound(description.acknowledged_step);
+  Bound(description.acknowledged_checkpoint);
+  Bound(description.resumed);
+  Bound(description.saved);
+  Bound(description.highest_generation);
+  description.epoch = Bounded64(description.epoch);
   description.directory_error = Bounded(description.directory_error);
   description.kernel_plan = Bounded(description.kernel_plan);
   description.schedule = Bounded(description.schedule);
@@ -278,7 +296,7 @@ Adoption AdoptionOf(const HeldJob& job, std::int64_t epoch, Moment now) {
   record.kernel_plan = whole.kernel_plan;
   record.saving.settled = settled;
   const Generation highest = std::max(job.key.generation, whole.highest_generation);
-  record.next_generation = Generation(highest.value() + kMargin);
+  record.next_generation = Generation(Bounded64(highest.value()) + kMargin);
   record.epoch_base = std::max<std::int64_t>(0, seen_epoch - epoch) + kMargin;
   return adoption;
 }

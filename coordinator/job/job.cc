@@ -89,7 +89,7 @@ void Job::TakeOver(config::JobSpec spec, StepId acknowledged, Moment now) {
   SetState(JobState::kRunning, "adopted from its workers", now);
 }
 
-void Job::BeginGeneration() {
+void Job::RaiseGeneration() {
   ++record_.generation;
   record_.generation = std::max(record_.generation, record_.next_generation);
 }

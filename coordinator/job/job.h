@@ -119,7 +119,7 @@ class Job final {
   bool StopsForGood() const;
   void RequestHalt(store::JobHalt halt, Moment now);
   void RestoreRun(Moment now);
-  void BeginGeneration();
+  void RaiseGeneration();
 
   // job_run.cc
   void Launch(plan::Plan plan, const placement::Gang& gang, Moment now);

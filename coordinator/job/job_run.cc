@@ -56,7 +56,7 @@ config::DeviceKind Job::Device() const {
 }
 
 void Job::BeginPlanning(const std::vector<std::string>& workers, Moment now) {
-  BeginGeneration();
+  RaiseGeneration();
   record_.plan.device = Device();
   context_.workers->Reserve(workers, key());
   SetState(JobState::kPlanning, absl::StrCat("planning for up to ", workers.size(), " workers"),

@@ -141,7 +141,7 @@ void Agent::Build(const control::JobKey& key) {
     absl::MutexLock lock(&mutex_);
     shared_ = {};
   }
-  auto decode = [this, decode = std::move(decode_->second)] {
+  auto decode_and_keep = [this, decode = std::move(decode_->second)] {
     absl::StatusOr<control::Assignment> assignment = decode();
     if (!assignment.ok()) return assignment;
     SharedPart shared = SharedPartOf(*assignment);
@@ -149,8 +149,8 @@ void Agent::Build(const control::JobKey& key) {
     shared_ = std::move(shared);
     return assignment;
   };
-  auto thread =
-      std::make_unique<JobThread>(std::move(decode), options_.runner_factory, ThreadCallbacks());
+  auto thread = std::make_unique<JobThread>(std::move(decode_and_keep), options_.runner_factory,
+                                            ThreadCallbacks());
   decode_.reset();
   absl::MutexLock lock(&mutex_);
   thread_ = std::move(thread);
