@@ -80,7 +80,8 @@ std::string_view Name(Role role) {
                                                               "rounded gradients for W",
                                                               "gradients of attention's scores",
                                                               "copy of weights and moments",
-                                                              "process"};
+                                                              "process",
+                                                              "copies of weights and moments"};
   return kNames[static_cast<std::size_t>(role)];
 }
 

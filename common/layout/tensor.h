@@ -37,9 +37,10 @@ enum class Role : std::uint8_t {
   kScoreGradients,        // gradients of attention's scores
   kSnapshot,              // what a checkpoint is written from
   kProcess,
+  kCopies,  // of the state, from which a lost rank is rebuilt
 };
 
-inline constexpr std::size_t kNumRoles = 15;
+inline constexpr std::size_t kNumRoles = 16;
 
 std::string_view Name(Role role);
 

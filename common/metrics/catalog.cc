@@ -35,7 +35,8 @@ constexpr Label kAllLabels[] = {
     {"dp_rank", "number of the replica", {0, Of::kDpRanks}},
     {"kind",
      "of instructions: LOAD, F, I, W, B, O, SEND, RECV, ... as docs/programs.md has them; of "
-     "memory: weights, gradients, optimizer, stash, messages, tokens, scratch, snapshot, process",
+     "memory: weights, gradients, optimizer, stash, messages, tokens, scratch, snapshot, process, "
+     "copies",
      {17}},
     {"component",
      "compute, imbalance, schedule, communication, data, sync, runtime (docs/explain.md)",

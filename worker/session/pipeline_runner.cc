@@ -344,7 +344,7 @@ class PipelineRunner final : public RankRunner {
     SetValidating(true);
     RETURN_IF_ERROR(validation_engine_->Run(StepId(1), batches, [](const engine::StepTiming&) {}));
     SetValidating(false);
-    if (assignment_.rank == Rank(0)) report.validation_loss = validator.loss();
+    report.validation_loss = validator.loss();
     return absl::OkStatus();
   }
 
