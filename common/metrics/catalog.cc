@@ -19,7 +19,8 @@ constexpr auto kAllMetrics = PointersTo(
     kNonfiniteSteps, kModelFlopsUtilization, kMemoryPredicted, kCheckpoints, kCheckpointStep,
     kCheckpointTimestamp, kCheckpointEvery, kCheckpointDuration, kRecoveries, kJobs, kWorkers,
     kWorkerConnected, kWorkerLosses, kWorkerFaultScore, kRecoveryDuration, kRankInfo, kOpDuration,
-    kP2pBytes, kP2pWait, kInFlight, kMemory, kMemoryLimit, kCertificateExpiry, kBuildInfo);
+    kP2pBytes, kP2pWait, kInFlight, kMemoryCopies, kMemoryCopyStep, kMemory, kMemoryLimit,
+    kCertificateExpiry, kBuildInfo);
 
 using Of = Extent::Of;
 
