@@ -26,7 +26,8 @@ control::Assignment AssignmentOf(const Launch& launch, Rank rank) {
                                  .resume_at_most = launch.resume_at_most,
                                  .job_id = launch.job_id,
                                  .other_jobs = launch.other_jobs,
-                                 .saved = launch.saved};
+                                 .saved = launch.saved,
+                                 .copies = launch.copies};
   if (pp_rank < plan.validation_programs.size()) {
     assignment.validation_program = plan.validation_programs[pp_rank];
   }

@@ -7,6 +7,7 @@
 
 #include "common/base/id.h"
 #include "common/config/job_spec.h"
+#include "common/control/assignment.h"
 #include "common/control/attachment.h"
 #include "common/plan/plan.h"
 #include "common/profile/learn.h"
@@ -29,6 +30,7 @@ struct Launch {
   StepId saved;
   std::string job_id;
   std::vector<std::string> other_jobs;
+  control::MemoryCopies copies;
 };
 
 // Returns the command that gives `rank` its part of `launch`.

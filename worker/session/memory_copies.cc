@@ -106,6 +106,8 @@ absl::Status MemoryCopies::Begin(transport::Transport& transport, train::Paramet
                                  const control::Resumed& resumed) {
   const control::Assignment& assignment = *options_.assignment;
   store_ = &store;
+  if (options_.metrics != nullptr)
+    options_.metrics->Counter(metrics::kMemoryCopies, {assignment.key.job, "failed"});
   StateCopies old = options_.kept->Begin(assignment.key.job, assignment.job_id);
   ASSIGN_OR_RETURN(own_, TakePair(LayersOf(assignment.rank), old, resumed));
   if (sends()) {
@@ -215,7 +217,8 @@ void MemoryCopies::Record(StepId step, const absl::Status& status) {
          {"error", std::string(status.message())}});
   }
   if (options_.metrics == nullptr || ends) return;
-  options_.metrics->Counter(metrics::kMemoryCopies, {job, status.ok() ? "done" : "failed"}).Add(1);
+  options_.metrics->Counter(metrics::kMemoryCopies, {job, status.ok() ? "done" : "failed"})
+      .Increment();
   if (status.ok()) {
     options_.metrics->Gauge(metrics::kMemoryCopyStep, {job})
         .Set(static_cast<double>(step.value()));
