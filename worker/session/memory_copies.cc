@@ -50,6 +50,10 @@ Rank MemoryCopies::Shifted(int by) const {
   return Rank((options_.assignment->rank.value() + by + size) % size);
 }
 
+std::string MemoryCopies::PpRankText() const {
+  return absl::StrCat(options_.assignment->mesh.PpRankOf(options_.assignment->rank).value());
+}
+
 // Returns the layers in the order of WrittenState.
 std::vector<LayerId> MemoryCopies::LayersOf(Rank rank) const {
   const PpRank pp_rank = options_.assignment->mesh.PpRankOf(rank);
@@ -107,7 +111,7 @@ absl::Status MemoryCopies::Begin(transport::Transport& transport, train::Paramet
   const control::Assignment& assignment = *options_.assignment;
   store_ = &store;
   if (options_.metrics != nullptr)
-    options_.metrics->Counter(metrics::kMemoryCopies, {assignment.key.job, "failed"});
+    options_.metrics->Counter(metrics::kMemoryCopies, {assignment.key.job, PpRankText(), "failed"});
   StateCopies old = options_.kept->Begin(assignment.key.job, assignment.job_id);
   ASSIGN_OR_RETURN(own_, TakePair(LayersOf(assignment.rank), old, resumed));
   if (sends()) {
@@ -217,10 +221,11 @@ void MemoryCopies::Record(StepId step, const absl::Status& status) {
          {"error", std::string(status.message())}});
   }
   if (options_.metrics == nullptr || ends) return;
-  options_.metrics->Counter(metrics::kMemoryCopies, {job, status.ok() ? "done" : "failed"})
+  options_.metrics
+      ->Counter(metrics::kMemoryCopies, {job, PpRankText(), status.ok() ? "done" : "failed"})
       .Increment();
   if (status.ok()) {
-    options_.metrics->Gauge(metrics::kMemoryCopyStep, {job})
+    options_.metrics->Gauge(metrics::kMemoryCopyStep, {job, PpRankText()})
         .Set(static_cast<double>(step.value()));
   }
 }

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -85,6 +86,7 @@ class MemoryCopies {
   void Record(StepId step, const absl::Status& status);
   std::vector<LayerId> LayersOf(Rank rank) const;
   Rank Shifted(int by) const;
+  std::string PpRankText() const;  // for metrics
   bool sends() const { return options_.assignment->copies.shift != 0; }
 
   const MemoryCopiesOptions options_;

@@ -162,9 +162,10 @@ TEST_F(MemoryCopiesTest, ALostRankIsRebuiltFromItsNeighboursMemory) {
     EXPECT_LE(resumed->step.value(), first.last);
   }
   EXPECT_THAT(registry_.Text(),
-              HasSubstr("takt_memory_copies_total{job=\"memory\",result=\"done\"}"));
-  EXPECT_THAT(registry_.Text(),
-              HasSubstr("takt_memory_copies_total{job=\"memory\",result=\"failed\"} 0"));
+              HasSubstr("takt_memory_copies_total{job=\"memory\",pp_rank=\"1\",result=\"done\"}"));
+  EXPECT_THAT(
+      registry_.Text(),
+      HasSubstr("takt_memory_copies_total{job=\"memory\",pp_rank=\"0\",result=\"failed\"} 0"));
   ExpectUndisturbed(second);
 }
 
