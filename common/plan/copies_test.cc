@@ -60,10 +60,9 @@ TEST(LargestCopy, IsThatOfThePipelineRankWithMostParameters) {
     model.layers.emplace_back();
     model.layers.back().parameters.push_back({.name = "w", .shape = {elements}});
   }
-  const mesh::Partition partition = {
-      {.id = StageId(0), .pp_rank = PpRank(0), .first_layer = LayerId(0), .last_layer = LayerId(1)},
-      {.id = StageId(1), .pp_rank = PpRank(1), .first_layer = LayerId(1), .last_layer = LayerId(2)},
-      {.id = StageId(2), .pp_rank = PpRank(0), .first_layer = LayerId(2), .last_layer = LayerId(3)}};
+  const mesh::Partition partition = {{StageId(0), PpRank(0), LayerId(0), LayerId(1)},
+                                     {StageId(1), PpRank(1), LayerId(1), LayerId(2)},
+                                     {StageId(2), PpRank(0), LayerId(2), LayerId(3)}};
   EXPECT_EQ(LargestCopyBytes(model, partition), 20 * 12);
 }
 

@@ -86,7 +86,8 @@ TEST(CopyChoice, ReplicasShareTheSending) {
 }
 
 TEST(CopyChoice, TextsAreReadAsTheyWereWritten) {
-  for (const CopyOffer& offer : AfterALoss()) EXPECT_EQ(ParseOffer(FormatOffer(offer)).value(), offer);
+  for (const CopyOffer& offer : AfterALoss())
+    EXPECT_EQ(ParseOffer(FormatOffer(offer)).value(), offer);
   CopyChoice choice = ChooseCopies(AfterALoss(), kAll);
   EXPECT_EQ(FormatChoice(choice), "41 2>1:1");
   EXPECT_EQ(ParseChoice("41 2>1:1", 3).value(), choice);
@@ -129,7 +130,8 @@ RC_GTEST_PROP(CopyChoiceProperty, AChosenStepServesAllNeeds, ()) {
     }
     return true;
   };
-  for (std::int64_t step = 3; step > choice.step.value(); --step) RC_ASSERT(!is_whole(StepId(step)));
+  for (std::int64_t step = 3; step > choice.step.value(); --step)
+    RC_ASSERT(!is_whole(StepId(step)));
   if (choice.step == StepId(0)) return;
   RC_ASSERT(is_whole(choice.step));
   std::set<int> served;
