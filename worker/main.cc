@@ -33,6 +33,7 @@
 #include "nlohmann/json.hpp"
 #include "worker/backend/memory_ledger.h"
 #include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/state_copy.h"
 #include "worker/compute_backends.h"
 #include "worker/flags.h"
 #include "worker/machine.h"
@@ -122,6 +123,7 @@ struct Shared {
   metrics::Registry registry{"takt-worker"};
   backend::MemoryLedger ledger;
   std::unique_ptr<worker_checkpoint::FileSystem> files = worker_checkpoint::CreatePosixFileSystem();
+  worker_checkpoint::CopyStore copies;
 };
 
 // Returns null if --metrics-listen is empty.
@@ -151,6 +153,7 @@ session::PipelineRunnerOptions RunnerOptions(Shared& shared) {
                     {.device = shared.machine.device, .ledger = &shared.ledger}, job, threads);
               },
           .nccl = &shared.machine.nccl,
+          .copies = &shared.copies,
           .kernel_plans = shared.flags.kernel_plans};
 }
 
@@ -179,7 +182,8 @@ session::AgentOptions AgentOptionsOf(Shared& shared, const session::PipelineRunn
           .on_job_over =
               [&shared](const std::string& job) {
                 shared.registry.Drop({{"job", job}});
-              }};
+              },
+          .forget_copies = [&shared](const std::string& job) { shared.copies.Forget(job); }};
 }
 
 const char* Name(control::RefusalCause cause) {

@@ -128,6 +128,9 @@ void PrintJob(const Context& context, const v1::Job& job) {
   }
   if (job.has_last_step()) out << "last step: " << StepLine(job.last_step(), job.steps()) << '\n';
   if (job.resumed_step() > 0) out << "resumed after step: " << job.resumed_step() << '\n';
+  if (job.memory_step() > 0) out << "resumed from memory of step: " << job.memory_step() << '\n';
+  if (job.copy_every_steps() > 0)
+    out << "copies in memory: every " << job.copy_every_steps() << " steps\n";
   if (!job.kernel_plan().empty()) out << "kernel plan: " << job.kernel_plan() << '\n';
   if (job.has_checkpoint()) {
     out << "checkpoint: step " << job.checkpoint().step() << " ("

@@ -89,6 +89,9 @@ struct Checkpoint {
   std::string resume = "auto";  // "auto", "none" or a step
 };
 
+// The plan chooses how often the state is copied (checkpoint.in_memory).
+inline constexpr std::int64_t kAutoCopies = -1;
+
 struct JobSpec {
   std::string name;
   model::ModelConfig model;
@@ -103,7 +106,10 @@ struct JobSpec {
   std::int64_t steps = 1;
   Parallelism parallelism;
   Precision precision = Precision::kF32;
-  std::optional<Checkpoint> checkpoint;
+  std::optional<Checkpoint> checkpoint;  // nullopt: nothing is saved in files
+  // Steps from one copy of the state in the workers' memory to the next; kAutoCopies, or 0: none
+  // are kept. Without a checkpoint section it is 0.
+  std::int64_t copy_every_steps = 0;
   std::string tensorboard;  // a directory of event files, under the checkpoint root; empty: none
   std::uint64_t seed = 0;
   bool exact = true;                // results have the same bits with every schedule

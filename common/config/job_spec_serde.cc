@@ -403,7 +403,28 @@ void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
   ReadVocabulary(proto, job, rules);
 }
 
+void ReadCopies(const v1::CheckpointSpec& proto, JobSpec& job, Rules& rules) {
+  const std::string& text = proto.in_memory();
+  if (text.empty() || text == "auto") {
+    job.copy_every_steps = kAutoCopies;
+  } else if (text != "off") {
+    const bool valid = absl::SimpleAtoi(text, &job.copy_every_steps) && job.copy_every_steps > 0;
+    rules.Check(valid, {.field = "checkpoint.in_memory",
+                        .value = Shown(text),
+                        .rule = "must be auto, off or a number of steps above 0",
+                        .fix = "use one of them"});
+  }
+}
+
+// True if the section asks for copies in memory alone.
+bool SavesNoFiles(const v1::CheckpointSpec& proto) {
+  return proto.directory().empty() && !proto.in_memory().empty() && proto.in_memory() != "off" &&
+         proto.every_steps() == 0 && !proto.has_keep() && proto.resume().empty();
+}
+
 void ReadCheckpoint(const v1::CheckpointSpec& proto, JobSpec& job, Rules& rules) {
+  ReadCopies(proto, job, rules);
+  if (SavesNoFiles(proto)) return;
   Checkpoint& checkpoint = job.checkpoint.emplace();
   checkpoint.directory = proto.directory();
   checkpoint.every_steps = proto.every_steps();

@@ -168,6 +168,7 @@ TEST(JobSpecSerde, NoOtherNumberBelowOneIsTaken) {
 
 TEST(JobSpecSerde, ACheckpointNeedsADirectoryAlone) {
   EXPECT_FALSE(ToJobSpec(Parse({}))->checkpoint.has_value());
+  EXPECT_EQ(ToJobSpec(Parse({}))->copy_every_steps, 0);
   const JobSpec job = *ToJobSpec(Parse({"checkpoint.directory=c"}));
   EXPECT_EQ(job.checkpoint->directory, "c");
   EXPECT_EQ(job.checkpoint->every_steps, 0);
@@ -338,6 +339,11 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "checkpoint.every_steps is -1: must be 0 or more; set it"},
       {"checkpoint={directory: c, keep: 0}",
        "checkpoint.keep is 0 or missing: must be 1 or more; set it"},
+      {"checkpoint={directory: c, in_memory: 0}",
+       "checkpoint.in_memory is 0: must be auto, off or a number of steps above 0; use one of "
+       "them"},
+      {"checkpoint={in_memory: off}", "checkpoint.directory: is missing; name a folder"},
+      {"checkpoint={in_memory: 1, keep: 2}", "checkpoint.directory: is missing; name a folder"},
       {"checkpoint={directory: c, resume: latest}",
        "checkpoint.resume is latest: must be auto, none or the number of a step; use one of them"},
       {"checkpoint={directory: c, resume: 0}",

@@ -37,6 +37,27 @@ absl::StatusOr<mesh::Partition> ToPartition(const v1::Assignment& proto, int pp_
   return partition;
 }
 
+v1::MemoryCopies ToProto(const MemoryCopies& copies) {
+  v1::MemoryCopies proto;
+  proto.set_every_steps(copies.every_steps);
+  proto.set_shift(copies.shift);
+  proto.set_at_most(copies.at_most.value());
+  proto.set_required(copies.required);
+  return proto;
+}
+
+absl::StatusOr<MemoryCopies> ToCopies(const v1::MemoryCopies& proto, int num_ranks) {
+  if (proto.every_steps() >= 0 && proto.shift() >= 0 && proto.shift() < num_ranks) {
+    return MemoryCopies{.every_steps = proto.every_steps(),
+                        .shift = proto.shift(),
+                        .at_most = StepId(proto.at_most()),
+                        .required = proto.required()};
+  }
+  return absl::InvalidArgumentError(absl::StrCat("copies in memory every ", proto.every_steps(),
+                                                 " steps, sent ", proto.shift(), " of ", num_ranks,
+                                                 " ranks further, are not possible"));
+}
+
 absl::Status CheckRank(const Assignment& assignment) {
   const mesh::Mesh& mesh = assignment.mesh;
   const int rank = assignment.rank.value();
@@ -184,6 +205,7 @@ v1::Assignment ToProto(const Assignment& assignment) {
   }
   proto.mutable_binding()->set_threads(assignment.threads);
   proto.mutable_binding()->set_secret(assignment.secret);
+  *proto.mutable_copies() = ToProto(assignment.copies);
   return proto;
 }
 
@@ -196,6 +218,7 @@ absl::StatusOr<Assignment> FromProto(const v1::Assignment& proto) {
         "the assignment's secret has ", assignment.secret.size(), " bytes, not ", kSecretBytes));
   }
   ASSIGN_OR_RETURN(assignment.program, program::FromProto(proto.program()));
+  ASSIGN_OR_RETURN(assignment.copies, ToCopies(proto.copies(), assignment.mesh.size()));
   if (proto.has_validation_program()) {
     ASSIGN_OR_RETURN(assignment.validation_program, program::FromProto(proto.validation_program()));
   }

@@ -87,7 +87,8 @@ Failure FailureOf(const absl::Status& status);
 
 // What an admitted rank goes on from.
 struct Resumed {
-  StepId step;  // 0: the beginning
+  StepId step;               // 0: the beginning
+  bool from_memory = false;  // from copies that workers held, not from a checkpoint
   // Rank 0 alone fills these in: which newer checkpoints were passed over and why; which kernels
   // all ranks compute with and where that choice is from (empty: they need no choice).
   std::vector<std::string> notes;
@@ -178,6 +179,7 @@ struct Abort {
 
 struct Acknowledge {
   JobKey key;
+  bool keeps_copies = false;  // the job goes on: the worker keeps its copies of the job's state
 };
 
 struct Halt {

@@ -60,6 +60,7 @@ void Write(const JobUpdate& update, v1::AttachRequest& request) {
   proto.set_resumed_step(update.resumed.step.value());
   proto.mutable_notes()->Add(update.resumed.notes.begin(), update.resumed.notes.end());
   proto.set_kernel_plan(update.resumed.kernel_plan);
+  proto.set_from_memory(update.resumed.from_memory);
 }
 
 void Write(const Leaving& leaving, v1::AttachRequest& request) {
@@ -152,6 +153,7 @@ std::optional<JobUpdate> Read(const v1::JobUpdate& proto) {
                                .cause = CauseOf(proto)},
                    .status = FromProto(proto.status()),
                    .resumed = {.step = StepId(proto.resumed_step()),
+                               .from_memory = proto.from_memory(),
                                .notes = {proto.notes().begin(), proto.notes().end()},
                                .kernel_plan = proto.kernel_plan()}};
 }
@@ -205,6 +207,7 @@ void Write(const Abort& abort, v1::AttachResponse& response) {
 
 void Write(const Acknowledge& acknowledge, v1::AttachResponse& response) {
   SetKey(acknowledge.key, *response.mutable_acknowledge());
+  response.mutable_acknowledge()->set_keeps_copies(acknowledge.keeps_copies);
 }
 
 void Write(const Halt& halt, v1::AttachResponse& response) {
@@ -316,7 +319,7 @@ std::optional<Command> FromProto(v1::AttachResponse proto) {
     case v1::AttachResponse::kAbort:
       return Abort{KeyOf(proto.abort()), proto.abort().reason()};
     case v1::AttachResponse::kAcknowledge:
-      return Acknowledge{KeyOf(proto.acknowledge())};
+      return Acknowledge{KeyOf(proto.acknowledge()), proto.acknowledge().keeps_copies()};
     case v1::AttachResponse::kHalt:
       return Halt{KeyOf(proto.halt()), proto.halt().reason()};
     case v1::AttachResponse::kCommit:

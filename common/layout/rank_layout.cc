@@ -129,6 +129,11 @@ RankLayout LayOutRank(const RankInputs& inputs) {
   if (inputs.device == config::DeviceKind::kCuda)
     layout.gpu = LayOutGpuScratch(model, MicrobatchesOfW(inputs.program));
   if (inputs.saves) layout.snapshot = LayOutSnapshot(inputs);
+  if (inputs.copy_bytes > 0) {
+    layout.copies.name = "copies";
+    layout.copies.AddAlone(MemoryKind::kCopies,
+                           {.role = Role::kCopies, .bytes = inputs.copy_bytes});
+  }
   return layout;
 }
 

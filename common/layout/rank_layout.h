@@ -25,6 +25,7 @@ struct RankInputs {
   const program::Program* validation = nullptr;  // null: the job has no validation set
   bool saves = false;                            // the job writes checkpoints
   int dp_size = 1;                               // ranks that share the writing
+  std::int64_t copy_bytes = 0;                   // of all copies of the state that it keeps
   config::DeviceKind device = config::DeviceKind::kCpu;
   mesh::VocabularyEnds vocabulary_ends = {};  // empty: the vocabulary is not spread
 };
@@ -42,10 +43,12 @@ struct RankLayout {
   // Other parts of the worker allocate these.
   Section gpu;       // the GPU backend takes at most this
   Section snapshot;  // of worker/checkpoint, in the host's memory; of the replica that writes most
+  Section copies;    // likewise, for recovery
   Section process;   // everything else: code, threads, kernels, channels
 
-  std::array<const Section*, 8> sections() const {
-    return {&parameters, &rows, &shared, &slots, &validation_slots, &gpu, &snapshot, &process};
+  std::array<const Section*, 9> sections() const {
+    return {&parameters, &rows,     &shared, &slots,  &validation_slots,
+            &gpu,        &snapshot, &copies, &process};
   }
   // Returns the resident bytes of the process at its peak, by kind.
   MemoryBytes bytes() const;

@@ -109,7 +109,8 @@ std::string_view Name(Role role) {
                                                               "gradients of attention's scores",
                                                               "copy of weights and moments",
                                                               "process",
-                                                              "scratch of a meeting"};
+                                                              "scratch of a meeting",
+                                                              "copies of weights and moments"};
   return kNames[static_cast<std::size_t>(role)];
 }
 

@@ -37,9 +37,10 @@ enum class Role : std::uint8_t {
   kSnapshot,              // what a checkpoint is written from
   kProcess,
   kMeetingScratch,  // what a meeting of a spread vocabulary needs while it runs
+  kCopies,          // of the state, from which a lost rank is rebuilt
 };
 
-inline constexpr std::size_t kNumRoles = 16;
+inline constexpr std::size_t kNumRoles = 17;
 
 std::string_view Name(Role role);
 

@@ -19,8 +19,8 @@ constexpr auto kAllMetrics = PointersTo(
     kNonfiniteSteps, kModelFlopsUtilization, kMemoryPredicted, kCheckpoints, kCheckpointStep,
     kCheckpointTimestamp, kCheckpointEvery, kCheckpointDuration, kRecoveries, kJobs, kWorkers,
     kWorkerConnected, kWorkerLosses, kWorkerFaultScore, kHeldJobs, kReadOnly, kRecoveryDuration,
-    kRankInfo, kOpDuration, kP2pBytes, kP2pWait, kInFlight, kMemory, kMemoryLimit, kCommandsRefused,
-    kCertificateExpiry, kBuildInfo);
+    kRankInfo, kOpDuration, kP2pBytes, kP2pWait, kInFlight, kMemoryCopies, kMemoryCopyStep, kMemory,
+    kMemoryLimit, kCommandsRefused, kCertificateExpiry, kBuildInfo);
 
 using Of = Extent::Of;
 
@@ -37,7 +37,7 @@ constexpr Label kAllLabels[] = {
     {"kind",
      "of instructions: LOAD, F, I, W, B, O, SEND, RECV, ... as docs/programs.md has them, S, T and "
      "the meetings of a spread vocabulary among them; of memory: weights, gradients, optimizer, "
-     "stash, messages, tokens, scratch, snapshot, process",
+     "stash, messages, tokens, scratch, snapshot, process, copies",
      {25}},
     {"component",
      "compute, imbalance, schedule, communication, data, sync, runtime (docs/explain.md)",

@@ -172,6 +172,13 @@ inline constexpr Metric kP2pWait = kByWorker.Counter(
 inline constexpr Metric kInFlight =
     kByWorker.Gauge("takt_in_flight_microbatches", Unit::kNone, {"job", "stage"},
                     "Most microbatches whose activations this stage holds at one time in a step.");
+inline constexpr Metric kMemoryCopies = kByWorker.Counter(
+    "takt_memory_copies_total", Unit::kNone, {"job", "pp_rank", "result"},
+    "Copies of this rank's state that became whole in memory (done) or did not (failed); after a "
+    "failure the rank makes no more.");
+inline constexpr Metric kMemoryCopyStep =
+    kByWorker.Gauge("takt_memory_copy_step", Unit::kNone, {"job", "pp_rank"},
+                    "Step of the newest copy of this rank's state that is whole in memory.");
 
 // These describe the worker's process.
 inline constexpr Metric kMemory =

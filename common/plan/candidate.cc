@@ -11,6 +11,7 @@
 #include "common/layout/rank_layout.h"
 #include "common/layout/slot_layout.h"
 #include "common/layout/vocabulary_layout.h"
+#include "common/plan/copies.h"
 #include "common/plan/spread.h"
 #include "common/plan/stage_costs.h"
 #include "common/program/forward_only.h"
@@ -148,6 +149,12 @@ absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::
 std::vector<MemoryBytes> MemoryOf(const CandidateInputs& inputs, const Plan& plan) {
   std::vector<MemoryBytes> memory;
   const bool validates = !plan.validation_programs.empty();
+  const CopyCounts copies = CopiesKept({.job = inputs.job,
+                                        .schedule = plan.schedule,
+                                        .mesh = plan.mesh,
+                                        .device = inputs.options.device});
+  const std::int64_t copy_bytes =
+      (copies.own + copies.peer) * LargestCopyBytes(inputs.model, plan.partition);
   for (std::size_t rank = 0; rank < plan.programs.size(); ++rank) {
     memory.push_back(
         layout::LayOutRank({.model = inputs.model,
@@ -156,6 +163,7 @@ std::vector<MemoryBytes> MemoryOf(const CandidateInputs& inputs, const Plan& pla
                             .validation = validates ? &plan.validation_programs[rank] : nullptr,
                             .saves = inputs.job.checkpoint.has_value(),
                             .dp_size = inputs.dp_size,
+                            .copy_bytes = copy_bytes,
                             .device = inputs.options.device,
                             .vocabulary_ends = plan.vocabulary_ends})
             .bytes());

@@ -85,7 +85,9 @@ void Cluster::Update(SessionId id, const control::JobUpdate& update, Moment now)
   const std::string name = worker->hello.worker;
   if (update.phase == control::Phase::kAdmitted)
     return workers_.Send(name, control::Abort{update.key, kGenerationIsOver});
-  workers_.Send(name, control::Acknowledge{update.key});
+  const Job* const later = jobs_.Find(update.key.job);
+  const bool goes_on = later != nullptr && !store::HasEnded(later->record().state);
+  workers_.Send(name, control::Acknowledge{update.key, /*keeps_copies=*/goes_on});
   if (worker->hold && worker->hold->key == update.key) workers_.Release(name);
 }
 

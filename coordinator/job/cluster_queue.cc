@@ -68,7 +68,8 @@ placement::WaitingJob WaitingJobOf(const Job& job) {
           .priority = job.spec().priority,
           .number = record.number,
           .seconds = SecondsToTrain(job, need),
-          .owner = record.owner};
+          .owner = record.owner,
+          .preferred = job.copy_holders()};
 }
 
 // Returns when the workers of a job that is planned, starts or trains are idle again.

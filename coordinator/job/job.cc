@@ -184,8 +184,17 @@ void Job::SetState(JobState state, std::string reason, Moment now) {
   record_.state = state;
   record_.reason = reason;
   record_.transitions.push_back({state, now.wall, std::move(reason)});
-  if (store::HasEnded(state)) record_.end_time = now.wall;
+  if (store::HasEnded(state)) EndRecord(now);
   changed_ = true;
+}
+
+// Workers free the copies of a job that has ended. One that does not hear this frees them later by
+// itself.
+void Job::EndRecord(Moment now) {
+  record_.end_time = now.wall;
+  if (record_.plan.copy_every_steps == 0) return;
+  for (const std::string& worker : past_workers_)
+    context_.workers->Send(worker, control::Acknowledge{key()});
 }
 
 void Job::SetReason(std::string reason) {

@@ -16,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/control/attachment.h"
 #include "common/control/reports.h"
+#include "common/profile/learn.h"
 #include "common/profile/profile.h"
 #include "coordinator/job/decide.h"
 #include "coordinator/job/outbox.h"
@@ -106,6 +107,8 @@ class Job final {
   const store::JobRecord& record() const { return record_; }
   const config::JobSpec& spec() const { return spec_; }
   bool has_run() const { return run_.has_value(); }
+  // The workers that hold copies of its state in memory, while it waits for its next generation.
+  const std::set<std::string>& copy_holders() const { return copy_holders_; }
   // True if its ranks halt, and the next generation gets their workers.
   bool keeps_workers() const { return run_ && run_->next_plan; }
   control::JobKey key() const { return {record_.name, record_.generation}; }
@@ -115,6 +118,7 @@ class Job final {
  private:
   // job.cc
   void SetState(store::JobState state, std::string reason, Moment now);
+  void EndRecord(Moment now);
   void AddNotice(std::string notice);
   bool StopsForGood() const;
   void RequestHalt(store::JobHalt halt, Moment now);
@@ -127,6 +131,8 @@ class Job final {
   // empty: the job names all of it.
   std::string FixBits(const plan::Plan& plan);
   void Describe(const plan::Plan& plan, const placement::Gang& ranks);
+  control::MemoryCopies Copies(const plan::Plan& plan, const placement::Gang& ranks,
+                               const profile::RankPlace& place);
   void Advance(Moment now);
   void Apply(const Decision& decision, Moment now);
   void StartRun();
@@ -169,7 +175,8 @@ class Job final {
   const JobContext& context_;
   store::JobRecord record_;
   config::JobSpec spec_;
-  std::optional<JobRun> run_;           // STARTING, RUNNING, RECOVERING
+  std::optional<JobRun> run_;  // STARTING, RUNNING, RECOVERING
+  std::set<std::string> copy_holders_;
   std::set<std::string> past_workers_;  // those that have held its ranks: they may log for it
   std::vector<store::LogRecord> waiting_logs_;
   bool changed_ = false;  // the record is to be stored and shown

@@ -37,7 +37,7 @@ ReplanFacts Job::FactsForReplanning(const profile::Profile* profile, Moment now)
       .asked = replanning.asked,
       .new_profile = profile != replanning.profile.get(),
       .waited = now.steady - replanning.since,
-      .steps_done = done - record_.resumed_step.value(),
+      .steps_done = done - std::max(record_.resumed_step, record_.memory_step).value(),
       .steps_left = record_.steps - done,
       .offer = replanning.offer ? &*replanning.offer : nullptr,
       .may_switch =

@@ -29,6 +29,7 @@ control::Assignment AssignmentOf(const Launch& launch, Rank rank) {
                                  .saved = launch.saved,
                                  .owner = launch.owner,
                                  .epoch = launch.epoch};
+  assignment.copies = launch.copies;
   assignment.vocabulary_ends = plan.vocabulary_ends;
   if (pp_rank < plan.validation_programs.size()) {
     assignment.validation_program = plan.validation_programs[pp_rank];

@@ -8,6 +8,7 @@
 
 #include "common/base/id.h"
 #include "common/config/job_spec.h"
+#include "common/control/assignment.h"
 #include "common/control/attachment.h"
 #include "common/plan/plan.h"
 #include "common/profile/learn.h"
@@ -32,6 +33,7 @@ struct Launch {
   std::vector<std::string> other_jobs;
   std::string owner;
   std::int64_t epoch = 0;
+  control::MemoryCopies copies;
 };
 
 // Returns the command that gives `rank` its part of `launch`.

@@ -78,6 +78,7 @@ struct PlanSummary {
   double matmul_flops_per_second = 0;       // of all its workers together
   std::vector<MemoryBytes> memory;          // that a worker will need, by pp rank
   std::int64_t checkpoint_every_steps = 0;  // 0: none, or only at the end
+  std::int64_t copy_every_steps = 0;        // copies of the state in memory; 0: none are kept
 };
 
 // The decision to end a generation. It is durable before the ranks have ended.
@@ -151,7 +152,10 @@ struct JobRecord {
   std::optional<JobStop> stop;
   std::optional<JobHalt> halt;
   std::optional<JobCheckpoint> checkpoint;  // the newest of its own
-  StepId resumed_step;      // the step from which this generation went on; 0: the beginning
+  // The step of the checkpoint from which this generation went on, or the last one that went on
+  // from a checkpoint; 0: the beginning.
+  StepId resumed_step;
+  StepId memory_step;       // of the copies in memory from which this one went on; 0: of none
   std::string kernel_plan;  // takt.v1.Job
   Saving saving;
   std::vector<JobFault> faults;      // between which no new step was committed, the newest last

@@ -172,6 +172,8 @@ v1::Job ToProto(const JobRecord& job) {
     *out.mutable_checkpoint()->mutable_time() = takt::ToProto(job.checkpoint->time);
   }
   out.set_resumed_step(job.resumed_step.value());
+  out.set_memory_step(job.memory_step.value());
+  out.set_copy_every_steps(job.plan.copy_every_steps);
   out.set_kernel_plan(job.kernel_plan);
   out.set_replan_gain_ratio(job.replan_gain);
   return out;
@@ -235,7 +237,8 @@ JobRecord FromProto(const v1::JobRecord& record) {
               .warnings = {job.warnings().begin(), job.warnings().end()},
               .model_flops = record.model_flops_per_step(),
               .matmul_flops_per_second = record.matmul_flops_per_second(),
-              .checkpoint_every_steps = record.checkpoint_every_steps()};
+              .checkpoint_every_steps = record.checkpoint_every_steps(),
+              .copy_every_steps = job.copy_every_steps()};
   for (const v1::StageAssignment& stage : job.stages())
     out.plan.partition.push_back(control::FromProto(stage));
   out.plan.vocabulary_ends.assign(job.vocabulary_ends().begin(), job.vocabulary_ends().end());
@@ -260,6 +263,7 @@ JobRecord FromProto(const v1::JobRecord& record) {
                                    .time = takt::FromProto(job.checkpoint().time())};
   }
   out.resumed_step = StepId(job.resumed_step());
+  out.memory_step = StepId(job.memory_step());
   out.kernel_plan = job.kernel_plan();
   for (const v1::OpenCheckpoint& open : record.open_checkpoints())
     out.saving.open.push_back(FromProto(open));

@@ -197,7 +197,9 @@ void AttachmentClient::Obey(control::Command command) {
           },
           [&](const control::Start& start) { agent_.Start(start.key); },
           [&](const control::Abort& abort) { agent_.Abort(abort.key, abort.reason); },
-          [&](const control::Acknowledge& acknowledge) { agent_.Acknowledge(acknowledge.key); },
+          [&](const control::Acknowledge& acknowledge) {
+            agent_.Acknowledge(acknowledge.key, acknowledge.keeps_copies);
+          },
           [&](const control::Halt& halt) { agent_.Halt(halt.key, halt.reason); },
           [&](const control::CommitCheckpoint& commit) { agent_.Commit(commit); },
           [&](const control::Describe& describe) { agent_.Describe(describe, fence_.epoch()); },

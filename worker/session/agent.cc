@@ -85,6 +85,7 @@ void Agent::ForgetOldJob() {
   if (held_job_.state() != HeldJob::State::kIdle) idle_since_ = Now();
   if (last_job_.empty() || Now() - idle_since_ < options_.keep_job) return;
   if (options_.on_job_over) options_.on_job_over(last_job_);
+  if (options_.forget_copies) options_.forget_copies(last_job_);
   last_job_.clear();
 }
 
@@ -229,8 +230,11 @@ void Agent::Abort(control::JobKey key, std::string reason) {
   });
 }
 
-void Agent::Acknowledge(control::JobKey key) {
-  Post([this, key = std::move(key)] { return held_job_.Acknowledge(key); });
+void Agent::Acknowledge(control::JobKey key, bool keeps_copies) {
+  Post([this, key = std::move(key), keeps_copies] {
+    if (!keeps_copies && options_.forget_copies) options_.forget_copies(key.job);
+    return held_job_.Acknowledge(key);
+  });
 }
 
 void Agent::AcknowledgeReports(const control::JobKey& key, std::int64_t sequence) {

@@ -56,6 +56,9 @@ struct AgentOptions {
   // keep_job ago, or a rank of another generation or job takes its place. May be empty.
   std::function<void(const std::string& job)> on_job_over;
   absl::Duration keep_job = absl::Minutes(10);
+  // Frees the copies of the job's state in memory. Called when the coordinator says that the job
+  // has ended, and keep_job after its last rank on this worker ended. May be empty.
+  std::function<void(const std::string& job)> forget_copies;
 };
 
 // Hello and heartbeats tell that this worker holds a rank.
@@ -81,7 +84,7 @@ class Agent {
   void Start(control::JobKey key);
   void Halt(control::JobKey key, std::string reason);
   void Abort(control::JobKey key, std::string reason);
-  void Acknowledge(control::JobKey key);
+  void Acknowledge(control::JobKey key, bool keeps_copies = false);
   void AcknowledgeReports(const control::JobKey& key, std::int64_t sequence);
   void Commit(control::CommitCheckpoint request);
   // Describes the rank if it is held. epoch: the highest that the worker has seen.

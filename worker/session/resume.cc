@@ -99,18 +99,8 @@ absl::Status WriteNew(const std::string& path, const std::string& text) {
   return FileError(error, absl::StrCat("cannot write ", path));
 }
 
-// What another rank has against a checkpoint, or against the directory.
-struct Complaint {
-  std::string text;      // empty: no rank has any
-  bool trouble = false;  // it is that rank's own trouble
-  int count = 0;         // so many ranks have one
-};
+}  // namespace
 
-// The answer of a rank that has trouble of its own begins with this.
-constexpr std::string_view kTrouble = "! ";
-
-// Waits for an answer of every other rank to `key`. Returns the first complaint. Trouble comes
-// before any other.
 absl::StatusOr<Complaint> FirstComplaint(const RankMeeting& meeting, const std::string& key) {
   Complaint first;
   for (int rank = 1; rank < meeting.num_ranks; ++rank) {
@@ -132,6 +122,8 @@ absl::Status Answer(const RankMeeting& meeting, const std::string& key,
   return meeting.rendezvous->Set(absl::StrCat(key, "/", meeting.rank.value()),
                                  complaint.empty() ? "." : complaint);
 }
+
+namespace {
 
 std::string ProposalKey(int round) { return absl::StrCat("resume/", round); }
 
