@@ -39,10 +39,6 @@ Schedule Spread(std::string_view family, int ranks, int microbatches, int depth)
   return *std::move(spread);
 }
 
-bool MaySpread(const Schedule& schedule) {
-  return schedule.updates == Updates::kFlush && schedule.placement != Placement::kBidirectional;
-}
-
 // The actions of a row that are of one kind.
 Row OfKind(const Row& row, ActionKind kind) {
   Row found;

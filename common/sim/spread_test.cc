@@ -167,7 +167,7 @@ TEST(SpreadSimulation, KeepsCopiesApart) {
 RC_GTEST_PROP(SpreadProperty, ProgramsOfAnyFamilyCompleteForAnyCosts, ()) {
   using schedule::Uniform;
   const schedule::Schedule schedule = schedule::AnyFamily();
-  RC_PRE(schedule.placement != schedule::Placement::kBidirectional);
+  RC_PRE(schedule::MaySpread(schedule));
   cost::Costs costs;
   costs.vocabulary_forward = {Uniform(0, 5) * 0.5};
   costs.vocabulary_backward = {Uniform(0, 5) * 0.5};
