@@ -118,8 +118,10 @@ absl::StatusOr<schedule::Schedule> WithVocabulary(schedule::Schedule schedule,
   schedule::Schedule shortest;
   double least = 0;
   for (int depth = 0; depth <= kDeepest; ++depth) {
-    ASSIGN_OR_RETURN(schedule::Schedule spread,
-                     schedule::SpreadVocabulary(schedule, costs.time, depth));
+    absl::StatusOr<schedule::Schedule> deep =
+        schedule::SpreadVocabulary(schedule, costs.time, depth);
+    if (depth > 0 && !deep.ok()) continue;  // it does not fit the schedule
+    ASSIGN_OR_RETURN(schedule::Schedule spread, std::move(deep));
     const absl::StatusOr<SimulatedSchedule> simulated = SimulateSchedule(spread, costs, options);
     if (!simulated.ok() && depth > 0) break;  // it holds more in flight than the limit
     RETURN_IF_ERROR(simulated.status());
