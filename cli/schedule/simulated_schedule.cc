@@ -93,7 +93,8 @@ absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& sch
                                  {.steps = flushes && options.barrier ? 1 : kStepsInARow,
                                   .barrier = options.barrier}));
   schedule::Timeline timeline = sim::MakeTimeline(programs, report);
-  SimulatedSchedule simulated{.report = std::move(report), .timeline = std::move(timeline)};
+  SimulatedSchedule simulated{
+      .report = std::move(report), .timeline = std::move(timeline), .flushes = flushes};
   if (!flushes || schedule.spreads_vocabulary) return simulated;
   ASSIGN_OR_RETURN(
       simulated.bound,
