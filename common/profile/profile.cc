@@ -66,7 +66,7 @@ bool AreAmounts(const Passes& passes) {
   return AreAmounts({passes.forward, passes.input_grad, passes.weight_grad});
 }
 
-// Returns the entry of a map, or of a part of it, that is nearest to what is wanted, or null.
+// Returns the entry of a map that is nearest to what is wanted, or null.
 // distance(key, value) gives nullopt for those that do not count.
 template <class Map, class DistanceTo>
 const typename Map::value_type* Nearest(const Map& map, DistanceTo distance) {
