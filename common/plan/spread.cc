@@ -114,7 +114,9 @@ absl::StatusOr<schedule::Schedule> WithVocabulary(const CandidateInputs& inputs,
   std::optional<schedule::Schedule> best;
   double least = 0;
   for (int depth = 0; depth <= kDeepest; ++depth) {
-    ASSIGN_OR_RETURN(schedule::Schedule placed, schedule::SpreadVocabulary(schedule, costs, depth));
+    absl::StatusOr<schedule::Schedule> deep = schedule::SpreadVocabulary(schedule, costs, depth);
+    if (depth > 0 && !deep.ok()) continue;  // it does not fit the schedule
+    ASSIGN_OR_RETURN(schedule::Schedule placed, std::move(deep));
     ASSIGN_OR_RETURN(const sim::Report report,
                      SimulateOver(inputs, placed, partition, vocabulary_ends));
     if (best && report.makespan >= least * (1 - kRounding)) continue;

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <initializer_list>
-#include <ranges>
 
 #include "common/base/bounded_text.h"
 
@@ -67,13 +66,13 @@ bool AreAmounts(const Passes& passes) {
   return AreAmounts({passes.forward, passes.input_grad, passes.weight_grad});
 }
 
-// Returns the entry of a map, or of a part of it, that is nearest to what is wanted, or null.
+// Returns the entry of a map that is nearest to what is wanted, or null.
 // distance(key, value) gives nullopt for those that do not count.
-template <class Entries, class DistanceTo>
-const std::ranges::range_value_t<Entries>* Nearest(const Entries& entries, DistanceTo distance) {
-  const std::ranges::range_value_t<Entries>* nearest = nullptr;
+template <class Map, class DistanceTo>
+const typename Map::value_type* Nearest(const Map& map, DistanceTo distance) {
+  const typename Map::value_type* nearest = nullptr;
   double least = 0;
-  for (const auto& entry : entries) {
+  for (const auto& entry : map) {
     const std::optional<double> here = distance(entry.first, entry.second);
     if (!here || (nearest != nullptr && *here >= least)) continue;
     nearest = &entry;
@@ -177,21 +176,15 @@ std::optional<Profile::Found> Profile::FindLayer(const LayerKey& key, const Pass
   const Conditions& conditions = key.second;
   if (const auto exact = layers_.find(key); exact != layers_.end())
     return Found{.seconds = exact->second.seconds};
-  // The kind comes first in the order of shapes.
-  const auto first = layers_.lower_bound(LayerKey(LayerShape{.kind = shape.kind}, Conditions{}));
-  const auto last = std::ranges::find_if(first, layers_.end(), [&](const auto& entry) {
-    return entry.first.first.kind != shape.kind;
-  });
-  const auto* nearest =
-      Nearest(std::ranges::subrange(first, last),
-              [&](const LayerKey& other, const LayerSample& sample) -> std::optional<double> {
-                if (!AreAlike(shape, other.first) || conditions.machine != other.second.machine)
-                  return std::nullopt;
-                // A layer that is recomputed in another way does more work in I alone.
-                const double recompute = shape.recompute == other.first.recompute ? 0 : 0.1;
-                return Distance(sample.work.sum(), work.sum()) + recompute +
-                       Distance(conditions, other.second);
-              });
+  const auto* nearest = Nearest(
+      layers_, [&](const LayerKey& other, const LayerSample& sample) -> std::optional<double> {
+        if (!AreAlike(shape, other.first) || conditions.machine != other.second.machine)
+          return std::nullopt;
+        // A layer that is recomputed in another way does more work in I alone.
+        const double recompute = shape.recompute == other.first.recompute ? 0 : 0.1;
+        return Distance(sample.work.sum(), work.sum()) + recompute +
+               Distance(conditions, other.second);
+      });
   if (nearest == nullptr) return std::nullopt;
   const double threads = std::max(nearest->first.second.threads, 1);
   return Found{.seconds = Scaled(nearest->second, work, threads / std::max(conditions.threads, 1)),

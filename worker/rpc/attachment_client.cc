@@ -149,9 +149,9 @@ void AttachmentClient::OnWelcome(const control::Welcome& welcome, std::int64_t e
     Log(LogLevel::kError, "the commands of this coordinator are refused",
         {{"reason", refused->reason}, {"coordinator_version", welcome.program_version}});
     CountRefused(refused->cause);
-    outbox_.Add(*refused);
     SetAttachment(absl::FailedPreconditionError(
         absl::StrCat("the coordinator is refused: ", refused->reason)));
+    outbox_.Add(*refused);
     if (refused->cause == control::RefusalCause::kLaterEpoch) return;
   } else {
     Log(LogLevel::kInfo, "attached", {{"coordinator_version", welcome.program_version}});
