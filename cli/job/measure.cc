@@ -222,9 +222,7 @@ model::Model ModelOf(const config::JobSpec& job, int microbatch, config::DeviceK
 // host has workers, so that some messages go to another host.
 int RanksForMessages(const config::JobSpec& job, const plan::PlanOptions& workers) {
   if (workers.device == config::DeviceKind::kCuda) return 1;  // emulated layers use no GPU
-  const config::Parallelism& p = job.parallelism;
-  const bool named = p.pipeline && !p.data_auto;
-  const int ranks = named ? *p.pipeline * p.data.value_or(1) : workers.max_workers;
+  const int ranks = job.LeavesSizeOpen() ? workers.max_workers : *job.MostWorkers();
   return std::min({ranks, workers.max_workers, workers.host.workers + 1});
 }
 
@@ -270,10 +268,9 @@ std::vector<profile::Conditions> ConditionsOf(const config::JobSpec& job,
         workers.host.ConditionsOf(num_ranks, job.parallelism.threads, workers.device);
     if (std::ranges::find(all, conditions) == all.end()) all.push_back(std::move(conditions));
   };
-  const config::Parallelism& p = job.parallelism;
   const int most = std::min(workers.host.workers, workers.max_workers);  // some take no work
-  const int least = std::min(p.pipeline.value_or(1) * p.data.value_or(1), most);
-  if (p.pipeline && !p.data_auto) {
+  const int least = std::min(job.LeastPipeline() * job.LeastData(), most);
+  if (!job.LeavesSizeOpen()) {
     add(least);
     return all;
   }

@@ -43,10 +43,15 @@ bool HasTrained(const v1::Job& job) {
                      [](const auto& t) { return t.state() == v1::JOB_STATE_RUNNING; });
 }
 
-int WorkersFor(const RunOptions& options, const v1::ParallelismSpec& parallelism) {
+int WorkersFor(const RunOptions& options, const v1::JobSpec& job) {
   if (options.workers > 0) return options.workers;
-  const int least = std::max(1, parallelism.pipeline()) * std::max(1, parallelism.data());
-  const bool open = !parallelism.has_pipeline() || parallelism.data() < 0;  // `auto`
+  const v1::ParallelismSpec& parallelism = job.parallelism();
+  const v1::ElasticSpec& elastic = job.elastic();
+  // A size that is not named, or is `auto`, is 0 or less here.
+  const int pipeline = std::max({1, parallelism.pipeline(), elastic.pipeline().min()});
+  const int data = std::max({1, parallelism.data(), elastic.data().min()});
+  const int least = pipeline * data;
+  const bool open = !parallelism.has_pipeline() || parallelism.data() < 0 || job.has_elastic();
   return open ? std::max(kDefaultWorkers, least) : least;
 }
 
@@ -206,7 +211,7 @@ class LocalRun {
 absl::StatusOr<ExitCode> RunLocally(const Context& context, const RunOptions& options) {
   ASSIGN_OR_RETURN(const PreparedJob job, PrepareJob(options.job));
   if (!options.trace.empty()) RETURN_IF_ERROR(CheckNewFile(options.trace));
-  const int num_workers = WorkersFor(options, job.spec.parallelism());
+  const int num_workers = WorkersFor(options, job.spec);
   const bool temporary = options.state.empty();
   ASSIGN_OR_RETURN(LocalState state, temporary ? LocalState::OpenTemporary(context)
                                                : LocalState::Open(options.state));

@@ -23,6 +23,44 @@ void JobSpec::FixBits(int chosen_data, int chosen_microbatch) {
   if (std::exchange(microbatch_auto, false)) microbatch = chosen_microbatch;
 }
 
+JobSpec JobSpec::WithOpenSizes() const {
+  JobSpec open = *this;
+  if (elastic.pipeline.has_value()) open.parallelism.pipeline.reset();
+  if (elastic.data.has_value()) open.parallelism.data.reset();
+  return open;
+}
+
+bool JobSpec::LeavesSizeOpen() const {
+  const bool open_data =
+      parallelism.data_auto || (elastic.data.has_value() && !parallelism.data.has_value());
+  return open_data || !parallelism.pipeline.has_value();
+}
+
+int JobSpec::LeastData() const {
+  if (parallelism.data.has_value() || !elastic.data.has_value())
+    return parallelism.data.value_or(1);
+  int size = elastic.data->min;
+  while (size < elastic.data->max && !DividesBatch(size)) ++size;
+  return size;
+}
+
+int JobSpec::LeastPipeline() const {
+  return parallelism.pipeline.value_or(elastic.pipeline.has_value() ? elastic.pipeline->min : 1);
+}
+
+std::optional<int> JobSpec::MostWorkers() const {
+  std::optional<int> data = parallelism.data, pipeline = parallelism.pipeline;
+  if (!pipeline.has_value() && elastic.pipeline.has_value()) pipeline = elastic.pipeline->max;
+  if (!data.has_value() && elastic.data.has_value()) {
+    data = elastic.data->max;
+    while (*data > elastic.data->min && !DividesBatch(*data)) --*data;
+  } else if (!data.has_value() && !parallelism.data_auto) {
+    data = 1;
+  }
+  if (!data.has_value() || !pipeline.has_value()) return std::nullopt;
+  return *data * *pipeline;
+}
+
 model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device) {
   return {.products = job.precision,
           .activations = device == DeviceKind::kCuda ? job.precision : Precision::kF32};

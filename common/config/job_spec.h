@@ -89,6 +89,24 @@ struct Checkpoint {
   std::string resume = "auto";  // "auto", "none" or a step
 };
 
+// Sizes that an axis of the mesh may have.
+struct SizeRange {
+  int min = 1, max = 1;  // both included
+
+  bool Contains(int size) const { return size >= min && size <= max; }
+  bool operator==(const SizeRange&) const = default;
+};
+
+// What may change of a job while it lives. An axis without a range keeps to what `parallelism`
+// says of it.
+struct Elastic {
+  std::optional<SizeRange> data, pipeline;
+  bool evict_stragglers = false;  // an idle worker takes the place of one that is too slow
+
+  bool Resizes() const { return data.has_value() || pipeline.has_value(); }
+  bool operator==(const Elastic&) const = default;
+};
+
 // The plan chooses how often the state is copied (checkpoint.in_memory).
 inline constexpr std::int64_t kAutoCopies = -1;
 
@@ -115,6 +133,7 @@ struct JobSpec {
   bool exact = true;                // results have the same bits with every schedule
   int priority = kDefaultPriority;  // 0 to kHighestPriority
   Replan replan = Replan::kNever;   // when a running job changes to a faster plan
+  Elastic elastic;
   // Warn people of settings that have no effect on this job. They are not a part of the proto.
   std::vector<std::string> warnings;
 
@@ -122,6 +141,15 @@ struct JobSpec {
   bool LeavesBitsOpen() const { return microbatch_auto || parallelism.data_auto; }
   // Names what a plan chose, so that no later plan chooses again. What the job names stays.
   void FixBits(int chosen_data, int chosen_microbatch);
+  // Returns the job as it is planned once it has begun: sizes with an elastic range are open.
+  JobSpec WithOpenSizes() const;
+  // Returns whether a plan is to choose how many workers the job takes.
+  bool LeavesSizeOpen() const;
+  // Returns the fewest replicas and the fewest ranks of a pipeline that a plan may choose.
+  int LeastData() const;
+  int LeastPipeline() const;
+  // Returns how many workers a plan takes at most; nullopt: as many as there are.
+  std::optional<int> MostWorkers() const;
   // Returns whether the global batch is a whole number of microbatches on each data-parallel rank.
   bool DividesBatch(std::int64_t dp_size) const {
     const std::int64_t part = microbatch * dp_size;

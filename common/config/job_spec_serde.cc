@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/field_rules.h"
 #include "common/base/status.h"
+#include "common/config/elastic_field.h"
 #include "common/config/file_names.h"
 #include "common/config/read_batch.h"
 #include "common/config/replan_field.h"
@@ -490,6 +491,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   ReadPriority(proto, job, rules);
   if (proto.has_checkpoint()) ReadCheckpoint(proto.checkpoint(), job, rules);
   ReadReplan(proto, job, rules);
+  ReadElastic(proto, job, rules);
   ReadLogging(proto.logging(), job, rules);
   RETURN_IF_ERROR(rules.status());
   return job;

@@ -70,6 +70,17 @@ void Write(const Checkpoint& checkpoint, v1::CheckpointSpec& proto) {
   proto.set_resume(checkpoint.resume);
 }
 
+void Write(const SizeRange& range, v1::SizeRange& proto) {
+  proto.set_min(range.min);
+  proto.set_max(range.max);
+}
+
+void Write(const Elastic& elastic, v1::ElasticSpec& proto) {
+  if (elastic.data.has_value()) Write(*elastic.data, *proto.mutable_data());
+  if (elastic.pipeline.has_value()) Write(*elastic.pipeline, *proto.mutable_pipeline());
+  proto.set_evict_stragglers(elastic.evict_stragglers);
+}
+
 // A job without files has no section at all unless it keeps copies.
 void WriteCopies(const JobSpec& job, v1::JobSpec& proto) {
   const bool is_default = job.checkpoint.has_value() && job.copy_every_steps == kAutoCopies;
@@ -133,6 +144,7 @@ v1::JobSpec ToProto(const JobSpec& job) {
   if (!job.exact) proto.set_exact(false);
   if (job.priority != kDefaultPriority) proto.set_priority(job.priority);
   if (job.replan != Replan::kNever) proto.set_replan(static_cast<v1::ReplanMode>(job.replan));
+  if (job.elastic != Elastic()) Write(job.elastic, *proto.mutable_elastic());
   return proto;
 }
 

@@ -20,8 +20,8 @@ namespace takt::config {
 namespace {
 
 constexpr std::array kMayDiffer = {
-    "name",     "steps",  "parallelism",     "checkpoint",      "logging",        "exact",
-    "priority", "replan", "data.validation", "model.init_from", "model.hf_config"};
+    "name",     "steps",  "parallelism", "checkpoint",      "logging",         "exact",
+    "priority", "replan", "elastic",     "data.validation", "model.init_from", "model.hf_config"};
 
 bool MayDiffer(const std::string& field) {
   return std::ranges::any_of(kMayDiffer, [&](const std::string& section) {

@@ -85,6 +85,8 @@ struct Plan {
 //                 (least_recompute.h).
 // pipeline: auto  the size whose step is shortest, of those that the layers, max_workers and the
 //                 schedule allow. A given one may exceed max_workers: such a job waits.
+// elastic         sizes that have a range and no number are chosen likewise, within the range. The
+//                 smallest may exceed max_workers.
 // schedule: auto  the schedule whose simulated step is shortest, of all families that flush and
 //                 have one copy of the weights, and of what a search finds for the job's costs.
 //                 A searched one is named after what it grew from: "auto (zb-1p)".

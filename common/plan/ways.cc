@@ -55,6 +55,14 @@ absl::Status CheckBatch(const config::JobSpec& job) {
                                               ": each microbatch is an update of its own"),
                          .fix = "name it, or use a schedule that flushes every step"});
   }
+  const std::optional<config::SizeRange>& range = job.elastic.data;
+  if (range.has_value() && UpdatesEachBackward(job.parallelism.schedule)) {
+    return InvalidField({.field = "elastic.data",
+                         .value = absl::StrCat(range->min, " to ", range->max),
+                         .rule = absl::StrCat("cannot be changed under ", job.parallelism.schedule,
+                                              ": each microbatch is an update of its own"),
+                         .fix = "remove it, or use a schedule that flushes every step"});
+  }
   return absl::OkStatus();
 }
 
@@ -74,16 +82,25 @@ int MicrobatchesOf(const config::JobSpec& job, const Division& division) {
   return job.global_batch / (division.data * division.microbatch);
 }
 
+// Returns the numbers of replicas that a plan may choose, the least at any rate. Precondition: the
+// job leaves them open.
+std::vector<int> ReplicasOf(const config::JobSpec& job, int max_workers) {
+  const int least = job.LeastData();
+  const int room = std::max(least, max_workers / job.LeastPipeline());
+  const int most = job.elastic.data.has_value() ? std::min(room, job.elastic.data->max) : room;
+  std::vector<int> replicas = DivisorsOf(job.global_batch);
+  std::erase_if(replicas, [&](int size) { return size < least || size > most; });
+  return replicas;
+}
+
 // Returns the divisions that a plan may choose. Precondition: CheckBatch.
 absl::StatusOr<std::vector<Division>> DivisionsOf(const config::JobSpec& job, int max_workers,
                                                   std::int64_t num_layers) {
   const config::Parallelism& asked = job.parallelism;
   std::vector<int> data = {asked.data.value_or(1)}, microbatches = {job.microbatch};
-  if (asked.data_auto && !UpdatesEachBackward(asked.schedule)) {
-    const int most = std::max(1, max_workers / asked.pipeline.value_or(1));
-    data = DivisorsOf(job.global_batch);
-    std::erase_if(data, [&](int replicas) { return replicas > most; });
-  }
+  const bool has_range = job.elastic.data.has_value() && !asked.data.has_value();
+  const bool is_open = asked.data_auto || has_range;
+  if (is_open && !UpdatesEachBackward(asked.schedule)) data = ReplicasOf(job, max_workers);
   if (job.microbatch_auto) {
     microbatches = DivisorsOf(job.global_batch);
     microbatches.resize(std::min(microbatches.size(), kMicrobatchSizes));
@@ -146,7 +163,10 @@ class RoughWays {
     const config::Parallelism& asked = inputs.job.parallelism;
     if (asked.pipeline) return {*asked.pipeline, *asked.pipeline};
     const int by_layers = static_cast<int>(inputs.model.layers.size()) / asked.chunks.value_or(1);
-    return {1, std::max(1, std::min(by_layers, inputs.options.max_workers / inputs.dp_size))};
+    const int least = inputs.job.LeastPipeline();
+    int most = std::min(by_layers, inputs.options.max_workers / inputs.dp_size);
+    if (const auto& range = inputs.job.elastic.pipeline) most = std::min(most, range->max);
+    return {least, std::max(least, most)};
   }
 
   // Layers take longer with more ranks on their host.

@@ -62,6 +62,42 @@ TEST(JobInputs, DivideTheBatchOverAsManyReplicasAsThereAreWorkers) {
   EXPECT_THAT(DivisionsOf(OpenJob(), 4), SizeIs(5 + 4 + 3));
 }
 
+TEST(JobInputs, OfAnElasticJobHaveReplicasInItsRangeThatDivideTheBatch) {
+  config::JobSpec job = SmallGpt2Job();  // eight microbatches
+  job.elastic.data = config::SizeRange{.min = 2, .max = 7};
+  EXPECT_THAT(DivisionsOf(job, 9), ElementsAre(std::pair(2, 2), std::pair(4, 2)));
+  EXPECT_THAT(DivisionsOf(job, 3), ElementsAre(std::pair(2, 2)));
+  EXPECT_THAT(DivisionsOf(job, 1), ElementsAre(std::pair(2, 2))) << "it waits";
+  job.elastic.pipeline = config::SizeRange{.min = 3, .max = 5};
+  EXPECT_THAT(DivisionsOf(job, 9), ElementsAre(std::pair(2, 2)));
+  job.parallelism.data = 4;
+  EXPECT_THAT(DivisionsOf(job, 9), ElementsAre(std::pair(4, 2))) << "it begins with that";
+}
+
+TEST(JobInputs, AScheduleThatUpdatesAfterEachBackwardKeepsItsReplicas) {
+  config::JobSpec job = SmallGpt2Job();
+  job.elastic.data = config::SizeRange{.min = 1, .max = 2};
+  job.parallelism.schedule = "pipedream";
+  const PlanOptions options{};
+  EXPECT_THAT(std::string(JobInputs::Create(job, options).status().message()),
+              HasSubstr("elastic.data is 1 to 2: cannot be changed under pipedream"));
+}
+
+TEST(Ways, OfAnElasticJobHavePipelinesInItsRange) {
+  config::JobSpec job = SmallGpt2Job();
+  job.elastic.pipeline = config::SizeRange{.min = 2, .max = 3};
+  const auto sizes_of = [&](int max_workers) {
+    const PlanOptions options{.max_workers = max_workers};
+    JobInputs inputs = JobInputs::Create(job, options).value();
+    std::set<int> sizes;
+    for (const Way& way : WaysOf(inputs)) sizes.insert(way.pp_size);
+    return sizes;
+  };
+  EXPECT_THAT(sizes_of(8), ElementsAre(2, 3));
+  EXPECT_THAT(sizes_of(2), ElementsAre(2));
+  EXPECT_THAT(sizes_of(1), ElementsAre(2)) << "it waits";
+}
+
 TEST(JobInputs, LeaveOutWhatHasTooManyMicrobatches) {
   config::JobSpec job = OpenJob();
   job.parallelism.data_auto = false;

@@ -71,6 +71,8 @@ config::JobSpec ProbeJob(const config::JobSpec& job, const ProbeOptions& options
   probe.init_from.clear();
   probe.validation.reset();
   probe.checkpoint.reset();
+  probe.copy_every_steps = 0;
+  probe.elastic = {};
   probe.replan = config::Replan::kNever;
   probe.tensorboard.clear();
   probe.warnings.clear();

@@ -54,11 +54,12 @@ DeviceKind DeviceOf(const config::JobSpec& spec, DeviceKind before, const Worker
 }
 
 Need NeedOf(const config::JobSpec& spec, DeviceKind device) {
-  const config::Parallelism& p = spec.parallelism;
-  return {.workers = p.pipeline.value_or(1) * p.data.value_or(1),
-          .up_to_all = !p.pipeline.has_value() || p.data_auto,
+  const bool open = spec.LeavesSizeOpen();
+  return {.workers = spec.LeastPipeline() * spec.LeastData(),
+          .up_to_all = open,
+          .most = open ? spec.MostWorkers() : std::nullopt,
           .device = device,
-          .nccl = p.transport == config::TransportKind::kNccl};
+          .nccl = spec.parallelism.transport == config::TransportKind::kNccl};
 }
 
 Capacity CapacityOf(const Workers& workers) {

@@ -42,7 +42,7 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Gang& gang,
 
 // Returns what a plan may assume that only checks a submitted job. Its gang is not known yet, so
 // all workers that are attached now stand for it; but it may need more of them, and more memory,
-// than there are. The spec must name its pipeline, and leave no bits open (JobSpec).
+// than there are. The spec must leave neither its size nor bits open (JobSpec).
 plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Workers& workers);
 
 // Returns where the ranks of a job run, by rank. ranks, threads: by rank.

@@ -75,6 +75,16 @@ TEST_F(PlacementTest, WhatAPlanChoosesMayTakeAllWorkers) {
   EXPECT_EQ(need(), (Need{.workers = 3, .up_to_all = true}));
 }
 
+TEST_F(PlacementTest, AnElasticJobThatHasBegunTakesWhatItsRangesAllow) {
+  spec_.global_batch = 12;
+  spec_.parallelism = {.pipeline = 2, .data = 3};
+  spec_.elastic = {.data = config::SizeRange{.min = 1, .max = 5},
+                   .pipeline = config::SizeRange{.min = 2, .max = 4}};
+  EXPECT_EQ(NeedOf(spec_, DeviceKind::kCpu), (Need{.workers = 6}));
+  EXPECT_EQ(NeedOf(spec_.WithOpenSizes(), DeviceKind::kCpu),
+            (Need{.workers = 2, .up_to_all = true, .most = 16}));
+}
+
 TEST_F(PlacementTest, CapacityCountsWhoIsHeldDrainedAndLeaving) {
   for (const char* name : {"a", "f", "g"})
     Add(name, "h").hold = membership::Hold{.key = {.job = "j", .generation = Generation(1)}};

@@ -52,6 +52,7 @@ class Round final {
                                   double latest = kForever) const;
   int NumWorkers(const Amounts& amounts) const;
   bool IsOverQuota(const WaitingJob& job, Grant& grant);
+  void ServeGrowth(const WaitingJob& job, Grant& grant);
   void Reserve(const WaitingJob& job, Slot slot);
   void GrantNow(const WaitingJob& job, const Amounts& taken, Grant& grant);
   std::vector<std::string> Preempt(const WaitingJob& job);
@@ -146,7 +147,8 @@ int Round::MostFor(const WaitingJob& job, const Amounts& free) const {
   for (std::size_t k = 0; k < kinds_.size(); ++k) {
     if (placement::Serves(kinds_[k], job.need)) serving += std::max(free[k], 0);
   }
-  return std::max(job.need.workers, serving - static_cast<int>(shunned));
+  const int most = std::min(serving - static_cast<int>(shunned), job.need.most.value_or(serving));
+  return std::max(job.need.workers, most);
 }
 
 std::optional<Timeline::Slot> Round::EarliestFor(const WaitingJob& job, const Timeline& timeline,
@@ -164,6 +166,10 @@ int Round::NumWorkers(const Amounts& amounts) const {
 
 Grant Round::Serve(const WaitingJob& job) {
   Grant grant;
+  if (job.grows) {
+    ServeGrowth(job, grant);
+    return grant;
+  }
   if (IsOverQuota(job, grant)) return grant;
   const bool may_reserve = num_reservations_ < kMaxReservations;
   std::optional<Slot> slot = EarliestFor(job, timeline_, may_reserve ? kForever : 0);
@@ -205,6 +211,11 @@ bool Round::IsOverQuota(const WaitingJob& job, Grant& grant) {
     ++num_reservations_;
   }
   return true;
+}
+
+void Round::ServeGrowth(const WaitingJob& job, Grant& grant) {
+  if (const std::optional<Slot> slot = EarliestFor(job, timeline_, /*latest=*/0))
+    GrantNow(job, slot->taken, grant);
 }
 
 void Round::Reserve(const WaitingJob& job, Slot slot) {
@@ -303,7 +314,7 @@ std::vector<Grant> GrantGangs(const std::vector<WaitingJob>& waiting, const Capa
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, {}, [&](std::size_t i) {
     const WaitingJob& job = waiting[i];
-    return std::tuple(!job.recovers, -job.priority, job.number);
+    return std::tuple(job.grows, !job.recovers, -job.priority, job.number);
   });
   Round round(waiting, capacity);
   std::vector<Grant> grants(waiting.size());

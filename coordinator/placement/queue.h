@@ -3,6 +3,7 @@
 // gang now, and what the others wait for. A gang is given whole or not at all.
 //
 // Order: jobs that recover from a fault come first, then higher priorities, then earlier jobs.
+// Running jobs that could use more workers come last.
 //
 // A job that does not fit reserves its gang for the earliest time at which it is free, by the
 // predicted ends of the jobs that run. A job that comes later in the order starts now only if that
@@ -34,10 +35,11 @@ inline constexpr double kUnknownSeconds = 1e12;
 inline constexpr int kMaxReservations = 256;
 
 // A job needs exactly `workers` workers, or with `up_to_all` at least that many and as many as are
-// idle and not reserved.
+// idle and not reserved, up to `most`.
 struct Need {
   int workers = 1;
   bool up_to_all = false;
+  std::optional<int> most = std::nullopt;  // of up_to_all
   // All of them compute on this kind: kCpu or kCuda. Every worker has cores. For kCpu, workers
   // without a GPU are taken first.
   config::DeviceKind device = config::DeviceKind::kCpu;
@@ -53,6 +55,9 @@ struct WaitingJob {
   // The ranks of its last run have not ended yet, or it waits after a fault. It reserves a gang,
   // but is not granted one.
   bool stopping = false;
+  // It trains, and could use `need` more workers. It comes after all jobs that wait, reserves
+  // nothing and pauses nobody. Its Grant has workers only if they are idle now.
+  bool grows = false;
   int priority = config::kDefaultPriority;
   std::int64_t number = 0;        // order of submission
   std::optional<double> seconds;  // for which it will hold its gang; nullopt: that is not known

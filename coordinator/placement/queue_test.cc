@@ -177,6 +177,45 @@ TEST(GrantGangs, AJobWithoutAFixedSizeTakesAllThatAreIdle) {
   EXPECT_THAT(GrantGangs({all}, {.idle = Workers(3)})[0].workers, SizeIs(3));
 }
 
+TEST(GrantGangs, AJobWithALargestSizeTakesNoMore) {
+  WaitingJob some = Waiting("a", 2);
+  some.need.up_to_all = true;
+  some.need.most = 3;
+  EXPECT_THAT(GrantGangs({some}, {.idle = Workers(5)})[0].workers, SizeIs(3));
+  EXPECT_THAT(GrantGangs({some}, {.idle = Workers(2)})[0].workers, SizeIs(2));
+  EXPECT_THAT(GrantGangs({some}, {.idle = Workers(1)})[0].workers, IsEmpty());
+}
+
+WaitingJob Growing(const std::string& name, int most) {
+  WaitingJob job = Waiting(name, 1);
+  job.grows = job.need.up_to_all = true;
+  job.need.most = most;
+  return job;
+}
+
+TEST(GrantGangs, ARunningJobGrowsByWhatNoWaitingJobNeeds) {
+  WaitingJob grows = Growing("x", 2);
+  grows.priority = 100;
+  const std::vector<WaitingJob> jobs = {grows, Waiting("a", 2)};
+  EXPECT_THAT(GrantGangs(jobs, {.idle = Workers(5)})[0].workers, ElementsAre("w2", "w3"));
+  EXPECT_THAT(GrantGangs(jobs, {.idle = Workers(3)})[0].workers, ElementsAre("w2"));
+  EXPECT_THAT(GrantGangs(jobs, {.idle = Workers(2)})[0].workers, IsEmpty());
+  // The waiting job reserves the one that is idle.
+  const Capacity held{.idle = Workers(1), .held = {Held("y", 1, 100)}};
+  EXPECT_THAT(GrantGangs(jobs, held)[0].workers, IsEmpty());
+  EXPECT_EQ(GrantGangs(jobs, held)[1].reserved_in, 100);
+}
+
+TEST(GrantGangs, ARunningJobGrowsWithinItsOwnersQuota) {
+  WaitingJob grows = Growing("x", 5);
+  grows.owner = "user/ada";
+  Holder itself = Held("x", 2);
+  itself.owner = "user/ada";
+  const Capacity capacity{
+      .idle = Workers(5), .held = {itself}, .quotas = Quotas({{"user/ada", 3}})};
+  EXPECT_THAT(GrantGangs({grows}, capacity)[0].workers, SizeIs(1));
+}
+
 TEST(GrantGangs, AJobWithoutAFixedSizeLeavesTheReservationsWhole) {
   WaitingJob all = Waiting("all", 1);
   all.need.up_to_all = true;
