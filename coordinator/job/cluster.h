@@ -159,6 +159,9 @@ class Cluster final {
 
   // cluster_queue.cc
   void ServeQueue(Moment now);
+  // Adds the running jobs that could use idle workers, behind those that wait. Returns whether
+  // there are any of both.
+  bool AddGrowing(std::vector<placement::WaitingJob>& waiting, std::vector<Job*>& jobs, Moment now);
   placement::Capacity CapacityForQueue(Moment now) const;
   // Returns false if the queue was asked the same a short time ago.
   bool AsksAnew(std::vector<placement::WaitingJob> waiting, placement::Capacity capacity,

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // This file has what a Cluster tells the queue, and what follows from its answers.
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -60,7 +62,7 @@ std::optional<absl::Time> WaitsUntil(const JobRecord& job, const DecideOptions& 
 
 placement::WaitingJob WaitingJobOf(const Job& job) {
   const JobRecord& record = job.record();
-  const placement::Need need = placement::NeedOf(job.spec(), job.Device());
+  const placement::Need need = placement::NeedOf(job.NextSpec(), job.Device());
   return {.name = record.name,
           .need = need,
           .recovers = Recovers(record),
@@ -70,6 +72,21 @@ placement::WaitingJob WaitingJobOf(const Job& job) {
           .seconds = SecondsToTrain(job, need),
           .owner = record.owner,
           .preferred = job.copy_holders()};
+}
+
+// Returns what a job that trains could use besides its workers.
+placement::WaitingJob GrowingJobOf(const Job& job) {
+  const JobRecord& record = job.record();
+  placement::Need need = placement::NeedOf(job.NextSpec(), job.Device());
+  need.workers = 1;
+  need.up_to_all = true;
+  need.most = job.Growth();
+  return {.name = record.name,
+          .need = need,
+          .grows = true,
+          .priority = job.spec().priority,
+          .number = record.number,
+          .owner = record.owner};
 }
 
 // Returns when the workers of a job that is planned, starts or trains are idle again.
@@ -95,6 +112,16 @@ absl::Time BeginOf(const JobRecord& job) {
       std::find_if(job.transitions.rbegin(), job.transitions.rend(),
                    [](const auto& each) { return each.state == JobState::kPlanning; });
   return begin == job.transitions.rend() ? job.create_time : begin->time;
+}
+
+// A job does not grow by workers that it blames twice.
+std::vector<std::string> WithoutShunned(std::vector<std::string> workers,
+                                        const std::map<std::string, int>& blamed) {
+  std::erase_if(workers, [&](const std::string& worker) {
+    const auto found = blamed.find(worker);
+    return found != blamed.end() && found->second > 1;
+  });
+  return workers;
 }
 
 }  // namespace
@@ -152,7 +179,8 @@ void Cluster::ServeQueue(Moment now) {
           " UTC, after ", job.record().faults.size(), " faults without a new step"));
     }
   }
-  if (!any_queued || !why_not.empty()) {
+  const bool any_grows = why_not.empty() && AddGrowing(waiting, jobs, now);
+  if ((!any_queued && !any_grows) || !why_not.empty()) {
     asked_at_ = -absl::InfiniteDuration();
     return;
   }
@@ -160,6 +188,10 @@ void Cluster::ServeQueue(Moment now) {
   if (!AsksAnew(waiting, capacity, now)) return;
   const std::vector<placement::Grant> grants = placement::GrantGangs(waiting, capacity);
   for (std::size_t i = 0; i < grants.size(); ++i) {
+    if (waiting[i].grows) {
+      jobs[i]->SetSpare(WithoutShunned(grants[i].workers, waiting[i].blamed), now);
+      continue;
+    }
     for (const std::string& victim : grants[i].preempts) {
       jobs_.Find(victim)->Requeue(absl::StrCat("paused for job ", waiting[i].name,
                                                ", whose priority is ", waiting[i].priority),
@@ -173,6 +205,26 @@ void Cluster::ServeQueue(Moment now) {
       asked_at_ = -absl::InfiniteDuration();
     }
   }
+}
+
+bool Cluster::AddGrowing(std::vector<placement::WaitingJob>& waiting, std::vector<Job*>& jobs,
+                         Moment now) {
+  std::vector<Job*> growing;
+  for (auto& [number, job] : jobs_) {
+    if (job.Growth() > 0) growing.push_back(&job);
+  }
+  const auto takes_work = [](const auto& entry) { return entry.second.TakesWork(); };
+  const bool any_idle = !growing.empty() && std::ranges::any_of(workers(), takes_work);
+  for (Job* const job : growing) {
+    if (!any_idle) {
+      job->SetSpare({}, now);
+      continue;
+    }
+    waiting.push_back(GrowingJobOf(*job));
+    waiting.back().blamed = workers_.quarantine().BlamedBy(job->record().name, now.wall);
+    jobs.push_back(job);
+  }
+  return any_idle;
 }
 
 bool Cluster::AsksAnew(std::vector<placement::WaitingJob> waiting, placement::Capacity capacity,

@@ -256,9 +256,11 @@ void Coordinator::PlanAgain() {
 }
 
 absl::StatusOr<ReplanOffer> Coordinator::OfferFor(const Replan& wanted) const {
-  ReplanOffer offer;
-  ASSIGN_OR_RETURN(offer.present_seconds,
-                   plan::PredictStep(wanted.spec, wanted.options, *wanted.present));
+  ReplanOffer offer{.present_seconds = wanted.present_seconds};
+  if (wanted.present != nullptr) {
+    ASSIGN_OR_RETURN(offer.present_seconds,
+                     plan::PredictStep(wanted.spec, wanted.options, *wanted.present));
+  }
   const auto& make_plan =
       options_.make_plan_beside_jobs ? options_.make_plan_beside_jobs : options_.make_plan;
   ASSIGN_OR_RETURN(offer.plan, make_plan(wanted.spec, wanted.options));

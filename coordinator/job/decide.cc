@@ -228,12 +228,20 @@ Decision DecideFinished(absl::Duration now, const JobRecord& job, const JobRun& 
 }
 
 // All ranks have ended at the step boundary that was asked for.
-Decision DecideHalted(const JobRecord& job, const JobRun& run) {
+Decision DecideHalted(absl::Duration now, const JobRecord& job, const JobRun& run,
+                      const DecideOptions& options) {
   const store::JobHalt halt =
       job.halt.value_or(store::JobHalt{.next = JobState::kQueued, .reason = "its ranks halted"});
   if (!run.saving.empty()) return Wait(absl::StrCat(halt.reason, "; waiting for ", run.saving));
+  // A job goes on in memory from no later step than the last one that is committed.
+  const auto reports = [&](const RankRun& r) { return OwesReports(run, r); };
+  const bool waits = now - run.finish_since.value_or(now) < options.reports_grace;
+  if (waits && run.keeps_copies && std::ranges::any_of(run.ranks, reports)) {
+    return Wait(absl::StrCat(halt.reason, "; waiting for step reports of ", Names(run, reports)));
+  }
+  const bool from_copies = run.keeps_copies && halt.next == JobState::kQueued;
   return {.kind = Decision::Kind::kEnd,
-          .reason = absl::StrCat(halt.reason, "; ", GoesOnFrom(job, false)),
+          .reason = absl::StrCat(halt.reason, "; ", GoesOnFrom(job, from_copies)),
           .state = halt.next};
 }
 
@@ -250,7 +258,7 @@ Decision DecideRunning(absl::Duration now, const JobRecord& job, const JobRun& r
     return Wait(absl::StrCat(goes_on, "; nothing is heard of ", Names(run, away)));
   }
   const auto halted = [](const RankRun& r) { return r.phase == RankPhase::kHalted; };
-  return std::ranges::any_of(run.ranks, halted) ? DecideHalted(job, run)
+  return std::ranges::any_of(run.ranks, halted) ? DecideHalted(now, job, run, options)
                                                 : DecideFinished(now, job, run, options);
 }
 
@@ -319,7 +327,8 @@ JobRun JobRun::Of(const JobRecord& job, const config::JobSpec& spec, mesh::Mesh 
   JobRun run{.has_checkpoints = spec.checkpoint.has_value(),
              .keeps_copies = job.plan.copy_every_steps > 0,
              .steps = StepCollector(mesh, last),
-             .since = now};
+             .since = now,
+             .replanning = {.since = now}};
   for (const control::BoundRank& bound : job.ranks) {
     run.ranks.push_back(
         {.bound = bound, .phase = phase, .status = {.rank = bound.rank, .worker = bound.worker}});

@@ -63,9 +63,10 @@ struct MakePlan {
 struct Replan {
   std::string job_id;
   Generation generation;
-  std::shared_ptr<const plan::Plan> present;  // what plan::PredictStep reads of it
+  std::shared_ptr<const plan::Plan> present;  // what plan::PredictStep reads of it; null: not known
+  double present_seconds = 0;                 // a step of it, as predicted once; if it is null
   config::JobSpec spec;                       // what must not change is fixed
-  plan::PlanOptions options;                  // for the workers that the job has
+  plan::PlanOptions options;                  // for the workers that the job has or could have
 };
 // A generation is handed out. This effect comes before any rank hears of it.
 struct BeginGeneration {

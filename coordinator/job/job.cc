@@ -159,6 +159,7 @@ void Job::RequestHalt(store::JobHalt halt, Moment now) {
   const bool told = record_.halt.has_value() || record_.stop.has_value();
   record_.halt = halt;
   run_->next_plan.reset();
+  context_.workers->ReleaseReserved(key());
   changed_ = true;
   if (!told && record_.state == JobState::kStarting) {
     StopRun({.state = JobState::kQueued, .reason = halt.reason}, now);

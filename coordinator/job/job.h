@@ -64,6 +64,14 @@ class Job final {
   // queue. Nothing happens if the job is on its way there, or has no checkpoints.
   void Requeue(const std::string& reason, Moment now);
 
+  // Returns the job as its next generation is planned: once it has begun, sizes with an elastic
+  // range are open.
+  config::JobSpec NextSpec() const;
+  // Returns how many more workers the job could use while it trains; 0: none.
+  int Growth() const;
+  // These workers are idle, and no job that waits needs them. The job may grow by them.
+  void SetSpare(const std::vector<std::string>& workers, Moment now);
+
   // Says what a QUEUED job waits for.
   void SetReason(std::string reason);
   config::DeviceKind Device() const;
@@ -146,10 +154,13 @@ class Job final {
 
   // job_replan.cc
   void ConsiderReplanning(Moment now);
+  // Returns the workers that have been spare for long enough.
+  std::set<std::string> LongSpare(Moment now) const;
   ReplanFacts FactsForReplanning(const profile::Profile* profile, Moment now) const;
-  void AskPlanner(std::shared_ptr<const profile::Profile> profile);
-  // Begins the next generation with this plan on the workers of the last one. Returns false if too
-  // few of them may be given a rank.
+  void SwitchTo(const std::string& reason, Moment now);
+  void AskPlanner(std::shared_ptr<const profile::Profile> profile, Moment now);
+  // Begins the next generation with this plan on the workers of the last one, and on those that are
+  // held for it. Returns false if too few of them may be given a rank.
   bool GoOnWith(plan::Plan plan, const std::vector<std::string>& workers, std::string reason,
                 Moment now);
 

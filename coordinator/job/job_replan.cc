@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// This file has how a Job that trains gets a better plan. replan.h has the rules.
+// This file has how a Job that trains gets a better plan, or grows. replan.h has the rules.
 #include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,9 +29,41 @@ absl::Duration StartTime(const std::vector<store::Transition>& transitions) {
 
 }  // namespace
 
+int Job::Growth() const {
+  const bool goes_on = spec_.checkpoint || (run_ && run_->keeps_copies);
+  if (!spec_.elastic.Resizes() || !goes_on || record_.state != JobState::kRunning || record_.halt ||
+      record_.stop) {
+    return 0;
+  }
+  const int most = NextSpec().MostWorkers().value_or(std::numeric_limits<int>::max());
+  return std::max(0, most - record_.plan.mesh.size());
+}
+
+void Job::SetSpare(const std::vector<std::string>& workers, Moment now) {
+  if (!run_) return;
+  std::map<std::string, absl::Duration>& spare = run_->replanning.spare;
+  std::erase_if(spare, [&](const auto& entry) {
+    return std::ranges::find(workers, entry.first) == workers.end();
+  });
+  for (const std::string& worker : workers) spare.try_emplace(worker, now.steady);
+}
+
+std::set<std::string> Job::LongSpare(Moment now) const {
+  const absl::Duration after = GrowAfter(StartTime(record_.transitions), context_.replan);
+  const placement::Workers& workers = context_.workers->workers();
+  std::set<std::string> names;
+  for (const auto& [name, since] : run_->replanning.spare) {
+    const auto worker = workers.find(name);
+    const bool idle = worker != workers.end() && worker->second.TakesWork();
+    if (idle && now.steady - since >= after) names.insert(name);
+  }
+  return names;
+}
+
 ReplanFacts Job::FactsForReplanning(const profile::Profile* profile, Moment now) const {
   const Replanning& replanning = run_->replanning;
   const std::int64_t done = run_->committed_steps();
+  const std::set<std::string> spare = LongSpare(now);
   const StepId checkpoint = record_.checkpoint ? record_.checkpoint->step : StepId(0);
   const bool all_run = std::ranges::all_of(run_->ranks, [](const RankRun& rank) {
     return rank.phase == RankPhase::kRunning && !rank.lost && !rank.away;
@@ -35,18 +71,22 @@ ReplanFacts Job::FactsForReplanning(const profile::Profile* profile, Moment now)
   return {
       .trains = all_run && record_.state == JobState::kRunning && !record_.stop && !record_.halt,
       .asked = replanning.asked,
-      .new_profile = profile != replanning.profile.get(),
+      .new_profile = replanning.present != nullptr && profile != replanning.profile.get(),
       .waited = now.steady - replanning.since,
       .steps_done = done - std::max(record_.resumed_step, record_.memory_step).value(),
       .steps_left = record_.steps - done,
       .offer = replanning.offer ? &*replanning.offer : nullptr,
-      .may_switch =
-          spec_.replan == config::Replan::kAtCheckpoint && checkpoint > replanning.checkpoint,
-      .start_time = StartTime(record_.transitions)};
+      .may_switch = replanning.present != nullptr &&
+                    spec_.replan == config::Replan::kAtCheckpoint &&
+                    checkpoint > replanning.checkpoint,
+      .start_time = StartTime(record_.transitions),
+      .num_ranks = static_cast<int>(run_->ranks.size()),
+      .num_spare = static_cast<int>(spare.size()),
+      .new_spare = !spare.empty() && spare != replanning.asked_with};
 }
 
 void Job::ConsiderReplanning(Moment now) {
-  if (run_->replanning.present == nullptr) return;
+  if (run_->replanning.present == nullptr && !spec_.elastic.Resizes()) return;
   std::shared_ptr<const profile::Profile> profile = context_.read_profile();
   const ReplanDecision decision =
       DecideReplan(FactsForReplanning(profile.get(), now), context_.replan);
@@ -54,29 +94,49 @@ void Job::ConsiderReplanning(Moment now) {
     case ReplanDecision::Kind::kNone:
       return;
     case ReplanDecision::Kind::kAsk:
-      return AskPlanner(std::move(profile));
+      return AskPlanner(std::move(profile), now);
     case ReplanDecision::Kind::kSwitch:
-      plan::Plan plan = std::move(run_->replanning.offer->plan);
-      run_->replanning.offer.reset();
-      RequestHalt({.next = JobState::kQueued, .reason = decision.reason}, now);
-      if (run_) run_->next_plan = std::move(plan);
-      return;
+      return SwitchTo(decision.reason, now);
   }
 }
 
-void Job::AskPlanner(std::shared_ptr<const profile::Profile> profile) {
+// The workers that the plan needs besides those of this generation are held for it from now on.
+void Job::SwitchTo(const std::string& reason, Moment now) {
   Replanning& replanning = run_->replanning;
-  config::JobSpec spec = spec_;
-  spec.parallelism.data = replanning.present->mesh.dp_size;  // another number changes bits
+  plan::Plan plan = std::move(replanning.offer->plan);
+  replanning.offer.reset();
+  const std::set<std::string> spare = LongSpare(now);
+  std::vector<std::string> more(spare.begin(), spare.end());
+  const auto missing = static_cast<std::size_t>(
+      std::max(0, plan.mesh.size() - static_cast<int>(run_->ranks.size())));
+  if (more.size() > missing) more.resize(missing);
+  RequestHalt({.next = JobState::kQueued, .reason = reason}, now);
+  if (!run_) return;
+  context_.workers->Reserve(more, key());
+  run_->next_plan = std::move(plan);
+}
+
+void Job::AskPlanner(std::shared_ptr<const profile::Profile> profile, Moment now) {
+  Replanning& replanning = run_->replanning;
+  replanning.asked_with = LongSpare(now);
+  config::JobSpec spec = NextSpec();
+  // Another number of replicas changes bits. So only a job that grows gets one, if it says so.
+  if (replanning.asked_with.empty() || !spec_.elastic.data)
+    spec.parallelism.data = record_.plan.mesh.dp_size;
   const placement::Workers& workers = context_.workers->workers();
   placement::Gang gang;
   for (const control::BoundRank& bound : record_.ranks) gang.push_back(&workers.at(bound.worker));
+  for (const std::string& worker : replanning.asked_with) gang.push_back(&workers.at(worker));
   plan::PlanOptions options = placement::PlanOptionsFor(spec, gang, record_.plan.device, workers);
   options.profile = profile;
   replanning.profile = std::move(profile);
   replanning.asked = true;
-  context_.outbox->effects.push_back(Replan{record_.id, record_.generation, replanning.present,
-                                            std::move(spec), std::move(options)});
+  context_.outbox->effects.push_back(Replan{.job_id = record_.id,
+                                            .generation = record_.generation,
+                                            .present = replanning.present,
+                                            .present_seconds = record_.plan.predicted_step_seconds,
+                                            .spec = std::move(spec),
+                                            .options = std::move(options)});
 }
 
 void Job::Replanned(absl::StatusOr<ReplanOffer> offer, Moment now) {

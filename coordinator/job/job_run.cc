@@ -30,9 +30,19 @@ std::pair<std::string, StepId> ResumeOf(const store::JobRecord& job,
   return {"auto", job.checkpoint->step};
 }
 
+bool HasBegun(const store::JobRecord& job) {
+  return std::ranges::find(job.transitions, JobState::kRunning, &store::Transition::state) !=
+         job.transitions.end();
+}
+
 bool IsFault(const store::JobStop& stop) {
   return (stop.state == JobState::kFailed && !stop.invalid_input) ||
          stop.state == JobState::kRecovering;
+}
+
+// Returns " instead of 4" for people if a generation has another size than the one before.
+std::string InsteadOf(int size, int before) {
+  return size == before ? "" : absl::StrCat(" instead of ", before);
 }
 
 // Returns the times of a job that trains again after a fault, nullopt if its last run did not end
@@ -53,6 +63,10 @@ std::optional<RecoveryTimes> TimesOfRecovery(const std::vector<store::Transition
 
 }  // namespace
 
+config::JobSpec Job::NextSpec() const {
+  return HasBegun(record_) ? spec_.WithOpenSizes() : spec_;
+}
+
 config::DeviceKind Job::Device() const {
   return placement::DeviceOf(spec_, record_.plan.device, context_.workers->workers());
 }
@@ -64,9 +78,11 @@ void Job::BeginPlanning(const std::vector<std::string>& workers, Moment now) {
   SetState(JobState::kPlanning, absl::StrCat("planning for up to ", workers.size(), " workers"),
            now);
   const placement::Gang gang = context_.workers->Reserved(key(), record_.plan.device);
-  context_.outbox->effects.push_back(MakePlan{
-      record_.id, record_.generation, spec_,
-      placement::PlanOptionsFor(spec_, gang, record_.plan.device, context_.workers->workers())});
+  config::JobSpec spec = NextSpec();
+  plan::PlanOptions options =
+      placement::PlanOptionsFor(spec, gang, record_.plan.device, context_.workers->workers());
+  context_.outbox->effects.push_back(
+      MakePlan{record_.id, record_.generation, std::move(spec), std::move(options)});
 }
 
 void Job::Planned(absl::StatusOr<plan::Plan> plan, Moment now) {
@@ -99,6 +115,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   const placement::Gang ranks = placement::PlaceRanks(gang, plan, *context_.read_profile());
   const bool reordered = !std::equal(ranks.begin(), ranks.end(), gang.begin());
   const std::string chosen = FixBits(plan);
+  const int size_before = HasBegun(record_) ? record_.plan.mesh.size() : plan.mesh.size();
   auto launch = std::make_shared<job::Launch>();
   launch->key = key();
   launch->job = spec_;
@@ -131,6 +148,8 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   launch->plan = std::move(plan);
   SetState(JobState::kStarting,
            absl::StrCat("preparing ", launch->ranks.size(), " ranks",
+                        spec_.elastic.Resizes() ? InsteadOf(record_.plan.mesh.size(), size_before)
+                                                : "",
                         reordered ? ", placed by measured links" : "", chosen),
            now);
   context_.outbox->effects.push_back(OpenRendezvous{key()});
@@ -158,8 +177,11 @@ control::MemoryCopies Job::Copies(const plan::Plan& plan, const placement::Gang&
   if (spec_.copy_every_steps != 0 && asked && !chosen.why_none.empty())
     AddNotice(absl::StrCat("checkpoint.in_memory has no effect: ", chosen.why_none));
   record_.plan.copy_every_steps = chosen.copies.every_steps;
-  if (record_.last_step) chosen.copies.at_most = record_.last_step->step;
   chosen.copies.required = record_.last_step && !spec_.checkpoint;
+  // A generation that keeps none, for it has one rank, may go on from those of the last one.
+  const bool may_hold = chosen.copies.every_steps > 0 || !copy_holders_.empty();
+  if (record_.last_step && (may_hold || chosen.copies.required))
+    chosen.copies.at_most = record_.last_step->step;
   return chosen.copies;
 }
 
@@ -284,6 +306,7 @@ void Job::EndRun(const Decision& decision, Moment now) {
   run_.reset();
   context_.outbox->effects.push_back(CloseRendezvous{record_.name});
   if (next_plan && GoOnWith(*std::move(next_plan), released, decision.reason, now)) return;
+  context_.workers->ReleaseReserved(key());
   SetState(decision.state, decision.reason, now);
 }
 

@@ -22,6 +22,22 @@ bool Pays(const ReplanFacts& facts) {
   return absl::Seconds(saved * static_cast<double>(facts.steps_left)) > facts.start_time;
 }
 
+// True if the job may change to the plan that was offered.
+bool MaySwitch(const ReplanFacts& facts) {
+  const int needed = facts.offer->plan.mesh.size();
+  return needed > facts.num_ranks ? needed <= facts.num_ranks + facts.num_spare : facts.may_switch;
+}
+
+std::string WhySwitch(const ReplanFacts& facts) {
+  const plan::Plan& plan = facts.offer->plan;
+  const std::string what =
+      plan.mesh.size() > facts.num_ranks
+          ? absl::StrCat("grows from ", facts.num_ranks, " to ", plan.mesh.size(), " workers")
+          : "replanned";
+  return absl::StrCat(what, ": predicted ", TimeText(plan.predicted_step_seconds),
+                      " a step instead of ", TimeText(facts.offer->present_seconds));
+}
+
 }  // namespace
 
 double ReplanOffer::gain() const {
@@ -44,18 +60,21 @@ Replanning ReplanningOf(const config::JobSpec& job, const plan::Plan& plan,
   return replanning;
 }
 
+absl::Duration GrowAfter(absl::Duration start_time, const ReplanOptions& options) {
+  return std::max(options.grow_after, options.grow_after_starts * start_time);
+}
+
 ReplanDecision DecideReplan(const ReplanFacts& facts, const ReplanOptions& options) {
   using Kind = ReplanDecision::Kind;
   if (!facts.trains) return {};
-  if (facts.offer != nullptr && facts.may_switch && facts.offer->gain() >= options.least_gain &&
+  if (facts.offer != nullptr && MaySwitch(facts) && facts.offer->gain() >= options.least_gain &&
       Pays(facts)) {
-    return {.kind = Kind::kSwitch,
-            .reason = absl::StrCat("replanned: predicted ",
-                                   TimeText(facts.offer->plan.predicted_step_seconds),
-                                   " a step instead of ", TimeText(facts.offer->present_seconds))};
+    return {.kind = Kind::kSwitch, .reason = WhySwitch(facts)};
   }
-  const bool due = facts.waited >= options.interval && facts.steps_done >= options.least_steps;
-  if (due && facts.new_profile && !facts.asked) return {.kind = Kind::kAsk};
+  const bool tried = facts.steps_done >= options.least_steps;
+  const bool by_profile = facts.new_profile && facts.waited >= options.interval;
+  const bool by_spare = facts.new_spare && facts.waited >= GrowAfter(facts.start_time, options);
+  if (tried && !facts.asked && (by_profile || by_spare)) return {.kind = Kind::kAsk};
   return {};
 }
 

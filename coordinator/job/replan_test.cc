@@ -87,6 +87,35 @@ TEST(DecideReplan, ShortStepsAreToldInMicroseconds) {
   EXPECT_EQ(DecideReplan(facts, {}).reason, "replanned: predicted 1.5ms a step instead of 2ms");
 }
 
+TEST(DecideReplan, AnElasticJobGrowsAtOnceByWorkersThatAreStillThere) {
+  ReplanFacts facts = Due();
+  facts.new_profile = false;
+  ReplanOffer offer = OfferOf(1.003, 0.812);
+  offer.plan.mesh.pp_size = 3;
+  facts.offer = &offer;
+  facts.num_ranks = 2;
+  facts.may_switch = true;
+  EXPECT_EQ(DecideReplan(facts, {}).kind, Kind::kNone) << "the worker is gone";
+  facts.num_spare = 1;
+  facts.may_switch = false;
+  EXPECT_EQ(DecideReplan(facts, {}).reason,
+            "grows from 2 to 3 workers: predicted 812ms a step instead of 1.003s");
+  facts.start_time = absl::Minutes(1);
+  EXPECT_EQ(DecideReplan(facts, {}).kind, Kind::kNone) << "it does not pay";
+}
+
+TEST(DecideReplan, NewIdleWorkersAreAReasonToAskOnceTheJobHasKeptItsSizeForAWhile) {
+  ReplanFacts facts = Due();
+  facts.new_profile = false;
+  facts.new_spare = true;
+  facts.waited = absl::Seconds(10);
+  EXPECT_EQ(DecideReplan(facts, {}).kind, Kind::kAsk);
+  facts.start_time = absl::Seconds(2);
+  EXPECT_EQ(DecideReplan(facts, {}).kind, Kind::kNone) << "ten starts are 20 s";
+  facts.waited = absl::Seconds(20);
+  EXPECT_EQ(DecideReplan(facts, {}).kind, Kind::kAsk);
+}
+
 TEST(ReplanningOf, KeepsPlansThatDecideTheBitsOfResults) {
   config::JobSpec job;
   plan::Plan plan{.mesh = {.pp_size = 2}};

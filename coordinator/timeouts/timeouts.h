@@ -36,6 +36,10 @@ inline constexpr absl::Duration kLease = absl::Seconds(5);
 // After its second fault in a row without a new step, a job waits for this long before it begins
 // again, and each time for twice as long. After the first it does not wait.
 inline constexpr absl::Duration kFirstBackoff = absl::Seconds(10);
+// A worker must have been idle for this long before a running job takes it to grow, and the job
+// must have had its size for as long. Both are longer for a job that takes long to start (replan.h
+// of coordinator/job).
+inline constexpr absl::Duration kGrow = absl::Seconds(10);
 // A profile that changes is stored this often.
 inline constexpr absl::Duration kSaveProfile = absl::Seconds(10);
 // After a restart or a stall of the coordinator, or after most workers were silent, a worker has

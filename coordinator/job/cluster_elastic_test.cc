@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests jobs whose number of workers changes while they live.
+#include "coordinator/job/cluster_harness.h"
+#include "gmock/gmock.h"
+
+namespace takt::job {
+namespace {
+
+using membership::WorkerState;
+using store::JobState;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class ElasticTest : public ClusterTest {
+ protected:
+  ElasticTest() {
+    replan_ = {.interval = absl::Hours(1), .least_steps = 5, .grow_after = absl::Seconds(10)};
+    Restart();
+  }
+
+  // A job of two to four ranks that begins with so many; 0: as many as there are.
+  static config::JobSpec ElasticSpec(const std::string& name, int pipeline) {
+    config::JobSpec spec = SavingSpec(name, pipeline, 1000);
+    spec.elastic.pipeline = config::SizeRange{.min = 2, .max = 4};
+    return spec;
+  }
+  // Time passes, in which all workers are heard.
+  void Wait(absl::Duration time) {
+    std::vector<std::string> names;
+    for (const auto& [name, worker] : workers_) names.push_back(name);
+    AdvanceHearing(names, time);
+  }
+  // Loses a worker and lets the other ranks go.
+  void LoseRank(const control::JobKey& key, const std::string& worker) {
+    const std::vector<control::BoundRank> ranks = Job(key.job).ranks;
+    Lose(worker);
+    workers_.erase(worker);
+    for (const control::BoundRank& bound : ranks) {
+      if (bound.worker != worker)
+        Say(bound.worker, key, bound.rank.value(), control::Phase::kAborted);
+    }
+  }
+  // Answers the planner's question with a plan of so many ranks, for a step of 0.8 s instead of
+  // 1 s.
+  void Offer(int pipeline, double seconds = 0.8) {
+    ASSERT_THAT(replans_, SizeIs(1));
+    const Replan asked = replans_[0];
+    replans_.clear();
+    ReplanOffer offer{.present_seconds = 1};
+    offer.plan.mesh.pp_size = pipeline;
+    offer.plan.schedule.name = "1f1b";
+    offer.plan.programs.resize(pipeline);
+    offer.plan.predicted_step_seconds = seconds;
+    cluster_->Replanned(asked.job_id, asked.generation, std::move(offer), Moment::Of(clock_));
+    Settle();
+  }
+  // Starts a job on two workers, and a third one joins that is idle for long enough.
+  control::JobKey TrainBesideAnIdleWorker() {
+    AttachWorkers(2);
+    const control::JobKey key = RunJob(ElasticSpec("j", 0));
+    TrainTo(key, 8);
+    Attach("w2");
+    Wait(absl::Seconds(11));
+    return key;
+  }
+  bool WasHalted(const std::string& worker) {
+    return Session(worker).Last<control::Halt>() != nullptr;
+  }
+};
+
+TEST_F(ElasticTest, AJobBeginsWithTheSizeThatItNames) {
+  AttachWorkers(3);
+  ASSERT_TRUE(Submit(ElasticSpec("j", 4)).ok());
+  EXPECT_EQ(Job("j").reason, "needs 4 workers, 3 idle: no other is attached");
+  Attach("w3");
+  EXPECT_THAT(Job("j").ranks, SizeIs(4));
+}
+
+TEST_F(ElasticTest, AJobThatNamesNoSizeBeginsWithinItsRange) {
+  AttachWorkers(1);
+  ASSERT_TRUE(Submit(ElasticSpec("j", 0)).ok());
+  EXPECT_THAT(Job("j").reason, HasSubstr("needs 2 workers"));
+  for (const char* worker : {"a", "b", "c", "d"}) Attach(worker);
+  EXPECT_THAT(Job("j").ranks, SizeIs(2)) << "it did not wait for more";
+}
+
+TEST_F(ElasticTest, AJobShrinksWhenNoSpareTakesALostRank) {
+  AttachWorkers(4);
+  control::JobKey key = RunJob(ElasticSpec("j", 4));
+  TrainTo(key, 10);
+  SaveAt(key, 10);
+  LoseRank(key, "w3");
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_THAT(Job("j").ranks, SizeIs(3));
+  EXPECT_EQ(Job("j").transitions.back().reason, "preparing 3 ranks instead of 4");
+  key = AdmitAll("j", 10);
+  TrainTo(key, 12);
+  LoseRank(key, "w2");
+  EXPECT_THAT(Job("j").ranks, SizeIs(2));
+  key = AdmitAll("j", 10);
+  TrainTo(key, 13);
+  // It does not go below its range.
+  LoseRank(key, "w1");
+  Wait(absl::Minutes(1));
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  EXPECT_THAT(Job("j").reason, HasSubstr("needs 2 workers"));
+}
+
+TEST_F(ElasticTest, ASpareTakesALostRankFirst) {
+  AttachWorkers(5);
+  const control::JobKey key = RunJob(ElasticSpec("j", 4));
+  LoseRank(key, "w1");
+  EXPECT_THAT(Job("j").ranks, SizeIs(4));
+}
+
+TEST_F(ElasticTest, AJobGrowsAtAStepBoundary) {
+  const control::JobKey key = TrainBesideAnIdleWorker();
+  ASSERT_THAT(replans_, SizeIs(1));
+  EXPECT_EQ(replans_[0].options.max_workers, 3);
+  EXPECT_EQ(replans_[0].spec.parallelism.pipeline, std::nullopt);
+  EXPECT_EQ(replans_[0].spec.parallelism.data, 1);
+  Offer(3);
+  EXPECT_TRUE(WasHalted("w0") && WasHalted("w1"));
+  EXPECT_THAT(Job("j").reason, HasSubstr("grows from 2 to 3 workers: predicted 800ms a step"));
+  EXPECT_EQ(StateOf("w2"), WorkerState::kBusy) << "it is held for the job";
+  TrainTo(key, 9);
+  SaveAt(key, 9);
+  SayAll(key, control::Phase::kHalted);
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_THAT(Job("j").ranks, SizeIs(3));
+  EXPECT_EQ(Job("j").transitions.back().reason, "preparing 3 ranks instead of 2");
+  const control::JobKey next = AdmitAll("j", 9);
+  EXPECT_EQ(next.generation, Generation(2));
+  TrainTo(next, 11);
+  EXPECT_THAT(StoredSteps("j"), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
+  EXPECT_THAT(Job("j").faults, IsEmpty());
+}
+
+TEST_F(ElasticTest, AJobGrowsOnlyWhenAWorkerWasIdleForAWhile) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(ElasticSpec("j", 0));
+  TrainTo(key, 8);
+  for (const char* flapping : {"a", "b", "c"}) {
+    Attach(flapping);
+    Wait(absl::Seconds(9));
+    EXPECT_THAT(replans_, IsEmpty());
+    Lose(flapping);
+    workers_.erase(flapping);
+  }
+  Attach("w2");
+  Wait(absl::Seconds(11));
+  EXPECT_THAT(replans_, SizeIs(1));
+}
+
+TEST_F(ElasticTest, AJobThatIsPredictedToGainLittleKeepsItsSize) {
+  TrainBesideAnIdleWorker();
+  Offer(3, /*seconds=*/0.95);
+  Wait(absl::Minutes(1));
+  EXPECT_FALSE(WasHalted("w0"));
+  EXPECT_THAT(replans_, IsEmpty()) << "it was asked with these workers already";
+  Attach("w3");
+  Wait(absl::Seconds(11));
+  ASSERT_THAT(replans_, SizeIs(1));
+  EXPECT_EQ(replans_[0].options.max_workers, 4);
+}
+
+TEST_F(ElasticTest, AJobDoesNotGrowBeyondItsRange) {
+  AttachWorkers(4);
+  const control::JobKey key = RunJob(ElasticSpec("j", 4));
+  TrainTo(key, 8);
+  Attach("w4");
+  Wait(absl::Minutes(1));
+  EXPECT_THAT(replans_, IsEmpty());
+}
+
+TEST_F(ElasticTest, AJobThatWaitsComesBeforeGrowth) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(ElasticSpec("j", 0));
+  TrainTo(key, 8);
+  ASSERT_TRUE(Submit(Spec("waiting", 3)).ok());
+  Attach("w2");
+  Wait(absl::Minutes(1));
+  EXPECT_THAT(replans_, IsEmpty()) << "the worker is reserved";
+  EXPECT_EQ(Job("waiting").state, JobState::kQueued);
+}
+
+TEST_F(ElasticTest, AJobThatComesBeforeTheOfferTakesTheWorker) {
+  TrainBesideAnIdleWorker();
+  ASSERT_TRUE(Submit(Spec("other", 1)).ok());
+  EXPECT_EQ(StateOf("w2"), WorkerState::kBusy);
+  Offer(3);
+  EXPECT_FALSE(WasHalted("w0"));
+}
+
+TEST_F(ElasticTest, APauseWhileItHaltsToGrowFreesTheNewWorker) {
+  const control::JobKey key = TrainBesideAnIdleWorker();
+  Offer(3);
+  ASSERT_TRUE(Pause("j").ok());
+  EXPECT_EQ(StateOf("w2"), WorkerState::kIdle);
+  SayAll(key, control::Phase::kHalted);
+  EXPECT_EQ(Job("j").state, JobState::kPaused);
+  EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
+}
+
+TEST_F(ElasticTest, AFaultWhileItHaltsToGrowFreesTheNewWorker) {
+  const control::JobKey key = TrainBesideAnIdleWorker();
+  Offer(3);
+  LoseRank(key, "w1");
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_THAT(Job("j").ranks, SizeIs(2)) << "it takes the rank that was lost";
+}
+
+TEST_F(ElasticTest, TheNewWorkerMayDieWhileTheJobHalts) {
+  const control::JobKey key = TrainBesideAnIdleWorker();
+  Offer(3);
+  Lose("w2");
+  workers_.erase("w2");
+  SayAll(key, control::Phase::kHalted);
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_THAT(Job("j").ranks, SizeIs(2));
+}
+
+TEST_F(ElasticTest, AJobGrowsAfterARestartOfTheCoordinator) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(ElasticSpec("j", 0));
+  TrainTo(key, 8);
+  Restart();
+  Attach("w0", "a", membership::Hold{{"j", key.generation}, Rank(0)});
+  Attach("w1", "a", membership::Hold{{"j", key.generation}, Rank(1)});
+  Attach("w2");
+  Wait(absl::Seconds(30));
+  ASSERT_THAT(replans_, SizeIs(1));
+  EXPECT_EQ(replans_[0].present, nullptr);
+  Offer(3);
+  EXPECT_TRUE(WasHalted("w0"));
+}
+
+TEST_F(ElasticTest, AJobWithoutARangeDoesNotGrow) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(SavingSpec("j", 0, 1000));
+  TrainTo(key, 8);
+  Attach("w2");
+  Wait(absl::Minutes(1));
+  EXPECT_THAT(replans_, IsEmpty());
+}
+
+}  // namespace
+}  // namespace takt::job
