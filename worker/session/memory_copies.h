@@ -34,7 +34,7 @@ namespace takt::session {
 
 // All pointers are borrowed for the object's life.
 struct MemoryCopiesOptions {
-  const control::Assignment* assignment = nullptr;  // its copies.every_steps is above 0
+  const control::Assignment* assignment = nullptr;
   const model::Model* model = nullptr;
   RankMeeting meeting;
   worker_checkpoint::CopyStore* kept = nullptr;
@@ -52,6 +52,8 @@ class MemoryCopies {
   // go on from. Blocks and errors: as RestoreFromCopies. transport: of host memory, borrowed.
   absl::StatusOr<std::optional<control::Resumed>> Restore(transport::Transport& transport,
                                                           train::ParameterStore& store);
+  // The calls from here on need copies.every_steps above 0 in the assignment.
+
   // Allocates the copies, or takes those of the earlier generation that have the same layers, and
   // opens the channels. resumed: what the rank goes on from. store, transport: borrowed until the
   // object ends. Blocks: until the neighbours do the same. Errors: kResourceExhausted, those of the

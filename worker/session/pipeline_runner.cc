@@ -191,7 +191,9 @@ class PipelineRunner final : public RankRunner {
 
   void CreateCopies() {
     if (options_.copies == nullptr || model_.config.family == model::Family::kEmulated) return;
-    if (assignment_.copies.every_steps == 0) return options_.copies->Forget(assignment_.key.job);
+    const control::MemoryCopies& copies = assignment_.copies;
+    if (copies.every_steps == 0 && copies.at_most == StepId(0))
+      return options_.copies->Forget(assignment_.key.job);
     copies_.emplace(MemoryCopiesOptions{.assignment = &assignment_,
                                         .model = &model_,
                                         .meeting = Meeting(),
@@ -202,6 +204,10 @@ class PipelineRunner final : public RankRunner {
 
   absl::Status BeginCopies() {
     if (!copies_.has_value()) return absl::OkStatus();
+    if (!keeps_copies()) {
+      options_.copies->Forget(assignment_.key.job);
+      return absl::OkStatus();
+    }
     SetPhase("CONNECT", "the ranks that keep copies of its state and it of theirs");
     return copies_->Begin(connections_.host(), *trainer_->parameters(), resumed_);
   }
@@ -345,9 +351,14 @@ class PipelineRunner final : public RankRunner {
     return checkpoints_.has_value() &&
            (step == End() || IsDue(step, assignment_.job.checkpoint->every_steps));
   }
+  // A run that halts copies its last step, too, so that the next generation repeats none. After the
+  // job's last step nothing goes on.
   bool CopiesAfter(StepId step) const {
-    return copies_.has_value() && copies_->CopiesAfter(step) && step < End();
+    return keeps_copies() && step < StepId(assignment_.job.steps) &&
+           (copies_->CopiesAfter(step) || step == End());
   }
+  // False also for a generation that only goes on from the copies of the last one.
+  bool keeps_copies() const { return copies_.has_value() && assignment_.copies.every_steps > 0; }
   // every: 0 means only at the job's end.
   bool IsDue(StepId step, std::int64_t every) const {
     return step == StepId(assignment_.job.steps) || (every > 0 && step.value() % every == 0);
@@ -440,7 +451,7 @@ class PipelineRunner final : public RankRunner {
   std::optional<RankCheckpoints> checkpoints_;  // nullopt: the job saves none
   RankConnections connections_;
   std::unique_ptr<train::Trainer> trainer_;
-  std::optional<MemoryCopies> copies_;  // nullopt: the job keeps none
+  std::optional<MemoryCopies> copies_;  // nullopt: it neither keeps any nor goes on from any
   std::optional<StepReporter> reporter_;
   std::optional<BoundaryCompute> boundary_;
   std::unique_ptr<engine::Engine> engine_;
