@@ -185,6 +185,8 @@ struct Acknowledge {
 struct Halt {
   JobKey key;
   std::string reason;
+  // The job goes on at once, so a generation that keeps copies in memory saves no checkpoint.
+  bool in_memory = false;
 };
 
 struct CommitCheckpoint {

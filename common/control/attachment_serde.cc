@@ -213,6 +213,7 @@ void Write(const Acknowledge& acknowledge, v1::AttachResponse& response) {
 void Write(const Halt& halt, v1::AttachResponse& response) {
   SetKey(halt.key, *response.mutable_halt());
   response.mutable_halt()->set_reason(halt.reason);
+  response.mutable_halt()->set_in_memory(halt.in_memory);
 }
 
 void Write(const CommitCheckpoint& commit, v1::AttachResponse& response) {
@@ -321,7 +322,7 @@ std::optional<Command> FromProto(v1::AttachResponse proto) {
     case v1::AttachResponse::kAcknowledge:
       return Acknowledge{KeyOf(proto.acknowledge()), proto.acknowledge().keeps_copies()};
     case v1::AttachResponse::kHalt:
-      return Halt{KeyOf(proto.halt()), proto.halt().reason()};
+      return Halt{KeyOf(proto.halt()), proto.halt().reason(), proto.halt().in_memory()};
     case v1::AttachResponse::kCommit:
       return Read(proto.commit());
     case v1::AttachResponse::kClock:

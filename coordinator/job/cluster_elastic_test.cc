@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests jobs whose number of workers changes while they live.
+#include <string>
+
 #include "coordinator/job/cluster_harness.h"
 #include "gmock/gmock.h"
 
@@ -235,6 +237,79 @@ TEST_F(ElasticTest, AJobGrowsAfterARestartOfTheCoordinator) {
   EXPECT_EQ(replans_[0].present, nullptr);
   Offer(3);
   EXPECT_TRUE(WasHalted("w0"));
+}
+
+// A job that keeps copies in memory, and saves files as well or not.
+config::JobSpec CopyingSpec(config::JobSpec spec, bool files) {
+  spec.model = {.layers = 8,
+                .hidden = 8,
+                .heads = 2,
+                .kv_heads = 2,
+                .inner = 32,
+                .context = 8,
+                .positions = 8,
+                .vocab = 16};
+  spec.train = {{.path = "data.txt", .format = config::DataFormat::kBytes}};
+  spec.copy_every_steps = 1;
+  if (!files) spec.checkpoint.reset();
+  return spec;
+}
+
+TEST_F(ElasticTest, AJobGrowsInMemoryWithoutACheckpoint) {
+  for (const bool files : {true, false}) {
+    const std::string name = files ? "files" : "memory";
+    for (int i = 0; i < 2; ++i) Attach(name + std::to_string(i));
+    const control::JobKey key = RunJob(CopyingSpec(ElasticSpec(name, 0), files));
+    TrainTo(key, 8);
+    Attach(name + "2");
+    Wait(absl::Seconds(11));
+    Offer(3);
+    ASSERT_TRUE(WasHalted(name + "0"));
+    EXPECT_TRUE(Session(name + "0").Last<control::Halt>()->in_memory);
+    TrainTo(key, 9);
+    EXPECT_EQ(Job(name).saving.open.size(), 0u);
+    SayAll(key, control::Phase::kHalted);
+    ASSERT_EQ(Job(name).state, JobState::kStarting);
+    EXPECT_THAT(Job(name).ranks, SizeIs(3));
+    EXPECT_TRUE(Session(name + "0").Last<control::Acknowledge>()->keeps_copies);
+    const control::MemoryCopies copies =
+        Session(name + "2").Last<control::Prepare>()->assignment()->copies;
+    EXPECT_EQ(copies.at_most, StepId(9));
+    EXPECT_EQ(copies.required, !files);
+    ASSERT_TRUE(Cancel(name).ok());
+    SayAll({name, Generation(2)}, control::Phase::kAborted);
+    for (int i = 0; i < 3; ++i) {
+      const std::string worker = name + std::to_string(i);
+      Lose(worker);
+      workers_.erase(worker);
+    }
+  }
+}
+
+TEST_F(ElasticTest, APauseOfAJobThatEndsInMemoryAsksItToSave) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(CopyingSpec(ElasticSpec("j", 0), /*files=*/true));
+  TrainTo(key, 8);
+  Attach("w2");
+  Wait(absl::Seconds(11));
+  Offer(3);
+  ASSERT_TRUE(Session("w0").Last<control::Halt>()->in_memory);
+  ASSERT_TRUE(Pause("j").ok());
+  EXPECT_FALSE(Session("w0").Last<control::Halt>()->in_memory);
+}
+
+TEST_F(ElasticTest, AJobThatShrinksToOneRankGoesOnFromTheCopiesOfTheLastGeneration) {
+  AttachWorkers(2);
+  config::JobSpec spec = CopyingSpec(ElasticSpec("j", 0), /*files=*/true);
+  spec.elastic.pipeline->min = 1;
+  const control::JobKey key = RunJob(spec);
+  TrainTo(key, 8);
+  LoseRank(key, "w1");
+  ASSERT_EQ(Job("j").state, JobState::kStarting);
+  const control::MemoryCopies copies =
+      Session("w0").Last<control::Prepare>()->assignment()->copies;
+  EXPECT_EQ(copies.every_steps, 0) << "no other rank keeps them";
+  EXPECT_EQ(copies.at_most, StepId(8));
 }
 
 TEST_F(ElasticTest, AJobWithoutARangeDoesNotGrow) {

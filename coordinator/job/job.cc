@@ -156,7 +156,7 @@ void Job::RequestHalt(store::JobHalt halt, Moment now) {
     if (record_.state != halt.next) SetState(halt.next, halt.reason, now);
     return;
   }
-  const bool told = record_.halt.has_value() || record_.stop.has_value();
+  const bool told = record_.stop || (record_.halt && (halt.in_memory || !record_.halt->in_memory));
   record_.halt = halt;
   run_->next_plan.reset();
   context_.workers->ReleaseReserved(key());
@@ -164,7 +164,7 @@ void Job::RequestHalt(store::JobHalt halt, Moment now) {
   if (!told && record_.state == JobState::kStarting) {
     StopRun({.state = JobState::kQueued, .reason = halt.reason}, now);
   } else if (!told) {
-    SendToRanks(control::Halt{key(), halt.reason});
+    SendToRanks(HaltOf(halt));
   }
   Advance(now);
 }

@@ -133,6 +133,10 @@ class Job final {
   void RestoreRun(Moment now);
   void RaiseGeneration();
 
+  control::Halt HaltOf(const store::JobHalt& halt) const {
+    return {.key = key(), .reason = halt.reason, .in_memory = halt.in_memory};
+  }
+
   // job_run.cc
   void Launch(plan::Plan plan, const placement::Gang& gang, Moment now);
   // Keeps what the plan chose that changes bits. Returns it for people, e.g. "; data: auto is 2";

@@ -110,7 +110,7 @@ void Job::SwitchTo(const std::string& reason, Moment now) {
   const auto missing = static_cast<std::size_t>(
       std::max(0, plan.mesh.size() - static_cast<int>(run_->ranks.size())));
   if (more.size() > missing) more.resize(missing);
-  RequestHalt({.next = JobState::kQueued, .reason = reason}, now);
+  RequestHalt({.next = JobState::kQueued, .reason = reason, .in_memory = run_->keeps_copies}, now);
   if (!run_) return;
   context_.workers->Reserve(more, key());
   run_->next_plan = std::move(plan);

@@ -77,7 +77,7 @@ void Job::Reattach(const Worker& worker) {
   if (record_.stop) {
     context_.workers->Send(hello.worker, control::Abort{key(), record_.stop->reason});
   } else if (record_.halt) {
-    context_.workers->Send(hello.worker, control::Halt{key(), record_.halt->reason});
+    context_.workers->Send(hello.worker, HaltOf(*record_.halt));
   }
 }
 
@@ -124,7 +124,7 @@ void Job::Update(const Worker& worker, const control::JobUpdate& update, Moment 
     if (record_.state == JobState::kRunning && !record_.stop) {
       rank->phase = RankPhase::kRunning;
       context_.workers->Send(name, control::Start{key()});
-      if (record_.halt) context_.workers->Send(name, control::Halt{key(), record_.halt->reason});
+      if (record_.halt) context_.workers->Send(name, HaltOf(*record_.halt));
     }
     return;
   }

@@ -94,6 +94,7 @@ struct JobStop {
 struct JobHalt {
   JobState next = JobState::kPaused;  // or kQueued
   std::string reason;
+  bool in_memory = false;  // as in control::Halt
 };
 
 // A checkpoint that is complete.

@@ -198,6 +198,7 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
   if (job.halt) {
     out.mutable_halt()->set_next(static_cast<v1::JobState>(job.halt->next));
     out.mutable_halt()->set_reason(job.halt->reason);
+    out.mutable_halt()->set_in_memory(job.halt->in_memory);
   }
   for (const OpenCheckpoint& open : job.saving.open) *out.add_open_checkpoints() = ToProto(open);
   out.set_settled_checkpoint(job.saving.settled.value());
@@ -256,7 +257,8 @@ JobRecord FromProto(const v1::JobRecord& record) {
   }
   if (record.has_halt()) {
     out.halt = JobHalt{.next = static_cast<JobState>(record.halt().next()),
-                       .reason = record.halt().reason()};
+                       .reason = record.halt().reason(),
+                       .in_memory = record.halt().in_memory()};
   }
   if (job.has_checkpoint()) {
     out.checkpoint = JobCheckpoint{.step = StepId(job.checkpoint().step()),

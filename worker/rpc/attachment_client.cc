@@ -200,7 +200,7 @@ void AttachmentClient::Obey(control::Command command) {
           [&](const control::Acknowledge& acknowledge) {
             agent_.Acknowledge(acknowledge.key, acknowledge.keeps_copies);
           },
-          [&](const control::Halt& halt) { agent_.Halt(halt.key, halt.reason); },
+          [&](const control::Halt& halt) { agent_.Halt(halt.key, halt.reason, halt.in_memory); },
           [&](const control::CommitCheckpoint& commit) { agent_.Commit(commit); },
           [&](const control::Describe& describe) { agent_.Describe(describe, fence_.epoch()); },
           [&](const control::ClockProbe& probe) {

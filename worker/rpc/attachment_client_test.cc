@@ -41,7 +41,7 @@ class StepsRunner final : public session::RankRunner {
                                      .write_seconds = 2});
     return session::RunEnd::kHalted;
   }
-  void Halt() override {
+  void Halt(bool) override {
     absl::MutexLock lock(&mutex_);
     halted_ = true;
   }

@@ -113,9 +113,9 @@ void Agent::Apply(const Effects& effects, CoordinatorLink& link) {
       link.Send(send->update);
     } else if (std::holds_alternative<EffectHeartbeat>(effect)) {
       link.SendHeartbeat();
-    } else if (std::holds_alternative<EffectHalt>(effect)) {
+    } else if (const auto* halt = std::get_if<EffectHalt>(&effect)) {
       absl::MutexLock lock(&mutex_);
-      thread_->Halt();
+      thread_->Halt(halt->in_memory);
     } else if (const auto* leaving = std::get_if<EffectLeaving>(&effect)) {
       if (!link.SendLeaving(leaving->reason)) Detached();
     } else if (const auto* exit = std::get_if<EffectExit>(&effect)) {
@@ -217,10 +217,10 @@ void Agent::Start(control::JobKey key) {
   Post([this, key = std::move(key)] { return held_job_.Start(key); });
 }
 
-void Agent::Halt(control::JobKey key, std::string reason) {
-  Post([this, key = std::move(key), reason = std::move(reason)] {
+void Agent::Halt(control::JobKey key, std::string reason, bool in_memory) {
+  Post([this, key = std::move(key), reason = std::move(reason), in_memory] {
     Log(LogLevel::kInfo, "asked to halt", {{"job", key.job}, {"reason", reason}});
-    return held_job_.Halt(key);
+    return held_job_.Halt(key, in_memory);
   });
 }
 

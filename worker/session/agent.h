@@ -82,7 +82,7 @@ class Agent {
   // Commands from the coordinator.
   void Prepare(control::JobKey key, Rank rank, DecodeAssignment decode);
   void Start(control::JobKey key);
-  void Halt(control::JobKey key, std::string reason);
+  void Halt(control::JobKey key, std::string reason, bool in_memory = false);
   void Abort(control::JobKey key, std::string reason);
   void Acknowledge(control::JobKey key, bool keeps_copies = false);
   void AcknowledgeReports(const control::JobKey& key, std::int64_t sequence);

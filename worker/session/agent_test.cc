@@ -60,7 +60,7 @@ class FakeRunner final : public RankRunner {
     if (!script_->run.ok()) return script_->run;
     return script_->halted ? RunEnd::kHalted : RunEnd::kLastStep;
   }
-  void Halt() override {
+  void Halt(bool) override {
     absl::MutexLock lock(&script_->mutex);
     script_->halted = true;
   }

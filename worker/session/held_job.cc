@@ -71,11 +71,11 @@ Effects HeldJob::Start(const control::JobKey& key) {
   return {EffectRun{}, EffectHeartbeat{}};
 }
 
-Effects HeldJob::Halt(const control::JobKey& key) const {
+Effects HeldJob::Halt(const control::JobKey& key, bool in_memory) const {
   const bool runs_or_will =
       state_ == State::kPreparing || state_ == State::kAdmitted || state_ == State::kRunning;
   if (!Holds(key) || !runs_or_will) return {};
-  return {EffectHalt{}};
+  return {EffectHalt{.in_memory = in_memory}};
 }
 
 Effects HeldJob::Abort(const control::JobKey& key, const std::string& reason,

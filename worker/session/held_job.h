@@ -57,7 +57,9 @@ struct EffectBuild {  // start a thread that prepares `key`
   control::JobKey key;
 };
 struct EffectRun {};
-struct EffectHalt {};  // ask for the end at a step boundary
+struct EffectHalt {  // ask for the end at a step boundary
+  bool in_memory = false;
+};
 // Send a heartbeat at once instead of waiting until the next one is due.
 struct EffectHeartbeat {};
 struct EffectStop {  // end every wait of the held rank, and do as EffectRelease
@@ -102,7 +104,7 @@ class HeldJob {
   // Abort is answered all the same.
   Effects Prepare(const control::JobKey& key, Rank rank);
   Effects Start(const control::JobKey& key);
-  Effects Halt(const control::JobKey& key) const;
+  Effects Halt(const control::JobKey& key, bool in_memory = false) const;
   Effects Abort(const control::JobKey& key, const std::string& reason,
                 const control::RankStatus& status, absl::Duration now);
   Effects Acknowledge(const control::JobKey& key);

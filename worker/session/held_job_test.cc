@@ -27,7 +27,7 @@ std::vector<std::string> Print(const Effects& effects) {
       return "build " + std::to_string(e.key.generation.value());
     }
     std::string operator()(const EffectRun&) { return "run"; }
-    std::string operator()(const EffectHalt&) { return "halt"; }
+    std::string operator()(const EffectHalt& e) { return e.in_memory ? "halt in memory" : "halt"; }
     std::string operator()(const EffectHeartbeat&) { return "heartbeat"; }
     std::string operator()(const EffectStop& e) {
       return "stop " + std::string(e.reason.message());
@@ -97,6 +97,7 @@ TEST(HeldJob, RunErrorIsToldWithWhatItWaitedFor) {
 
 TEST(HeldJob, AHaltedRunIsToldAsSuchOnceEverythingIsFlushed) {
   HeldJob held = JobIn(State::kRunning);
+  EXPECT_THAT(Print(held.Halt(kJob, /*in_memory=*/true)), ElementsAre("halt in memory"));
   EXPECT_THAT(Print(held.Halt(kJob)), ElementsAre("halt"));
   EXPECT_THAT(Print(held.Halt(kJob)), ElementsAre("halt"));  // sent again after a reconnection
   EXPECT_EQ(held.state(), State::kRunning);

@@ -30,7 +30,7 @@ RankRunner* JobThread::Build(const DecodeAssignment& decode, const RankRunnerFac
     absl::MutexLock lock(&mutex_);
     runner_ = factory(*std::move(assignment));
     runner = runner_.get();
-    if (halt_) runner->Halt();
+    if (halt_) runner->Halt(halt_in_memory_);
     if (!stop_reason_.ok()) runner->Stop(stop_reason_);
   }
   absl::StatusOr<control::Resumed> resumed = runner->Prepare();
@@ -72,10 +72,11 @@ void JobThread::Run() {
   run_ = true;
 }
 
-void JobThread::Halt() {
+void JobThread::Halt(bool in_memory) {
   absl::MutexLock lock(&mutex_);
   halt_ = true;
-  if (runner_ != nullptr) runner_->Halt();
+  halt_in_memory_ &= in_memory;
+  if (runner_ != nullptr) runner_->Halt(in_memory);
 }
 
 void JobThread::Stop(const absl::Status& reason) {

@@ -41,7 +41,7 @@ class JobThread {
   // Precondition: `built` was called without an error.
   void Run();
   // Halts the runner (RankRunner::Halt) as soon as there is one.
-  void Halt();
+  void Halt(bool in_memory);
   // Ends whatever the runner waits for, and releases it.
   void Stop(const absl::Status& reason);
   // Says that the runner is not needed any more.
@@ -62,6 +62,7 @@ class JobThread {
   control::RankStatus last_status_ ABSL_GUARDED_BY(mutex_);
   absl::Status stop_reason_ ABSL_GUARDED_BY(mutex_);
   bool halt_ ABSL_GUARDED_BY(mutex_) = false;
+  bool halt_in_memory_ ABSL_GUARDED_BY(mutex_) = true;  // of all Halts
   bool run_ ABSL_GUARDED_BY(mutex_) = false;
   bool released_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses everything above

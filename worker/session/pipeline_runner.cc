@@ -34,11 +34,12 @@ namespace {
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 // Wraps the trainer. Before each NORM_EXCHANGE it calls `before`. If the exchange says that ranks
-// were asked to halt, the next step is the last. All ranks learn it in the same step.
+// were asked to halt, the next step is the last. All ranks learn it in the same step, and with it
+// whether they end in memory alone.
 class BoundaryCompute final : public engine::Compute {
  public:
   BoundaryCompute(train::Trainer& trainer, std::function<void(StepId)> before,
-                  std::function<void(StepId)> end_after)
+                  std::function<void(StepId, train::HaltRequest)> end_after)
       : trainer_(trainer), before_(std::move(before)), end_after_(std::move(end_after)) {}
 
   engine::Bound Bind(const program::Instruction& instruction) override {
@@ -49,8 +50,9 @@ class BoundaryCompute final : public engine::Compute {
                              [this, exchange = std::move(bound)](StepId step) -> absl::Status {
                                before_(step);
                                RETURN_IF_ERROR(exchange->Run(step));
-                               if (trainer_.result(step).halting)
-                                 end_after_(StepId(step.value() + 1));
+                               const train::HaltRequest halt = trainer_.result(step).halt;
+                               if (halt != train::HaltRequest::kNone)
+                                 end_after_(StepId(step.value() + 1), halt);
                                return absl::OkStatus();
                              });
   }
@@ -58,7 +60,8 @@ class BoundaryCompute final : public engine::Compute {
 
  private:
   train::Trainer& trainer_;
-  const std::function<void(StepId)> before_, end_after_;
+  const std::function<void(StepId)> before_;
+  const std::function<void(StepId, train::HaltRequest)> end_after_;
 };
 
 class PipelineRunner final : public RankRunner {
@@ -109,7 +112,14 @@ class PipelineRunner final : public RankRunner {
     return end;
   }
 
-  void Halt() override { halt_requested_ = true; }
+  void Halt(bool in_memory) override {
+    train::HaltRequest none = train::HaltRequest::kNone;
+    if (in_memory) {
+      halt_requested_.compare_exchange_strong(none, train::HaltRequest::kInMemory);
+    } else {
+      halt_requested_ = train::HaltRequest::kSaving;
+    }
+  }
 
   void Stop(const absl::Status& reason) override {
     rendezvous_->Abort();
@@ -312,7 +322,7 @@ class PipelineRunner final : public RankRunner {
         [this](StepId step) {
           if (CopiesAfter(step)) copies_->Finish();
         },
-        [this](StepId step) { EndAfter(step); });
+        [this](StepId step, train::HaltRequest halt) { EndAfter(step, halt); });
     RETURN_IF_ERROR(CreateEngine(assignment_.program, *boundary_, "", engine_));
     if (trainer_->validator() == nullptr) return absl::OkStatus();
     return CreateEngine(*assignment_.validation_program, *trainer_->validator(), "validation-",
@@ -338,9 +348,11 @@ class PipelineRunner final : public RankRunner {
   StepId End() const { return std::min(StepId(assignment_.job.steps), StepId(halt_after_.load())); }
 
   // In the step before, all ranks agreed to halt after this one. Only the first such step counts.
-  void EndAfter(StepId step) {
-    std::int64_t unknown = kNever;
-    halt_after_.compare_exchange_strong(unknown, step.value());
+  void EndAfter(StepId step, train::HaltRequest halt) {
+    if (halt_after_.load() == kNever) {
+      ends_in_memory_ = halt == train::HaltRequest::kInMemory && keeps_copies();
+      halt_after_ = step.value();
+    }
     engine_->EndAfter(step);
   }
 
@@ -348,8 +360,8 @@ class PipelineRunner final : public RankRunner {
     return validation_engine_ != nullptr && IsDue(step, assignment_.job.validation->every_steps);
   }
   bool SavesAfter(StepId step) const {
-    return checkpoints_.has_value() &&
-           (step == End() || IsDue(step, assignment_.job.checkpoint->every_steps));
+    return checkpoints_.has_value() && ((step == End() && !ends_in_memory_) ||
+                                        IsDue(step, assignment_.job.checkpoint->every_steps));
   }
   // A run that halts copies its last step, too, so that the next generation repeats none. After the
   // job's last step nothing goes on.
@@ -432,8 +444,11 @@ class PipelineRunner final : public RankRunner {
   const PipelineRunnerOptions options_;
   const control::Assignment assignment_;
   const DpRank dp_rank_;
-  std::atomic<bool> halt_requested_ = false;
-  std::atomic<std::int64_t> halt_after_ = kNever;  // the last step
+  std::atomic<train::HaltRequest> halt_requested_ = train::HaltRequest::kNone;
+  // The last step, and whether nothing is saved for it. The thread that runs NORM_EXCHANGE sets
+  // them, the step last.
+  std::atomic<bool> ends_in_memory_ = false;
+  std::atomic<std::int64_t> halt_after_ = kNever;
 
   mutable absl::Mutex mutex_;
   control::RankStatus status_ ABSL_GUARDED_BY(mutex_);

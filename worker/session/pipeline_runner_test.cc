@@ -115,7 +115,8 @@ TEST_F(PipelineRunnerTest, RanksThatAreAskedToHaltEndAfterTheSameStep) {
         ASSERT_TRUE(runners[rank]->Prepare().ok());
         const auto end = runners[rank]->Run([&](const Report& report) {
           last[rank] = StepOf(report);
-          if (last[rank] == StepId(1 + round % 5)) runners[(rank + round) % 2]->Halt();
+          if (last[rank] == StepId(1 + round % 5))
+            runners[(rank + round) % 2]->Halt(/*in_memory=*/false);
         });
         EXPECT_THAT(end, IsEnd(RunEnd::kHalted));
         EXPECT_EQ(runners[rank]->Status().last_step, last[rank]);
@@ -132,7 +133,7 @@ TEST_F(PipelineRunnerTest, ARankThatIsAskedBeforeItRunsEndsAfterTheFirstSteps) {
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
       const auto runner = Runner(rank, 1'000'000);
-      runner->Halt();
+      runner->Halt(/*in_memory=*/false);
       ASSERT_TRUE(runner->Prepare().ok());
       EXPECT_THAT(runner->Run([](const Report&) {}), IsEnd(RunEnd::kHalted));
       EXPECT_EQ(runner->Status().last_step, StepId(2));
@@ -146,7 +147,7 @@ TEST_F(PipelineRunnerTest, AHaltThatComesWithTheLastStepIsAnOrdinaryEnd) {
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
       const auto runner = Runner(rank, 2);
-      runner->Halt();
+      runner->Halt(/*in_memory=*/false);
       ASSERT_TRUE(runner->Prepare().ok());
       EXPECT_THAT(runner->Run([](const Report&) {}), IsEnd(RunEnd::kLastStep));
     });

@@ -32,15 +32,16 @@ class RankRunner {
   // job); all others mean that something is wrong here or with a peer.
   virtual absl::StatusOr<control::Resumed> Prepare() = 0;
   // Trains to the job's last step, or to the one that all ranks agree on after Halt, and saves the
-  // checkpoints that are due.
+  // checkpoints that are due: also after the last step, unless all were asked to halt in memory.
   // report: called by one thread at a time. The reports of each kind come in the order of steps,
   // and a step comes before its checkpoint.
   // Errors: the first one of any part. A checkpoint that failed is not an error.
   virtual absl::StatusOr<RunEnd> Run(const std::function<void(Report)>& report) = 0;
   // Asks for the end at a step boundary. Once a rank of the job was asked, all ranks end at the
   // same boundary. May be called at any time; if it is called before Run, the run ends after the
-  // first steps.
-  virtual void Halt() = 0;
+  // first steps. in_memory: nothing is saved for it if the ranks keep copies of their state in
+  // memory. That can be taken back by a Halt that saves, as long as the ranks have not agreed.
+  virtual void Halt(bool in_memory) = 0;
   // Ends Prepare and Run soon, whatever they wait for.
   virtual void Stop(const absl::Status& reason) = 0;
   // May be called at any time. After an error it says what the rank was doing when the error came.

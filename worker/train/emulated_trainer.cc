@@ -195,7 +195,7 @@ class EmulatedTrainer final : public Trainer {
     const auto replicas = options_.replicas.begin();
     transport::Collective* const dp_group =
         replicas == options_.replicas.end() ? nullptr : replicas->second;
-    double halting = options_.halt_requested != nullptr && options_.halt_requested->load() ? 1 : 0;
+    double halting = WeightOf(options_.halt_requested);
     for (transport::Collective* const group : {dp_group, options_.pp_group}) {
       if (group == nullptr) continue;
       std::array<double, 2> sums{1, halting};
@@ -206,18 +206,18 @@ class EmulatedTrainer final : public Trainer {
       }
       halting = sums[1];
     }
-    results_.Put(step, MakeResult(step, halting > 0));
+    results_.Put(step, MakeResult(step, RequestOf(halting)));
     return absl::OkStatus();
   }
 
-  StepResult MakeResult(StepId step, bool halting) const {
+  StepResult MakeResult(StepId step, HaltRequest halt) const {
     const config::JobSpec& job = *options_.job;
     const double k = static_cast<double>(step.value());
     return {.loss = 1.0 / k,
             .grad_norm = 1.0 / std::sqrt(k),
             .learning_rate = config::LearningRate(job.adamw, job.lr_schedule, step.value()),
             .tokens = std::int64_t{job.global_batch} * std::max(1, options_.model->config.context),
-            .halting = halting};
+            .halt = halt};
   }
 
   const TrainerOptions options_;

@@ -72,7 +72,7 @@ class EmulatedTrainerTest : public testing::Test {
   config::JobSpec job_;
   model::Model model_;
   mesh::Partition partition_;
-  std::atomic<bool> halt_requested_ = false;
+  std::atomic<HaltRequest> halt_requested_ = HaltRequest::kNone;
   std::vector<program::Program> programs_;
   std::map<int, std::unique_ptr<Trainer>> trainers_;
 };
@@ -156,10 +156,10 @@ TEST_F(EmulatedTrainerTest, ResultsDependOnTheStepAlone) {
 
 TEST_F(EmulatedTrainerTest, TheExchangeOfAStepSaysWhetherARankWasAskedToHalt) {
   ASSERT_TRUE(Run(0, "NORM_EXCHANGE", 3).ok());
-  halt_requested_ = true;
+  halt_requested_ = HaltRequest::kInMemory;
   ASSERT_TRUE(Run(0, "NORM_EXCHANGE", 4).ok());
-  EXPECT_FALSE(trainers_[0]->result(StepId(3)).halting);
-  EXPECT_TRUE(trainers_[0]->result(StepId(4)).halting);
+  EXPECT_EQ(trainers_[0]->result(StepId(3)).halt, HaltRequest::kNone);
+  EXPECT_EQ(trainers_[0]->result(StepId(4)).halt, HaltRequest::kInMemory);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace takt::train {
 struct LossShare {
   double sum = 0;  // the token losses of this rank's microbatches, added in ascending order
   std::int64_t scored = 0;  // scored tokens of the global batch, equal on all data-parallel ranks
-  double halting = 0;       // the number of ranks that were asked to halt; it travels with the loss
+  double halting = 0;       // what ranks were asked for (halt_request.h); it travels with the loss
   bool known = false;
 };
 

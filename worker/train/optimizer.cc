@@ -72,7 +72,7 @@ absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& los
              .grad_norm = std::sqrt(squares),
              .learning_rate = config::LearningRate(job_.adamw, job_.lr_schedule, step.value()),
              .tokens = static_cast<std::int64_t>(scored),
-             .halting = halting > 0};
+             .halt = RequestOf(halting)};
   return result_;
 }
 

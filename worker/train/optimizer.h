@@ -54,7 +54,7 @@ class Optimizer {
   const config::JobSpec& job_;
   ParameterStore& parameters_;
   const ResultGroups groups_;
-  // [sums of squares by parameter and block..., loss sum, scored tokens, ranks asked to halt]
+  // [sums of squares by parameter and block..., loss sum, scored tokens, weights of halts]
   backend::Buffer exchanged_;
   StepResult result_;
 };

@@ -138,11 +138,12 @@ TEST_F(OptimizerTest, ThatARankWasAskedToHaltIsKnownOnAllRanksInTheSameStep) {
     Optimizer optimizer =
         Optimizer::Create(job_, model_, *parameters_, {.last_stage = &dp, .pipeline = &pp}).value();
     const LossShare share{.halting = c.own, .known = true};
-    EXPECT_EQ(optimizer.Exchange(StepId(1), share)->halting, c.own + c.replica + c.teller > 0);
+    EXPECT_EQ(optimizer.Exchange(StepId(1), share)->halt,
+              c.own + c.replica + c.teller > 0 ? HaltRequest::kSaving : HaltRequest::kNone);
   }
   // A rank that does not hold the last stage cannot tell the other pipelines, so it tells no rank.
   Optimizer elsewhere = Optimizer::Create(job_, model_, *parameters_, {}).value();
-  EXPECT_FALSE(elsewhere.Exchange(StepId(1), {.halting = 1})->halting);
+  EXPECT_EQ(elsewhere.Exchange(StepId(1), {.halting = 1})->halt, HaltRequest::kNone);
 }
 
 TEST_F(OptimizerTest, ClipsToTheNormAndDecaysMatricesOnly) {

@@ -16,6 +16,7 @@
 #include "common/program/program.h"
 #include "worker/backend/backend.h"
 #include "worker/engine/compute.h"
+#include "worker/train/halt_request.h"
 #include "worker/train/tensor_observer.h"
 #include "worker/transport/collective.h"
 
@@ -29,7 +30,8 @@ struct StepResult {
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
   std::int64_t tokens = 0;  // of the global batch
-  bool halting = false;     // some rank was asked to halt before this exchange
+  // What some rank was asked for before this exchange.
+  HaltRequest halt = HaltRequest::kNone;
 };
 
 struct TrainerOptions {
@@ -53,7 +55,7 @@ struct TrainerOptions {
   // trainer makes initial weights. It is never called for an emulated model.
   std::function<absl::StatusOr<bool>(ParameterStore&)> restore;
   // Whether this rank was asked to halt; null: it never is. All ranks learn of it with the loss.
-  const std::atomic<bool>* halt_requested = nullptr;
+  const std::atomic<HaltRequest>* halt_requested = nullptr;
   const TensorObserver* observer = nullptr;  // for tests
   // Whether short parts may be recorded and replayed (replays.h).
   bool records = true;

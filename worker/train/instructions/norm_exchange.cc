@@ -8,8 +8,7 @@ namespace takt::train {
 Bound BindNormExchange(ProgramState& state, const program::Instruction&) {
   const auto run = [&losses = state.losses, &rank = state.rank](StepId step) -> absl::Status {
     LossShare loss = losses.Share(step);
-    const std::atomic<bool>* const halt = rank.options.halt_requested;
-    loss.halting = halt != nullptr && halt->load() ? 1 : 0;
+    loss.halting = WeightOf(rank.options.halt_requested);
     ASSIGN_OR_RETURN(const StepResult result, rank.optimizer->Exchange(step, loss));
     rank.results.Put(step, result);
     return absl::OkStatus();
