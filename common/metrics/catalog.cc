@@ -14,7 +14,7 @@ constexpr std::array<const Metric*, sizeof...(Metrics)> PointersTo(const Metrics
 // The order is that of docs/metrics.md.
 constexpr auto kAllMetrics = PointersTo(
     kJobState, kJobStep, kJobTargetStep, kJobEta, kLastStepTimestamp, kStepDuration, kStepPredicted,
-    kReplanGain, kStepComponent, kBubbleFraction, kBubblePredicted, kRankCompute,
+    kReplanGain, kStraggler, kStepComponent, kBubbleFraction, kBubblePredicted, kRankCompute,
     kRankComputePredicted, kRankIdle, kTokens, kLoss, kValidationLoss, kGradNorm, kLearningRate,
     kNonfiniteSteps, kModelFlopsUtilization, kMemoryPredicted, kCheckpoints, kCheckpointStep,
     kCheckpointTimestamp, kCheckpointEvery, kCheckpointDuration, kRecoveries, kJobs, kWorkers,

@@ -57,6 +57,10 @@ inline constexpr Metric kReplanGain =
     kByCoordinator.Gauge("takt_job_replan_gain_ratio", Unit::kRatio, {"job"},
                          "Share of a step that the plan that the job would get now is predicted to "
                          "save, by what was measured since it began; 0: none, or it is not known.");
+inline constexpr Metric kStraggler = kByCoordinator.Gauge(
+    "takt_job_straggler_ratio", Unit::kRatio, {"job"},
+    "How many times as long as predicted the straggler of the job computes, beside the other "
+    "ranks, when it was named; 0: there is none.");
 inline constexpr Metric kStepComponent = kByCoordinator.Gauge(
     "takt_step_component_seconds", Unit::kSeconds, {"job", "component"},
     "Where the time of the newest explained step went, by cause: the components of a job add up to "

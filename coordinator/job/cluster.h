@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -159,6 +160,8 @@ class Cluster final {
 
   // cluster_queue.cc
   void ServeQueue(Moment now);
+  // Returns the workers that the job blames, as WaitingJob::blamed.
+  std::map<std::string, int> BlamedBy(const Job& job, Moment now) const;
   // Adds the running jobs that could use idle workers, behind those that wait. Returns whether
   // there are any of both.
   bool AddGrowing(std::vector<placement::WaitingJob>& waiting, std::vector<Job*>& jobs, Moment now);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests jobs whose number of workers changes while they live.
+#include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "coordinator/job/cluster_harness.h"
 #include "gmock/gmock.h"
@@ -66,6 +69,40 @@ class ElasticTest : public ClusterTest {
     Attach("w2");
     Wait(absl::Seconds(11));
     return key;
+  }
+  // Plans the job that was submitted with a plan of two ranks that predicts times, and starts it.
+  control::JobKey RunPredicted(const std::string& name) {
+    EXPECT_THAT(plans_, SizeIs(1));
+    const MakePlan asked = plans_.at(0);
+    plans_.clear();
+    plan::Plan plan{.mesh = {.pp_size = 2}};
+    plan.partition = {{StageId(0), PpRank(0), LayerId(0), LayerId(4)},
+                      {StageId(1), PpRank(1), LayerId(4), LayerId(8)}};
+    plan.schedule.name = "1f1b";
+    plan.schedule.num_microbatches = 8;
+    plan.programs.resize(2);
+    cluster_->Planned(asked.job_id, asked.generation, std::move(plan), Moment::Of(clock_));
+    Settle();
+    return AdmitAll(name);
+  }
+  // All ranks do twenty steps after `last`. In each, rank 1 computes for `busy` seconds, and rank 0
+  // for 0.4 s.
+  void TrainTwenty(const control::JobKey& key, std::int64_t last, double busy) {
+    const std::vector<control::BoundRank> ranks = Job(key.job).ranks;
+    for (std::int64_t step = last + 1; step <= last + 20; ++step) {
+      for (const control::BoundRank& bound : ranks) {
+        const FakeWorker& from = workers_.at(bound.worker);
+        cluster_->Report(from.name, from.incarnation,
+                         {.key = key,
+                          .rank = bound.rank,
+                          .sequence = step,
+                          .step = StepId(step),
+                          .step_seconds = 1,
+                          .busy_seconds = bound.rank == Rank(0) ? 0.4 : busy},
+                         from.session);
+      }
+      Advance(absl::Milliseconds(50));
+    }
   }
   bool WasHalted(const std::string& worker) {
     return Session(worker).Last<control::Halt>() != nullptr;
@@ -310,6 +347,71 @@ TEST_F(ElasticTest, AJobThatShrinksToOneRankGoesOnFromTheCopiesOfTheLastGenerati
       Session("w0").Last<control::Prepare>()->assignment()->copies;
   EXPECT_EQ(copies.every_steps, 0) << "no other rank keeps them";
   EXPECT_EQ(copies.at_most, StepId(8));
+}
+
+TEST_F(ElasticTest, AStragglerIsNamedAndEvictedWhereThereIsASpare) {
+  AttachWorkers(2);
+  config::JobSpec spec = SavingSpec("j", 2, 1000);
+  spec.elastic.evict_stragglers = true;
+  hold_plans_ = true;
+  ASSERT_TRUE(Submit(spec).ok());
+  control::JobKey key = RunPredicted("j");
+  TrainTwenty(key, 0, 0.8);
+  constexpr char kSlow[] =
+      "computes 2.0 times as long as predicted, beside the other ranks, since step 1";
+  EXPECT_EQ(Job("j").reason, std::string("training; rank 1 (w1) ") + kSlow);
+  EXPECT_EQ(Job("j").straggler, 2);
+  Wait(absl::Minutes(1));
+  EXPECT_FALSE(WasHalted("w0")) << "there is no spare";
+  Attach("w2");
+  Wait(absl::Seconds(11));
+  ASSERT_TRUE(WasHalted("w0"));
+  EXPECT_EQ(Session("w0").Last<control::Halt>()->reason,
+            std::string("worker w1 (rank 1) is evicted: it ") + kSlow);
+  SayAll(key, control::Phase::kHalted);
+  EXPECT_EQ(Job("j").straggler, 0);
+  key = RunPredicted("j");
+  EXPECT_EQ(Job("j").ranks[1].worker, "w2");
+  EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
+  EXPECT_THAT(cluster_->workers().at("w1").blame.score, ::testing::Gt(0));
+  EXPECT_THAT(Job("j").faults, IsEmpty());
+
+  // The next worker is as slow, so the plan is wrong about the stage.
+  Attach("w3");
+  TrainTwenty(key, 20, 0.8);
+  EXPECT_THAT(Job("j").reason, HasSubstr("rank 1 (w2) computes 2.0 times"));
+  Wait(absl::Minutes(1));
+  EXPECT_FALSE(WasHalted("w2"));
+}
+
+TEST_F(ElasticTest, AJobThatDoesNotAskForItKeepsItsStraggler) {
+  AttachWorkers(3);
+  hold_plans_ = true;
+  ASSERT_TRUE(Submit(SavingSpec("j", 2, 1000)).ok());
+  const control::JobKey key = RunPredicted("j");
+  TrainTwenty(key, 0, 0.8);
+  EXPECT_THAT(Job("j").reason, HasSubstr("training; rank 1 (w1) computes 2.0 times"));
+  Wait(absl::Minutes(1));
+  EXPECT_FALSE(WasHalted("w0"));
+  TrainTwenty(key, 20, 0.4);
+  EXPECT_EQ(Job("j").reason, "training");
+}
+
+TEST_F(ElasticTest, AnElasticJobThatEvictsDoesNotTakeTheStragglerBack) {
+  AttachWorkers(2);
+  config::JobSpec spec = ElasticSpec("j", 2);
+  spec.elastic.evict_stragglers = true;
+  hold_plans_ = true;
+  ASSERT_TRUE(Submit(spec).ok());
+  const control::JobKey key = RunPredicted("j");
+  TrainTwenty(key, 0, 0.8);
+  Attach("w2");
+  Wait(absl::Seconds(11));
+  ASSERT_TRUE(WasHalted("w0"));
+  SayAll(key, control::Phase::kHalted);
+  ASSERT_THAT(plans_, SizeIs(1));
+  EXPECT_EQ(plans_[0].options.max_workers, 2) << "w0 and w2";
+  EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
 }
 
 TEST_F(ElasticTest, AJobWithoutARangeDoesNotGrow) {

@@ -115,6 +115,7 @@ void ClusterMetrics::RecordPlan(const JobRecord& job, Shown& shown) {
   registry_.Gauge(metrics::kBubblePredicted, {job.name}).Set(job.plan.predicted_bubble_fraction);
   registry_.Gauge(metrics::kStepPredicted, {job.name}).Set(job.plan.predicted_step_seconds);
   registry_.Gauge(metrics::kReplanGain, {job.name}).Set(job.replan_gain);
+  registry_.Gauge(metrics::kStraggler, {job.name}).Set(job.straggler);
   const int pp_size = job.plan.mesh.pp_size;
   for (int p = pp_size; p < shown.pp_size; ++p)
     registry_.Drop({{"job", job.name}, {"pp_rank", absl::StrCat(p)}});

@@ -20,6 +20,9 @@ using store::JobState;
 // A job whose ranks were told to end gives its workers back about so soon.
 constexpr double kStoppingSeconds = 30;
 
+// A job that can do without a worker does so once it blames it this often (placement/queue.h).
+constexpr int kShunned = 2;
+
 constexpr char kHeldElsewhere[] =
     "workers hold it in a generation that this state does not know; see takt adopt and takt "
     "abandon";
@@ -119,7 +122,7 @@ std::vector<std::string> WithoutShunned(std::vector<std::string> workers,
                                         const std::map<std::string, int>& blamed) {
   std::erase_if(workers, [&](const std::string& worker) {
     const auto found = blamed.find(worker);
-    return found != blamed.end() && found->second > 1;
+    return found != blamed.end() && found->second >= kShunned;
   });
   return workers;
 }
@@ -170,8 +173,9 @@ void Cluster::ServeQueue(Moment now) {
       if (queued) job.SetReason(kHeldElsewhere);
       continue;
     }
+    if (!job.record().faults.empty() || !job.evicted_workers().empty())
+      waiting.back().blamed = BlamedBy(job, now);
     if (job.record().faults.empty()) continue;
-    waiting.back().blamed = workers_.quarantine().BlamedBy(job.record().name, now.wall);
     if (const auto until = WaitsUntil(job.record(), options_.decide, now.wall)) {
       waiting.back().stopping = true;
       job.SetReason(absl::StrCat(
@@ -207,6 +211,13 @@ void Cluster::ServeQueue(Moment now) {
   }
 }
 
+std::map<std::string, int> Cluster::BlamedBy(const Job& job, Moment now) const {
+  std::map<std::string, int> blamed = workers_.quarantine().BlamedBy(job.record().name, now.wall);
+  for (const std::string& worker : job.evicted_workers())
+    blamed[worker] = std::max(blamed[worker], kShunned);
+  return blamed;
+}
+
 bool Cluster::AddGrowing(std::vector<placement::WaitingJob>& waiting, std::vector<Job*>& jobs,
                          Moment now) {
   std::vector<Job*> growing;
@@ -221,7 +232,7 @@ bool Cluster::AddGrowing(std::vector<placement::WaitingJob>& waiting, std::vecto
       continue;
     }
     waiting.push_back(GrowingJobOf(*job));
-    waiting.back().blamed = workers_.quarantine().BlamedBy(job->record().name, now.wall);
+    waiting.back().blamed = BlamedBy(*job, now);
     jobs.push_back(job);
   }
   return any_idle;

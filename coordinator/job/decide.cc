@@ -245,6 +245,15 @@ Decision DecideHalted(absl::Duration now, const JobRecord& job, const JobRun& ru
           .state = halt.next};
 }
 
+// Says for people that the run trains, and which rank is slow.
+std::string Trains(const JobRun& run) {
+  const std::optional<Straggler>& slow = run.stragglers.named();
+  if (!slow) return "training";
+  const control::BoundRank& bound = run.ranks[slow->rank.value()].bound;
+  return absl::StrCat("training; rank ", bound.rank.value(), " (", bound.worker, ") ",
+                      Describe(*slow));
+}
+
 Decision DecideRunning(absl::Duration now, const JobRecord& job, const JobRun& run,
                        const DecideOptions& options) {
   const auto trains = [](const RankRun& r) { return !IsTerminal(r.phase); };
@@ -253,7 +262,7 @@ Decision DecideRunning(absl::Duration now, const JobRecord& job, const JobRun& r
     const std::string goes_on = job.halt
                                     ? absl::StrCat(job.halt->reason, "; waiting for ",
                                                    Names(run, trains), " to end at a step boundary")
-                                    : "training";
+                                    : Trains(run);
     if (std::ranges::none_of(run.ranks, away)) return Wait(goes_on);
     return Wait(absl::StrCat(goes_on, "; nothing is heard of ", Names(run, away)));
   }

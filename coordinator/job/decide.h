@@ -40,6 +40,7 @@
 #include "coordinator/job/replan.h"
 #include "coordinator/job/session.h"
 #include "coordinator/job/step_collector.h"
+#include "coordinator/job/stragglers.h"
 #include "coordinator/membership/membership.h"
 #include "coordinator/store/record.h"
 #include "coordinator/timeouts/timeouts.h"
@@ -107,6 +108,7 @@ struct JobRun {
   std::optional<absl::Duration> stop_since;     // when the stop was told
   std::optional<absl::Duration> finish_since;   // when the last rank finished
   Replanning replanning;
+  StragglerWatch stragglers;
   // Once the ranks have halted, the next generation has this plan and the workers of this one.
   std::optional<plan::Plan> next_plan;
 

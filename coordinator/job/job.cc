@@ -222,6 +222,7 @@ void Job::Tick(bool batch, Moment now) {
     Advance(now);
   }
   if (run_) ConsiderReplanning(now);
+  if (run_) ConsiderEviction(now);
   if (!batch || waiting_logs_.empty()) return;
   std::vector<store::LogRecord>& logs = context_.outbox->changes.logs;
   logs.insert(logs.end(), waiting_logs_.begin(), waiting_logs_.end());

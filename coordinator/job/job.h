@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -67,7 +68,8 @@ class Job final {
   // Returns the job as its next generation is planned: once it has begun, sizes with an elastic
   // range are open.
   config::JobSpec NextSpec() const;
-  // Returns how many more workers the job could use while it trains; 0: none.
+  // Returns how many more workers the job could use while it trains, to grow or in place of a
+  // straggler; 0: none.
   int Growth() const;
   // These workers are idle, and no job that waits needs them. The job may grow by them.
   void SetSpare(const std::vector<std::string>& workers, Moment now);
@@ -117,6 +119,8 @@ class Job final {
   bool has_run() const { return run_.has_value(); }
   // The workers that hold copies of its state in memory, while it waits for its next generation.
   const std::set<std::string>& copy_holders() const { return copy_holders_; }
+  // The workers that it has evicted, and takes again only where there is no other.
+  const std::set<std::string>& evicted_workers() const { return evicted_workers_; }
   // True if its ranks halt, and the next generation gets their workers.
   bool keeps_workers() const { return run_ && run_->next_plan; }
   control::JobKey key() const { return {record_.name, record_.generation}; }
@@ -160,6 +164,8 @@ class Job final {
   void ConsiderReplanning(Moment now);
   // Returns the workers that have been spare for long enough.
   std::set<std::string> LongSpare(Moment now) const;
+  // The same for a job that may grow, else none.
+  std::set<std::string> SpareToGrow(Moment now) const;
   ReplanFacts FactsForReplanning(const profile::Profile* profile, Moment now) const;
   void SwitchTo(const std::string& reason, Moment now);
   void AskPlanner(std::shared_ptr<const profile::Profile> profile, Moment now);
@@ -167,6 +173,10 @@ class Job final {
   // held for it. Returns false if too few of them may be given a rank.
   bool GoOnWith(plan::Plan plan, const std::vector<std::string>& workers, std::string reason,
                 Moment now);
+
+  // True if there is a straggler, and another worker may take its place.
+  bool WantsToEvict() const;
+  void ConsiderEviction(Moment now);
 
   // job_reports.cc
   // Returns the rank that this process holds, null if it holds none or not this one.
@@ -192,6 +202,10 @@ class Job final {
   config::JobSpec spec_;
   std::optional<JobRun> run_;  // STARTING, RUNNING, RECOVERING
   std::set<std::string> copy_holders_;
+  std::set<std::string> evicted_workers_;
+  // The number of pp ranks and the one that a straggler was evicted from. If the next worker is as
+  // slow there, the plan is wrong about the stage.
+  std::set<std::pair<int, PpRank>> evicted_from_;
   std::set<std::string> past_workers_;  // those that have held its ranks: they may log for it
   std::vector<store::LogRecord> waiting_logs_;
   bool changed_ = false;  // the record is to be stored and shown

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// This file has how a Job that trains gets a better plan, or grows. replan.h has the rules.
+// This file has how a Job that trains gets a better plan, grows, or replaces a straggler. replan.h
+// and stragglers.h have the rules.
 #include <algorithm>
 #include <cstddef>
 #include <limits>
@@ -30,13 +31,13 @@ absl::Duration StartTime(const std::vector<store::Transition>& transitions) {
 }  // namespace
 
 int Job::Growth() const {
-  const bool goes_on = spec_.checkpoint || (run_ && run_->keeps_copies);
-  if (!spec_.elastic.Resizes() || !goes_on || record_.state != JobState::kRunning || record_.halt ||
-      record_.stop) {
-    return 0;
-  }
+  if (spec_.elastic == config::Elastic()) return 0;
+  const bool trains = run_ && record_.state == JobState::kRunning && !record_.halt && !record_.stop;
+  if (!trains || (!spec_.checkpoint && !run_->keeps_copies)) return 0;
+  const int least = WantsToEvict() ? 1 : 0;
+  if (!spec_.elastic.Resizes()) return least;
   const int most = NextSpec().MostWorkers().value_or(std::numeric_limits<int>::max());
-  return std::max(0, most - record_.plan.mesh.size());
+  return std::max(least, most - record_.plan.mesh.size());
 }
 
 void Job::SetSpare(const std::vector<std::string>& workers, Moment now) {
@@ -60,10 +61,14 @@ std::set<std::string> Job::LongSpare(Moment now) const {
   return names;
 }
 
+std::set<std::string> Job::SpareToGrow(Moment now) const {
+  return spec_.elastic.Resizes() ? LongSpare(now) : std::set<std::string>();
+}
+
 ReplanFacts Job::FactsForReplanning(const profile::Profile* profile, Moment now) const {
   const Replanning& replanning = run_->replanning;
   const std::int64_t done = run_->committed_steps();
-  const std::set<std::string> spare = LongSpare(now);
+  const std::set<std::string> spare = SpareToGrow(now);
   const StepId checkpoint = record_.checkpoint ? record_.checkpoint->step : StepId(0);
   const bool all_run = std::ranges::all_of(run_->ranks, [](const RankRun& rank) {
     return rank.phase == RankPhase::kRunning && !rank.lost && !rank.away;
@@ -105,7 +110,7 @@ void Job::SwitchTo(const std::string& reason, Moment now) {
   Replanning& replanning = run_->replanning;
   plan::Plan plan = std::move(replanning.offer->plan);
   replanning.offer.reset();
-  const std::set<std::string> spare = LongSpare(now);
+  const std::set<std::string> spare = SpareToGrow(now);
   std::vector<std::string> more(spare.begin(), spare.end());
   const auto missing = static_cast<std::size_t>(
       std::max(0, plan.mesh.size() - static_cast<int>(run_->ranks.size())));
@@ -118,7 +123,7 @@ void Job::SwitchTo(const std::string& reason, Moment now) {
 
 void Job::AskPlanner(std::shared_ptr<const profile::Profile> profile, Moment now) {
   Replanning& replanning = run_->replanning;
-  replanning.asked_with = LongSpare(now);
+  replanning.asked_with = SpareToGrow(now);
   config::JobSpec spec = NextSpec();
   // Another number of replicas changes bits. So only a job that grows gets one, if it says so.
   if (replanning.asked_with.empty() || !spec_.elastic.data)
@@ -161,6 +166,29 @@ void Job::Replanned(absl::StatusOr<ReplanOffer> offer, Moment now) {
   const double gain = replanning.offer ? replanning.offer->gain() : 0;
   grown_ |= gain != record_.replan_gain;
   record_.replan_gain = gain;
+}
+
+bool Job::WantsToEvict() const {
+  const std::optional<Straggler>& slow = run_->stragglers.named();
+  if (!spec_.elastic.evict_stragglers || !slow) return false;
+  const mesh::Mesh& mesh = record_.plan.mesh;
+  return !evicted_from_.contains({mesh.pp_size, mesh.PpRankOf(slow->rank)});
+}
+
+// The run ends as for a drained worker, and the queue finds others.
+void Job::ConsiderEviction(Moment now) {
+  if (Growth() == 0 || !WantsToEvict() || LongSpare(now).empty()) return;
+  const Straggler slow = *run_->stragglers.named();
+  const std::string worker = run_->ranks[slow.rank.value()].bound.worker;
+  const mesh::Mesh& mesh = record_.plan.mesh;
+  evicted_from_.emplace(mesh.pp_size, mesh.PpRankOf(slow.rank));
+  evicted_workers_.insert(worker);
+  context_.workers->Blame(worker, record_.name, absl::StrCat("it ", Describe(slow)), now);
+  RequestHalt({.next = JobState::kQueued,
+               .reason = absl::StrCat("worker ", worker, " (rank ", slow.rank.value(),
+                                      ") is evicted: it ", Describe(slow)),
+               .in_memory = run_->keeps_copies},
+              now);
 }
 
 bool Job::GoOnWith(plan::Plan plan, const std::vector<std::string>& workers, std::string reason,

@@ -145,6 +145,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   run_.emplace(JobRun::Of(record_, spec_, plan.mesh, RankPhase::kPreparing, now.steady));
   launch->ranks = record_.ranks;
   run_->replanning = ReplanningOf(spec_, plan, context_.read_profile(), now.steady);
+  run_->stragglers = StragglerWatch(plan.mesh, PredictedCompute(plan));
   launch->plan = std::move(plan);
   SetState(JobState::kStarting,
            absl::StrCat("preparing ", launch->ranks.size(), " ranks",
@@ -302,7 +303,7 @@ void Job::EndRun(const Decision& decision, Moment now) {
   record_.halt.reset();
   record_.saving = {};
   record_.ranks.clear();
-  record_.replan_gain = 0;
+  record_.replan_gain = record_.straggler = 0;
   run_.reset();
   context_.outbox->effects.push_back(CloseRendezvous{record_.name});
   if (next_plan && GoOnWith(*std::move(next_plan), released, decision.reason, now)) return;
@@ -323,6 +324,7 @@ void Job::SettleFault(const Decision& decision, Moment now) {
 
 void Job::CollectSteps(bool rest, Moment now) {
   for (store::StepRecord& step : rest ? run_->steps.TakeRest() : run_->steps.TakeReady()) {
+    run_->stragglers.Add(step.step, std::exchange(step.busy_by_rank, {}));
     step.job_id = record_.id;
     step.generation = record_.generation;
     step.schedule = record_.plan.schedule;
@@ -331,6 +333,8 @@ void Job::CollectSteps(bool rest, Moment now) {
     grown_ = true;
     context_.outbox->changes.steps.push_back(std::move(step));
   }
+  const std::optional<Straggler>& slow = run_->stragglers.named();
+  record_.straggler = slow ? slow->slowdown : 0;
   if (!std::exchange(run_->acknowledge, false)) return;
   // Effects come after the commit: what is acknowledged is durable.
   for (const auto& [rank, sequence] : run_->steps.TakeAcknowledgements(run_->steps.last_taken())) {

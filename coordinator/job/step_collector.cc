@@ -2,6 +2,7 @@
 #include "coordinator/job/step_collector.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace takt::job {
 
@@ -56,6 +57,9 @@ store::StepRecord StepCollector::Merge(const control::RankStepReport& result,
                            .tokens = result.tokens,
                            .step_seconds = result.step_seconds,
                            .validation_loss = result.validation_loss};
+  if (std::ssize(parts) == mesh_.size()) {
+    for (const auto& [rank, part] : parts) record.busy_by_rank.push_back(part.busy_seconds);
+  }
   std::vector<double> idle(mesh_.pp_size), counts(mesh_.pp_size);
   for (const auto& [rank, part] : parts) {
     if (!(part.step_seconds > 0)) continue;

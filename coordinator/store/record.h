@@ -61,6 +61,8 @@ struct StepRecord {
   std::optional<double> validation_loss;
   std::string schedule;
   absl::Time time;
+  // Not stored: seconds of compute by rank; empty: a rank's part is missing.
+  std::vector<double> busy_by_rank = {};
 };
 
 // The part of a plan that people and reports ask for. The plan itself can be made again.
@@ -169,6 +171,8 @@ struct JobRecord {
   std::optional<StepRecord> last_step;
   // Not stored: the share of a step that another plan is predicted to save. 0: none, or not known.
   double replan_gain = 0;
+  // Not stored: how much longer the straggler computes than it should; 0: there is none.
+  double straggler = 0;
 };
 
 // How long the job still takes if each step takes as long as the last one, or, before the first
