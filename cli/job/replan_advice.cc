@@ -42,7 +42,7 @@ absl::StatusOr<plan::Plan> PlanAgain(Client& client, const v1::Job& job, int num
   ASSIGN_OR_RETURN(options.profile, ReadProfile(client));
   if (options.profile == nullptr) return absl::UnimplementedError("no profile");
   options.max_workers = num_ranks;
-  return plan::MakePlan(spec, options);
+  return plan::MakePlan(spec.WithOpenSizes(), options);
 }
 
 std::string How(const v1::Job& job) {

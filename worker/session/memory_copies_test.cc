@@ -90,8 +90,9 @@ class MemoryCopiesTest : public ::testing::Test {
     return assignment;
   }
 
-  // Runs one generation, to its end or until it is stopped after kFault.
-  Outcome Train(int generation, StepId at_most, bool stops) {
+  // Runs one generation, to its end or until it is stopped after kFault. halts: it is told to halt
+  // in memory then, instead.
+  Outcome Train(int generation, StepId at_most, bool stops, bool halts = false) {
     const plan::Plan plan = plan::MakePlan(Job(), {.max_workers = 2}).value();
     const auto map = std::make_shared<testing::MapRendezvous>();
     Outcome outcome;
@@ -119,15 +120,18 @@ class MemoryCopiesTest : public ::testing::Test {
         const absl::MutexLock lock(&mutex);
         if (rank == 0) outcome.losses[step.step.value()] = step.loss;
         outcome.last = std::max(outcome.last, step.step.value());
-        if (stops && step.step == StepId(kFault) && !fault.HasBeenNotified()) fault.Notify();
+        const bool is_time = (stops || halts) && step.step == StepId(kFault);
+        if (is_time && !fault.HasBeenNotified()) fault.Notify();
       });
       EXPECT_EQ(end.ok(), !stops) << end.status();
+      if (end.ok()) EXPECT_EQ(*end == RunEnd::kHalted, halts);
     };
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 2; ++rank) threads.emplace_back(run, rank);
-    if (stops) {
-      fault.WaitForNotification();
-      for (const auto& runner : runners) runner->Stop(absl::CancelledError("worker w9 died"));
+    if (stops || halts) fault.WaitForNotification();
+    for (const auto& runner : runners) {
+      if (stops) runner->Stop(absl::CancelledError("worker w9 died"));
+      if (halts) runner->Halt(/*in_memory=*/true);
     }
     for (std::thread& thread : threads) thread.join();
     return outcome;
@@ -218,6 +222,29 @@ TEST_F(MemoryCopiesTest, AFlippedBitIsFoundAndAnOlderStepTaken) {
   const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
   ASSERT_TRUE(second.resumed[0].ok()) << second.resumed[0].status();
   EXPECT_EQ(second.resumed[0]->step, older);
+  ExpectUndisturbed(second);
+}
+
+TEST_F(MemoryCopiesTest, ARunThatHaltsCopiesItsLastStepSoThatNoneIsRepeated) {
+  every_steps_ = 1000;
+  const Outcome first = Train(1, StepId(0), /*stops=*/false, /*halts=*/true);
+  ASSERT_LT(first.last, kSteps);
+  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+  for (const auto& resumed : second.resumed) {
+    ASSERT_TRUE(resumed.ok()) << resumed.status();
+    EXPECT_TRUE(resumed->from_memory);
+    EXPECT_EQ(resumed->step, StepId(first.last));
+  }
+  ExpectUndisturbed(second);
+}
+
+TEST_F(MemoryCopiesTest, AGenerationThatKeepsNoCopiesGoesOnFromThoseOfTheLastOneAndFreesThem) {
+  const Outcome first = Train(1, StepId(0), /*stops=*/true);
+  every_steps_ = 0;
+  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+  ASSERT_TRUE(second.resumed[0].ok()) << second.resumed[0].status();
+  EXPECT_TRUE(second.resumed[0]->from_memory);
+  EXPECT_TRUE(stores_[0]->Begin("memory", "id").empty());
   ExpectUndisturbed(second);
 }
 
