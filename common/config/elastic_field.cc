@@ -23,12 +23,11 @@ std::optional<SizeRange> ReadRange(const std::string& field, const v1::SizeRange
   const bool least_ok = rules.Between(least.c_str(), range.min, 1, kMostRanks);
   const bool most_ok = rules.Between(most.c_str(), range.max, 1, kMostRanks);
   if (!least_ok || !most_ok) return std::nullopt;
-  const bool ordered = rules.Check(range.min <= range.max,
-                                   {.field = least,
-                                    .value = absl::StrCat(range.min),
-                                    .rule = absl::StrCat("must be at most ", most, " (", range.max,
-                                                         ")"),
-                                    .fix = "correct one of them"});
+  const bool ordered = rules.Check(
+      range.min <= range.max, {.field = least,
+                               .value = absl::StrCat(range.min),
+                               .rule = absl::StrCat("must be at most ", most, " (", range.max, ")"),
+                               .fix = "correct one of them"});
   return ordered ? std::optional(range) : std::nullopt;
 }
 
@@ -55,8 +54,8 @@ void CheckData(const JobSpec& job, const SizeRange& range, FieldRules& rules) {
                .rule = absl::StrCat("must have a number of replicas that divides batch.global / "
                                     "batch.microbatch = ",
                                     per_step),
-               .fix = absl::StrCat("use a range with one of its divisors, e.g. {min: 1, max: ",
-                                   per_step, "}")});
+               .fix = absl::StrCat(
+                   "use a range with one of its divisors, e.g. {min: 1, max: ", per_step, "}")});
 }
 
 // The layers must suffice for the smallest pipeline. With `stage_layers`, the stages must be

@@ -343,8 +343,7 @@ TEST_F(ElasticTest, AJobThatShrinksToOneRankGoesOnFromTheCopiesOfTheLastGenerati
   TrainTo(key, 8);
   LoseRank(key, "w1");
   ASSERT_EQ(Job("j").state, JobState::kStarting);
-  const control::MemoryCopies copies =
-      Session("w0").Last<control::Prepare>()->assignment()->copies;
+  const control::MemoryCopies copies = Session("w0").Last<control::Prepare>()->assignment()->copies;
   EXPECT_EQ(copies.every_steps, 0) << "no other rank keeps them";
   EXPECT_EQ(copies.at_most, StepId(8));
 }

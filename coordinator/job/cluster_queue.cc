@@ -63,9 +63,14 @@ std::optional<absl::Time> WaitsUntil(const JobRecord& job, const DecideOptions& 
   return until;
 }
 
+placement::Need NextNeedOf(const Job& job) {
+  if (!job.spec().elastic.Resizes()) return placement::NeedOf(job.spec(), job.Device());
+  return placement::NeedOf(job.NextSpec(), job.Device());
+}
+
 placement::WaitingJob WaitingJobOf(const Job& job) {
   const JobRecord& record = job.record();
-  const placement::Need need = placement::NeedOf(job.NextSpec(), job.Device());
+  const placement::Need need = NextNeedOf(job);
   return {.name = record.name,
           .need = need,
           .recovers = Recovers(record),
@@ -80,7 +85,7 @@ placement::WaitingJob WaitingJobOf(const Job& job) {
 // Returns what a job that trains could use besides its workers.
 placement::WaitingJob GrowingJobOf(const Job& job) {
   const JobRecord& record = job.record();
-  placement::Need need = placement::NeedOf(job.NextSpec(), job.Device());
+  placement::Need need = NextNeedOf(job);
   need.workers = 1;
   need.up_to_all = true;
   need.most = job.Growth();

@@ -63,9 +63,7 @@ std::optional<RecoveryTimes> TimesOfRecovery(const std::vector<store::Transition
 
 }  // namespace
 
-config::JobSpec Job::NextSpec() const {
-  return HasBegun(record_) ? spec_.WithOpenSizes() : spec_;
-}
+config::JobSpec Job::NextSpec() const { return HasBegun(record_) ? spec_.WithOpenSizes() : spec_; }
 
 config::DeviceKind Job::Device() const {
   return placement::DeviceOf(spec_, record_.plan.device, context_.workers->workers());
@@ -147,12 +145,12 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   run_->replanning = ReplanningOf(spec_, plan, context_.read_profile(), now.steady);
   run_->stragglers = StragglerWatch(plan.mesh, PredictedCompute(plan));
   launch->plan = std::move(plan);
-  SetState(JobState::kStarting,
-           absl::StrCat("preparing ", launch->ranks.size(), " ranks",
-                        spec_.elastic.Resizes() ? InsteadOf(record_.plan.mesh.size(), size_before)
-                                                : "",
-                        reordered ? ", placed by measured links" : "", chosen),
-           now);
+  SetState(
+      JobState::kStarting,
+      absl::StrCat("preparing ", launch->ranks.size(), " ranks",
+                   spec_.elastic.Resizes() ? InsteadOf(record_.plan.mesh.size(), size_before) : "",
+                   reordered ? ", placed by measured links" : "", chosen),
+      now);
   context_.outbox->effects.push_back(OpenRendezvous{key()});
   context_.outbox->effects.push_back(BeginGeneration{launch});
   for (const control::BoundRank& bound : launch->ranks)

@@ -70,8 +70,7 @@ void Submit(job::Coordinator* coordinator, Submission submission, Done done) {
   const auto shared = std::make_shared<const Submission>(std::move(submission));
   // With `auto` the plan depends on the workers that will be there.
   const config::JobSpec& job = shared->parsed;
-  if (job.LeavesSizeOpen() || job.LeavesBitsOpen())
-    return Enqueue(coordinator, shared, {}, done);
+  if (job.LeavesSizeOpen() || job.LeavesBitsOpen()) return Enqueue(coordinator, shared, {}, done);
   // The deciding thread alone knows the workers that are there now.
   coordinator->Post([coordinator, shared, done](job::Cluster& cluster, Moment) {
     Plan(coordinator, shared, placement::PlanOptionsFor(shared->parsed, cluster.workers()), done);
