@@ -147,6 +147,35 @@ TEST_F(ElasticTest, AJobShrinksWhenNoSpareTakesALostRank) {
   EXPECT_THAT(Job("j").reason, HasSubstr("needs 2 workers"));
 }
 
+TEST_F(ElasticTest, AJobShrinksByReplicasToANumberThatDividesItsBatch) {
+  AttachWorkers(8);
+  config::JobSpec spec = SavingSpec("j", 2, 1000);  // eight microbatches
+  spec.parallelism.data = 4;
+  spec.elastic.data = config::SizeRange{.min = 1, .max = 4};
+  const control::JobKey key = RunJob(spec);
+  TrainTo(key, 10);
+  SaveAt(key, 10);
+  hold_plans_ = true;
+  LoseRank(key, "w7");
+  ASSERT_THAT(plans_, SizeIs(1));
+  EXPECT_EQ(plans_[0].options.max_workers, 7);
+  EXPECT_EQ(plans_[0].spec.parallelism.pipeline, 2);
+  EXPECT_EQ(plans_[0].spec.parallelism.data, std::nullopt);
+  EXPECT_EQ(plans_[0].spec.global_batch, 8);
+  // The planner takes two replicas, since three divide no batch of eight. Three workers are free.
+  hold_plans_ = false;
+  plan::Plan plan{.mesh = {.pp_size = 2, .dp_size = 2}};
+  plan.schedule.name = "1f1b";
+  plan.programs.resize(2);
+  const MakePlan asked = plans_[0];
+  plans_.clear();
+  cluster_->Planned(asked.job_id, asked.generation, std::move(plan), Moment::Of(clock_));
+  Settle();
+  EXPECT_THAT(Job("j").ranks, SizeIs(4));
+  EXPECT_EQ(Job("j").transitions.back().reason, "preparing 4 ranks instead of 8");
+  EXPECT_EQ(StateOf("w6"), WorkerState::kIdle);
+}
+
 TEST_F(ElasticTest, ASpareTakesALostRankFirst) {
   AttachWorkers(5);
   const control::JobKey key = RunJob(ElasticSpec("j", 4));
