@@ -2,7 +2,8 @@
 // Holds the workers with their control streams, and says for which job each of them is held.
 //
 // A worker is held by at most one generation of a job:
-//   Reserve   Its gang is granted. It is held without a rank while the plan is made.
+//   Reserve   Its gang is granted, and it is held without a rank while the plan is made. Or a job
+//             will grow by it, and it is held while the job's ranks halt.
 //   Bind      The plan is there, or the worker came back with a rank that it still runs. It is
 //             held with that rank.
 // A worker that is away keeps its hold, as its job trains on. It is released when it is lost, and
