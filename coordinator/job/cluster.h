@@ -192,7 +192,7 @@ class Cluster final {
   std::set<std::pair<control::JobKey, std::string>> abandoned_;
   absl::Duration forgot_at_ = -absl::InfiniteDuration();
   absl::Duration last_batch_ = -absl::InfiniteDuration();
-  // What the queue was asked last, without predicted times, and when.
+  // These say what the queue was asked last, without predicted times, and when.
   std::vector<placement::WaitingJob> asked_waiting_;
   placement::Capacity asked_capacity_;
   absl::Duration asked_at_ = -absl::InfiniteDuration();

@@ -24,7 +24,7 @@ constexpr absl::Duration kAskAgain = absl::Seconds(1);
 // are far above.
 constexpr std::int64_t kMargin = 1000;
 constexpr std::size_t kMostIdBytes = 64;
-// What a worker says is bounded, so that no sum overflows.
+// A number that a worker says is bounded, so that no sum overflows.
 constexpr std::int64_t kMostNumber = std::int64_t{1} << 50;
 
 std::int64_t Bounded64(std::int64_t number) {

@@ -193,7 +193,8 @@ void Job::Apply(const Decision& decision, Moment now) {
 
 void Job::StartRun() {
   record_.resumed_step = run_->ranks.front().resumed_step;
-  // What is newer is damaged. From now on the job is held to the checkpoint that it could load.
+  // Newer checkpoints are damaged. From now on the job is held to the checkpoint that it could
+  // load.
   if (record_.checkpoint && record_.checkpoint->step > record_.resumed_step)
     record_.checkpoint->step = record_.resumed_step;
   record_.kernel_plan = run_->ranks.front().kernel_plan;

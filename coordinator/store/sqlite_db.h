@@ -18,7 +18,7 @@ namespace takt::store {
 
 class SqliteDb;
 
-// What to do about a damaged state file, for the end of a message.
+// Ends a message about a damaged state file: it says what to do.
 inline constexpr char kRestoreFix[] =
     "`takt admin fsck` lists the damage; restore the state with `takt admin restore`, or move it "
     "away to start with no jobs";

@@ -56,7 +56,7 @@ class SqliteIntegrityTest : public ::testing::Test {
     return copy + "/state.sqlite";
   }
 
-  // What a coordinator would start from, as text.
+  // Returns, as text, what a coordinator would start from.
   static std::string StateOf(Store& store) {
     const Snapshot snapshot = store.Load().value();
     std::string state = absl::StrCat(snapshot.cluster_id, " ", snapshot.epoch, " ",

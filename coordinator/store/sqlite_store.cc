@@ -33,7 +33,7 @@ absl::Status Damaged(const SqliteDb& db, std::string_view what) {
                                           " is damaged: ", std::string(what), "; ", kRestoreFix));
 }
 
-// What the store keeps of the table `meta` while it is open.
+// The store keeps this of the table `meta` while it is open.
 struct Books {
   std::string cluster_id;
   std::int64_t commits = 0;
@@ -308,7 +308,7 @@ class SqliteStore final : public Store {
   ReserveFile reserve_ ABSL_GUARDED_BY(mutex_);
   std::int64_t commits_ ABSL_GUARDED_BY(mutex_);
   std::int64_t last_number_ ABSL_GUARDED_BY(mutex_);  // the highest ever, of deleted jobs too
-  // As they were when the transaction began.
+  // They had these values when the transaction began.
   std::uint64_t total_before_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t last_number_before_ ABSL_GUARDED_BY(mutex_) = 0;
   // Before the statements, which end first.

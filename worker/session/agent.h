@@ -46,7 +46,7 @@ class CoordinatorLink {
 
 struct AgentOptions {
   RankRunnerFactory runner_factory;
-  // What the committer does; see CheckpointCommitter.
+  // The committer calls these (CheckpointCommitter).
   CommitAction commit, retain;
   std::string checkpoint_root = {};  // the directories of jobs lie under this one
   // How long a worker that was asked to leave waits for its job to be halted.

@@ -99,7 +99,7 @@ absl::Status WriteNew(const std::string& path, const std::string& text) {
   return FileError(error, absl::StrCat("cannot write ", path));
 }
 
-// What another rank has against a checkpoint, or against the directory.
+// Says what another rank has against a checkpoint, or against the directory.
 struct Complaint {
   std::string text;      // empty: no rank has any
   bool trouble = false;  // it is that rank's own trouble
