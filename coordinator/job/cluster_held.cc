@@ -73,6 +73,11 @@ void Cluster::Refused(SessionId id, const control::CommandsRefused& refused, Mom
   Heard(id, now);
   const Worker* const worker = workers_.members().FindSession(id);
   if (worker == nullptr) return;
+  // A rank of another cluster that is not held was told that it belongs to this one. The worker
+  // refused the welcome before it read that.
+  const bool obeys_by_now = refused.cause == control::RefusalCause::kOtherCluster &&
+                            worker->hello.running && !held_.Holds(worker->hello.worker);
+  if (obeys_by_now) return;
   const std::string reason = Bounded(refused.reason);
   Log(LogLevel::kError, "a worker refuses the commands of this coordinator",
       {{"worker", worker->hello.worker}, {"reason", reason}});
@@ -128,7 +133,9 @@ void Cluster::LetGo(const control::JobKey& key) {
   const HeldJob& job = held_.at(key);
   Log(LogLevel::kWarning, "a held job is abandoned",
       {{"job", key.job}, {"generation", absl::StrCat(key.generation.value())}});
-  abandoned_.insert({key, job.cluster_id});
+  // The worker may come back as one of this cluster, if it read the Adopt but not the Abort.
+  for (const std::string& cluster : {job.cluster_id, cluster_id_})
+    abandoned_.insert({key, cluster});
   for (const auto& [worker, rank] : job.ranks) {
     workers_.members().SetRefuses(worker, "");
     // It obeys only the coordinator that its rank belongs to.

@@ -61,6 +61,14 @@ class HeldTest : public ClusterTest {
     Settle();
   }
 
+  // The worker has refused the welcome, since it holds a rank of another cluster.
+  void Refuse(const FakeWorker& worker) {
+    cluster_->Refused(worker.id,
+                      {.cause = control::RefusalCause::kOtherCluster, .reason = "another cluster"},
+                      Moment::Of(clock_));
+    Settle();
+  }
+
   void ReturnAll() {
     for (const int rank : {0, 1}) {
       Return(rank);
@@ -239,6 +247,30 @@ TEST_F(HeldTest, AnAbandonedJobIsAbortedAlsoOnWorkersThatComeBackLater) {
   for (const int rank : {0, 1}) Say(ranks_[rank].worker, key_, rank, control::Phase::kAborted);
   ASSERT_TRUE(Submit(Spec("j", 2)).ok());
   EXPECT_EQ(Job("j").state, JobState::kStarting);
+}
+
+TEST_F(HeldTest, AnAbandonedRankThatComesBackOfThisClusterIsAborted) {
+  LoseStateOf(Spec("j", 2, 100));
+  const std::string cluster_id = Return(0).session->Last<control::Welcome>()->cluster_id;
+  ASSERT_TRUE(Abandon("j").ok());
+  // Its stream broke after it had read the Adopt.
+  const FakeWorker& back =
+      AttachHolding(ranks_[0].worker,
+                    {.key = key_, .rank = Rank(0), .cluster_id = cluster_id, .describes = true});
+  EXPECT_NE(back.session->Last<control::Abort>(), nullptr);
+  EXPECT_THAT(cluster_->ListHeld(), IsEmpty());
+}
+
+TEST_F(HeldTest, AWorkerThatIsTakenOverAtItsReturnGetsWorkAgain) {
+  LoseStateOf(Spec("j", 2, 100));
+  Return(0);
+  ASSERT_TRUE(Abandon("j").ok());
+  const FakeWorker& back = Return(1);
+  Refuse(back);
+  EXPECT_EQ(cluster_->workers().at(back.name).refuses, "");
+  for (const int rank : {0, 1}) Say(ranks_[rank].worker, key_, rank, control::Phase::kAborted);
+  ASSERT_TRUE(Submit(Spec("k", 2)).ok());
+  EXPECT_EQ(Job("k").state, JobState::kStarting);
 }
 
 TEST_F(HeldTest, AHeldJobIsAbandonedByItselfOnlyIfToldSo) {
