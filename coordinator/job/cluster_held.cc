@@ -29,7 +29,13 @@ absl::Status NoSuchHeldJob(const std::string& name) {
 
 bool Cluster::IsForeign(const control::Hello& hello) const {
   return hello.running && !hello.running->cluster_id.empty() &&
-         hello.running->cluster_id != cluster_id_;
+         hello.running->cluster_id != cluster_id_ && !MissedAdoption(hello);
+}
+
+bool Cluster::MissedAdoption(const control::Hello& hello) const {
+  const auto adopted = adopted_.find(hello.worker);
+  return adopted != adopted_.end() && hello.running &&
+         adopted->second == std::pair(hello.running->key, hello.running->cluster_id);
 }
 
 absl::Status Cluster::CheckSubmit(const config::JobSpec& spec) const {
@@ -114,6 +120,7 @@ absl::StatusOr<JobRecord> Cluster::TakeOver(const std::string& name, Moment now)
   for (const auto& [worker, rank] : held->ranks) {
     workers_.members().SetRefuses(worker, "");
     workers_.Send(worker, control::Adopt{key});
+    adopted_[worker] = {key, held->cluster_id};
   }
   held_.Remove(key);
   return jobs_.TakeOver(std::move(adoption), now).record();

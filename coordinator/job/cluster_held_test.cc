@@ -165,6 +165,23 @@ TEST_F(HeldTest, AnAdoptedJobSurvivesARestart) {
   EXPECT_THAT(cluster_->ListHeld(), IsEmpty());
 }
 
+TEST_F(HeldTest, ARankThatMissedItsAdoptionIsToldAgain) {
+  LoseStateOf(SavingSpec("j", 2, 100));
+  ReturnAll();
+  ASSERT_TRUE(Adopt("j").ok());
+  const FakeWorker& back = Return(1);  // its stream broke before it read the Adopt
+  Refuse(back);
+  ASSERT_NE(back.session->Last<control::Adopt>(), nullptr);
+  EXPECT_EQ(back.session->Last<control::Abort>(), nullptr);
+  EXPECT_EQ(cluster_->workers().at(back.name).refuses, "");
+  EXPECT_EQ(Job("j").state, JobState::kRunning);
+  EXPECT_THAT(cluster_->ListHeld(), IsEmpty());
+  // Once it belongs to this cluster, another one may adopt it.
+  Attach(ranks_[1].worker, "a", Hold{key_, Rank(1)});
+  Return(1);
+  EXPECT_TRUE(cluster_->IsHeld(ranks_[1].worker));
+}
+
 TEST_F(HeldTest, TheGenerationAfterAnAdoptionIsAboveAllThatAnybodyMayHaveSeen) {
   LoseStateOf(SavingSpec("j", 2, 100));
   ReturnAll();
