@@ -134,7 +134,7 @@ class Agent {
 
   // Only the deciding thread uses these.
   HeldJob held_job_;
-  std::optional<std::pair<control::JobKey, DecodeAssignment>> decode_;  // from the newest Prepare
+  std::optional<std::pair<control::JobKey, DecodeAssignment>> decode_;  // of the next rank
   std::string last_job_;  // empty: there was none, or it is over
   absl::Duration idle_since_;
   std::optional<int> exit_code_;
