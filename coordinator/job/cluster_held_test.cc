@@ -195,6 +195,14 @@ TEST_F(HeldTest, TheGenerationAfterAnAdoptionIsAboveAllThatAnybodyMayHaveSeen) {
   EXPECT_GT(next->epoch, 1000);
 }
 
+TEST(HeldJobs, AnAdoptedJobHasTheVocabularyOfItsPlan) {
+  HeldJob job{.key = {"j", Generation(1)}};
+  job.ranks["w0"].description = control::RankDescription();
+  job.assignment = control::Assignment{.vocabulary_ends = {1, 3}};
+  EXPECT_THAT(AdoptionOf(job, /*epoch=*/1, Moment()).record.plan.vocabulary_ends,
+              ElementsAre(1, 3));
+}
+
 TEST_F(HeldTest, AJobOfWhichARankIsMissingCannotBeAdopted) {
   LoseStateOf(Spec("j", 2, 100));
   Return(0);
