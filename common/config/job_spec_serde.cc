@@ -337,7 +337,7 @@ void ReadRecompute(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules)
   }
 }
 
-// Whether the schedule and the devices allow it shows when the job is planned.
+// The planner checks later whether the schedule and the devices allow the mode.
 void ReadVocabulary(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   rules.Supported("parallelism.vocabulary", NameOf(proto.vocabulary()),
                   v1::VocabularyMode_IsValid(proto.vocabulary()), "auto, last or spread");

@@ -15,8 +15,8 @@ namespace {
 
 using store::JobFault;
 
-// What is kept of an error, and of the faults of a job: the first one, because it says since when,
-// and the newest.
+// So many bytes of an error are kept, and so many faults of a job: the first one, because it says
+// since when, and the newest.
 constexpr std::size_t kMostErrorBytes = 256;
 constexpr std::size_t kMostFaults = 32;
 

@@ -54,6 +54,12 @@ void Cluster::Attach(const control::Hello& hello, SessionId id,
   const absl::StatusOr<std::optional<Loss>> loss =
       workers_.Attach(known, id, std::move(session), now);
   if (!loss.ok()) return;
+  // It obeys what follows only once it has read this.
+  if (MissedAdoption(hello)) {
+    workers_.Send(hello.worker, control::Adopt{hello.running->key});
+  } else {
+    adopted_.erase(hello.worker);
+  }
   if (*loss) HandleLoss(**loss);
   const Worker& worker = *workers_.members().Find(hello.worker);
   for (auto& [number, job] : jobs_) job.Reattach(worker);

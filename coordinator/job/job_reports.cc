@@ -66,8 +66,8 @@ bool Job::HoldsRank(const Worker& worker, Rank rank) const {
          nullptr;
 }
 
-// Tells the worker what was said to it while it had no stream. What it has to say, it says again
-// by itself.
+// Tells the worker what was said to it while it had no stream. The worker repeats its own reports
+// without being asked.
 void Job::Reattach(const Worker& worker) {
   if (!run_ || !worker.hold || worker.hold->key != key()) return;
   const control::Hello& hello = worker.hello;

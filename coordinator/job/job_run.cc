@@ -222,7 +222,8 @@ void Job::StartRun() {
   const StepId resumed = run_->ranks.front().resumed_step;
   record_.memory_step = run_->ranks.front().from_memory ? resumed : StepId(0);
   if (record_.memory_step == StepId(0)) record_.resumed_step = resumed;
-  // What is newer is damaged. From now on the job is held to the checkpoint that it could load.
+  // Newer checkpoints are damaged. From now on the job is held to the checkpoint that it could
+  // load.
   if (record_.checkpoint && record_.checkpoint->step > resumed) record_.checkpoint->step = resumed;
   record_.kernel_plan = run_->ranks.front().kernel_plan;
   // Steps that were committed before are done again without being committed again.

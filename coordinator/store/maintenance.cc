@@ -168,7 +168,7 @@ int RunMaintenance(const std::vector<std::string>& arguments, std::ostream& out,
     return PrintDamage(*found, arguments[2] == "json", out);
   }
   errors << "takt-coordinator " << kMaintenance
-         << ": use `takt admin backup`, `takt admin restore` or `takt admin fsck`\n";
+         << ": use `takt admin`; its --help has the commands\n";
   return kExitUsage;
 }
 

@@ -182,7 +182,7 @@ struct WorkerFault {
   bool operator==(const WorkerFault&) const = default;
 };
 
-// What is held against a worker.
+// Says what is held against a worker.
 struct WorkerRecord {
   std::vector<WorkerFault> faults;  // of the last day, the newest last
   absl::Time quarantined_until = absl::InfinitePast();

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Damages a state file, its log and its counter, and fills its disk.
+#include <sqlite3.h>
+
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -56,7 +58,7 @@ class SqliteIntegrityTest : public ::testing::Test {
     return copy + "/state.sqlite";
   }
 
-  // What a coordinator would start from, as text.
+  // Returns, as text, what a coordinator would start from.
   static std::string StateOf(Store& store) {
     const Snapshot snapshot = store.Load().value();
     std::string state = absl::StrCat(snapshot.cluster_id, " ", snapshot.epoch, " ",
@@ -67,6 +69,14 @@ class SqliteIntegrityTest : public ::testing::Test {
       absl::StrAppend(&state, "\n", name, " ", generation.value());
     for (const std::string& worker : snapshot.drained) absl::StrAppend(&state, "\n", worker);
     return state;
+  }
+
+  // Changes the file as another program would.
+  void Execute(const std::string& sql) const {
+    sqlite3* db = nullptr;
+    ASSERT_EQ(sqlite3_open(path_.c_str(), &db), SQLITE_OK);
+    EXPECT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
+    sqlite3_close(db);
   }
 
   std::string dir_, path_;
@@ -122,6 +132,28 @@ TEST_F(SqliteIntegrityTest, ATruncatedOrGarbledLogIsDataLossWithTheFix) {
   std::filesystem::remove(copy + "-shm");
   WriteAll(copy + "-wal", log);
   EXPECT_EQ(OpenSqliteStore(copy).value()->Load().value().jobs.size(), 3u);
+}
+
+TEST_F(SqliteIntegrityTest, RowsDamagedWhileItIsOpenLeaveTheNextReadAlone) {
+  const auto store = Open().value();
+  Changes changes;
+  for (const int step : {1, 2})
+    changes.steps.push_back({.job_id = "a", .generation = Generation(1), .step = StepId(step)});
+  changes.steps.push_back({.job_id = "b", .generation = Generation(1), .step = StepId(7)});
+  for (const char* job : {"a", "a", "b"}) changes.logs.push_back({.job_id = job, .text = job});
+  ASSERT_TRUE(store->Commit(changes).ok());
+  Execute(
+      "UPDATE steps SET report = x'00' WHERE step = 1; UPDATE logs SET sum = 0 WHERE number = 1");
+  EXPECT_EQ(store->ReadSteps("a", StepId(0), 10).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(store->ReadLogs("a", 0, 10).status().code(), absl::StatusCode::kDataLoss);
+  const auto steps = store->ReadSteps("b", StepId(0), 10);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  ASSERT_EQ(steps->size(), 1u);
+  EXPECT_EQ(steps->front().step, StepId(7));
+  const auto logs = store->ReadLogs("b", 0, 10);
+  ASSERT_TRUE(logs.ok()) << logs.status();
+  ASSERT_EQ(logs->size(), 1u);
+  EXPECT_EQ(logs->front().text, "b");
 }
 
 TEST_F(SqliteIntegrityTest, AKillBetweenCommitAndCounterLosesNothing) {

@@ -64,7 +64,7 @@ std::string Yaml(const Kind& kind, const std::string& job, std::int64_t steps) {
       steps, "\nseed: 7\nparallelism: {threads: 1, pipeline: 2, schedule: 1f1b}\n", checkpoint);
 }
 
-// What one kill did to its job.
+// Says what one kill did to its job.
 struct Kill {
   // Seconds after the signal: the worker is away or lost; no rank of that generation is held any
   // more; a new step is committed.

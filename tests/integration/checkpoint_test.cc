@@ -288,7 +288,7 @@ TEST_F(CheckpointTest, AJobWhoseLastCheckpointCanNeverBeWrittenFails) {
   ExpectLatest(job.directory);
 }
 
-// One directory by two names: of two jobs that train at the same time only the first may use it.
+// One directory has two names. Only the first of two jobs that train at the same time may use it.
 TEST_F(CheckpointTest, TheDirectoryOfALiveJobIsRefusedToAnotherByALinkToo) {
   const TrainingJob first{.name = "first", .directory = Directory("c"), .steps = 1'000'000};
   cluster_.Submit(first.Yaml());

@@ -20,7 +20,7 @@
 
 namespace takt::testing {
 
-// What a link does with the bytes on it. The connections share it, as they would share a wire.
+// Says what a link does with the bytes on it. The connections share it, as they would share a wire.
 struct LinkShape {
   // Bytes pass from the end that dialled, and to it. Otherwise they wait, and neither end learns of
   // it.
