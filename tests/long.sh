@@ -15,12 +15,13 @@
 # tidy      30   clang-tidy has no complaint, about tests neither
 # soak      40   the tests with real daemons pass five times in a row
 # fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
+# simulation 20  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
 # upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
-alone=(threads tsan checks clang tidy soak fuzz)
+alone=(threads tsan checks clang tidy soak fuzz simulation)
 between=(bits upgrade speed)
 sections=()
 other=
@@ -29,7 +30,7 @@ for argument in "$@"; do
     *" $argument "*) sections+=("$argument") ;;
     *)
       if [ "$argument" = -h ] || [ "$argument" = --help ]; then
-        sed -n '3,20p' "$0" | sed 's/^# \?//'
+        sed -n '3,21p' "$0" | sed 's/^# \?//'
         exit 0
       elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
         other=$(realpath "$argument")
@@ -94,6 +95,11 @@ fuzz() {
   for fuzzer in build/fuzz/bin/fuzz_*; do
     "$fuzzer" -max_total_time=60 -timeout=10 -rss_limit_mb=1024 build/fuzz/found "tests/fuzz/corpus/${fuzzer##*/fuzz_}"
   done
+}
+
+simulation() {
+  release takt-simulate
+  build/release/bin/takt-simulate --seeds 100000
 }
 
 bits() {
