@@ -7,6 +7,7 @@
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
 #include "absl/strings/str_cat.h"
+#include "cli/admin/commands.h"
 #include "cli/base/report.h"
 #include "cli/checkpoint/commands.h"
 #include "cli/cluster/commands.h"
@@ -134,6 +135,8 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddWait(*app, context);
   AddCancel(*app, context);
   AddPause(*app, context);
+  AddAdopt(*app, context);
+  AddAbandon(*app, context);
   AddDelete(*app, context);
   AddLogs(*app, context);
   AddTrace(*app, context);
@@ -145,6 +148,7 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddCheckpoint(*app, context);
   AddData(*app, context);
   AddCerts(*app, context);
+  AddAdmin(*app, context);
   AddCompletion(*app, context);
   AddVersion(*app, context);
   app->footer(kFooter);

@@ -45,6 +45,22 @@ void AddQueue(CLI::App& app, Flags& flags) {
       ->allow_extra_args(false);
 }
 
+// Adds the flags that say which ended jobs are kept, and for how long jobs are held.
+void AddRetention(CLI::App& app, Flags& flags) {
+  app.add_option("--keep-ended-jobs", flags.keep_ended_jobs,
+                 "Keep so many ended jobs with their steps and logs, those that ended last; the "
+                 "others are deleted; 0: all (default: 1000)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--keep-ended-days", flags.keep_ended_days,
+                 "Keep an ended job for so many days; 0: for ever (default: 90)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--abandon-held-jobs-after", flags.abandon_held_seconds,
+                 "Tell workers to abort a job that they hold and this state does not know after so "
+                 "many seconds; 0: never, people decide with `takt adopt` and `takt abandon` "
+                 "(default: 0)")
+      ->check(CLI::NonNegativeNumber);
+}
+
 // Adds the flags of the process: what it logs, and how plans are made.
 void AddProcess(CLI::App& app, Flags& flags) {
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
@@ -69,6 +85,7 @@ Flags ParseFlags(int argc, char** argv) {
   app.add_option("--state", flags.state, "Directory of its state; made if missing");
   AddListeners(app, flags);
   AddQueue(app, flags);
+  AddRetention(app, flags);
   AddProcess(app, flags);
   app.set_version_flag("--version", std::string("takt-coordinator ") + kTaktVersion);
   daemon::AddSettings(app, "/etc/takt/coordinator.yaml", "TAKT_COORDINATOR");

@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -32,6 +33,7 @@
 #include "coordinator/planner/planning_child.h"
 #include "coordinator/profiles/profile_keeper.h"
 #include "coordinator/rpc/server.h"
+#include "coordinator/store/maintenance.h"
 #include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/state_dir.h"
 #include "coordinator/traces/step_explainer.h"
@@ -81,6 +83,22 @@ planner::MakePlan PlansOf(planner::ChildPlanner& planner) {
   return [&planner](const config::JobSpec& job, const plan::PlanOptions& options) {
     return planner.Make(job, options);
   };
+}
+
+job::RetentionOptions RetentionOf(const Flags& flags) {
+  return {.jobs = flags.keep_ended_jobs,
+          .age = flags.keep_ended_days == 0 ? absl::InfiniteDuration()
+                                            : absl::Hours(24) * flags.keep_ended_days};
+}
+
+absl::StatusOr<job::ClusterOptions> ClusterOptionsOf(const Flags& flags) {
+  job::ClusterOptions options;
+  options.random_bytes = RandomBytes;
+  options.retention = RetentionOf(flags);
+  if (flags.abandon_held_seconds > 0)
+    options.abandon_held_after = absl::Seconds(flags.abandon_held_seconds);
+  ASSIGN_OR_RETURN(options.quotas, placement::Quotas::Parse(flags.quotas));
+  return options;
 }
 
 // The parts that Serve needs. All are borrowed.
@@ -157,8 +175,7 @@ absl::Status Run(const Flags& flags) {
     options.make_plan = PlansOf(child_planner);
     options.make_plan_beside_jobs = PlansOf(yielding_planner);
   }
-  options.cluster.random_bytes = RandomBytes;
-  ASSIGN_OR_RETURN(options.cluster.quotas, placement::Quotas::Parse(flags.quotas));
+  ASSIGN_OR_RETURN(options.cluster, ClusterOptionsOf(flags));
   traces::TraceKeeper traces({.directory = flags.state + "/traces"});
   ASSIGN_OR_RETURN(const std::unique_ptr<profiles::ProfileKeeper> profiles,
                    profiles::ProfileKeeper::Open(store.get()));
@@ -224,5 +241,7 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == takt::planner::kPlanningChild)
     return takt::planner::RunPlanningChild({argv + 2, argv + argc}, takt::plan::MakePlan);
+  if (argc > 1 && std::string(argv[1]) == takt::store::kMaintenance)
+    return takt::store::RunMaintenance({argv + 2, argv + argc}, std::cout, std::cerr);
   return takt::Main(argc, argv);
 }

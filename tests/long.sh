@@ -7,13 +7,15 @@
 #   tests/long.sh threads
 #   tests/long.sh bits upgrade ../before/build/release
 #
-# Section   Minutes on two cores, and what it proves
+# Section   Minutes on two cores (?: not timed yet), and what it proves
 # threads   25   no data race in the unit tests of what has threads: engine, transport, session, coordinator, rpc
 # tsan      40   no data race in any unit test
 # checks    45   the unit tests pass with the checks of null, vptr and alignment, too, which the asan preset leaves out
 # clang     60   clang compiles everything without a warning, thread-safety annotations included; all tests pass
 # tidy      30   clang-tidy has no complaint, about tests neither
-# soak      40   the tests with real daemons pass five times in a row
+# repeat    40   the tests with real daemons pass five times in a row
+# matrix     ?   each fault at each phase of a job leaves its losses as they are (tests/fault)
+# soak       ?   2,000 killed workers leave memory, descriptors and threads as they were
 # fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
 # simulation 20  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
@@ -21,7 +23,7 @@
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
-alone=(threads tsan checks clang tidy soak fuzz simulation)
+alone=(threads tsan checks clang tidy repeat matrix soak fuzz simulation)
 between=(bits upgrade speed)
 sections=()
 other=
@@ -30,7 +32,7 @@ for argument in "$@"; do
     *" $argument "*) sections+=("$argument") ;;
     *)
       if [ "$argument" = -h ] || [ "$argument" = --help ]; then
-        sed -n '3,21p' "$0" | sed 's/^# \?//'
+        sed -n '3,23p' "$0" | sed 's/^# \?//'
         exit 0
       elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
         other=$(realpath "$argument")
@@ -82,9 +84,19 @@ tidy() {
   tests/lint.sh --tidy
 }
 
-soak() {
+repeat() {
   release all
   ctest --preset release -L slow --repeat until-fail:5
+}
+
+matrix() {
+  release takt-coordinator takt-worker matrix_fault_test
+  build/release/tests/matrix_fault_test --gtest_also_run_disabled_tests --gtest_filter='*Whole*'
+}
+
+soak() {
+  release takt-coordinator takt-worker matrix_fault_test
+  build/release/tests/matrix_fault_test --gtest_also_run_disabled_tests --gtest_filter='Soak*'
 }
 
 fuzz() {

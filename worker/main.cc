@@ -33,6 +33,7 @@
 #include "nlohmann/json.hpp"
 #include "worker/backend/memory_ledger.h"
 #include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/state_copy.h"
 #include "worker/compute_backends.h"
 #include "worker/flags.h"
 #include "worker/machine.h"
@@ -117,11 +118,12 @@ struct Shared {
   const Flags& flags;
   Machine machine;
   int threads = 1;
-  std::shared_ptr<grpc::Channel> channel;
+  std::shared_ptr<grpc::Channel> control_channel, bulk_channel;
   const std::string incarnation = RandomId();
   metrics::Registry registry{"takt-worker"};
   backend::MemoryLedger ledger;
   std::unique_ptr<worker_checkpoint::FileSystem> files = worker_checkpoint::CreatePosixFileSystem();
+  worker_checkpoint::CopyStore copies;
 };
 
 // Returns null if --metrics-listen is empty.
@@ -141,7 +143,7 @@ session::PipelineRunnerOptions RunnerOptions(Shared& shared) {
           .threads = shared.threads,
           .make_rendezvous =
               [&shared](const control::JobKey& key) {
-                return worker_rpc::CreateRendezvousClient(shared.channel, key);
+                return worker_rpc::CreateRendezvousClient(shared.control_channel, key);
               },
           .files = shared.files.get(),
           .metrics = &shared.registry,
@@ -151,6 +153,7 @@ session::PipelineRunnerOptions RunnerOptions(Shared& shared) {
                     {.device = shared.machine.device, .ledger = &shared.ledger}, job, threads);
               },
           .nccl = &shared.machine.nccl,
+          .copies = &shared.copies,
           .kernel_plans = shared.flags.kernel_plans};
 }
 
@@ -174,17 +177,24 @@ session::AgentOptions AgentOptionsOf(Shared& shared, const session::PipelineRunn
               [place = CommitPlaceOf(shared)](const control::CommitCheckpoint& request) {
                 return session::RetainCheckpoints(place, request);
               },
+          .checkpoint_root = shared.flags.checkpoint_root,
           .leave_timeout = absl::Seconds(shared.flags.leave_seconds),
           .on_job_over =
               [&shared](const std::string& job) {
                 shared.registry.Drop({{"job", job}});
-              }};
+              },
+          .forget_copies = [&shared](const std::string& job) { shared.copies.Forget(job); }};
 }
 
-worker_rpc::AttachmentOptions AttachmentOptionsOf(const Shared& shared) {
+const char* Name(control::RefusalCause cause) {
+  return cause == control::RefusalCause::kOtherCluster ? "other_cluster" : "later_epoch";
+}
+
+worker_rpc::AttachmentOptions AttachmentOptionsOf(Shared& shared) {
   const Flags& flags = shared.flags;
   const Machine& machine = shared.machine;
-  return {.channel = shared.channel,
+  return {.control_channel = shared.control_channel,
+          .bulk_channel = shared.bulk_channel,
           .hello = {.worker = flags.name,
                     .incarnation = shared.incarnation,
                     .host = machine.host,
@@ -195,9 +205,14 @@ worker_rpc::AttachmentOptions AttachmentOptionsOf(const Shared& shared) {
                     .data_address = flags.data_address,
                     .device = machine.device,
                     .has_nccl = machine.nccl.api != nullptr},
-          .on_attached = [coordinator = flags.coordinator] {
-            daemon::NotifyReady(absl::StrCat("attached to ", coordinator));
-          }};
+          .on_attached =
+              [coordinator = flags.coordinator] {
+                daemon::NotifyReady(absl::StrCat("attached to ", coordinator));
+              },
+          .on_refused =
+              [&shared](control::RefusalCause cause) {
+                shared.registry.Counter(metrics::kCommandsRefused, {Name(cause)}).Increment();
+              }};
 }
 
 // Returns null if `socket` is empty.
@@ -209,18 +224,23 @@ absl::StatusOr<std::unique_ptr<health::Server>> StartHealth(const std::string& s
 }
 
 absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
-  ASSIGN_OR_RETURN(auto channel, worker_rpc::CoordinatorChannel({.coordinator = flags.coordinator,
-                                                                 .tls = flags.tls,
-                                                                 .insecure = flags.insecure}));
+  const worker_rpc::ChannelOptions dialled{
+      .coordinator = flags.coordinator, .tls = flags.tls, .insecure = flags.insecure};
+  ASSIGN_OR_RETURN(auto control_channel, worker_rpc::CoordinatorChannel(dialled));
+  ASSIGN_OR_RETURN(auto bulk_channel, worker_rpc::CoordinatorChannel(dialled));
   ASSIGN_OR_RETURN(Machine machine, InspectMachine(flags.device, flags.share_device));
   Shared shared{.flags = flags,
                 .machine = std::move(machine),
                 .threads = flags.threads,
-                .channel = std::move(channel)};
+                .control_channel = std::move(control_channel),
+                .bulk_channel = std::move(bulk_channel)};
   if (shared.threads == 0) shared.threads = shared.machine.cores;
   const daemon::CertificateWatch certificate_watch(flags.tls, [&](absl::Time expires) {
     shared.registry.Gauge(metrics::kCertificateExpiry, {}).Set(absl::ToUnixSeconds(expires));
   });
+  for (const auto cause :
+       {control::RefusalCause::kOtherCluster, control::RefusalCause::kLaterEpoch})
+    shared.registry.Counter(metrics::kCommandsRefused, {Name(cause)});
   ASSIGN_OR_RETURN(const auto metrics_server, StartMetrics(shared));
   const std::string metrics_address = metrics_server != nullptr ? metrics_server->address() : "";
   session::PipelineRunnerOptions runner_options = RunnerOptions(shared);
@@ -230,6 +250,9 @@ absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
     outbox.AddLog(level, line, absl::ToUnixNanos(absl::Now()));
   });
   runner_options.on_stuck = [&](const std::string& reason) { agent.Stuck(reason); };
+  runner_options.withdraw = [&](StepId step, const std::string& error) {
+    return agent.WithdrawCheckpoint(step, error);
+  };
   runner_options.on_trace = [&](std::string trace) { agent.outbox().AddTrace(std::move(trace)); };
   worker_rpc::AttachmentClient client(AttachmentOptionsOf(shared), agent);
   std::atomic<bool> leaving = false;

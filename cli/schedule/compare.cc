@@ -125,6 +125,12 @@ std::string CompareText(const std::vector<Candidate>& candidates) {
 
 absl::StatusOr<ExitCode> Compare(const Context& context, const CompareOptions& options) {
   ASSIGN_OR_RETURN(const StepCosts costs, ReadCosts(options.costs));
+  if (costs.spreads_vocabulary) {
+    return InvalidField({.field = "--cost",
+                         .value = options.costs.cost,
+                         .rule = "has S or T, which this table does not compare",
+                         .fix = "simulate the families one by one with these costs"});
+  }
   ASSIGN_OR_RETURN(const schedule::GenerateOptions sizes,
                    MakeGenerateOptions(options.sizes, costs.time));
   std::vector<Candidate> candidates;

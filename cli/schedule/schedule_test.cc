@@ -375,5 +375,45 @@ TEST(Schedule, PictureIsSvgOfEveryAction) {
   EXPECT_THAT(svg, HasSubstr("1B1"));
 }
 
+TEST(Schedule, SpreadsTheVocabularyOverAllRanks) {
+  const std::vector<std::string> sizes = {"--ranks", "4", "--microbatches", "8"};
+  const auto with = [&](std::vector<std::string> arguments, const std::string& cost) {
+    arguments.insert(arguments.end(), sizes.begin(), sizes.end());
+    arguments.insert(arguments.end(), {"--cost", cost});
+    return arguments;
+  };
+  const json report = Simulate(with({"1f1b"}, "F=1,I=1,W=1,S=0.5,T=1"));
+  for (const json& rank : report["ranks"]) EXPECT_EQ(rank["busy"], 8 * 4.5);
+  EXPECT_EQ(report.count("lower_bound"), 0u);
+  const Outcome csv =
+      RunTakt(with({"schedule", "show", "zb-v", "-f", "csv"}, "F=1,I=1,W=1,S=0.5,T=1"));
+  ASSERT_EQ(csv.code, ExitCode::kDone) << csv.err;
+  EXPECT_THAT(csv.out, HasSubstr("8S7"));
+  const std::string path = WriteFile("spread.csv", csv.out);
+  const Outcome verified = RunTakt({"schedule", "verify", path});
+  EXPECT_EQ(verified.code, ExitCode::kDone) << verified.err;
+  EXPECT_THAT(verified.out, HasSubstr("OK: 4 ranks, 8 stages, 8 microbatches"));
+  EXPECT_THAT(RunTakt(with({"schedule", "show", "1f1b", "-f", "svg"}, "S=1")).out,
+              HasSubstr("S logits"));
+  EXPECT_THAT(RunTakt(with({"schedule", "simulate", "1f1b"}, "S=1")).out,
+              testing::StartsWith("makespan "));
+}
+
+TEST(Schedule, RefusesToSpreadWhereItCannot) {
+  const std::vector<std::string> sizes = {"--ranks", "4", "--microbatches", "8"};
+  const auto error = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "schedule");
+    arguments.insert(arguments.end(), sizes.begin(), sizes.end());
+    arguments.insert(arguments.end(), {"--cost", "S=1,T=1"});
+    const Outcome outcome = RunTakt(arguments);
+    EXPECT_NE(outcome.code, ExitCode::kDone);
+    return outcome.err;
+  };
+  EXPECT_THAT(error({"simulate", "chimera"}), HasSubstr("two copies of the weights"));
+  EXPECT_THAT(error({"simulate", "pipedream"}), HasSubstr("has no flush"));
+  EXPECT_THAT(error({"show", "1f1b", "-f", "html"}), HasSubstr("without S and T only"));
+  EXPECT_THAT(error({"compare"}), HasSubstr("does not compare"));
+}
+
 }  // namespace
 }  // namespace takt::cli

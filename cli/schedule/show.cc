@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
 #include "cli/base/report.h"
 #include "cli/schedule/commands.h"
 #include "cli/schedule/page.h"
@@ -19,13 +21,19 @@ struct ShowOptions {
 
 absl::StatusOr<std::string> Render(const Context& context, const ShowOptions& options) {
   ASSIGN_OR_RETURN(const StepCosts costs, ReadCosts(options.costs));
-  ASSIGN_OR_RETURN(const LoadedSchedule loaded, LoadSchedule(options.source, costs));
+  ASSIGN_OR_RETURN(LoadedSchedule loaded, LoadSchedule(options.source, costs));
   if (!loaded.remark.empty()) Say(context, loaded.remark);
-  const schedule::Schedule& schedule = loaded.schedule;
+  const StepOptions step = {.max_in_flight = options.source.sizes.max_in_flight()};
+  ASSIGN_OR_RETURN(const schedule::Schedule schedule,
+                   WithVocabulary(std::move(loaded.schedule), costs, step));
   if (options.format == "csv") return schedule::FormatCsv(schedule);
-  ASSIGN_OR_RETURN(
-      const SimulatedSchedule simulated,
-      SimulateSchedule(schedule, costs, {.max_in_flight = options.source.sizes.max_in_flight()}));
+  ASSIGN_OR_RETURN(const SimulatedSchedule simulated, SimulateSchedule(schedule, costs, step));
+  if (options.format == "html" && schedule.spreads_vocabulary) {
+    return InvalidField({.field = "--format",
+                         .value = "html",
+                         .rule = "shows schedules without S and T only",
+                         .fix = "use svg, grid or csv"});
+  }
   if (options.format == "html") return RenderPage(schedule, simulated);
   return options.format == "svg" ? schedule::RenderSvg(simulated.timeline)
                                  : schedule::RenderGrid(simulated.timeline);
@@ -62,6 +70,7 @@ void AddScheduleShow(CLI::App& schedule, Context& context) {
       "  takt schedule show gpipe --ranks 4 --microbatches 8 -f csv > gpipe.csv\n"
       "  takt schedule show interleaved-1f1b --ranks 4 --microbatches 8 --chunks 2 -f svg > "
       "picture.svg\n"
+      "  takt schedule show 1f1b --ranks 4 --microbatches 8 --cost F=1,I=1,W=1,S=0.5,T=1\n"
       "  takt schedule show auto --ranks 4 --microbatches 8 --memory 4 --cost "
       "F=1,I=1.1,W=0.7,comm=0.1 -f html > page.html");
 }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -100,7 +102,7 @@ std::string TimesText(const SimulatedSchedule& simulated) {
   const std::string in_a_row =
       absl::StrFormat("a step in a row of them takes %g, bubble %s\n", report.step_time,
                       FormatPercent(report.step_bubble_fraction));
-  if (!simulated.bound.has_value()) {
+  if (!simulated.flushes) {
     return absl::StrCat(
         in_a_row,
         "without a flush a step has no makespan; what follows is of one body of the "
@@ -128,13 +130,13 @@ std::string ReportText(const SimulatedSchedule& simulated) {
 
 absl::StatusOr<ExitCode> Simulate(const Context& context, const SimulateOptions& options) {
   ASSIGN_OR_RETURN(const StepCosts costs, ReadCosts(options.costs));
-  ASSIGN_OR_RETURN(const LoadedSchedule loaded, LoadSchedule(options.source, costs));
+  ASSIGN_OR_RETURN(LoadedSchedule loaded, LoadSchedule(options.source, costs));
   if (!loaded.remark.empty()) Say(context, loaded.remark);
-  const schedule::Schedule& schedule = loaded.schedule;
-  ASSIGN_OR_RETURN(const SimulatedSchedule simulated,
-                   SimulateSchedule(schedule, costs,
-                                    {.max_in_flight = options.source.sizes.max_in_flight(),
-                                     .barrier = !options.no_barrier}));
+  const StepOptions step = {.max_in_flight = options.source.sizes.max_in_flight(),
+                            .barrier = !options.no_barrier};
+  ASSIGN_OR_RETURN(const schedule::Schedule schedule,
+                   WithVocabulary(std::move(loaded.schedule), costs, step));
+  ASSIGN_OR_RETURN(const SimulatedSchedule simulated, SimulateSchedule(schedule, costs, step));
   if (context.json()) {
     PrintJson(context, ReportJson(schedule, costs, simulated));
   } else {
@@ -168,12 +170,16 @@ void AddScheduleSimulate(CLI::App& schedule, Context& context) {
       "the start of its F to the end of its W (or B).\n"
       "step_time is what one more step adds to several in a row: less than the makespan with "
       "--no-barrier\nand for families without a flush, which have no lower bound.\n"
+      "With S or T in --cost every rank computes a part of the head: S its logits, T the loss and "
+      "the\ngradients of the head, each for one microbatch. F, I, W and B of the last stage are "
+      "then those of its\nlayers alone. Such a step has no lower bound.\n"
       "No schedule of these sizes, placement and costs whose ranks hold no more in flight"
       " (than --memory,\nor else than this one's peak) beats lower_bound.\n\n",
       kCostsFileHelp,
       "\n\nExamples:\n"
       "  takt schedule simulate 1f1b --ranks 4 --microbatches 8\n"
       "  takt schedule simulate zb-h2 --ranks 4 --microbatches 8 --no-barrier\n"
+      "  takt schedule simulate 1f1b --ranks 4 --microbatches 8 --cost F=1,I=1,W=1,S=0.5,T=1\n"
       "  takt -o json schedule simulate mine.csv --cost F=1,I=1.1,W=0.7,comm=0.1"));
 }
 

@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/program/lowering.h"
+#include "common/schedule/spread_vocabulary.h"
 #include "common/schedule/validator.h"
 #include "common/sim/prove.h"
 #include "common/sim/timeline.h"
@@ -37,6 +40,11 @@ std::vector<program::StageShape> Shapes(const StepCosts& costs, int num_stages) 
   return shapes;
 }
 
+std::optional<program::VocabularyShape> SizelessVocabulary(const schedule::Schedule& schedule) {
+  if (!schedule.spreads_vocabulary) return std::nullopt;
+  return program::VocabularyShape{};
+}
+
 // Leaves out what takes no time, which makes the programs of large steps half as long.
 absl::StatusOr<program::LowerOptions> Lowering(const schedule::Schedule& schedule,
                                                const StepCosts& costs, const StepOptions& options) {
@@ -55,8 +63,12 @@ absl::StatusOr<program::LowerOptions> Lowering(const schedule::Schedule& schedul
       .stages = Shapes(costs, schedule.num_stages),
       .reduce_gradients = reduces,
       .tied_embeddings = ties,
-      .optimizer = reduces || ties || std::ranges::max(time.optimizer) > 0 || !options.barrier};
+      .optimizer = reduces || ties || std::ranges::max(time.optimizer) > 0 || !options.barrier,
+      .vocabulary = SizelessVocabulary(schedule)};
 }
+
+// How many more forwards may come before a backward.
+constexpr int kDeepest = 3;
 
 }  // namespace
 
@@ -81,8 +93,9 @@ absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& sch
                                  {.steps = flushes && options.barrier ? 1 : kStepsInARow,
                                   .barrier = options.barrier}));
   schedule::Timeline timeline = sim::MakeTimeline(programs, report);
-  SimulatedSchedule simulated{.report = std::move(report), .timeline = std::move(timeline)};
-  if (!flushes) return simulated;
+  SimulatedSchedule simulated{
+      .report = std::move(report), .timeline = std::move(timeline), .flushes = flushes};
+  if (!flushes || schedule.spreads_vocabulary) return simulated;
   ASSIGN_OR_RETURN(
       simulated.bound,
       schedule::LowerBound(
@@ -95,6 +108,29 @@ absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& sch
                                                        : simulated.report.peak_in_flight()},
            .message_bytes = ByStage(costs.output_bytes, schedule.num_stages)}));
   return simulated;
+}
+
+absl::StatusOr<schedule::Schedule> WithVocabulary(schedule::Schedule schedule,
+                                                  const StepCosts& costs,
+                                                  const StepOptions& options) {
+  if (!costs.spreads_vocabulary || schedule.spreads_vocabulary) return schedule;
+  RETURN_IF_ERROR(schedule::Validate(schedule, {.max_in_flight = options.max_in_flight}));
+  RETURN_IF_ERROR(CheckCostsFit(costs, schedule));
+  schedule::Schedule shortest;
+  double least = 0;
+  for (int depth = 0; depth <= kDeepest; ++depth) {
+    absl::StatusOr<schedule::Schedule> deep =
+        schedule::SpreadVocabulary(schedule, costs.time, depth);
+    if (depth > 0 && !deep.ok()) continue;  // it does not fit the schedule
+    ASSIGN_OR_RETURN(schedule::Schedule spread, std::move(deep));
+    const absl::StatusOr<SimulatedSchedule> simulated = SimulateSchedule(spread, costs, options);
+    if (!simulated.ok() && depth > 0) break;  // it holds more in flight than the limit
+    RETURN_IF_ERROR(simulated.status());
+    if (depth > 0 && simulated->report.makespan >= least) continue;
+    least = simulated->report.makespan;
+    shortest = std::move(spread);
+  }
+  return shortest;
 }
 
 }  // namespace takt::cli

@@ -17,8 +17,10 @@ struct SimulatedSchedule {
   schedule::Timeline timeline;
   // The lower bound for all schedules of the same sizes, placement and costs whose ranks hold no
   // more in flight than the limit, or without a limit, than the largest peak of this one. Empty
-  // without a flush: such a step has no makespan of its own.
+  // without a flush, because such a step has no makespan of its own, and for a spread vocabulary,
+  // because the bound does not know S and T.
   std::optional<schedule::Bound> bound;
+  bool flushes = true;
 
   double gap() const;  // (makespan - bound) / bound
 };
@@ -35,5 +37,13 @@ struct StepOptions {
 absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& schedule,
                                                    const StepCosts& costs,
                                                    const StepOptions& options);
+
+// Returns the schedule with S and T on every rank if the costs have them and it has none. It tries
+// 0 to 3 more forwards before each backward. The shortest step wins, the smallest number of equal
+// ones.
+// kInvalidArgument: as schedule::SpreadVocabulary and SimulateSchedule.
+absl::StatusOr<schedule::Schedule> WithVocabulary(schedule::Schedule schedule,
+                                                  const StepCosts& costs,
+                                                  const StepOptions& options);
 
 }  // namespace takt::cli

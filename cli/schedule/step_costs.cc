@@ -90,7 +90,7 @@ absl::Status CostError(std::string field, std::string value, std::string rule) {
 
 bool IsCost(double value) { return std::isfinite(value) && value >= 0; }
 
-absl::Status ParseCost(const std::string& text, StageCost& stage, double& latency) {
+absl::Status ParseCost(const std::string& text, StageCost& stage, StepCosts& step) {
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
     const std::vector<std::string> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
     double value = 0;
@@ -98,9 +98,13 @@ absl::Status ParseCost(const std::string& text, StageCost& stage, double& latenc
       return CostError("--cost", std::string(part), "must be KIND=NUMBER, finite and not negative");
     }
     if (pair[0] == "comm") {
-      latency = value;
+      step.time.link.latency = value;
+    } else if (pair[0] == "S" || pair[0] == "T") {
+      (pair[0] == "S" ? step.time.vocabulary_forward : step.time.vocabulary_backward) = {value};
+      step.spreads_vocabulary = true;
     } else if (!stage.Set(pair[0], value)) {
-      return CostError("--cost", std::string(part), "has a kind other than F, I, W, B, O and comm");
+      return CostError("--cost", std::string(part),
+                       "has a kind other than F, I, W, B, O, S, T and comm");
     }
   }
   return absl::OkStatus();
@@ -236,6 +240,7 @@ absl::Status CheckMeasured(const std::string& kinds, const schedule::Schedule& s
         ++i;  // skips the B of the pair
         continue;
       }
+      if (schedule::IsOfVocabulary(row[i].kind)) continue;  // no file has times for these
       const char kind = schedule::Letter(row[i].kind);
       if (Has(kinds, kind) || (kind == 'B' && halves)) continue;
       return InvalidField({.field = "stages",
@@ -254,7 +259,7 @@ void DeclareCosts(CLI::App& command, CostOptions& options) {
   command
       .add_option("--cost", options.cost,
                   "Time of an action by kind, of an overlapped pair (O) and of a message (comm); B "
-                  "is I+W, O is F+B unless given")
+                  "is I+W, O is F+B unless given; S or T spreads the vocabulary over all ranks")
       ->type_name("F=1,I=1,W=1,B=2,comm=0");
   command
       .add_option("--costs", options.costs_file,
@@ -265,7 +270,7 @@ void DeclareCosts(CLI::App& command, CostOptions& options) {
 absl::StatusOr<StepCosts> ReadCosts(const CostOptions& options) {
   std::vector<StageCost> stages(1);
   StepCosts step;
-  RETURN_IF_ERROR(ParseCost(options.cost, stages.front(), step.time.link.latency));
+  RETURN_IF_ERROR(ParseCost(options.cost, stages.front(), step));
   if (!options.costs_file.empty()) {
     RETURN_IF_ERROR(CostsFile(options.costs_file).Read(stages, step.time, step.measured));
     step.measured_kinds = KindsOfAll(stages);

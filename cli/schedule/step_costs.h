@@ -26,6 +26,8 @@ struct StepCosts {
   // The machine on which the seconds of --costs were measured, as the file says; empty: the file
   // does not say. A simulation with measured costs is a prediction.
   std::string measured;
+  // --cost has an S or a T, so schedules give every rank a part of the vocabulary.
+  bool spreads_vocabulary = false;
   std::string measured_kinds;  // the kinds of "FIWBO" that every stage has there
 };
 

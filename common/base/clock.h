@@ -18,6 +18,9 @@ class Clock {
   static const Clock& Real();
 };
 
+// Returns the time of the real steady clock. It is for threads that wait in real time, as in RPC.
+inline absl::Duration SteadyNow() { return absl::Nanoseconds(Clock::Real().SteadyNanos()); }
+
 // The same instant on both clocks.
 struct Moment {
   absl::Time wall;

@@ -20,13 +20,14 @@ enum class MemoryKind : std::uint8_t {
   kScratch,   // of one layer's pass
   kSnapshot,  // the copy that a checkpoint is written from
   kProcess,   // code, threads, and the rings of the transport
+  kCopies,    // of the state, from which a lost rank is rebuilt
 };
-inline constexpr std::size_t kNumMemoryKinds = 9;
+inline constexpr std::size_t kNumMemoryKinds = 10;
 
 constexpr std::string_view Name(MemoryKind kind) {
   constexpr std::array<std::string_view, kNumMemoryKinds> kNames = {
-      "weights", "gradients", "optimizer", "stash",  "messages",
-      "tokens",  "scratch",   "snapshot",  "process"};
+      "weights", "gradients", "optimizer", "stash",   "messages",
+      "tokens",  "scratch",   "snapshot",  "process", "copies"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

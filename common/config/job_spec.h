@@ -25,6 +25,9 @@ enum class DataFormat : std::uint8_t {
 enum class LrDecay : std::uint8_t { kConstant = 1, kCosine };
 enum class TransportKind : std::uint8_t { kAuto = 0, kShm, kGloo, kNccl };
 enum class DeviceKind : std::uint8_t { kAuto = 0, kCpu, kCuda };
+// Where the words of the head and of the embedding are: on the ranks with the last and the first
+// stage, or on all ranks.
+enum class Vocabulary : std::uint8_t { kAuto = 0, kLast, kSpread };
 enum class Replan : std::uint8_t { kNever = 1, kAtCheckpoint };
 using model::Precision;
 
@@ -75,6 +78,7 @@ struct Parallelism {
   std::vector<model::Recompute> recompute;  // one for all stages, or one a stage; empty: auto
   TransportKind transport = TransportKind::kAuto;
   DeviceKind device = DeviceKind::kAuto;
+  Vocabulary vocabulary = Vocabulary::kAuto;
   bool data_auto = false;  // the first plan chooses `data`, which is unset until then
 };
 
@@ -84,6 +88,9 @@ struct Checkpoint {
   int keep = 3;
   std::string resume = "auto";  // "auto", "none" or a step
 };
+
+// The plan chooses how often the state is copied (checkpoint.in_memory).
+inline constexpr std::int64_t kAutoCopies = -1;
 
 struct JobSpec {
   std::string name;
@@ -99,7 +106,10 @@ struct JobSpec {
   std::int64_t steps = 1;
   Parallelism parallelism;
   Precision precision = Precision::kF32;
-  std::optional<Checkpoint> checkpoint;
+  std::optional<Checkpoint> checkpoint;  // nullopt: nothing is saved in files
+  // Steps from one copy of the state in the workers' memory to the next; kAutoCopies, or 0: none
+  // are kept. Without a checkpoint section it is 0.
+  std::int64_t copy_every_steps = 0;
   std::string tensorboard;  // a directory of event files, under the checkpoint root; empty: none
   std::uint64_t seed = 0;
   bool exact = true;                // results have the same bits with every schedule

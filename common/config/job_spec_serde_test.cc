@@ -2,6 +2,7 @@
 #include "common/config/job_spec_serde.h"
 
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -81,6 +82,18 @@ TEST(JobSpecSerde, ReplanningNeedsCheckpointsToGoOnFrom) {
             "checkpoint; add checkpoint: {directory: DIR, every_steps: N}, or set replan: never");
 }
 
+TEST(JobSpecSerde, TheVocabularyIsWhereTheJobSays) {
+  EXPECT_EQ(ToJobSpec(Parse({}))->parallelism.vocabulary, Vocabulary::kAuto);
+  const JobSpec any = *ToJobSpec(Parse({"parallelism.vocabulary=auto"}));
+  EXPECT_EQ(any.parallelism.vocabulary, Vocabulary::kAuto);
+  EXPECT_FALSE(ToProto(any).parallelism().has_vocabulary());
+  const JobSpec last = *ToJobSpec(Parse({"parallelism.vocabulary=last"}));
+  EXPECT_EQ(last.parallelism.vocabulary, Vocabulary::kLast);
+  EXPECT_EQ(ToJobSpec(ToProto(last))->parallelism.vocabulary, Vocabulary::kLast);
+  EXPECT_EQ(ErrorOf(Parse({"parallelism.vocabulary=spread"})),
+            "parallelism.vocabulary is spread: workers cannot run it yet; use auto or last");
+}
+
 TEST(JobSpecSerde, WarnsOfReplanningThatCannotHappen) {
   EXPECT_THAT(ToJobSpec(Parse({"replan=at_checkpoint", "checkpoint.directory=c"}))->warnings,
               testing::ElementsAre("replan: has no effect without checkpoint.every_steps"));
@@ -155,6 +168,7 @@ TEST(JobSpecSerde, NoOtherNumberBelowOneIsTaken) {
 
 TEST(JobSpecSerde, ACheckpointNeedsADirectoryAlone) {
   EXPECT_FALSE(ToJobSpec(Parse({}))->checkpoint.has_value());
+  EXPECT_EQ(ToJobSpec(Parse({}))->copy_every_steps, 0);
   const JobSpec job = *ToJobSpec(Parse({"checkpoint.directory=c"}));
   EXPECT_EQ(job.checkpoint->directory, "c");
   EXPECT_EQ(job.checkpoint->every_steps, 0);
@@ -325,6 +339,11 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "checkpoint.every_steps is -1: must be 0 or more; set it"},
       {"checkpoint={directory: c, keep: 0}",
        "checkpoint.keep is 0 or missing: must be 1 or more; set it"},
+      {"checkpoint={directory: c, in_memory: 0}",
+       "checkpoint.in_memory is 0: must be auto, off or a number of steps above 0; use one of "
+       "them"},
+      {"checkpoint={in_memory: off}", "checkpoint.directory: is missing; name a folder"},
+      {"checkpoint={in_memory: 1, keep: 2}", "checkpoint.directory: is missing; name a folder"},
       {"checkpoint={directory: c, resume: latest}",
        "checkpoint.resume is latest: must be auto, none or the number of a step; use one of them"},
       {"checkpoint={directory: c, resume: 0}",
@@ -376,6 +395,11 @@ TEST(JobSpecSerde, RefusesHostileMessages) {
   spec = Parse({});
   spec.set_replan(static_cast<v1::ReplanMode>(77));
   EXPECT_EQ(ErrorOf(spec), "replan is 77: must be never or at_checkpoint; use one of them");
+  spec = Parse({});
+  spec.mutable_parallelism()->set_vocabulary(static_cast<v1::VocabularyMode>(77));
+  EXPECT_EQ(ErrorOf(spec),
+            "parallelism.vocabulary is 77: is not supported by this version; use auto, last or "
+            "spread");
   spec = Parse({});
   spec.mutable_model()->set_layers(2000000000);
   spec.mutable_model()->set_hidden(2000000000);

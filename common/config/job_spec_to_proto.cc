@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "absl/strings/str_cat.h"
 #include "common/config/file_names.h"
 #include "common/config/job_spec_serde.h"
 #include "takt/v1/job_spec.pb.h"
@@ -57,6 +58,9 @@ void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {
   if (parallelism.device != DeviceKind::kAuto) {
     proto.set_device(static_cast<v1::DeviceKind>(parallelism.device));
   }
+  if (parallelism.vocabulary != Vocabulary::kAuto) {
+    proto.set_vocabulary(static_cast<v1::VocabularyMode>(parallelism.vocabulary));
+  }
 }
 
 void Write(const Checkpoint& checkpoint, v1::CheckpointSpec& proto) {
@@ -64,6 +68,16 @@ void Write(const Checkpoint& checkpoint, v1::CheckpointSpec& proto) {
   proto.set_every_steps(checkpoint.every_steps);
   proto.set_keep(checkpoint.keep);
   proto.set_resume(checkpoint.resume);
+}
+
+// A job without files has no section at all unless it keeps copies.
+void WriteCopies(const JobSpec& job, v1::JobSpec& proto) {
+  const bool is_default = job.checkpoint.has_value() && job.copy_every_steps == kAutoCopies;
+  if (is_default || (!job.checkpoint.has_value() && job.copy_every_steps == 0)) return;
+  proto.mutable_checkpoint()->set_in_memory(job.copy_every_steps == kAutoCopies ? "auto"
+                                            : job.copy_every_steps == 0
+                                                ? "off"
+                                                : absl::StrCat(job.copy_every_steps));
 }
 
 }  // namespace
@@ -111,6 +125,7 @@ v1::JobSpec ToProto(const JobSpec& job) {
   proto.set_steps(job.steps);
   Write(job.parallelism, *proto.mutable_parallelism());
   if (job.checkpoint.has_value()) Write(*job.checkpoint, *proto.mutable_checkpoint());
+  WriteCopies(job, proto);
   if (!job.tensorboard.empty()) proto.mutable_logging()->set_tensorboard(job.tensorboard);
   proto.set_precision(static_cast<v1::Precision>(job.precision));
   proto.set_seed(job.seed);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "common/config/job_spec.h"
 #include "common/control/job_key.h"
 #include "common/mesh/mesh.h"
+#include "common/mesh/vocabulary_split.h"
 #include "common/program/program.h"
 
 namespace takt::control {
@@ -22,6 +24,19 @@ struct BoundRank {
 };
 
 inline constexpr std::size_t kSecretBytes = 32;
+
+// The copies of the state that the ranks of a generation keep in memory.
+struct MemoryCopies {
+  std::int64_t every_steps = 0;  // from one copy to the next; 0: none are kept
+  // Rank r sends its copies to rank r + shift, and keeps those of rank r - shift, modulo the number
+  // of ranks. 0: none are sent, because every layer is held by a replica too.
+  int shift = 0;
+  // The newest step that the job may go on from by copies of an earlier generation; 0: it must not.
+  StepId at_most;
+  // Without copies the job could only start over, because it saves no files and has trained.
+  bool required = false;
+  bool operator==(const MemoryCopies&) const = default;
+};
 
 // Tells a worker what to run for one rank (takt.v1.Assignment).
 struct Assignment {
@@ -49,6 +64,10 @@ struct Assignment {
   // The job has a checkpoint of this step. A rank that sees neither it nor a newer one must not
   // train. 0: it has none that the coordinator knows of.
   StepId saved;
+  std::string owner;       // the identity that submitted the job; empty: none, or not known
+  std::int64_t epoch = 0;  // of the coordinator that began the generation; 0: it has none
+  mesh::VocabularyEnds vocabulary_ends = {};  // empty: the vocabulary is not spread
+  MemoryCopies copies;
 };
 
 }  // namespace takt::control

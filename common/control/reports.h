@@ -28,7 +28,7 @@ struct RankStepReport {
   StepId step;
   double step_seconds = 0;
   double busy_seconds = 0;  // of the compute lane
-  // Only rank 0 knows these.
+  // Equal on all ranks. Older workers fill them in on rank 0 only.
   double loss = 0, grad_norm = 0, learning_rate = 0;
   std::int64_t tokens = 0;
   std::optional<double> validation_loss;

@@ -3,6 +3,7 @@
 // at time, the simulator and the planner read the same values.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
@@ -27,20 +28,23 @@ struct Costs {
   LinkCost link;                                        // for each pair that `links` does not name
   std::map<std::pair<PpRank, PpRank>, LinkCost> links;  // by (from, to)
   // The time of all REDUCE_GRAD of a stage together, by stage as above. Each layer takes an equal
-  // part.
+  // part. An entry more than there are stages is that of the rows of a spread vocabulary, of all
+  // ranks together; without it they take no time.
   std::vector<double> reduction{0};
   double tied_reduction = 0;  // REDUCE_TIED
   // OPT, after NORM_EXCHANGE, which is a barrier; by pp rank. One entry serves all ranks.
   std::vector<double> optimizer{0};
+  // S and T of a rank's blocks of the vocabulary, by pp rank. One entry serves all ranks.
+  std::vector<double> vocabulary_forward{0}, vocabulary_backward{0};
 
   double F(StageId stage) const { return Of(forward, stage); }
   double I(StageId stage) const { return Of(input_grad, stage); }
   double W(StageId stage) const { return Of(weight_grad, stage); }
   double B(StageId stage) const { return Of(backward, stage); }
   double Reduction(StageId stage) const { return Of(reduction, stage); }
-  double Optimizer(PpRank pp_rank) const {
-    return optimizer.size() == 1 ? optimizer[0] : optimizer[pp_rank.value()];
-  }
+  double Optimizer(PpRank pp_rank) const { return OfRank(optimizer, pp_rank); }
+  double S(PpRank pp_rank) const { return OfRank(vocabulary_forward, pp_rank); }
+  double T(PpRank pp_rank) const { return OfRank(vocabulary_backward, pp_rank); }
   // Returns the cost of the pair that runs F of `forward_stage` and B of `backward_stage` as one.
   double O(StageId forward_stage, StageId backward_stage) const {
     return overlap.empty() ? F(forward_stage) + B(backward_stage) : Of(overlap, forward_stage);
@@ -55,10 +59,24 @@ struct Costs {
   static double Of(const std::vector<double>& by_stage, StageId stage) {
     return by_stage.size() == 1 ? by_stage[0] : by_stage[stage.value()];
   }
+  static double OfRank(const std::vector<double>& by_rank, PpRank pp_rank) {
+    return by_rank.size() == 1 ? by_rank[0] : by_rank[pp_rank.value()];
+  }
 };
 
 // Checks that costs are finite and not negative, and that there is one value or one for each stage.
 // Errors: kInvalidArgument (FieldError "cost.F", ...).
 absl::Status CheckCosts(const Costs& costs, int num_stages);
+
+// Checks that costs by pp rank have one value, or one for each rank.
+// Errors: kInvalidArgument (FieldError "cost.optimizer", ...).
+absl::Status CheckCostsByRank(const Costs& costs, int num_ranks);
+
+// Returns the largest latency and the largest seconds per byte of all links between ranks.
+LinkCost SlowestLink(const Costs& costs, int num_ranks);
+
+// Returns the cost of a meeting of all ranks, which passes `bytes` between them along a tree:
+// latency times ceil(log2 P), and the bytes once. slowest: of their links.
+double MeetingCost(const LinkCost& slowest, int num_ranks, std::int64_t bytes);
 
 }  // namespace takt::cost

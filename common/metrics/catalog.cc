@@ -18,8 +18,9 @@ constexpr auto kAllMetrics = PointersTo(
     kRankComputePredicted, kRankIdle, kTokens, kLoss, kValidationLoss, kGradNorm, kLearningRate,
     kNonfiniteSteps, kModelFlopsUtilization, kMemoryPredicted, kCheckpoints, kCheckpointStep,
     kCheckpointTimestamp, kCheckpointEvery, kCheckpointDuration, kRecoveries, kJobs, kWorkers,
-    kWorkerConnected, kWorkerLosses, kWorkerFaultScore, kRecoveryDuration, kRankInfo, kOpDuration,
-    kP2pBytes, kP2pWait, kInFlight, kMemory, kMemoryLimit, kCertificateExpiry, kBuildInfo);
+    kWorkerConnected, kWorkerLosses, kWorkerFaultScore, kHeldJobs, kReadOnly, kRecoveryDuration,
+    kRankInfo, kOpDuration, kP2pBytes, kP2pWait, kInFlight, kMemoryCopies, kMemoryCopyStep, kMemory,
+    kMemoryLimit, kCommandsRefused, kCertificateExpiry, kBuildInfo);
 
 using Of = Extent::Of;
 
@@ -34,13 +35,17 @@ constexpr Label kAllLabels[] = {
     {"pp_rank", "number of the pp rank", {0, Of::kPpRanks}},
     {"dp_rank", "number of the replica", {0, Of::kDpRanks}},
     {"kind",
-     "of instructions: LOAD, F, I, W, B, O, SEND, RECV, ... as docs/programs.md has them; of "
-     "memory: weights, gradients, optimizer, stash, messages, tokens, scratch, snapshot, process",
-     {17}},
+     "of instructions: LOAD, F, I, W, B, O, SEND, RECV, ... as docs/programs.md has them, S, T and "
+     "the meetings of a spread vocabulary among them; of memory: weights, gradients, optimizer, "
+     "stash, messages, tokens, scratch, snapshot, process, copies",
+     {25}},
     {"component",
      "compute, imbalance, schedule, communication, data, sync, runtime (docs/explain.md)",
      {7}},
-    {"cause", "peer, link, reduction, sync, data, runtime, pause (docs/tracing.md)", {7}},
+    {"cause",
+     "of idle time: peer, link, reduction, sync, data, runtime, pause (docs/tracing.md); of "
+     "refused commands: other_cluster, later_epoch",
+     {7}},
     {"direction", "activation, gradient", {2}},
     {"result", "done, failed", {2}},
     {"phase", "of a checkpoint: snapshot, write; of a recovery: stop, queue, start", {3}},

@@ -140,6 +140,14 @@ inline constexpr Metric kWorkerLosses =
 inline constexpr Metric kWorkerFaultScore = kByCoordinator.Gauge(
     "takt_worker_fault_score", Unit::kNone, {"worker"},
     "Faults of the last day that are blamed on the worker; each counts half after a day.");
+inline constexpr Metric kHeldJobs = kByCoordinator.Gauge(
+    "takt_held_jobs", Unit::kNone, {},
+    "Jobs that workers hold and the coordinator's state does not know, until somebody adopts or "
+    "abandons them.");
+inline constexpr Metric kReadOnly = kByCoordinator.Gauge(
+    "takt_coordinator_read_only", Unit::kNone, {},
+    "1 while the disk of the coordinator's state is full and it refuses what would change "
+    "anything; otherwise 0.");
 inline constexpr Metric kRecoveryDuration =
     kByCoordinator.Histogram("takt_recovery_duration_seconds", Unit::kSeconds, {"phase"},
                              "From a fault until the job trains again: stop (its ranks let go), "
@@ -164,6 +172,13 @@ inline constexpr Metric kP2pWait = kByWorker.Counter(
 inline constexpr Metric kInFlight =
     kByWorker.Gauge("takt_in_flight_microbatches", Unit::kNone, {"job", "stage"},
                     "Most microbatches whose activations this stage holds at one time in a step.");
+inline constexpr Metric kMemoryCopies = kByWorker.Counter(
+    "takt_memory_copies_total", Unit::kNone, {"job", "pp_rank", "result"},
+    "Copies of this rank's state that became whole in memory (done) or did not (failed); after a "
+    "failure the rank makes no more.");
+inline constexpr Metric kMemoryCopyStep =
+    kByWorker.Gauge("takt_memory_copy_step", Unit::kNone, {"job", "pp_rank"},
+                    "Step of the newest copy of this rank's state that is whole in memory.");
 
 // These describe the worker's process.
 inline constexpr Metric kMemory =
@@ -173,6 +188,9 @@ inline constexpr Metric kMemory =
 inline constexpr Metric kMemoryLimit = kByWorker.Gauge(
     "takt_memory_limit_bytes", Unit::kBytes, {},
     "Memory that the process may use: of its control group or, if less, of the machine.");
+inline constexpr Metric kCommandsRefused = kByWorker.Counter(
+    "takt_worker_commands_refused_total", Unit::kNone, {"cause"},
+    "Commands of coordinators that the worker refused, the welcome of each stream among them.");
 
 // Every program has these.
 inline constexpr Metric kCertificateExpiry = kByBoth.Gauge(

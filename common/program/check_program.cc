@@ -49,7 +49,7 @@ absl::Status CheckLanes(const Program& program) {
     const auto wrong = [&](std::string_view what) {
       return Wrong(program, absl::StrCat("lane ", i, " ", std::string(what)));
     };
-    if (lane.kind < LaneKind::kCompute || lane.kind > LaneKind::kRecv)
+    if (lane.kind < LaneKind::kCompute || lane.kind > LaneKind::kVocabulary)
       return wrong("has no known kind");
     const int peer = lane.peer.value();
     if (lane.kind == LaneKind::kSend || lane.kind == LaneKind::kRecv) {
@@ -67,19 +67,26 @@ absl::Status CheckLanes(const Program& program) {
   return absl::OkStatus();
 }
 
+// Tokens and scalars have no stage. What belongs to the vocabulary has the stage after the last
+// one, and so have its rows: two slots each of weights and gradients.
+bool HasItsStage(const Program& program, const Slot& slot) {
+  const int stage = slot.stage.value();
+  if (slot.kind == SlotKind::kTokens || slot.kind == SlotKind::kScalars) return stage == -1;
+  if (slot.kind >= SlotKind::kHeadInput) return stage == program.num_stages;
+  const bool of_layer = slot.kind == SlotKind::kWeights || slot.kind == SlotKind::kGradient;
+  if (of_layer && stage == program.num_stages) return slot.index <= 1;
+  return stage >= 0 && stage < program.num_stages;
+}
+
 absl::Status CheckSlotList(const Program& program) {
   for (std::size_t i = 0; i < program.slots.size(); ++i) {
     const Slot& slot = program.slots[i];
     const auto wrong = [&](std::string_view what) {
       return Wrong(program, absl::StrCat("slot ", i, " ", std::string(what)));
     };
-    if (slot.kind < SlotKind::kTokens || slot.kind > SlotKind::kRecomputed)
+    if (slot.kind < SlotKind::kTokens || slot.kind > SlotKind::kHeadGrad)
       return wrong("has no known kind");
-    const bool of_rank = slot.kind == SlotKind::kTokens || slot.kind == SlotKind::kScalars;
-    const int stage = slot.stage.value();
-    if (of_rank ? stage != -1 : stage < 0 || stage >= program.num_stages) {
-      return wrong("has a stage out of range");
-    }
+    if (!HasItsStage(program, slot)) return wrong("has a stage out of range");
     if (slot.index < 0 || slot.bytes < 0) return wrong("has a negative index or size");
     if (slot.version < 0 || (slot.version > 0 && slot.kind != SlotKind::kWeights)) {
       return wrong("has a version, which only weights have");
@@ -101,7 +108,16 @@ std::optional<LaneKind> LaneOf(Op op) {
     case Op::kNormPartial:
     case Op::kOptimizer:
     case Op::kSnapshot:
+    case Op::kVocabularyForward:
+    case Op::kVocabularyBackward:
+    case Op::kLoss:
       return LaneKind::kCompute;
+    case Op::kRows:
+    case Op::kShare:
+    case Op::kGather:
+    case Op::kReturn:
+    case Op::kRowsGrad:
+      return LaneKind::kVocabulary;
     case Op::kSend:
       return LaneKind::kSend;
     case Op::kRecv:
@@ -131,6 +147,7 @@ class SlotCheck {
       : program_(program),
         stage_(part.stage.value()),
         last_(program.num_stages - 1),
+        spreads_(SpreadsVocabulary(program)),
         reads_(part.reads.begin(), part.reads.end()),
         writes_(part.writes.begin(), part.writes.end()) {}
 
@@ -143,12 +160,14 @@ class SlotCheck {
     ok = ok && TakeLayers(reads_, SlotKind::kWeights);
     if (op == Op::kBackward) ok = ok && TakeGradients();
     if (forward) {
-      ok = ok && (stage_ == last_ || Take(writes_, SlotKind::kOutput, stage_) ||
-                  Take(writes_, SlotKind::kInput, stage_ + 1));
-      ok = ok && (stage_ != last_ ||
-                  (Take(reads_, SlotKind::kScalars, -1) && Take(writes_, SlotKind::kScalars, -1)));
+      ok = ok && (stage_ == last_ ? TakeEnd()
+                                  : Take(writes_, SlotKind::kOutput, stage_) ||
+                                        Take(writes_, SlotKind::kInput, stage_ + 1));
     } else {
-      ok = ok && (stage_ == 0 || Take(writes_, SlotKind::kInputGrad, stage_) ||
+      if (spreads_ && stage_ == last_) {
+        ok = ok && Take(reads_, SlotKind::kHeadGrad, last_ + 1);
+      }
+      ok = ok && ((stage_ == 0 && !spreads_) || Take(writes_, SlotKind::kInputGrad, stage_) ||
                   Take(writes_, SlotKind::kOutputGrad, stage_ - 1));
     }
     return ok && Take(writes_, SlotKind::kStash, stage_) && IsDone();
@@ -162,6 +181,53 @@ class SlotCheck {
   }
   bool WeightGradLayers() {
     return TakeLayers(reads_, SlotKind::kWeights) && TakeGradients() && IsDone();
+  }
+
+  // S, T, LOSS and the meetings.
+  bool OfVocabulary(Op op) {
+    const int here = last_ + 1;  // the stage of their slots
+    bool ok = true;
+    switch (op) {
+      case Op::kVocabularyForward:
+        ok = Take(reads_, SlotKind::kHeadInput, here) && Take(reads_, SlotKind::kTokens, -1) &&
+             Take(reads_, SlotKind::kWeights, here) &&
+             Take(writes_, SlotKind::kVocabularyStash, here);
+        break;
+      case Op::kVocabularyBackward:
+        ok = Take(reads_, SlotKind::kHeadInput, here) && Take(reads_, SlotKind::kTokens, -1) &&
+             Take(reads_, SlotKind::kVocabularyStash, here) &&
+             Take(reads_, SlotKind::kWeights, here) && Take(reads_, SlotKind::kGradient, here) &&
+             Take(writes_, SlotKind::kVocabularyStash, here) &&
+             Take(writes_, SlotKind::kPartialGrad, here) &&
+             Take(writes_, SlotKind::kGradient, here);
+        // Only the root's reports the loss.
+        if (Take(reads_, SlotKind::kScalars, -1)) ok &= Take(writes_, SlotKind::kScalars, -1);
+        break;
+      case Op::kLoss:
+        ok = Take(reads_, SlotKind::kTokens, -1) &&
+             Take(reads_, SlotKind::kVocabularyStash, here) &&
+             Take(reads_, SlotKind::kScalars, -1) && Take(writes_, SlotKind::kScalars, -1);
+        break;
+      case Op::kRows:
+        ok = Take(reads_, SlotKind::kTokens, -1) && Take(reads_, SlotKind::kWeights, here);
+        Take(writes_, SlotKind::kInput, 0);
+        break;
+      case Op::kRowsGrad:
+        ok = Take(reads_, SlotKind::kTokens, -1) && Take(writes_, SlotKind::kGradient, here);
+        Take(reads_, SlotKind::kInputGrad, 0);
+        break;
+      case Op::kShare:
+        ok = Take(reads_, SlotKind::kHeadInput, here) || Take(writes_, SlotKind::kHeadInput, here);
+        break;
+      case Op::kGather:
+        ok = writes_ == reads_ && Take(reads_, SlotKind::kVocabularyStash, here) &&
+             Take(writes_, SlotKind::kVocabularyStash, here);
+        break;
+      default:  // kReturn
+        ok = Take(reads_, SlotKind::kPartialGrad, here);
+        Take(writes_, SlotKind::kHeadGrad, here);
+    }
+    return ok && IsDone();
   }
 
   bool Message(Op op, Direction direction) {
@@ -214,12 +280,18 @@ class SlotCheck {
     return false;
   }
 
+  // Takes what an F of the last stage leaves: a loss, or the input of the heads of all ranks.
+  bool TakeEnd() {
+    if (spreads_) return Take(writes_, SlotKind::kHeadInput, last_ + 1);
+    return Take(reads_, SlotKind::kScalars, -1) && Take(writes_, SlotKind::kScalars, -1);
+  }
+
   bool IsDone() const { return reads_.empty() && writes_.empty(); }
 
   // Takes what is read of a microbatch.
   bool TakeMicrobatch(bool forward) {
-    const bool ends = stage_ == 0 || stage_ == last_;
-    bool ok = stage_ == 0 || Take(reads_, SlotKind::kInput, stage_);
+    const bool ends = (stage_ == 0 && !spreads_) || stage_ == last_;
+    bool ok = (stage_ == 0 && !spreads_) || Take(reads_, SlotKind::kInput, stage_);
     ok = ok && (!ends || Take(reads_, SlotKind::kTokens, -1));
     if (forward) return ok;
     ok = ok && Take(reads_, SlotKind::kStash, stage_);
@@ -248,6 +320,7 @@ class SlotCheck {
   int layer_ = -1;
   const int stage_;
   const int last_;
+  const bool spreads_;
   SlotList reads_, writes_;  // those not yet accounted for
 };
 
@@ -280,14 +353,24 @@ bool TouchesItsSlots(const Program& program, const Instruction& instruction) {
     case Op::kRecv:
       return SlotCheck(program, instruction)
           .Message(instruction.op, program.lanes[instruction.lane.value()].direction);
+    case Op::kRows:
+    case Op::kShare:
+    case Op::kGather:
+    case Op::kReturn:
+    case Op::kRowsGrad:
+    case Op::kVocabularyForward:
+    case Op::kVocabularyBackward:
+    case Op::kLoss:
+      return SlotCheck(program, instruction).OfVocabulary(instruction.op);
     default:
       return SlotCheck(program, instruction).Rest(instruction.op);
   }
 }
 
-// Returns what is out of range, "" if nothing is.
-std::string_view OutOfRange(const Program& program, StageId stage, MicrobatchId microbatch) {
-  if (stage.value() < 0 || stage.value() >= program.num_stages) return "has a stage out of range";
+// Returns what is out of range, "" if nothing is. first, last: the stages that there may be.
+std::string_view OutOfRange(const Program& program, StageId stage, MicrobatchId microbatch,
+                            int first, int last) {
+  if (stage.value() < first || stage.value() > last) return "has a stage out of range";
   if (microbatch.value() < 0 || microbatch.value() >= program.num_microbatches) {
     return "has a microbatch out of range";
   }
@@ -324,8 +407,12 @@ absl::Status CheckInstruction(const Program& program, const Instruction& instruc
   if (its_lane.kind != *belongs) return wrong_instruction("is on a lane of another kind");
 
   const bool message = instruction.op == Op::kSend || instruction.op == Op::kRecv;
-  if (IsCompute(instruction.op) || message) {
-    const std::string_view problem = OutOfRange(program, instruction.stage, instruction.microbatch);
+  const bool of_vocabulary = IsOfVocabulary(instruction.op);
+  if (IsCompute(instruction.op) || message || of_vocabulary) {
+    const int first = of_vocabulary ? program.num_stages : 0;
+    const int last = of_vocabulary ? program.num_stages : program.num_stages - 1;
+    const std::string_view problem =
+        OutOfRange(program, instruction.stage, instruction.microbatch, first, last);
     if (!problem.empty()) return wrong_instruction(problem);
   }
   const int num_microbatches = instruction.num_microbatches;
@@ -336,7 +423,8 @@ absl::Status CheckInstruction(const Program& program, const Instruction& instruc
   }
   if (instruction.op == Op::kOverlap) {
     const std::string_view problem =
-        OutOfRange(program, instruction.backward_stage, instruction.backward_microbatch);
+        OutOfRange(program, instruction.backward_stage, instruction.backward_microbatch,
+                   /*first=*/0, program.num_stages - 1);
     if (!problem.empty()) return wrong_instruction(problem);
     if (instruction.microbatch == instruction.backward_microbatch) {
       return wrong_instruction("overlaps a microbatch with itself");

@@ -14,7 +14,8 @@ bool Is(const Program& program, std::span<const SlotId> slots, std::size_t i, Sl
 }
 
 // The reads of an F end with its weights, and its writes with its stash. On the last stage scalars
-// follow. No B has weights first among its reads, or scalars first among its writes.
+// follow, or the head's input where the vocabulary is spread. No B has weights first among its
+// reads, or one of these first among its writes.
 std::size_t NumForwardReads(const Program& program, std::span<const SlotId> reads) {
   std::size_t i = 0;
   while (i < reads.size() && !Is(program, reads, i, SlotKind::kWeights)) ++i;
@@ -26,7 +27,9 @@ std::size_t NumForwardWrites(const Program& program, std::span<const SlotId> wri
   std::size_t i = 0;
   while (i < writes.size() && !Is(program, writes, i, SlotKind::kStash)) ++i;
   i = std::min(i + 1, writes.size());
-  return Is(program, writes, i, SlotKind::kScalars) ? i + 1 : i;
+  const bool of_head =
+      Is(program, writes, i, SlotKind::kScalars) || Is(program, writes, i, SlotKind::kHeadInput);
+  return of_head ? i + 1 : i;
 }
 
 }  // namespace

@@ -9,13 +9,36 @@
 namespace takt::program {
 namespace {
 
+SlotId ScalarsOf(const Instruction& instruction, const Program& program) {
+  return FindSlot(program, instruction.writes, SlotKind::kScalars, StageId(-1));
+}
+
+// The loss of a microbatch, from the parts of all blocks.
+Instruction LossOf(const Instruction& backward, const Program& program) {
+  const SlotId scalars = ScalarsOf(backward, program);
+  return {.op = Op::kLoss,
+          .lane = backward.lane,
+          .stage = backward.stage,
+          .microbatch = backward.microbatch,
+          .reads = {FindSlot(program, backward.reads, SlotKind::kTokens, StageId(-1)),
+                    FindSlot(program, backward.reads, SlotKind::kVocabularyStash, backward.stage),
+                    scalars},
+          .writes = {scalars}};
+}
+
 bool Remains(const Instruction& instruction, const Program& program) {
   switch (instruction.op) {
     case Op::kLoad:
     case Op::kForward:
     case Op::kOverlap:
     case Op::kNormExchange:
+    case Op::kRows:
+    case Op::kShare:
+    case Op::kVocabularyForward:
+    case Op::kGather:
       return true;
+    case Op::kVocabularyBackward:  // the root's becomes LOSS
+      return ScalarsOf(instruction, program).value() >= 0;
     case Op::kSend:
     case Op::kRecv:
       return program.lanes[instruction.lane.value()].direction == Direction::kActivation;
@@ -47,8 +70,9 @@ class Rebuild {
   }
 
   void Add(const Instruction& instruction) {
-    Instruction added =
-        instruction.op == Op::kOverlap ? ForwardOf(instruction, from_) : instruction;
+    Instruction added = instruction;
+    if (instruction.op == Op::kOverlap) added = ForwardOf(instruction, from_);
+    if (instruction.op == Op::kVocabularyBackward) added = LossOf(instruction, from_);
     if (added.op == Op::kNormExchange) added.op = Op::kEval;
     added.lane = Lane(added.lane);
     for (SlotId& slot : added.reads) slot = Slot(slot);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/program/lowering.h"
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/program/meeting_points.h"
 #include "common/program/merge_weight_grads.h"
 #include "common/program/rank_lowering.h"
 #include "common/program/receive_points.h"
@@ -52,6 +55,29 @@ absl::Status CheckUpdates(const schedule::Schedule& schedule, const LowerOptions
        .fix = "use pipedream-2bw"});
 }
 
+absl::Status CheckVocabulary(const schedule::Schedule& schedule,
+                             const std::optional<VocabularyShape>& vocabulary) {
+  if (vocabulary.has_value() != schedule.spreads_vocabulary) {
+    return InvalidField(
+        {.field = "vocabulary",
+         .value = vocabulary.has_value() ? "has sizes" : "has no sizes",
+         .rule = absl::StrCat(schedule.name, vocabulary.has_value() ? " does not spread it"
+                                                                    : " spreads it over all ranks"),
+         .fix = "give sizes exactly if the schedule spreads the vocabulary"});
+  }
+  if (!vocabulary.has_value()) return absl::OkStatus();
+  for (const auto* sizes : {&vocabulary->stash_bytes, &vocabulary->partial_grad_bytes,
+                            &vocabulary->rows_bytes, &vocabulary->parts_bytes}) {
+    if (sizes->empty() || sizes->size() == schedule.ranks.size()) continue;
+    return InvalidField(
+        {.field = "vocabulary",
+         .value = absl::StrCat(sizes->size(), " sizes"),
+         .rule = absl::StrCat("one size for each of the ", schedule.num_ranks(), " ranks"),
+         .fix = "give one for each rank, or none"});
+  }
+  return absl::OkStatus();
+}
+
 // If every microbatch has its slot, none may begin again before it has ended.
 absl::Status CheckPools(const Program& program) {
   const int needed = LargestPool(program.slots);
@@ -78,21 +104,25 @@ absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule,
   RETURN_IF_ERROR(CheckStages(schedule, complete.stages));
 
   RETURN_IF_ERROR(CheckUpdates(schedule, complete));
+  RETURN_IF_ERROR(CheckVocabulary(schedule, complete.vocabulary));
 
   ASSIGN_OR_RETURN(const UnrolledSchedule steps, Unroll(schedule));
   const schedule::ActionGraph graph(steps.schedule);
+  const std::vector<MeetingPoints> meetings = FindMeetingPoints(graph);
   const std::vector<ReceivePoints> receives = FindReceivePoints(graph, steps);
   std::vector<Program> programs;
   programs.reserve(schedule.ranks.size());
   for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
-    Program program = RankLowering(graph, steps, complete, rank).Build(receives[rank]);
+    Program program =
+        RankLowering(graph, steps, complete, rank).Build(receives[rank], meetings[rank]);
     const bool merges = complete.merge_weight_grads && MergeWeightGrads(program);
     const bool flushes = schedule.updates == schedule::Updates::kFlush;
     if (!flushes) RETURN_IF_ERROR(CheckPools(program));
     // The first lowering tells how large the pools are. The second one hands their slots out in an
     // order that needs to know it.
     if (merges || !flushes) {
-      program = RankLowering(graph, steps, complete, rank, program.slots).Build(receives[rank]);
+      program = RankLowering(graph, steps, complete, rank, program.slots)
+                    .Build(receives[rank], meetings[rank]);
       if (merges) MergeWeightGrads(program);
     }
     programs.push_back(std::move(program));

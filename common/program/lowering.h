@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -22,23 +23,37 @@ struct StageShape {
   std::int64_t recomputed_bytes = 0;  // from an I to its W; 0: the stash keeps everything
 };
 
+// The sizes of what S, T and the meetings pass and keep. A vector has an entry for each pp rank, or
+// none where sizes do not matter.
+struct VocabularyShape {
+  std::int64_t head_input_bytes = 0;             // the norm's output, and its gradient
+  std::vector<std::int64_t> stash_bytes;         // kVocabularyStash
+  std::vector<std::int64_t> partial_grad_bytes;  // kPartialGrad
+  std::vector<std::int64_t> rows_bytes;          // what ROWS or ROWS_GRAD moves, an estimate
+  std::vector<std::int64_t> parts_bytes;         // what GATHER passes on
+};
+
 struct LowerOptions {
   std::vector<StageShape> stages;  // empty: one layer of size 0 per stage
   // There is data parallelism: each layer has a REDUCE_GRAD right after the last W or B of its
   // stage. A schedule with two copies of the weights has them whenever it has an optimizer.
   bool reduce_gradients = false;
-  bool tied_embeddings = false;  // REDUCE_TIED on the ranks of the first and the last stage
+  // REDUCE_TIED on the ranks of the first and the last stage; on all ranks, each for its own rows,
+  // where the vocabulary is spread.
+  bool tied_embeddings = false;
   // W that follow each other on a rank become one instruction, which sums in another order. Slots
   // are then handed out in turn, so that neighbouring microbatches have neighbouring slots.
   bool merge_weight_grads = false;
   bool optimizer = true;  // NORM_PARTIAL, NORM_EXCHANGE and OPT; false: none of them
+  std::optional<VocabularyShape> vocabulary;  // set exactly if the schedule spreads it
 };
 
 // Receives are listed in their sender's order on every ordered pair of ranks and direction, and
 // have slots enough never to block what does not need them.
 // kInvalidArgument (FieldError): as schedule::Validate; a number of stages or layers that do not
-// fit the schedule; without a flush, a schedule whose steps cannot overlap (Unroll), too few
-// microbatches, or sums over ranks of a gradient that is applied at once.
+// fit the schedule; sizes of a vocabulary that do not; without a flush, a schedule whose steps
+// cannot overlap (Unroll), too few microbatches, or sums over ranks of a gradient that is applied
+// at once.
 absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule,
                                            const LowerOptions& options);
 

@@ -37,7 +37,15 @@ std::string_view Name(Op op) {
                                          "SNAPSHOT",
                                          "EVAL",
                                          "UNKNOWN",
-                                         "O"};
+                                         "O",
+                                         "ROWS",
+                                         "SHARE",
+                                         "GATHER",
+                                         "RETURN",
+                                         "ROWS_GRAD",
+                                         "S",
+                                         "T",
+                                         "LOSS"};
   const auto number = static_cast<std::size_t>(op);
   return number > 0 && number < std::size(kNames) ? kNames[number] : "UNKNOWN";
 }
@@ -50,7 +58,16 @@ std::string ToString(const Instruction& instruction, const Program& program) {
     case Op::kForward:
     case Op::kInputGrad:
     case Op::kBackward:
+    case Op::kVocabularyForward:
+    case Op::kVocabularyBackward:
       return absl::StrCat(stage, name, microbatch);
+    case Op::kRows:
+    case Op::kShare:
+    case Op::kGather:
+    case Op::kReturn:
+    case Op::kRowsGrad:
+    case Op::kLoss:
+      return absl::StrCat(name, "(", microbatch, ")");
     case Op::kWeightGrad: {
       const int last = microbatch + instruction.num_microbatches - 1;
       return absl::StrCat(stage, name, microbatch,
@@ -65,7 +82,8 @@ std::string ToString(const Instruction& instruction, const Program& program) {
       return absl::StrCat(stage, name, "_", DirectionName(lane.direction), microbatch);
     }
     case Op::kReduceGrad:
-      return absl::StrCat(name, "(", instruction.layer.value(), ")");
+      return absl::StrCat(name, stage == program.num_stages ? "(rows " : "(",
+                          instruction.layer.value(), ")");
     default:
       return name;
   }
@@ -87,6 +105,8 @@ std::string LaneName(const Lane& lane) {
       return absl::StrCat("send ", DirectionName(lane.direction), " to ", lane.peer.value());
     case LaneKind::kRecv:
       return absl::StrCat("recv ", DirectionName(lane.direction), " from ", lane.peer.value());
+    case LaneKind::kVocabulary:
+      return "vocabulary";
   }
   return "?";
 }
@@ -103,14 +123,25 @@ SlotId FindSlot(const Program& program, std::span<const SlotId> slots, SlotKind 
 std::set<StageId> HeldStages(const Program& program) {
   std::set<StageId> stages;
   for (const Slot& slot : program.slots) {
-    if (slot.kind == SlotKind::kWeights) stages.insert(slot.stage);
+    const bool of_stage = slot.stage.value() < program.num_stages;
+    if (slot.kind == SlotKind::kWeights && of_stage) stages.insert(slot.stage);
   }
   return stages;
 }
 
 bool IsCompute(Op op) {
   return op == Op::kForward || op == Op::kInputGrad || op == Op::kWeightGrad ||
-         op == Op::kBackward || op == Op::kOverlap;
+         op == Op::kBackward || op == Op::kOverlap || op == Op::kVocabularyForward ||
+         op == Op::kVocabularyBackward || op == Op::kLoss;
+}
+
+bool IsMeeting(Op op) { return op >= Op::kRows && op <= Op::kRowsGrad; }
+
+bool IsOfVocabulary(Op op) { return op >= Op::kRows && op <= Op::kLoss; }
+
+bool SpreadsVocabulary(const Program& program) {
+  return std::any_of(program.lanes.begin(), program.lanes.end(),
+                     [](const Lane& lane) { return lane.kind == LaneKind::kVocabulary; });
 }
 
 bool MergesWeightGrads(const Program& program) {

@@ -22,8 +22,9 @@
 namespace takt::program {
 
 // The newest version of the stored form. Version 2 adds kOverlap and `mirror`, 3 adds versions of
-// weights and work for the next step, 4 adds kRecomputed, 5 adds W of several microbatches.
-inline constexpr int kProgramVersion = 5;
+// weights and work for the next step, 4 adds kRecomputed, 5 adds W of several microbatches, 6 adds
+// the vocabulary over all ranks.
+inline constexpr int kProgramVersion = 6;
 
 // The numbers equal takt.v1.Op and are stored. 12 and 16 were never used and stay free.
 enum class Op : std::uint8_t {
@@ -42,6 +43,15 @@ enum class Op : std::uint8_t {
   kSnapshot = 14,  // all versions of the weights become the newest
   kEval = 15,      // the loss and the counts of a validation, over pp (and dp) ranks
   kOverlap = 17,   // kForward and kBackward of two microbatches, their layers in turns
+  // Under a schedule that spreads the vocabulary. The first five are meetings of all pp ranks.
+  kRows = 18,                // rows of the embedding's table, from their owners to stage 0
+  kShare = 19,               // the final norm's output, from the root to all
+  kGather = 20,              // what each block adds to the softmax, from all to all
+  kReturn = 21,              // partial gradients of the norm's output, from all to the root
+  kRowsGrad = 22,            // gradients of the embedding's rows, from stage 0 to their owners
+  kVocabularyForward = 23,   // S: logits of the rank's blocks
+  kVocabularyBackward = 24,  // T: the loss, and the gradients of the head
+  kLoss = 25,                // the root's T where there are no gradients
 };
 
 enum class SlotKind : std::uint8_t {
@@ -55,6 +65,12 @@ enum class SlotKind : std::uint8_t {
   kWeights = 8,      // weights and optimizer state of one layer (`index` is the layer)
   kScalars = 9,      // loss, counts, norm of the step
   kRecomputed = 10,  // what F does not keep, and I computes again and keeps for W
+  // The stage of these is num_stages, as that of the rows of the tables is, which are kGradient and
+  // kWeights with index 0 (the embedding's use) and 1 (the head's).
+  kHeadInput = 11,        // the final norm's output, from F or SHARE to T
+  kVocabularyStash = 12,  // logits, and the parts of the softmax, from S to T
+  kPartialGrad = 13,      // a rank's part of the gradient of the norm's output
+  kHeadGrad = 14,         // the whole of it, on the root; read by I
 };
 
 struct Slot {
@@ -66,11 +82,18 @@ struct Slot {
   std::int32_t version = 0;
 };
 
-enum class LaneKind : std::uint8_t { kCompute = 1, kLoad = 2, kReduce = 3, kSend = 4, kRecv = 5 };
+enum class LaneKind : std::uint8_t {
+  kCompute = 1,
+  kLoad = 2,
+  kReduce = 3,
+  kSend = 4,
+  kRecv = 5,
+  kVocabulary = 6,
+};
 enum class Direction : std::uint8_t { kNone = 0, kActivation = 1, kGradient = 2 };
 
-// One compute lane, one load lane, one reduce lane, and one lane per (peer, direction) of SEND and
-// of RECV.
+// One compute lane, one load lane, one reduce lane, one lane per (peer, direction) of SEND and of
+// RECV, and one vocabulary lane for the five meetings.
 struct Lane {
   LaneKind kind = LaneKind::kCompute;
   PpRank peer{-1};
@@ -87,6 +110,8 @@ struct Instruction {
   // Its microbatch is this many steps later: 1 where a forward runs while the step before it ends.
   std::int32_t step_ahead = 0;
   LayerId layer{-1};  // kReduceGrad: the bucket
+  // The five meetings of the vocabulary: the bytes that this rank passes on, for costs alone.
+  std::int64_t bytes = 0;
   // In a kOverlap these are its B's, and `stage` and `microbatch` are its F's.
   StageId backward_stage{-1};
   MicrobatchId backward_microbatch{-1};
@@ -125,8 +150,17 @@ const char* DirectionName(Direction direction);
 // "compute", "load", "reduce", "send F to 1", "recv B from 2".
 std::string LaneName(const Lane& lane);
 
-// F, I, W, B or O.
+// F, I, W, B, O, S, T or LOSS.
 bool IsCompute(Op op);
+
+// ROWS, SHARE, GATHER, RETURN or ROWS_GRAD: the meetings of all pp ranks on the vocabulary lane.
+bool IsMeeting(Op op);
+
+// S, T, LOSS or a meeting: what there is only where the vocabulary is spread.
+bool IsOfVocabulary(Op op);
+
+// Returns whether every rank has a part of the vocabulary.
+bool SpreadsVocabulary(const Program& program);
 
 // Returns whether any W is of several microbatches.
 bool MergesWeightGrads(const Program& program);
@@ -150,7 +184,7 @@ bool IsPrimary(const Program& program, StageId stage);
 SlotId FindSlot(const Program& program, std::span<const SlotId> slots, SlotKind kind, StageId stage,
                 std::int32_t index = -1);
 
-// The stages whose weights this rank holds.
+// The stages whose weights this rank holds. Rows of the tables are of no stage.
 std::set<StageId> HeldStages(const Program& program);
 
 // Checks that indices are in range, that ops are on the lanes where they belong, and that peers and

@@ -9,9 +9,9 @@
 namespace takt::program {
 namespace {
 
-static_assert(static_cast<int>(Op::kOverlap) == v1::OP_OVERLAP);
-static_assert(static_cast<int>(SlotKind::kRecomputed) == v1::SLOT_KIND_RECOMPUTED);
-static_assert(static_cast<int>(LaneKind::kRecv) == v1::LANE_KIND_RECV);
+static_assert(static_cast<int>(Op::kLoss) == v1::OP_LOSS_OF_VOCABULARY);
+static_assert(static_cast<int>(SlotKind::kHeadGrad) == v1::SLOT_KIND_HEAD_GRAD);
+static_assert(static_cast<int>(LaneKind::kVocabulary) == v1::LANE_KIND_VOCABULARY);
 static_assert(static_cast<int>(Direction::kGradient) == v1::DIRECTION_GRADIENT);
 
 using ProtoInstructions = google::protobuf::RepeatedPtrField<v1::Instruction>;
@@ -26,6 +26,7 @@ void InstructionsToProto(const std::vector<Instruction>& from, ProtoInstructions
     out->set_microbatch(instruction.microbatch.value());
     out->set_step_ahead(instruction.step_ahead);
     out->set_layer(instruction.layer.value());
+    out->set_bytes(instruction.bytes);
     if (instruction.num_microbatches > 1) {
       out->set_num_microbatches(instruction.num_microbatches);
     }
@@ -49,6 +50,7 @@ std::vector<Instruction> InstructionsFromProto(const ProtoInstructions& from) {
     instruction.microbatch = MicrobatchId(in.microbatch());
     instruction.step_ahead = in.step_ahead();
     instruction.layer = LayerId(in.layer());
+    instruction.bytes = in.bytes();
     if (in.has_num_microbatches()) instruction.num_microbatches = in.num_microbatches();
     if (in.has_backward_stage()) instruction.backward_stage = StageId(in.backward_stage());
     if (in.has_backward_microbatch()) {
@@ -80,6 +82,7 @@ absl::Status CheckEnumerators(const v1::Program& proto) {
 
 // The oldest version that can say this program, so that older readers take what they understand.
 int VersionFor(const Program& program) {
+  if (SpreadsVocabulary(program)) return 6;
   if (MergesWeightGrads(program)) return 5;
   const bool recomputes =
       std::any_of(program.slots.begin(), program.slots.end(),

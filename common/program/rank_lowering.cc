@@ -25,6 +25,9 @@ Op OpOf(ActionKind kind) {
       return Op::kWeightGrad;
     case ActionKind::kBackward:
       return Op::kBackward;
+    case ActionKind::kVocabularyForward:
+    case ActionKind::kVocabularyBackward:
+      break;  // AddVocabulary adds these
   }
   TAKT_CHECK(false);
 }
@@ -58,16 +61,16 @@ RankLowering::RankLowering(const schedule::ActionGraph& graph, const UnrolledSch
                               .sized = sized,
                               .num_microbatches = steps.num_microbatches}) {}
 
-Program RankLowering::Build(const ReceivePoints& receives) {
+Program RankLowering::Build(const ReceivePoints& receives, const MeetingPoints& meetings) {
   LaneOf(LaneKind::kCompute);
   PrepareStages();
   const int begin = steps_.prologue_end[rank_];
   AddSnapshot();
-  AddCells(0, begin, receives.prologue);
+  AddCells(0, begin, receives.prologue, /*meetings=*/{});
   part_ = &program_.body;
-  part_->reserve(schedule_.ranks[rank_].size() + 2 * receives.body.size());
-  if (Flushes() && (Has(StageId(0)) || Has(StageId(schedule_.num_stages - 1)))) AddLoad(-1);
-  AddCells(begin, steps_.body_end[rank_], receives.body);
+  part_->reserve(schedule_.ranks[rank_].size() + 2 * receives.body.size() + meetings.size());
+  if (Flushes() && (Has(StageId(0)) || IsRoot() || Spreads())) AddLoad(-1);
+  AddCells(begin, steps_.body_end[rank_], receives.body, meetings);
   if (options_.tied_embeddings) AddTiedReduction();
   if (options_.optimizer) {
     if (schedule_.updates == schedule::Updates::kDelayed) AddUpdate(MicrobatchId(-1));
@@ -103,6 +106,7 @@ void RankLowering::PrepareStages() {
       state.gradients.push_back(slots_.Fixed(SlotKind::kGradient, stage, layer));
     }
   }
+  if (Spreads()) PrepareVocabulary();
   const schedule::Row& row = schedule_.ranks[rank_];
   for (int i = steps_.prologue_end[rank_]; i < steps_.body_end[rank_]; ++i) {
     if (AccumulatesWeightGrad(row[i].kind)) ++stages_.at(row[i].stage).weight_grads_left;
@@ -111,6 +115,7 @@ void RankLowering::PrepareStages() {
   const int leader = TwoWays() ? std::min(rank_, schedule_.num_ranks() - 1 - rank_) : rank_;
   const bool sums_copies = TwoWays() && options_.optimizer;
   if (options_.reduce_gradients || sums_copies) reductions_ = StagesByLastWeightGrad(leader);
+  if (Spreads() && options_.reduce_gradients) reductions_.push_back(Vocabulary());
 }
 
 // Finds where each microbatch updates: how many updates there are between the F of its microbatch
@@ -156,13 +161,16 @@ void RankLowering::AddSnapshot() {
   added.writes = others;
 }
 
-void RankLowering::AddCells(int begin, int end, const std::vector<ReceivePoint>& receives) {
+void RankLowering::AddCells(int begin, int end, const std::vector<ReceivePoint>& receives,
+                            const MeetingPoints& meetings) {
   auto receive = receives.begin();
+  auto meeting = meetings.begin();
   for (int position = begin - 1; position < end; ++position) {
     if (position >= begin) {
       AddCell(position);
       if (schedule::BeginsPair(schedule_.ranks[rank_], position)) ++position;
     }
+    for (; meeting != meetings.end() && meeting->after == position; ++meeting) AddMeeting(*meeting);
     for (; receive != receives.end() && receive->after == position; ++receive) AddReceive(*receive);
   }
 }
@@ -213,11 +221,12 @@ std::vector<SlotId> RankLowering::ComputeReads(ActionNumber number) {
   // Programs are large, so hardly any room is left over.
   const std::size_t gradients = AccumulatesWeightGrad(action.kind) ? state.gradients.size() : 0;
   reads.reserve(weights.size() + gradients + (forward ? 2 : 4));
-  if (!IsFirst(action.stage)) reads.push_back(state.input[m]);
-  if (IsFirst(action.stage) || IsLast(action.stage)) reads.push_back(Tokens(m));
+  if (ReadsInput(action.stage)) reads.push_back(state.input[m]);
+  if (ReadsTokens(action.stage)) reads.push_back(Tokens(m));
   if (!forward) {
     reads.push_back(state.stash[m]);
     if (!IsLast(action.stage)) reads.push_back(state.output_grad[m]);
+    if (graph_.TakesFromVocabulary(action)) reads.push_back(vocabulary_.head_grad[m]);
   }
   if (action.kind == ActionKind::kWeightGrad && Recomputes(action.stage)) {
     reads.push_back(state.recomputed[m]);
@@ -251,6 +260,12 @@ RankLowering::Touched RankLowering::Touch(ActionNumber number) {
   Touched touched{.reads = ComputeReads(number)};
   const ActionNumber consumer = graph_.Consumer(action);
   if (consumer >= 0) touched.writes.push_back(HandOver(action, consumer));
+  const bool makes_gradient = !forward && action.kind != ActionKind::kWeightGrad;
+  if (Spreads() && IsFirst(action.stage) && makes_gradient) {  // for ROWS_GRAD
+    vocabulary_.embedding_grad[m] =
+        slots_.Alternate(SlotKind::kInputGrad, action.stage, m, OutputBytes(0));
+    touched.writes.push_back(vocabulary_.embedding_grad[m]);
+  }
   if (forward) {
     state.stash[m] =
         slots_.Acquire(SlotKind::kStash, action.stage, m, Shape(action.stage).stash_bytes);
@@ -262,7 +277,11 @@ RankLowering::Touched RankLowering::Touch(ActionNumber number) {
     touched.writes.push_back(state.recomputed[m]);
   }
   if (AccumulatesWeightGrad(action.kind)) Append(touched.writes, state.gradients);
-  if (forward && IsLast(action.stage)) {
+  if (graph_.GivesToVocabulary(action)) {
+    vocabulary_.head_input[m] = slots_.Acquire(SlotKind::kHeadInput, Vocabulary(), m,
+                                               options_.vocabulary->head_input_bytes);
+    touched.writes.push_back(vocabulary_.head_input[m]);
+  } else if (forward && IsLast(action.stage)) {
     touched.reads.push_back(Scalars());
     touched.writes.push_back(Scalars());
   }
@@ -272,8 +291,11 @@ RankLowering::Touched RankLowering::Touch(ActionNumber number) {
 void RankLowering::AddCell(int position) {
   const ActionNumber number = graph_.Number(rank_, position);
   const Action& action = graph_.At(number);
-  const bool reads_tokens = IsFirst(action.stage) || IsLast(action.stage);
-  if (!Flushes() && action.kind == ActionKind::kForward && reads_tokens) {
+  if (schedule::IsOfVocabulary(action.kind)) {
+    AddVocabulary(action);
+    return;
+  }
+  if (!Flushes() && action.kind == ActionKind::kForward && ReadsTokens(action.stage)) {
     AddLoad(action.microbatch.value());
   }
   Touched touched = Touch(number);
@@ -310,21 +332,26 @@ void RankLowering::AddSend(ActionNumber number, SlotId slot) {
 }
 
 void RankLowering::FinishMicrobatch(const Action& action) {
+  const int m = action.microbatch.value();
+  if (graph_.TakesFromVocabulary(action)) slots_.Release(vocabulary_.head_grad[m]);
   if (!AccumulatesWeightGrad(action.kind)) return;
   StageState& state = stages_.at(action.stage);
-  const int m = action.microbatch.value();
   slots_.Release(state.stash[m]);
   if (action.kind == ActionKind::kWeightGrad && Recomputes(action.stage)) {
     slots_.Release(state.recomputed[m]);
   }
-  if (!IsFirst(action.stage)) slots_.Release(state.input[m]);
+  if (ReadsInput(action.stage)) slots_.Release(state.input[m]);
   if (!IsLast(action.stage)) slots_.Release(state.output_grad[m]);
-  --state.weight_grads_left;
+  FinishGradients(action.stage);
+  if (UpdatesEachMicrobatch() && options_.optimizer) AddUpdate(action.microbatch);
+}
+
+void RankLowering::FinishGradients(StageId stage) {
+  --stages_.at(stage).weight_grads_left;
   while (!reductions_.empty() && stages_.at(reductions_.front()).weight_grads_left == 0) {
     AddReductions(reductions_.front());
     reductions_.pop_front();
   }
-  if (UpdatesEachMicrobatch() && options_.optimizer) AddUpdate(action.microbatch);
 }
 
 void RankLowering::AddReductions(StageId stage) {
@@ -332,15 +359,18 @@ void RankLowering::AddReductions(StageId stage) {
   for (std::size_t i = state.gradients.size(); i-- > 0;) {
     Instruction& added = Add(Op::kReduceGrad, LaneOf(LaneKind::kReduce));
     added.stage = stage;
-    added.layer = LayerId(Shape(stage).first_layer.value() + static_cast<std::int32_t>(i));
+    const std::int32_t first = stage == Vocabulary() ? 0 : Shape(stage).first_layer.value();
+    added.layer = LayerId(first + static_cast<std::int32_t>(i));
     added.reads = added.writes = {state.gradients[i]};
   }
 }
 
+// The two uses of the embedding are on the ranks of the first and the last stage, or where the
+// vocabulary is spread, both on every rank for its own rows.
 void RankLowering::AddTiedReduction() {
   std::vector<SlotId> gradients;
-  const auto first = stages_.find(StageId(0));
-  const auto last = stages_.find(StageId(schedule_.num_stages - 1));
+  const auto first = stages_.find(Spreads() ? Vocabulary() : StageId(0));
+  const auto last = stages_.find(Spreads() ? Vocabulary() : StageId(schedule_.num_stages - 1));
   if (first != stages_.end()) gradients.push_back(first->second.gradients.front());
   if (last != stages_.end() &&
       (gradients.empty() || last->second.gradients.back() != gradients[0])) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/program/lowering.h"
+#include "common/program/meeting_points.h"
 #include "common/program/receive_points.h"
 #include "common/program/slot_table.h"
 #include "common/program/unrolled_schedule.h"
@@ -27,7 +28,8 @@ class RankLowering {
   RankLowering(const schedule::ActionGraph& graph, const UnrolledSchedule& steps,
                const LowerOptions& options, int rank, std::span<const Slot> sized = {});
 
-  Program Build(const ReceivePoints& receives);
+  // meetings: empty unless the schedule spreads the vocabulary.
+  Program Build(const ReceivePoints& receives, const MeetingPoints& meetings);
 
  private:
   // The slots that a stage of this rank holds at the moment, by microbatch.
@@ -36,6 +38,11 @@ class RankLowering {
     std::vector<std::vector<SlotId>> weights;  // by version, by layer of the stage
     std::vector<SlotId> gradients;             // by layer of the stage
     int weight_grads_left = 0;                 // of this copy
+  };
+  // The slots of the rank's part of the vocabulary, by microbatch, and on the ranks of the
+  // last and the first stage those of the head and the embedding.
+  struct VocabularyState {
+    std::vector<SlotId> head_input, stash, partial_grad, head_grad, embedding_grad;
   };
   // The slots that an action touches, by the table. What it hands over comes first in `writes`.
   struct Touched {
@@ -46,15 +53,26 @@ class RankLowering {
   std::vector<int> Ages() const;
   std::deque<StageId> StagesByLastWeightGrad(int rank) const;
   void AddSnapshot();
-  // The part of the row from `begin` to before `end`, with its receives.
-  void AddCells(int begin, int end, const std::vector<ReceivePoint>& receives);
+  void PrepareVocabulary();
+  // The part of the row from `begin` to before `end`, with its receives and meetings.
+  void AddCells(int begin, int end, const std::vector<ReceivePoint>& receives,
+                const MeetingPoints& meetings);
   void AddReceive(const ReceivePoint& receive);
   // The action, or the pair, at this position of the row, with its sends and what it completes.
   void AddCell(int position);
   void AddLoad(int microbatch);
+  void AddMeeting(const MeetingPoint& meeting);
+  // S or T.
+  void AddVocabulary(const schedule::Action& action);
+  // The slots that ROWS and ROWS_GRAD, or SHARE, GATHER and RETURN, touch.
+  void TouchEmbedding(MicrobatchId m, Instruction& meeting);
+  void TouchHead(MicrobatchId m, Instruction& meeting);
   // slot: what the action has made. Without a message there is no SEND.
   void AddSend(schedule::ActionNumber number, SlotId slot);
   void FinishMicrobatch(const schedule::Action& action);
+  // One W, B, T or ROWS_GRAD less is left for the gradients of `stage`. Adds the reductions that
+  // can follow now.
+  void FinishGradients(StageId stage);
   void AddReductions(StageId stage);
   void AddTiedReduction();
   void AddNorm();
@@ -76,6 +94,13 @@ class RankLowering {
 
   bool IsFirst(StageId stage) const { return stage.value() == 0; }
   bool IsLast(StageId stage) const { return stage.value() == schedule_.num_stages - 1; }
+  // The stage of everything about the vocabulary.
+  StageId Vocabulary() const { return StageId(schedule_.num_stages); }
+  bool Spreads() const { return schedule_.spreads_vocabulary; }
+  bool IsRoot() const { return Has(StageId(schedule_.num_stages - 1)); }
+  // A stage that looks up embeddings or computes the loss itself.
+  bool ReadsTokens(StageId stage) const { return IsLast(stage) || (IsFirst(stage) && !Spreads()); }
+  bool ReadsInput(StageId stage) const { return !IsFirst(stage) || Spreads(); }
   bool Has(StageId stage) const { return stages_.contains(stage); }
   bool Flushes() const { return schedule_.updates == schedule::Updates::kFlush; }
   bool UpdatesEachMicrobatch() const {
@@ -100,8 +125,9 @@ class RankLowering {
   Program program_;
   std::vector<Instruction>* part_ = &program_.prologue;  // to which instructions are added
   SlotTable slots_;
-  std::vector<int> ages_;  // where each microbatch updates
-  std::map<StageId, StageState> stages_;
+  std::vector<int> ages_;                 // where each microbatch updates
+  std::map<StageId, StageState> stages_;  // with the vocabulary's rows, if they are spread
+  VocabularyState vocabulary_;
   // Stages whose gradients are still to be reduced, in the order of all ranks of their groups.
   std::deque<StageId> reductions_;
   std::map<std::tuple<LaneKind, int, Direction>, LaneId> lanes_;

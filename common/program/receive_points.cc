@@ -41,6 +41,45 @@ class ClocksUnderWay {
   std::vector<int> free_;
 };
 
+// The clocks that meetings of a spread vocabulary pass on, by microbatch. After SHARE every rank
+// knows what the F of the last stage knew, after GATHER what all S knew, after RETURN what all T
+// knew.
+class ClocksOfMeetings {
+ public:
+  explicit ClocksOfMeetings(const ActionGraph& graph) : graph_(graph) {
+    const schedule::Schedule& schedule = graph.schedule();
+    if (!schedule.spreads_vocabulary) return;
+    const Clock nothing(schedule.ranks.size(), -1);
+    for (auto* clocks : {&shared_, &gathered_, &returned_}) {
+      clocks->assign(static_cast<std::size_t>(schedule.num_microbatches), nothing);
+    }
+  }
+
+  // Merges what an action learns from the meeting that it takes from.
+  void MergeInto(const schedule::Action& action, Clock& clock) const {
+    const int m = action.microbatch.value();
+    if (action.kind == schedule::ActionKind::kVocabularyForward) Merge(shared_[m], clock);
+    if (action.kind == schedule::ActionKind::kVocabularyBackward) Merge(gathered_[m], clock);
+    if (graph_.TakesFromVocabulary(action)) Merge(returned_[m], clock);
+  }
+
+  // Adds what an action, whose rank has this clock, brings to the meeting behind it.
+  void Add(const schedule::Action& action, const Clock& clock) {
+    const int m = action.microbatch.value();
+    if (graph_.GivesToVocabulary(action)) Merge(clock, shared_[m]);
+    if (action.kind == schedule::ActionKind::kVocabularyForward) Merge(clock, gathered_[m]);
+    if (action.kind == schedule::ActionKind::kVocabularyBackward) Merge(clock, returned_[m]);
+  }
+
+ private:
+  static void Merge(const Clock& from, Clock& to) {
+    for (std::size_t rank = 0; rank < to.size(); ++rank) to[rank] = std::max(to[rank], from[rank]);
+  }
+
+  const ActionGraph& graph_;
+  std::vector<Clock> shared_, gathered_, returned_;
+};
+
 }  // namespace
 
 std::vector<ReceivePoints> FindReceivePoints(const ActionGraph& graph,
@@ -48,8 +87,10 @@ std::vector<ReceivePoints> FindReceivePoints(const ActionGraph& graph,
   const int num_ranks = graph.schedule().num_ranks();
   std::vector<Clock> clocks(num_ranks, Clock(num_ranks, -1));
   ClocksUnderWay under_way(graph.num_actions());
+  ClocksOfMeetings meetings(graph);
   std::vector<ReceivePoints> points(num_ranks);
   const auto take_input = [&](ActionNumber number, int rank) {
+    meetings.MergeInto(graph.At(number), clocks[rank]);
     const ActionNumber producer = graph.Producer(graph.At(number));
     if (producer >= 0 && graph.RankOf(producer) != rank) {
       under_way.MergeInto(producer, clocks[rank]);
@@ -65,6 +106,7 @@ std::vector<ReceivePoints> FindReceivePoints(const ActionGraph& graph,
       if (partner >= 0) take_input(partner, rank);
       clocks[rank][rank] = graph.PositionOf(std::max(number, partner));
     }
+    meetings.Add(graph.At(number), clocks[rank]);
     const ActionNumber consumer = graph.Consumer(graph.At(number));
     if (consumer < 0 || graph.RankOf(consumer) == rank) continue;
     under_way.Put(number, clocks[rank]);

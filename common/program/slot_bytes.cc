@@ -18,11 +18,15 @@ MemoryKind MemoryKindOf(SlotKind kind) {
   switch (kind) {
     case SlotKind::kStash:
     case SlotKind::kRecomputed:
+    case SlotKind::kVocabularyStash:
       return MemoryKind::kStash;
     case SlotKind::kInput:
     case SlotKind::kOutput:
     case SlotKind::kOutputGrad:
     case SlotKind::kInputGrad:
+    case SlotKind::kHeadInput:
+    case SlotKind::kPartialGrad:
+    case SlotKind::kHeadGrad:
       return MemoryKind::kMessages;
     case SlotKind::kTokens:
       return MemoryKind::kTokens;

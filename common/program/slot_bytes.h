@@ -13,7 +13,7 @@ namespace takt::program {
 // Counts all slots, because they are there for the whole run. A pool has as many as are ever in use
 // at once.
 struct SlotBytes {
-  std::int64_t stash = 0;    // kStash, kRecomputed
+  std::int64_t stash = 0;    // kStash, kRecomputed, kVocabularyStash
   std::int64_t buffers = 0;  // activations and gradients between stages
   std::int64_t total = 0;    // of both; the largest number where the sum would be larger
 };

@@ -8,7 +8,9 @@ namespace {
 
 bool IsPooled(SlotKind kind) {
   return kind == SlotKind::kInput || kind == SlotKind::kStash || kind == SlotKind::kOutputGrad ||
-         kind == SlotKind::kRecomputed;
+         kind == SlotKind::kRecomputed || kind == SlotKind::kHeadInput ||
+         kind == SlotKind::kVocabularyStash || kind == SlotKind::kPartialGrad ||
+         kind == SlotKind::kHeadGrad;
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ std::optional<std::int32_t> TakeNumber(std::string_view& text) {
   return value;
 }
 
-constexpr std::string_view kLetters = "?FIWB";  // by ActionKind
+constexpr std::string_view kLetters = "?FIWBST";  // by ActionKind
 
 std::optional<ActionKind> KindOf(char letter) {
   const std::size_t kind = kLetters.find(letter, 1);
@@ -75,7 +75,7 @@ absl::StatusOr<Action> Action::Parse(std::string_view text) {
   const std::optional<std::int32_t> stage = TakeNumber(rest);
   if (!stage.has_value()) return NotAnAction(text, "begins with a stage number below 16777216");
   const std::optional<ActionKind> kind = rest.empty() ? std::nullopt : KindOf(rest[0]);
-  if (!kind.has_value()) return NotAnAction(text, "the stage is followed by F, I, W or B");
+  if (!kind.has_value()) return NotAnAction(text, "the stage is followed by F, I, W, B, S or T");
   rest.remove_prefix(1);
   const std::optional<std::int32_t> microbatch = TakeNumber(rest);
   if (!microbatch.has_value() || !rest.empty()) {

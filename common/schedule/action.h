@@ -20,10 +20,19 @@ enum class ActionKind : std::uint8_t {
   kInputGrad = 2,   // I: gradient of the inputs
   kWeightGrad = 3,  // W: gradient of the weights
   kBackward = 4,    // B: I and W at once
+  // A rank's part of the vocabulary, under a schedule that spreads it. The stage is one past the
+  // last: "4S0", "4T0" where there are stages 0 to 3.
+  kVocabularyForward = 5,   // S: the logits, and what each block adds to the softmax
+  kVocabularyBackward = 6,  // T: the loss, and the gradients of the head
 };
 
-// 'F', 'I', 'W' or 'B'.
+// 'F', 'I', 'W', 'B', 'S' or 'T'.
 char Letter(ActionKind kind);
+
+// Returns whether it is S or T, which are of a rank and a microbatch instead of a stage and one.
+constexpr bool IsOfVocabulary(ActionKind kind) {
+  return kind == ActionKind::kVocabularyForward || kind == ActionKind::kVocabularyBackward;
+}
 
 struct Action {
   StageId stage;

@@ -27,12 +27,12 @@ struct Timeline {
 //   rank 0 |0F0 |0F1 |....|0B0 ----|0B1 ----|
 std::string RenderGrid(const Timeline& timeline);
 
-// An SVG with one row a rank. F, I, W and B have colours of their own, and kind and microbatch as
-// labels (the microbatch alone where the picture would become too wide). Later chunks of a rank are
-// darker, the F of an overlapped pair is above its B, and idle time is hatched. Under each row a
-// curve shows the microbatch-chunks in flight over warm-up, steady phase and cool-down. At its end
-// stand the rank's idle time and peak in flight. There are a legend and a time axis, and each
-// action has its details as a tooltip.
+// An SVG with one row a rank. F, I, W, B, S and T have colours of their own, and kind and
+// microbatch as labels (the microbatch alone where the picture would become too wide). Later chunks
+// of a rank are darker, the F of an overlapped pair is above its B, and idle time is hatched. Under
+// each row a curve shows the microbatch-chunks in flight over warm-up, steady phase and cool-down.
+// At its end stand the rank's idle time and peak in flight. There are a legend and a time axis, and
+// each action has its details as a tooltip.
 std::string RenderSvg(const Timeline& timeline);
 
 }  // namespace takt::schedule

@@ -55,7 +55,7 @@ RankFigures FiguresOf(const std::vector<TimedAction>& row, double makespan) {
     if (timed.action.kind == ActionKind::kForward) {
       figures.peak_in_flight = std::max(figures.peak_in_flight, ++in_flight);
       figures.last_forward = std::max(figures.last_forward, timed.end);
-    } else {
+    } else if (!IsOfVocabulary(timed.action.kind)) {
       figures.first_backward = std::min(figures.first_backward, timed.start);
     }
     if (EndsFlight(timed.action.kind)) --in_flight;
@@ -75,7 +75,8 @@ class Drawing {
         if (timed.end > timed.start) shortest = std::min(shortest, timed.end - timed.start);
         longest_label = std::max(longest_label, Label(timed.action).size());
         num_chunks_ = std::max(num_chunks_, Chunk(timed.action, rank) + 1);
-        two_ways_ = two_ways_ && timed.action.stage.value() < num_ranks_;
+        two_ways_ = two_ways_ &&
+                    (IsOfVocabulary(timed.action.kind) || timed.action.stage.value() < num_ranks_);
       }
       figures_.push_back(FiguresOf(timeline.ranks[rank], timeline.makespan));
       highest_peak_ = std::max(highest_peak_, figures_.back().peak_in_flight);
@@ -111,6 +112,7 @@ class Drawing {
   // of the way up.
   int Chunk(const Action& action, int rank) const {
     const int stage = action.stage.value();
+    if (IsOfVocabulary(action.kind)) return 0;
     if (stage >= num_ranks_) return stage / num_ranks_;
     return stage == rank ? 0 : 1;
   }

@@ -21,6 +21,7 @@ std::optional<std::string> Contradiction(const Schedule& schedule, Placement pla
   }
   for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
     for (const Action& action : schedule.ranks[rank]) {
+      if (IsOfVocabulary(action.kind)) continue;  // these are on every rank
       const int home = RankOfStage(placement, schedule.num_ranks(), action.stage).value();
       const int other = two_ways ? schedule.num_ranks() - 1 - home : home;
       if (rank == home || rank == other) continue;

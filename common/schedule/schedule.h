@@ -47,6 +47,9 @@ struct Schedule {
   // Without a flush, the forwards that begin a row (all but the last before its first backward) run
   // among the backwards that end the step before. program::Lower says which rows can do so.
   Updates updates = Updates::kFlush;
+  // Every rank has blocks of the vocabulary, and an S and a T for each microbatch. Only schedules
+  // with a flush and one copy of the weights can do so.
+  bool spreads_vocabulary = false;
   // Rows by pp rank. An action runs on the rank whose row it is in.
   std::vector<Row> ranks;
 

@@ -11,10 +11,13 @@
 namespace takt::schedule {
 namespace {
 
-constexpr Paint kPaints[] = {{ActionKind::kForward, "F forward", 122, 176, 236},
-                             {ActionKind::kBackward, "B backward (I and W)", 134, 204, 146},
-                             {ActionKind::kInputGrad, "I gradient of inputs", 245, 186, 103},
-                             {ActionKind::kWeightGrad, "W gradient of weights", 188, 160, 226}};
+constexpr Paint kPaints[] = {
+    {ActionKind::kForward, "F forward", 122, 176, 236},
+    {ActionKind::kBackward, "B backward (I and W)", 134, 204, 146},
+    {ActionKind::kInputGrad, "I gradient of inputs", 245, 186, 103},
+    {ActionKind::kWeightGrad, "W gradient of weights", 188, 160, 226},
+    {ActionKind::kVocabularyForward, "S logits", 128, 206, 208},
+    {ActionKind::kVocabularyBackward, "T loss, gradients of the head", 238, 150, 160}};
 
 }  // namespace
 

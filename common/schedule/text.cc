@@ -60,7 +60,11 @@ absl::StatusOr<Schedule> ParseCsv(std::string_view text, std::string_view name) 
     if (line.ends_with('\r')) line.remove_suffix(1);
     ASSIGN_OR_RETURN(Row row, ParseRow(line, name, schedule.ranks.size() + 1));
     for (const Action& action : row) {
-      schedule.num_stages = std::max(schedule.num_stages, action.stage.value() + 1);
+      const bool of_vocabulary = IsOfVocabulary(action.kind);
+      schedule.spreads_vocabulary |= of_vocabulary;
+      if (!of_vocabulary) {
+        schedule.num_stages = std::max(schedule.num_stages, action.stage.value() + 1);
+      }
       schedule.num_microbatches =
           std::max(schedule.num_microbatches, action.microbatch.value() + 1);
     }

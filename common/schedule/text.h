@@ -12,7 +12,8 @@
 
 namespace takt::schedule {
 
-// Parses without validating. num_stages and num_microbatches are one more than the largest seen.
+// Parses without validating. num_stages and num_microbatches are one more than the largest seen,
+// where the stages of S and T do not count. A schedule with any S or T spreads the vocabulary.
 // kInvalidArgument: a FieldError with `where` = "name:row:cell".
 absl::StatusOr<Schedule> ParseCsv(std::string_view text, std::string_view name);
 std::string FormatCsv(const Schedule& schedule);

@@ -70,17 +70,47 @@ absl::Status CheckSizes(const Schedule& schedule) {
   return absl::OkStatus();
 }
 
+// Every rank meets all others over the vocabulary, and its rows exist once.
+absl::Status CheckMaySpread(const Schedule& schedule) {
+  if (!schedule.spreads_vocabulary) return absl::OkStatus();
+  const auto refused = [&](std::string_view field, std::string value, std::string fix) {
+    return InvalidField({.field = std::string(field),
+                         .value = std::move(value),
+                         .rule = "cannot spread the vocabulary over the ranks",
+                         .fix = std::move(fix)});
+  };
+  if (schedule.updates != Updates::kFlush) {
+    return refused("schedule", schedule.name, "use a schedule with a flush");
+  }
+  if (schedule.placement == Placement::kBidirectional) {
+    return refused("placement", std::string(PlacementName(schedule.placement)),
+                   "use a schedule with one copy of the weights");
+  }
+  return absl::OkStatus();
+}
+
+// Returns whether the stage and microbatch of an action exist. S and T have the stage after the
+// last one.
+bool IsInRange(const Schedule& schedule, const Action& action) {
+  const int stage = action.stage.value();
+  const int microbatch = action.microbatch.value();
+  const bool stage_exists = IsOfVocabulary(action.kind)
+                                ? schedule.spreads_vocabulary && stage == schedule.num_stages
+                                : stage >= 0 && stage < schedule.num_stages;
+  return stage_exists && microbatch >= 0 && microbatch < schedule.num_microbatches;
+}
+
 absl::Status CheckRange(const Schedule& schedule) {
   std::int64_t num_actions = 0;
   for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
     const std::vector<Action>& row = schedule.ranks[rank];
     num_actions += static_cast<std::int64_t>(row.size());
     for (int i = 0; i < static_cast<int>(row.size()); ++i) {
-      const int stage = row[i].stage.value();
-      const int microbatch = row[i].microbatch.value();
-      if (stage >= 0 && stage < schedule.num_stages && microbatch >= 0 &&
-          microbatch < schedule.num_microbatches) {
-        continue;
+      if (IsInRange(schedule, row[i])) continue;
+      if (IsOfVocabulary(row[i].kind) && !schedule.spreads_vocabulary) {
+        return Guilty(schedule, rank, i, row[i].ToString(),
+                      "is of the vocabulary, which this schedule does not spread",
+                      "remove the action");
       }
       return Guilty(schedule, rank, i, row[i].ToString(),
                     absl::StrCat("is out of range: there are ", schedule.num_stages, " stages and ",
@@ -113,13 +143,16 @@ absl::Status Missing(const Schedule& schedule, const Action& action, int rank, i
 // millions.
 absl::Status CheckEnough(const Schedule& schedule) {
   std::int64_t num_actions = 0;
-  for (const auto& row : schedule.ranks) num_actions += static_cast<std::int64_t>(row.size());
+  for (const auto& row : schedule.ranks) {
+    num_actions += std::count_if(row.begin(), row.end(),
+                                 [](const Action& action) { return !IsOfVocabulary(action.kind); });
+  }
   const std::int64_t cells = std::int64_t{schedule.num_stages} * schedule.num_microbatches;
   if (2 * cells <= num_actions) return absl::OkStatus();
   absl::flat_hash_set<std::pair<std::int64_t, bool>> present;  // cell, is forward
   for (const auto& row : schedule.ranks) {
     for (const Action& action : row) {
-      if (action.kind == ActionKind::kWeightGrad) continue;
+      if (action.kind == ActionKind::kWeightGrad || IsOfVocabulary(action.kind)) continue;
       present.insert({std::int64_t{action.stage.value()} * schedule.num_microbatches +
                           action.microbatch.value(),
                       action.kind == ActionKind::kForward});
@@ -139,9 +172,11 @@ absl::Status CheckEnough(const Schedule& schedule) {
 absl::Status CheckNoneDoubled(const ActionGraph& graph) {
   for (ActionNumber number = 0; number < graph.num_actions(); ++number) {
     const Action& action = graph.At(number);
-    ActionNumber other = graph.Occupant(action);
-    const ActionNumber weight_grad = graph.WeightGrad(action.stage, action.microbatch);
-    if (action.kind == ActionKind::kBackward && weight_grad >= 0) other = weight_grad;
+    ActionNumber other = graph.Occupant(number);
+    if (action.kind == ActionKind::kBackward) {
+      const ActionNumber weight_grad = graph.WeightGrad(action.stage, action.microbatch);
+      if (weight_grad >= 0) other = weight_grad;
+    }
     if (other == number) continue;
     const Action& doubled = graph.At(other);
     const std::string first = Place(graph, number);
@@ -185,6 +220,43 @@ absl::Status CheckNoneMissing(const ActionGraph& graph) {
   return absl::OkStatus();
 }
 
+// Where the vocabulary is spread, every rank has an S and a T of each microbatch. The microbatches
+// ascend, so that all ranks meet over them in one order, and S comes before T.
+absl::Status CheckVocabulary(const ActionGraph& graph) {
+  const Schedule& schedule = graph.schedule();
+  if (!schedule.spreads_vocabulary) return absl::OkStatus();
+  for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
+    const int end = static_cast<int>(schedule.ranks[rank].size());
+    ActionNumber before[] = {-1, -1};  // the S and the T of the microbatch before
+    for (int m = 0; m < schedule.num_microbatches; ++m) {
+      const ActionNumber forward = graph.VocabularyForward(rank, MicrobatchId(m));
+      const ActionNumber backward = graph.VocabularyBackward(rank, MicrobatchId(m));
+      if (forward < 0 || backward < 0) {
+        const Action missing{
+            StageId(schedule.num_stages),
+            forward < 0 ? ActionKind::kVocabularyForward : ActionKind::kVocabularyBackward,
+            MicrobatchId(m)};
+        return Guilty(schedule, rank, end, missing.ToString(),
+                      "is missing: every rank has one S and one T of each microbatch, also a rank "
+                      "without words",
+                      "add it");
+      }
+      const auto comes_before = [&](ActionNumber early, ActionNumber late) {
+        return Guilty(
+            schedule, rank, graph.PositionOf(early), graph.At(early).ToString(),
+            absl::StrCat("comes before ", graph.At(late).ToString(), " (", Place(graph, late), ")"),
+            "list S and T in ascending order of microbatches, and S before its T");
+      };
+      if (forward < before[0]) return comes_before(forward, before[0]);
+      if (backward < before[1]) return comes_before(backward, before[1]);
+      if (backward < forward) return comes_before(backward, forward);
+      before[0] = forward;
+      before[1] = backward;
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Every action is on a rank of its stage. In a bidirectional schedule each microbatch may use
 // either copy, but only one of them.
 absl::Status CheckPlacement(const ActionGraph& graph) {
@@ -192,6 +264,7 @@ absl::Status CheckPlacement(const ActionGraph& graph) {
   const bool two_ways = schedule.placement == Placement::kBidirectional;
   for (ActionNumber number = 0; number < graph.num_actions(); ++number) {
     const Action& action = graph.At(number);
+    if (IsOfVocabulary(action.kind)) continue;  // these are on every rank
     const int rank = graph.RankOf(number);
     const int home = graph.HomeOf(action.stage, action.microbatch).value();
     if (rank == home) continue;
@@ -250,7 +323,7 @@ absl::Status CheckPairs(const Schedule& schedule) {
 absl::Status CheckRowOrder(const ActionGraph& graph) {
   for (ActionNumber number = 0; number < graph.num_actions(); ++number) {
     const Action& action = graph.At(number);
-    if (action.kind == ActionKind::kForward) continue;
+    if (action.kind == ActionKind::kForward || IsOfVocabulary(action.kind)) continue;
     const ActionNumber needed = action.kind == ActionKind::kWeightGrad
                                     ? graph.Gradient(action.stage, action.microbatch)
                                     : graph.Forward(action.stage, action.microbatch);
@@ -296,11 +369,13 @@ absl::Status CheckInFlight(const Schedule& schedule, int limit) {
 
 absl::Status Validate(const Schedule& schedule, const ValidateOptions& options) {
   RETURN_IF_ERROR(CheckSizes(schedule));
+  RETURN_IF_ERROR(CheckMaySpread(schedule));
   RETURN_IF_ERROR(CheckRange(schedule));
   RETURN_IF_ERROR(CheckEnough(schedule));
   const ActionGraph graph(schedule);
   RETURN_IF_ERROR(CheckNoneDoubled(graph));
   RETURN_IF_ERROR(CheckNoneMissing(graph));
+  RETURN_IF_ERROR(CheckVocabulary(graph));
   RETURN_IF_ERROR(CheckPlacement(graph));
   RETURN_IF_ERROR(CheckBothWays(graph));
   RETURN_IF_ERROR(CheckPairs(schedule));

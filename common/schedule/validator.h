@@ -24,6 +24,9 @@ struct ValidateOptions {
 // - data dependencies and rows together have no cycle, where an overlapped pair waits for the
 // inputs
 //   of both its halves;
+// - where the vocabulary is spread, there is a flush and one copy of the weights, every rank has
+//   one S and one T for each microbatch, both in ascending order, and S comes before T; elsewhere
+//   there are none;
 // - no rank has more in flight than the limit.
 absl::Status Validate(const Schedule& schedule, const ValidateOptions& options = {});
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "common/schedule/marked_grid.h"
 
 namespace takt::schedule {
@@ -60,11 +61,16 @@ class Standstill {
     return action == stuck || action == graph_.Partner(stuck);
   }
 
+  // Returns the first action that the stuck cell of `rank` needs and that is not done.
   ActionNumber WaitsFor(int rank) const {
     const ActionNumber stuck = graph_.Number(rank, next_[rank]);
-    const ActionNumber producer = graph_.Producer(graph_.At(stuck));
-    if (producer >= 0 && !IsDone(producer)) return producer;
-    return graph_.Producer(graph_.At(graph_.Partner(stuck)));
+    for (const ActionNumber half : {stuck, graph_.Partner(stuck)}) {
+      if (half < 0) continue;
+      for (const ActionNumber needed : graph_.Needs(graph_.At(half))) {
+        if (!IsDone(needed)) return needed;
+      }
+    }
+    TAKT_CHECK(false);  // then the cell would not be stuck
   }
 
   const ActionGraph& graph_;

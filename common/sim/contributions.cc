@@ -24,6 +24,7 @@ class Count {
 
   std::optional<Refusal> Run() {
     if (auto refusal = CheckPasses()) return refusal;
+    if (auto refusal = CheckVocabulary()) return refusal;
     if (auto refusal = CheckEnds()) return refusal;
     if (auto refusal = CheckSums()) return refusal;
     return CheckNorm();
@@ -122,6 +123,56 @@ class Count {
     return std::nullopt;
   }
 
+  // If the vocabulary is spread, every rank has an S, a T and each meeting of every microbatch
+  // once, or what remains of these without gradients.
+  std::optional<Refusal> CheckVocabulary() const {
+    const bool spreads = program::SpreadsVocabulary(programs_[0]);
+    const bool trains = HoldGradients();
+    for (const Program& program : programs_) {
+      if (program::SpreadsVocabulary(program) != spreads) {
+        return On(program, "does not spread the vocabulary as rank 0 does");
+      }
+      if (!spreads) continue;
+      if (program.mirror.value() >= 0 || program::IsAsynchronous(program)) {
+        return On(program, "spreads the vocabulary without a flush, or with two copies of weights");
+      }
+      for (const Op op : {Op::kRows, Op::kShare, Op::kVocabularyForward, Op::kGather,
+                          Op::kVocabularyBackward, Op::kReturn, Op::kRowsGrad, Op::kLoss}) {
+        if (auto refusal = CheckEachMicrobatch(program, op, IsNeeded(program, op, trains))) {
+          return refusal;
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+  static bool IsNeeded(const Program& program, Op op, bool trains) {
+    if (op == Op::kLoss) {
+      return !trains && HeldStages(program).contains(StageId(program.num_stages - 1));
+    }
+    const bool backward = op == Op::kVocabularyBackward || op == Op::kReturn || op == Op::kRowsGrad;
+    return trains || !backward;
+  }
+
+  // The rank has one instruction of this op for each microbatch, or none at all.
+  std::optional<Refusal> CheckEachMicrobatch(const Program& program, Op op, bool needed) const {
+    const std::string name(Name(op));
+    const int times = TimesOf(program, op);
+    const int num_needed = needed ? program.num_microbatches : 0;
+    if (times != num_needed) {
+      return On(program, absl::StrCat("has ", times, " ", name, ", must have ", num_needed));
+    }
+    if (!needed) return std::nullopt;
+    std::vector<bool> seen(static_cast<std::size_t>(program.num_microbatches), false);
+    for (std::size_t i = 0; i < program.body.size(); ++i) {
+      if (program.body[i].op != op) continue;
+      const int m = program.body[i].microbatch.value();
+      if (seen[m]) return At(program, i, "comes a second time");
+      seen[m] = true;
+    }
+    return std::nullopt;
+  }
+
   int TimesOf(const Program& program, Op op) const {
     return static_cast<int>(
         std::count_if(program.body.begin(), program.body.end(),
@@ -172,12 +223,24 @@ class Count {
     return times;
   }
 
+  // Returns whether a gradient is of a rank's rows of the vocabulary, which no other rank has.
+  bool IsOfRows(const Slot& slot) const { return slot.stage.value() == programs_[0].num_stages; }
+
+  // Returns whether a gradient is one of the two uses of the embedding. ends: the first and last
+  // layer of each stage.
+  bool IsOfEmbedding(const Slot& slot, const std::map<StageId, std::pair<int, int>>& ends) const {
+    if (program::SpreadsVocabulary(programs_[0])) return IsOfRows(slot);
+    const StageId last(programs_[0].num_stages - 1);
+    return (slot.stage == StageId(0) && slot.index == ends.at(StageId(0)).first) ||
+           (slot.stage == last && slot.index == ends.at(last).second);
+  }
+
   std::optional<Refusal> CheckSums() const {
     std::map<int, int> holders;                   // by layer
     std::map<StageId, std::pair<int, int>> ends;  // first and last layer by stage
     for (const Program& program : programs_) {
       for (const Slot& slot : program.slots) {
-        if (slot.kind != SlotKind::kGradient) continue;
+        if (slot.kind != SlotKind::kGradient || IsOfRows(slot)) continue;
         ++holders[slot.index];
         auto& [first, last] = ends.try_emplace(slot.stage, slot.index, slot.index).first->second;
         first = std::min(first, slot.index);
@@ -187,19 +250,16 @@ class Count {
     const bool reduces = expected_.gradients.value_or(AnyHas(Op::kReduceGrad));
     const bool ties = expected_.tied_embeddings.value_or(AnyHas(Op::kReduceTied));
     const bool optimizes = AnyHas(Op::kOptimizer);
-    const StageId last_stage(programs_[0].num_stages - 1);
     for (const Program& program : programs_) {
       const std::vector<int> reductions = TimesRead(program, Op::kReduceGrad);
       const std::vector<int> tied = TimesRead(program, Op::kReduceTied);
       for (std::size_t i = 0; i < program.slots.size(); ++i) {
         const Slot& slot = program.slots[i];
         if (slot.kind != SlotKind::kGradient) continue;
-        const bool is_tied =
-            ties && ((slot.stage == StageId(0) && slot.index == ends[StageId(0)].first) ||
-                     (slot.stage == last_stage && slot.index == ends[last_stage].second));
-        const std::pair<Op, bool> sums[] = {
-            {Op::kReduceGrad, reduces || (optimizes && holders[slot.index] > 1)},
-            {Op::kReduceTied, is_tied}};
+        const bool is_tied = ties && IsOfEmbedding(slot, ends);
+        const bool has_copies = !IsOfRows(slot) && holders[slot.index] > 1;
+        const std::pair<Op, bool> sums[] = {{Op::kReduceGrad, reduces || (optimizes && has_copies)},
+                                            {Op::kReduceTied, is_tied}};
         for (const auto& [op, needed] : sums) {
           const int times = op == Op::kReduceGrad ? reductions[i] : tied[i];
           if (times == (needed ? 1 : 0)) continue;
@@ -221,7 +281,13 @@ class Count {
       const std::vector<int> in_norm = TimesRead(program, Op::kNormPartial);
       for (std::size_t i = 0; i < program.slots.size(); ++i) {
         const Slot& slot = program.slots[i];
-        if (slot.kind == SlotKind::kGradient) counted[slot.index] += in_norm[i];
+        if (slot.kind != SlotKind::kGradient) continue;
+        if (!IsOfRows(slot)) {
+          counted[slot.index] += in_norm[i];
+        } else if (in_norm[i] != 1) {
+          return On(program, absl::StrCat("counts its rows ", in_norm[i],
+                                          " times in the norm, must be once"));
+        }
       }
     }
     for (const auto& [layer, times] : counted) {

@@ -20,7 +20,9 @@ struct ExpectedSums {
 // holds gradients, over all ranks, where a stage may have two holders. So each gradient has its
 // scale. Every held layer is summed over ranks once (always if it has two holders and an
 // optimizer) and counted once in the norm. Each rank comes once to the exchange, and has as many
-// updates as the others. programs: passed CheckProgram and CheckDataflow.
+// updates as the others. If the vocabulary is spread, every rank has each of its instructions once
+// a microbatch, and sums, counts and updates its rows once. programs: passed CheckProgram and
+// CheckDataflow.
 std::optional<Refusal> CheckContributions(const std::vector<program::Program>& programs,
                                           const ExpectedSums& expected);
 

@@ -16,7 +16,8 @@ bool IsReduction(Op op) { return op == Op::kReduceGrad || op == Op::kReduceTied;
 
 // Norms and loads take no time of their own, so the path shows what is around them.
 bool IsShown(Op op) {
-  return program::IsCompute(op) || op == Op::kSend || op == Op::kOptimizer || IsReduction(op);
+  return program::IsCompute(op) || program::IsMeeting(op) || op == Op::kSend ||
+         op == Op::kOptimizer || IsReduction(op);
 }
 
 class Backtracker {
@@ -76,7 +77,8 @@ class Backtracker {
     if (!cause.has_value()) return After::kNothing;
     if (passes_barrier && cause->rank != place.rank) return After::kOptimizer;
     if (IsReduction(OpAt(*cause))) return After::kReduction;
-    if (OpAt(*cause) == Op::kSend) return After::kMessage;
+    const bool passed = OpAt(*cause) == Op::kSend || program::IsMeeting(OpAt(*cause));
+    if (passed) return After::kMessage;
     if (cause->rank == place.rank) return After::kSameRank;
     return IsReduction(OpAt(place)) ? After::kReduction : After::kMessage;
   }

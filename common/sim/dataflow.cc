@@ -14,6 +14,7 @@
 #include "common/program/compute_part.h"
 #include "common/sim/gradient.h"
 #include "common/sim/slot_contents.h"
+#include "common/sim/vocabulary_flow.h"
 
 namespace takt::sim {
 namespace {
@@ -32,6 +33,8 @@ class Follower {
       : program_(program),
         flushes_(!program::IsAsynchronous(program)),
         updates_each_microbatch_(program::UpdatesEachMicrobatch(program)),
+        spreads_vocabulary_(program::SpreadsVocabulary(program)),
+        vocabulary_(program),
         contents_(program),
         gradients_(program.slots.size()) {
     for (std::size_t i = 0; i < program.slots.size(); ++i) {
@@ -86,6 +89,13 @@ class Follower {
         return;
       case Op::kOptimizer:
         updates_weights_ = true;
+        return;
+      case Op::kVocabularyBackward:
+      case Op::kRowsGrad:
+        num_losses_expected_ += vocabulary_.MakesLoss(instruction) ? 1 : 0;
+        for (const SlotId slot : instruction.writes) {
+          if (At(slot).kind == SlotKind::kGradient) ++gradients_[slot.value()].expected;
+        }
         return;
       default:
         return;
@@ -151,7 +161,9 @@ class Follower {
         return problem.empty() ? StepCompute(parts.backward, iteration_) : problem;
       }
       default:
-        return StepEnd(instruction);
+        if (!program::IsOfVocabulary(instruction.op)) return StepEnd(instruction);
+        num_losses_ += vocabulary_.MakesLoss(instruction) ? 1 : 0;
+        return vocabulary_.Step(instruction, contents_, gradients_);
     }
   }
 
@@ -218,6 +230,10 @@ class Follower {
         case SlotKind::kRecomputed:
           made.what = What::kRecomputed;
           break;
+        case SlotKind::kHeadInput:
+          made.what = What::kHeadInput;
+          made.stage = At(slot).stage;
+          break;
         case SlotKind::kGradient:
           ++gradients_[slot.value()].accumulated;
           continue;
@@ -261,6 +277,9 @@ class Follower {
         case SlotKind::kOutputGrad:
           if (holds(slot, What::kGradient, stage + 1)) break;
           return "finds another gradient in its slot";
+        case SlotKind::kHeadGrad:
+          if (holds(slot, What::kHeadGrad, stage + 1)) break;
+          return "finds another gradient of the head in its slot";
         case SlotKind::kStash:
           if (holds(slot, part.op == Op::kWeightGrad ? What::kStash : What::kForwardStash, stage)) {
             break;
@@ -430,7 +449,9 @@ class Follower {
             .microbatch = instruction.microbatch,
             .step = iteration_ + instruction.step_ahead};
   }
-  bool MakesLoss(StageId stage) const { return stage.value() == program_.num_stages - 1; }
+  bool MakesLoss(StageId stage) const {
+    return stage.value() == program_.num_stages - 1 && !spreads_vocabulary_;
+  }
 
   const program::Slot& At(SlotId slot) const { return program_.slots[slot.value()]; }
 
@@ -439,10 +460,12 @@ class Follower {
   const Program& program_;
   const bool flushes_;
   const bool updates_each_microbatch_;
+  const bool spreads_vocabulary_;
+  const VocabularyFlow vocabulary_;
   std::map<StageId, Layers> layers_;
   std::vector<SlotId> all_gradients_;
   bool updates_weights_ = false;  // the body has an OPT
-  int num_losses_expected_ = 0;   // the last stage's F in the body
+  int num_losses_expected_ = 0;   // the last stage's F in the body, or the root's T
   SlotContents contents_;
   std::vector<Gradient> gradients_;  // by slot
   MicrobatchId last_backward_{-1};

@@ -102,12 +102,24 @@ void Machine::PairMessageLanes() {
 }
 
 void Machine::CountMeetings() {
-  num_reductions_.assign(programs_[0].num_stages, 0);
+  if (SpreadsVocabulary(programs_[0])) {
+    // Each copy of the pipeline has one rank with stage 0. The ranks of a copy are so far apart as
+    // there are copies (SpreadOverCopies).
+    num_copies_ = static_cast<int>(std::count_if(
+        programs_.begin(), programs_.end(),
+        [](const Program& program) { return HeldStages(program).contains(StageId(0)); }));
+    num_copies_ = std::max(num_copies_, 1);
+    slowest_link_ = cost::SlowestLink(costs_, static_cast<int>(programs_.size()));
+  }
+  num_reductions_.assign(programs_[0].num_stages + 1, 0);  // with the rows of the vocabulary
   for (const Program& program : programs_) {
-    for (const Instruction& instruction : program.body) {
+    const int rank = program.pp_rank.value();
+    for (std::size_t i = 0; i < program.body.size(); ++i) {
+      const Instruction& instruction = program.body[i];
       if (!Meets(instruction)) continue;
-      const auto [entry, is_new] = meetings_.try_emplace({instruction.op, instruction.layer});
-      ++entry->second.num_ranks;
+      const auto [entry, is_new] = meetings_.try_emplace(KeyOf(rank, instruction));
+      entry->second.places.push_back({rank, static_cast<std::int32_t>(i)});
+      entry->second.bytes += instruction.bytes;
       if (is_new && instruction.op == Op::kReduceGrad) ++num_reductions_[instruction.stage.value()];
     }
   }
@@ -123,8 +135,20 @@ bool Machine::Meets(const Instruction& instruction) const {
     case Op::kReduceGrad:
       return true;
     default:
-      return false;
+      return program::IsMeeting(instruction.op);
   }
+}
+
+Machine::MeetingKey Machine::KeyOf(int rank, const Instruction& instruction) const {
+  MeetingKey key{.op = instruction.op, .layer = instruction.layer};
+  if (program::IsMeeting(instruction.op)) {
+    key.microbatch = instruction.microbatch;
+    key.group = rank % num_copies_;
+  } else if (instruction.op == Op::kReduceGrad &&
+             instruction.stage.value() == programs_[0].num_stages) {
+    key.group = 1 + rank / num_copies_;
+  }
+  return key;
 }
 
 std::optional<Refusal> Machine::Run() {
@@ -155,11 +179,28 @@ double Machine::Duration(int rank, const Instruction& instruction) const {
     case Op::kOverlap:
       return costs_.O(stage, instruction.backward_stage);
     case Op::kReduceGrad:
+      if (stage.value() == programs_[rank].num_stages &&
+          static_cast<int>(costs_.reduction.size()) != programs_[rank].num_stages + 1) {
+        return 0;  // of rows, whose time is not given
+      }
       return costs_.Reduction(stage) / num_reductions_[stage.value()];
     case Op::kReduceTied:
       return costs_.tied_reduction;
     case Op::kOptimizer:
       return costs_.Optimizer(programs_[rank].pp_rank);
+    case Op::kVocabularyForward:
+      return costs_.S(programs_[rank].pp_rank);
+    case Op::kVocabularyBackward:
+      return costs_.T(programs_[rank].pp_rank);
+    case Op::kRows:
+    case Op::kShare:
+    case Op::kGather:
+    case Op::kReturn:
+    case Op::kRowsGrad: {
+      const Meeting& meeting = meetings_.at(KeyOf(rank, instruction));
+      return cost::MeetingCost(slowest_link_, static_cast<int>(meeting.places.size()),
+                               meeting.bytes);
+    }
     default:
       return 0;
   }
@@ -240,9 +281,9 @@ void Machine::AdvanceMessage(int lane) {
 
 void Machine::AdvanceMeeting(int lane) {
   const Instruction& instruction = Next(lanes_[lane]);
-  Meeting& meeting = meetings_.at({instruction.op, instruction.layer});
+  Meeting& meeting = meetings_.at(KeyOf(lanes_[lane].rank, instruction));
   meeting.lanes.push_back(lane);
-  if (static_cast<int>(meeting.lanes.size()) < meeting.num_ranks) return;
+  if (meeting.lanes.size() < meeting.places.size()) return;
   const std::vector<int> arrived = std::move(meeting.lanes);
   meeting.lanes.clear();
   double start = 0;
@@ -304,14 +345,8 @@ std::vector<Machine::Place> Machine::Partners(Place place) const {
   std::vector<Place> result;
   const Instruction& instruction = programs_[place.rank].body[place.instruction];
   if (!Meets(instruction)) return result;
-  for (const LaneState& other : lanes_) {
-    if (other.kind != LaneKind::kReduce || other.rank == place.rank) continue;
-    for (const std::int32_t i : other.instructions) {
-      const Instruction& candidate = programs_[other.rank].body[i];
-      if (candidate.op == instruction.op && candidate.layer == instruction.layer) {
-        result.push_back({other.rank, i});
-      }
-    }
+  for (const Place& each : meetings_.at(KeyOf(place.rank, instruction)).places) {
+    if (each.rank != place.rank) result.push_back(each);
   }
   return result;
 }

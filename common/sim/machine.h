@@ -5,6 +5,7 @@
 // follow as maxima, and it needs no event queue.
 #pragma once
 
+#include <compare>
 #include <map>
 #include <optional>
 #include <string>
@@ -50,7 +51,8 @@ class Machine {
     return spans_[step * num_instructions_ + rank_begin_[rank] + instruction];
   }
 
-  // Returns how long an instruction takes by its kind. Not for messages.
+  // Returns how long an instruction takes by its kind. Not for messages. A meeting of the
+  // vocabulary takes as long as all its bytes need over the slowest link.
   double Duration(int rank, const program::Instruction& instruction) const;
 
   // One instruction of one rank.
@@ -83,10 +85,21 @@ class Machine {
     // have done to let it go on.
     std::vector<std::pair<std::int64_t, int>> sleepers;
   };
-  // Instructions of one op and layer that complete together on all ranks that have one.
+  // The instructions that complete together on all ranks that have one.
   struct Meeting {
-    int num_ranks = 0;
-    std::vector<int> lanes;  // that have arrived
+    std::vector<Place> places;  // all of them, by rank
+    std::int64_t bytes = 0;     // that they pass together
+    std::vector<int> lanes;     // that have arrived
+  };
+  // Instructions with the same key meet.
+  struct MeetingKey {
+    program::Op op = program::Op::kNormExchange;
+    LayerId layer;
+    MicrobatchId microbatch;
+    // Tells meetings apart that look alike: rows of the tables are summed over the copies of one
+    // pp rank, and the meetings of the vocabulary are within one copy of the pipeline.
+    int group = 0;
+    auto operator<=>(const MeetingKey&) const = default;
   };
   // An unmet wait. It lasts until that lane has completed its instruction number `position`,
   // counted over all steps.
@@ -118,6 +131,7 @@ class Machine {
   }
   program::Direction DirectionOf(const LaneState& state) const;
   bool Meets(const program::Instruction& instruction) const;
+  MeetingKey KeyOf(int rank, const program::Instruction& instruction) const;
   int LaneOf(Place place) const { return lane_of_[rank_begin_[place.rank] + place.instruction]; }
 
   // The report of a machine at rest with work left.
@@ -136,9 +150,11 @@ class Machine {
   std::vector<int> lane_of_;               // by instruction of all ranks
   std::vector<int> num_reductions_;        // by stage: how many layers REDUCE_GRAD sums
   std::vector<LaneState> lanes_;
-  std::map<std::pair<program::Op, LayerId>, Meeting> meetings_;
-  std::vector<Span> spans_;  // by step, rank, instruction
-  std::vector<int> work_;    // lanes that may be able to go on
+  std::map<MeetingKey, Meeting> meetings_;
+  int num_copies_ = 1;           // of a pipeline that spreads the vocabulary
+  cost::LinkCost slowest_link_;  // for its meetings
+  std::vector<Span> spans_;      // by step, rank, instruction
+  std::vector<int> work_;        // lanes that may be able to go on
   std::optional<Refusal> mismatch_;
 };
 

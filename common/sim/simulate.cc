@@ -25,16 +25,6 @@ absl::Status CheckSteps(const SimulateOptions& options) {
                        .fix = "simulate one step, or two or more to see them follow each other"});
 }
 
-absl::Status CheckRanks(const cost::Costs& costs, std::size_t num_ranks) {
-  const std::size_t size = costs.optimizer.size();
-  if (size == 1 || size == num_ranks) return absl::OkStatus();
-  return InvalidField(
-      {.field = "cost.optimizer",
-       .value = absl::StrCat(size, " values"),
-       .rule = absl::StrCat("one value, or one for each of the ", num_ranks, " ranks"),
-       .fix = "give one value for all ranks"});
-}
-
 // Returns whether a step lasts until this has ended. An instruction that takes no time counts for
 // those that wait for it.
 bool IsWork(int rank, const Instruction& instruction, const Machine& machine) {
@@ -57,7 +47,7 @@ Machine::Place LastWork(const std::vector<Program>& programs, const Machine& mac
   return last;
 }
 
-// Returns the F, I, W, B and O of a rank, which are its row of a timeline.
+// Returns the compute instructions of a rank, which are its row of a timeline.
 std::vector<Event> ComputeEvents(const Program& program, const Machine& machine) {
   const int rank = program.pp_rank.value();
   std::vector<Event> events;
@@ -69,9 +59,12 @@ std::vector<Event> ComputeEvents(const Program& program, const Machine& machine)
   return events;
 }
 
-// Returns whether a compute op counts as forward, and whether as backward. An O is both.
+// Returns whether a compute op counts as forward, and whether as backward. An O is both, and what
+// a rank does with its part of the vocabulary is neither.
 bool RunsForward(Op op) { return op == Op::kForward || op == Op::kOverlap; }
-bool RunsBackward(Op op) { return op != Op::kForward; }
+bool RunsBackward(Op op) {
+  return op == Op::kInputGrad || op == Op::kWeightGrad || op == Op::kBackward || op == Op::kOverlap;
+}
 
 // events: the rank's, in order.
 void SplitIdle(const Program& program, const std::vector<Event>& events, double makespan,
@@ -113,7 +106,7 @@ absl::StatusOr<Report> Simulate(const std::vector<Program>& programs, const cost
                                 const SimulateOptions& options) {
   RETURN_IF_ERROR(CheckTogether(programs));
   RETURN_IF_ERROR(cost::CheckCosts(costs, programs[0].num_stages));
-  RETURN_IF_ERROR(CheckRanks(costs, programs.size()));
+  RETURN_IF_ERROR(cost::CheckCostsByRank(costs, static_cast<int>(programs.size())));
   RETURN_IF_ERROR(CheckSteps(options));
   Machine machine(programs, costs, {.steps = options.steps, .barrier = options.barrier});
   if (const auto refusal = machine.Run()) return absl::InvalidArgumentError(refusal->reason);

@@ -46,9 +46,9 @@ struct CriticalLink {
   enum class After : std::uint8_t {  // what it had to wait for last
     kNothing,                        // the step begins
     kSameRank,                       // what its rank did before it
-    kMessage,                        // a message's arrival, or the link's being free for it
-    kReduction,                      // a sum of gradients over ranks
-    kOptimizer,                      // the barrier before the optimizer
+    kMessage,    // a message's arrival, or the link's being free for it, or a meeting's end
+    kReduction,  // a sum of gradients over ranks
+    kOptimizer,  // the barrier before the optimizer
   };
   After after = After::kNothing;
   int pp_rank = 0;               // of a message: its sender
@@ -61,14 +61,14 @@ struct CriticalLink {
 std::string_view Name(CriticalLink::After after);
 
 struct Report {
-  double makespan = 0;  // to the last F, I, W or B; reductions and OPT count if they take time
+  double makespan = 0;  // to the last compute; meetings, reductions and OPT count if they take time
   // The time that each step after the first adds. If only one is simulated, it is the makespan.
   double step_time = 0;
   double step_bubble_fraction = 0;  // 1 - busy / (P * step_time)
   double bubble_fraction = 0;       // 1 - busy / (P * makespan)
   double span_bubble_fraction = 0;  // by the longest (last end - first start) of one rank
   std::vector<RankReport> ranks;
-  std::vector<Event> events;  // F, I, W, B and O, by rank and start
+  std::vector<Event> events;  // compute instructions, by rank and start
   std::int64_t num_messages = 0;
   // A chain from 0 to makespan without a gap. Of several such chains it is the one that stays on a
   // rank where it can.

@@ -23,6 +23,11 @@ enum class What : std::uint8_t {
   kWeights,
   kPartialSums,  // losses and norms of this rank
   kSums,         // those of all ranks
+  kHeadInput,    // the final norm's output
+  kParts,        // of the softmax, of this rank's blocks
+  kAllParts,     // those of all ranks
+  kPartialGrad,  // of the final norm's output, from this rank's blocks
+  kHeadGrad,     // the sum of those of all ranks
 };
 
 struct Content {

@@ -35,19 +35,13 @@ std::pair<std::string, int> Machine::WaitsFor(int lane) const {
             never ? -1 : state.partner};
   }
   // In a meeting some rank has not arrived.
-  for (std::size_t other = 0; other < lanes_.size(); ++other) {
+  const Meeting& meeting = meetings_.at(KeyOf(state.rank, Next(state)));
+  for (const Place& place : meeting.places) {
+    const int other = LaneOf(place);
     const LaneState& candidate = lanes_[other];
-    if (candidate.kind != LaneKind::kReduce || IsDone(candidate)) continue;
-    const bool here = candidate.posted && Next(candidate).op == Next(state).op &&
-                      Next(candidate).layer == Next(state).layer;
-    const bool comes = std::any_of(
-        candidate.instructions.begin(), candidate.instructions.end(), [&](std::int32_t i) {
-          const program::Instruction& its = programs_[candidate.rank].body[i];
-          return its.op == Next(state).op && its.layer == Next(state).layer;
-        });
-    if (here || !comes) continue;
-    return {absl::StrCat(Describe(state), " waits for rank ", candidate.rank),
-            static_cast<int>(other)};
+    const bool here = candidate.posted && NextIndex(candidate) == place.instruction;
+    if (IsDone(candidate) || here) continue;
+    return {absl::StrCat(Describe(state), " waits for rank ", candidate.rank), other};
   }
   return {absl::StrCat(Describe(state), " waits for a rank that will never come"), -1};
 }

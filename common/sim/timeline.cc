@@ -16,6 +16,11 @@ schedule::ActionKind KindOf(program::Op op) {
       return schedule::ActionKind::kWeightGrad;
     case program::Op::kBackward:
       return schedule::ActionKind::kBackward;
+    case program::Op::kVocabularyForward:
+      return schedule::ActionKind::kVocabularyForward;
+    case program::Op::kVocabularyBackward:
+    case program::Op::kLoss:
+      return schedule::ActionKind::kVocabularyBackward;
     default:
       return schedule::ActionKind::kForward;
   }

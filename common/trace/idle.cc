@@ -192,6 +192,12 @@ class IdleFinder {
       case Op::kNormExchange:
       case Op::kEval:
         return Cause::kSync;
+      case Op::kRows:
+      case Op::kShare:
+      case Op::kGather:
+      case Op::kReturn:
+      case Op::kRowsGrad:
+        return Cause::kLink;
       default:
         return Cause::kLink;  // a channel without its other end
     }

@@ -75,6 +75,14 @@ void ClusterMetrics::Record(const Outbox& outbox, absl::Time now) {
   registry_.Counter(metrics::kWorkerLosses).Increment(outbox.workers_lost);
 }
 
+void ClusterMetrics::SetReadOnly(bool read_only) {
+  registry_.Gauge(metrics::kReadOnly).Set(read_only ? 1 : 0);
+}
+
+void ClusterMetrics::SetHeldJobs(std::size_t count) {
+  registry_.Gauge(metrics::kHeldJobs).Set(static_cast<double>(count));
+}
+
 void ClusterMetrics::RecordJob(const JobRecord& job, Shown& shown) {
   const std::string& name = job.name;
   shown.end = job.end_time;

@@ -2,6 +2,7 @@
 // Keeps the series about jobs and workers on /metrics.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <set>
@@ -20,12 +21,17 @@ class ClusterMetrics final {
  public:
   // Both borrowed.
   ClusterMetrics(metrics::Registry* registry, const Board* board)
-      : registry_(*registry), board_(*board) {}
+      : registry_(*registry), board_(*board) {
+    SetReadOnly(false);
+    SetHeldJobs(0);
+  }
 
   // Call this before the board forgets the jobs that the outbox removes.
   void Drop(const Outbox& outbox);
   // Call this after the board shows the jobs that the outbox publishes.
   void Record(const Outbox& outbox, absl::Time now);
+  void SetReadOnly(bool read_only);
+  void SetHeldJobs(std::size_t count);
   // Updates what may change without any outbox: the counts of jobs and workers, and which workers
   // are lost.
   void Tick(const std::map<std::string, membership::Worker>& workers, absl::Time now);

@@ -44,6 +44,7 @@ std::optional<std::string> Cluster::OwnerOf(const std::string& job) const {
 }
 
 void Cluster::Submit(const Submission& submission, Reply<JobRecord> reply, Moment now) {
+  if (!read_only_.ok()) return reply(read_only_);
   const auto& [request_id, spec, parsed, owner, predicted_step_seconds] = submission;
   if (Replayed<JobRecord>("SubmitJob", request_id, parsed.name, reply, JobAsBefore)) return;
   if (absl::Status status = CheckSubmit(parsed); !status.ok())
@@ -63,6 +64,7 @@ void Cluster::Submit(const Submission& submission, Reply<JobRecord> reply, Momen
 void Cluster::ChangeJob(const std::string& method, const std::string& request_id,
                         const std::string& name, const Reply<JobRecord>& reply, JobChange change,
                         Moment now) {
+  if (!read_only_.ok()) return reply(read_only_);
   if (Replayed<JobRecord>(method, request_id, name, reply, JobAsBefore)) return;
   Job* const job = jobs_.Find(name);
   if (job == nullptr) return ReplyLater<JobRecord>(reply, NoSuchJob(name));
@@ -105,8 +107,29 @@ void Cluster::Delete(const std::string& request_id, const std::string& name, Rep
   ReplyLater<bool>(reply, true);
 }
 
+void Cluster::Adopt(const std::string& request_id, const std::string& name, Reply<JobRecord> reply,
+                    Moment now) {
+  if (!read_only_.ok()) return reply(read_only_);
+  if (Replayed<JobRecord>("AdoptJob", request_id, name, reply, JobAsBefore)) return;
+  const absl::StatusOr<JobRecord> job = TakeOver(name, now);
+  if (job.ok()) requests_.Add("AdoptJob", request_id, *job);
+  ReplyLater<JobRecord>(reply, job);
+}
+
+void Cluster::Abandon(const std::string& request_id, const std::string& name, Reply<bool> reply,
+                      Moment) {
+  if (!read_only_.ok()) return reply(read_only_);
+  if (Replayed<bool>("AbandonJob", request_id, name, reply,
+                     [](const store::RequestRecord&) { return true; }))
+    return;
+  if (absl::Status status = LetGo(name); !status.ok()) return ReplyLater<bool>(reply, status);
+  requests_.Add("AbandonJob", request_id, std::nullopt);
+  ReplyLater<bool>(reply, true);
+}
+
 void Cluster::SetDrained(const std::string& request_id, const std::string& worker, bool drained,
                          Reply<membership::Worker> reply, Moment now) {
+  if (!read_only_.ok()) return reply(read_only_);
   const std::string method = drained ? "DrainWorker" : "UndrainWorker";
   const auto as_before = [&](const store::RequestRecord&) {
     const membership::Worker* const found = workers_.members().Find(worker);

@@ -136,6 +136,43 @@ TEST_F(ClusterTest, WhatAPlanChoseForAutoOutlivesTheCoordinator) {
   EXPECT_EQ(plans_[0].spec.microbatch, 4);
 }
 
+TEST_F(ClusterTest, APlanThatEndsTheCoordinatorThriceFailsItsJobAlone) {
+  hold_plans_ = true;
+  AttachWorkers(2);
+  ASSERT_TRUE(Submit(Spec("bad", 1)).ok());
+  Advance(absl::Seconds(1));
+  ASSERT_TRUE(Submit(Spec("good", 1)).ok());
+  for (int life = 1; life <= 3; ++life) {
+    ASSERT_EQ(Job("bad").state, JobState::kPlanning) << life;
+    ASSERT_EQ(Job("good").state, JobState::kPlanning) << life;
+    Restart();
+    // After the last one nobody asks for workers, so that the queue stays as it was restored.
+    if (life < 3) AttachWorkers(2);
+  }
+  EXPECT_EQ(Job("bad").state, JobState::kFailed);
+  EXPECT_THAT(Job("bad").reason, HasSubstr("ended 3 times"));
+  EXPECT_EQ(Job("good").state, JobState::kQueued);
+}
+
+TEST_F(ClusterTest, APlanThatWasMadeBeginsTheCountAnew) {
+  hold_plans_ = true;
+  for (int life = 1; life <= 4; ++life) {
+    AttachWorkers(1);
+    if (life == 1) {
+      ASSERT_TRUE(Submit(Spec("j", 1)).ok());
+    }
+    ASSERT_EQ(Job("j").state, JobState::kPlanning) << life;
+    if (life == 2) {
+      hold_plans_ = false;
+      Settle();
+      ASSERT_EQ(Job("j").state, JobState::kStarting);
+      hold_plans_ = true;
+    }
+    Restart();
+  }
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+}
+
 TEST_F(ClusterTest, AJobThatWasNeverPlannedStaysOpen) {
   config::JobSpec spec = OpenSpec("j");
   spec.microbatch_auto = false;
@@ -184,18 +221,6 @@ TEST_F(ClusterTest, AStreamThatEndsAfterAStallTooShortForThatIsADeath) {
   Lose("w1");
   ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
   EXPECT_THAT(Session("w0").Last<control::Abort>()->reason, HasSubstr("worker w1 (rank 1) lost"));
-}
-
-TEST_F(ClusterTest, AWorkerWithAnUnknownJobIsToldToAbort) {
-  Attach("w0", "a", Hold{{"ghost", Generation(3)}, Rank(0)});
-  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
-  EXPECT_EQ(Session("w0").Last<control::Abort>()->key, (control::JobKey{"ghost", Generation(3)}));
-  ASSERT_TRUE(Submit(Spec("j", 1)).ok());
-  EXPECT_EQ(Job("j").reason,
-            "needs 1 worker, 0 idle: 1 held by job ghost; 1 is reserved for it in less than a "
-            "minute");
-  Say("w0", {"ghost", Generation(3)}, 0, control::Phase::kAborted);
-  EXPECT_EQ(Job("j").state, JobState::kStarting);
 }
 
 TEST_F(ClusterTest, RendezvousOfARunningJobIsOpenAgain) {

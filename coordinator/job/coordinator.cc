@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 
@@ -13,8 +14,10 @@ namespace takt::job {
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options,
                                                                 store::Store* store) {
+  RETURN_IF_ERROR(store->RaiseEpoch().status());
   ASSIGN_OR_RETURN(store::Snapshot snapshot, store->Load());
   std::unique_ptr<Coordinator> coordinator(new Coordinator(std::move(options), store));
+  coordinator->epoch_ = snapshot.epoch;
   coordinator->cluster_ = std::make_unique<Cluster>(coordinator->options_.cluster,
                                                     std::move(snapshot), store, coordinator->now());
   if (coordinator->options_.metrics != nullptr) {
@@ -22,7 +25,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
     coordinator->metrics_->Tick(coordinator->cluster_->workers(), coordinator->now().wall);
   }
   // Readers see the restored jobs before the first RPC comes.
-  RETURN_IF_ERROR(coordinator->Flush(coordinator->cluster_->TakeOutbox()));
+  RETURN_IF_ERROR(coordinator->Flush(coordinator->cluster_->TakeOutbox(), coordinator->now()));
   coordinator->planning_thread_ = std::thread(&Coordinator::Plan, coordinator.get());
   coordinator->replanning_thread_ = std::thread(&Coordinator::PlanAgain, coordinator.get());
   coordinator->deciding_thread_ = std::thread(&Coordinator::Decide, coordinator.get());
@@ -60,7 +63,7 @@ void Coordinator::Post(Event event) {
 bool Coordinator::TryPost(Event event) {
   const Moment arrival = now();
   absl::MutexLock lock(&mutex_);
-  if (events_.size() >= options_.max_events) return false;
+  if (!takes_reports_ || events_.size() >= options_.max_events) return false;
   if (!stopping_) events_.push_back({std::move(event), arrival});
   posted_.SignalAll();
   return true;
@@ -121,11 +124,12 @@ bool Coordinator::DecideOnce() {
   if (pause >= options_.cluster.membership.lease / 2) cluster_->ResumeAfterStall(pause, before);
   for (const TimedEvent& event : events) event.event(*cluster_, event.arrival);
   rendezvous_.Expire(before.steady);
-  cluster_->Tick(before);
-  const absl::Status status = Flush(cluster_->TakeOutbox());
+  if (!waiting_) cluster_->Tick(before);
+  const absl::Status status = Flush(cluster_->TakeOutbox(), before);
   if (metrics_ && before.steady - last_metrics_ >= options_.tick) {
     last_metrics_ = before.steady;
     metrics_->Tick(cluster_->workers(), before.wall);
+    metrics_->SetHeldJobs(cluster_->num_held());
   }
   if (status.ok()) return true;
   Log(LogLevel::kError, "state cannot be stored; the coordinator ends",
@@ -136,15 +140,66 @@ bool Coordinator::DecideOnce() {
   return false;
 }
 
-absl::Status Coordinator::Flush(Outbox outbox) {
-  if (!outbox.changes.empty()) RETURN_IF_ERROR(store_->Commit(outbox.changes));
+absl::Status Coordinator::Flush(Outbox outbox, Moment now) {
+  if (waiting_) {
+    const bool deletes = !outbox.changes.deleted_jobs.empty();
+    waiting_->Append(std::move(outbox));
+    if (!deletes && now.steady - tried_at_ < options_.retry_full_disk) {
+      AnswerWithout(waiting_->effects, read_only_);
+      return absl::OkStatus();
+    }
+    outbox = *std::exchange(waiting_, std::nullopt);
+  }
+  const absl::Status status =
+      outbox.changes.empty() ? absl::OkStatus() : store_->Commit(outbox.changes);
+  if (absl::IsResourceExhausted(status)) {
+    BeginReadOnly(status, now);
+    AnswerWithout(outbox.effects, read_only_);
+    waiting_ = std::move(outbox);
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(status);
+  EndReadOnly(now);
+  Show(outbox);
+  return absl::OkStatus();
+}
+
+void Coordinator::BeginReadOnly(const absl::Status& full, Moment now) {
+  tried_at_ = now.steady;
+  if (!read_only_.ok()) return;
+  read_only_since_ = now.steady;
+  read_only_ = absl::ResourceExhaustedError(
+      absl::StrCat("the coordinator is read-only: ", full.message(),
+                   "; running jobs train on, and what was asked is done once there is room"));
+  Log(LogLevel::kError, "the coordinator is read-only until its disk has room",
+      {{"error", std::string(full.message())}});
+  cluster_->SetReadOnly(read_only_);
+  if (metrics_) metrics_->SetReadOnly(true);
+  absl::MutexLock lock(&mutex_);
+  takes_reports_ = false;
+}
+
+void Coordinator::EndReadOnly(Moment now) {
+  if (read_only_.ok()) return;
+  const absl::Duration lasted = now.steady - read_only_since_;
+  Log(LogLevel::kInfo, "the disk has room again; the coordinator goes on",
+      {{"seconds", absl::StrCat(absl::ToInt64Seconds(lasted))}});
+  read_only_ = absl::OkStatus();
+  cluster_->SetReadOnly(read_only_);
+  // Nothing was decided by time meanwhile.
+  cluster_->ResumeAfterStall(lasted, now);
+  if (metrics_) metrics_->SetReadOnly(false);
+  absl::MutexLock lock(&mutex_);
+  takes_reports_ = true;
+}
+
+void Coordinator::Show(const Outbox& outbox) {
   if (metrics_) metrics_->Drop(outbox);
   for (const std::string& id : outbox.removed) board_.Remove(id);
   for (const store::JobRecord& job : outbox.published) board_.Publish(job);
   if (metrics_) metrics_->Record(outbox, now().wall);
   for (const Effect& effect : outbox.effects) CarryOut(effect, targets_);
   if (options_.on_checkpoint) std::ranges::for_each(outbox.checkpoints, options_.on_checkpoint);
-  return absl::OkStatus();
 }
 
 void Coordinator::PlanFor(const MakePlan& wanted) {

@@ -3,9 +3,11 @@
 // run on a third one. RPCs post events to it. It decides, stores, and only then shows and sends.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -37,6 +39,7 @@ struct CoordinatorOptions {
       make_plan_beside_jobs;
   const Clock* clock = &Clock::Real();
   absl::Duration tick = timeouts::kTick;
+  absl::Duration retry_full_disk = timeouts::kRetryFullDisk;
   // If so many events wait, TryPost refuses another one.
   std::size_t max_events = 100'000;
   // If clients wait for so many plans, TryPlan refuses another one.
@@ -52,6 +55,10 @@ struct CoordinatorOptions {
 
 // Thread-safe. It ends by Stop, which the destructor calls, or by itself when the store fails. What
 // is not durable is never shown, so the process must then end and start again.
+//
+// A full disk is another matter: the coordinator is then read-only until there is room. It goes on
+// listening to workers, but decides nothing by time, and what it decides by events waits with its
+// effects. Requests are refused, except deletions; step reports and log lines are not taken.
 class Coordinator final {
  public:
   using Event = std::function<void(Cluster&, Moment)>;
@@ -63,7 +70,8 @@ class Coordinator final {
 
   // Calls `event` on the deciding thread. After Stop it is dropped.
   void Post(Event event);
-  // The same for what a worker can send without bound. Returns false if too many events wait.
+  // The same for what a worker can send without bound. Returns false if too many events wait, or
+  // while nothing can be stored.
   bool TryPost(Event event);
 
   // Makes a plan on the planning thread, once no job waits for its plan, and calls `done` there.
@@ -86,6 +94,8 @@ class Coordinator final {
     return options_.cluster.read_profile();
   }
   Moment now() const { return Moment::Of(*options_.clock); }
+  // Is part of every command to a worker (store::Snapshot).
+  std::int64_t epoch() const { return epoch_; }
 
  private:
   Coordinator(CoordinatorOptions options, store::Store* store);
@@ -104,8 +114,11 @@ class Coordinator final {
   void Decide();
   // Returns false when the coordinator ends.
   bool DecideOnce();
-  // Stores, shows, then carries out the effects.
-  absl::Status Flush(Outbox outbox);
+  // Stores, shows, then carries out the effects. While the disk is full all of that waits.
+  absl::Status Flush(Outbox outbox, Moment now);
+  void Show(const Outbox& outbox);
+  void BeginReadOnly(const absl::Status& full, Moment now);
+  void EndReadOnly(Moment now);
   void PlanFor(const MakePlan& wanted);
   void Plan();
   void PlanAgain();
@@ -114,6 +127,7 @@ class Coordinator final {
   const CoordinatorOptions options_;
   const EffectTargets targets_;
   store::Store* const store_;
+  std::int64_t epoch_ = 0;  // constant once the threads run
   Board board_;
   Rendezvous rendezvous_;
 
@@ -124,12 +138,16 @@ class Coordinator final {
   std::deque<WantedPlan> asked_plans_ ABSL_GUARDED_BY(mutex_);  // of clients
   std::deque<Replan> replans_ ABSL_GUARDED_BY(mutex_);          // of jobs that run
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool takes_reports_ ABSL_GUARDED_BY(mutex_) = true;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 
   // Only the deciding thread uses these.
   std::unique_ptr<Cluster> cluster_;
   std::optional<ClusterMetrics> metrics_;
   absl::Duration last_round_, last_metrics_;
+  std::optional<Outbox> waiting_;              // while the coordinator is read-only
+  absl::Status read_only_;                     // why; what requests are refused with
+  absl::Duration read_only_since_, tried_at_;  // steady time
   std::thread planning_thread_, replanning_thread_, deciding_thread_;
 };
 

@@ -83,7 +83,13 @@ Decision Stop(std::string reason) {
   return {.kind = Decision::Kind::kStop, .reason = std::move(reason), .state = JobState::kFailed};
 }
 
-std::string GoesOnFrom(const JobRecord& job) {
+std::string GoesOnFrom(const JobRecord& job, bool from_copies) {
+  if (from_copies) {
+    return absl::StrCat("goes on from the newest step that its workers hold in memory",
+                        job.checkpoint ? absl::StrCat(", or from the checkpoint of step ",
+                                                      job.checkpoint->step.value())
+                                       : "");
+  }
   return job.checkpoint
              ? absl::StrCat("goes on from the checkpoint of step ", job.checkpoint->step.value())
              : "has no checkpoint of its own yet";
@@ -125,9 +131,17 @@ Decision EndOfStop(absl::Time now, const JobRecord& job, const JobRun& run,
     end.state = job.halt ? job.halt->next : JobState::kQueued;
     if (job.halt && job.halt->reason != stop.reason)
       end.reason = absl::StrCat(job.halt->reason, "; ", end.reason);
-    absl::StrAppend(&end.reason, "; ", GoesOnFrom(job));
+    const bool from_copies = run.keeps_copies && stop.state == JobState::kRecovering;
+    absl::StrAppend(&end.reason, "; ", GoesOnFrom(job, from_copies));
   }
   return end;
+}
+
+// True if the rank has ended, and its reports of the last steps that it did are on their way.
+bool OwesReports(const JobRun& run, const RankRun& rank) {
+  const StepId last = rank.status.last_step;
+  return !rank.lost && IsTerminal(rank.phase) && last > rank.resumed_step &&
+         run.steps.newest_of(rank.bound.rank) < last;
 }
 
 // The ranks were told to stop. Waits until they have let go, at most for stop_grace.
@@ -135,8 +149,14 @@ Decision DecideStopping(Moment now, const JobRecord& job, const JobRun& run,
                         const DecideOptions& options) {
   const auto pending = [](const RankRun& r) { return !r.lost && !IsTerminal(r.phase); };
   const bool all_answered = std::ranges::none_of(run.ranks, pending);
-  if (!all_answered && now.steady - run.stop_since.value_or(now.steady) < options.stop_grace) {
+  const bool waits = now.steady - run.stop_since.value_or(now.steady) < options.stop_grace;
+  if (!all_answered && waits)
     return Wait(absl::StrCat(job.stop->reason, "; stopping ", Names(run, pending)));
+  // A job goes on in memory from no later step than the last one that is committed.
+  const auto reports = [&](const RankRun& r) { return OwesReports(run, r); };
+  if (waits && run.keeps_copies && std::ranges::any_of(run.ranks, reports)) {
+    return Wait(
+        absl::StrCat(job.stop->reason, "; waiting for step reports of ", Names(run, reports)));
   }
   if (!run.saving.empty() && job.stop->state != JobState::kCancelled)
     return Wait(absl::StrCat(job.stop->reason, "; waiting for ", run.saving));
@@ -213,7 +233,7 @@ Decision DecideHalted(const JobRecord& job, const JobRun& run) {
       job.halt.value_or(store::JobHalt{.next = JobState::kQueued, .reason = "its ranks halted"});
   if (!run.saving.empty()) return Wait(absl::StrCat(halt.reason, "; waiting for ", run.saving));
   return {.kind = Decision::Kind::kEnd,
-          .reason = absl::StrCat(halt.reason, "; ", GoesOnFrom(job)),
+          .reason = absl::StrCat(halt.reason, "; ", GoesOnFrom(job, false)),
           .state = halt.next};
 }
 
@@ -258,7 +278,8 @@ Decision DecideAdmitted(const JobRecord& job, const JobRun& run) {
   return {.kind = Decision::Kind::kStart,
           .reason = absl::StrCat(
               "all ", run.ranks.size(), " ranks admitted",
-              resumed > StepId(0) ? absl::StrCat("; going on after step ", resumed.value()) : ""),
+              resumed > StepId(0) ? absl::StrCat("; going on after step ", resumed.value()) : "",
+              run.ranks.front().from_memory ? ", from copies in memory" : ""),
           .state = JobState::kRunning};
 }
 
@@ -293,8 +314,10 @@ std::string DescribeFault(const JobRecord& job, const JobRun& run) {
 
 JobRun JobRun::Of(const JobRecord& job, const config::JobSpec& spec, mesh::Mesh mesh,
                   RankPhase phase, absl::Duration now) {
-  const StepId last = std::max(job.resumed_step, job.last_step ? job.last_step->step : StepId(0));
+  const StepId last = std::max(
+      {job.resumed_step, job.memory_step, job.last_step ? job.last_step->step : StepId(0)});
   JobRun run{.has_checkpoints = spec.checkpoint.has_value(),
+             .keeps_copies = job.plan.copy_every_steps > 0,
              .steps = StepCollector(mesh, last),
              .since = now};
   for (const control::BoundRank& bound : job.ranks) {
@@ -309,7 +332,7 @@ Decision Decide(Moment now, const JobRecord& job, const JobRun& run, const Decid
   Decision decision = DecideUnstopped(now.steady, job, run, options);
   const bool fault = decision.kind == Decision::Kind::kStop && !decision.invalid_input;
   // Whether the job is given up is known when its ranks have told what they saw of the fault.
-  if (fault && (run.has_checkpoints || IsRefusedByAWorker(run)))
+  if (fault && (run.has_checkpoints || run.keeps_copies || IsRefusedByAWorker(run)))
     decision.state = JobState::kRecovering;
   return decision;
 }

@@ -71,6 +71,7 @@ struct RankRun {
   std::vector<FieldError> violations;  // of kRefused
   control::RankStatus status;          // last reported
   StepId resumed_step;                 // from kAdmitted on
+  bool from_memory = false;            // likewise: it goes on from copies in memory
   std::string kernel_plan;             // likewise, of rank 0
   std::shared_ptr<BulkSession> bulk;   // of its last report, which is acknowledged there
 };
@@ -88,7 +89,9 @@ struct JobRun {
   static JobRun Of(const store::JobRecord& job, const config::JobSpec& spec, mesh::Mesh mesh,
                    RankPhase phase, absl::Duration now);
 
-  bool has_checkpoints = false;  // without them a fault is the end
+  // Without checkpoints in files and copies in memory a fault is the end.
+  bool has_checkpoints = false;
+  bool keeps_copies = false;
   std::vector<RankRun> ranks;
   // The last step taken is the last one that is committed, or the one of the checkpoint from which
   // the generation went on.

@@ -30,4 +30,20 @@ void CarryOut(const Effect& effect, const EffectTargets& targets) {
              effect);
 }
 
+void AnswerWithout(std::vector<Effect>& effects, const absl::Status& why) {
+  const auto answer = [&](const auto& it) {
+    it.reply(it.result.ok() ? why : it.result.status());
+    return true;
+  };
+  std::erase_if(effects, [&](const Effect& effect) {
+    return std::visit(Overloaded{
+                          [&](const Answer<store::JobRecord>& it) { return answer(it); },
+                          [&](const Answer<membership::Worker>& it) { return answer(it); },
+                          [&](const Answer<bool>& it) { return answer(it); },
+                          [](const auto&) { return false; },
+                      },
+                      effect);
+  });
+}
+
 }  // namespace takt::job

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -90,5 +91,9 @@ struct EffectTargets {
 };
 
 void CarryOut(const Effect& effect, const EffectTargets& targets);
+
+// Takes the answers to requests out of `effects` and gives them now, although what they tell of is
+// not stored: errors as they are, and `why` in place of everything else.
+void AnswerWithout(std::vector<Effect>& effects, const absl::Status& why);
 
 }  // namespace takt::job

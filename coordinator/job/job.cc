@@ -19,6 +19,8 @@ using store::JobState;
 namespace {
 
 constexpr std::size_t kMaxNotices = 20;
+// A plan that ends the coordinator would otherwise do so at each of its starts.
+constexpr int kMostPlanningEnds = 3;
 
 }  // namespace
 
@@ -27,7 +29,7 @@ void Job::Enqueue(config::JobSpec spec, Moment now) {
   SetState(JobState::kQueued, "submitted", now);
 }
 
-void Job::Restore(Moment now) {
+void Job::Restore(bool was_planned, Moment now) {
   if (store::HasEnded(record_.state)) return;
   absl::StatusOr<config::JobSpec> spec = ParseSpec(record_.spec);
   if (!spec.ok()) {
@@ -50,6 +52,13 @@ void Job::Restore(Moment now) {
     SetState(stop->state, stop->reason, now);
   } else if (halt) {
     SetState(halt->next, halt->reason, now);
+  } else if (was_planned && ++record_.planning_ends >= kMostPlanningEnds) {
+    SetState(JobState::kFailed,
+             absl::StrCat("the coordinator ended ", record_.planning_ends,
+                          " times in a row while it made the plan of this job; let it plan in "
+                          "child processes (--planner child), or ask for a smaller plan, and "
+                          "submit the job again"),
+             now);
   } else {
     SetState(JobState::kQueued,
              absl::StrCat("the coordinator was restarted while the job was ", store::Name(state)),
@@ -66,6 +75,23 @@ void Job::RestoreRun(Moment now) {
     if (!record_.stop) rank.away = away.reason;
   }
   context_.outbox->effects.push_back(OpenRendezvous{key()});
+}
+
+void Job::TakeOver(config::JobSpec spec, StepId acknowledged, Moment now) {
+  spec_ = std::move(spec);
+  run_.emplace(JobRun::Of(record_, spec_, record_.plan.mesh, RankPhase::kRunning, now.steady));
+  run_->steps = StepCollector(record_.plan.mesh, std::max(run_->steps.last_taken(), acknowledged));
+  for (const RankRun& rank : run_->ranks) past_workers_.insert(rank.bound.worker);
+  context_.outbox->effects.push_back(OpenRendezvous{key()});
+  AddNotice(absl::StrCat("the job was adopted in generation ", record_.generation.value(),
+                         "; steps up to ", run_->steps.last_taken().value(),
+                         " are not in this coordinator's log, unless it had them before"));
+  SetState(JobState::kRunning, "adopted from its workers", now);
+}
+
+void Job::RaiseGeneration() {
+  ++record_.generation;
+  record_.generation = std::max(record_.generation, record_.next_generation);
 }
 
 absl::Status Job::Cancel(Moment now) {
@@ -158,8 +184,17 @@ void Job::SetState(JobState state, std::string reason, Moment now) {
   record_.state = state;
   record_.reason = reason;
   record_.transitions.push_back({state, now.wall, std::move(reason)});
-  if (store::HasEnded(state)) record_.end_time = now.wall;
+  if (store::HasEnded(state)) EndRecord(now);
   changed_ = true;
+}
+
+// Workers free the copies of a job that has ended. One that does not hear this frees them later by
+// itself.
+void Job::EndRecord(Moment now) {
+  record_.end_time = now.wall;
+  if (record_.plan.copy_every_steps == 0) return;
+  for (const std::string& worker : past_workers_)
+    context_.workers->Send(worker, control::Acknowledge{key()});
 }
 
 void Job::SetReason(std::string reason) {
@@ -203,9 +238,15 @@ void Job::Flush() {
 
 void Job::FlushDeleted() {
   // Its last record is written first, so that its generation is remembered.
+  if (record_.next_generation > record_.generation) {
+    record_.generation = record_.next_generation;
+    changed_ = true;
+  }
   if (changed_) context_.outbox->changes.jobs.push_back(record_);
   context_.outbox->changes.deleted_jobs.push_back(record_.id);
   context_.outbox->removed.push_back(record_.id);
+  std::erase_if(context_.outbox->published,
+                [&](const store::JobRecord& shown) { return shown.id == record_.id; });
   context_.outbox->effects.push_back(ForgetJob{record_.name});
 }
 

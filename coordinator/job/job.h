@@ -16,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/control/attachment.h"
 #include "common/control/reports.h"
+#include "common/profile/learn.h"
 #include "common/profile/profile.h"
 #include "coordinator/job/decide.h"
 #include "coordinator/job/outbox.h"
@@ -34,6 +35,7 @@ struct JobContext {
   std::function<std::shared_ptr<const profile::Profile>()> read_profile;  // never null
   // Returns the ids of all jobs that have checkpoints and have not ended.
   std::function<std::vector<std::string>()> saving_jobs;
+  std::int64_t epoch = 0;          // of this coordinator
   WorkerTable* workers = nullptr;  // borrowed, as is the outbox
   Outbox* outbox = nullptr;
 };
@@ -42,13 +44,17 @@ struct JobContext {
 class Job final {
  public:
   // context: borrowed. A job that is submitted enters the queue by Enqueue. One that comes from the
-  // store goes on by Restore.
+  // store goes on by Restore, and one that comes from its workers by TakeOver.
   Job(const JobContext* context, store::JobRecord record)
       : context_(*context), record_(std::move(record)) {}
 
   void Enqueue(config::JobSpec spec, Moment now);
+  // The job's ranks train already, under a coordinator that is gone. acknowledged: reports of steps
+  // up to here do not come again.
+  void TakeOver(config::JobSpec spec, StepId acknowledged, Moment now);
   // The job goes on as the coordinator that stored it left it. Nothing happens if it has ended.
-  void Restore(Moment now);
+  // was_planned: that coordinator ended while it made this job's plan.
+  void Restore(bool was_planned, Moment now);
 
   // Requests of users. Errors: kFailedPrecondition (the job's state does not allow it).
   absl::Status Cancel(Moment now);
@@ -101,17 +107,23 @@ class Job final {
   const store::JobRecord& record() const { return record_; }
   const config::JobSpec& spec() const { return spec_; }
   bool has_run() const { return run_.has_value(); }
+  // The workers that hold copies of its state in memory, while it waits for its next generation.
+  const std::set<std::string>& copy_holders() const { return copy_holders_; }
   // True if its ranks halt, and the next generation gets their workers.
   bool keeps_workers() const { return run_ && run_->next_plan; }
   control::JobKey key() const { return {record_.name, record_.generation}; }
+  // Rises with each coordinator that commands this job.
+  std::int64_t epoch() const { return record_.epoch_base + context_.epoch; }
 
  private:
   // job.cc
   void SetState(store::JobState state, std::string reason, Moment now);
+  void EndRecord(Moment now);
   void AddNotice(std::string notice);
   bool StopsForGood() const;
   void RequestHalt(store::JobHalt halt, Moment now);
   void RestoreRun(Moment now);
+  void RaiseGeneration();
 
   // job_run.cc
   void Launch(plan::Plan plan, const placement::Gang& gang, Moment now);
@@ -119,6 +131,8 @@ class Job final {
   // empty: the job names all of it.
   std::string FixBits(const plan::Plan& plan);
   void Describe(const plan::Plan& plan, const placement::Gang& ranks);
+  control::MemoryCopies Copies(const plan::Plan& plan, const placement::Gang& ranks,
+                               const profile::RankPlace& place);
   void Advance(Moment now);
   void Apply(const Decision& decision, Moment now);
   void StartRun();
@@ -161,7 +175,8 @@ class Job final {
   const JobContext& context_;
   store::JobRecord record_;
   config::JobSpec spec_;
-  std::optional<JobRun> run_;           // STARTING, RUNNING, RECOVERING
+  std::optional<JobRun> run_;  // STARTING, RUNNING, RECOVERING
+  std::set<std::string> copy_holders_;
   std::set<std::string> past_workers_;  // those that have held its ranks: they may log for it
   std::vector<store::LogRecord> waiting_logs_;
   bool changed_ = false;  // the record is to be stored and shown

@@ -37,7 +37,7 @@ ReplanFacts Job::FactsForReplanning(const profile::Profile* profile, Moment now)
       .asked = replanning.asked,
       .new_profile = profile != replanning.profile.get(),
       .waited = now.steady - replanning.since,
-      .steps_done = done - record_.resumed_step.value(),
+      .steps_done = done - std::max(record_.resumed_step, record_.memory_step).value(),
       .steps_left = record_.steps - done,
       .offer = replanning.offer ? &*replanning.offer : nullptr,
       .may_switch =
@@ -110,7 +110,7 @@ bool Job::GoOnWith(plan::Plan plan, const std::vector<std::string>& workers, std
   const placement::Gang gang = context_.workers->Reserved(last, record_.plan.device);
   const bool enough = plan.mesh.size() <= static_cast<int>(gang.size());
   if (enough) {
-    ++record_.generation;
+    RaiseGeneration();
     SetState(JobState::kPlanning, std::move(reason), now);
     Launch(std::move(plan), gang, now);
   }

@@ -116,6 +116,7 @@ void Job::Update(const Worker& worker, const control::JobUpdate& update, Moment 
       run_->progress = now.steady;
       rank->phase = RankPhase::kAdmitted;
       rank->resumed_step = update.resumed.step;
+      rank->from_memory = update.resumed.from_memory;
       rank->kernel_plan = update.resumed.kernel_plan;
       for (const std::string& note : update.resumed.notes) AddNotice(note);
     }
@@ -148,6 +149,8 @@ void Job::Leave(const Worker& worker, const std::string& reason, Moment now) {
   const std::string why = absl::StrCat("worker ", worker.hello.worker, " leaves: ", reason);
   if (spec_.checkpoint) {
     Requeue(why, now);
+  } else if (!record_.stop && run_->keeps_copies) {
+    StopRun({.state = JobState::kRecovering, .reason = why}, now);
   } else if (!record_.stop) {
     StopRun({.state = JobState::kFailed, .reason = why + "; the job has no checkpoint"}, now);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // This file has the run of a Job, from the grant of its gang to its end.
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "coordinator/job/fault_record.h"
 #include "coordinator/job/job.h"
 #include "coordinator/job/launch.h"
+#include "coordinator/job/memory_source.h"
 #include "coordinator/job/spec_serde.h"
 #include "coordinator/placement/rank_order.h"
 
@@ -56,7 +58,7 @@ config::DeviceKind Job::Device() const {
 }
 
 void Job::BeginPlanning(const std::vector<std::string>& workers, Moment now) {
-  ++record_.generation;
+  RaiseGeneration();
   record_.plan.device = Device();
   context_.workers->Reserve(workers, key());
   SetState(JobState::kPlanning, absl::StrCat("planning for up to ", workers.size(), " workers"),
@@ -69,6 +71,7 @@ void Job::BeginPlanning(const std::vector<std::string>& workers, Moment now) {
 
 void Job::Planned(absl::StatusOr<plan::Plan> plan, Moment now) {
   if (record_.state != JobState::kPlanning) return;  // cancelled or paused meanwhile
+  record_.planning_ends = 0;
   const placement::Gang gang = context_.workers->Reserved(key(), record_.plan.device);
   if (!plan.ok()) {
     record_.invalid_input = absl::IsInvalidArgument(plan.status());
@@ -100,6 +103,8 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   launch->key = key();
   launch->job = spec_;
   launch->job_id = record_.id;
+  launch->owner = record_.owner;
+  launch->epoch = epoch();
   launch->device = record_.plan.device;
   launch->secret = context_.random_bytes(control::kSecretBytes);
   if (spec_.checkpoint) {
@@ -119,6 +124,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
     context_.workers->Bind(hello.worker, key(), Rank(rank));
   }
   launch->places = placement::PlacesOf(ranks, launch->threads, launch->device);
+  launch->copies = Copies(plan, ranks, launch->places.front());
   run_.emplace(JobRun::Of(record_, spec_, plan.mesh, RankPhase::kPreparing, now.steady));
   launch->ranks = record_.ranks;
   run_->replanning = ReplanningOf(spec_, plan, context_.read_profile(), now.steady);
@@ -133,6 +139,30 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
     context_.workers->Send(bound.worker, PrepareOf(launch, bound.rank));
 }
 
+// Says how the generation copies its state in memory, and which copies it may go on from.
+control::MemoryCopies Job::Copies(const plan::Plan& plan, const placement::Gang& ranks,
+                                  const profile::RankPlace& place) {
+  CopyFacts facts{.spec = spec_,
+                  .plan = plan,
+                  .device = record_.plan.device,
+                  .oldest_protocol = std::numeric_limits<int>::max(),
+                  .seconds_per_byte = context_.read_profile()->FindSnapshot(place.conditions)};
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    const control::Hello& hello = ranks[rank]->hello;
+    facts.hosts.push_back(hello.host);
+    facts.oldest_protocol = std::min(facts.oldest_protocol, hello.protocol_version);
+  }
+  CopyPlan chosen = PlanCopies(facts);
+  // A job that leaves the choice to the plan, and saves files, needs no word about it.
+  const bool asked = spec_.copy_every_steps > 0 || !spec_.checkpoint;
+  if (spec_.copy_every_steps != 0 && asked && !chosen.why_none.empty())
+    AddNotice(absl::StrCat("checkpoint.in_memory has no effect: ", chosen.why_none));
+  record_.plan.copy_every_steps = chosen.copies.every_steps;
+  if (record_.last_step) chosen.copies.at_most = record_.last_step->step;
+  chosen.copies.required = record_.last_step && !spec_.checkpoint;
+  return chosen.copies;
+}
+
 // Writes into the record what it tells of the plan.
 void Job::Describe(const plan::Plan& plan, const placement::Gang& ranks) {
   record_.plan = {
@@ -140,6 +170,7 @@ void Job::Describe(const plan::Plan& plan, const placement::Gang& ranks) {
       .schedule = plan.schedule.name,
       .mesh = plan.mesh,
       .partition = plan.partition,
+      .vocabulary_ends = plan.vocabulary_ends,
       .predicted_step_seconds = plan.predicted_step_seconds,
       .predicted_bubble_fraction = plan.predicted_bubble_fraction,
       .warnings = plan.warnings,
@@ -188,14 +219,14 @@ void Job::Apply(const Decision& decision, Moment now) {
 }
 
 void Job::StartRun() {
-  record_.resumed_step = run_->ranks.front().resumed_step;
+  const StepId resumed = run_->ranks.front().resumed_step;
+  record_.memory_step = run_->ranks.front().from_memory ? resumed : StepId(0);
+  if (record_.memory_step == StepId(0)) record_.resumed_step = resumed;
   // What is newer is damaged. From now on the job is held to the checkpoint that it could load.
-  if (record_.checkpoint && record_.checkpoint->step > record_.resumed_step)
-    record_.checkpoint->step = record_.resumed_step;
+  if (record_.checkpoint && record_.checkpoint->step > resumed) record_.checkpoint->step = resumed;
   record_.kernel_plan = run_->ranks.front().kernel_plan;
   // Steps that were committed before are done again without being committed again.
-  run_->steps =
-      StepCollector(record_.plan.mesh, std::max(run_->steps.last_taken(), record_.resumed_step));
+  run_->steps = StepCollector(record_.plan.mesh, std::max(run_->steps.last_taken(), resumed));
   for (RankRun& rank : run_->ranks) {
     rank.phase = RankPhase::kRunning;
     context_.workers->Send(rank.bound.worker, control::Start{key()});
@@ -229,10 +260,13 @@ void Job::StopRun(store::JobStop stop, Moment now) {
 void Job::EndRun(const Decision& decision, Moment now) {
   CollectSteps(/*rest=*/true, now);
   std::vector<std::string> released;
+  const bool keeps_copies = run_->keeps_copies && decision.state == JobState::kQueued;
+  copy_holders_.clear();
   for (const RankRun& rank : run_->ranks) {
+    if (keeps_copies && !rank.lost) copy_holders_.insert(rank.bound.worker);
     // Workers that have not let go yet stay held. Cluster::Update releases them later.
     if (rank.lost || !IsTerminal(rank.phase)) continue;
-    context_.workers->Send(rank.bound.worker, control::Acknowledge{key()});
+    context_.workers->Send(rank.bound.worker, control::Acknowledge{key(), keeps_copies});
     context_.workers->Release(rank.bound.worker);
     released.push_back(rank.bound.worker);
   }

@@ -20,6 +20,18 @@ std::filesystem::path CheckpointPath(const config::JobSpec& spec) {
   return std::filesystem::path(spec.checkpoint->directory + "/").lexically_normal();
 }
 
+// Returns the id of the job whose plan was being made, empty if there is none: plans are made in
+// the order in which they were asked for.
+std::string FirstPlanned(const std::vector<store::JobRecord>& jobs) {
+  const store::JobRecord* first = nullptr;
+  for (const store::JobRecord& job : jobs) {
+    if (job.state != store::JobState::kPlanning || job.transitions.empty()) continue;
+    if (first == nullptr || job.transitions.back().time < first->transitions.back().time)
+      first = &job;
+  }
+  return first == nullptr ? "" : first->id;
+}
+
 }  // namespace
 
 absl::Status NoSuchJob(const std::string& name) {
@@ -30,10 +42,12 @@ JobTable::JobTable(const JobContext* context, store::Snapshot snapshot, Moment n
     : context_(*context),
       last_number_(snapshot.last_number),
       generations_(std::move(snapshot.generations)) {
+  const std::string planned = FirstPlanned(snapshot.jobs);
   for (store::JobRecord& record : snapshot.jobs) {
     context_.outbox->published.push_back(record);
     const std::int64_t number = record.number;
-    jobs_.try_emplace(number, &context_, std::move(record)).first->second.Restore(now);
+    const bool was_planned = record.id == planned;
+    jobs_.try_emplace(number, &context_, std::move(record)).first->second.Restore(was_planned, now);
   }
 }
 
@@ -91,6 +105,51 @@ Job& JobTable::Add(store::JobRecord record) {
   if (const auto it = generations_.find(record.name); it != generations_.end())
     record.generation = it->second;
   return jobs_.try_emplace(last_number_, &context_, std::move(record)).first->second;
+}
+
+absl::Status JobTable::CheckTakeOver(const store::JobRecord& record) const {
+  const Job* const known = Find(record.name);
+  if (known == nullptr) return absl::OkStatus();
+  const store::JobState state = known->record().state;
+  if (known->record().id != record.id || store::HasEnded(state)) {
+    return absl::AlreadyExistsError(absl::StrCat("this coordinator has a job named ", record.name,
+                                                 ", which is ", store::Name(state),
+                                                 "; end and delete it first"));
+  }
+  if (state == store::JobState::kQueued || state == store::JobState::kPaused)
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("job ", record.name, " is ", store::Name(state),
+                   " in this coordinator's state; try again when it is QUEUED"));
+}
+
+Job& JobTable::TakeOver(Adoption adoption, Moment now) {
+  store::JobRecord& record = adoption.record;
+  if (Job* const known = Find(record.name)) {
+    const store::JobRecord& before = known->record();
+    record.number = before.number;
+    record.owner = before.owner;
+    record.create_time = before.create_time;
+    record.transitions = before.transitions;
+    record.last_step = before.last_step;
+    record.notices = before.notices;
+    const Generation known_next = std::max(before.next_generation, before.generation);
+    record.next_generation = std::max(record.next_generation, known_next);
+    record.epoch_base = std::max(record.epoch_base, before.epoch_base);
+    jobs_.erase(record.number);
+  } else {
+    record.number = ++last_number_;
+  }
+  const std::int64_t number = record.number;
+  Job& job = jobs_.try_emplace(number, &context_, std::move(record)).first->second;
+  job.TakeOver(std::move(adoption.spec), adoption.acknowledged, now);
+  return job;
+}
+
+bool JobTable::IsOver(const control::JobKey& key) const {
+  if (const Job* const job = Find(key.job)) return job->record().generation >= key.generation;
+  const auto deleted = generations_.find(key.job);
+  return deleted != generations_.end() && deleted->second >= key.generation;
 }
 
 void JobTable::Remove(const Job& job) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "common/base/id.h"
 #include "common/config/job_spec.h"
+#include "common/control/assignment.h"
 #include "common/control/attachment.h"
 #include "common/plan/plan.h"
 #include "common/profile/learn.h"
@@ -29,6 +31,9 @@ struct Launch {
   StepId saved;
   std::string job_id;
   std::vector<std::string> other_jobs;
+  std::string owner;
+  std::int64_t epoch = 0;
+  control::MemoryCopies copies;
 };
 
 // Returns the command that gives `rank` its part of `launch`.

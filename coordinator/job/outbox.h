@@ -41,6 +41,9 @@ struct Outbox {
   bool empty() const {
     return changes.empty() && published.empty() && removed.empty() && effects.empty();
   }
+
+  // Adds what the cluster wants done after this.
+  void Append(Outbox more);
 };
 
 }  // namespace takt::job

@@ -6,14 +6,15 @@
 namespace takt::job {
 
 StepCollector::StepCollector(mesh::Mesh mesh, StepId after)
-    : mesh_(mesh), last_taken_(after), newest_of_rank0_(after), ended_(mesh.size()) {}
+    : mesh_(mesh), last_taken_(after), ended_(mesh.size()), newest_(mesh.size()) {}
 
 bool StepCollector::Add(const control::RankStepReport& report) {
   if (report.step < StepId(1) || !AddOther(report.rank, report.sequence, report.step)) return false;
+  StepId& newest = newest_[report.rank.value()];
+  newest = std::max(newest, report.step);
   if (report.step <= last_taken_)
     return true;  // sent again, or too late to count: durable without it
   pending_[report.step].try_emplace(report.rank, report);
-  if (report.rank == Rank(0)) newest_of_rank0_ = std::max(newest_of_rank0_, report.step);
   return true;
 }
 
@@ -28,24 +29,33 @@ bool StepCollector::AddOther(Rank rank, std::int64_t sequence, StepId step) {
 
 void StepCollector::EndRank(Rank rank) { ended_[rank.value()] = true; }
 
+// Workers of older versions tell the result on rank 0 only, so a part without tokens has none.
+const control::RankStepReport* StepCollector::ResultOf(const Parts& parts) const {
+  if (const auto first = parts.find(Rank(0)); first != parts.end()) return &first->second;
+  if (!ended_.empty() && !ended_[0]) return nullptr;
+  const auto other =
+      std::ranges::find_if(parts, [](const auto& entry) { return entry.second.tokens > 0; });
+  return other == parts.end() ? nullptr : &other->second;
+}
+
 bool StepCollector::IsComplete(StepId step, const Parts& parts) const {
-  if (!parts.contains(Rank(0))) return false;
-  if (newest_of_rank0_.value() - step.value() >= kMaxLag) return true;
+  if (ResultOf(parts) == nullptr) return false;
+  if (newest_[0].value() - step.value() >= kMaxLag) return true;
   for (int rank = 0; rank < mesh_.size(); ++rank) {
     if (!ended_[rank] && !parts.contains(Rank(rank))) return false;
   }
   return true;
 }
 
-store::StepRecord StepCollector::Merge(const Parts& parts) const {
-  const control::RankStepReport& first = parts.at(Rank(0));
-  store::StepRecord record{.step = first.step,
-                           .loss = first.loss,
-                           .grad_norm = first.grad_norm,
-                           .learning_rate = first.learning_rate,
-                           .tokens = first.tokens,
-                           .step_seconds = first.step_seconds,
-                           .validation_loss = first.validation_loss};
+store::StepRecord StepCollector::Merge(const control::RankStepReport& result,
+                                       const Parts& parts) const {
+  store::StepRecord record{.step = result.step,
+                           .loss = result.loss,
+                           .grad_norm = result.grad_norm,
+                           .learning_rate = result.learning_rate,
+                           .tokens = result.tokens,
+                           .step_seconds = result.step_seconds,
+                           .validation_loss = result.validation_loss};
   std::vector<double> idle(mesh_.pp_size), counts(mesh_.pp_size);
   for (const auto& [rank, part] : parts) {
     if (!(part.step_seconds > 0)) continue;
@@ -72,15 +82,15 @@ std::vector<store::StepRecord> StepCollector::Take(bool incomplete_too) {
   std::vector<store::StepRecord> ready;
   for (auto it = pending_.begin(); it != pending_.end();) {
     const auto& [step, parts] = *it;
-    const bool has_first = parts.contains(Rank(0));
-    if (!(incomplete_too ? has_first : IsComplete(step, parts))) {
+    const control::RankStepReport* const result = ResultOf(parts);
+    if (!(incomplete_too ? result != nullptr : IsComplete(step, parts))) {
       if (!incomplete_too) break;
       it = pending_.erase(it);
       continue;
     }
-    // Rank 0 reports every step in order, so the report of a missing step is still on its way.
+    // Ranks report every step in order, so the report of a missing step is still on its way.
     if (!incomplete_too && step.value() != last_taken_.value() + 1) break;
-    ready.push_back(Merge(parts));
+    ready.push_back(Merge(*result, parts));
     last_taken_ = step;
     it = pending_.erase(it);
   }

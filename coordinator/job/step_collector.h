@@ -31,7 +31,8 @@ class StepCollector final {
   void EndRank(Rank rank);
 
   // Returns the next steps that are complete: rank 0 has reported them, and so has every other
-  // rank, unless it ended or is more than kMaxLag steps behind. The caller fills in job,
+  // rank, unless it ended or is more than kMaxLag steps behind. If rank 0 ended, the result of a
+  // step may come from another rank. The caller fills in job,
   // generation, schedule and time.
   std::vector<store::StepRecord> TakeReady();
   // Returns the remaining steps when nothing more will come, also those that lack parts of other
@@ -39,6 +40,8 @@ class StepCollector final {
   std::vector<store::StepRecord> TakeRest();
 
   StepId last_taken() const { return last_taken_; }
+  // The newest step that the rank has reported; 0: none.
+  StepId newest_of(Rank rank) const { return newest_[rank.value()]; }
 
   // Returns of each rank the newest sequence up to which all reports are of steps that are at most
   // `committed`, unless it was returned before. A checkpoint's report comes later than those of the
@@ -53,14 +56,16 @@ class StepCollector final {
  private:
   using Parts = std::map<Rank, control::RankStepReport>;
   bool IsComplete(StepId step, const Parts& parts) const;
-  store::StepRecord Merge(const Parts& parts) const;
+  // Returns the part that has the result of the step, null if none has it yet.
+  const control::RankStepReport* ResultOf(const Parts& parts) const;
+  store::StepRecord Merge(const control::RankStepReport& result, const Parts& parts) const;
   std::vector<store::StepRecord> Take(bool incomplete_too);
 
   mesh::Mesh mesh_;
   StepId last_taken_;
-  StepId newest_of_rank0_;
   std::map<StepId, Parts> pending_;
-  std::vector<bool> ended_;  // by rank
+  std::vector<bool> ended_;     // by rank
+  std::vector<StepId> newest_;  // by rank: the newest step that it has reported
   // By rank the steps of its reports, by their sequence. A report that is sent again takes no more
   // memory.
   std::map<Rank, std::map<std::int64_t, StepId>> unacknowledged_;

@@ -112,6 +112,29 @@ TEST_F(StepCollectorTest, ARankThatLagsFarBehindHoldsUpNobody) {
   EXPECT_NEAR(steps[0].bubble_fraction, 0.5, 1e-12);
 }
 
+// All ranks know the result of a step. Its part may be the one that never came.
+TEST_F(StepCollectorTest, IfRankZeroIsGoneAnotherRankTellsTheResult) {
+  for (const int step : {1, 2}) {
+    for (const int rank : {1, 2, 3}) {
+      collector_.Add({.rank = Rank(rank),
+                      .sequence = step,
+                      .step = StepId(step),
+                      .step_seconds = 2,
+                      .loss = 3.5 - step,
+                      .tokens = 64});
+    }
+  }
+  Add(0, 1);
+  EXPECT_THAT(StepsOf(collector_.TakeReady()), ElementsAre(1));
+  EXPECT_THAT(collector_.TakeReady(), IsEmpty());
+  collector_.EndRank(Rank(0));
+  const auto steps = collector_.TakeReady();
+  ASSERT_THAT(StepsOf(steps), ElementsAre(2));
+  EXPECT_EQ(steps[0].loss, 1.5);
+  EXPECT_EQ(collector_.newest_of(Rank(0)), StepId(1));
+  EXPECT_EQ(collector_.newest_of(Rank(3)), StepId(2));
+}
+
 TEST_F(StepCollectorTest, TheRestIsWhatRankZeroReported) {
   for (const int step : {1, 2}) Add(0, step);
   Add(1, 3);

@@ -219,12 +219,16 @@ void Round::GrantNow(const WaitingJob& job, const Amounts& taken, Grant& grant) 
   timeline_.Take(0, SecondsOf(job), taken);
   Amounts missing = taken;
   std::vector<GangWorker> gang, rest;
-  // Workers of a kind are taken in their order, but those that the job blames come last.
+  // Workers of a kind are taken in their order, but those that the job prefers come first, and
+  // those that it blames last.
+  const auto turn_of = [&](const GangWorker& worker) {
+    return job.blamed.contains(worker.name) ? 2 : job.preferred.contains(worker.name) ? 0 : 1;
+  };
   std::vector<bool> chosen(idle_.size());
-  for (const bool blamed : {false, true}) {
+  for (const int turn : {0, 1, 2}) {
     for (std::size_t i = 0; i < idle_.size(); ++i) {
       int& number = missing[kinds_.IndexOf(idle_[i])];
-      if (job.blamed.contains(idle_[i].name) != blamed || number == 0) continue;
+      if (turn_of(idle_[i]) != turn || number == 0) continue;
       chosen[i] = true;
       --number;
     }

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,8 @@ struct WaitingJob {
   // The workers that it blames, with the number of faults. It takes them last. Where it takes as
   // many workers as there are, it does without those that it blames twice.
   std::map<std::string, int> blamed = {};
+  // The workers that it takes first, because they hold its state in memory.
+  std::set<std::string> preferred = {};
   bool operator==(const WaitingJob&) const = default;
 };
 

@@ -20,7 +20,9 @@ class MemoryStore final : public Store {
     Snapshot snapshot{.drained = drained_,
                       .workers = workers_,
                       .last_number = last_number_,
-                      .generations = generations_};
+                      .generations = generations_,
+                      .cluster_id = std::string(32, '0'),
+                      .epoch = epoch_};
     for (const auto& [id, job] : jobs_) {
       snapshot.jobs.push_back(job);
       if (const auto& steps = steps_[id]; !steps.empty()) {
@@ -30,6 +32,11 @@ class MemoryStore final : public Store {
     std::sort(snapshot.jobs.begin(), snapshot.jobs.end(),
               [](const JobRecord& a, const JobRecord& b) { return a.number < b.number; });
     return snapshot;
+  }
+
+  absl::StatusOr<std::int64_t> RaiseEpoch() override {
+    absl::MutexLock lock(&mutex_);
+    return ++epoch_;
   }
 
   absl::Status Commit(const Changes& changes) override {
@@ -132,6 +139,7 @@ class MemoryStore final : public Store {
   std::string profile_ ABSL_GUARDED_BY(mutex_);
   std::int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t last_log_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

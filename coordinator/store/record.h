@@ -17,6 +17,7 @@
 #include "common/control/assignment.h"
 #include "common/control/rank_status.h"
 #include "common/mesh/mesh.h"
+#include "common/mesh/vocabulary_split.h"
 
 namespace takt::store {
 
@@ -69,6 +70,7 @@ struct PlanSummary {
   std::string schedule;
   mesh::Mesh mesh;
   mesh::Partition partition;
+  mesh::VocabularyEnds vocabulary_ends;
   double predicted_step_seconds = 0;
   double predicted_bubble_fraction = 0;
   std::vector<std::string> warnings;
@@ -76,6 +78,7 @@ struct PlanSummary {
   double matmul_flops_per_second = 0;       // of all its workers together
   std::vector<MemoryBytes> memory;          // that a worker will need, by pp rank
   std::int64_t checkpoint_every_steps = 0;  // 0: none, or only at the end
+  std::int64_t copy_every_steps = 0;        // copies of the state in memory; 0: none are kept
 };
 
 // The decision to end a generation. It is durable before the ranks have ended.
@@ -149,11 +152,18 @@ struct JobRecord {
   std::optional<JobStop> stop;
   std::optional<JobHalt> halt;
   std::optional<JobCheckpoint> checkpoint;  // the newest of its own
-  StepId resumed_step;      // the step from which this generation went on; 0: the beginning
+  // The step of the checkpoint from which this generation went on, or the last one that went on
+  // from a checkpoint; 0: the beginning.
+  StepId resumed_step;
+  StepId memory_step;       // of the copies in memory from which this one went on; 0: of none
   std::string kernel_plan;  // takt.v1.Job
   Saving saving;
   std::vector<JobFault> faults;      // between which no new step was committed, the newest last
   std::vector<std::string> notices;  // warnings that are not the plan's
+  // The next generation is not below this; 0: it is the one after the last.
+  Generation next_generation;
+  std::int64_t epoch_base = 0;  // is added to the coordinator's epoch where this job is concerned
+  int planning_ends = 0;        // of coordinators in a row, each while it made this job's plan
   // From the step log, not stored with the job.
   std::optional<StepRecord> last_step;
   // Not stored: the share of a step that another plan is predicted to save. 0: none, or not known.

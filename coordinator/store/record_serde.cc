@@ -134,6 +134,7 @@ void SetPlan(const PlanSummary& plan, v1::Job& job) {
   job.set_schedule(plan.schedule);
   job.set_device(static_cast<v1::DeviceKind>(plan.device));
   for (const mesh::Stage& stage : plan.partition) *job.add_stages() = control::ToProto(stage);
+  job.mutable_vocabulary_ends()->Assign(plan.vocabulary_ends.begin(), plan.vocabulary_ends.end());
   for (const MemoryBytes& of_rank : plan.memory) *job.add_memory() = takt::ToProto(of_rank);
   job.set_predicted_step_seconds(plan.predicted_step_seconds);
   job.set_predicted_bubble_fraction(plan.predicted_bubble_fraction);
@@ -171,6 +172,8 @@ v1::Job ToProto(const JobRecord& job) {
     *out.mutable_checkpoint()->mutable_time() = takt::ToProto(job.checkpoint->time);
   }
   out.set_resumed_step(job.resumed_step.value());
+  out.set_memory_step(job.memory_step.value());
+  out.set_copy_every_steps(job.plan.copy_every_steps);
   out.set_kernel_plan(job.kernel_plan);
   out.set_replan_gain_ratio(job.replan_gain);
   return out;
@@ -200,6 +203,9 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
   out.set_settled_checkpoint(job.saving.settled.value());
   for (const JobFault& fault : job.faults) *out.add_faults() = ToProto(fault);
   out.mutable_notices()->Add(job.notices.begin(), job.notices.end());
+  out.set_planning_ends(job.planning_ends);
+  out.set_next_generation(job.next_generation.value());
+  out.set_epoch_base(job.epoch_base);
   out.set_model_flops_per_step(job.plan.model_flops);
   out.set_matmul_flops_per_second(job.plan.matmul_flops_per_second);
   out.set_checkpoint_every_steps(job.plan.checkpoint_every_steps);
@@ -231,9 +237,11 @@ JobRecord FromProto(const v1::JobRecord& record) {
               .warnings = {job.warnings().begin(), job.warnings().end()},
               .model_flops = record.model_flops_per_step(),
               .matmul_flops_per_second = record.matmul_flops_per_second(),
-              .checkpoint_every_steps = record.checkpoint_every_steps()};
+              .checkpoint_every_steps = record.checkpoint_every_steps(),
+              .copy_every_steps = job.copy_every_steps()};
   for (const v1::StageAssignment& stage : job.stages())
     out.plan.partition.push_back(control::FromProto(stage));
+  out.plan.vocabulary_ends.assign(job.vocabulary_ends().begin(), job.vocabulary_ends().end());
   for (const v1::MemoryBytes& of_rank : job.memory())
     out.plan.memory.push_back(takt::FromProto(of_rank));
   for (const v1::BoundRank& bound : job.ranks()) out.ranks.push_back(control::FromProto(bound));
@@ -255,12 +263,16 @@ JobRecord FromProto(const v1::JobRecord& record) {
                                    .time = takt::FromProto(job.checkpoint().time())};
   }
   out.resumed_step = StepId(job.resumed_step());
+  out.memory_step = StepId(job.memory_step());
   out.kernel_plan = job.kernel_plan();
   for (const v1::OpenCheckpoint& open : record.open_checkpoints())
     out.saving.open.push_back(FromProto(open));
   out.saving.settled = StepId(record.settled_checkpoint());
   for (const v1::JobFault& fault : record.faults()) out.faults.push_back(FromProto(fault));
   out.notices.assign(record.notices().begin(), record.notices().end());
+  out.planning_ends = record.planning_ends();
+  out.next_generation = Generation(record.next_generation());
+  out.epoch_base = record.epoch_base();
   return out;
 }
 

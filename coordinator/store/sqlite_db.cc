@@ -3,8 +3,11 @@
 
 #include <sqlite3.h>
 
+#include <cerrno>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "coordinator/store/row_sums.h"
 
 namespace takt::store {
 namespace {
@@ -75,19 +78,23 @@ absl::StatusOr<std::unique_ptr<SqliteDb>> SqliteDb::Open(const std::string& path
   // StateDir keeps a second coordinator out. A process that backs the file up or reads it may do
   // so, and a commit waits for the locks that it holds.
   sqlite3_busy_timeout(db->handle_, kBusyTimeoutMillis);
+  db->KeepLogOnClose(true);
+  if (RegisterRowSums(db->handle_, &db->row_total_) != SQLITE_OK) return db->Error();
   RETURN_IF_ERROR(db->Execute("PRAGMA journal_mode=WAL"));
   RETURN_IF_ERROR(db->Execute("PRAGMA synchronous=FULL"));
-  SqliteStatement check(*db, "PRAGMA quick_check(1)");
-  ASSIGN_OR_RETURN(const bool row, check.Next());
-  if (const std::string verdict = row ? check.Blob(0) : "no answer"; verdict != "ok") {
-    return absl::DataLossError(
-        absl::StrCat("state file ", path, " is damaged: ", verdict,
-                     "; restore it from a backup, or move it away to start with no jobs"));
-  }
   return db;
 }
 
 SqliteDb::~SqliteDb() { sqlite3_close_v2(handle_); }
+
+void SqliteDb::KeepLogOnClose(bool keep) {
+  sqlite3_db_config(handle_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep ? 1 : 0, nullptr);
+}
+
+absl::Status SqliteDb::LimitPages(std::int64_t pages) {
+  SqliteStatement limit(*this, absl::StrCat("PRAGMA max_page_count=", pages));
+  return limit.Next().status();
+}
 
 absl::Status SqliteDb::Execute(const std::string& sql) {
   return sqlite3_exec(handle_, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK
@@ -100,19 +107,22 @@ absl::Status SqliteDb::Error() const {
     return absl::ResourceExhaustedError(absl::StrCat("state file ", path_, ": out of memory"));
   const auto file = absl::StrCat("state file ", path_, " ");
   const auto why = absl::StrCat(": ", sqlite3_errmsg(handle_));
-  switch (sqlite3_errcode(handle_) & 0xff) {
+  const int system_error = sqlite3_system_errno(handle_);
+  const bool full = system_error == ENOSPC || system_error == EDQUOT;
+  const int code = sqlite3_errcode(handle_) & 0xff;
+  switch (code == SQLITE_IOERR && full ? SQLITE_FULL : code) {
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-      return absl::DataLossError(
-          absl::StrCat(file, "is damaged", why,
-                       "; restore it from a backup, or move it away to start with no jobs"));
+    case SQLITE_FORMAT:
+    case SQLITE_ERROR:  // no such table or column: the layout is not the one that was written
+      return absl::DataLossError(absl::StrCat(file, "is damaged", why, "; ", kRestoreFix));
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
       return absl::UnavailableError(absl::StrCat(file, "is used by another process", why,
                                                  "; stop that one, or use another --state"));
     case SQLITE_FULL:
       return absl::ResourceExhaustedError(
-          absl::StrCat(file, "cannot grow", why, "; make room on its disk"));
+          absl::StrCat(file, "cannot grow", why, "; make room on its disk, or delete ended jobs"));
     default:
       return absl::UnavailableError(absl::StrCat(file, "cannot be read or written", why,
                                                  "; check that its folder exists and is writable"));

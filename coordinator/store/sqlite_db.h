@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,6 +17,11 @@ struct sqlite3_stmt;
 namespace takt::store {
 
 class SqliteDb;
+
+// What to do about a damaged state file, for the end of a message.
+inline constexpr char kRestoreFix[] =
+    "`takt admin fsck` lists the damage; restore the state with `takt admin restore`, or move it "
+    "away to start with no jobs";
 
 // A prepared statement that is used again and again: bind its parameters and call Run, or call Next
 // until it is false. Reset makes it ready for the next use; Run and the last Next call it. Borrows
@@ -50,12 +56,21 @@ class SqliteStatement final {
 // One caller at a time.
 class SqliteDb final {
  public:
-  // Opens or creates the file in WAL mode with synchronous=FULL. It has one writer: a second
-  // process is refused.
+  // Opens or creates the file in WAL mode with synchronous=FULL, and registers the functions of
+  // row_sums.h. It has one writer: a second process is refused. It does not look for damage.
   static absl::StatusOr<std::unique_ptr<SqliteDb>> Open(const std::string& path);
   ~SqliteDb();
 
   absl::Status Execute(const std::string& sql);
+
+  // While on, closing leaves SQLite's log as it is, so that damage can be looked at. On at first.
+  void KeepLogOnClose(bool keep);
+  // The database takes at most so many pages. It is for tests of a full disk.
+  absl::Status LimitPages(std::int64_t pages);
+
+  // The total of the checksums of all rows, which the triggers of WatchRows follow.
+  std::uint64_t row_total() const { return row_total_; }
+  void set_row_total(std::uint64_t total) { row_total_ = total; }
 
   // The last error of the connection as a status that names the file and says what to do.
   absl::Status Error() const;
@@ -66,6 +81,7 @@ class SqliteDb final {
   explicit SqliteDb(std::string path) : path_(std::move(path)) {}
 
   const std::string path_;
+  std::uint64_t row_total_ = 0;
   sqlite3* handle_ = nullptr;
 };
 

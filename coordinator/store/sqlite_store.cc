@@ -6,75 +6,52 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
+#include "coordinator/store/commit_counter.h"
 #include "coordinator/store/record_serde.h"
+#include "coordinator/store/reserve_file.h"
 #include "coordinator/store/sqlite_db.h"
+#include "coordinator/store/sqlite_schema.h"
 
 namespace takt::store {
 namespace {
 
-constexpr char kSchema[] = R"sql(
-BEGIN;
-CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE jobs(number INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL UNIQUE, record BLOB NOT NULL);
-CREATE TABLE steps(job_id BLOB, step INTEGER, generation INTEGER, report BLOB NOT NULL,
-                   PRIMARY KEY(job_id, step, generation)) WITHOUT ROWID;
-CREATE TABLE requests(number INTEGER PRIMARY KEY AUTOINCREMENT, method BLOB NOT NULL, request_id BLOB NOT NULL,
-                      job BLOB, UNIQUE(method, request_id));
-CREATE TABLE drained(worker BLOB PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE logs(number INTEGER PRIMARY KEY AUTOINCREMENT, job_id BLOB NOT NULL, line BLOB NOT NULL);
-CREATE INDEX logs_of_job ON logs(job_id, number);
-CREATE TABLE generations(name BLOB PRIMARY KEY, generation INTEGER NOT NULL) WITHOUT ROWID;
-INSERT INTO meta VALUES('schema_version', 1);
-COMMIT;
-)sql";
-
-// Tables that came later. Programs that do not know them leave them alone, so the version stays.
-constexpr char kLaterTables[] = R"sql(
-CREATE TABLE IF NOT EXISTS profile(key INTEGER PRIMARY KEY CHECK(key = 0), profile BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS workers(name BLOB PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
-)sql";
+constexpr int kDamageShown = 3;
+constexpr int kSweepRows = 1000;
 
 // A message in the file that our own code wrote and that cannot be parsed.
 absl::Status Unreadable(const SqliteDb& db, std::string_view what) {
-  return absl::DataLossError(absl::StrCat(
-      "state file ", db.path(), " is damaged: a ", std::string(what),
-      " does not parse; restore it from a backup, or move it away to start with no jobs"));
+  return absl::DataLossError(absl::StrCat("state file ", db.path(), " is damaged: a ",
+                                          std::string(what), " does not parse; ", kRestoreFix));
 }
 
-// Creates the tables in an empty file; refuses files of newer programs.
-absl::Status PrepareFirstTables(SqliteDb& db) {
-  SqliteStatement tables(db, "SELECT count(*) FROM sqlite_master");
-  ASSIGN_OR_RETURN(const bool counted, tables.Next());
-  if (!counted || tables.Int(0) == 0) {
-    tables.Reset();
-    return db.Execute(kSchema);
-  }
-  SqliteStatement version(db, "SELECT value FROM meta WHERE key = 'schema_version'");
-  const absl::StatusOr<bool> row = version.Next();
-  if (!row.ok() || !*row) {
-    return absl::DataLossError(
-        absl::StrCat("state file ", db.path(),
-                     " has no schema version: it is not a coordinator's; use another --state"));
-  }
-  if (version.Int(0) > kSchemaVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "state file ", db.path(), " has schema ", version.Int(0), ", this program knows up to ",
-        kSchemaVersion, "; use the program that wrote it or a newer one"));
-  }
-  return absl::OkStatus();
+absl::Status Damaged(const SqliteDb& db, std::string_view what) {
+  return absl::DataLossError(absl::StrCat("state file ", db.path(),
+                                          " is damaged: ", std::string(what), "; ", kRestoreFix));
 }
 
-absl::Status PrepareSchema(SqliteDb& db) {
-  RETURN_IF_ERROR(PrepareFirstTables(db));
-  return db.Execute(kLaterTables);
-}
+// What the store keeps of the table `meta` while it is open.
+struct Books {
+  std::string cluster_id;
+  std::int64_t commits = 0;
+  std::int64_t last_number = 0;
+};
 
 class SqliteStore final : public Store {
  public:
-  SqliteStore(std::unique_ptr<SqliteDb> db, StoreLimits limits)
-      : limits_(limits), db_(std::move(db)) {}
+  SqliteStore(std::unique_ptr<SqliteDb> db, Books books, StoreLimits limits)
+      : limits_(limits),
+        cluster_id_(std::move(books.cluster_id)),
+        counter_(db->path() + ".commits"),
+        reserve_(db->path() + ".reserve", limits.reserve_bytes),
+        commits_(books.commits),
+        last_number_(books.last_number),
+        db_(std::move(db)) {
+    reserve_.Take();
+  }
 
   absl::StatusOr<Snapshot> Load() override {
     absl::MutexLock lock(&mutex_);
@@ -93,21 +70,28 @@ class SqliteStore final : public Store {
       if (!row) break;
       snapshot.generations[generations.Blob(0)] = Generation(generations.Int(1));
     }
-    // Deleted jobs count too: AUTOINCREMENT remembers them.
-    SqliteStatement last(*db_, "SELECT seq FROM sqlite_sequence WHERE name = 'jobs'");
-    ASSIGN_OR_RETURN(const bool any, last.Next());
-    if (any) snapshot.last_number = last.Int(0);
+    snapshot.last_number = last_number_;
+    snapshot.cluster_id = cluster_id_;
+    ASSIGN_OR_RETURN(snapshot.epoch, ReadMeta(*db_, "epoch"));
     return snapshot;
+  }
+
+  absl::StatusOr<std::int64_t> RaiseEpoch() override {
+    absl::MutexLock lock(&mutex_);
+    ASSIGN_OR_RETURN(const std::int64_t epoch, ReadMeta(*db_, "epoch"));
+    absl::Status status = WriteEpoch(epoch + 1);
+    if (absl::IsResourceExhausted(status) && reserve_.Release()) status = WriteEpoch(epoch + 1);
+    RETURN_IF_ERROR(status);
+    return epoch + 1;
   }
 
   absl::Status Commit(const Changes& changes) override {
     absl::MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(db_->Execute("BEGIN IMMEDIATE"));
-    absl::Status status = Write(changes);
-    if (status.ok()) status = db_->Execute("COMMIT");
-    // After a failed COMMIT there may be nothing to roll back: the first error is the one that
-    // matters.
-    if (!status.ok()) db_->Execute("ROLLBACK").IgnoreError();
+    absl::Status status = WriteAll(changes);
+    const bool deletes = !changes.deleted_jobs.empty();
+    if (absl::IsResourceExhausted(status) && deletes && reserve_.Release())
+      status = WriteAll(changes);
+    if (status.ok()) reserve_.Take();
     return status;
   }
 
@@ -119,6 +103,7 @@ class SqliteStore final : public Store {
     while (true) {
       ASSIGN_OR_RETURN(const bool row, read_steps_.Next());
       if (!row) return found;
+      if (read_steps_.Int(1) == 0) return Damaged(*db_, "the checksum of a step is wrong");
       v1::StepReport report;
       if (!report.ParseFromString(read_steps_.Blob(0))) return Unreadable(*db_, "step report");
       found.push_back(FromProto(report, job_id));
@@ -132,6 +117,7 @@ class SqliteStore final : public Store {
     find_request_.Bind(method).Bind(request_id);
     ASSIGN_OR_RETURN(const bool row, find_request_.Next());
     if (!row) return std::optional<RequestRecord>();
+    if (find_request_.Int(1) == 0) return Damaged(*db_, "the checksum of a request is wrong");
     RequestRecord found{.method = method, .request_id = request_id};
     if (const std::string bytes = find_request_.Blob(0); !bytes.empty()) {
       v1::JobRecord record;
@@ -150,6 +136,7 @@ class SqliteStore final : public Store {
     while (true) {
       ASSIGN_OR_RETURN(const bool row, read_logs_.Next());
       if (!row) return found;
+      if (read_logs_.Int(2) == 0) return Damaged(*db_, "the checksum of a log line is wrong");
       v1::LogLine line;
       if (!line.ParseFromString(read_logs_.Blob(1))) return Unreadable(*db_, "log line");
       found.push_back(FromProto(line, job_id));
@@ -159,9 +146,12 @@ class SqliteStore final : public Store {
 
   absl::StatusOr<std::string> ReadProfile() override {
     absl::MutexLock lock(&mutex_);
-    SqliteStatement read(*db_, "SELECT profile FROM profile");
+    SqliteStatement read(*db_,
+                         "SELECT profile, sum = takt_sum('profile', key, profile) FROM profile");
     ASSIGN_OR_RETURN(const bool row, read.Next());
-    return row ? read.Blob(0) : std::string();
+    if (!row) return std::string();
+    if (read.Int(1) == 0) return Damaged(*db_, "the checksum of the profile is wrong");
+    return read.Blob(0);
   }
 
  private:
@@ -195,13 +185,48 @@ class SqliteStore final : public Store {
     }
   }
 
+  absl::Status WriteEpoch(std::int64_t epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    RETURN_IF_ERROR(Begin());
+    return End(WriteMeta(*db_, "epoch", epoch));
+  }
+
+  absl::Status WriteAll(const Changes& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    RETURN_IF_ERROR(Begin());
+    return End(Write(changes));
+  }
+
+  // Every transaction is between these two. End commits if the writes succeeded, and returns the
+  // first error. The counter beside the file comes last: if the process ends in between, the
+  // database is ahead by one that nobody was told of.
+  absl::Status Begin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    total_before_ = db_->row_total();
+    last_number_before_ = last_number_;
+    return db_->Execute("BEGIN IMMEDIATE");
+  }
+  absl::Status End(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (status.ok()) status = put_commits_.Bind(commits_ + 1).Run();
+    if (status.ok()) status = put_digest_.Bind(static_cast<std::int64_t>(db_->row_total())).Run();
+    if (status.ok()) status = db_->Execute("COMMIT");
+    if (!status.ok()) {
+      // After a failed COMMIT there may be nothing to roll back.
+      db_->Execute("ROLLBACK").IgnoreError();
+      db_->set_row_total(total_before_);
+      last_number_ = last_number_before_;
+      return status;
+    }
+    return counter_.Write(cluster_id_, ++commits_);
+  }
+
   absl::Status Write(const Changes& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (const JobRecord& job : changes.jobs) {
+      last_number_ = std::max(last_number_, job.number);
       RETURN_IF_ERROR(put_job_.Bind(job.number)
                           .Bind(job.id)
                           .Bind(ToRecordProto(job).SerializeAsString())
                           .Run());
     }
+    if (last_number_ != last_number_before_)
+      RETURN_IF_ERROR(WriteMeta(*db_, "last_number", last_number_));
     for (const StepRecord& step : changes.steps) {
       RETURN_IF_ERROR(put_step_.Bind(step.job_id)
                           .Bind(step.step.value())
@@ -225,7 +250,8 @@ class SqliteStore final : public Store {
                 : put_worker_.Bind(worker).Bind(ToProto(record).SerializeAsString()).Run());
     }
     if (changes.profile) RETURN_IF_ERROR(put_profile_.Bind(*changes.profile).Run());
-    return WriteLogs(changes.logs);
+    RETURN_IF_ERROR(WriteLogs(changes.logs));
+    return Sweep();
   }
 
   absl::Status Delete(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -238,14 +264,30 @@ class SqliteStore final : public Store {
     job.Reset();
     SqliteStatement remember(
         *db_,
-        "INSERT INTO generations VALUES(?1, ?2) ON CONFLICT(name) DO UPDATE SET"
-        " generation = max(generation, excluded.generation)");
+        "INSERT INTO generations VALUES(?1, ?2, takt_sum('generations', ?1, ?2))"
+        " ON CONFLICT(name) DO UPDATE SET generation = max(generation, ?2),"
+        " sum = takt_sum('generations', name, max(generation, ?2))");
     RETURN_IF_ERROR(remember.Bind(record.job().name()).Bind(record.job().generation()).Run());
-    for (const char* table : {"jobs WHERE id", "steps WHERE job_id", "logs WHERE job_id"}) {
-      SqliteStatement erase(*db_, absl::StrCat("DELETE FROM ", table, " = ?"));
-      RETURN_IF_ERROR(erase.Bind(id).Run());
-    }
-    return absl::OkStatus();
+    SqliteStatement erase(*db_, "DELETE FROM jobs WHERE id = ?");
+    RETURN_IF_ERROR(erase.Bind(id).Run());
+    SqliteStatement discard(*db_,
+                            "INSERT OR IGNORE INTO garbage VALUES(?1, takt_sum('garbage', ?1))");
+    return discard.Bind(id).Run();
+  }
+
+  // Deletes some steps and log lines of a deleted job. A job may have millions of them, so each
+  // transaction takes away a part, and more than it adds.
+  absl::Status Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ASSIGN_OR_RETURN(const bool any, find_garbage_.Next());
+    if (!any) return absl::OkStatus();
+    const std::string id = find_garbage_.Blob(0);
+    find_garbage_.Reset();
+    RETURN_IF_ERROR(sweep_steps_.Bind(id).Bind(kSweepRows).Run());
+    RETURN_IF_ERROR(sweep_logs_.Bind(id).Bind(kSweepRows).Run());
+    ASSIGN_OR_RETURN(const bool counted, has_rows_.Bind(id).Next());
+    const bool has_rows = counted && has_rows_.Int(0) != 0;
+    has_rows_.Reset();
+    return has_rows ? absl::OkStatus() : end_sweep_.Bind(id).Run();
   }
 
   absl::Status WriteLogs(const std::vector<LogRecord>& logs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -260,44 +302,134 @@ class SqliteStore final : public Store {
   }
 
   const StoreLimits limits_;
+  const std::string cluster_id_;
   absl::Mutex mutex_;
+  CommitCounter counter_ ABSL_GUARDED_BY(mutex_);
+  ReserveFile reserve_ ABSL_GUARDED_BY(mutex_);
+  std::int64_t commits_ ABSL_GUARDED_BY(mutex_);
+  std::int64_t last_number_ ABSL_GUARDED_BY(mutex_);  // the highest ever, of deleted jobs too
+  // As they were when the transaction began.
+  std::uint64_t total_before_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t last_number_before_ ABSL_GUARDED_BY(mutex_) = 0;
   // Before the statements, which end first.
   const std::unique_ptr<SqliteDb> db_ ABSL_PT_GUARDED_BY(mutex_);
   SqliteStatement put_job_{
       *db_,
-      "INSERT INTO jobs VALUES(?, ?, ?) ON CONFLICT(id) DO UPDATE SET record = excluded.record"};
-  SqliteStatement put_step_{*db_, "INSERT OR IGNORE INTO steps VALUES(?, ?, ?, ?)"};
-  SqliteStatement put_request_{
-      *db_, "INSERT OR IGNORE INTO requests(method, request_id, job) VALUES(?, ?, ?)"};
+      "INSERT INTO jobs VALUES(?1, ?2, ?3, takt_sum('jobs', ?1, ?2, ?3))"
+      " ON CONFLICT(id) DO UPDATE SET record = ?3, sum = takt_sum('jobs', number, id, ?3)"};
+  SqliteStatement put_step_{
+      *db_,
+      "INSERT OR IGNORE INTO steps VALUES(?1, ?2, ?3, ?4, takt_sum('steps', ?1, ?2, ?3, ?4))"};
+  SqliteStatement put_request_{*db_,
+                               "INSERT OR IGNORE INTO requests(method, request_id, job, sum)"
+                               " VALUES(?1, ?2, ?3, takt_sum('requests', ?1, ?2, ?3))"};
   SqliteStatement trim_requests_{
       *db_, "DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?"};
-  SqliteStatement drain_{*db_, "INSERT OR IGNORE INTO drained VALUES(?)"};
+  SqliteStatement drain_{*db_, "INSERT OR IGNORE INTO drained VALUES(?1, takt_sum('drained', ?1))"};
   SqliteStatement undrain_{*db_, "DELETE FROM drained WHERE worker = ?"};
-  SqliteStatement put_worker_{*db_, "INSERT OR REPLACE INTO workers VALUES(?, ?)"};
+  SqliteStatement put_worker_{
+      *db_,
+      "INSERT INTO workers VALUES(?1, ?2, takt_sum('workers', ?1, ?2))"
+      " ON CONFLICT(name) DO UPDATE SET record = excluded.record, sum = excluded.sum"};
   SqliteStatement erase_worker_{*db_, "DELETE FROM workers WHERE name = ?"};
-  SqliteStatement put_profile_{*db_, "INSERT OR REPLACE INTO profile VALUES(0, ?)"};
-  SqliteStatement put_log_{*db_, "INSERT INTO logs(job_id, line) VALUES(?, ?)"};
+  SqliteStatement put_profile_{
+      *db_,
+      "INSERT INTO profile VALUES(0, ?1, takt_sum('profile', 0, ?1))"
+      " ON CONFLICT(key) DO UPDATE SET profile = excluded.profile, sum = excluded.sum"};
+  SqliteStatement put_log_{
+      *db_, "INSERT INTO logs(job_id, line, sum) VALUES(?1, ?2, takt_sum('logs', ?1, ?2))"};
   SqliteStatement trim_logs_{
       *db_,
       "DELETE FROM logs WHERE job_id = ?1 AND number <= (SELECT number FROM logs WHERE job_id = ?1"
       " ORDER BY number DESC LIMIT 1 OFFSET ?2)"};
+  SqliteStatement put_commits_{*db_,
+                               "UPDATE meta SET value = ?1, sum = takt_sum('meta', key, ?1)"
+                               " WHERE key = 'commits'"};
+  SqliteStatement put_digest_{*db_,
+                              "UPDATE meta SET value = ?1, sum = takt_sum('meta', key, ?1)"
+                              " WHERE key = 'digest'"};
+  SqliteStatement find_garbage_{*db_, "SELECT job_id FROM garbage LIMIT 1"};
+  SqliteStatement sweep_steps_{
+      *db_,
+      "DELETE FROM steps WHERE (job_id, step, generation) IN"
+      " (SELECT job_id, step, generation FROM steps WHERE job_id = ?1 LIMIT ?2)"};
+  SqliteStatement sweep_logs_{
+      *db_,
+      "DELETE FROM logs WHERE number IN (SELECT number FROM logs WHERE job_id = ?1 LIMIT ?2)"};
+  SqliteStatement has_rows_{*db_,
+                            "SELECT EXISTS(SELECT 1 FROM steps WHERE job_id = ?1)"
+                            " OR EXISTS(SELECT 1 FROM logs WHERE job_id = ?1)"};
+  SqliteStatement end_sweep_{*db_, "DELETE FROM garbage WHERE job_id = ?"};
   SqliteStatement read_steps_{
       *db_,
-      "SELECT report FROM steps WHERE job_id = ? AND step > ? ORDER BY step, generation LIMIT ?"};
-  SqliteStatement find_request_{*db_,
-                                "SELECT job FROM requests WHERE method = ? AND request_id = ?"};
-  SqliteStatement read_logs_{
+      "SELECT report, sum = takt_sum('steps', job_id, step, generation, report) FROM steps"
+      " WHERE job_id = ? AND step > ? ORDER BY step, generation LIMIT ?"};
+  SqliteStatement find_request_{
       *db_,
-      "SELECT number, line FROM logs WHERE job_id = ? AND number > ? ORDER BY number LIMIT ?"};
+      "SELECT job, sum = takt_sum('requests', method, request_id, job) FROM requests"
+      " WHERE method = ? AND request_id = ?"};
+  SqliteStatement read_logs_{*db_,
+                             "SELECT number, line, sum = takt_sum('logs', job_id, line) FROM logs"
+                             " WHERE job_id = ? AND number > ? ORDER BY number LIMIT ?"};
 };
+
+// Compares the database with the counter beside it. If there is no counter, the state was copied
+// here, so it goes on at a later epoch.
+absl::Status CheckCounter(SqliteDb& db, const CommitCounter& counter, const Books& books,
+                          Origin origin) {
+  // A file that was just made or upgraded counts from zero.
+  if (origin != Origin::kCurrent) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::optional<std::int64_t> counted, counter.Read(books.cluster_id));
+  if (counted) {
+    if (*counted <= books.commits) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(
+        "state file ", db.path(), " has ", books.commits, " transactions, but ", *counted,
+        " were committed (", counter.path(),
+        "): its log (-wal) is damaged or missing, or an older copy was put in its place; restore "
+        "it with `takt admin restore`. To go on without the missing ones, remove the counter"));
+  }
+  ASSIGN_OR_RETURN(const std::int64_t epoch, ReadMeta(db, "epoch"));
+  Log(LogLevel::kWarning, "the state has no commit counter; taken for a copy, it skips epochs",
+      {{"file", db.path()}, {"skipped", absl::StrCat(kEpochsSkipped)}});
+  return WriteMeta(db, "epoch", epoch + kEpochsSkipped);
+}
+
+absl::StatusOr<Books> OpenBooks(SqliteDb& db) {
+  const std::string counter_path = db.path() + ".commits";
+  ASSIGN_OR_RETURN(const std::vector<Damage> damage, FindDamage(db, kDamageShown));
+  if (!damage.empty()) {
+    return Damaged(db, absl::StrJoin(damage, "; ", [](std::string* out, const Damage& it) {
+                     out->append(it.ToString());
+                   }));
+  }
+  CommitCounter counter(counter_path);
+  ASSIGN_OR_RETURN(const bool empty, IsEmpty(db));
+  if (empty && counter.exists()) {
+    return Damaged(
+        db, absl::StrCat("it is empty, but transactions were committed (", counter_path, ")"));
+  }
+  ASSIGN_OR_RETURN(const Origin origin, PrepareSchema(db));
+  Books books;
+  ASSIGN_OR_RETURN(books.cluster_id, ReadClusterId(db));
+  ASSIGN_OR_RETURN(books.commits, ReadMeta(db, "commits"));
+  ASSIGN_OR_RETURN(books.last_number, ReadMeta(db, "last_number"));
+  RETURN_IF_ERROR(CheckCounter(db, counter, books, origin));
+  RETURN_IF_ERROR(counter.Write(books.cluster_id, books.commits));
+  ASSIGN_OR_RETURN(const std::int64_t digest, ReadMeta(db, "digest"));
+  db.set_row_total(static_cast<std::uint64_t>(digest));
+  return books;
+}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const std::string& path,
                                                        StoreLimits limits) {
   ASSIGN_OR_RETURN(std::unique_ptr<SqliteDb> db, SqliteDb::Open(path));
-  RETURN_IF_ERROR(PrepareSchema(*db));
-  return std::make_unique<SqliteStore>(std::move(db), limits);
+  ASSIGN_OR_RETURN(Books books, OpenBooks(*db));
+  RETURN_IF_ERROR(WatchRows(*db));
+  if (limits.pages > 0) RETURN_IF_ERROR(db->LimitPages(limits.pages));
+  db->KeepLogOnClose(false);
+  return std::make_unique<SqliteStore>(std::move(db), std::move(books), limits);
 }
 
 }  // namespace takt::store

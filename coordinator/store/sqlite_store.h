@@ -3,6 +3,7 @@
 // file.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -11,11 +12,16 @@
 
 namespace takt::store {
 
-inline constexpr int kSchemaVersion = 1;
+// A state that was copied back, or whose commit counter is missing, goes on so many epochs later.
+// No coordinator that ran since the copy was made has an epoch as high.
+inline constexpr std::int64_t kEpochsSkipped = 1'000'000;
 
-// Opens or creates `path`.
-// Errors, all naming the file: kDataLoss (damaged), kFailedPrecondition (written by a newer
-// program), kUnavailable (cannot be opened, created or written).
+// Opens or creates `path`, and beside it PATH.commits (commit_counter.h) and PATH.reserve
+// (reserve_file.h). It reads every page and checks every row; a file of the version before is
+// upgraded.
+// Errors, all naming the file: kDataLoss (damaged, or transactions are missing),
+// kFailedPrecondition (written by a newer program), kUnavailable (cannot be opened, created or
+// written).
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const std::string& path,
                                                        StoreLimits limits = {});
 

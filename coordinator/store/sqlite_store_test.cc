@@ -8,6 +8,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/store/record_serde.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -133,26 +136,53 @@ TEST_F(SqliteStoreTest, ANewerSchemaIsRefusedNamingBothVersions) {
   const absl::Status status = OpenSqliteStore(path_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.ToString(), HasSubstr("schema 7"));
-  EXPECT_THAT(status.ToString(), HasSubstr("up to 1"));
+  EXPECT_THAT(status.ToString(), HasSubstr("up to 2"));
 }
 
-TEST_F(SqliteStoreTest, AFileFromBeforeProfilesTakesOne) {
-  ASSERT_TRUE(OpenSqliteStore(path_)
-                  .value()
-                  ->Commit({.jobs = {{.number = 3, .id = "i", .name = "n"}}})
-                  .ok());
+// The tables of version 1, as the first program made them.
+constexpr char kVersion1[] = R"sql(
+CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE jobs(number INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL UNIQUE, record BLOB NOT NULL);
+CREATE TABLE steps(job_id BLOB, step INTEGER, generation INTEGER, report BLOB NOT NULL,
+                   PRIMARY KEY(job_id, step, generation)) WITHOUT ROWID;
+CREATE TABLE requests(number INTEGER PRIMARY KEY AUTOINCREMENT, method BLOB NOT NULL, request_id BLOB NOT NULL,
+                      job BLOB, UNIQUE(method, request_id));
+CREATE TABLE drained(worker BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE logs(number INTEGER PRIMARY KEY AUTOINCREMENT, job_id BLOB NOT NULL, line BLOB NOT NULL);
+CREATE INDEX logs_of_job ON logs(job_id, number);
+CREATE TABLE generations(name BLOB PRIMARY KEY, generation INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO meta VALUES('schema_version', 1);
+INSERT INTO drained VALUES(x'7731');
+INSERT INTO generations VALUES(x'6f6c64', 4);
+)sql";
+
+TEST_F(SqliteStoreTest, AFileOfTheVersionBeforeIsUpgraded) {
+  const JobRecord job{.number = 3, .id = "i", .name = "n"};
   sqlite3* db = nullptr;
   ASSERT_EQ(sqlite3_open(path_.c_str(), &db), SQLITE_OK);
-  ASSERT_EQ(sqlite3_exec(db, "DROP TABLE profile", nullptr, nullptr, nullptr), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, kVersion1, nullptr, nullptr, nullptr), SQLITE_OK);
+  const std::string insert =
+      absl::StrCat("INSERT INTO jobs VALUES(3, x'69', x'",
+                   absl::BytesToHexString(ToRecordProto(job).SerializeAsString()), "')");
+  ASSERT_EQ(sqlite3_exec(db, insert.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
   sqlite3_close(db);
+  std::string cluster_id;
   {
     const auto store = OpenSqliteStore(path_).value();
-    EXPECT_EQ(store->ReadProfile().value(), "");
+    const Snapshot snapshot = store->Load().value();
+    cluster_id = snapshot.cluster_id;
+    EXPECT_EQ(cluster_id.size(), 32u);
+    EXPECT_EQ(snapshot.epoch, 0);
+    EXPECT_EQ(snapshot.last_number, 3);
+    ASSERT_EQ(snapshot.jobs.size(), 1u);
+    EXPECT_EQ(snapshot.jobs[0].name, "n");
+    EXPECT_THAT(snapshot.drained, ::testing::ElementsAre("w1"));
+    EXPECT_EQ(snapshot.generations.at("old"), Generation(4));
     EXPECT_TRUE(store->Commit({.profile = "measured"}).ok());
   }
   const auto store = OpenSqliteStore(path_).value();
   EXPECT_EQ(store->ReadProfile().value(), "measured");
-  EXPECT_EQ(store->Load().value().jobs.size(), 1u);
+  EXPECT_EQ(store->Load().value().cluster_id, cluster_id);
 }
 
 TEST_F(SqliteStoreTest, AnotherProgramsDatabaseIsRefused) {

@@ -4,6 +4,7 @@
 // both.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -42,11 +43,15 @@ struct Snapshot {
   std::int64_t last_number = 0;  // highest job number ever given
   std::map<std::string, Generation>
       generations;  // highest of deleted jobs, by name: a new job of that name goes on from there
+  std::string cluster_id;  // 32 hexadecimal digits, made with the state and never changed
+  std::int64_t epoch = 0;  // raised by each coordinator that starts on this state
 };
 
 struct StoreLimits {
   int requests = 10'000;   // newest kept
   int log_lines = 10'000;  // newest kept, per job; they take at most 21 MB: 2 KiB of text each
+  std::int64_t reserve_bytes = std::int64_t{16} << 20;  // kept free for deletions; 0: none
+  std::int64_t pages = 0;  // of the database, as if the disk were full then; 0: no limit
 };
 
 // Thread-safe.
@@ -54,12 +59,17 @@ class Store {
  public:
   virtual ~Store() = default;
 
+  // Only reads.
   virtual absl::StatusOr<Snapshot> Load() = 0;
 
-  // The changes are durable when it returns OK; otherwise nothing of them is kept.  Blocks: for the
-  // disk.
-  // Errors: kDataLoss (damaged), kResourceExhausted (disk full), kUnavailable (not writable); the
-  // file is named.
+  // Raises the epoch by one, durably, and returns it. A coordinator calls it once at its start,
+  // before Load. Errors: as Commit.
+  virtual absl::StatusOr<std::int64_t> RaiseEpoch() = 0;
+
+  // The changes are durable when it returns OK.  Blocks: for the disk.
+  // Errors: kResourceExhausted (the disk is full): nothing is kept, and the same changes may be
+  // committed later. kDataLoss (damaged), kUnavailable (not writable): the caller must end, and
+  // whoever loads the state next sees all of the changes or nothing of them. The file is named.
   virtual absl::Status Commit(const Changes& changes) = 0;
 
   // Steps after `after`, ascending, at most `limit`.

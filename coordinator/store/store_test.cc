@@ -78,6 +78,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   job.plan = {.schedule = "1f1b",
               .mesh = {.pp_size = 2, .dp_size = 3},
               .partition = {{StageId(0), PpRank(1), LayerId(2), LayerId(4)}},
+              .vocabulary_ends = {3, 7},
               .predicted_step_seconds = 0.5,
               .predicted_bubble_fraction = 0.25,
               .warnings = {"slow"},
@@ -104,6 +105,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   job.halt = store::JobHalt{.next = JobState::kPaused, .reason = "paused by request"};
   job.checkpoint = {.step = StepId(6), .time = absl::FromUnixSeconds(5)};
   job.resumed_step = StepId(3);
+  job.memory_step = StepId(4);
   job.kernel_plan = "12 shapes";
   job.replan_gain = 0.5;
   job.owner = "user/alice";
@@ -123,6 +125,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
                  .step = StepId(7),
                  .committed = StepId(5)}};
   job.notices = {"checkpoint of step 4 failed"};
+  job.planning_ends = 2;
   StepRecord step = Step("id-a", 7, 1.0 / 3);
   step.grad_norm = 2;
   step.learning_rate = 3e-4;
@@ -152,6 +155,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.plan.mesh.dp_size, 3);
   ASSERT_THAT(got.plan.partition, SizeIs(1));
   EXPECT_EQ(got.plan.partition[0].last_layer, LayerId(4));
+  EXPECT_EQ(got.plan.vocabulary_ends, (mesh::VocabularyEnds{3, 7}));
   EXPECT_THAT(got.plan.warnings, ElementsAre("slow"));
   EXPECT_EQ(got.plan.model_flops, 1e12);
   EXPECT_EQ(got.plan.matmul_flops_per_second, 2e11);
@@ -183,6 +187,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.checkpoint->step, StepId(6));
   EXPECT_EQ(got.checkpoint->time, absl::FromUnixSeconds(5));
   EXPECT_EQ(got.resumed_step, StepId(3));
+  EXPECT_EQ(got.memory_step, StepId(4));
   EXPECT_EQ(got.kernel_plan, "12 shapes");
   EXPECT_EQ(got.replan_gain, 0) << "it is not stored";
   ASSERT_THAT(got.saving.open, SizeIs(1));
@@ -197,6 +202,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.saving.settled, StepId(6));
   EXPECT_EQ(got.faults, job.faults);
   EXPECT_THAT(got.notices, ElementsAre("checkpoint of step 4 failed"));
+  EXPECT_EQ(got.planning_ends, 2);
   ASSERT_TRUE(got.last_step.has_value());
   EXPECT_EQ(got.last_step->step, StepId(7));
   EXPECT_EQ(got.last_step->loss, 1.0 / 3);
@@ -324,6 +330,17 @@ TEST_P(StoreTest, TheProfileIsTheOneThatWasCommittedLast) {
   EXPECT_EQ(store->ReadProfile().value(), bytes);
   ASSERT_TRUE(store->Commit({.profile = ""}).ok());
   EXPECT_EQ(store->ReadProfile().value(), "");
+}
+
+TEST_P(StoreTest, TheEpochIsRaisedAndTheClusterIdStays) {
+  auto store = Make();
+  const Snapshot first = store->Load().value();
+  EXPECT_EQ(first.cluster_id.size(), 32u);
+  EXPECT_EQ(first.epoch, 0);
+  EXPECT_EQ(store->RaiseEpoch().value(), 1);
+  EXPECT_EQ(store->RaiseEpoch().value(), 2);
+  EXPECT_EQ(store->Load().value().epoch, 2);
+  EXPECT_EQ(store->Load().value().cluster_id, first.cluster_id);
 }
 
 INSTANTIATE_TEST_SUITE_P(

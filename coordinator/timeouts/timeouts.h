@@ -14,6 +14,10 @@ inline constexpr absl::Duration kTick = absl::Milliseconds(100);
 // While jobs wait, the queue is served this often though nothing but the time has changed, so that
 // what jobs are told to wait for stays true.
 inline constexpr absl::Duration kServeQueue = absl::Seconds(1);
+// Ended jobs that need not be kept are deleted this often, a few at a time.
+inline constexpr absl::Duration kForgetJobs = absl::Seconds(1);
+// While the disk is full, the coordinator tries to store what waits this often.
+inline constexpr absl::Duration kRetryFullDisk = absl::Seconds(1);
 // A worker sends a heartbeat this often. The coordinator tells it so when it attaches.
 inline constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 // A worker whose stream ended has dialled again after this time, even if one attempt failed, and

@@ -13,12 +13,14 @@ namespace takt::bench {
 // then.
 void AddBubbleCommand(CLI::App& app, absl::Status& result);
 void AddCheckpointCommand(CLI::App& app, absl::Status& result);
+void AddImbalanceCommand(CLI::App& app, absl::Status& result);
 void AddKernelsCommand(CLI::App& app, absl::Status& result);
 void AddMemoryCommand(CLI::App& app, absl::Status& result);
 void AddPlanTruthCommand(CLI::App& app, absl::Status& result);
 void AddPlannerCommand(CLI::App& app, absl::Status& result);
 void AddPublishedCommand(CLI::App& app, absl::Status& result);
 void AddQueueCommand(CLI::App& app, absl::Status& result);
+void AddRecoveryCommand(CLI::App& app, absl::Status& result);
 void AddReportsCommand(CLI::App& app, absl::Status& result);
 void AddRuntimeCommand(CLI::App& app, absl::Status& result);
 void AddTracingCommand(CLI::App& app, absl::Status& result);

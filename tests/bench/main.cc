@@ -14,12 +14,14 @@ int main(int argc, char** argv) {
   absl::Status result;
   takt::bench::AddBubbleCommand(app, result);
   takt::bench::AddCheckpointCommand(app, result);
+  takt::bench::AddImbalanceCommand(app, result);
   takt::bench::AddKernelsCommand(app, result);
   takt::bench::AddMemoryCommand(app, result);
   takt::bench::AddPlanTruthCommand(app, result);
   takt::bench::AddPlannerCommand(app, result);
   takt::bench::AddPublishedCommand(app, result);
   takt::bench::AddQueueCommand(app, result);
+  takt::bench::AddRecoveryCommand(app, result);
   takt::bench::AddReportsCommand(app, result);
   takt::bench::AddRuntimeCommand(app, result);
   takt::bench::AddTracingCommand(app, result);

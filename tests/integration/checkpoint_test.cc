@@ -48,7 +48,7 @@ struct TrainingJob {
                         "\nprecision: ",
                         precision, "\nsteps: ", steps, "\nseed: 7\nparallelism: {threads: 1, ",
                         parallelism, "}\ncheckpoint: {directory: ", directory,
-                        ", every_steps: ", every_steps, ", keep: ", keep, "}\n");
+                        ", every_steps: ", every_steps, ", keep: ", keep, ", in_memory: off}\n");
   }
 };
 

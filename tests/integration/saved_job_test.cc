@@ -34,7 +34,7 @@ std::string Yaml(const std::string& name, const std::string& checkpoint,
       "cosine}}"
       "\nsteps: ",
       steps, "\nseed: 7\nparallelism: {threads: 1, ", parallelism,
-      "}\ncheckpoint: {directory: ", name, ", ", checkpoint, "}\n");
+      "}\ncheckpoint: {directory: ", name, ", ", checkpoint, ", in_memory: off}\n");
 }
 
 using Curve = std::vector<std::pair<double, double>>;
@@ -175,7 +175,7 @@ TEST(SavedJob, WaitsWhereItsCheckpointIsNotSeenAndDoesNotBeginAnew) {
     cluster.Drain("w1");
     const std::string yaml =
         testing::EmulatedJob{.name = "j", .pipeline = 1, .steps = 1'000'000}.Yaml() +
-        "checkpoint: {directory: c, every_steps: 0}\n";
+        "checkpoint: {directory: c, every_steps: 0, in_memory: off}\n";
     cluster.Submit(*config::ParseJobFile(yaml, {}));
     cluster.AwaitStep("j", 5);
     cluster.Pause("j");

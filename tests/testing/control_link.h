@@ -1,19 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Unix socket in front of another one. A test can cut off or break the connections that lead
-// through it, as between a worker and the coordinator.
+// A Unix socket in front of another one. A test can delay, throttle, cut off or break the
+// connections that lead through it, as between a worker and the coordinator.
 #pragma once
 
 #include <sys/types.h>
 
+#include <array>
+#include <cstddef>
+#include <deque>
 #include <list>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/base/file_descriptor.h"
 
 namespace takt::testing {
+
+// What a link does with the bytes on it. The connections share it, as they would share a wire.
+struct LinkShape {
+  // Bytes pass from the end that dialled, and to it. Otherwise they wait, and neither end learns of
+  // it.
+  bool up = true, down = true;
+  absl::Duration delay;         // each way
+  double bytes_per_second = 0;  // each way, of all connections together; 0: any
+};
 
 // Thread-safe. Its connections and its thread end with it.
 class ControlLink final {
@@ -26,33 +40,63 @@ class ControlLink final {
   // Returns the address that a worker dials.
   std::string address() const { return "unix:" + path_; }
 
+  // From now on, after the return, bytes pass like this. What waited passes, too.
+  void Shape(const LinkShape& shape);
   // From now on nothing passes in either direction, and neither end learns of it.
-  void Cut() { Tell(State::kCut); }
+  void Cut() { Shape({.up = false, .down = false}); }
   // What was sent meanwhile arrives.
-  void Heal() { Tell(State::kOpen); }
+  void Heal() { Shape({}); }
   // Every connection breaks. New ones are made as before.
-  void Reset() { Tell(State::kReset); }
+  void Reset();
 
  private:
-  enum class State { kOpen, kCut, kReset, kEnded };
+  struct Chunk {
+    absl::Duration due;  // steady
+    std::vector<char> bytes;
+    std::size_t sent = 0;
+  };
+  // One direction of a connection.
+  struct Flow {
+    int from = -1, to = -1;
+    std::deque<Chunk> under_way;
+    bool ended = false;    // nothing more comes
+    bool blocked = false;  // the receiver takes nothing now
+  };
   struct Connection {
     FileDescriptor front, back;
+    std::array<Flow, 2> flows;  // up and down
+    bool broken = false;
+  };
+  struct Orders {
+    LinkShape shape;
+    bool reset = false, ended = false;
   };
 
-  void Tell(State state);
-  State Told();
+  Orders TakeOrders();
+  // Waits until the thread has taken the orders.
+  void AwaitTaken() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Main();
+  // Waits until there is something to do.
+  void AwaitWork();
+  bool Passes(std::size_t way) const { return way == 0 ? shape_.up : shape_.down; }
+  bool HasRoom(const Flow& flow) const;
   // Takes a connection, and makes one to the target.
   void Accept();
-  // Passes on what is there to read. Returns false if the connection is over.
-  static bool Pass(int from, int to);
+  // Reads what is there and gives it the time at which it arrives.
+  void Take(Connection& connection, std::size_t way);
+  // Passes on what has arrived.
+  void Deliver(Connection& connection, std::size_t way);
 
   const std::string path_, target_;
   FileDescriptor listener_, wake_;
   absl::Mutex mutex_;
-  State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
-  std::list<Connection> connections_;  // only the thread uses it
-  std::thread thread_;                 // last: it uses everything above
+  Orders orders_ ABSL_GUARDED_BY(mutex_);
+  int given_ ABSL_GUARDED_BY(mutex_) = 0, taken_ ABSL_GUARDED_BY(mutex_) = 0;  // orders
+  // Only the thread uses these.
+  LinkShape shape_;
+  std::array<absl::Duration, 2> wire_free_;  // steady: when the last byte has left, each way
+  std::list<Connection> connections_;
+  std::thread thread_;  // last: it uses everything above
 };
 
 }  // namespace takt::testing

@@ -28,9 +28,14 @@ namespace fs = std::filesystem;
 // A link that is to become `latest`. The process's token follows.
 constexpr std::string_view kNewLatestLink = "latest.partial";
 constexpr std::string_view kManifestInfix = ".partial-";  // likewise, of a manifest
-// The suffix of a partial directory that was a checkpoint until retention removed it. No job's
-// suffix equals it, because theirs end with a generation.
+// The suffix of a partial directory that is being removed: retention or its writers let go of it.
+// No job's suffix equals it, because theirs end with a generation.
 constexpr std::string_view kRemoved = "removed";
+
+// Returns the name of a step directory while it is removed, from that of the step.
+std::string RemovedName(const std::string& step) {
+  return absl::StrCat(step, ".partial-", std::string(kRemoved));
+}
 
 // Removes a directory that contains files and no directories. Returns OK if there is none. Another
 // process may do the same at the same time.
@@ -307,7 +312,7 @@ class Retainer {
 
   // Renames first, so that a crash halfway leaves a partial checkpoint, not a damaged one.
   absl::Status RemoveStep(const std::string& name) const {
-    const std::string removed = PathOf(absl::StrCat(name, ".partial-", std::string(kRemoved)));
+    const std::string removed = PathOf(RemovedName(name));
     RETURN_IF_ERROR(RemoveFlat(files_, removed));
     RETURN_IF_ERROR(CheckOwnership(directory_, options_.owner));
     const absl::Status renamed = files_.Rename(PathOf(name), removed);
@@ -373,6 +378,20 @@ absl::Status RemovePartial(FileSystem& files, const std::string& directory, Step
       RETURN_IF_ERROR(RemoveFlat(files, absl::StrCat(directory, "/", name)));
   }
   return absl::OkStatus();
+}
+
+absl::Status RemoveUnclaimed(FileSystem& files, const std::string& directory, StepId step,
+                             std::string_view job, Generation generation) {
+  const std::string written =
+      absl::StrCat(directory, "/", checkpoint::PartialDirectoryName(step, job, generation));
+  const std::string removed =
+      absl::StrCat(directory, "/", RemovedName(checkpoint::StepDirectoryName(step)));
+  RETURN_IF_ERROR(RemoveFlat(files, removed));  // of a removal that was interrupted
+  // Either this or the claim renames it, so nothing is taken from a checkpoint that was claimed.
+  const absl::Status renamed = files.Rename(written, removed);
+  if (absl::IsNotFound(renamed)) return absl::OkStatus();
+  RETURN_IF_ERROR(renamed);
+  return RemoveFlat(files, removed);
 }
 
 absl::StatusOr<std::vector<std::string>> RemoveStale(FileSystem& files,

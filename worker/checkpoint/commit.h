@@ -62,6 +62,11 @@ absl::StatusOr<std::vector<std::string>> Retain(FileSystem& files, const std::st
 absl::Status RemovePartial(FileSystem& files, const std::string& directory, StepId step,
                            std::string_view job, Generation generation);
 
+// Removes the same directory, unless a process has claimed it to make it visible. Ranks may call it
+// while such a process is asked.
+absl::Status RemoveUnclaimed(FileSystem& files, const std::string& directory, StepId step,
+                             std::string_view job, Generation generation);
+
 // Removes what earlier generations of `job` left unfinished, checkpoints whose removal was
 // interrupted, and temporary files of `latest` and of the owner. Returns the names of what was
 // removed.

@@ -70,6 +70,30 @@ TEST_F(CommitTest, MakesACompleteStepThatLatestNames) {
   EXPECT_TRUE(job_.Check(PathOf("latest/../step-00000100")).ok());
 }
 
+TEST_F(CommitTest, WhatNobodyHasClaimedIsRemovedOnce) {
+  Written(100);
+  const auto remove = [this] {
+    return RemoveUnclaimed(*files_, directory_.path(), StepId(100), "small-gpt", Generation(1));
+  };
+  EXPECT_TRUE(remove().ok());
+  EXPECT_THAT(Names(), IsEmpty());
+  EXPECT_TRUE(remove().ok());  // by another rank
+}
+
+TEST_F(CommitTest, WhatIsBeingMadeVisibleOrIsVisibleIsNotRemoved) {
+  Written(100);
+  const std::string claimed = "step-00000100.partial-small-gpt-1+b";
+  fs::rename(PathOf("step-00000100.partial-small-gpt-1"), PathOf(claimed));
+  ASSERT_TRUE(
+      RemoveUnclaimed(*files_, directory_.path(), StepId(100), "small-gpt", Generation(1)).ok());
+  EXPECT_THAT(Names(), ElementsAre(claimed));
+  EXPECT_FALSE(fs::is_empty(PathOf(claimed)));
+  Commit(Written(200));
+  ASSERT_TRUE(
+      RemoveUnclaimed(*files_, directory_.path(), StepId(200), "small-gpt", Generation(1)).ok());
+  EXPECT_TRUE(job_.Check(PathOf("step-00000200")).ok());
+}
+
 TEST_F(CommitTest, ASecondTimeChangesNothing) {
   const std::string first = Written(100);
   Commit(first);

@@ -28,7 +28,14 @@ std::size_t CountFloats(std::span<const LayerState> layers) {
   return count;
 }
 
-// The memory is touched already.
+absl::StatusOr<backend::Buffer> MemoryFor(std::size_t bytes, backend::MemoryBackend* device) {
+  if (device == nullptr) return PageableMemory(bytes);
+  absl::StatusOr<backend::Buffer> pinned = device->AllocateHost(bytes);
+  return absl::IsResourceExhausted(pinned.status()) ? PageableMemory(bytes) : std::move(pinned);
+}
+
+}  // namespace
+
 absl::StatusOr<backend::Buffer> PageableMemory(std::size_t bytes) {
   if (bytes == 0) return backend::Buffer();
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
@@ -40,14 +47,6 @@ absl::StatusOr<backend::Buffer> PageableMemory(std::size_t bytes) {
   return backend::Buffer(static_cast<std::byte*>(memory), bytes,
                          [bytes](std::byte* p) { munmap(p, bytes); });
 }
-
-absl::StatusOr<backend::Buffer> MemoryFor(std::size_t bytes, backend::MemoryBackend* device) {
-  if (device == nullptr) return PageableMemory(bytes);
-  absl::StatusOr<backend::Buffer> pinned = device->AllocateHost(bytes);
-  return absl::IsResourceExhausted(pinned.status()) ? PageableMemory(bytes) : std::move(pinned);
-}
-
-}  // namespace
 
 absl::StatusOr<Snapshot> Snapshot::Create(std::span<const LayerState> live,
                                           backend::MemoryBackend* device) {
@@ -71,20 +70,21 @@ absl::StatusOr<Snapshot> Snapshot::Create(std::span<const LayerState> live,
   return snapshot;
 }
 
-absl::Status Snapshot::Take(std::span<const LayerState> live, const From& from) {
+absl::Status CopyStates(std::span<const LayerState> live, const CopyFrom& from,
+                        std::span<float> to) {
   struct Piece {
     std::span<const float> from;
     float* to = nullptr;
   };
   std::vector<Piece> pieces;
-  float* next = memory_.floats();
+  float* next = to.data();
   const auto copy = [&](std::span<const float> from) {
     for (std::size_t i = 0; i < from.size(); i += kPieceFloats) {
       pieces.push_back({from.subspan(i, std::min(kPieceFloats, from.size() - i)), next + i});
     }
     next += from.size();
   };
-  TAKT_CHECK(CountFloats(live) == memory_.float_span().size());
+  TAKT_CHECK(CountFloats(live) == to.size());
   for (const LayerState& layer : live) {
     for (const ParameterState& state : layer.parameters) {
       copy(state.weight);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -12,6 +13,20 @@
 #include "worker/checkpoint/layer_state.h"
 
 namespace takt::worker_checkpoint {
+
+// Allocates host memory and touches all of it. Errors: kResourceExhausted.
+absl::StatusOr<backend::Buffer> PageableMemory(std::size_t bytes);
+
+// Where CopyStates copies from.
+struct CopyFrom {
+  int threads = 1;                           // that copy host memory
+  backend::MemoryBackend* device = nullptr;  // has the memory; null: it is host memory
+};
+
+// Copies of each parameter of `live` its weight and then its moments to `to`, one after the other.
+// `to` has room for exactly these. Errors: those of the device.
+absl::Status CopyStates(std::span<const LayerState> live, const CopyFrom& from,
+                        std::span<float> to);
 
 // A copy of layers' state, from which a checkpoint is written while training goes on. One caller at
 // a time. No thread may read layers() while Take runs.
@@ -27,11 +42,10 @@ class Snapshot {
 
   // Copies `live`, which must have the shapes that Create saw. Training pauses only for this.
   // Errors: those of the device.
-  struct From {
-    int threads = 1;                           // that copy host memory
-    backend::MemoryBackend* device = nullptr;  // the one given to Create
-  };
-  absl::Status Take(std::span<const LayerState> live, const From& from);
+  // from.device: the one given to Create.
+  absl::Status Take(std::span<const LayerState> live, const CopyFrom& from) {
+    return CopyStates(live, from, memory_.float_span());
+  }
 
   // The copy.
   std::span<const LayerState> layers() const { return copy_; }

@@ -109,6 +109,11 @@ std::string DescribeWait(const Program& program, const std::vector<std::unique_p
                           entry.instruction->stage.value());
     case Op::kReduceTied:
       return "REDUCE_TIED with the rank at the other end of the pipeline";
+    case Op::kRows:
+    case Op::kShare:
+    case Op::kGather:
+    case Op::kReturn:
+    case Op::kRowsGrad:
     case Op::kNormExchange:
     case Op::kEval:
       return absl::StrCat(program::ToString(*entry.instruction, program), " with all ranks");

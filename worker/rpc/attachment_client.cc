@@ -25,7 +25,8 @@ constexpr absl::Duration kLastWords = absl::Seconds(1);
 AttachmentClient::AttachmentClient(AttachmentOptions options, session::Agent& agent)
     : options_(std::move(options)),
       agent_(agent),
-      stub_(v1::AttachmentService::NewStub(options_.channel)) {
+      control_stub_(v1::AttachmentService::NewStub(options_.control_channel)),
+      bulk_stub_(v1::AttachmentService::NewStub(options_.bulk_channel)) {
   control_ = std::make_unique<ControlStream>("takt-control", ControlHooks());
   bulk_ = std::make_unique<BulkStream>("takt-bulk", BulkHooks());
 }
@@ -50,6 +51,10 @@ void AttachmentClient::Send(const control::JobUpdate& update) {
 
 void AttachmentClient::Send(const control::CheckpointCommitted& answer) { outbox_.Add(answer); }
 
+void AttachmentClient::Send(const control::RankDescription& description) {
+  outbox_.Add(description);
+}
+
 bool AttachmentClient::SendLeaving(const std::string& reason) {
   return outbox_.Add(control::Leaving{reason});
 }
@@ -65,7 +70,7 @@ void AttachmentClient::SetAttachment(absl::Status status) {
 }
 
 AttachmentClient::ControlStream::Hooks AttachmentClient::ControlHooks() {
-  return {.open = [this](grpc::ClientContext* context) { return stub_->Attach(context); },
+  return {.open = [this](grpc::ClientContext* context) { return control_stub_->Attach(context); },
           .hello = [this] { return control::ToProto(Hello()); },
           .next = [this]() -> std::optional<v1::AttachRequest> {
             std::optional<control::WorkerMessage> message = outbox_.Next();
@@ -78,15 +83,17 @@ AttachmentClient::ControlStream::Hooks AttachmentClient::ControlHooks() {
               [this](const v1::AttachResponse& response) {
                 // Commands that this program does not know may be ignored: the protocol version
                 // promises that.
-                if (auto command = control::FromProto(response)) OnCommand(*std::move(command));
+                if (auto command = control::FromProto(response))
+                  OnCommand(response.epoch(), *std::move(command));
               },
           .on_end = [this](const absl::Status& status) { return OnControlEnd(status); }};
 }
 
 AttachmentClient::BulkStream::Hooks AttachmentClient::BulkHooks() {
-  return {.open = [this](grpc::ClientContext* context) { return stub_->StreamBulk(context); },
+  return {.open = [this](grpc::ClientContext* context) { return bulk_stub_->StreamBulk(context); },
           .hello = [this]() -> std::optional<v1::StreamBulkRequest> {
-            if (!outbox_.welcomed()) return std::nullopt;
+            // Reports are for the coordinator that the rank belongs to.
+            if (!outbox_.welcomed() || !obeys_) return std::nullopt;
             agent_.outbox().Rewind();
             return control::ToProto(
                 control::BulkHello{options_.hello.worker, options_.hello.incarnation});
@@ -113,7 +120,11 @@ control::Hello AttachmentClient::Hello() {
   hello.protocol_version = kProtocolVersion;
   hello.program_version = kTaktVersion;
   if (const auto held = agent_.held(); held.has_value()) {
-    hello.running = {.key = held->key, .rank = held->rank, .last_step = held->status.last_step};
+    hello.running = {.key = held->key,
+                     .rank = held->rank,
+                     .last_step = held->status.last_step,
+                     .cluster_id = fence_.cluster_id(),
+                     .describes = true};
   }
   return hello;
 }
@@ -124,27 +135,74 @@ control::Heartbeat AttachmentClient::Heartbeat() const {
   return {.key = held->key, .status = Signed(held->status, held->rank)};
 }
 
-void AttachmentClient::OnWelcome(const control::Welcome& welcome) {
-  outbox_.Welcomed(welcome.heartbeat);
-  trouble_.Over();
-  Log(LogLevel::kInfo, "attached", {{"coordinator_version", welcome.program_version}});
-  SetAttachment(absl::OkStatus());
-  agent_.Attached();
-  if (options_.on_attached) options_.on_attached();
+void AttachmentClient::CountRefused(control::RefusalCause cause) const {
+  if (options_.on_refused) options_.on_refused(cause);
 }
 
-void AttachmentClient::OnCommand(control::Command command) {
+void AttachmentClient::OnWelcome(const control::Welcome& welcome, std::int64_t epoch) {
+  const std::optional<control::CommandsRefused> refused =
+      fence_.Welcome(welcome.cluster_id, epoch, agent_.held().has_value());
+  obeys_ = !refused.has_value();
+  outbox_.Welcomed(welcome.heartbeat);
+  trouble_.Over();
+  if (refused.has_value()) {
+    Log(LogLevel::kError, "the commands of this coordinator are refused",
+        {{"reason", refused->reason}, {"coordinator_version", welcome.program_version}});
+    CountRefused(refused->cause);
+    SetAttachment(absl::FailedPreconditionError(
+        absl::StrCat("the coordinator is refused: ", refused->reason)));
+    outbox_.Add(*refused);
+    if (refused->cause == control::RefusalCause::kLaterEpoch) return;
+  } else {
+    Log(LogLevel::kInfo, "attached", {{"coordinator_version", welcome.program_version}});
+    SetAttachment(absl::OkStatus());
+  }
+  agent_.Attached();  // how the rank stands is told to a coordinator that may adopt it, too
+  if (!refused.has_value() && options_.on_attached) options_.on_attached();
+}
+
+void AttachmentClient::OnAdopt(const control::Adopt& adopt) {
+  const auto held = agent_.held();
+  if (!held.has_value() || held->key != adopt.key || !fence_.Adopt()) return;
+  obeys_ = true;
+  SetAttachment(absl::OkStatus());
+  Log(LogLevel::kWarning, "the job was taken over by this coordinator",
+      {{"job", adopt.key.job},
+       {"generation", absl::StrCat(adopt.key.generation.value())},
+       {"cluster", fence_.cluster_id()}});
+  agent_.Adopted(adopt.key);
+}
+
+void AttachmentClient::OnCommand(std::int64_t epoch, control::Command command) {
+  if (const auto* welcome = std::get_if<control::Welcome>(&command))
+    return OnWelcome(*welcome, epoch);
+  if (const auto* adopt = std::get_if<control::Adopt>(&command)) return OnAdopt(*adopt);
+  const bool asks = std::holds_alternative<control::ClockProbe>(command) ||
+                    std::holds_alternative<control::Describe>(command);
+  if (asks || !fence_.Refuses(epoch)) return Obey(std::move(command));
+  Log(LogLevel::kError, "command refused",
+      {{"epoch", absl::StrCat(epoch)},
+       {"highest_epoch", absl::StrCat(fence_.epoch())},
+       {"cluster", fence_.cluster_id()}});
+  CountRefused(obeys_ ? control::RefusalCause::kLaterEpoch : fence_.refusal());
+}
+
+void AttachmentClient::Obey(control::Command command) {
   std::visit(
       Overloaded{
-          [&](const control::Welcome& welcome) { OnWelcome(welcome); },
+          [](const control::Welcome&) {},  // OnCommand has these two
+          [](const control::Adopt&) {},
           [&](control::Prepare& prepare) {
             agent_.Prepare(prepare.key, prepare.rank, std::move(prepare.assignment));
           },
           [&](const control::Start& start) { agent_.Start(start.key); },
           [&](const control::Abort& abort) { agent_.Abort(abort.key, abort.reason); },
-          [&](const control::Acknowledge& acknowledge) { agent_.Acknowledge(acknowledge.key); },
+          [&](const control::Acknowledge& acknowledge) {
+            agent_.Acknowledge(acknowledge.key, acknowledge.keeps_copies);
+          },
           [&](const control::Halt& halt) { agent_.Halt(halt.key, halt.reason); },
           [&](const control::CommitCheckpoint& commit) { agent_.Commit(commit); },
+          [&](const control::Describe& describe) { agent_.Describe(describe, fence_.epoch()); },
           [&](const control::ClockProbe& probe) {
             outbox_.Add(control::ClockAnswer{.coordinator_nanos = probe.coordinator_nanos,
                                              .worker_nanos = Clock::Real().SteadyNanos()});
@@ -157,7 +215,7 @@ absl::Duration AttachmentClient::OnControlEnd(const absl::Status& status) {
   agent_.Detached();
   const bool refused = absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status) ||
                        absl::IsUnauthenticated(status);
-  if (trouble_.IsNews(status.code(), absl::Nanoseconds(Clock::Real().SteadyNanos()))) {
+  if (trouble_.IsNews(status.code(), SteadyNow())) {
     const std::string tls = rpc::ExplainTlsFailure(std::string(status.message()), absl::Now());
     Log(refused ? LogLevel::kError : LogLevel::kWarning, "not attached; will try again",
         {{"error", tls.empty() ? status.ToString() : tls}});

@@ -6,11 +6,6 @@
 #include "common/base/clock.h"
 
 namespace takt::worker_rpc {
-namespace {
-
-absl::Duration SteadyNow() { return absl::Nanoseconds(Clock::Real().SteadyNanos()); }
-
-}  // namespace
 
 void ControlOutbox::Begin() {
   absl::MutexLock lock(&mutex_);

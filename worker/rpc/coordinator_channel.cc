@@ -24,8 +24,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CoordinatorChannel(const ChannelO
   RETURN_IF_ERROR(rpc::CheckEndpoint(endpoint, absl::Now()));
   grpc::ChannelArguments arguments = ClientArguments();
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  // Each process has one connection of its own: a shared one would outlive the object that closes
-  // it.
+  // Channels with equal arguments would share a connection, which would outlive the object that
+  // closes it, and on which a large message delays all others.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(endpoint.address, rpc::ChannelCredentialsFor(endpoint),
                                    arguments);

@@ -17,7 +17,8 @@ struct ChannelOptions {
   bool insecure = false;  // TCP without TLS is allowed
 };
 
-// Returns a channel that connects when it is first used, and again after every loss. Errors: as
+// Returns a channel that connects when it is first used, and again after every loss. Each channel
+// has a TCP connection of its own, also when another one has the same options. Errors: as
 // CheckEndpoint.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> CoordinatorChannel(const ChannelOptions& options);
 

@@ -27,6 +27,7 @@ FakeCoordinator::~FakeCoordinator() {
 void FakeCoordinator::Start() {
   grpc::ServerBuilder builder;
   builder.AddListeningPort(address(), grpc::InsecureServerCredentials());
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();
   TAKT_CHECK(server_ != nullptr);
@@ -49,6 +50,7 @@ void FakeCoordinator::Say(v1::AttachResponse response) {
   const auto up = [this]()
                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return control_stream_ != nullptr; };
   TAKT_CHECK(mutex_.AwaitWithTimeout(absl::Condition(&up), kPatience));
+  response.set_epoch(epoch_);
   control_stream_->Write(response);
 }
 
@@ -90,6 +92,18 @@ std::vector<v1::StreamBulkRequest> FakeCoordinator::AwaitBulk(std::size_t count)
   return bulk_;
 }
 
+std::string FakeCoordinator::AwaitBulkPeer() {
+  absl::MutexLock lock(&mutex_);
+  const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !bulk_peer_.empty(); };
+  mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience);
+  return bulk_peer_;
+}
+
+std::string FakeCoordinator::ControlPeer() {
+  absl::MutexLock lock(&mutex_);
+  return control_peer_;
+}
+
 void FakeCoordinator::Clear() {
   absl::MutexLock lock(&mutex_);
   control_.clear();
@@ -97,7 +111,8 @@ void FakeCoordinator::Clear() {
 }
 
 grpc::Status FakeCoordinator::Attach(
-    grpc::ServerContext*, grpc::ServerReaderWriter<v1::AttachResponse, v1::AttachRequest>* stream) {
+    grpc::ServerContext* context,
+    grpc::ServerReaderWriter<v1::AttachResponse, v1::AttachRequest>* stream) {
   v1::AttachRequest request;
   while (stream->Read(&request)) {
     absl::MutexLock lock(&mutex_);
@@ -106,8 +121,11 @@ grpc::Status FakeCoordinator::Attach(
     if (!hello_answer_.ok()) return hello_answer_;
     v1::AttachResponse response;
     response.mutable_welcome()->set_heartbeat_seconds(heartbeat_seconds_);
+    response.mutable_welcome()->set_cluster_id(cluster_id_);
+    response.set_epoch(epoch_);
     stream->Write(response);
     control_stream_ = stream;
+    control_peer_ = context->peer();
   }
   absl::MutexLock lock(&mutex_);
   if (control_stream_ == stream) control_stream_ = nullptr;
@@ -115,11 +133,12 @@ grpc::Status FakeCoordinator::Attach(
 }
 
 grpc::Status FakeCoordinator::StreamBulk(
-    grpc::ServerContext*,
+    grpc::ServerContext* context,
     grpc::ServerReaderWriter<v1::StreamBulkResponse, v1::StreamBulkRequest>* stream) {
   {
     absl::MutexLock lock(&mutex_);
     bulk_stream_ = stream;
+    bulk_peer_ = context->peer();
   }
   v1::StreamBulkRequest request;
   while (stream->Read(&request)) {

@@ -29,9 +29,6 @@ constexpr absl::Duration kLongestWait = absl::Seconds(120);
 // How often to ask again while the coordinator is away.
 constexpr absl::Duration kRetry = absl::Milliseconds(200);
 
-// Deadlines here are on the steady clock.
-absl::Duration SteadyNow() { return absl::Nanoseconds(Clock::Real().SteadyNanos()); }
-
 // Adds what was to be done. The coordinator has no meeting for a generation that is over, mostly
 // because a peer is gone: that is not an error of this worker.
 absl::Status Explain(const absl::Status& status, const std::string& what) {
@@ -64,6 +61,7 @@ class RendezvousClient final : public session::AbortableRendezvous {
     FillScope(*request.mutable_scope());
     request.add_keys(key);
     std::string value;
+    int num_values = 0;
     const absl::Duration deadline = SteadyNow() + timeout;
     const absl::Status status = Retry(deadline + kSlack, [&](grpc::ClientContext& context) {
       const absl::Duration left =
@@ -71,10 +69,15 @@ class RendezvousClient final : public session::AbortableRendezvous {
       request.set_timeout_seconds(absl::ToDoubleSeconds(left));
       v1::WaitKeysResponse response;
       const grpc::Status answer = stub_->WaitKeys(&context, request, &response);
-      if (answer.ok() && response.values_size() == 1) value = response.values(0);
+      num_values = response.values_size();
+      if (num_values == 1) value = response.values(0);
       return answer;
     });
     if (!status.ok()) return Explain(status, absl::StrCat("waiting for ", key));
+    if (num_values != 1) {
+      return absl::UnavailableError(
+          absl::StrCat("rendezvous: the coordinator sent ", num_values, " values for ", key));
+    }
     return value;
   }
 
@@ -91,8 +94,8 @@ class RendezvousClient final : public session::AbortableRendezvous {
     scope.set_generation(key_.generation.value());
   }
 
-  // Repeats the call until it returns anything but kUnavailable, the deadline is near, or Abort was
-  // called.
+  // Repeats the call until it returns anything but kUnavailable, the deadline (steady) is near, or
+  // Abort was called.
   template <class Call>
   absl::Status Retry(absl::Duration deadline, const Call& call) {
     for (;;) {

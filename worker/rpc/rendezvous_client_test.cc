@@ -37,6 +37,7 @@ class FakeRendezvous final : public v1::RendezvousService::Service {
   }
   grpc::Status WaitKeys(grpc::ServerContext* context, const v1::WaitKeysRequest* request,
                         v1::WaitKeysResponse* response) override {
+    if (request->keys(0) == "nothing") return grpc::Status::OK;  // but no value
     absl::MutexLock lock(&mutex_);
     ++waiting_;
     const auto there = [&] { return values_.contains(request->keys(0)) || context->IsCancelled(); };
@@ -101,6 +102,12 @@ TEST_F(RendezvousClientTest, WaitEndsAtItsTimeoutNamingTheKey) {
   const auto value = Client(3)->Wait("rank/1", absl::Milliseconds(50));
   EXPECT_EQ(value.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(value.status().message(), HasSubstr("rank/1"));
+}
+
+TEST_F(RendezvousClientTest, AnAnswerWithoutTheValueIsAnError) {
+  const auto value = Client(3)->Wait("nothing", absl::Seconds(20));
+  EXPECT_EQ(value.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(value.status().message(), HasSubstr("0 values for nothing"));
 }
 
 TEST_F(RendezvousClientTest, AbortEndsAWaitAndEveryLaterCall) {

@@ -3,6 +3,8 @@
 // job's thread and the outbox of reports. It knows the coordinator only as a CoordinatorLink.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -20,6 +22,8 @@
 #include "worker/session/checkpoint_committer.h"
 #include "worker/session/held_job.h"
 #include "worker/session/job_thread.h"
+#include "worker/session/rank_description.h"
+#include "worker/session/task_thread.h"
 
 namespace takt::session {
 
@@ -32,6 +36,7 @@ class CoordinatorLink {
   virtual void Send(const control::JobUpdate& update) = 0;
   // Like Send for updates. The coordinator asks again for an answer that was dropped.
   virtual void Send(const control::CheckpointCommitted& answer) = 0;
+  virtual void Send(const control::RankDescription& description) = 0;
   // Tells the coordinator that this worker was asked to leave. Returns false if the stream is down,
   // so that the coordinator was not told.
   virtual bool SendLeaving(const std::string& reason) = 0;
@@ -43,6 +48,7 @@ struct AgentOptions {
   RankRunnerFactory runner_factory;
   // What the committer does; see CheckpointCommitter.
   CommitAction commit, retain;
+  std::string checkpoint_root = {};  // the directories of jobs lie under this one
   // How long a worker that was asked to leave waits for its job to be halted.
   absl::Duration leave_timeout = absl::Minutes(1);
   const Clock* clock = &Clock::Real();
@@ -50,6 +56,9 @@ struct AgentOptions {
   // keep_job ago, or a rank of another generation or job takes its place. May be empty.
   std::function<void(const std::string& job)> on_job_over;
   absl::Duration keep_job = absl::Minutes(10);
+  // Frees the copies of the job's state in memory. Called when the coordinator says that the job
+  // has ended, and keep_job after its last rank on this worker ended. May be empty.
+  std::function<void(const std::string& job)> forget_copies;
 };
 
 // Hello and heartbeats tell that this worker holds a rank.
@@ -75,9 +84,13 @@ class Agent {
   void Start(control::JobKey key);
   void Halt(control::JobKey key, std::string reason);
   void Abort(control::JobKey key, std::string reason);
-  void Acknowledge(control::JobKey key);
+  void Acknowledge(control::JobKey key, bool keeps_copies = false);
   void AcknowledgeReports(const control::JobKey& key, std::int64_t sequence);
   void Commit(control::CommitCheckpoint request);
+  // Describes the rank if it is held. epoch: the highest that the worker has seen.
+  void Describe(const control::Describe& request, std::int64_t epoch);
+  // Another coordinator has taken the rank over, so it gets what is not acknowledged.
+  void Adopted(const control::JobKey& key);
   // Attached: the control stream is up (again). Detached: it is down.
   void Attached();
   void Detached();
@@ -90,6 +103,11 @@ class Agent {
 
   std::optional<Holding> held() const;
   BulkOutbox& outbox() { return outbox_; }
+  // While the coordinator is away, withdraws the report of a checkpoint that it has not
+  // acknowledged, so that the files may be removed. Returns whether it did.
+  bool WithdrawCheckpoint(StepId step, const std::string& error) {
+    return away_ && outbox_.Withdraw(step, error);
+  }
 
  private:
   void Post(std::function<Effects()> event);
@@ -100,11 +118,13 @@ class Agent {
   JobThread::Callbacks ThreadCallbacks();
   control::RankStatus ThreadStatus() const;
   Effects CheckFlushed();
+  void DescribeHeld(bool whole, std::int64_t epoch);
   void ForgetOldJob();
   absl::Duration Now() const { return absl::Nanoseconds(options_.clock->SteadyNanos()); }
 
   const AgentOptions options_;
   BulkOutbox outbox_;
+  std::atomic<bool> away_ = true;  // the control stream is down
 
   mutable absl::Mutex mutex_;
   SteadyCondVar posted_;
@@ -113,6 +133,7 @@ class Agent {
   // decision.
   std::optional<std::pair<control::JobKey, Rank>> shown_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<JobThread> thread_ ABSL_GUARDED_BY(mutex_);
+  SharedPart shared_ ABSL_GUARDED_BY(mutex_);  // of the held rank; empty until it is read
 
   // Only the deciding thread uses these.
   HeldJob held_job_;
@@ -120,7 +141,10 @@ class Agent {
   std::string last_job_;  // empty: there was none, or it is over
   absl::Duration idle_since_;
   std::optional<int> exit_code_;
-  std::unique_ptr<CheckpointCommitter> committer_;  // while Run runs
+  // While Run runs:
+  CoordinatorLink* link_ = nullptr;
+  std::unique_ptr<CheckpointCommitter> committer_;
+  std::unique_ptr<TaskThread> describer_;  // reads directories of checkpoints
 };
 
 }  // namespace takt::session

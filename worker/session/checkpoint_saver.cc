@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/checkpoint/layout.h"
+#include "worker/checkpoint/commit.h"
 
 namespace takt::session {
 namespace {
@@ -57,7 +58,22 @@ void CheckpointSaver::Save(StepId step, std::span<const worker_checkpoint::Layer
   });
 }
 
-void CheckpointSaver::Write(control::CheckpointReport& report) const {
+void CheckpointSaver::RemovePending(StepId step) {
+  const StepId before = std::exchange(written_, step);
+  if (before == StepId(0) || options_.withdraw == nullptr) return;
+  const std::string error = absl::StrCat("replaced by the checkpoint of step ", step.value(),
+                                         ", because the coordinator was away");
+  if (!options_.withdraw(before, error)) return;
+  const absl::Status removed = worker_checkpoint::RemoveUnclaimed(
+      *options_.files, options_.directory, before, options_.key.job, options_.key.generation);
+  Log(LogLevel::kInfo, "pending checkpoint removed",
+      {{"job", options_.key.job},
+       {"step", std::to_string(before.value())},
+       {"error", removed.ok() ? error : removed.ToString()}});
+}
+
+void CheckpointSaver::Write(control::CheckpointReport& report) {
+  RemovePending(report.step);
   const std::int64_t start = options_.clock->SteadyNanos();
   const std::string partial =
       checkpoint::PartialDirectoryName(report.step, options_.key.job, options_.key.generation);

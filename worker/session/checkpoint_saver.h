@@ -30,6 +30,8 @@ struct CheckpointSaverOptions {
   backend::MemoryBackend* device = nullptr;        // null: `live` is in host memory; see Snapshot
   // Once it is true, the save in progress and all later ones fail soon. Null: never.
   const std::atomic<bool>* given_up = nullptr;
+  // Agent::WithdrawCheckpoint. Empty: what was written before always stays.
+  std::function<bool(StepId step, const std::string& error)> withdraw;
   worker_checkpoint::FileSystem* files = nullptr;  // borrowed for the saver's life
   const Clock* clock = &Clock::Real();
 };
@@ -53,13 +55,17 @@ class CheckpointSaver {
  private:
   CheckpointSaver(CheckpointSaverOptions options, worker_checkpoint::Snapshot snapshot);
   // Writes the snapshot and adds the outcome to `report`.
-  void Write(control::CheckpointReport& report) const;
+  void Write(control::CheckpointReport& report);
+  // Nobody makes checkpoints visible while the coordinator is away. So that they do not fill the
+  // disk, the one before is removed when the one of `step` begins.
+  void RemovePending(StepId step);
   void LogEnd(const control::CheckpointReport& report) const;
   double SecondsSince(std::int64_t start) const {
     return static_cast<double>(options_.clock->SteadyNanos() - start) * 1e-9;
   }
 
   const CheckpointSaverOptions options_;
+  StepId written_;  // the newest that the thread has written, or tried to; 0: none
   // The caller uses it while the thread is idle, and the thread while it writes.
   worker_checkpoint::Snapshot snapshot_;
   TaskThread thread_{"takt-saver"};  // last: it uses everything above

@@ -23,6 +23,10 @@ class CheckpointSaverTest : public ::testing::Test {
     options.num_layers = job_.num_layers();
     options.texts = {{"config.json", "{}"}};
     options.given_up = &given_up_;
+    options.withdraw = [this](StepId step, const std::string&) {
+      withdrawn_.push_back(step);
+      return away_;
+    };
     options.files = &files;
     return CheckpointSaver::Create(std::move(options), Live()).value();
   }
@@ -41,6 +45,8 @@ class CheckpointSaverTest : public ::testing::Test {
   const std::unique_ptr<worker_checkpoint::FileSystem> files_ =
       worker_checkpoint::CreatePosixFileSystem();
   std::atomic<bool> given_up_ = false;
+  bool away_ = false;  // the coordinator; changed while nothing is written
+  std::vector<StepId> withdrawn_;
   std::vector<control::CheckpointReport> reports_;
 };
 
@@ -60,6 +66,25 @@ TEST_F(CheckpointSaverTest, ReportsFilesOfEachStepInOrder) {
                 static_cast<std::uintmax_t>(file.bytes));
     }
   }
+}
+
+TEST_F(CheckpointSaverTest, WhileTheCoordinatorIsAwayOneCheckpointIsPending) {
+  const auto saver = Saver(*files_);
+  saver->Save(StepId(1), Live(), Keep());
+  saver->Save(StepId(2), Live(), Keep());
+  saver->Finish();
+  EXPECT_TRUE(std::filesystem::exists(Partial(1)));
+  away_ = true;
+  for (int step = 3; step <= 6; ++step) {
+    saver->Save(StepId(step), Live(), Keep());
+    saver->Finish();
+    EXPECT_FALSE(std::filesystem::exists(Partial(step - 1)));
+    EXPECT_FALSE(std::filesystem::is_empty(Partial(step)));
+  }
+  EXPECT_TRUE(std::filesystem::exists(Partial(1)));  // acknowledged
+  EXPECT_THAT(withdrawn_,
+              ::testing::ElementsAre(StepId(1), StepId(2), StepId(3), StepId(4), StepId(5)));
+  for (const control::CheckpointReport& report : reports_) EXPECT_EQ(report.error, "");
 }
 
 TEST_F(CheckpointSaverTest, TrainingMayChangeWhatIsBeingWritten) {

@@ -18,6 +18,7 @@
 #include "worker/backend/plan_cache.h"
 #include "worker/backend/plan_cache_text.h"
 #include "worker/checkpoint/commit.h"
+#include "worker/transport/handshake.h"
 
 namespace takt::session {
 namespace {
@@ -48,7 +49,7 @@ absl::StatusOr<std::string> Receive(transport::Rendezvous& rendezvous) {
   ASSIGN_OR_RETURN(const std::string number, rendezvous.Wait(kKey, kPatience));
   std::size_t pieces = 0;
   if (!absl::SimpleAtoi(number, &pieces) || pieces > kMostPieces)
-    return absl::InternalError(absl::StrCat("a kernel plan in \"", number, "\" pieces"));
+    return transport::UnreadableStatus(Rank(0), "the pieces of its kernel plan", number);
   std::string text;
   for (std::size_t i = 0; i < pieces; ++i) {
     ASSIGN_OR_RETURN(const std::string piece,

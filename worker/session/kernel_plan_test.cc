@@ -205,6 +205,18 @@ TEST_F(KernelPlanTest, ARankOfAnotherKindIsRefused) {
                     HasSubstr("target.sm_count is 132")));
 }
 
+TEST_F(KernelPlanTest, APlanThatCannotBeReadIsRankZeros) {
+  for (const char* const pieces : {"", "-1", "many", "99999999"}) {
+    testing::MapRendezvous rendezvous;
+    ASSERT_TRUE(rendezvous.Set("kernel-plan", pieces).ok());
+    PlannedBackends rank(Hopper(), 1);
+    const auto agreed = AgreeOnKernelPlan(
+        {.rendezvous = &rendezvous, .rank = Rank(1), .num_ranks = 2}, {.kernels = &rank});
+    EXPECT_EQ(agreed.status().code(), absl::StatusCode::kUnavailable) << agreed.status();
+    EXPECT_THAT(agreed.status().message(), HasSubstr("rank 0"));
+  }
+}
+
 TEST_F(KernelPlanTest, ALongPlanTravelsInPieces) {
   constexpr int kShapes = 600;
   PlannedBackends first(Hopper(), 1), second(Hopper(), 2);

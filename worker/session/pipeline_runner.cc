@@ -20,6 +20,7 @@
 #include "worker/session/curves.h"
 #include "worker/session/job_ops.h"
 #include "worker/session/kernel_plan.h"
+#include "worker/session/memory_copies.h"
 #include "worker/session/rank_checkpoints.h"
 #include "worker/session/rank_connections.h"
 #include "worker/session/rank_status.h"
@@ -32,12 +33,13 @@ namespace {
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-// Wraps the trainer. If its NORM_EXCHANGE says that ranks were asked to halt, the next step is the
-// last. All ranks learn it in the same step.
+// Wraps the trainer. Before each NORM_EXCHANGE it calls `before`. If the exchange says that ranks
+// were asked to halt, the next step is the last. All ranks learn it in the same step.
 class BoundaryCompute final : public engine::Compute {
  public:
-  BoundaryCompute(train::Trainer& trainer, std::function<void(StepId)> end_after)
-      : trainer_(trainer), end_after_(std::move(end_after)) {}
+  BoundaryCompute(train::Trainer& trainer, std::function<void(StepId)> before,
+                  std::function<void(StepId)> end_after)
+      : trainer_(trainer), before_(std::move(before)), end_after_(std::move(end_after)) {}
 
   engine::Bound Bind(const program::Instruction& instruction) override {
     ASSIGN_OR_RETURN(auto bound, trainer_.Bind(instruction));
@@ -45,6 +47,7 @@ class BoundaryCompute final : public engine::Compute {
     backend::Stream* const stream = bound->stream();
     return engine::MakeBound(stream,
                              [this, exchange = std::move(bound)](StepId step) -> absl::Status {
+                               before_(step);
                                RETURN_IF_ERROR(exchange->Run(step));
                                if (trainer_.result(step).halting)
                                  end_after_(StepId(step.value() + 1));
@@ -55,7 +58,7 @@ class BoundaryCompute final : public engine::Compute {
 
  private:
   train::Trainer& trainer_;
-  const std::function<void(StepId)> end_after_;
+  const std::function<void(StepId)> before_, end_after_;
 };
 
 class PipelineRunner final : public RankRunner {
@@ -79,6 +82,7 @@ class PipelineRunner final : public RankRunner {
     RETURN_IF_ERROR(
         train::CheckInputs(assignment_.job, options_.data_root, assignment_.mesh.dp_size));
     RETURN_IF_ERROR(OpenCheckpoints());
+    CreateCopies();
     ASSIGN_OR_RETURN(backends_, options_.make_backends(assignment_, threads()));
     SetPhase("CONNECT", "its peers to open their channels");
     RETURN_IF_ERROR(connections_.Connect(model_, *rendezvous_, *backends_));
@@ -88,6 +92,7 @@ class PipelineRunner final : public RankRunner {
     // Channels wait only for a short time for their other ends, and some ranks load much more.
     SetPhase("CONNECT", "all ranks to have loaded");
     RETURN_IF_ERROR(MeetAll(Meeting(), "loaded"));
+    RETURN_IF_ERROR(BeginCopies());
     SetPhase("CONNECT", "its neighbours in the pipeline to open their channels");
     RETURN_IF_ERROR(CreateEngines());
     SetPhase("CONNECT", "the start");
@@ -96,13 +101,12 @@ class PipelineRunner final : public RankRunner {
 
   absl::StatusOr<RunEnd> Run(const std::function<void(Report)>& report) override {
     SetPhase("", "");
-    StepId done = resumed_.step;
-    while (done < End()) {
-      ASSIGN_OR_RETURN(done, RunTo(StepId(done.value() + 1), NextBoundary(done), report));
-      if (SavesAfter(done)) checkpoints_->Save(done, report);
-    }
-    if (checkpoints_.has_value()) checkpoints_->Finish();
-    return done < StepId(assignment_.job.steps) ? RunEnd::kHalted : RunEnd::kLastStep;
+    const absl::StatusOr<RunEnd> end = RunSteps(report);
+    if (!copies_.has_value()) return end;
+    // A peer that hangs must not keep the threads that copy.
+    if (!end.ok()) connections_.Abort(end.status());
+    copies_->Finish();
+    return end;
   }
 
   void Halt() override { halt_requested_ = true; }
@@ -164,6 +168,7 @@ class PipelineRunner final : public RankRunner {
                                    .threads = threads(),
                                    .meeting = Meeting(),
                                    .files = options_.files,
+                                   .withdraw = options_.withdraw,
                                    .clock = options_.clock};
     {
       absl::MutexLock lock(&mutex_);
@@ -173,9 +178,45 @@ class PipelineRunner final : public RankRunner {
     return checkpoints_->Open();
   }
 
-  // Returns whether there was a checkpoint to go on from. store: null for an emulated model.
+  absl::StatusOr<RunEnd> RunSteps(const std::function<void(Report)>& report) {
+    StepId done = resumed_.step;
+    while (done < End()) {
+      ASSIGN_OR_RETURN(done, RunTo(StepId(done.value() + 1), NextBoundary(done), report));
+      if (SavesAfter(done)) checkpoints_->Save(done, report);
+      if (CopiesAfter(done)) copies_->Copy(done);
+    }
+    if (checkpoints_.has_value()) checkpoints_->Finish();
+    return done < StepId(assignment_.job.steps) ? RunEnd::kHalted : RunEnd::kLastStep;
+  }
+
+  void CreateCopies() {
+    if (options_.copies == nullptr || model_.config.family == model::Family::kEmulated) return;
+    if (assignment_.copies.every_steps == 0) return options_.copies->Forget(assignment_.key.job);
+    copies_.emplace(MemoryCopiesOptions{.assignment = &assignment_,
+                                        .model = &model_,
+                                        .meeting = Meeting(),
+                                        .kept = options_.copies,
+                                        .threads = threads(),
+                                        .metrics = options_.metrics});
+  }
+
+  absl::Status BeginCopies() {
+    if (!copies_.has_value()) return absl::OkStatus();
+    SetPhase("CONNECT", "the ranks that keep copies of its state and it of theirs");
+    return copies_->Begin(connections_.host(), *trainer_->parameters(), resumed_);
+  }
+
+  // Returns whether there was a state to go on from. store: null for an emulated model.
   absl::StatusOr<bool> Restore(train::ParameterStore* store) {
-    ASSIGN_OR_RETURN(resumed_, checkpoints_->Restore(store));
+    std::optional<control::Resumed> from_memory;
+    if (copies_.has_value() && store != nullptr) {
+      ASSIGN_OR_RETURN(from_memory, copies_->Restore(connections_.host(), *store));
+    }
+    if (from_memory.has_value()) {
+      resumed_ = *std::move(from_memory);
+    } else if (checkpoints_.has_value()) {
+      ASSIGN_OR_RETURN(resumed_, checkpoints_->Restore(store));
+    }
     absl::MutexLock lock(&mutex_);
     status_.last_step = resumed_.step;
     return resumed_.step > StepId(0);
@@ -185,7 +226,7 @@ class PipelineRunner final : public RankRunner {
 
   absl::Status CreateTrainer() {
     std::function<absl::StatusOr<bool>(train::ParameterStore&)> restore;
-    if (checkpoints_.has_value())
+    if (checkpoints_.has_value() || copies_.has_value())
       restore = [this](train::ParameterStore& store) { return Restore(&store); };
     ASSIGN_OR_RETURN(trainer_, train::CreateTrainer(
                                    {.job = &assignment_.job,
@@ -260,7 +301,12 @@ class PipelineRunner final : public RankRunner {
   }
 
   absl::Status CreateEngines() {
-    boundary_.emplace(*trainer_, [this](StepId step) { EndAfter(step); });
+    boundary_.emplace(
+        *trainer_,
+        [this](StepId step) {
+          if (CopiesAfter(step)) copies_->Finish();
+        },
+        [this](StepId step) { EndAfter(step); });
     RETURN_IF_ERROR(CreateEngine(assignment_.program, *boundary_, "", engine_));
     if (trainer_->validator() == nullptr) return absl::OkStatus();
     return CreateEngine(*assignment_.validation_program, *trainer_->validator(), "validation-",
@@ -299,6 +345,9 @@ class PipelineRunner final : public RankRunner {
     return checkpoints_.has_value() &&
            (step == End() || IsDue(step, assignment_.job.checkpoint->every_steps));
   }
+  bool CopiesAfter(StepId step) const {
+    return copies_.has_value() && copies_->CopiesAfter(step) && step < End();
+  }
   // every: 0 means only at the job's end.
   bool IsDue(StepId step, std::int64_t every) const {
     return step == StepId(assignment_.job.steps) || (every > 0 && step.value() % every == 0);
@@ -313,6 +362,7 @@ class PipelineRunner final : public RankRunner {
     };
     if (validation_engine_ != nullptr) stop_every(assignment_.job.validation->every_steps);
     if (checkpoints_.has_value()) stop_every(assignment_.job.checkpoint->every_steps);
+    if (copies_.has_value()) stop_every(copies_->every_steps());
     return next;
   }
 
@@ -344,7 +394,7 @@ class PipelineRunner final : public RankRunner {
     SetValidating(true);
     RETURN_IF_ERROR(validation_engine_->Run(StepId(1), batches, [](const engine::StepTiming&) {}));
     SetValidating(false);
-    if (assignment_.rank == Rank(0)) report.validation_loss = validator.loss();
+    report.validation_loss = validator.loss();
     return absl::OkStatus();
   }
 
@@ -390,6 +440,7 @@ class PipelineRunner final : public RankRunner {
   std::optional<RankCheckpoints> checkpoints_;  // nullopt: the job saves none
   RankConnections connections_;
   std::unique_ptr<train::Trainer> trainer_;
+  std::optional<MemoryCopies> copies_;  // nullopt: the job keeps none
   std::optional<StepReporter> reporter_;
   std::optional<BoundaryCompute> boundary_;
   std::unique_ptr<engine::Engine> engine_;

@@ -10,6 +10,7 @@
 #include "common/metrics/registry.h"
 #include "worker/backend/backend.h"
 #include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/state_copy.h"
 #include "worker/session/abortable_rendezvous.h"
 #include "worker/session/rank_runner.h"
 #include "worker/transport/selection/create.h"
@@ -32,10 +33,15 @@ struct PipelineRunnerOptions {
   // Passed on as DeviceTransportOptions::nccl and on_stuck.
   const transport::nccl::Library* nccl = nullptr;
   std::function<void(const std::string& reason)> on_stuck;
+  // Where copies of the state outlive the runner; borrowed likewise. Null: none are kept, which is
+  // right only for jobs that ask for none.
+  worker_checkpoint::CopyStore* copies = nullptr;
   std::string kernel_plans;  // the directory of KernelPlanFiles; empty: none
   // Receives the measurements of a step (common/trace/encoding.h) on an engine thread. May be
   // empty.
   std::function<void(std::string)> on_trace;
+  // As CheckpointSaverOptions::withdraw.
+  std::function<bool(StepId step, const std::string& error)> withdraw;
 };
 
 std::unique_ptr<RankRunner> CreatePipelineRunner(PipelineRunnerOptions options,

@@ -34,6 +34,8 @@ struct RankCheckpointsOptions {
   int threads = 1;
   RankMeeting meeting;
   worker_checkpoint::FileSystem* files = nullptr;
+  // As CheckpointSaverOptions::withdraw.
+  std::function<bool(StepId step, const std::string& error)> withdraw;
   const Clock* clock = &Clock::Real();
   absl::Duration patience = SavedOptions().patience;  // to see the checkpoint that the job has
 };

@@ -44,6 +44,8 @@ class RankConnections {
   // Returns an error once only a new process can connect again, and says why.
   absl::Status Poisoned() const;
 
+  // Returns the transport of host memory.
+  transport::Transport& host() const { return *host_; }
   // Returns the transport of activations and gradients. It moves device memory if the backends'
   // memory is on a device.
   transport::Transport& messages() const;

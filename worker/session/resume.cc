@@ -25,6 +25,7 @@
 #include "common/base/status.h"
 #include "common/checkpoint/layout.h"
 #include "common/config/resumable.h"
+#include "worker/transport/handshake.h"
 
 namespace takt::session {
 namespace {
@@ -40,6 +41,9 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(500);
 // Rank 0 says one in each round. Only the last one of a meeting is not kTry.
 enum class Verdict : std::uint8_t { kTry = 't', kGoOn = 'g', kBegin = 'b', kRefuse = 'r' };
 
+constexpr std::string_view kVerdicts = "tgbr";  // the letters of Verdict
+constexpr int kLastCode = static_cast<int>(absl::StatusCode::kUnauthenticated);
+
 struct Word {
   Verdict verdict = Verdict::kBegin;
   StepId step;           // of kTry and kGoOn
@@ -52,15 +56,24 @@ struct Word {
     return absl::StrCat(std::string(1, letter), refusal.raw_code(), ":",
                         std::string(refusal.message()));
   }
-  static Word Parse(const std::string& text) {
-    Word word{.verdict = static_cast<Verdict>(text.at(0))};
+  // loaded: the step that this rank has loaded last. Rank 0 never goes on from another one.
+  static absl::StatusOr<Word> Parse(const std::string& text, StepId loaded) {
+    const absl::Status unreadable =
+        transport::UnreadableStatus(Rank(0), "what to resume from", text);
+    if (text.empty() || kVerdicts.find(text[0]) == std::string_view::npos) return unreadable;
+    Word word{.verdict = static_cast<Verdict>(text[0])};
     const std::pair<std::string, std::string> parts =
         absl::StrSplit(text.substr(1), absl::MaxSplits(':', 1));
     std::int64_t number = 0;
-    TAKT_CHECK(absl::SimpleAtoi(parts.first, &number));
-    word.step = StepId(number);
-    if (word.verdict == Verdict::kRefuse)
+    if (!absl::SimpleAtoi(parts.first, &number) || number < 0) return unreadable;
+    if (word.verdict == Verdict::kRefuse) {
+      if (number < 1 || number > kLastCode) return unreadable;
       word.refusal = absl::Status(static_cast<absl::StatusCode>(number), parts.second);
+      return word;
+    }
+    word.step = StepId(number);
+    if (word.verdict == Verdict::kGoOn && word.step != loaded) return unreadable;
+    if (word.verdict == Verdict::kBegin && word.step != StepId(0)) return unreadable;
     return word;
   }
 };
@@ -86,18 +99,8 @@ absl::Status WriteNew(const std::string& path, const std::string& text) {
   return FileError(error, absl::StrCat("cannot write ", path));
 }
 
-// What another rank has against a checkpoint, or against the directory.
-struct Complaint {
-  std::string text;      // empty: no rank has any
-  bool trouble = false;  // it is that rank's own trouble
-  int count = 0;         // so many ranks have one
-};
+}  // namespace
 
-// The answer of a rank that has trouble of its own begins with this.
-constexpr std::string_view kTrouble = "! ";
-
-// Waits for an answer of every other rank to `key`. Returns the first complaint. Trouble comes
-// before any other.
 absl::StatusOr<Complaint> FirstComplaint(const RankMeeting& meeting, const std::string& key) {
   Complaint first;
   for (int rank = 1; rank < meeting.num_ranks; ++rank) {
@@ -119,6 +122,8 @@ absl::Status Answer(const RankMeeting& meeting, const std::string& key,
   return meeting.rendezvous->Set(absl::StrCat(key, "/", meeting.rank.value()),
                                  complaint.empty() ? "." : complaint);
 }
+
+namespace {
 
 std::string ProposalKey(int round) { return absl::StrCat("resume/", round); }
 
@@ -244,10 +249,11 @@ class Proposer {
 
 absl::StatusOr<control::Resumed> Follow(const RankMeeting& meeting, const ResumeOptions& options,
                                         const LoadStep& load) {
+  StepId loaded_step;
   for (int round = 0;; ++round) {
     const std::string key = ProposalKey(round);
     ASSIGN_OR_RETURN(const std::string text, meeting.rendezvous->Wait(key, kPatience));
-    const Word word = Word::Parse(text);
+    ASSIGN_OR_RETURN(const Word word, Word::Parse(text, loaded_step));
     if (word.verdict == Verdict::kRefuse) return word.refusal;
     if (word.verdict != Verdict::kTry) return control::Resumed{.step = word.step};
     const absl::Status loaded = TryLoad(options.directory, word.step, load);
@@ -256,6 +262,7 @@ absl::StatusOr<control::Resumed> Follow(const RankMeeting& meeting, const Resume
         Answer(meeting, key,
                absl::StrCat(trouble ? std::string(kTrouble) : "", std::string(loaded.message()))));
     if (trouble) return loaded;
+    if (loaded.ok()) loaded_step = word.step;
   }
 }
 

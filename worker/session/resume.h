@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,6 +27,24 @@ struct RankMeeting {
   Rank rank;
   int num_ranks = 1;
 };
+
+// What another rank has against what rank 0 proposed.
+struct Complaint {
+  std::string text;      // empty: no rank has any
+  bool trouble = false;  // it is that rank's own trouble
+  int count = 0;         // so many ranks have one
+};
+
+// The answer of a rank that has trouble of its own begins with this.
+inline constexpr std::string_view kTrouble = "! ";
+
+// For rank 0: waits for an answer of every other rank to `key`, for an hour at most. Returns the
+// first complaint. Trouble comes before any other.
+absl::StatusOr<Complaint> FirstComplaint(const RankMeeting& meeting, const std::string& key);
+
+// For the other ranks: answers `key`. complaint: empty if there is none.
+absl::Status Answer(const RankMeeting& meeting, const std::string& key,
+                    const std::string& complaint);
 
 // Blocks until all ranks of the generation have called it with this name, for an hour at most. A
 // rank that dies meanwhile is noticed in another way.

@@ -201,6 +201,24 @@ TEST_F(ResumeTest, AStepWhoseManifestCannotBeReadIsNotPassedOver) {
   ExpectStep(Agree("auto", Job(), LoadsAll, StepId(19)), 10);
 }
 
+// A word of rank 0 that no program of ours says ends the meeting, not the process, and is no error
+// of the rank that reads it.
+TEST_F(ResumeTest, AWordThatCannotBeReadIsRankZeros) {
+  for (const char* const word : {"", "t", "tt", "x10", "t-1", "t99999999999999999999", "g10", "b3",
+                                 "r", "r0:fine", "r17:no such code", "r:", "\xff\xff"}) {
+    takt::testing::MapRendezvous rendezvous;
+    ASSERT_TRUE(rendezvous.Set("resume/0", word).ok());
+    const config::JobSpec job = Job();
+    const auto resumed =
+        AgreeOnResume({.rendezvous = &rendezvous, .rank = Rank(1), .num_ranks = 2},
+                      {.job = &job, .directory = directory(), .wanted = "auto"},
+                      [](const checkpoint::StepFiles&) { return absl::OkStatus(); });
+    EXPECT_EQ(resumed.status().code(), absl::StatusCode::kUnavailable)
+        << word << ": " << resumed.status();
+    EXPECT_THAT(std::string(resumed.status().message()), HasSubstr("rank 0"));
+  }
+}
+
 TEST_F(ResumeTest, AJobThatDiffersIsRefusedByField) {
   Save(10);
   ExpectError(Agree("auto", Job({"batch.global=8"}), LoadsAll), absl::StatusCode::kInvalidArgument,

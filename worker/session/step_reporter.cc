@@ -32,20 +32,15 @@ void StepReporter::Tell(const control::RankStepReport& step,
 }
 
 control::RankStepReport StepReporter::MakeReport(const engine::StepTiming& timing) const {
-  const Rank rank = options_.assignment->rank;
-  control::RankStepReport report{
-      .rank = rank,
-      .step = timing.step,
-      .step_seconds = static_cast<double>(timing.end_nanos - timing.start_nanos) * 1e-9,
-      .busy_seconds = static_cast<double>(timing.compute_nanos) * 1e-9};
-  if (rank == Rank(0)) {
-    const train::StepResult result = options_.trainer->result(timing.step);
-    report.loss = result.loss;
-    report.grad_norm = result.grad_norm;
-    report.learning_rate = result.learning_rate;
-    report.tokens = result.tokens;
-  }
-  return report;
+  const train::StepResult result = options_.trainer->result(timing.step);
+  return {.rank = options_.assignment->rank,
+          .step = timing.step,
+          .step_seconds = static_cast<double>(timing.end_nanos - timing.start_nanos) * 1e-9,
+          .busy_seconds = static_cast<double>(timing.compute_nanos) * 1e-9,
+          .loss = result.loss,
+          .grad_norm = result.grad_norm,
+          .learning_rate = result.learning_rate,
+          .tokens = result.tokens};
 }
 
 void StepReporter::SendTrace(const engine::StepTiming& timing, double step_seconds) {

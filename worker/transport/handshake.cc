@@ -19,6 +19,8 @@ namespace takt::transport {
 namespace {
 
 constexpr absl::Duration kAbortLatency = absl::Milliseconds(250);
+// So much of what cannot be read is shown.
+constexpr std::size_t kMostQuotedBytes = 64;
 
 // The lengths keep ("ab", "c") and ("a", "bc") apart.
 void AppendField(std::string& out, std::string_view field) {
@@ -77,6 +79,12 @@ absl::Status TimeoutStatus(std::string_view what, absl::Duration timeout) {
   std::string message = absl::StrCat("waited ", absl::FormatDuration(timeout), " for ");
   message.append(what);
   return absl::DeadlineExceededError(message);
+}
+
+absl::Status UnreadableStatus(Rank peer, const std::string& what, const std::string& told) {
+  return absl::UnavailableError(absl::StrCat("rank ", peer.value(), " told ", what, " as \"",
+                                             absl::CHexEscape(told.substr(0, kMostQuotedBytes)),
+                                             "\", which cannot be read"));
 }
 
 std::string ToHex(std::string_view bytes) {

@@ -39,6 +39,9 @@ absl::StatusOr<std::string> AwaitKey(Rendezvous& rendezvous, const std::string& 
 // The statuses of the interface, which all transports word alike.
 absl::Status AbortedStatus();
 absl::Status TimeoutStatus(std::string_view what, absl::Duration timeout);
+// Returns kUnavailable for what `peer` told by the rendezvous and nobody can read, so that this
+// rank is not blamed for it. what: names it, e.g. "where it listens".
+absl::Status UnreadableStatus(Rank peer, const std::string& what, const std::string& told);
 
 std::string ToHex(std::string_view bytes);
 absl::StatusOr<std::string> FromHex(std::string_view hex);

@@ -31,6 +31,14 @@ TEST(Prove, IsHmacSha256OfJobGenerationAndMessage) {
             "ba8b73c292cae7f0c3636c44569172c0aa9338480c840ce57cbbae45f5ca557b");
 }
 
+TEST(UnreadableStatus, BlamesThePeerAndQuotesALittle) {
+  const absl::Status status =
+      UnreadableStatus(Rank(3), "where it listens", "\n" + std::string(1000, 'x'));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status.message(), "rank 3 told where it listens as \"\\n" + std::string(63, 'x') +
+                                  "\", which cannot be read");
+}
+
 TEST(Hex, RoundTripsAndRefusesOtherText) {
   const std::string bytes("\0\x7f\xff", 3);
   EXPECT_EQ(ToHex(bytes), "007fff");

@@ -61,6 +61,9 @@ class Runner {
       case ActionKind::kInputGrad:
       case ActionKind::kBackward:
         break;
+      case ActionKind::kVocabularyForward:
+      case ActionKind::kVocabularyBackward:
+        return -1;  // this run has none
     }
     const double own = Arrival(Of(forwards_, stage, action), rank);
     if (own < 0 || stage == schedule_.num_stages - 1) return own;
@@ -78,6 +81,9 @@ class Runner {
         return costs_.W(action.stage);
       case ActionKind::kBackward:
         return costs_.B(action.stage);
+      case ActionKind::kVocabularyForward:
+      case ActionKind::kVocabularyBackward:
+        break;
     }
     return 0;
   }

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "gloo/transport/tcp/device.h"
@@ -41,6 +42,7 @@ struct GlooChannelOptions {
   std::size_t max_bytes = 0;
   std::string channel;  // for messages
   absl::Duration timeout;
+  Rank peer;
 };
 
 // The common part of both ends.
@@ -176,7 +178,8 @@ class GlooTransport final : public Transport {
                               .slot = XXH3_64bits(key.data(), key.size()) & ~std::uint64_t{1},
                               .max_bytes = max_bytes,
                               .channel = std::move(channel),
-                              .timeout = options_.operation_timeout};
+                              .timeout = options_.operation_timeout,
+                              .peer = peer};
   }
 
   // Waits until both ends are there, and checks that they agree on the largest message.
@@ -188,10 +191,11 @@ class GlooTransport final : public Transport {
         const std::string there,
         AwaitKey(rendezvous_, absl::StrCat("gloo/", key, "/", theirs), options_.connect_timeout,
                  *abort_, absl::StrCat("the peer to open channel ", channel.channel)));
-    if (there == absl::StrCat(channel.max_bytes)) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("channel ", channel.channel, " opened for ",
-                                                   channel.max_bytes, " bytes here and ", there,
-                                                   " there"));
+    std::uint64_t their_bytes = 0;
+    if (!absl::SimpleAtoi(there, &their_bytes))
+      return UnreadableStatus(channel.peer, "its largest message", there);
+    if (their_bytes == channel.max_bytes) return absl::OkStatus();
+    return DifferentSizes(channel.channel, channel.max_bytes, their_bytes);
   }
 
   absl::StatusOr<std::shared_ptr<GlooConnection>> ConnectionTo(Rank peer) {

@@ -96,14 +96,15 @@ class Attempt {
 
 absl::StatusOr<net::Socket> DialPeer(const TransportOptions& options, Rank listener,
                                      const std::string& address, const AbortSignal& abort) {
-  ASSIGN_OR_RETURN(const net::SocketAddress target, net::ParseSocketAddress(address));
+  const absl::StatusOr<net::SocketAddress> target = net::ParseSocketAddress(address);
+  if (!target.ok()) return UnreadableStatus(listener, "where it listens", address);
   const std::int64_t deadline =
       MonotonicNanos() + absl::ToInt64Nanoseconds(options.connect_timeout);
   for (absl::Status refusal;;) {
     const std::int64_t attempt_deadline =
         std::min(deadline, MonotonicNanos() + absl::ToInt64Nanoseconds(kIntroductionTimeout));
     absl::StatusOr<net::Socket> socket =
-        Attempt(options, abort, attempt_deadline).Connect(listener, target);
+        Attempt(options, abort, attempt_deadline).Connect(listener, *target);
     if (socket.ok() || abort.raised()) return socket;
     if (absl::IsPermissionDenied(socket.status())) refusal = socket.status();
     if (MonotonicNanos() >= deadline) {

@@ -199,9 +199,10 @@ class NcclTransport final : public DeviceTransport {
     ASSIGN_OR_RETURN(const std::string text,
                      AwaitKey(rendezvous_, PresenceKey(rank), options_.transport.connect_timeout,
                               abort_, absl::StrCat("rank ", rank.value(), " to say what it has")));
-    ASSIGN_OR_RETURN(const Presence presence, ParsePresence(text));
+    const absl::StatusOr<Presence> presence = ParsePresence(text);
+    if (!presence.ok()) return UnreadableStatus(rank, "its NCCL", text);
     absl::MutexLock lock(&mutex_);
-    return presences_[rank] = presence;
+    return presences_[rank] = *presence;
   }
 
   // Returns whether NCCL can join all of them. All of them come to the same answer.
@@ -275,14 +276,14 @@ class NcclTransport final : public DeviceTransport {
                      AwaitKey(rendezvous_, key, options_.transport.connect_timeout, abort_,
                               absl::StrCat("rank ", maker.value(), " to open channel ", name)));
     const absl::Status unreadable =
-        absl::InvalidArgumentError(absl::StrCat("the id of channel ", name, " cannot be read"));
+        UnreadableStatus(maker, absl::StrCat("the id of channel ", name), text);
     const std::vector<std::string> parts = absl::StrSplit(text, ' ');
     std::size_t their_bytes = 0;
     if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &their_bytes)) return unreadable;
     if (their_bytes != bytes) return DifferentSizes(name, bytes, their_bytes);
-    ASSIGN_OR_RETURN(const std::string raw, FromHex(parts[1]));
-    if (raw.size() != id.bytes.size()) return unreadable;
-    std::memcpy(id.bytes.data(), raw.data(), raw.size());
+    const absl::StatusOr<std::string> raw = FromHex(parts[1]);
+    if (!raw.ok() || raw->size() != id.bytes.size()) return unreadable;
+    std::memcpy(id.bytes.data(), raw->data(), raw->size());
     return id;
   }
 

@@ -17,6 +17,8 @@ namespace takt::transport {
 
 namespace {
 
+// The verdict of the rank that offered memory.
+constexpr char kShm[] = "shm", kGloo[] = "gloo";
 constexpr std::uint64_t kRingMagic = 0x5441'4b54'5249'4e31;  // "TAKTRIN1"
 
 // A ring with its token, as its maker announces it and as the other end finds it.
@@ -42,7 +44,8 @@ std::string Announcement(const Offer& offer) {
   return absl::StrCat(offer.memory.handle, ";", ToHex(AsText(offer.token)));
 }
 
-// kUnavailable, kFailedPrecondition: as AttachSharedMemory.
+// Errors: kInvalidArgument (it is no announcement); kUnavailable and kFailedPrecondition as
+// AttachSharedMemory.
 absl::StatusOr<Offer> TakeOffer(const std::string& announcement) {
   const std::vector<std::string> fields = absl::StrSplit(announcement, ';');
   Offer offer;
@@ -108,7 +111,10 @@ class ShmTransport final : public Transport {
     ASSIGN_OR_RETURN(const std::string announcement,
                      AwaitKey(rendezvous_, "shm/" + key, options_.connect_timeout, *abort_,
                               absl::StrCat("rank ", peer.value(), " to open channel ", name)));
-    ASSIGN_OR_RETURN(Offer offer, TakeOffer(announcement));
+    absl::StatusOr<Offer> taken = TakeOffer(announcement);
+    if (absl::IsInvalidArgument(taken.status()))
+      return UnreadableStatus(peer, absl::StrCat("channel ", key), announcement);
+    ASSIGN_OR_RETURN(Offer offer, std::move(taken));
     RingHeader& header = offer.header();
     if (header.max_message_bytes != max_bytes || header.capacity_bytes != RingCapacity(max_bytes) ||
         offer.memory.size_bytes != RingBytes(max_bytes)) {
@@ -192,7 +198,7 @@ absl::StatusOr<bool> SharesMemory(const TransportOptions& options, Rendezvous& r
     const bool shared =
         offer.ok() && offer->header().phase.load() == kRingAttached &&
         SameProof(offer->header().receiver_proof, ProofOf(options, *offer, key, "receiver"));
-    RETURN_IF_ERROR(set("verdict", shared ? "shm" : "gloo"));
+    RETURN_IF_ERROR(set("verdict", shared ? kShm : kGloo));
     return shared;
   }
   ASSIGN_OR_RETURN(const std::string announcement, await("offer"));
@@ -202,7 +208,9 @@ absl::StatusOr<bool> SharesMemory(const TransportOptions& options, Rendezvous& r
   }
   RETURN_IF_ERROR(set("answer", "looked"));
   ASSIGN_OR_RETURN(const std::string verdict, await("verdict"));
-  return verdict == "shm";
+  if (verdict != kShm && verdict != kGloo)
+    return UnreadableStatus(peer, "the transport that it chose", verdict);
+  return verdict == kShm;
 }
 
 }  // namespace takt::transport

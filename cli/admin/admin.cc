@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "cli/admin/commands.h"
+#include "cli/admin/maintenance.h"
+
+namespace takt::cli {
+namespace {
+
+struct AdminOptions {
+  std::string file, state;
+};
+
+void AddState(CLI::App& command, AdminOptions& options) {
+  command.add_option("--state", options.state, "Directory of the coordinator's state")
+      ->type_name("DIR")
+      ->required();
+}
+
+void AddBackup(CLI::App& admin, Context& context) {
+  AddCommand<AdminOptions>(
+      admin, context, "backup", "Copy the state to a new file; the coordinator may run",
+      [](CLI::App& app, AdminOptions& options) {
+        app.add_option("DEST", options.file, "The new file")->type_name("")->required();
+        AddState(app, options);
+      },
+      [](const Context& context, const AdminOptions& options) {
+        return MaintainState(context, {"backup", options.state, options.file});
+      })
+      ->footer(
+          "The copy is one file of mode 0600, and it was checked.\n\n"
+          "Example:\n  takt admin backup /backup/takt.sqlite --state /var/lib/takt/coordinator");
+}
+
+void AddRestore(CLI::App& admin, Context& context) {
+  AddCommand<AdminOptions>(
+      admin, context, "restore", "Put a copy of the state back; the coordinator must not run",
+      [](CLI::App& app, AdminOptions& options) {
+        app.add_option("SRC", options.file, "File that `admin backup` made")
+            ->type_name("")
+            ->required();
+        AddState(app, options);
+      },
+      [](const Context& context, const AdminOptions& options) {
+        return MaintainState(context, {"restore", options.file, options.state});
+      })
+      ->footer(
+          "What was there stays beside it as coordinator.sqlite.replaced. The state goes on a "
+          "million epochs later.\n\n"
+          "Example:\n  takt admin restore /backup/takt.sqlite --state /var/lib/takt/coordinator");
+}
+
+void AddFsck(CLI::App& admin, Context& context) {
+  AddCommand<AdminOptions>(
+      admin, context, "fsck", "Check the state; the coordinator must not run",
+      [](CLI::App& app, AdminOptions& options) { AddState(app, options); },
+      [](const Context& context, const AdminOptions& options) {
+        return MaintainState(context, {"fsck", options.state, context.json() ? "json" : "text"});
+      })
+      ->footer(
+          "Every damaged row is named by table and key; the exit status is 1 then.\n\n"
+          "Example:\n  takt admin fsck --state /var/lib/takt/coordinator");
+}
+
+void AddForgetProfile(CLI::App& admin, Context& context) {
+  AddCommand<AdminOptions>(
+      admin, context, "forget-profile",
+      "Drop what was measured on workers; the coordinator must not run",
+      [](CLI::App& app, AdminOptions& options) { AddState(app, options); },
+      [](const Context& context, const AdminOptions& options) {
+        return MaintainState(context, {"forget-profile", options.state});
+      })
+      ->footer("Example:\n  takt admin forget-profile --state /var/lib/takt/coordinator");
+}
+
+}  // namespace
+
+void AddAdmin(CLI::App& app, Context& context) {
+  CLI::App* admin = app.add_subcommand("admin", "Back up, restore and check a coordinator's state");
+  admin->footer(
+      "These commands work on the directory of --state, on its machine, as the user who owns "
+      "it.\n\n"
+      "Example:\n  takt admin backup /backup/takt.sqlite --state /var/lib/takt/coordinator");
+  AddBackup(*admin, context);
+  AddRestore(*admin, context);
+  AddFsck(*admin, context);
+  AddForgetProfile(*admin, context);
+}
+
+}  // namespace takt::cli

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the commands with a script in place of takt-coordinator.
+#include <filesystem>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "cli/admin/maintenance.h"
+#include "cli/testing/fake_coordinator.h"
+#include "cli/testing/test_directory.h"
+#include "gmock/gmock.h"
+
+namespace takt::cli {
+namespace {
+
+using testing::HasSubstr;
+
+// Runs MaintainState with a takt-coordinator that does `script`, and returns what it printed.
+struct Ran {
+  absl::StatusOr<ExitCode> code;
+  std::string out;
+};
+Ran RunScript(const std::string& script) {
+  const TestDirectory directory;
+  const std::string program = directory.Write("takt-coordinator", "#!/bin/sh\n" + script + "\n");
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  std::ostringstream out, err;
+  const Context context{.terminal = {.out = out, .err = err},
+                        .environment = [](const char*) { return std::optional<std::string>(); },
+                        .program_directory = std::filesystem::path(program).parent_path().string()};
+  absl::StatusOr<ExitCode> code = MaintainState(context, {"fsck", "/state", "text"});
+  return {std::move(code), out.str()};
+}
+
+TEST(Admin, PassesItsArgumentsAndPrintsTheAnswer) {
+  const Ran ran = RunScript("echo \"$@\"");
+  EXPECT_EQ(ran.code.value(), ExitCode::kDone);
+  EXPECT_EQ(ran.out, "--maintain-state fsck /state text\n");
+}
+
+TEST(Admin, ACheckThatFindsDamageFails) {
+  const Ran ran = RunScript("echo 'table jobs row x: its checksum is wrong'; exit 1");
+  EXPECT_EQ(ran.code.value(), ExitCode::kFailed);
+  EXPECT_THAT(ran.out, HasSubstr("row x"));
+}
+
+TEST(Admin, AnErrorIsOneOfTakt) {
+  const absl::Status missing =
+      RunScript("echo 'takt-coordinator: no file' >&2; exit 4").code.status();
+  EXPECT_EQ(missing, absl::NotFoundError("no file"));
+  const absl::Status locked =
+      RunScript("echo 'takt-coordinator: it runs' >&2; exit 1").code.status();
+  EXPECT_EQ(locked, absl::FailedPreconditionError("it runs"));
+}
+
+TEST(Admin, AMissingProgramIsNamed) {
+  const Outcome outcome = RunTakt({"admin", "fsck", "--state", "/state"});
+  EXPECT_EQ(outcome.code, ExitCode::kNotFound);
+  EXPECT_THAT(outcome.err, HasSubstr("/nonexistent/takt-coordinator"));
+}
+
+}  // namespace
+}  // namespace takt::cli

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/plan/copies.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+
+namespace takt::plan {
+
+std::string WhyNoCopies(const CopyInputs& inputs) {
+  if (inputs.job.copy_every_steps == 0) return "the job asks for none";
+  if (inputs.mesh.size() < 2) return "the job has no second rank to keep them";
+  if (inputs.job.model.family == model::Family::kEmulated) return "an emulated model has no state";
+  if (inputs.schedule.updates != schedule::Updates::kFlush) {
+    return absl::StrCat(inputs.schedule.name,
+                        " keeps several versions of the weights, and no step boundary separates "
+                        "them");
+  }
+  if (inputs.schedule.spreads_vocabulary) return "copies have no rows of a spread vocabulary yet";
+  if (inputs.device == config::DeviceKind::kCuda)
+    return "the kernels that the ranks agreed on are not part of copies, and GPUs choose anew";
+  return "";
+}
+
+CopyCounts CopiesKept(const CopyInputs& inputs) {
+  if (!WhyNoCopies(inputs).empty()) return {};
+  return {.own = 2, .peer = inputs.mesh.dp_size > 1 ? 0 : 2};
+}
+
+std::int64_t LargestCopyBytes(const model::Model& model, const mesh::Partition& partition) {
+  constexpr std::int64_t kBytesPerParameter = 3 * sizeof(float);  // the weight and two moments
+  std::map<PpRank, std::int64_t> bytes;
+  for (const mesh::Stage& stage : partition) {
+    for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
+      for (const model::Parameter& parameter : model.layers[id.value()].parameters)
+        bytes[stage.pp_rank] += kBytesPerParameter * parameter.elements();
+    }
+  }
+  std::int64_t largest = 0;
+  for (const auto& [rank, count] : bytes) largest = std::max(largest, count);
+  return largest;
+}
+
+}  // namespace takt::plan

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Says which jobs keep copies of their state in the memory of their workers, from which a lost rank
+// is rebuilt (docs/adr/0008-recovery-from-memory.md).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/config/job_spec.h"
+#include "common/mesh/mesh.h"
+#include "common/model/model.h"
+#include "common/schedule/schedule.h"
+
+namespace takt::plan {
+
+// What the copies of a job depend on. The struct borrows.
+struct CopyInputs {
+  const config::JobSpec& job;
+  const schedule::Schedule& schedule;
+  mesh::Mesh mesh;
+  config::DeviceKind device = config::DeviceKind::kCpu;
+};
+
+// Returns why the job keeps no copies, for people; empty: it keeps them.
+std::string WhyNoCopies(const CopyInputs& inputs);
+
+// Returns how many copies of its own state a rank keeps (two, so that one of them is always whole),
+// and how many it keeps of another rank's. Another rank's are kept only if no replica has the same.
+struct CopyCounts {
+  int own = 0, peer = 0;
+};
+CopyCounts CopiesKept(const CopyInputs& inputs);
+
+// Returns the bytes of one copy of the state of the pp rank that has most.
+std::int64_t LargestCopyBytes(const model::Model& model, const mesh::Partition& partition);
+
+}  // namespace takt::plan

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/plan/copies.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::plan {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class CopiesTest : public ::testing::Test {
+ protected:
+  CopiesTest() {
+    job_.copy_every_steps = config::kAutoCopies;
+    job_.model.family = model::Family::kGpt2;
+  }
+  CopyInputs Inputs(mesh::Mesh mesh) const {
+    return {.job = job_, .schedule = schedule_, .mesh = mesh, .device = device_};
+  }
+  std::string Why(mesh::Mesh mesh = {.pp_size = 2, .dp_size = 1}) const {
+    return WhyNoCopies(Inputs(mesh));
+  }
+
+  config::JobSpec job_;
+  schedule::Schedule schedule_;
+  config::DeviceKind device_ = config::DeviceKind::kCpu;
+};
+
+TEST_F(CopiesTest, ARankKeepsTwoOfItsOwnAndTwoOfAnotherThatHasNoReplica) {
+  EXPECT_THAT(Why(), IsEmpty());
+  CopyCounts kept = CopiesKept(Inputs({.pp_size = 2, .dp_size = 1}));
+  EXPECT_EQ(kept.own, 2);
+  EXPECT_EQ(kept.peer, 2);
+  kept = CopiesKept(Inputs({.pp_size = 2, .dp_size = 2}));
+  EXPECT_EQ(kept.own, 2);
+  EXPECT_EQ(kept.peer, 0);
+}
+
+TEST_F(CopiesTest, JobsThatCannotGoOnFromCopiesKeepNone) {
+  EXPECT_THAT(Why({.pp_size = 1, .dp_size = 1}), HasSubstr("no second rank"));
+  device_ = config::DeviceKind::kCuda;
+  EXPECT_THAT(Why(), HasSubstr("kernels"));
+  device_ = config::DeviceKind::kCpu;
+  schedule_.updates = schedule::Updates::kEachBackward;
+  EXPECT_THAT(Why(), HasSubstr("several versions"));
+  schedule_.updates = schedule::Updates::kFlush;
+  job_.model.family = model::Family::kEmulated;
+  EXPECT_THAT(Why(), HasSubstr("no state"));
+  job_.model.family = model::Family::kGpt2;
+  job_.copy_every_steps = 0;
+  EXPECT_THAT(Why(), HasSubstr("asks for none"));
+  EXPECT_EQ(CopiesKept(Inputs({.pp_size = 2, .dp_size = 1})).own, 0);
+}
+
+TEST(LargestCopy, IsThatOfThePipelineRankWithMostParameters) {
+  model::Model model;
+  for (const std::int64_t elements : {10, 20, 5}) {
+    model.layers.emplace_back();
+    model.layers.back().parameters.push_back({.name = "w", .shape = {elements}});
+  }
+  const mesh::Partition partition = {{StageId(0), PpRank(0), LayerId(0), LayerId(1)},
+                                     {StageId(1), PpRank(1), LayerId(1), LayerId(2)},
+                                     {StageId(2), PpRank(0), LayerId(2), LayerId(3)}};
+  EXPECT_EQ(LargestCopyBytes(model, partition), 20 * 12);
+}
+
+}  // namespace
+}  // namespace takt::plan

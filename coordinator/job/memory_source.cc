@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/job/memory_source.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/version.h"
+#include "common/plan/copies.h"
+
+namespace takt::job {
+namespace {
+
+constexpr double kMostOfAStep = 0.02;
+// The pipeline empties and fills once more at each boundary. Assumed.
+constexpr double kBoundarySeconds = 200e-6;
+// A copy from memory to memory where none was measured, and the way over the data plane with the
+// hashes at both ends. Assumed.
+constexpr double kCopySecondsPerByte = 0.5e-9, kSendSecondsPerByte = 1.5e-9;
+constexpr double kMostSteps = 10'000;
+
+std::int64_t ChooseInterval(const CopyFacts& facts) {
+  const double step = facts.plan.predicted_step_seconds;
+  if (!(step > 0)) return 1;
+  const auto bytes =
+      static_cast<double>(plan::LargestCopyBytes(facts.plan.model, facts.plan.partition));
+  const double pause =
+      kBoundarySeconds + bytes * facts.seconds_per_byte.value_or(kCopySecondsPerByte);
+  const double steps = std::max(pause / (kMostOfAStep * step), bytes * kSendSecondsPerByte / step);
+  return static_cast<std::int64_t>(std::clamp(std::ceil(steps), 1.0, kMostSteps));
+}
+
+int ChooseShift(const std::vector<std::string>& hosts) {
+  const int size = static_cast<int>(hosts.size());
+  int best = 1, most = -1;
+  for (int shift = 1; shift < size; ++shift) {
+    int apart = 0;
+    for (int rank = 0; rank < size; ++rank) apart += hosts[rank] != hosts[(rank + shift) % size];
+    if (apart <= most) continue;
+    best = shift;
+    most = apart;
+  }
+  return best;
+}
+
+}  // namespace
+
+CopyPlan PlanCopies(const CopyFacts& facts) {
+  const plan::CopyInputs inputs{.job = facts.spec,
+                                .schedule = facts.plan.schedule,
+                                .mesh = facts.plan.mesh,
+                                .device = facts.device};
+  CopyPlan result{.why_none = plan::WhyNoCopies(inputs)};
+  if (result.why_none.empty() && facts.oldest_protocol < kCopiesProtocolVersion)
+    result.why_none = "a worker's program is too old for them";
+  if (!result.why_none.empty()) return result;
+  const std::int64_t asked = facts.spec.copy_every_steps;
+  result.copies.every_steps = asked == config::kAutoCopies ? ChooseInterval(facts) : asked;
+  if (plan::CopiesKept(inputs).peer > 0) result.copies.shift = ChooseShift(facts.hosts);
+  return result;
+}
+
+}  // namespace takt::job

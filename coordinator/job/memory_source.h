@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Says how often the ranks of a generation copy their state in memory, and who keeps whose copies.
+// It is pure. Which step the next generation goes on from, its ranks find out
+// (worker/session/copy_choice.h).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/config/job_spec.h"
+#include "common/control/assignment.h"
+#include "common/plan/plan.h"
+
+namespace takt::job {
+
+// The struct borrows.
+struct CopyFacts {
+  const config::JobSpec& spec;
+  const plan::Plan& plan;
+  config::DeviceKind device = config::DeviceKind::kCpu;
+  std::vector<std::string> hosts;  // of the workers, by rank
+  int oldest_protocol = 0;         // that one of the workers speaks
+  // What copying a byte costs the workers while training stands still; nullopt: not measured.
+  std::optional<double> seconds_per_byte;
+};
+
+struct CopyPlan {
+  control::MemoryCopies copies;  // without what depends on the job's past
+  std::string why_none;          // for people; empty: copies are kept
+};
+
+// For `auto` it takes the smallest number of steps over which the pause of a copy is at most 2 % of
+// the time of training, and within which the copy is sent. A rank's copies go to the rank that is
+// `shift` further: the smallest shift by which most ranks' copies are on another host.
+CopyPlan PlanCopies(const CopyFacts& facts);
+
+}  // namespace takt::job

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decides which ended jobs the coordinator forgets by itself.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace takt::job {
+
+struct RetentionOptions {
+  std::int64_t jobs = 1000;                   // that ended last, and are kept; 0: any number
+  absl::Duration age = absl::Hours(90 * 24);  // since a job's end; infinite: any
+  int at_once = 4;                            // so that no transaction takes long
+};
+
+struct EndedJob {
+  std::string name;
+  absl::Time end;
+};
+
+// Returns the names of the jobs to forget now, the one that ended first in front.
+std::vector<std::string> JobsToForget(std::vector<EndedJob> ended, const RetentionOptions& options,
+                                      absl::Time now);
+
+}  // namespace takt::job

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `takt admin` does with a state directory: it copies, restores and checks the state file.
+// takt-coordinator does the work, since it alone knows the file.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/store/sqlite_schema.h"
+
+namespace takt::store {
+
+// takt-coordinator does this instead of serving if it is its first argument.
+inline constexpr char kMaintenance[] = "--maintain-state";
+
+// Copies the state of the directory to a new file of mode 0600. The coordinator may run.
+// Errors: kAlreadyExists (`to` is there), kNotFound (there is no state), kDataLoss (damaged).
+absl::Status BackUpState(const std::string& state_dir, const std::string& to);
+
+// Puts a copy into the directory, whose coordinator must not run. What was there is kept beside it
+// as coordinator.sqlite.replaced. The state goes on kEpochsSkipped epochs later.
+// Errors: kFailedPrecondition (a coordinator runs), kNotFound (no such file), kDataLoss (the copy
+// is damaged).
+absl::Status RestoreState(const std::string& from, const std::string& state_dir);
+
+// Returns what is damaged. Errors: kFailedPrecondition (a coordinator runs), kNotFound (there is no
+// state).
+absl::StatusOr<std::vector<Damage>> CheckState(const std::string& state_dir);
+
+// Drops what was measured on workers. Errors: as CheckState, kDataLoss.
+absl::Status ForgetProfile(const std::string& state_dir);
+
+// Runs `backup DIR TO`, `restore FROM DIR`, `forget-profile DIR`, or `fsck DIR` with `json` or
+// `text` behind.
+// Returns the exit status as `takt` has them: 0 done, 1 damaged or failed, 2 wrong usage, 4 not
+// found.
+int RunMaintenance(const std::vector<std::string>& arguments, std::ostream& out,
+                   std::ostream& errors);
+
+}  // namespace takt::store

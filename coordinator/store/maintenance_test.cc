@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/store/maintenance.h"
+
+#include <sqlite3.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "coordinator/store/sqlite_store.h"
+#include "coordinator/store/state_dir.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace takt::store {
+namespace {
+
+using ::testing::HasSubstr;
+
+class MaintenanceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "takt-maintenance-XXXXXX";
+    root_ = mkdtemp(pattern.data());
+    state_ = root_ + "/state";
+    file_ = state_ + "/coordinator.sqlite";
+    std::filesystem::create_directory(state_);
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  std::unique_ptr<Store> Open() { return OpenSqliteStore(file_, {.reserve_bytes = 0}).value(); }
+  static absl::Status Put(Store& store, int number) {
+    const std::string id = std::to_string(number);
+    return store.Commit({.jobs = {{.number = number, .id = id, .name = "job-" + id}}});
+  }
+  int Run(const std::vector<std::string>& arguments) {
+    return RunMaintenance(arguments, out_, errors_);
+  }
+  void Execute(const std::string& sql) {
+    sqlite3* db = nullptr;
+    ASSERT_EQ(sqlite3_open(file_.c_str(), &db), SQLITE_OK);
+    ASSERT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
+    sqlite3_close(db);
+  }
+
+  std::string root_, state_, file_;
+  std::ostringstream out_, errors_;
+};
+
+TEST_F(MaintenanceTest, ABackupOfARunningCoordinatorIsRestoredAtALaterEpoch) {
+  const std::string copy = root_ + "/copy";
+  std::string cluster_id;
+  {
+    const StateDir running = StateDir::Acquire(state_).value();
+    const auto store = Open();
+    ASSERT_EQ(store->RaiseEpoch().value(), 1);
+    ASSERT_TRUE(Put(*store, 1).ok());
+    cluster_id = store->Load().value().cluster_id;
+    ASSERT_EQ(Run({"backup", state_, copy}), 0) << errors_.str();
+    ASSERT_TRUE(Put(*store, 2).ok());
+    EXPECT_EQ(Run({"restore", copy, state_}), 1);
+    EXPECT_THAT(errors_.str(), HasSubstr("running coordinator"));
+  }
+  struct stat info = {};
+  ASSERT_EQ(stat(copy.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  EXPECT_EQ(Run({"backup", state_, copy}), 1) << "it does not overwrite";
+  ASSERT_EQ(Run({"restore", copy, state_}), 0) << errors_.str();
+  const Snapshot snapshot = Open()->Load().value();
+  EXPECT_EQ(snapshot.jobs.size(), 1u);
+  EXPECT_EQ(snapshot.cluster_id, cluster_id);
+  EXPECT_EQ(snapshot.epoch, 1 + kEpochsSkipped);
+  EXPECT_EQ(OpenSqliteStore(file_ + ".replaced").value()->Load().value().jobs.size(), 2u);
+}
+
+TEST_F(MaintenanceTest, FsckNamesEachDamagedRow) {
+  ASSERT_TRUE(Put(*Open(), 1).ok());
+  ASSERT_EQ(Run({"fsck", state_, "text"}), 0) << errors_.str();
+  EXPECT_EQ(out_.str(), "no damage\n");
+  Execute("UPDATE jobs SET record = x'00'; UPDATE meta SET sum = 1 WHERE key = 'epoch'");
+  out_.str("");
+  EXPECT_EQ(Run({"fsck", state_, "json"}), 1);
+  const auto object = nlohmann::json::parse(out_.str());
+  ASSERT_EQ(object["damage"].size(), 2u) << object;
+  EXPECT_EQ(object["damage"][0]["table"], "meta");
+  EXPECT_EQ(object["damage"][0]["key"], "epoch");
+  EXPECT_EQ(object["damage"][1]["table"], "jobs");
+  EXPECT_EQ(object["damage"][1]["key"], "1");
+}
+
+TEST_F(MaintenanceTest, FsckFindsMissingTransactions) {
+  const std::string older = root_ + "/older";
+  ASSERT_TRUE(Put(*Open(), 1).ok());
+  std::filesystem::copy_file(file_, older);
+  ASSERT_TRUE(Put(*Open(), 2).ok());
+  std::filesystem::copy_file(older, file_, std::filesystem::copy_options::overwrite_existing);
+  EXPECT_EQ(Run({"fsck", state_, "text"}), 1);
+  EXPECT_THAT(out_.str(), HasSubstr("1 of 2 transactions are missing"));
+}
+
+TEST_F(MaintenanceTest, TheProfileAloneIsForgotten) {
+  ASSERT_TRUE(Open()->Commit({.jobs = {{.number = 1, .id = "i"}}, .profile = "measured"}).ok());
+  ASSERT_EQ(Run({"forget-profile", state_}), 0) << errors_.str();
+  EXPECT_EQ(Open()->ReadProfile().value(), "");
+  EXPECT_EQ(Open()->Load().value().jobs.size(), 1u);
+}
+
+TEST_F(MaintenanceTest, ADamagedCopyIsNotRestored) {
+  ASSERT_TRUE(Put(*Open(), 1).ok());
+  const std::string copy = root_ + "/copy";
+  std::ofstream(copy) << std::string(8192, 'x');
+  EXPECT_EQ(Run({"restore", copy, state_}), 1);
+  EXPECT_EQ(Open()->Load().value().jobs.size(), 1u);
+}
+
+TEST_F(MaintenanceTest, AMissingStateIsNotFound) {
+  EXPECT_EQ(Run({"fsck", state_, "text"}), 4);
+  EXPECT_EQ(Run({"backup", state_, root_ + "/copy"}), 4);
+  EXPECT_EQ(Run({"restore", root_ + "/copy", state_}), 4);
+  EXPECT_EQ(Run({}), 2);
+  EXPECT_FALSE(std::filesystem::exists(root_ + "/copy"));
+}
+
+}  // namespace
+}  // namespace takt::store

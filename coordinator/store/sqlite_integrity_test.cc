@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Damages a state file, its log and its counter, and fills its disk.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/store/record_serde.h"
+#include "coordinator/store/sqlite_store.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::store {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+}
+
+void WriteAll(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+class SqliteIntegrityTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "takt-integrity-XXXXXX";
+    dir_ = mkdtemp(pattern.data());
+    path_ = dir_ + "/state.sqlite";
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  absl::StatusOr<std::unique_ptr<Store>> Open(std::int64_t pages = 0) {
+    return OpenSqliteStore(path_, {.reserve_bytes = 0, .pages = pages});
+  }
+
+  static absl::Status Put(Store& store, int number, const std::string& reason = "") {
+    return store.Commit({.jobs = {{.number = number,
+                                   .id = absl::StrCat("id-", number),
+                                   .name = absl::StrCat("job-", number),
+                                   .reason = reason}}});
+  }
+
+  // Makes a copy of the folder as a killed process would leave it, with the log.
+  std::string CopyAsKilled() {
+    const std::string copy = dir_ + "/copy";
+    std::filesystem::create_directory(copy);
+    for (const char* suffix : {"", "-wal", ".commits"}) {
+      std::filesystem::copy_file(path_ + suffix, copy + "/state.sqlite" + suffix);
+    }
+    return copy + "/state.sqlite";
+  }
+
+  // What a coordinator would start from, as text.
+  static std::string StateOf(Store& store) {
+    const Snapshot snapshot = store.Load().value();
+    std::string state = absl::StrCat(snapshot.cluster_id, " ", snapshot.epoch, " ",
+                                     snapshot.last_number, " ", store.ReadProfile().value());
+    for (const JobRecord& job : snapshot.jobs)
+      absl::StrAppend(&state, "\n", job.number, ToRecordProto(job).SerializeAsString());
+    for (const auto& [name, generation] : snapshot.generations)
+      absl::StrAppend(&state, "\n", name, " ", generation.value());
+    for (const std::string& worker : snapshot.drained) absl::StrAppend(&state, "\n", worker);
+    return state;
+  }
+
+  std::string dir_, path_;
+};
+
+// Flips one bit of each third byte that is not zero, and of a few that are, for those are mostly
+// unused. All eight bits come in turn.
+TEST_F(SqliteIntegrityTest, AFlippedBitIsNamedOrChangesNothing) {
+  std::string state;
+  {
+    const auto store = Open().value();
+    ASSERT_TRUE(Put(*store, 1, "a small reason").ok());
+    ASSERT_TRUE(Put(*store, 2).ok());
+    ASSERT_TRUE(store->Commit({.deleted_jobs = {"id-2"}, .drained = {{"w1", true}}}).ok());
+    ASSERT_TRUE(store->Commit({.profile = "measured"}).ok());
+    state = StateOf(*store);
+  }
+  const std::string whole = ReadAll(path_), counter = ReadAll(path_ + ".commits");
+  int named = 0;
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    if (at % (whole[at] == 0 ? 61 : 3) != 0) continue;
+    std::string flipped = whole;
+    flipped[at] = static_cast<char>(flipped[at] ^ (1 << (at % 8)));
+    for (const char* suffix : {"-wal", "-shm"}) std::filesystem::remove(path_ + suffix);
+    WriteAll(path_, flipped);
+    WriteAll(path_ + ".commits", counter);
+    const auto store = Open();
+    if (store.ok()) {
+      ASSERT_EQ(StateOf(**store), state) << "bit " << at % 8 << " of byte " << at;
+    } else {
+      EXPECT_THAT(store.status().ToString(), HasSubstr(path_)) << "byte " << at;
+      ++named;
+    }
+  }
+  EXPECT_GT(named, 100);
+}
+
+TEST_F(SqliteIntegrityTest, ATruncatedOrGarbledLogIsDataLossWithTheFix) {
+  const auto store = Open().value();
+  for (int number = 1; number <= 3; ++number) ASSERT_TRUE(Put(*store, number).ok());
+  const std::string copy = CopyAsKilled();
+  const std::string log = ReadAll(copy + "-wal");
+  ASSERT_GT(log.size(), 100u);
+  std::string garbled = log;
+  garbled[log.size() - 50] = static_cast<char>(garbled[log.size() - 50] ^ 4);
+  for (const std::string& damaged : {log.substr(0, log.size() - 1), garbled, std::string()}) {
+    std::filesystem::remove(copy + "-shm");
+    WriteAll(copy + "-wal", damaged);
+    const absl::Status status = OpenSqliteStore(copy).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(status.ToString(), HasSubstr("takt admin"));
+  }
+  std::filesystem::remove(copy + "-shm");
+  WriteAll(copy + "-wal", log);
+  EXPECT_EQ(OpenSqliteStore(copy).value()->Load().value().jobs.size(), 3u);
+}
+
+TEST_F(SqliteIntegrityTest, AKillBetweenCommitAndCounterLosesNothing) {
+  const auto store = Open().value();
+  ASSERT_TRUE(Put(*store, 1).ok());
+  const std::string counter = ReadAll(path_ + ".commits");
+  ASSERT_TRUE(Put(*store, 2).ok());
+  const std::string copy = CopyAsKilled();
+  WriteAll(copy + ".commits", counter);
+  const Snapshot snapshot = OpenSqliteStore(copy).value()->Load().value();
+  EXPECT_EQ(snapshot.jobs.size(), 2u);
+  EXPECT_EQ(snapshot.epoch, 0);
+}
+
+TEST_F(SqliteIntegrityTest, AnEmptiedFileIsNotTakenForANewOne) {
+  Open().value().reset();
+  WriteAll(path_, "");
+  const absl::Status status = Open().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.ToString(), HasSubstr("empty"));
+}
+
+TEST_F(SqliteIntegrityTest, ACopyWithoutItsCounterSkipsEpochs) {
+  EXPECT_EQ(Open().value()->RaiseEpoch().value(), 1);
+  std::filesystem::remove(path_ + ".commits");
+  EXPECT_EQ(Open().value()->Load().value().epoch, 1 + kEpochsSkipped);
+  EXPECT_EQ(Open().value()->RaiseEpoch().value(), 2 + kEpochsSkipped);
+}
+
+TEST_F(SqliteIntegrityTest, ADamagedCounterIsDataLoss) {
+  ASSERT_TRUE(Open().value()->RaiseEpoch().ok());
+  WriteAll(path_ + ".commits", std::string(1024, 'x'));
+  EXPECT_EQ(Open().status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(SqliteIntegrityTest, AFullDiskKeepsNothingAndLetsJobsBeDeleted) {
+  const auto store = Open(/*pages=*/40).value();
+  int number = 0;
+  absl::Status status;
+  const std::string reason(3000, 's');
+  while (status.ok() && number < 100) status = Put(*store, ++number, reason);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr(path_));
+  EXPECT_EQ(store->Load().value().jobs.size(), static_cast<std::size_t>(number - 1));
+  EXPECT_TRUE(store->Commit({.deleted_jobs = {"id-1", "id-2"}}).ok());
+  EXPECT_TRUE(Put(*store, number, reason).ok()) << "the same changes may be committed later";
+}
+
+TEST_F(SqliteIntegrityTest, AFullDiskGivesUpTheReserveOnlyForDeletions) {
+  const StoreLimits limits{.reserve_bytes = 1 << 20, .pages = 40};
+  const auto store = OpenSqliteStore(path_, limits).value();
+  const std::string reserve = path_ + ".reserve";
+  EXPECT_EQ(std::filesystem::file_size(reserve), 1u << 20);
+  EXPECT_EQ(Put(*store, 1, std::string(400'000, 's')).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(std::filesystem::exists(reserve));
+  // This one does not fit either, whatever is given up.
+  EXPECT_FALSE(
+      store
+          ->Commit({.jobs = {{.number = 1, .id = "a", .reason = std::string(400'000, 's')}},
+                    .deleted_jobs = {"b"}})
+          .ok());
+  EXPECT_FALSE(std::filesystem::exists(reserve));
+  EXPECT_TRUE(Put(*store, 1).ok());
+  EXPECT_TRUE(std::filesystem::exists(reserve)) << "it is taken again once there is room";
+}
+
+TEST_F(SqliteIntegrityTest, ADeletedJobsRowsGoInParts) {
+  const auto store = Open().value();
+  Changes changes{.jobs = {{.number = 1, .id = "x", .name = "n"}}};
+  for (int step = 1; step <= 2500; ++step) {
+    changes.steps.push_back({.job_id = "x", .generation = Generation(1), .step = StepId(step)});
+  }
+  ASSERT_TRUE(store->Commit(changes).ok());
+  const auto left = [&] { return store->ReadSteps("x", StepId(0), 5000).value().size(); };
+  ASSERT_TRUE(store->Commit({.deleted_jobs = {"x"}}).ok());
+  EXPECT_EQ(left(), 1500u);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(store->Commit({.profile = "any"}).ok());
+  EXPECT_EQ(left(), 0u);
+}
+
+}  // namespace
+}  // namespace takt::store

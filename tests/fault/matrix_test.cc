@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each fault at each phase of a job. The job succeeds, each step is committed once, and its losses
+// are those of a job that nobody disturbed. A job that makes no step for half a minute fails its
+// cell, so that a run that hangs does not pass. README.md lists the commands.
+#include <signal.h>
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/cluster.h"
+#include "tests/testing/control_link.h"
+
+namespace takt {
+namespace {
+
+using testing::Cluster;
+using testing::ControlLink;
+
+constexpr int kSteps = 800;
+constexpr int kSaveEvery = 20;
+constexpr char kJob[] = "j";
+// The lease is 5 s, so a worker that is silent for this long is given up, or vouched for.
+constexpr absl::Duration kOutage = absl::Seconds(7);
+constexpr absl::Duration kNoProgress = absl::Seconds(30);
+
+enum class Fault { kKill, kStop, kDrop, kReset, kSlow };
+constexpr std::array kFaults = {"kill", "stop", "drop", "reset", "slow"};
+
+enum class Phase {
+  kSubmit,
+  kPlan,
+  kPrepare,
+  kConnect,
+  kLoad,
+  kStep,
+  kSave,
+  kCommit,
+  kPause,
+  kDrain,
+  kResume
+};
+constexpr std::array kPhases = {"submit", "plan",   "prepare", "connect", "load",  "step",
+                                "save",   "commit", "pause",   "drain",   "resume"};
+
+using Cell = std::tuple<Fault, Phase>;
+
+std::string Print(const Cell& cell) {
+  return absl::StrCat(kFaults[static_cast<std::size_t>(std::get<0>(cell))], "_",
+                      kPhases[static_cast<std::size_t>(std::get<1>(cell))]);
+}
+
+std::string Yaml() {
+  return absl::StrCat(
+      "name: ", kJob,
+      "\nmodel: {family: gpt2, layers: 4, hidden: 16, heads: 2, context: 16, vocab: 256}"
+      "\ndata: {train: {path: data.txt, format: bytes}, shuffle: true}"
+      "\nbatch: {global: 8, microbatch: 2}\nsteps: ",
+      kSteps,
+      "\nseed: 7\nparallelism: {threads: 1, pipeline: 2, schedule: 1f1b}"
+      "\ncheckpoint: {directory: c, every_steps: ",
+      kSaveEvery, "}\n");
+}
+
+// Returns the loss of each step. The steps must be 1, 2, ... without gap or repetition.
+std::vector<double> LossesOf(Cluster& cluster) {
+  std::vector<double> losses;
+  for (const v1::StepReport& step : cluster.Steps(kJob)) {
+    losses.push_back(step.loss());
+    EXPECT_EQ(step.step(), static_cast<std::int64_t>(losses.size()));
+  }
+  return losses;
+}
+
+const std::vector<double>& Undisturbed() {
+  static const std::vector<double> losses = [] {
+    Cluster cluster(2);
+    cluster.Submit(Yaml());
+    EXPECT_EQ(cluster.AwaitEnd(kJob).state(), v1::JOB_STATE_SUCCEEDED);
+    return LossesOf(cluster);
+  }();
+  return losses;
+}
+
+// Three workers, each with a link of its own to the coordinator, and a job of two ranks.
+class Matrix : public ::testing::TestWithParam<Cell> {
+ protected:
+  Matrix() {
+    for (const char* const name : {"w0", "w1", "w2"}) {
+      links_[name] = std::make_unique<ControlLink>(cluster_.directory() + "/to-" + name,
+                                                   cluster_.directory() + "/socket");
+      cluster_.StartWorker(name, links_[name]->address());
+    }
+    cluster_.AwaitIdle({"w0", "w1", "w2"});
+  }
+
+  static bool IsBound(const v1::Job& job) { return job.ranks_size() > 0 || testing::HasEnded(job); }
+  static bool IsPaused(const v1::Job& job) {
+    return job.state() == v1::JOB_STATE_PAUSED || testing::HasEnded(job);
+  }
+
+  // Returns the worker of the last rank, or one that will probably get it.
+  std::string Victim() {
+    const v1::Job job = cluster_.Job(kJob);
+    return job.ranks_size() > 0 ? job.ranks(job.ranks_size() - 1).worker() : "w1";
+  }
+
+  // Brings the job to the phase, as exactly as it can be told from outside.
+  void Approach(Phase phase) {
+    if (phase != Phase::kSubmit) cluster_.Submit(Yaml());
+    switch (phase) {
+      case Phase::kSubmit:
+      case Phase::kPlan:
+        break;
+      case Phase::kPrepare:
+        cluster_.AwaitJob(kJob, IsBound);
+        break;
+      case Phase::kConnect:
+        cluster_.AwaitJob(kJob, IsBound);
+        absl::SleepFor(absl::Milliseconds(20));  // ranks connect for about as long
+        break;
+      case Phase::kLoad:
+        PauseAndResume();
+        cluster_.AwaitJob(kJob, IsBound);
+        break;
+      case Phase::kStep:
+        cluster_.AwaitStep(kJob, kSaveEvery + kSaveEvery / 2);
+        break;
+      case Phase::kSave:
+        cluster_.AwaitStep(kJob, 2 * kSaveEvery);
+        break;
+      case Phase::kCommit:
+        AwaitCommit();
+        break;
+      case Phase::kPause:
+        cluster_.AwaitStep(kJob, kSaveEvery);
+        cluster_.Pause(kJob);
+        break;
+      case Phase::kDrain:
+        cluster_.AwaitStep(kJob, kSaveEvery);
+        drained_ = Victim();
+        cluster_.Drain(drained_);
+        break;
+      case Phase::kResume:
+        PauseAndResume();
+        break;
+    }
+  }
+  void PauseAndResume() {
+    cluster_.AwaitStep(kJob, kSaveEvery);
+    cluster_.Pause(kJob);
+    cluster_.AwaitJob(kJob, IsPaused);
+    cluster_.Resume(kJob);
+  }
+  // Until a worker has claimed a directory to make it visible (docs/checkpoints.md), or, if that
+  // was too quick to be seen, until a checkpoint is there.
+  void AwaitCommit() {
+    const std::filesystem::path directory = cluster_.directory() + "/c";
+    while (!cluster_.Job(kJob).has_checkpoint()) {
+      std::error_code error;
+      for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+        if (absl::StrContains(entry.path().filename().string(), "+")) return;
+      }
+      if (testing::HasEnded(cluster_.Job(kJob))) return;
+    }
+  }
+
+  // Hurts the worker, and heals what does not heal by itself. A slow link stays slow.
+  void Hurt(const std::string& worker, Fault fault, Phase phase) {
+    ControlLink& link = *links_.at(worker);
+    if (fault == Fault::kKill) cluster_.Kill(cluster_.worker(worker));
+    if (fault == Fault::kStop) cluster_.worker(worker).Signal(SIGSTOP);
+    if (fault == Fault::kDrop) link.Shape({.up = false});
+    if (fault == Fault::kReset) link.Reset();
+    if (fault == Fault::kSlow)
+      link.Shape({.delay = absl::Milliseconds(150), .bytes_per_second = 32e3});
+    if (phase == Phase::kSubmit) cluster_.Submit(Yaml());
+    if (fault == Fault::kKill) cluster_.StartWorker(worker, link.address());
+    if (fault != Fault::kStop && fault != Fault::kDrop) return;
+    absl::SleepFor(kOutage);
+    if (fault == Fault::kStop) cluster_.worker(worker).Signal(SIGCONT);
+    if (fault == Fault::kDrop) link.Heal();
+  }
+
+  // Waits for the end of the job, as long as it makes steps.
+  v1::Job AwaitEndWithProgress() {
+    v1::Job job = cluster_.Job(kJob);
+    absl::Duration last_progress = SteadyNow();
+    for (std::int64_t step = job.last_step().step(); !testing::HasEnded(job);
+         job = cluster_.Job(kJob)) {
+      if (job.state() == v1::JOB_STATE_PAUSED) cluster_.Resume(kJob);
+      if (job.last_step().step() != step) {
+        step = job.last_step().step();
+        last_progress = SteadyNow();
+      }
+      if (SteadyNow() - last_progress > kNoProgress) {
+        ADD_FAILURE() << "no step after " << step << " for " << kNoProgress << ": "
+                      << v1::JobState_Name(job.state()) << ", " << job.reason();
+        cluster_.Cancel(kJob);
+        return cluster_.AwaitEnd(kJob);
+      }
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    return job;
+  }
+
+  Cluster cluster_{0};
+  std::map<std::string, std::unique_ptr<ControlLink>> links_;
+  std::string drained_;
+};
+
+TEST_P(Matrix, TheJobEndsAsIfNothingHadHappened) {
+  const auto [fault, phase] = GetParam();
+  const std::vector<double>& undisturbed = Undisturbed();
+  Approach(phase);
+  Hurt(phase == Phase::kSubmit ? "w1" : Victim(), fault, phase);
+  if (!drained_.empty()) cluster_.Undrain(drained_);
+  const v1::Job job = AwaitEndWithProgress();
+  EXPECT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.reason();
+  EXPECT_EQ(job.checkpoint().step(), kSteps);
+  EXPECT_EQ(LossesOf(cluster_), undisturbed);
+  cluster_.AwaitIdle({"w0", "w1", "w2"});
+}
+
+const auto kName = [](const auto& info) { return Print(info.param); };
+
+INSTANTIATE_TEST_SUITE_P(Diagonal, Matrix,
+                         ::testing::Values(Cell{Fault::kKill, Phase::kStep},
+                                           Cell{Fault::kStop, Phase::kSave},
+                                           Cell{Fault::kDrop, Phase::kPrepare},
+                                           Cell{Fault::kReset, Phase::kCommit},
+                                           Cell{Fault::kSlow, Phase::kPause}),
+                         kName);
+
+// `tests/long.sh matrix` runs it.
+INSTANTIATE_TEST_SUITE_P(
+    DISABLED_Whole, Matrix,
+    ::testing::Combine(
+        ::testing::Values(Fault::kKill, Fault::kStop, Fault::kDrop, Fault::kReset, Fault::kSlow),
+        ::testing::Values(Phase::kSubmit, Phase::kPlan, Phase::kPrepare, Phase::kConnect,
+                          Phase::kLoad, Phase::kStep, Phase::kSave, Phase::kCommit, Phase::kPause,
+                          Phase::kDrain, Phase::kResume)),
+    kName);
+
+}  // namespace
+}  // namespace takt

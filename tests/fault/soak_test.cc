@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Workers are killed and come back 2,000 times. The coordinator, and the worker that is never
+// killed, keep their memory, descriptors and threads. `tests/long.sh soak` runs it.
+#include <sys/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/testing/cluster.h"
+
+namespace takt {
+namespace {
+
+using testing::Cluster;
+
+// Buffers and pools have their size after the first cycles.
+constexpr int kWarmupCycles = 200, kCycles = 2000;
+constexpr int kCyclesPerJob = 50;
+constexpr std::int64_t kMostGrowthKib = 1024;  // in 1,000 cycles
+
+struct Usage {
+  std::int64_t rss_kib = 0, threads = 0, descriptors = 0;
+};
+
+Usage UsageOf(pid_t pid) {
+  Usage usage;
+  const std::string process = absl::StrCat("/proc/", pid);
+  std::ifstream status(process + "/status");
+  for (std::string key; status >> key;) {
+    if (key == "VmRSS:") status >> usage.rss_kib;
+    if (key == "Threads:") status >> usage.threads;
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(process + "/fd")) {
+    static_cast<void>(entry);
+    ++usage.descriptors;
+  }
+  return usage;
+}
+
+void ExpectFlat(const std::string& who, const Usage& before, const Usage& after) {
+  const std::int64_t most = kMostGrowthKib * (kCycles - kWarmupCycles) / 1000;
+  EXPECT_LE(after.rss_kib, before.rss_kib + most) << who;
+  EXPECT_LE(after.threads, before.threads) << who;
+  EXPECT_LE(after.descriptors, before.descriptors) << who;
+}
+
+std::string Yaml(const std::string& name) {
+  return absl::StrCat("name: ", name,
+                      "\nmodel: {family: emulated, layers: 4, forward_ms: 0.5, input_grad_ms: 0.5, "
+                      "weight_grad_ms: 0.5, activation_bytes: 4096}"
+                      "\nbatch: {global: 2, microbatch: 1}\nsteps: 1000000"
+                      "\nparallelism: {pipeline: 2, schedule: 1f1b}"
+                      "\ncheckpoint: {directory: ",
+                      name, ", every_steps: 5}\n");
+}
+
+// Returns a worker of the job other than w0. At least one of its two ranks has one.
+std::string VictimOf(const v1::Job& job) {
+  for (const v1::BoundRank& rank : job.ranks()) {
+    if (rank.worker() != "w0") return rank.worker();
+  }
+  return "w1";
+}
+
+TEST(Soak, DISABLED_WorkersThatComeAndGoLeaveNothingBehind) {
+  Cluster cluster(3);
+  Usage coordinator, survivor;
+  std::string name;
+  for (int cycle = 0; cycle < kCycles && !::testing::Test::HasFailure(); ++cycle) {
+    if (cycle == kWarmupCycles) {
+      coordinator = UsageOf(cluster.coordinator().pid());
+      survivor = UsageOf(cluster.worker("w0").pid());
+    }
+    if (cycle % kCyclesPerJob == 0) {
+      if (!name.empty()) cluster.Cancel(name);
+      name = absl::StrCat("job-", cycle);
+      cluster.Submit(Yaml(name));
+    }
+    const std::int64_t step = cluster.Job(name).last_step().step();
+    const v1::Job job = cluster.AwaitStep(name, step + 10);
+    ASSERT_FALSE(testing::HasEnded(job)) << job.reason();
+    const std::string victim = VictimOf(job);
+    cluster.Kill(cluster.worker(victim));
+    cluster.StartWorker(victim);
+  }
+  cluster.Cancel(name);
+  cluster.AwaitIdle({"w0"});
+  ExpectFlat("coordinator", coordinator, UsageOf(cluster.coordinator().pid()));
+  ExpectFlat("w0", survivor, UsageOf(cluster.worker("w0").pid()));
+}
+
+}  // namespace
+}  // namespace takt

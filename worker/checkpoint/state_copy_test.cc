@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/state_copy.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/checkpoint_job.h"
+
+namespace takt::worker_checkpoint {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class StateCopyTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<StateCopy> CopyOf(StepId step) {
+    auto copy = StateCopy::Create(job_.model(), job_.AllLayers()).value();
+    const takt::testing::ModelState state = job_.StateAt(step);
+    EXPECT_TRUE(copy->Take(state.Layers(job_.AllLayers()), /*threads=*/2, nullptr).ok());
+    return copy;
+  }
+  const takt::testing::CheckpointJob job_;
+};
+
+TEST_F(StateCopyTest, ACopyIsWholeOnceItIsHashed) {
+  const auto copy = CopyOf(StepId(7));
+  EXPECT_EQ(copy->step(), StepId(0));
+  copy->MarkWhole(StepId(7));
+  EXPECT_EQ(copy->step(), StepId(7));
+  const auto same = CopyOf(StepId(7));
+  same->MarkWhole(StepId(7));
+  for (const LayerId layer : job_.AllLayers()) {
+    EXPECT_TRUE(copy->Verify(layer));
+    EXPECT_EQ(copy->hash(layer), same->hash(layer));
+  }
+  copy->MarkBroken();
+  EXPECT_EQ(copy->step(), StepId(0));
+}
+
+TEST_F(StateCopyTest, AFlippedBitIsFoundInItsLayer) {
+  const auto copy = CopyOf(StepId(7));
+  copy->MarkWhole(StepId(7));
+  auto* const bytes = reinterpret_cast<unsigned char*>(copy->Values(LayerId(1)).data());
+  bytes[5] ^= 1U;
+  EXPECT_FALSE(copy->Verify(LayerId(1)));
+  EXPECT_TRUE(copy->Verify(LayerId(0)));
+}
+
+TEST_F(StateCopyTest, AStoreKeepsTheCopiesOfOneJobUntilItIsForgotten) {
+  CopyStore store;
+  EXPECT_THAT(store.Begin("a", "id1"), IsEmpty());
+  store.Keep("id1", {CopyOf(StepId(1))});
+  store.Forget("b");
+  EXPECT_THAT(store.Begin("a", "id1"), SizeIs(1));  // the next generation
+  store.Forget("a");
+  EXPECT_THAT(store.Begin("a", "id1"), IsEmpty());
+  store.Keep("id1", {CopyOf(StepId(1))});
+  EXPECT_THAT(store.Begin("a", "id2"), IsEmpty());  // another job of this name
+  store.Keep("id1", {CopyOf(StepId(1))});           // comes too late
+  EXPECT_THAT(store.Begin("a", "id2"), IsEmpty());
+}
+
+}  // namespace
+}  // namespace takt::worker_checkpoint

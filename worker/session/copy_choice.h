@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chooses the step that a job goes on from by the copies that its workers hold in memory, and who
+// sends which layers to whom. Everything here is pure. Ranks tell each other offers and choices as
+// text, through the rendezvous.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/id.h"
+
+namespace takt::session {
+
+// One rank's word: which layers of which steps its worker holds, with their hashes, and which
+// layers the rank needs to train.
+struct CopyOffer {
+  std::map<StepId, std::map<LayerId, std::string>> held;
+  std::vector<LayerId> needs;
+  bool operator==(const CopyOffer&) const = default;
+};
+
+// "needs 0 1\n40 0:0123 1:89ab\n41 0:..."
+std::string FormatOffer(const CopyOffer& offer);
+absl::StatusOr<CopyOffer> ParseOffer(std::string_view text);
+
+// `from` sends the layer to `to`.
+struct CopyMove {
+  Rank from, to;
+  LayerId layer;
+  bool operator==(const CopyMove&) const = default;
+};
+
+struct CopyChoice {
+  StepId step;                  // 0: there is none
+  std::vector<CopyMove> moves;  // by sender, receiver and layer
+  std::string reason;           // why no step, or no newer one, can be taken; empty: the newest is
+  bool operator==(const CopyChoice&) const = default;
+};
+
+struct CopyLimits {
+  StepId at_least;  // no older step is taken, because a newer checkpoint is in storage
+  StepId at_most;
+};
+
+// Takes the newest step within `limits` of which every layer that some rank needs is held by some
+// worker, and all holders agree on its hash. A rank whose worker holds a layer gets it from nobody;
+// among other holders, the one that sends least does. offers: by rank.
+CopyChoice ChooseCopies(std::span<const CopyOffer> offers, const CopyLimits& limits);
+
+// "41 0>2:5 0>2:6"; without the reason.
+std::string FormatChoice(const CopyChoice& choice);
+// Errors: kInvalidArgument, also if a rank is not below num_ranks.
+absl::StatusOr<CopyChoice> ParseChoice(std::string_view text, int num_ranks);
+
+}  // namespace takt::session

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lets the ranks of a generation agree, through its rendezvous, on the step that they go on from by
+// the copies in their workers' memory, and brings each rank its state over the data plane.
+#pragma once
+
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "common/control/assignment.h"
+#include "common/model/model.h"
+#include "worker/checkpoint/state_copy.h"
+#include "worker/session/resume.h"
+#include "worker/train/parameter_store.h"
+#include "worker/transport/transport.h"
+
+namespace takt::session {
+
+// All pointers are borrowed for the call.
+struct CopyRestoreOptions {
+  const control::Assignment* assignment = nullptr;  // `copies` and `saved` say which steps may be
+  const model::Model* model = nullptr;
+  RankMeeting meeting;
+  transport::Transport* transport = nullptr;  // of host memory
+};
+
+// Fills `store` from `held`, the copies of this worker, and from those of other ranks. Returns the
+// step; nullopt on all ranks, with `store` as it was, if the copies of all ranks together make no
+// step whole. What a peer offers wrongly counts as not held.
+// Blocks: until all ranks have what they need.
+// Errors: kInvalidArgument (FieldError) on all ranks if the job needs its copies and there is no
+// such step. kUnavailable: another rank is in trouble. Others: those of the data plane.
+absl::StatusOr<std::optional<StepId>> RestoreFromCopies(const CopyRestoreOptions& options,
+                                                        const worker_checkpoint::StateCopies& held,
+                                                        train::ParameterStore& store);
+
+}  // namespace takt::session

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/memory_copies.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/metrics/catalog.h"
+#include "worker/session/copy_restore.h"
+#include "worker/session/copy_transfer.h"
+#include "worker/session/parameter_state.h"
+
+namespace takt::session {
+namespace {
+
+using worker_checkpoint::StateCopies;
+using worker_checkpoint::StateCopy;
+
+constexpr char kChannel[] = "copies", kAnswers[] = "copies-answers";
+constexpr std::size_t kAnswerBytes = 1;
+constexpr std::int32_t kAnswerDirection = 21;  // no other message of the data plane has it
+
+transport::MessageTag AnswerTag(Generation generation, StepId step) {
+  return {.generation = generation.value(), .step = step.value(), .direction = kAnswerDirection};
+}
+
+// Returns the copy to overwrite: one that is not whole, else the older one.
+StateCopy& OlderOf(const std::array<std::shared_ptr<StateCopy>, 2>& pair) {
+  return pair[0]->step() <= pair[1]->step() ? *pair[0] : *pair[1];
+}
+
+backend::MemoryBackend* DeviceOf(const train::ParameterStore& store) {
+  return store.backend().memory_is_host() ? nullptr : &store.backend();
+}
+
+}  // namespace
+
+MemoryCopies::MemoryCopies(MemoryCopiesOptions options) : options_(std::move(options)) {}
+
+Rank MemoryCopies::Shifted(int by) const {
+  const int size = options_.assignment->mesh.size();
+  return Rank((options_.assignment->rank.value() + by + size) % size);
+}
+
+std::string MemoryCopies::PpRankText() const {
+  return absl::StrCat(options_.assignment->mesh.PpRankOf(options_.assignment->rank).value());
+}
+
+// Returns the layers in the order of WrittenState.
+std::vector<LayerId> MemoryCopies::LayersOf(Rank rank) const {
+  const PpRank pp_rank = options_.assignment->mesh.PpRankOf(rank);
+  std::vector<LayerId> layers;
+  for (const mesh::Stage& stage : options_.assignment->partition) {
+    if (stage.pp_rank != pp_rank) continue;
+    for (LayerId layer = stage.first_layer; layer < stage.last_layer; ++layer)
+      layers.push_back(layer);
+  }
+  return layers;
+}
+
+absl::StatusOr<std::optional<control::Resumed>> MemoryCopies::Restore(
+    transport::Transport& transport, train::ParameterStore& store) {
+  const control::Assignment& assignment = *options_.assignment;
+  const StateCopies held = options_.kept->Begin(assignment.key.job, assignment.job_id);
+  if (assignment.copies.at_most == StepId(0)) return std::nullopt;
+  ASSIGN_OR_RETURN(const std::optional<StepId> step, RestoreFromCopies({.assignment = &assignment,
+                                                                        .model = options_.model,
+                                                                        .meeting = options_.meeting,
+                                                                        .transport = &transport},
+                                                                       held, store));
+  if (!step.has_value()) return std::nullopt;
+  return control::Resumed{.step = *step, .from_memory = true};
+}
+
+void MemoryCopies::Keep(StateCopies others) {
+  others.insert(others.end(), own_.begin(), own_.end());
+  if (sends()) others.insert(others.end(), peer_.begin(), peer_.end());
+  options_.kept->Keep(options_.assignment->job_id, std::move(others));
+}
+
+absl::StatusOr<MemoryCopies::Pair> MemoryCopies::TakePair(const std::vector<LayerId>& layers,
+                                                          StateCopies& old,
+                                                          const control::Resumed& resumed) const {
+  Pair pair;
+  for (CopyPtr& copy : pair) {
+    const auto same =
+        std::ranges::find_if(old, [&](const CopyPtr& each) { return each->layers() == layers; });
+    if (same == old.end()) {
+      ASSIGN_OR_RETURN(copy, StateCopy::Create(*options_.model, layers));
+      continue;
+    }
+    copy = *same;
+    old.erase(same);
+    // What is newer is of steps that are done again, and is overwritten first.
+    if (!resumed.from_memory || copy->step() > resumed.step) copy->MarkBroken();
+  }
+  return pair;
+}
+
+absl::Status MemoryCopies::Begin(transport::Transport& transport, train::ParameterStore& store,
+                                 const control::Resumed& resumed) {
+  const control::Assignment& assignment = *options_.assignment;
+  store_ = &store;
+  if (options_.metrics != nullptr)
+    options_.metrics->Counter(metrics::kMemoryCopies, {assignment.key.job, PpRankText(), "failed"});
+  StateCopies old = options_.kept->Begin(assignment.key.job, assignment.job_id);
+  ASSIGN_OR_RETURN(own_, TakePair(LayersOf(assignment.rank), old, resumed));
+  if (sends()) {
+    ASSIGN_OR_RETURN(peer_, TakePair(LayersOf(Shifted(-assignment.copies.shift)), old, resumed));
+    RETURN_IF_ERROR(OpenChannels(transport));
+  }
+  // A rank that has moved may be the only holder of other layers until the first new copies are
+  // there.
+  Keep(resumed.from_memory ? std::move(old) : StateCopies());
+  return absl::OkStatus();
+}
+
+// All ranks open their channels by sender, receiver and name, since each opening waits for its
+// peer.
+absl::Status MemoryCopies::OpenChannels(transport::Transport& transport) {
+  const Rank self = options_.assignment->rank;
+  const Rank to = Shifted(options_.assignment->copies.shift);
+  const Rank from = Shifted(-options_.assignment->copies.shift);
+  struct End {
+    std::string name;
+    std::size_t bytes = 0;
+    std::unique_ptr<transport::SendChannel>* send = nullptr;
+    std::unique_ptr<transport::RecvChannel>* recv = nullptr;
+  };
+  std::map<std::tuple<Rank, Rank, std::string>, End> ends;
+  ends[{self, to, kChannel}] = {.name = kChannel, .bytes = kCopyMessageBytes, .send = &send_};
+  ends[{from, self, kChannel}] = {.name = kChannel, .bytes = kCopyMessageBytes, .recv = &recv_};
+  ends[{self, from, kAnswers}] = {.name = kAnswers, .bytes = kAnswerBytes, .send = &acknowledge_};
+  ends[{to, self, kAnswers}] = {.name = kAnswers, .bytes = kAnswerBytes, .recv = &acknowledged_};
+  for (auto& [key, end] : ends) {
+    if (end.send != nullptr) {
+      ASSIGN_OR_RETURN(*end.send, transport.OpenSend(std::get<1>(key), end.name, end.bytes));
+    } else {
+      ASSIGN_OR_RETURN(*end.recv, transport.OpenRecv(std::get<0>(key), end.name, end.bytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void MemoryCopies::Copy(StepId step) {
+  Finish();
+  if (failed_) return;
+  // The first copies are whole everywhere, so those of another rank are not needed any more.
+  if (boundaries_++ == 1) Keep({});
+  StateCopy& copy = OlderOf(own_);
+  copy.MarkBroken();
+  // All layers of which this rank has the primary copy.
+  const std::vector<worker_checkpoint::LayerState> live =
+      WrittenState(*store_, DpRank(0), /*dp_size=*/1);
+  if (const absl::Status taken = copy.Take(live, options_.threads, DeviceOf(*store_)); !taken.ok())
+    return Record(step, taken);
+  sender_.Add([this, &copy, step] {
+    copy.MarkWhole(step);
+    Record(step, sends() ? Send(copy, step) : absl::OkStatus());
+  });
+  if (!sends()) return;
+  receiver_.Add([this, step] {
+    const absl::Status received = Receive(OlderOf(peer_), step);
+    if (!received.ok()) Record(step, received);
+  });
+}
+
+void MemoryCopies::Finish() {
+  sender_.Finish();
+  receiver_.Finish();
+}
+
+absl::Status MemoryCopies::Send(StateCopy& copy, StepId step) {
+  const Generation generation = options_.assignment->key.generation;
+  for (const LayerId layer : copy.layers()) {
+    RETURN_IF_ERROR(SendLayer(*send_,
+                              {.generation = generation.value(), .step = step, .layer = layer},
+                              copy.Values(layer), copy.hash(layer)));
+  }
+  std::array<std::byte, kAnswerBytes> answer{};
+  RETURN_IF_ERROR(acknowledged_->Recv(AnswerTag(generation, step), answer));
+  if (answer[0] == std::byte{1}) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("the copy of step ", step.value(), " came damaged"));
+}
+
+absl::Status MemoryCopies::Receive(StateCopy& copy, StepId step) {
+  const Generation generation = options_.assignment->key.generation;
+  copy.MarkBroken();
+  absl::Status damage;
+  for (const LayerId layer : copy.layers()) {
+    const absl::Status status =
+        RecvLayer(*recv_, {.generation = generation.value(), .step = step, .layer = layer},
+                  copy.Values(layer));
+    if (!status.ok() && !absl::IsDataLoss(status)) return status;
+    damage.Update(status);
+  }
+  if (damage.ok()) copy.MarkWhole(step);
+  const std::array<std::byte, kAnswerBytes> answer = {damage.ok() ? std::byte{1} : std::byte{0}};
+  RETURN_IF_ERROR(acknowledge_->Send(AnswerTag(generation, step), answer));
+  return damage;
+}
+
+void MemoryCopies::Record(StepId step, const absl::Status& status) {
+  const std::string& job = options_.assignment->key.job;
+  // After an abort or the loss of a peer the generation ends anyway.
+  const bool ends = absl::IsAborted(status) || absl::IsUnavailable(status);
+  if (!status.ok() && !failed_.exchange(true) && !ends) {
+    Log(LogLevel::kWarning, "no more copies of the state are kept in memory; training goes on",
+        {{"job", job},
+         {"step", std::to_string(step.value())},
+         {"error", std::string(status.message())}});
+  }
+  if (options_.metrics == nullptr || ends) return;
+  options_.metrics
+      ->Counter(metrics::kMemoryCopies, {job, PpRankText(), status.ok() ? "done" : "failed"})
+      .Increment();
+  if (status.ok()) {
+    options_.metrics->Gauge(metrics::kMemoryCopyStep, {job, PpRankText()})
+        .Set(static_cast<double>(step.value()));
+  }
+}
+
+}  // namespace takt::session

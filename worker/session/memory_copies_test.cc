@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two ranks of a small GPT-2 as threads of this process, over the transport that real ranks use.
+// One generation is stopped in the middle, and another one goes on from the copies that are left.
+#include "worker/session/memory_copies.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "common/metrics/registry.h"
+#include "common/plan/plan.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/checkpoint_job.h"
+#include "tests/testing/map_rendezvous.h"
+#include "worker/backend/cpu/cpu_backend.h"
+#include "worker/session/pipeline_runner.h"
+#include "worker/session/shared_rendezvous_testing.h"
+
+namespace takt::session {
+namespace {
+
+using ::testing::HasSubstr;
+using worker_checkpoint::CopyStore;
+
+constexpr std::int64_t kSteps = 120;
+constexpr std::int64_t kFault = 20;  // soon after this step the first generation is stopped
+
+struct Outcome {
+  std::array<absl::StatusOr<control::Resumed>, 2> resumed;
+  std::map<std::int64_t, double> losses;  // of rank 0, by step
+  std::int64_t last = 0;                  // the last step that any rank reported
+};
+
+class MemoryCopiesTest : public ::testing::Test {
+ protected:
+  MemoryCopiesTest() {
+    std::ofstream data(directory_.path() + "/train.txt", std::ios::binary);
+    for (int i = 0; i < 1000; ++i) data << i * i << ' ';
+    for (auto& store : stores_) store = std::make_unique<CopyStore>();
+  }
+
+  config::JobSpec Job() const {
+    config::JobSpec job;
+    job.name = "memory";
+    job.model = {.layers = 2,
+                 .hidden = 12,
+                 .heads = 2,
+                 .kv_heads = 2,
+                 .inner = 48,
+                 .context = 8,
+                 .positions = 8,
+                 .vocab = 131};
+    job.train = {{.path = directory_.path() + "/train.txt", .format = config::DataFormat::kBytes}};
+    job.global_batch = 4;
+    job.microbatch = 1;
+    job.adamw.learning_rate = 3e-3;
+    job.steps = kSteps;
+    job.copy_every_steps = every_steps_;
+    job.parallelism.pipeline = pipeline_;
+    job.parallelism.data = 2 / pipeline_;
+    job.parallelism.schedule = "1f1b";
+    return job;
+  }
+
+  control::Assignment AssignmentOf(int rank, const plan::Plan& plan, Generation generation,
+                                   StepId at_most) const {
+    control::Assignment assignment;
+    assignment.key = {"memory", generation};
+    assignment.rank = Rank(rank);
+    assignment.job = Job();
+    assignment.mesh = plan.mesh;
+    assignment.partition = plan.partition;
+    assignment.program =
+        plan.programs[static_cast<std::size_t>(plan.mesh.PpRankOf(Rank(rank)).value())];
+    assignment.secret = "secret";
+    assignment.job_id = "id";
+    assignment.copies = {.every_steps = every_steps_,
+                         .shift = pipeline_ > 1 ? 1 : 0,
+                         .at_most = at_most,
+                         .required = at_most > StepId(0)};
+    return assignment;
+  }
+
+  // Runs one generation, to its end or until it is stopped after kFault.
+  Outcome Train(int generation, StepId at_most, bool stops) {
+    const plan::Plan plan = plan::MakePlan(Job(), {.max_workers = 2}).value();
+    const auto map = std::make_shared<testing::MapRendezvous>();
+    Outcome outcome;
+    absl::Mutex mutex;
+    absl::Notification fault;
+    std::array<std::unique_ptr<RankRunner>, 2> runners;
+    for (int rank = 0; rank < 2; ++rank) {
+      runners[rank] = CreatePipelineRunner(
+          {.data_root = "/",
+           .make_rendezvous =
+               [map](const control::JobKey&) { return std::make_unique<SharedRendezvous>(map); },
+           .metrics = &registry_,
+           .make_backends =
+               [](const control::Assignment&, int threads) {
+                 return backend::CreateCpuBackends({.threads = threads});
+               },
+           .copies = stores_[rank].get()},
+          AssignmentOf(rank, plan, Generation(generation), at_most));
+    }
+    const auto run = [&](int rank) {
+      outcome.resumed[rank] = runners[rank]->Prepare();
+      if (!outcome.resumed[rank].ok()) return;
+      const auto end = runners[rank]->Run([&](const Report& report) {
+        const auto& step = std::get<control::RankStepReport>(report);
+        const absl::MutexLock lock(&mutex);
+        if (rank == 0) outcome.losses[step.step.value()] = step.loss;
+        outcome.last = std::max(outcome.last, step.step.value());
+        if (stops && step.step == StepId(kFault) && !fault.HasBeenNotified()) fault.Notify();
+      });
+      EXPECT_EQ(end.ok(), !stops) << end.status();
+    };
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) threads.emplace_back(run, rank);
+    if (stops) {
+      fault.WaitForNotification();
+      for (const auto& runner : runners) runner->Stop(absl::CancelledError("worker w9 died"));
+    }
+    for (std::thread& thread : threads) thread.join();
+    return outcome;
+  }
+
+  // Compares the steps of a generation with those of a run that nothing disturbs.
+  void ExpectUndisturbed(const Outcome& outcome) {
+    for (auto& store : stores_) store = std::make_unique<CopyStore>();
+    const Outcome whole = Train(9, StepId(0), /*stops=*/false);
+    ASSERT_EQ(whole.losses.size(), static_cast<std::size_t>(kSteps));
+    const std::int64_t first = outcome.resumed[0]->step.value() + 1;
+    EXPECT_EQ(outcome.losses.size(), static_cast<std::size_t>(kSteps - first + 1));
+    for (const auto& [step, loss] : outcome.losses) EXPECT_EQ(loss, whole.losses.at(step)) << step;
+  }
+
+  const takt::testing::TemporaryDirectory directory_;
+  int pipeline_ = 2;  // 2: two stages; 1: two replicas
+  std::int64_t every_steps_ = 1;
+  std::array<std::unique_ptr<CopyStore>, 2> stores_;  // of the workers of the two ranks
+  metrics::Registry registry_;
+};
+
+TEST_F(MemoryCopiesTest, ALostRankIsRebuiltFromItsNeighboursMemory) {
+  const Outcome first = Train(1, StepId(0), /*stops=*/true);
+  stores_[1] = std::make_unique<CopyStore>();  // a spare takes the place of rank 1
+  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+  for (const auto& resumed : second.resumed) {
+    ASSERT_TRUE(resumed.ok()) << resumed.status();
+    EXPECT_TRUE(resumed->from_memory);
+    EXPECT_EQ(resumed->step, second.resumed[0]->step);
+    EXPECT_GE(resumed->step.value(), first.last - 1);
+    EXPECT_LE(resumed->step.value(), first.last);
+  }
+  EXPECT_THAT(registry_.Text(),
+              HasSubstr("takt_memory_copies_total{job=\"memory\",pp_rank=\"1\",result=\"done\"}"));
+  EXPECT_THAT(
+      registry_.Text(),
+      HasSubstr("takt_memory_copies_total{job=\"memory\",pp_rank=\"0\",result=\"failed\"} 0"));
+  ExpectUndisturbed(second);
+}
+
+TEST_F(MemoryCopiesTest, TheFirstRankIsRebuiltTooAndCopiesMayBeRare) {
+  every_steps_ = 7;
+  const Outcome first = Train(1, StepId(0), /*stops=*/true);
+  stores_[0] = std::make_unique<CopyStore>();
+  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+  ASSERT_TRUE(second.resumed[0].ok()) << second.resumed[0].status();
+  EXPECT_EQ(second.resumed[0]->step.value() % 7, 0);
+  EXPECT_GE(second.resumed[0]->step.value(), kFault - 2 * 7);
+  ExpectUndisturbed(second);
+}
+
+TEST_F(MemoryCopiesTest, AReplicaHoldsTheStateOfTheOther) {
+  pipeline_ = 1;
+  const Outcome first = Train(1, StepId(0), /*stops=*/true);
+  stores_[1] = std::make_unique<CopyStore>();
+  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+  ASSERT_TRUE(second.resumed[1].ok()) << second.resumed[1].status();
+  EXPECT_TRUE(second.resumed[1]->from_memory);
+  EXPECT_GE(second.resumed[1]->step.value(), first.last - 1);
+  ExpectUndisturbed(second);
+}
+
+TEST_F(MemoryCopiesTest, WithoutTheHolderAJobThatSavesNoFilesSaysWhatIsMissing) {
+  const Outcome first = Train(1, StepId(0), /*stops=*/true);
+  for (auto& store : stores_) store = std::make_unique<CopyStore>();
+  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+  for (const auto& resumed : second.resumed) {
+    EXPECT_TRUE(absl::IsInvalidArgument(resumed.status())) << resumed.status();
+    EXPECT_THAT(std::string(resumed.status().message()), HasSubstr("no worker holds a copy"));
+  }
+}
+
+TEST_F(MemoryCopiesTest, AFlippedBitIsFoundAndAnOlderStepTaken) {
+  const Outcome first = Train(1, StepId(0), /*stops=*/true);
+  stores_[1] = std::make_unique<CopyStore>();
+  // Rank 0 keeps two copies of its own and two of rank 1's. The newest of each is damaged.
+  const worker_checkpoint::StateCopies copies = stores_[0]->Begin("memory", "id");
+  ASSERT_EQ(copies.size(), 4u);
+  StepId newest;
+  for (const auto& copy : copies) newest = std::max(newest, copy->step());
+  StepId older;
+  for (const auto& copy : copies) {
+    if (copy->step() < newest) older = std::max(older, copy->step());
+    if (copy->step() != newest) continue;
+    reinterpret_cast<unsigned char*>(copy->Values(copy->layers().front()).data())[3] ^= 4U;
+  }
+  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+  ASSERT_TRUE(second.resumed[0].ok()) << second.resumed[0].status();
+  EXPECT_EQ(second.resumed[0]->step, older);
+  ExpectUndisturbed(second);
+}
+
+TEST_F(MemoryCopiesTest, WhatAJobTurnsOffIsFreed) {
+  Train(1, StepId(0), /*stops=*/true);
+  EXPECT_FALSE(stores_[0]->Begin("memory", "id").empty());
+  every_steps_ = 0;
+  const Outcome second = Train(2, StepId(0), /*stops=*/false);
+  EXPECT_FALSE(second.resumed[0]->from_memory);
+  EXPECT_TRUE(stores_[0]->Begin("memory", "id").empty());
+}
+
+}  // namespace
+}  // namespace takt::session
