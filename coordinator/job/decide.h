@@ -65,6 +65,7 @@ struct RankRun {
   RankPhase phase = RankPhase::kPreparing;
   std::optional<std::string> lost;  // why its worker is gone
   std::optional<std::string> away;  // why nothing is heard of its worker now; not if it is lost
+  bool leaves = false;              // its worker was asked to end
   std::string error;                // of kRefused, kFailed, kAborted
   control::Cause cause = control::Cause::kUnknown;  // likewise
   bool invalid_input = false;          // of kRefused: the job is wrong, whatever other ranks say
