@@ -34,6 +34,7 @@ Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store:
                      return ids;
                    },
                .epoch = snapshot.epoch,
+               .wait_clock = WaitClock(now),
                .workers = &workers_,
                .outbox = &outbox_},
       jobs_(&context_, std::move(snapshot), now),
