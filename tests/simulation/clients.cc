@@ -59,7 +59,8 @@ void Clients::Answered(const std::string& user, std::int64_t sent, const absl::S
   User& asking = users_[user];
   if (!asking.asking || asking.sent != sent) return;
   asking.asking = false;
-  if (absl::IsUnavailable(status)) {
+  // No answer, or a coordinator that is read-only. The request keeps its id.
+  if (absl::IsUnavailable(status) || absl::IsResourceExhausted(status)) {
     world_.loop.After(absl::Milliseconds(500), [this, user] { SendNext(user); });
     return;
   }

@@ -12,8 +12,9 @@ namespace {
 constexpr std::array<std::string_view, kNumFaults> kFaultNames = {
     "break",         "partition",   "cut_off",    "kill_worker",      "vanish",
     "stop_worker",   "slow_worker", "leave",      "kill_coordinator", "stop_coordinator",
-    "failed_commit", "lost_link",   "clock_step", "disk_full",        "disk_errors",
-    "paused_call",   "killed_call", "power_cut",  "requests",         "drain"};
+    "failed_commit", "store_full",  "lost_link",  "clock_step",       "disk_full",
+    "disk_errors",   "paused_call", "killed_call", "power_cut",       "requests",
+    "drain"};
 
 constexpr std::array<std::string_view, 6> kMutationNames = {"none",
                                                             "effects_before_commit",
@@ -38,6 +39,7 @@ JobShape DrawJob(int number, int num_workers, Random& random) {
   job.saves = random.Chance(0.8);
   job.every_steps = random.Chance(0.2) ? 0 : random.Between(1, 6);
   job.keep = static_cast<int>(random.Between(1, 3));
+  if (job.num_ranks() > 1 && random.Chance(0.4)) job.copy_every_steps = random.Between(1, 4);
   if (random.Chance(0.2)) job.priority = static_cast<int>(random.Between(0, 100));
   job.submit_at = random.Between(absl::ZeroDuration(), absl::Seconds(10));
   return job;
@@ -77,7 +79,7 @@ Config DrawConfig(std::uint64_t seed) {
   config.fault_phase = random.Between(absl::Seconds(20), absl::Seconds(60));
   if (random.Chance(0.3))
     config.most_delay = random.Between(absl::Milliseconds(5), absl::Seconds(1));
-  config.tick = random.Between(absl::Milliseconds(100), absl::Milliseconds(300));
+  config.tick = random.Between(absl::Milliseconds(100), absl::Seconds(1));
   if (random.Chance(0.7)) config.first_backoff = absl::Seconds(1);
   config.exchanges = random.Chance(0.7);
   if (random.Chance(0.2)) config.late_renames = 0.1;
@@ -101,7 +103,8 @@ std::string ToString(const Config& config) {
   std::string text = absl::StrCat("workers ", config.num_workers, ", jobs");
   for (const JobShape& job : config.jobs) {
     absl::StrAppend(&text, " ", job.name, "=", job.pipeline, "x", job.data, "x", job.steps,
-                    job.saves ? absl::StrCat("/", job.every_steps) : "");
+                    job.saves ? absl::StrCat("/", job.every_steps) : "",
+                    job.copy_every_steps > 0 ? absl::StrCat("+", job.copy_every_steps) : "");
   }
   absl::StrAppend(&text, ", faults");
   for (int fault = 0; fault < kNumFaults; ++fault) {

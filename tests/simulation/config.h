@@ -27,6 +27,7 @@ enum class Fault : std::uint8_t {
   kKillCoordinator,  // at the next boundary of a commit or an effect
   kStopCoordinator,  // it does nothing for a while
   kFailedCommit,     // the store keeps nothing, and the coordinator ends
+  kStoreFull,        // for a while: the coordinator is read-only
   kLostLink,         // the data connection of two ranks breaks
   kClockStep,        // the coordinator's wall clock is set
   kDiskFull,         // for a while
@@ -61,6 +62,7 @@ struct JobShape {
   bool saves = true;
   std::int64_t every_steps = 0;  // of checkpoints; 0: only at the end
   int keep = 1;
+  std::int64_t copy_every_steps = 0;  // of copies in memory; 0: none
   int priority = 50;
   absl::Duration submit_at = absl::ZeroDuration();
 

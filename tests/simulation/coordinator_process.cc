@@ -9,6 +9,7 @@
 #include "common/base/overloaded.h"
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
+#include "coordinator/timeouts/timeouts.h"
 #include "takt/v1/job_spec.pb.h"
 #include "tests/testing/emulated_spec.h"
 
@@ -42,6 +43,21 @@ config::JobSpec SpecOf(const JobShape& shape, int attempt) {
   v1::JobSpec proto = testing::EmulatedSpec(shape.name, shape.pipeline, shape.steps);
   proto.mutable_parallelism()->set_data(shape.data);
   proto.set_priority(shape.priority);
+  if (shape.copy_every_steps > 0) {
+    // An emulated model has no state that could be copied.
+    v1::ModelSpec& model = *proto.mutable_model();
+    model.Clear();
+    model.set_family(v1::MODEL_FAMILY_GPT2);
+    model.set_layers(8);
+    model.set_hidden(8);
+    model.set_heads(2);
+    model.set_context(8);
+    model.set_vocab(256);
+    v1::CorpusSpec& corpus = *proto.mutable_data()->add_train();
+    corpus.set_path("data");
+    corpus.set_format(v1::DATA_FORMAT_BYTES);
+    proto.mutable_checkpoint()->set_in_memory(absl::StrCat(shape.copy_every_steps));
+  }
   if (shape.saves) {
     proto.mutable_checkpoint()->set_directory(shape.name);
     proto.mutable_checkpoint()->set_every_steps(shape.every_steps);
@@ -56,16 +72,19 @@ config::JobSpec SpecOf(const JobShape& shape, int attempt) {
 
 class CoordinatorProcess::Session final : public job::WorkerSession {
  public:
-  Session(World* world, std::shared_ptr<Stream> stream, std::string worker,
-          std::function<void(const control::Command&)> on_command)
+  Session(World* world, std::shared_ptr<Stream> stream, std::string worker, std::int64_t epoch,
+          OnCommand on_command)
       : world_(*world),
         stream_(std::move(stream)),
         worker_(std::move(worker)),
+        epoch_(epoch),
         on_command_(std::move(on_command)) {}
 
   void Send(const control::Command& command) override {
     world_.oracle.Sends(worker_, command);
-    stream_->Send(End::kCoordinator, [on_command = on_command_, command] { on_command(command); });
+    stream_->Send(End::kCoordinator, [on_command = on_command_, epoch = epoch_, command] {
+      on_command(epoch, command);
+    });
   }
   void Close(const absl::Status& status) override { stream_->Close(End::kCoordinator, status); }
 
@@ -73,7 +92,8 @@ class CoordinatorProcess::Session final : public job::WorkerSession {
   World& world_;
   const std::shared_ptr<Stream> stream_;
   const std::string worker_;
-  const std::function<void(const control::Command&)> on_command_;
+  const std::int64_t epoch_;
+  const OnCommand on_command_;
 };
 
 class CoordinatorProcess::Bulk final : public job::BulkSession {
@@ -116,14 +136,23 @@ job::ClusterOptions CoordinatorProcess::Options() {
 
 void CoordinatorProcess::Start() {
   if (alive()) return;
+  if (world_.store_full) {  // the epoch cannot be raised
+    world_.trace.Add("coordinator", "does not start on a full disk");
+    return on_death_();
+  }
+  TAKT_CHECK(world_.durable->RaiseEpoch().ok());
   absl::StatusOr<store::Snapshot> snapshot = world_.durable->Load();
   TAKT_CHECK(snapshot.ok());
+  epoch_ = snapshot->epoch;
+  world_.oracle.Begins(epoch_);
   world_.oracle.Starts(*snapshot);
   world_.trace.Add("coordinator", "starts with ", snapshot->jobs.size(), " jobs");
   ++life_;
   kill_in_ = 0;
   fails_commit_ = false;
   stopped_until_ = absl::ZeroDuration();
+  waiting_.reset();
+  read_only_ = absl::OkStatus();
   rendezvous_ = std::make_unique<job::Rendezvous>();
   cluster_ = std::make_unique<Cluster>(Options(), *std::move(snapshot), world_.durable.get(),
                                        world_.Now());
@@ -135,6 +164,7 @@ void CoordinatorProcess::Kill() {
   if (!alive()) return;
   world_.trace.Add("coordinator", "dies");
   cluster_.reset();
+  waiting_.reset();
   events_.clear();
   bulks_.clear();
   for (const auto& [number, stream] : streams_) {
@@ -173,8 +203,8 @@ void CoordinatorProcess::Round() {
   if (pause >= membership::MembershipOptions().lease / 2) cluster_->ResumeAfterStall(pause, before);
   for (const TimedEvent& event : std::exchange(events_, {})) event.event(*cluster_, event.arrival);
   rendezvous_->Expire(before.steady);
-  cluster_->Tick(before);
-  if (!Flush(cluster_->TakeOutbox())) {
+  if (!waiting_) cluster_->Tick(before);
+  if (!Flush(cluster_->TakeOutbox(), before)) {
     Kill();
     return on_death_();
   }
@@ -184,7 +214,27 @@ void CoordinatorProcess::Round() {
   RunAt(world_.loop.now() + (events_.empty() ? tick : kWakeUp));
 }
 
-bool CoordinatorProcess::Flush(const job::Outbox& outbox) {
+// As job::Coordinator::Flush does.
+bool CoordinatorProcess::Flush(job::Outbox outbox, Moment now) {
+  if (waiting_) {
+    const bool deletes = !outbox.changes.deleted_jobs.empty();
+    waiting_->Append(std::move(outbox));
+    if (!deletes && now.steady - tried_at_ < timeouts::kRetryFullDisk) {
+      job::AnswerWithout(waiting_->effects, read_only_);
+      return true;
+    }
+    outbox = *std::exchange(waiting_, std::nullopt);
+  }
+  // A full disk has a reserve for what deletes jobs.
+  if (!world_.store_full || outbox.changes.empty() || !outbox.changes.deleted_jobs.empty())
+    return Store(std::move(outbox), now);
+  BeginReadOnly(now);
+  job::AnswerWithout(outbox.effects, read_only_);
+  waiting_ = std::move(outbox);
+  return true;
+}
+
+bool CoordinatorProcess::Store(job::Outbox outbox, Moment now) {
   const bool acts_first = world_.config.mutation == Mutation::kEffectsBeforeCommit;
   if (acts_first && !CarryOut(outbox)) return false;
   if (!outbox.changes.empty()) {
@@ -198,7 +248,25 @@ bool CoordinatorProcess::Flush(const job::Outbox& outbox) {
     world_.oracle.Commits(outbox.changes);
     if (!PassBoundary()) return false;
   }
+  EndReadOnly(now);
   return acts_first || CarryOut(outbox);
+}
+
+void CoordinatorProcess::BeginReadOnly(Moment now) {
+  tried_at_ = now.steady;
+  if (!read_only_.ok()) return;
+  world_.trace.Add("coordinator", "is read-only");
+  read_only_since_ = now.steady;
+  read_only_ = absl::ResourceExhaustedError("the coordinator is read-only");
+  cluster_->SetReadOnly(read_only_);
+}
+
+void CoordinatorProcess::EndReadOnly(Moment now) {
+  if (read_only_.ok()) return;
+  world_.trace.Add("coordinator", "is not read-only any more");
+  read_only_ = absl::OkStatus();
+  cluster_->SetReadOnly(read_only_);
+  cluster_->ResumeAfterStall(now.steady - read_only_since_, now);
 }
 
 bool CoordinatorProcess::CarryOut(const job::Outbox& outbox) {
@@ -229,7 +297,7 @@ void CoordinatorProcess::PlanFor(const job::MakePlan& wanted) {
 }
 
 void CoordinatorProcess::Attach(const std::shared_ptr<Stream>& stream, const control::Hello& hello,
-                                std::function<void(const control::Command&)> on_command) {
+                                OnCommand on_command) {
   if (!alive()) return stream->Break(absl::ZeroDuration(), absl::InfiniteDuration());
   const std::int64_t number = ++last_stream_;
   stream->set_number(number);
@@ -239,7 +307,8 @@ void CoordinatorProcess::Attach(const std::shared_ptr<Stream>& stream, const con
     streams_.erase(number);
     Post([id](Cluster& cluster, Moment now) { cluster.Detach(id, "its stream ended", now); });
   });
-  auto session = std::make_shared<Session>(&world_, stream, hello.worker, std::move(on_command));
+  auto session =
+      std::make_shared<Session>(&world_, stream, hello.worker, epoch_, std::move(on_command));
   Post([hello, id, session](Cluster& cluster, Moment now) {
     cluster.Attach(hello, id, session, now);
   });
@@ -268,6 +337,16 @@ void CoordinatorProcess::Receive(const Stream& stream, const control::WorkerMess
                             cluster.Committed(id, answer, now);
                           });
                         },
+                        [&](const control::RankDescription& description) {
+                          Post([id, description](Cluster& cluster, Moment now) {
+                            cluster.Described(id, description, now);
+                          });
+                        },
+                        [&](const control::CommandsRefused& refused) {
+                          Post([id, refused](Cluster& cluster, Moment now) {
+                            cluster.Refused(id, refused, now);
+                          });
+                        },
                         [](const auto&) {}},
              message);
 }
@@ -293,6 +372,12 @@ void CoordinatorProcess::ReceiveBulk(const Stream& stream, control::BulkMessage 
   const auto found = bulks_.find(stream.number());
   if (found == bulks_.end()) return;
   const auto& [of, session, hello] = found->second;
+  if (!read_only_.ok()) {
+    const std::shared_ptr<Stream> cut = of;
+    streams_.erase(cut->number());
+    bulks_.erase(found);
+    return cut->Close(End::kCoordinator, read_only_);
+  }
   if (const auto* const step = std::get_if<control::RankStepReport>(&message)) {
     if (world_.config.mutation == Mutation::kStaleReports) return ReportLate(*step, session, hello);
     Post([report = *step, session = session, hello = hello](Cluster& cluster, Moment) {

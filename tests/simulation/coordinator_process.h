@@ -17,6 +17,7 @@
 #include "common/control/reports.h"
 #include "coordinator/job/cluster.h"
 #include "coordinator/job/effects.h"
+#include "coordinator/job/outbox.h"
 #include "coordinator/job/rendezvous.h"
 #include "tests/simulation/stream.h"
 #include "tests/simulation/world.h"
@@ -29,6 +30,9 @@ struct BulkEnd {
   // Returns the step of a report that the worker has made; 0: it holds another job now.
   std::function<StepId(const control::JobKey&, std::int64_t sequence)> step_of;
 };
+
+// Takes a command and the epoch of the coordinator that sent it.
+using OnCommand = std::function<void(std::int64_t epoch, const control::Command&)>;
 
 // One thread.
 class CoordinatorProcess final {
@@ -53,7 +57,7 @@ class CoordinatorProcess final {
 
   // A worker's hello came on a new stream. on_command: called at the worker's end.
   void Attach(const std::shared_ptr<Stream>& stream, const control::Hello& hello,
-              std::function<void(const control::Command&)> on_command);
+              OnCommand on_command);
   void Receive(const Stream& stream, const control::WorkerMessage& message);
   void AttachBulk(const std::shared_ptr<Stream>& stream, const control::BulkHello& hello,
                   BulkEnd end);
@@ -87,9 +91,13 @@ class CoordinatorProcess final {
   void RunAt(absl::Duration when);
   void Round();
   // Each returns false if the process dies there.
-  bool Flush(const job::Outbox& outbox);
+  bool Flush(job::Outbox outbox, Moment now);
+  bool Store(job::Outbox outbox, Moment now);
   bool CarryOut(const job::Outbox& outbox);
   bool PassBoundary();
+  // While the disk is full, as job::Coordinator does.
+  void BeginReadOnly(Moment now);
+  void EndReadOnly(Moment now);
   void PlanFor(const job::MakePlan& wanted);
   void ReportLate(const control::RankStepReport& report, const std::shared_ptr<Bulk>& session,
                   const control::BulkHello& hello);
@@ -108,6 +116,10 @@ class CoordinatorProcess final {
   std::map<std::int64_t, BulkStream> bulks_;
   std::int64_t last_stream_ = 0, boundaries_ = 0, kill_in_ = 0, life_ = 0;
   bool fails_commit_ = false;
+  std::int64_t epoch_ = 0;
+  std::optional<job::Outbox> waiting_;         // while it is read-only
+  absl::Status read_only_;                     // why
+  absl::Duration read_only_since_, tried_at_;  // steady time
   absl::Duration next_round_, last_round_, stopped_until_ = absl::ZeroDuration();
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 namespace takt::simulation {
@@ -46,6 +47,20 @@ void DataPlane::BreakLink() {
   Tell(other, first);
 }
 
+void DataPlane::SendCopy(const control::JobKey& key, Rank to, StepId step, std::uint64_t state,
+                         std::function<void()> answer) {
+  const absl::Duration delay =
+      world_.random.Between(absl::Milliseconds(1), absl::Milliseconds(300));
+  world_.loop.After(delay, [this, key, to, step, state, answer = std::move(answer)] {
+    const auto& members = groups_[key].members;
+    const auto receiver = members.find(to);
+    if (receiver == members.end()) return;
+    // The receiver may leave in what follows.
+    const std::shared_ptr<Member> member = receiver->second;
+    member->TakeCopy(step, state, answer);
+  });
+}
+
 void DataPlane::Advance(const control::JobKey& key) {
   Group& group = groups_[key];
   if (!group.busy.empty() || !group.gone.empty() || group.members.empty()) return;
@@ -67,8 +82,22 @@ void DataPlane::Advance(const control::JobKey& key) {
     group.halts = true;
   }
   for (const auto& [rank, member] : members) group.busy.insert(rank);
+  group.exchanged = false;
   for (const auto& [rank, member] : members)
-    member->BeginStep(next, [this, key, rank = rank] { StepDone(key, rank); });
+    member->BeginStep(next, [this, key, rank = rank] { Exchange(key, rank); });
+}
+
+// The exchange fails for all ranks if one is gone before it. Afterwards each rank completes the
+// step alone.
+void DataPlane::Exchange(const control::JobKey& key, Rank rank) {
+  Group& group = groups_[key];
+  group.busy.erase(rank);
+  if (!group.busy.empty() || !group.gone.empty() || std::exchange(group.exchanged, true)) return;
+  const auto members = group.members;
+  const StepId step(group.done.value() + 1);
+  for (const auto& [other, member] : members) group.busy.insert(other);
+  for (const auto& [other, member] : members)
+    member->CompleteStep(step, [this, key, other = other] { StepDone(key, other); });
 }
 
 void DataPlane::StepDone(const control::JobKey& key, Rank rank) {

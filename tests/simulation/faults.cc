@@ -18,6 +18,7 @@ bool HurtsRanks(Fault fault) {
     case Fault::kStopCoordinator:
     case Fault::kKillCoordinator:
     case Fault::kFailedCommit:
+    case Fault::kStoreFull:
     case Fault::kSlowWorker:
     case Fault::kClockStep:
     case Fault::kRequests:
@@ -75,10 +76,13 @@ void Faults::Happen(Fault fault) {
       return it_.coordinator->StopUntil(Soon());
     case Fault::kFailedCommit:
       return it_.coordinator->FailNextCommit();
+    case Fault::kStoreFull:
+      world.store_full = true;
+      return world.loop.At(Soon(), [&world] { world.store_full = false; });
     case Fault::kLostLink:
       return it_.plane->BreakLink();
     case Fault::kClockStep:
-      world.wall_offset += world.random.Between(-absl::Minutes(10), absl::Minutes(10));
+      world.wall_offset += world.random.Between(-absl::Hours(3), absl::Hours(3));
       return;
     case Fault::kDiskFull:
     case Fault::kDiskErrors:
@@ -168,6 +172,7 @@ void Faults::Heal() {
   healed_ = true;
   World& world = *it_.world;
   world.call_fault.reset();
+  world.store_full = false;
   world.disk.mood().full = false;
   world.disk.mood().error_chance = 0;
   for (const auto& worker : *it_.workers) worker->path().blocked_until.fill(absl::ZeroDuration());

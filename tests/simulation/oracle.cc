@@ -43,8 +43,8 @@ const DurableJob* Oracle::Find(const std::string& name) const {
   return nullptr;
 }
 
-void Oracle::RankDid(const control::JobKey& key, Rank rank, StepId step) {
-  if (rank == Rank(0)) done_[key] = std::max(done_[key], step);
+void Oracle::RankDid(const control::JobKey& key, StepId step) {
+  done_[key] = std::max(done_[key], step);
 }
 
 void Oracle::RankBegins(const control::JobKey& key, Rank rank, const std::string& worker) {
@@ -112,6 +112,12 @@ void Oracle::CheckAllDirectories() {
   for (const auto& [job, directory] : directories_) {
     if (!directory.empty()) CheckDirectory(absl::StrCat(root_, "/", directory));
   }
+}
+
+void Oracle::Begins(std::int64_t epoch) {
+  if (epoch <= epoch_)
+    Violate("epochs rise", absl::StrCat("epoch ", epoch, " comes after ", epoch_));
+  epoch_ = epoch;
 }
 
 void Oracle::Starts(const store::Snapshot& snapshot) {
@@ -188,6 +194,7 @@ void Oracle::Apply(const JobRecord& record) {
     trace_.Add("coordinator", "job ", record.name, " generation ", record.generation.value(),
                " is ", store::Name(record.state), ": ", record.reason);
     if (store::HasEnded(record.state)) job.progress = loop_.now();
+    if (record.state == JobState::kRunning && record.memory_step > StepId(0)) ++from_memory_;
   }
   const DurableJob before = job;
   job.generation = record.generation;
@@ -232,7 +239,7 @@ void Oracle::CheckStep(const store::StepRecord& step, Generation before) {
                          std::max(before, job.last_generation).value(), " has begun"));
   }
   if (done_[{job.name, step.generation}] < step.step)
-    Violate("what counts was done", absl::StrCat(what, " is committed, but rank 0 did not do it"));
+    Violate("what counts was done", absl::StrCat(what, " is committed, but no rank did it"));
   if (step.loss != LossOf(UndisturbedState(job.name, step.step)))
     Violate("losses are those of an undisturbed run", what);
   job.last_step = step.step;
@@ -254,8 +261,10 @@ void Oracle::CheckEnd(const JobRecord& record, const DurableJob& job) {
   if (record.state != JobState::kFailed) return;
   const bool disk_fails =
       config_.Has(Fault::kDiskFull) || config_.Has(Fault::kDiskErrors) || config_.late_renames > 0;
-  const bool may_fail = job.directory.empty() ? harmed_ : disk_fails;
-  if (record.invalid_input || !may_fail)
+  const bool saves = !job.directory.empty();
+  const bool may_fail = saves ? disk_fails : harmed_;
+  // A job that saves no files, and has lost its copies in memory, can only be submitted again.
+  if ((saves && record.invalid_input) || !may_fail)
     Violate("no healthy job fails", absl::StrCat("job ", job.name, ": ", record.reason));
 }
 

@@ -66,7 +66,7 @@ class Oracle final {
   void SubmitsTo(const std::string& job, const std::string& directory) {
     directories_[job] = directory;
   }
-  void RankDid(const control::JobKey& key, Rank rank, StepId step);
+  void RankDid(const control::JobKey& key, StepId step);
   // A rank begins to run, or its process is through with it.
   void RankBegins(const control::JobKey& key, Rank rank, const std::string& worker);
   void RankIsGone(const control::JobKey& key, Rank rank);
@@ -79,6 +79,7 @@ class Oracle final {
   void CheckAllDirectories();
 
   // What the coordinator does.
+  void Begins(std::int64_t epoch);
   void Starts(const store::Snapshot& snapshot);
   void Commits(const store::Changes& changes);
   void Sends(const std::string& worker, const control::Command& command);
@@ -91,6 +92,8 @@ class Oracle final {
   const DurableJob* Find(const std::string& name) const;
   const std::set<std::string>& drained() const { return drained_; }
   std::int64_t committed_steps() const { return committed_steps_; }
+  // How many generations went on from copies in memory.
+  std::int64_t from_memory() const { return from_memory_; }
 
  private:
   void Apply(const store::JobRecord& record);
@@ -108,16 +111,17 @@ class Oracle final {
   std::string root_;
   std::optional<Violation> violation_;
   bool harmed_ = false;
+  std::int64_t epoch_ = 0;  // of the last coordinator
   std::map<std::string, std::string> directories_;  // by name of job
   std::map<std::string, DurableJob> jobs_;          // by id
   std::set<std::string> drained_;
   std::map<std::string, Generation> past_generations_;  // of deleted jobs, by name
-  std::map<control::JobKey, StepId> done_;              // by the rank 0 of each generation
+  std::map<control::JobKey, StepId> done_;              // by any rank of each generation
   std::map<std::pair<control::JobKey, Rank>, std::string> running_;  // the worker
   std::map<std::string, Generation> chose_;                          // the newest, by job
   // Complete steps that were seen: directory, name and generation.
   std::set<std::tuple<std::string, std::string, Generation>> published_;
-  std::int64_t committed_steps_ = 0;
+  std::int64_t committed_steps_ = 0, from_memory_ = 0;
 };
 
 }  // namespace takt::simulation

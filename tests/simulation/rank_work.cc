@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "common/checkpoint/directory.h"
 #include "common/checkpoint/hash.h"
 #include "common/checkpoint/layout.h"
+#include "common/checkpoint/owner.h"
 #include "tests/simulation/training_state.h"
 #include "worker/checkpoint/commit.h"
 #include "worker/checkpoint/ownership.h"
@@ -21,6 +23,11 @@ namespace {
 constexpr absl::Duration kAskAgain = absl::Milliseconds(200);
 // How often a rank looks whether its part of a checkpoint is written.
 constexpr absl::Duration kLookAgain = absl::Milliseconds(50);
+
+// Keys of the rendezvous.
+constexpr char kOffer[] = "offer/", kChoice[] = "choice";
+// What rank 0 says if no step can be had from copies.
+constexpr char kNoCopies[] = "none";
 
 std::string StateFile(Rank rank) { return absl::StrCat("state-", rank.value()); }
 
@@ -38,7 +45,13 @@ void RankWork::Begin(const std::function<absl::StatusOr<control::Assignment>()>&
   absl::StatusOr<control::Assignment> assignment = decode();
   TAKT_CHECK(assignment.ok());
   assignment_ = *std::move(assignment);
+  begun_ = true;
   state_ = InitialState(assignment_.key.job);
+  if (assignment_.copies.every_steps > 0) {
+    copies_ = std::make_shared<RankCopies>(&world_, &plane_, host_.kept, assignment_, host_.later);
+  } else {
+    host_.kept->Forget(key().job);
+  }
   host_.later(world_.random.Between(absl::Milliseconds(10), absl::Milliseconds(500)),
               [self = shared_from_this()] { self->OpenCheckpoints(); });
 }
@@ -47,50 +60,116 @@ std::string RankWork::Directory() const {
   return absl::StrCat(world_.disk.root(), "/", assignment_.job.checkpoint->directory);
 }
 
+bool RankWork::UseDisk(const std::function<void()>& use) {
+  using_disk_ = true;
+  const bool alive = host_.use_disk(use);
+  using_disk_ = false;
+  if (alive && stopped_) TryGone();
+  return alive && !stopped_;
+}
+
 void RankWork::OpenCheckpoints() {
   if (stopped_) return;
+  if (!assignment_.job.checkpoint || rank() != Rank(0)) return OfferCopies();
+  absl::Status taken;
+  if (!UseDisk([&] { taken = TakeDirectory(); })) return;
+  if (!taken.ok()) return Built(taken);
+  OfferCopies();
+}
+
+// As session::RankCheckpoints::Open does.
+absl::Status RankWork::TakeDirectory() const {
+  worker_checkpoint::FileSystem& files = *host_.files;
+  const std::string directory = Directory();
+  const checkpoint::Owner owner{.job_id = assignment_.job_id,
+                                .job = key().job,
+                                .generation = key().generation,
+                                .epoch = assignment_.epoch};
+  RETURN_IF_ERROR(
+      worker_checkpoint::TakeOwnership(files, directory, owner, assignment_.other_jobs));
+  RETURN_IF_ERROR(worker_checkpoint::NoteEpoch(files, directory, owner));
+  return worker_checkpoint::RemoveStale(files, directory, key().job, key().generation).status();
+}
+
+// From here to RestoreCopies it does what session::RestoreFromCopies does, without damage.
+void RankWork::OfferCopies() {
+  if (copies_ == nullptr || assignment_.copies.at_most == StepId(0)) return RestoreCheckpoint();
+  phase_ = "CONNECT";
+  waiting_for_ = "copies of the state";
+  SetKey(absl::StrCat(kOffer, rank().value()), session::FormatOffer(copies_->Offer()),
+         [self = shared_from_this()] { self->FollowChoice(); });
+}
+
+void RankWork::FollowChoice() {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < num_ranks(); ++rank) names.push_back(absl::StrCat(kOffer, rank));
+  WaitKeys(names, [self = shared_from_this()](const job::Rendezvous::Values& values) {
+    std::vector<session::CopyOffer> offers;
+    for (const std::string& text : values) {
+      absl::StatusOr<session::CopyOffer> offer = session::ParseOffer(text);
+      TAKT_CHECK(offer.ok());
+      offers.push_back(*std::move(offer));
+    }
+    if (self->rank() == Rank(0)) return self->ProposeCopies(offers);
+    self->WaitKeys({kChoice}, [self, offers](const job::Rendezvous::Values& choice) {
+      self->RestoreCopies(choice.at(0), offers);
+    });
+  });
+}
+
+void RankWork::ProposeCopies(const std::vector<session::CopyOffer>& offers) {
+  const session::CopyChoice choice =
+      session::ChooseCopies(offers, {.at_least = std::max(assignment_.saved, StepId(1)),
+                                     .at_most = assignment_.copies.at_most});
+  const std::string text = choice.step == StepId(0) ? kNoCopies : session::FormatChoice(choice);
+  SetKey(kChoice, text,
+         [self = shared_from_this(), text, offers] { self->RestoreCopies(text, offers); });
+}
+
+void RankWork::RestoreCopies(const std::string& choice,
+                             const std::vector<session::CopyOffer>& offers) {
+  if (choice == kNoCopies) {
+    if (!assignment_.copies.required) return RestoreCheckpoint();
+    return Built(absl::InvalidArgumentError("no copies are left, and the job saves no files"));
+  }
+  const absl::StatusOr<session::CopyChoice> chosen = session::ParseChoice(choice, num_ranks());
+  TAKT_CHECK(chosen.ok());
+  const std::optional<std::uint64_t> state = copies_->StateOf(*chosen, offers);
+  if (!state) return Built(absl::DataLossError("no rank holds what was chosen"));
+  state_ = *state;
+  last_step_ = chosen->step;
+  from_memory_ = true;
+  host_.later(world_.random.Between(absl::Milliseconds(1), absl::Milliseconds(300)),
+              [self = shared_from_this()] { self->Connect(); });
+}
+
+void RankWork::RestoreCheckpoint() {
+  if (stopped_) return;
   if (!assignment_.job.checkpoint) return Connect();
-  if (rank() != Rank(0)) return MeetForStep();
+  if (rank() != Rank(0)) {
+    phase_ = "CONNECT";
+    waiting_for_ = "rank 0 to choose a step";
+    return WaitKeys({"step"}, [self = shared_from_this()](const job::Rendezvous::Values& values) {
+      self->Load(StepId(std::stoll(values.at(0))));
+    });
+  }
   absl::StatusOr<StepId> step = absl::UnknownError("not chosen");
-  using_disk_ = true;
-  const bool alive = host_.use_disk([&] { step = ChooseStep(); });
-  using_disk_ = false;
-  if (!alive) return;
-  if (stopped_) return TryGone();
+  if (!UseDisk([&] { step = ChooseStep(); })) return;
   if (!step.ok()) return Built(step.status());
   SetKey("step", absl::StrCat(step->value()),
          [self = shared_from_this(), step = *step] { self->Load(step); });
 }
 
-// Takes the directory and chooses the checkpoint to go on from, as session::RankCheckpoints does.
-absl::StatusOr<StepId> RankWork::ChooseStep() {
-  worker_checkpoint::FileSystem& files = *host_.files;
-  const std::string directory = Directory();
-  RETURN_IF_ERROR(worker_checkpoint::TakeOwnership(
-      files, directory,
-      {.job_id = assignment_.job_id, .job = key().job, .generation = key().generation},
-      assignment_.other_jobs));
-  RETURN_IF_ERROR(
-      worker_checkpoint::RemoveStale(files, directory, key().job, key().generation).status());
-  if (assignment_.resume == "none") {
-    world_.oracle.Chose(key());
-    return StepId(0);
-  }
-  ASSIGN_OR_RETURN(const std::vector<checkpoint::ListedStep> steps,
-                   checkpoint::ListSteps(directory));
+// Chooses the checkpoint to go on from, as session::AgreeOnResume does.
+absl::StatusOr<StepId> RankWork::ChooseStep() const {
   world_.oracle.Chose(key());
+  if (assignment_.resume == "none") return StepId(0);
+  ASSIGN_OR_RETURN(const std::vector<checkpoint::ListedStep> steps,
+                   checkpoint::ListSteps(Directory()));
   const checkpoint::ChosenStep chosen = checkpoint::ChooseStep(
       steps, assignment_.resume_at_most,
       [this](const checkpoint::ListedStep& step) { return ReadState(step.step).status(); });
   return chosen.step.value_or(StepId(0));
-}
-
-void RankWork::MeetForStep() {
-  phase_ = "CONNECT";
-  waiting_for_ = "rank 0 to choose a step";
-  WaitKeys({"step"}, [self = shared_from_this()](const job::Rendezvous::Values& values) {
-    self->Load(StepId(std::stoll(values.at(0))));
-  });
 }
 
 void RankWork::Load(StepId step) {
@@ -106,15 +185,20 @@ void RankWork::Load(StepId step) {
 }
 
 void RankWork::Connect() {
+  if (stopped_) return;
   phase_ = "CONNECT";
   waiting_for_ = "all ranks";
   SetKey(absl::StrCat("at/", rank().value()), ".", [self = shared_from_this()] {
     std::vector<std::string> all;
     for (int rank = 0; rank < self->num_ranks(); ++rank) all.push_back(absl::StrCat("at/", rank));
-    self->WaitKeys(all, [self](const job::Rendezvous::Values&) {
-      self->Built(control::Resumed{.step = self->last_step_});
-    });
+    self->WaitKeys(all, [self](const job::Rendezvous::Values&) { self->BeginCopies(); });
   });
+}
+
+void RankWork::BeginCopies() {
+  const control::Resumed resumed{.step = last_step_, .from_memory = from_memory_};
+  if (copies_ != nullptr) copies_->Begin(resumed);
+  Built(resumed);
 }
 
 void RankWork::Built(absl::StatusOr<control::Resumed> resumed) {
@@ -189,15 +273,33 @@ void RankWork::Run() {
   plane_.Join(shared_from_this(), StepId(assignment_.job.steps));
 }
 
-void RankWork::BeginStep(StepId step, std::function<void()> done) {
+void RankWork::BeginStep(StepId step, std::function<void()> exchanges) {
   if (stopped_ || ended_ || dead_) return;
   phase_ = absl::StrCat("1F0 of step ", step.value());
   const auto shape = std::ranges::find(world_.config.jobs, key().job, &JobShape::name);
   const absl::Duration time = shape->step_time * host_.slowness() +
                               world_.random.Between(absl::ZeroDuration(), shape->step_time / 10);
-  host_.later(time, [self = shared_from_this(), step, done = std::move(done)] {
-    self->DoStep(step, done);
+  host_.later(time, [self = shared_from_this(), step, exchanges = std::move(exchanges)] {
+    self->ReachExchange(step, exchanges);
   });
+}
+
+void RankWork::ReachExchange(StepId step, const std::function<void()>& exchanges) {
+  if (stopped_ || ended_) return;
+  // A save waits until the one before is written, and a copy until the one before is sent.
+  const bool waits = (saving_ && SavesAfter(step)) ||
+                     (copies_ != nullptr && copies_->CopiesAfter(step) && copies_->busy());
+  if (!waits) return exchanges();
+  host_.later(kLookAgain, [self = shared_from_this(), step, exchanges] {
+    self->ReachExchange(step, exchanges);
+  });
+}
+
+void RankWork::CompleteStep(StepId step, std::function<void()> done) {
+  host_.later(world_.random.Between(absl::ZeroDuration(), absl::Milliseconds(20)),
+              [self = shared_from_this(), step, done = std::move(done)] {
+                self->FinishStep(step, done);
+              });
 }
 
 bool RankWork::SavesAfter(StepId step) const {
@@ -206,21 +308,20 @@ bool RankWork::SavesAfter(StepId step) const {
   return step == StepId(assignment_.job.steps) || (every > 0 && step.value() % every == 0);
 }
 
-void RankWork::DoStep(StepId step, const std::function<void()>& done) {
+void RankWork::FinishStep(StepId step, const std::function<void()>& done) {
   if (stopped_ || ended_) return;
-  // A save waits until the one before is written.
-  if (saving_ && SavesAfter(step)) {
-    return host_.later(kLookAgain,
-                       [self = shared_from_this(), step, done] { self->DoStep(step, done); });
-  }
   state_ = StateAfter(state_, step);
   last_step_ = step;
-  world_.oracle.RankDid(key(), rank(), step);
-  control::RankStepReport report{.rank = rank(), .step = step, .step_seconds = 0.1};
-  if (rank() == Rank(0)) report.loss = LossOf(state_);
-  host_.report(report);
+  world_.oracle.RankDid(key(), step);
+  host_.report(control::RankStepReport{
+      .rank = rank(), .step = step, .step_seconds = 0.1, .loss = LossOf(state_), .tokens = 1});
   if (SavesAfter(step)) Save(step);
+  if (copies_ != nullptr && copies_->CopiesAfter(step)) copies_->Copy(step, state_);
   done();
+}
+
+void RankWork::TakeCopy(StepId step, std::uint64_t state, std::function<void()> answer) {
+  if (!stopped_ && copies_ != nullptr) copies_->Take(step, state, std::move(answer));
 }
 
 void RankWork::EndRun(session::RunEnd end) {
@@ -245,13 +346,8 @@ void RankWork::Save(StepId step) {
               [self = shared_from_this(), step, state = state_] {
                 if (self->stopped_) return;
                 absl::StatusOr<checkpoint::FileEntry> file = absl::UnknownError("not written");
-                self->using_disk_ = true;
-                const bool alive =
-                    self->host_.use_disk([&] { file = self->WriteState(step, state); });
-                self->using_disk_ = false;
+                if (!self->UseDisk([&] { file = self->WriteState(step, state); })) return;
                 self->saving_ = false;
-                if (!alive) return;
-                if (self->stopped_) return self->TryGone();
                 control::CheckpointReport report{.rank = self->rank(), .step = step};
                 if (file.ok()) {
                   report.files = {*std::move(file)};

@@ -19,8 +19,11 @@
 #include "common/control/reports.h"
 #include "tests/simulation/coordinator_process.h"
 #include "tests/simulation/data_plane.h"
+#include "tests/simulation/kept_copies.h"
+#include "tests/simulation/rank_copies.h"
 #include "tests/simulation/world.h"
 #include "worker/checkpoint/file_system.h"
+#include "worker/session/copy_choice.h"
 #include "worker/session/rank_runner.h"
 
 namespace takt::simulation {
@@ -30,6 +33,7 @@ struct RankHost {
   std::string worker;
   const Path* path = nullptr;  // to the coordinator
   std::shared_ptr<worker_checkpoint::FileSystem> files;
+  KeptCopies* kept = nullptr;  // outlives the rank
   // Calls `action` after a delay, unless the process is dead by then. It waits while the process is
   // stopped.
   std::function<void(absl::Duration delay, std::function<void()> action)> later;
@@ -67,23 +71,38 @@ class RankWork final : public DataPlane::Member, public std::enable_shared_from_
   int num_ranks() const override { return assignment_.mesh.size(); }
   bool halting() const override { return halting_; }
   StepId last_step() const override { return last_step_; }
-  void BeginStep(StepId step, std::function<void()> done) override;
+  void BeginStep(StepId step, std::function<void()> exchanges) override;
+  void CompleteStep(StepId step, std::function<void()> done) override;
   void EndRun(session::RunEnd end) override;
   void LosePeer(Rank peer) override;
+  void TakeCopy(StepId step, std::uint64_t state, std::function<void()> answer) override;
+
+  // Null: the rank has not read it yet.
+  const control::Assignment* assignment() const { return begun_ ? &assignment_ : nullptr; }
 
  private:
   // Of Begin: each calls the next one.
   void OpenCheckpoints();
-  absl::StatusOr<StepId> ChooseStep();
-  void MeetForStep();
+  absl::Status TakeDirectory() const;
+  void OfferCopies();
+  void ProposeCopies(const std::vector<session::CopyOffer>& offers);
+  void FollowChoice();
+  void RestoreCopies(const std::string& choice, const std::vector<session::CopyOffer>& offers);
+  void RestoreCheckpoint();
+  absl::StatusOr<StepId> ChooseStep() const;
   void Load(StepId step);
   void Connect();
+  void BeginCopies();
   void Built(absl::StatusOr<control::Resumed> resumed);
+
+  // Calls `use` on the disk, and then returns true, unless the rank must not go on.
+  bool UseDisk(const std::function<void()>& use);
 
   absl::StatusOr<std::uint64_t> ReadState(StepId step) const;
   std::string Directory() const;
   bool SavesAfter(StepId step) const;
-  void DoStep(StepId step, const std::function<void()>& done);
+  void ReachExchange(StepId step, const std::function<void()>& exchanges);
+  void FinishStep(StepId step, const std::function<void()>& done);
   void Save(StepId step);
   absl::StatusOr<checkpoint::FileEntry> WriteState(StepId step, std::uint64_t state) const;
   void FinishSaving(const std::function<void()>& then);
@@ -102,9 +121,12 @@ class RankWork final : public DataPlane::Member, public std::enable_shared_from_
   DataPlane& plane_;
   const RankHost host_;
   control::Assignment assignment_;
+  std::shared_ptr<RankCopies> copies_;  // null: it makes none
   std::string phase_ = "LOAD", waiting_for_;
   StepId last_step_;
   std::uint64_t state_ = 0;
+  bool begun_ = false;
+  bool from_memory_ = false;
   bool built_ = false;       // it was told how the preparation ended
   bool steps_over_ = false;  // all ranks have done all steps
   bool running_ = false, ended_ = false, halting_ = false, saving_ = false, using_disk_ = false;

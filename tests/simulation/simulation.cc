@@ -94,6 +94,7 @@ Outcome Simulation::Run() {
           .virtual_seconds = absl::ToDoubleSeconds(world_.loop.now()),
           .events = world_.loop.num_events(),
           .steps = world_.oracle.committed_steps(),
+          .from_memory = world_.oracle.from_memory(),
           .boundaries = coordinator_.boundaries(),
           .disk_calls = world_.disk.calls()};
 }

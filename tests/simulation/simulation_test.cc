@@ -3,6 +3,9 @@
 // whatever boundary its processes are killed at, and that a broken rule is noticed.
 #include "tests/simulation/simulation.h"
 
+#include <cstdint>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/log.h"
@@ -79,6 +82,31 @@ TEST_F(SimulationTest, AWorkerMayDieBeforeEachCallToTheDisk) {
   for (std::int64_t at = 1; at <= calls && !HasFailure(); ++at) {
     SCOPED_TRACE(absl::StrCat("call ", at));
     config.kill_worker_at_call = at;
+    const Outcome outcome = Simulate(config);
+    EXPECT_EQ(Tell(config, outcome), "");
+    EXPECT_EQ(outcome.steps, 6);
+  }
+}
+
+TEST_F(SimulationTest, AJobThatSavesNoFilesGoesOnFromCopiesInMemory) {
+  std::int64_t from_memory = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Config config = QuietConfig(seed);
+    config.jobs.front().saves = false;
+    config.jobs.front().copy_every_steps = 1;
+    config.jobs.front().steps = 40;
+    config.mean_time[static_cast<int>(Fault::kKillWorker)] = absl::Seconds(8);
+    const Outcome outcome = Simulate(config);
+    EXPECT_EQ(Tell(config, outcome), "");
+    from_memory += outcome.from_memory;
+  }
+  EXPECT_GT(from_memory, 0);
+}
+
+TEST_F(SimulationTest, ACoordinatorThatIsReadOnlyForAWhileHurtsNoJob) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Config config = QuietConfig(seed);
+    config.mean_time[static_cast<int>(Fault::kStoreFull)] = absl::Seconds(4);
     const Outcome outcome = Simulate(config);
     EXPECT_EQ(Tell(config, outcome), "");
     EXPECT_EQ(outcome.steps, 6);

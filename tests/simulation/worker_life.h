@@ -14,11 +14,13 @@
 #include "absl/status/statusor.h"
 #include "common/control/assignment.h"
 #include "common/control/attachment.h"
+#include "tests/simulation/kept_copies.h"
 #include "tests/simulation/rank_work.h"
 #include "tests/simulation/stream.h"
 #include "tests/simulation/worker_process.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/session/bulk_outbox.h"
+#include "worker/session/command_fence.h"
 #include "worker/session/held_job.h"
 
 namespace takt::simulation {
@@ -29,11 +31,14 @@ struct WorkerProcess::Life {
   bool dead = false;
   session::HeldJob held;
   session::BulkOutbox outbox;
+  session::CommandFence fence;
+  bool obeys = false;                  // the fence obeys the coordinator of the last welcome
   bool has_begun = false;              // the outbox has had a job
   control::JobKey reported;            // the job of the outbox
   std::vector<StepId> reported_steps;  // the step of each of its reports, by sequence - 1
   bool first_report = true;            // is still to come
   std::shared_ptr<worker_checkpoint::FileSystem> files;
+  KeptCopies kept;
   std::shared_ptr<RankWork> rank;  // null: no rank is held
   // From the newest Prepare.
   std::function<absl::StatusOr<control::Assignment>()> decode;

@@ -153,10 +153,11 @@ control::Hello WorkerProcess::HelloOf(const Life& life) const {
                        .host = absl::StrCat("host-", name_),
                        .cores = 8};
   if (life.held.state() != session::HeldJob::State::kIdle) {
-    control::RunningJob& running = hello.running.emplace();
-    running.key = life.held.key();
-    running.rank = life.held.rank();
-    running.last_step = StatusOf(life).last_step;
+    hello.running = {.key = life.held.key(),
+                     .rank = life.held.rank(),
+                     .last_step = StatusOf(life).last_step,
+                     .cluster_id = life.fence.cluster_id(),
+                     .describes = true};
   }
   return hello;
 }
@@ -171,9 +172,10 @@ void WorkerProcess::Dial(const LifePtr& life) {
       if (life->control_stream.get() == stream) ControlEnded(life, status);
     });
   });
-  const auto on_command = [this, life, stream = stream.get()](const control::Command& command) {
-    Now(life, [this, life, stream, command] {
-      if (life->control_stream.get() == stream) OnCommand(life, command);
+  const auto on_command = [this, life, stream = stream.get()](std::int64_t epoch,
+                                                              const control::Command& command) {
+    Now(life, [this, life, stream, epoch, command] {
+      if (life->control_stream.get() == stream) OnCommand(life, epoch, command);
     });
   };
   stream->Send(End::kWorker, [this, stream = stream.get(), hello = HelloOf(*life), on_command] {
@@ -225,7 +227,8 @@ void WorkerProcess::SendHeartbeat(const LifePtr& life) {
 }
 
 void WorkerProcess::DialBulk(const LifePtr& life) {
-  if (!life->welcomed || !path_.IsFree(world_.loop.now()))
+  // Reports are for the coordinator that the rank belongs to.
+  if (!life->welcomed || !life->obeys || !path_.IsFree(world_.loop.now()))
     return Later(life, kFirstRedial, [this, life] { DialBulk(life); });
   if (world_.config.mutation != Mutation::kForgottenReports) life->outbox.Rewind();
   const auto stream = std::make_shared<Stream>(&world_.loop, &world_.random, &path_);

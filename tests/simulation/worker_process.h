@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker's process: the real session::HeldJob and session::BulkOutbox, driven as session::Agent
-// and worker_rpc::AttachmentClient drive them, and the real committer's actions. A worker lives
-// several lives one after the other.
+// A worker's process: the real session::HeldJob, session::BulkOutbox and session::CommandFence,
+// driven as session::Agent and worker_rpc::AttachmentClient drive them, and the real committer's
+// actions. A worker lives several lives one after the other.
 #pragma once
 
 #include <cstdint>
@@ -69,9 +69,13 @@ class WorkerProcess final {
   void Beat(const LifePtr& life);
   void SendHeartbeat(const LifePtr& life);
 
-  // What the agent does.
-  void OnCommand(const LifePtr& life, const control::Command& command);
-  void OnWelcome(const LifePtr& life);
+  // What worker_rpc::AttachmentClient does with commands, and what the agent does with those that
+  // are obeyed.
+  void OnCommand(const LifePtr& life, std::int64_t epoch, const control::Command& command);
+  void OnWelcome(const LifePtr& life, const control::Welcome& welcome, std::int64_t epoch);
+  void OnAdopt(const LifePtr& life, const control::JobKey& key);
+  void Obey(const LifePtr& life, const control::Command& command);
+  void Describe(const LifePtr& life, bool whole);
   void Acknowledged(const LifePtr& life, const control::ReportsAcknowledged& reports);
   void Apply(const LifePtr& life, const session::Effects& effects);
   void Build(const LifePtr& life, const control::JobKey& key);

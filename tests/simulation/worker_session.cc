@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // This file has what a WorkerProcess does with commands, in place of session::Agent, and with
 // checkpoints, in place of session::CheckpointCommitter.
+#include <cstdint>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -9,6 +11,7 @@
 #include "common/base/status.h"
 #include "tests/simulation/worker_life.h"
 #include "worker/session/checkpoint_committer.h"
+#include "worker/session/rank_description.h"
 
 namespace takt::simulation {
 namespace {
@@ -33,12 +36,22 @@ const char* NameOf(control::Phase phase) {
 
 }  // namespace
 
-void WorkerProcess::OnCommand(const LifePtr& life, const control::Command& command) {
-  const absl::Duration now = world_.loop.now();
+void WorkerProcess::OnCommand(const LifePtr& life, std::int64_t epoch,
+                              const control::Command& command) {
   life->heard = true;
+  if (const auto* const welcome = std::get_if<control::Welcome>(&command))
+    return OnWelcome(life, *welcome, epoch);
+  if (const auto* const adopt = std::get_if<control::Adopt>(&command))
+    return OnAdopt(life, adopt->key);
+  const bool asks = std::holds_alternative<control::Describe>(command);
+  if (asks || !life->fence.Refuses(epoch)) return Obey(life, command);
+  world_.trace.Add(name_, "refuses a command of epoch ", epoch);
+}
+
+void WorkerProcess::Obey(const LifePtr& life, const control::Command& command) {
+  const absl::Duration now = world_.loop.now();
   std::visit(
-      Overloaded{[&](const control::Welcome&) { OnWelcome(life); },
-                 [&](const control::Prepare& prepare) {
+      Overloaded{[&](const control::Prepare& prepare) {
                    life->decode = prepare.assignment;
                    Apply(life, life->held.Prepare(prepare.key, prepare.rank));
                  },
@@ -47,6 +60,7 @@ void WorkerProcess::OnCommand(const LifePtr& life, const control::Command& comma
                    Apply(life, life->held.Abort(abort.key, abort.reason, StatusOf(*life), now));
                  },
                  [&](const control::Acknowledge& acknowledge) {
+                   if (!acknowledge.keeps_copies) life->kept.Forget(acknowledge.key.job);
                    Apply(life, life->held.Acknowledge(acknowledge.key));
                  },
                  [&](const control::Halt& halt) { Apply(life, life->held.Halt(halt.key)); },
@@ -54,16 +68,62 @@ void WorkerProcess::OnCommand(const LifePtr& life, const control::Command& comma
                    life->commits.push_back(commit);
                    PumpCommits(life);
                  },
+                 [&](const control::Describe& describe) {
+                   if (life->held.Holds(describe.key)) Describe(life, describe.whole);
+                 },
                  [](const auto&) {}},
       command);
 }
 
-void WorkerProcess::OnWelcome(const LifePtr& life) {
+void WorkerProcess::OnWelcome(const LifePtr& life, const control::Welcome& welcome,
+                              std::int64_t epoch) {
+  const bool holds = life->held.state() != session::HeldJob::State::kIdle;
+  const std::optional<control::CommandsRefused> refused =
+      life->fence.Welcome(welcome.cluster_id, epoch, holds);
   life->welcomed = true;
-  world_.trace.Add(name_, "is attached");
+  life->obeys = !refused.has_value();
+  if (refused) {
+    world_.trace.Add(name_, "refuses the coordinator: ", refused->reason);
+    Send(life, *refused);
+    if (refused->cause == control::RefusalCause::kLaterEpoch) return;
+  } else {
+    world_.trace.Add(name_, "is attached");
+  }
   Apply(life, life->held.Attached());
-  if (life->dead || std::exchange(life->has_bulk, true)) return;
+  if (life->dead || refused || std::exchange(life->has_bulk, true)) return;
   DialBulk(life);
+}
+
+void WorkerProcess::OnAdopt(const LifePtr& life, const control::JobKey& key) {
+  if (!life->held.Holds(key) || !life->fence.Adopt()) return;
+  world_.trace.Add(name_, "is adopted with its rank of ", key.job);
+  life->obeys = true;
+  life->outbox.Resend();
+  Apply(life, life->held.Attached());
+  if (life->dead) return;
+  if (std::exchange(life->has_bulk, true)) {
+    PumpBulk(life);
+  } else {
+    DialBulk(life);
+  }
+}
+
+void WorkerProcess::Describe(const LifePtr& life, bool whole) {
+  const session::BulkOutbox::Acknowledged acknowledged = life->outbox.acknowledged();
+  control::RankDescription description{.key = life->held.key(),
+                                       .rank = life->held.rank(),
+                                       .acknowledged_step = acknowledged.step,
+                                       .acknowledged_checkpoint = acknowledged.checkpoint,
+                                       .epoch = life->fence.epoch(),
+                                       .resumed = life->held.resumed().step};
+  const control::Assignment* const assignment =
+      life->rank == nullptr ? nullptr : life->rank->assignment();
+  if (assignment != nullptr) {
+    const session::SharedPart shared = session::SharedPartOf(*assignment);
+    description.assignment_hash = shared.hash;
+    if (whole) session::DescribeJob(shared, world_.disk.root(), description);
+  }
+  Send(life, description);
 }
 
 void WorkerProcess::Acknowledged(const LifePtr& life, const control::ReportsAcknowledged& reports) {
@@ -147,6 +207,7 @@ RankHost WorkerProcess::HostOf(const LifePtr& life) {
   return {.worker = name_,
           .path = &path_,
           .files = life->files,
+          .kept = &life->kept,
           .later =
               [this, with_life](absl::Duration delay, std::function<void()> action) {
                 with_life([&](const LifePtr& alive) { Later(alive, delay, std::move(action)); });

@@ -56,6 +56,7 @@ struct World {
   // It survives the coordinator, as its file would.
   const std::unique_ptr<store::Store> durable = store::NewMemoryStore();
   absl::Duration wall_offset = absl::ZeroDuration();
+  bool store_full = false;  // the coordinator's disk has no room
   std::optional<CallFault> call_fault;
 };
 
