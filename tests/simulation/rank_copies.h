@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The copies that one rank makes of its state in memory, in place of session::MemoryCopies. They are
-// made in its order: at a boundary a rank overwrites the older of its two copies, and sends the new
-// one to another rank, which does the same with what it keeps for this one. The next boundary's
+// The copies that one rank makes of its state in memory, in place of session::MemoryCopies. They
+// are made in its order: at a boundary a rank overwrites the older of its two copies, and sends the
+// new one to another rank, which does the same with what it keeps for this one. The next boundary's
 // exchange waits until both are done.
 #pragma once
 
