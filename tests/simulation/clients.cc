@@ -11,6 +11,7 @@ namespace {
 // A request without an answer is sent again after this time.
 constexpr absl::Duration kPatience = absl::Seconds(3);
 constexpr absl::Duration kLookAgain = absl::Seconds(5);
+constexpr absl::Duration kAdoptAgain = absl::Seconds(1);
 constexpr char kOperator[] = "";
 
 }  // namespace
@@ -67,6 +68,11 @@ void Clients::Answered(const std::string& user, std::int64_t sent, const absl::S
   const Request request = asking.waiting.front();
   asking.waiting.pop_front();
   world_.trace.Add("client", "answer to ", request.id, ": ", status.ToString());
+  // A job can be adopted once all its ranks are attached and described.
+  if (request.method == Method::kAdopt && !status.ok()) {
+    world_.loop.After(kAdoptAgain,
+                      [this, user, name = request.target] { Ask(user, Method::kAdopt, name); });
+  }
   // What was deleted is submitted again.
   if (request.method == Method::kDelete && status.ok() && !healed_)
     return Ask(user, Method::kSubmit, request.target);
@@ -88,6 +94,10 @@ void Clients::Drain(const std::string& worker) {
   Ask(kOperator, Method::kDrain, worker);
   world_.loop.After(world_.random.Between(absl::Seconds(1), absl::Seconds(20)),
                     [this, worker] { Ask(kOperator, Method::kUndrain, worker); });
+}
+
+void Clients::AdoptJobs() {
+  for (const JobShape& job : world_.config.jobs) Ask(job.name, Method::kAdopt, job.name);
 }
 
 void Clients::Heal() {

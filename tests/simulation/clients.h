@@ -28,6 +28,8 @@ class Clients final {
   void AskForSomething();
   // The operator drains this worker for a while.
   void Drain(const std::string& worker);
+  // The coordinator has lost its state: users adopt their jobs.
+  void AdoptJobs();
   // From now on users only see to it that their jobs go on, and no worker stays drained.
   void Heal();
 

@@ -86,6 +86,8 @@ struct Config {
   std::int64_t kill_coordinator_at = 0;
   // The worker that makes this call to the disk is killed before it, likewise.
   std::int64_t kill_worker_at_call = 0;
+  // The coordinator is killed then, and begins again without its state. Users adopt their jobs.
+  absl::Duration lose_state_at = absl::InfiniteDuration();
 
   bool Has(Fault fault) const {
     return mean_time[static_cast<int>(fault)] != absl::InfiniteDuration();

@@ -143,6 +143,7 @@ void CoordinatorProcess::Start() {
   TAKT_CHECK(world_.durable->RaiseEpoch().ok());
   absl::StatusOr<store::Snapshot> snapshot = world_.durable->Load();
   TAKT_CHECK(snapshot.ok());
+  snapshot->cluster_id = world_.cluster_id;
   epoch_ = snapshot->epoch;
   world_.oracle.Begins(epoch_);
   world_.oracle.Starts(*snapshot);
@@ -458,6 +459,8 @@ void CoordinatorProcess::Handle(const Request& request, std::function<void(absl:
       case Method::kDelete:
         return cluster.Delete(id, target,
                               [tell](absl::StatusOr<bool> done) { tell(done.status()); });
+      case Method::kAdopt:
+        return cluster.Adopt(id, target, reply, now);
       case Method::kDrain:
       case Method::kUndrain:
         return cluster.SetDrained(id, target, method == Method::kDrain, tell_worker, now);

@@ -21,8 +21,8 @@ bool EndsForGood(const DurableJob& job) {
 }  // namespace
 
 const char* Name(Method method) {
-  constexpr const char* kNames[] = {"submit", "cancel", "pause",  "resume",
-                                    "delete", "drain",  "undrain"};
+  constexpr const char* kNames[] = {"submit", "cancel", "pause",   "resume",
+                                    "delete", "drain",  "undrain", "adopt"};
   return kNames[static_cast<int>(method)];
 }
 
@@ -61,6 +61,8 @@ void History::CheckGranted(const Request& request, const std::string& job_id) {
       return Expect(
           job != nullptr && job->state != JobState::kPaused && !HaltsFor(*job, JobState::kPaused),
           request, "the job is still paused");
+    case Method::kAdopt:
+      return Expect(job != nullptr, request, "the job is not durable");
     case Method::kDrain:
       return Expect(oracle_.drained().contains(request.target), request, "it is not drained");
     case Method::kUndrain:

@@ -13,7 +13,16 @@
 
 namespace takt::simulation {
 
-enum class Method : std::uint8_t { kSubmit, kCancel, kPause, kResume, kDelete, kDrain, kUndrain };
+enum class Method : std::uint8_t {
+  kSubmit,
+  kCancel,
+  kPause,
+  kResume,
+  kDelete,
+  kDrain,
+  kUndrain,
+  kAdopt
+};
 const char* Name(Method method);
 
 struct Request {

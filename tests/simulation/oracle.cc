@@ -145,6 +145,14 @@ void Oracle::Starts(const store::Snapshot& snapshot) {
     Violate("acknowledged is durable", "other workers are drained after a restart");
 }
 
+void Oracle::LosesState() {
+  for (const auto& [id, job] : jobs_) lost_[job.name] = job.done();
+  jobs_.clear();
+  drained_.clear();
+  past_generations_.clear();
+  epoch_ = 0;
+}
+
 void Oracle::Commits(const store::Changes& changes) {
   std::map<std::string, Generation> before;
   for (const auto& [id, job] : jobs_) before[id] = job.generation;
@@ -179,6 +187,8 @@ void Oracle::Apply(const JobRecord& record) {
     job.directory = directories_[record.name];
     job.progress = loop_.now();
     job.generation = past_generations_[record.name];
+    // A job that is submitted begins in the queue.
+    if (record.state == JobState::kRunning) job.adopted_after = lost_[record.name];
   }
   if (record.generation < job.generation) {
     Violate("generations rise",
@@ -229,7 +239,10 @@ void Oracle::CheckStep(const store::StepRecord& step, Generation before) {
   DurableJob& job = found->second;
   const std::string what =
       absl::StrCat("step ", step.step.value(), " of ", Named({job.name, step.generation}));
-  if (step.step != StepId(job.done().value() + 1)) {
+  // Reports that the lost state had, and that the worker knows of, do not come again.
+  const bool first_of_adopted = job.adopted_after > StepId(0) && job.last_step == StepId(0);
+  const StepId next((first_of_adopted ? job.stored() : job.done()).value() + 1);
+  if (first_of_adopted ? step.step > next : step.step != next) {
     Violate("steps are one chain",
             absl::StrCat(what, " is committed after step ", job.done().value()));
   }
@@ -249,7 +262,7 @@ void Oracle::CheckStep(const store::StepRecord& step, Generation before) {
 }
 
 void Oracle::CheckEnd(const JobRecord& record, const DurableJob& job) {
-  if (record.state == JobState::kSucceeded && job.done() < StepId(job.steps)) {
+  if (record.state == JobState::kSucceeded && job.stored() < StepId(job.steps)) {
     Violate("a job that succeeded did all its steps",
             absl::StrCat("job ", job.name, " did ", job.done().value(), " of ", job.steps));
   }
@@ -302,7 +315,7 @@ void Oracle::Sends(const std::string& worker, const control::Command& command) {
                  [&](const control::CommitCheckpoint& commit) {
                    const DurableJob* const job = Find(commit.key.job);
                    if (commit.manifest.empty() || job == nullptr) return;
-                   check(commit.key, job->done() >= commit.step, "commit a checkpoint");
+                   check(commit.key, job->stored() >= commit.step, "commit a checkpoint");
                  },
                  [](const auto&) {}},
       command);
@@ -310,7 +323,7 @@ void Oracle::Sends(const std::string& worker, const control::Command& command) {
 
 void Oracle::Acknowledges(const control::JobKey& key, StepId step) {
   const DurableJob* const job = Find(key.job);
-  if (job != nullptr && job->done() >= step) return;
+  if (job != nullptr && job->stored() >= step) return;
   Violate("acknowledged is durable",
           absl::StrCat("reports of step ", step.value(), " of ", Named(key), " are acknowledged"));
 }

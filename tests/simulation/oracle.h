@@ -41,11 +41,15 @@ struct DurableJob {
   std::optional<store::JobHalt> halt;
   StepId checkpoint;  // 0: none
   StepId resumed, last_step;
-  Generation last_generation;                      // of last_step
+  Generation last_generation;  // of last_step
+  // Of a job that was adopted: the last step that the state before had. 0: it was submitted.
+  StepId adopted_after;
   absl::Duration progress = absl::ZeroDuration();  // when it last did a step or ended
 
   // The job goes on after this step.
   StepId done() const { return std::max(resumed, last_step); }
+  // Some coordinator has stored this step.
+  StepId stored() const { return std::max(done(), adopted_after); }
 };
 
 // One thread.
@@ -81,6 +85,8 @@ class Oracle final {
   // What the coordinator does.
   void Begins(std::int64_t epoch);
   void Starts(const store::Snapshot& snapshot);
+  // The next coordinator has an empty state of another cluster.
+  void LosesState();
   void Commits(const store::Changes& changes);
   void Sends(const std::string& worker, const control::Command& command);
   // All reports up to this step are said to be durable.
@@ -114,6 +120,7 @@ class Oracle final {
   std::int64_t epoch_ = 0;  // of the last coordinator
   std::map<std::string, std::string> directories_;  // by name of job
   std::map<std::string, DurableJob> jobs_;          // by id
+  std::map<std::string, StepId> lost_;  // by name: the last steps that a lost state had
   std::set<std::string> drained_;
   std::map<std::string, Generation> past_generations_;  // of deleted jobs, by name
   std::map<control::JobKey, StepId> done_;              // by any rank of each generation

@@ -34,6 +34,7 @@ class Simulation final {
 
  private:
   void RestartLater(const std::function<void()>& start);
+  void LoseState();
   void Heal();
   void AwaitEnd();
   // Returns the job that did nothing for too long, null if there is none.
@@ -72,6 +73,13 @@ void Simulation::RestartLater(const std::function<void()>& start) {
   world_.loop.After(world_.random.Between(absl::Milliseconds(100), absl::Seconds(8)), start);
 }
 
+void Simulation::LoseState() {
+  coordinator_.Kill();
+  world_.LoseState();
+  clients_.AdoptJobs();
+  RestartLater([this] { coordinator_.Start(); });
+}
+
 Outcome Simulation::Run() {
   world_.trace.Add("seed", world_.config.seed, ": ", ToString(world_.config));
   coordinator_.Start();
@@ -79,6 +87,8 @@ Outcome Simulation::Run() {
     world_.loop.At(world_.random.Between(absl::ZeroDuration(), absl::Seconds(2)),
                    [&worker] { worker->Start(); });
   }
+  if (world_.config.lose_state_at < absl::InfiniteDuration())
+    world_.loop.At(world_.config.lose_state_at, [this] { LoseState(); });
   faults_.Begin();
   world_.loop.RunUntil(world_.config.fault_phase);
   Heal();

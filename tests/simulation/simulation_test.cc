@@ -103,6 +103,18 @@ TEST_F(SimulationTest, AJobThatSavesNoFilesGoesOnFromCopiesInMemory) {
   EXPECT_GT(from_memory, 0);
 }
 
+TEST_F(SimulationTest, AJobThatTrainsIsAdoptedByACoordinatorThatLostItsState) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Config config = QuietConfig(seed);
+    config.jobs.front().steps = 60;
+    config.lose_state_at = absl::Seconds(8);
+    config.fault_phase = absl::Seconds(30);
+    const Outcome outcome = Simulate(config);
+    EXPECT_EQ(Tell(config, outcome), "");
+    EXPECT_GE(outcome.steps, 60) << "seed " << seed;
+  }
+}
+
 TEST_F(SimulationTest, ACoordinatorThatIsReadOnlyForAWhileHurtsNoJob) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     Config config = QuietConfig(seed);

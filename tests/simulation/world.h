@@ -42,6 +42,14 @@ struct World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
+  // The state directory is lost. The coordinator must be dead.
+  void LoseState() {
+    trace.Add("fault", "the state is lost");
+    durable = store::NewMemoryStore();
+    cluster_id = std::string(32, '1');
+    oracle.LosesState();
+  }
+
   Moment Now() const {
     return {absl::FromUnixSeconds(1'700'000'000) + loop.now() + wall_offset, loop.now()};
   }
@@ -53,8 +61,10 @@ struct World {
   Oracle oracle{&config, &loop, &trace};
   History history{&oracle};
   ModelDisk disk{&random};
-  // It survives the coordinator, as its file would.
-  const std::unique_ptr<store::Store> durable = store::NewMemoryStore();
+  // They survive the coordinator, as its file would. The id is in place of the store's own, which
+  // is always the same.
+  std::unique_ptr<store::Store> durable = store::NewMemoryStore();
+  std::string cluster_id = std::string(32, '0');
   absl::Duration wall_offset = absl::ZeroDuration();
   bool store_full = false;  // the coordinator's disk has no room
   std::optional<CallFault> call_fault;
