@@ -19,8 +19,9 @@ using job::Cluster;
 
 namespace {
 
-// How long the deciding thread needs to see an event.
-constexpr absl::Duration kWakeUp = absl::Milliseconds(1);
+// How long the deciding thread needs to see an event. What comes meanwhile is decided in the same
+// round, which saves most of the simulation's time.
+constexpr absl::Duration kWakeUp = absl::Milliseconds(10);
 // How long ReportLate keeps a report.
 constexpr absl::Duration kLate = absl::Seconds(2);
 

@@ -206,7 +206,8 @@ bool WorkerProcess::Send(const LifePtr& life, const control::WorkerMessage& mess
   return true;
 }
 
-// Looks at the time, too, as the agent does.
+// Looks at the time, too, as the agent does. All workers do it at whole seconds, so that one round
+// of the coordinator hears them all.
 void WorkerProcess::Beat(const LifePtr& life) {
   SendHeartbeat(life);
   const absl::Duration now = world_.loop.now();
@@ -214,7 +215,7 @@ void WorkerProcess::Beat(const LifePtr& life) {
   if (life->dead) return;
   Apply(life, life->held.Tick(now));
   if (life->dead) return;
-  Later(life, kBeat, [this, life] { Beat(life); });
+  Later(life, absl::Floor(now, kBeat) + kBeat - now, [this, life] { Beat(life); });
 }
 
 void WorkerProcess::SendHeartbeat(const LifePtr& life) {
