@@ -149,8 +149,8 @@ void Cluster::ServeQueue(Moment now) {
       continue;
     }
     if (job.record().faults.empty()) continue;
-    waiting.back().blamed = workers_.quarantine().BlamedBy(job.record().name, now.wall);
     const WaitClock& clock = context_.wait_clock;
+    waiting.back().blamed = workers_.quarantine().BlamedBy(job.record().name, clock.Of(now));
     if (const auto until = WaitsUntil(job.record(), options_.decide, clock.Of(now))) {
       waiting.back().stopping = true;
       job.SetReason(WhyItWaits(job.record(), clock.Shown(*until, now)));

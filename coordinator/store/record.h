@@ -176,7 +176,7 @@ double EtaSeconds(const JobRecord& job);
 
 // A fault of a job for which a worker is blamed.
 struct WorkerFault {
-  absl::Time time;
+  absl::Time time;   // of the coordinator's WaitClock
   std::string job;   // its name
   std::string what;  // for people
   bool operator==(const WorkerFault&) const = default;
