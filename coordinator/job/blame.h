@@ -45,7 +45,7 @@ bool RefusesInputs(const RankRun& rank);
 struct Culprit {
   const RankRun* rank = nullptr;  // borrowed from the run; null: nobody
   std::string error;  // of its own, or of the job; empty: it is gone, leaves, or was stuck
-  std::string what;               // for people
+  std::string what;   // for people
 };
 
 // run: its ranks have let go, or their time to do so is over.

@@ -58,9 +58,8 @@ std::optional<absl::Time> WaitsUntil(const JobRecord& job, const DecideOptions& 
 }
 
 std::string WhyItWaits(const JobRecord& job, absl::Time until) {
-  return absl::StrCat("begins again at ",
-                      absl::FormatTime("%H:%M:%S", until, absl::UTCTimeZone()), " UTC, after ",
-                      job.faults.size(), " faults without a new step");
+  return absl::StrCat("begins again at ", absl::FormatTime("%H:%M:%S", until, absl::UTCTimeZone()),
+                      " UTC, after ", job.faults.size(), " faults without a new step");
 }
 
 placement::WaitingJob WaitingJobOf(const Job& job) {

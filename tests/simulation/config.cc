@@ -10,10 +10,10 @@ namespace takt::simulation {
 namespace {
 
 constexpr std::array<std::string_view, kNumFaults> kFaultNames = {
-    "break",         "partition",   "cut_off",    "kill_worker",      "vanish",
-    "stop_worker",   "slow_worker", "leave",      "kill_coordinator", "stop_coordinator",
-    "failed_commit", "store_full",  "lost_link",  "clock_step",       "disk_full",
-    "disk_errors",   "paused_call", "killed_call", "power_cut",       "requests",
+    "break",         "partition",   "cut_off",     "kill_worker",      "vanish",
+    "stop_worker",   "slow_worker", "leave",       "kill_coordinator", "stop_coordinator",
+    "failed_commit", "store_full",  "lost_link",   "clock_step",       "disk_full",
+    "disk_errors",   "paused_call", "killed_call", "power_cut",        "requests",
     "drain"};
 
 constexpr std::array<std::string_view, 6> kMutationNames = {"none",

@@ -117,10 +117,10 @@ class Oracle final {
   std::string root_;
   std::optional<Violation> violation_;
   bool harmed_ = false;
-  std::int64_t epoch_ = 0;  // of the last coordinator
+  std::int64_t epoch_ = 0;                          // of the last coordinator
   std::map<std::string, std::string> directories_;  // by name of job
   std::map<std::string, DurableJob> jobs_;          // by id
-  std::map<std::string, StepId> lost_;  // by name: the last steps that a lost state had
+  std::map<std::string, StepId> lost_;              // by name: the last steps that a lost state had
   std::set<std::string> drained_;
   std::map<std::string, Generation> past_generations_;  // of deleted jobs, by name
   std::map<control::JobKey, StepId> done_;              // by any rank of each generation

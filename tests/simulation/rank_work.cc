@@ -118,9 +118,9 @@ void RankWork::FollowChoice() {
 }
 
 void RankWork::ProposeCopies(const std::vector<session::CopyOffer>& offers) {
-  const session::CopyChoice choice =
-      session::ChooseCopies(offers, {.at_least = std::max(assignment_.saved, StepId(1)),
-                                     .at_most = assignment_.copies.at_most});
+  const session::CopyChoice choice = session::ChooseCopies(
+      offers,
+      {.at_least = std::max(assignment_.saved, StepId(1)), .at_most = assignment_.copies.at_most});
   const std::string text = choice.step == StepId(0) ? kNoCopies : session::FormatChoice(choice);
   SetKey(kChoice, text,
          [self = shared_from_this(), text, offers] { self->RestoreCopies(text, offers); });
@@ -296,10 +296,9 @@ void RankWork::ReachExchange(StepId step, const std::function<void()>& exchanges
 }
 
 void RankWork::CompleteStep(StepId step, std::function<void()> done) {
-  host_.later(world_.random.Between(absl::ZeroDuration(), absl::Milliseconds(20)),
-              [self = shared_from_this(), step, done = std::move(done)] {
-                self->FinishStep(step, done);
-              });
+  host_.later(
+      world_.random.Between(absl::ZeroDuration(), absl::Milliseconds(20)),
+      [self = shared_from_this(), step, done = std::move(done)] { self->FinishStep(step, done); });
 }
 
 bool RankWork::SavesAfter(StepId step) const {
