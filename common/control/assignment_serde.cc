@@ -37,7 +37,7 @@ absl::StatusOr<mesh::Partition> ToPartition(const v1::Assignment& proto, int pp_
   return partition;
 }
 
-v1::MemoryCopies ToProto(const MemoryCopies& copies) {
+v1::MemoryCopies FromCopies(const MemoryCopies& copies) {
   v1::MemoryCopies proto;
   proto.set_every_steps(copies.every_steps);
   proto.set_shift(copies.shift);
@@ -205,7 +205,7 @@ v1::Assignment ToProto(const Assignment& assignment) {
   }
   proto.mutable_binding()->set_threads(assignment.threads);
   proto.mutable_binding()->set_secret(assignment.secret);
-  *proto.mutable_copies() = ToProto(assignment.copies);
+  *proto.mutable_copies() = FromCopies(assignment.copies);
   return proto;
 }
 
