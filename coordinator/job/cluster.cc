@@ -19,7 +19,7 @@ Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store:
     : options_(options),
       requests_(store),
       workers_(options_.membership, snapshot.drained, options_.heartbeat, &outbox_,
-               std::move(snapshot.workers), snapshot.cluster_id),
+               std::move(snapshot.workers), snapshot.cluster_id, now),
       cluster_id_(snapshot.cluster_id),
       context_{.decide = options_.decide,
                .replan = options_.replan,
@@ -34,6 +34,7 @@ Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store:
                      return ids;
                    },
                .epoch = snapshot.epoch,
+               .wait_clock = WaitClock(now),
                .workers = &workers_,
                .outbox = &outbox_},
       jobs_(&context_, std::move(snapshot), now),

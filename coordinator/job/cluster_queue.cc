@@ -2,6 +2,7 @@
 // This file has what a Cluster tells the queue, and what follows from its answers.
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -48,14 +49,17 @@ bool Recovers(const JobRecord& job) {
 }
 
 // Returns until when a job waits after its faults before it begins again, nullopt if it does not.
+// now, return: on the clock that gives faults their times (JobContext).
 std::optional<absl::Time> WaitsUntil(const JobRecord& job, const DecideOptions& options,
                                      absl::Time now) {
   if (job.state != JobState::kQueued || job.faults.empty() || !Recovers(job)) return std::nullopt;
-  const absl::Duration backoff = BackoffAfter(job.faults.size(), options);
-  const absl::Time until = job.faults.back().time + backoff;
-  // A wall clock that was set back makes no wait longer.
-  if (until <= now || until - now > backoff) return std::nullopt;
-  return until;
+  const absl::Time until = job.faults.back().time + BackoffAfter(job.faults.size(), options);
+  return until > now ? std::optional(until) : std::nullopt;
+}
+
+std::string WhyItWaits(const JobRecord& job, absl::Time until) {
+  return absl::StrCat("begins again at ", absl::FormatTime("%H:%M:%S", until, absl::UTCTimeZone()),
+                      " UTC, after ", job.faults.size(), " faults without a new step");
 }
 
 placement::WaitingJob WaitingJobOf(const Job& job) {
@@ -144,12 +148,11 @@ void Cluster::ServeQueue(Moment now) {
       continue;
     }
     if (job.record().faults.empty()) continue;
-    waiting.back().blamed = workers_.quarantine().BlamedBy(job.record().name, now.wall);
-    if (const auto until = WaitsUntil(job.record(), options_.decide, now.wall)) {
+    const WaitClock& clock = context_.wait_clock;
+    waiting.back().blamed = workers_.quarantine().BlamedBy(job.record().name, clock.Of(now));
+    if (const auto until = WaitsUntil(job.record(), options_.decide, clock.Of(now))) {
       waiting.back().stopping = true;
-      job.SetReason(absl::StrCat(
-          "begins again at ", absl::FormatTime("%H:%M:%S", *until, absl::UTCTimeZone()),
-          " UTC, after ", job.record().faults.size(), " faults without a new step"));
+      job.SetReason(WhyItWaits(job.record(), clock.Shown(*until, now)));
     }
   }
   if (!any_queued || !why_not.empty()) {

@@ -191,7 +191,8 @@ void Job::Advance(Moment now) {
     run_->finish_since = now.steady;
   // If a stop leaves nothing to wait for, the end follows at once.
   while (run_) {
-    const Decision decision = Decide(now, record_, *run_, context_.decide);
+    const Decision decision = Decide({.wall = context_.wait_clock.Of(now), .steady = now.steady},
+                                     record_, *run_, context_.decide);
     if (decision.kind == Decision::Kind::kWait) return SetReason(decision.reason);
     Apply(decision, now);
   }
@@ -292,7 +293,7 @@ void Job::EndRun(const Decision& decision, Moment now) {
 void Job::SettleFault(const Decision& decision, Moment now) {
   record_.fault = FaultOf(*run_);
   LogFault(record_.name, record_.generation, record_.fault);
-  record_.faults = FaultsWith(record_, *run_, now.wall);
+  record_.faults = FaultsWith(record_, *run_, context_.wait_clock.Of(now));
   const Culprit guilty = FindGuilty(*run_);
   if (guilty.rank != nullptr)
     context_.workers->Blame(guilty.rank->bound.worker, record_.name, guilty.what, now);
