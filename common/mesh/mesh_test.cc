@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/mesh/mesh.h"
 
+#include <cstdint>
+
+#include "common/mesh/vocabulary_split.h"
+#include "common/model/vocabulary.h"
 #include "gtest/gtest.h"
 
 namespace takt::mesh {
@@ -18,6 +22,16 @@ TEST(Mesh, EveryRankMapsToItsAxesAndBack) {
   for (int rank = 0; rank < mesh.size(); ++rank) {
     EXPECT_EQ(mesh.RankOf(mesh.PpRankOf(Rank(rank)), mesh.DpRankOf(Rank(rank))), Rank(rank));
   }
+}
+
+TEST(VocabularySplit, GivesEachRankItsWordsAndTheLastOneTheRest) {
+  constexpr std::int64_t kVocab = 2 * model::kVocabularyBlock + 100;
+  const VocabularyEnds ends = {1, 1, 3};
+  EXPECT_EQ(WordsOf(ends, PpRank(0), kVocab).words, model::kVocabularyBlock);
+  EXPECT_EQ(BlocksOf(ends, PpRank(1)).first, BlocksOf(ends, PpRank(1)).last);
+  EXPECT_EQ(WordsOf(ends, PpRank(1), kVocab).words, 0);
+  EXPECT_EQ(WordsOf(ends, PpRank(2), kVocab).first, model::kVocabularyBlock);
+  EXPECT_EQ(WordsOf(ends, PpRank(2), kVocab).words, model::kVocabularyBlock + 100);
 }
 
 }  // namespace
