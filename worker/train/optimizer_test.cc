@@ -17,6 +17,7 @@ class FakeGroup final : public transport::Collective {
  public:
   explicit FakeGroup(std::vector<double> others) : others_(std::move(others)) {}
   int size() const override { return 2; }
+  int index() const override { return 0; }
   absl::Status AllReduceSum(StepId, std::span<float>) override {
     return absl::InternalError("not expected");
   }
