@@ -22,7 +22,7 @@ LayerId OwnerOf(const model::Model& model, const model::Parameter& parameter) {
 // View: ParameterState or ParameterTarget.
 template <class View>
 View ViewOf(const train::ParameterRef& ref) {
-  const auto size = static_cast<std::size_t>(ref.parameter->elements());
+  const auto size = static_cast<std::size_t>(ref.elements());
   return {.parameter = ref.parameter,
           .weight = {ref.weight, size},
           .m = {ref.m, size},

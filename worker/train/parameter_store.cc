@@ -20,25 +20,36 @@ int NormIndex(const model::Model& model, const model::Parameter* parameter) {
   TAKT_CHECK(false);
 }
 
-// Returns the runs of rows of a matrix that are packed separately.
-std::vector<model::VocabularyBlock> PackedRuns(const model::Parameter& matrix) {
-  if (matrix.by_word) return model::VocabularyBlocks(matrix.shape[0]);
-  return {{.first = 0, .words = matrix.shape[0]}};
-}
-
-// Returns the uses of one layer, without memory.
-std::vector<ParameterRef> Uses(const model::Model& model, LayerId id) {
+// Returns the uses of one layer that have rows in the section, without memory.
+std::vector<ParameterRef> Uses(const model::Model& model, const layout::Section& parameters,
+                               LayerId id) {
   const model::Layer& layer = model.layers[id.value()];
   std::vector<ParameterRef> refs;
-  for (const model::Parameter& parameter : layer.parameters) {
-    refs.push_back({.parameter = &parameter, .norm_index = NormIndex(model, &parameter)});
-  }
-  for (const std::string& name : layer.tied_parameters)
-    refs.push_back({.parameter = model.Find(name)});
+  const auto add = [&](const model::Parameter* parameter, int norm_index) {
+    const auto it = std::ranges::find_if(parameters.tensors, [&](const layout::Tensor& tensor) {
+      return tensor.layer == id && tensor.parameter == parameter;
+    });
+    if (it == parameters.tensors.end()) return;
+    TAKT_CHECK(it->first_row % model::kVocabularyBlock == 0);
+    if (norm_index >= 0) norm_index += static_cast<int>(it->first_row / model::kVocabularyBlock);
+    refs.push_back({.parameter = parameter,
+                    .first_row = it->first_row,
+                    .rows = it->rows,
+                    .norm_index = norm_index});
+  };
+  for (const model::Parameter& parameter : layer.parameters)
+    add(&parameter, NormIndex(model, &parameter));
+  for (const std::string& name : layer.tied_parameters) add(model.Find(name), -1);
   return refs;
 }
 
 }  // namespace
+
+std::vector<model::VocabularyBlock> ParameterRef::Runs() const {
+  const std::int64_t here = rows > 0 ? rows : parameter->shape[0];
+  if (parameter->by_word) return model::VocabularyBlocks(here);
+  return {{.first = 0, .words = here}};
+}
 
 absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
     const model::Model& model, const layout::Section& parameters, backend::Backend& backend,
@@ -56,8 +67,10 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
   }
   store->layers_.reserve(layers.size());  // layers and uses refer to the elements
   for (const LayerId layer : layers) {
-    LayerParameters& added = store->layers_.emplace_back(LayerParameters{
-        .layer = layer, .primary = !second_copies.contains(layer), .refs = Uses(model, layer)});
+    LayerParameters& added =
+        store->layers_.emplace_back(LayerParameters{.layer = layer,
+                                                    .primary = !second_copies.contains(layer),
+                                                    .refs = Uses(model, parameters, layer)});
     for (ParameterRef& ref : added.refs) store->uses_.push_back({.layer = &added, .ref = &ref});
   }
   for (const layout::Tensor& tensor : parameters.tensors) {
@@ -126,8 +139,8 @@ absl::Status ParameterStore::PackVersion(backend::Backend& backend, int version)
   const std::size_t place = PlaceOf(version);
   for (const Use& use : uses_) {
     if (use.packed.empty()) continue;
-    const std::int64_t columns = use.ref->parameter->shape[1];
-    for (const auto& [first, rows] : PackedRuns(*use.ref->parameter)) {
+    const std::int64_t columns = use.ref->columns();
+    for (const auto& [first, rows] : use.ref->Runs()) {
       const float* const b = use.weight[place] + first * columns;
       RETURN_IF_ERROR(backend.Run(
           backend::PackBf16{.b = b,
@@ -152,7 +165,7 @@ absl::Status ParameterStore::SpreadNewest(backend::Backend& backend) {
     for (int version = 1; version < num_versions_; ++version) {
       RETURN_IF_ERROR(backend.Run(backend::Copy{.input = use.ref->weight,
                                                 .output = use.weight[PlaceOf(version)],
-                                                .count = use.ref->parameter->elements()}));
+                                                .count = use.ref->elements()}));
     }
   }
   for (int version = 1; version < num_versions_; ++version) {

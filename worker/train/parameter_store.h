@@ -14,6 +14,7 @@
 #include "common/base/id.h"
 #include "common/layout/tensor.h"
 #include "common/model/model.h"
+#include "common/model/vocabulary.h"
 #include "worker/backend/backend.h"
 #include "worker/train/section_memory.h"
 
@@ -22,6 +23,9 @@ namespace takt::train {
 // One parameter as one layer uses it. Pointers are to the backend's memory.
 struct ParameterRef {
   const model::Parameter* parameter = nullptr;
+  // The rows of the parameter that this rank has, to which all pointers below are. They are whole
+  // blocks of words (common/model/vocabulary.h) where they are not all. rows 0: all.
+  std::int64_t first_row = 0, rows = 0;
   float* weight = nullptr;  // of the selected version
   // The version before the newest. It is `weight` if there is only one version.
   const float* previous = nullptr;
@@ -34,9 +38,17 @@ struct ParameterRef {
   // The optimizer's moments. Null if another layer of this rank owns the weight and updates it.
   float* m = nullptr;
   float* v = nullptr;
-  // The first of its entries in the norm exchange (model::NumNormEntries); -1: a tied copy, which
-  // another rank or layer counts.
+  // The first of its rows' entries in the norm exchange (model::NumNormEntries); -1: a tied copy,
+  // which another rank or layer counts.
   int norm_index = -1;
+
+  // Counts elements of the parameter: in one row, before the rows of this rank, and in these.
+  std::int64_t columns() const { return parameter->elements() / parameter->shape[0]; }
+  std::int64_t first_element() const { return first_row * columns(); }
+  std::int64_t elements() const { return rows > 0 ? rows * columns() : parameter->elements(); }
+  // Returns the runs of the rank's rows on which one op works at a time, counted from its first
+  // row: blocks of words, or all rows.
+  std::vector<model::VocabularyBlock> Runs() const;
 };
 
 struct LayerParameters {
@@ -44,8 +56,9 @@ struct LayerParameters {
   // False: this is the second copy of a bidirectional pipeline. Where a layer counts once (norm,
   // checkpoint), the rank with the primary copy counts it.
   bool primary = true;
-  std::vector<ParameterRef> refs;  // the layer's own in the model's order, then the tied ones
-  std::span<float> gradients;      // the bucket: all of refs' gradients, contiguous
+  // The layer's own in the model's order, then the tied ones: those of which rows are here.
+  std::vector<ParameterRef> refs;
+  std::span<float> gradients;  // the bucket: all of refs' gradients, contiguous
 };
 
 // If the layer that owns a tied parameter is on this rank, both uses share one weight and one
