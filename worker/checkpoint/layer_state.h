@@ -2,6 +2,7 @@
 // A checkpoint keeps this of a layer. The views are of memory that another object owns.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -25,7 +26,8 @@ struct LayerState {
 // tied weight).
 struct ParameterTarget {
   const model::Parameter* parameter = nullptr;
-  std::span<float> weight, m, v;
+  std::span<float> weight, m, v;  // as many floats as there are rows to load, from `first_row` on
+  std::int64_t first_row = 0;
 };
 
 // layer: the one that owns the parameters. Any of its parameters may be left out.

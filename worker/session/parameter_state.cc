@@ -56,6 +56,7 @@ std::vector<worker_checkpoint::LayerTarget> LoadTargets(const model::Model& mode
     worker_checkpoint::LayerTarget& target = targets[owner];
     target.layer = owner;
     target.parameters.push_back(ViewOf<worker_checkpoint::ParameterTarget>(*ref));
+    target.parameters.back().first_row = ref->first_row;
   }
   std::vector<worker_checkpoint::LayerTarget> list;
   for (auto& [owner, target] : targets) list.push_back(std::move(target));
