@@ -68,9 +68,8 @@ struct Tensor {
   StageId stage{-1};
   LayerId layer{-1};
   const model::Parameter* parameter = nullptr;  // borrowed from the model
-  // Of a parameter by words that is spread: the rows here. rows 0: the whole parameter.
-  std::int64_t first_row = 0, rows = 0;
-  int version = 0;  // of weights: which of the places it is
+  std::int64_t first_row = 0, rows = 0;         // of the parameter; 0 rows: the whole of it
+  int version = 0;                              // of weights: which of the places it is
   SlotId slot{-1};
   program::SlotKind slot_kind = program::SlotKind::kTokens;
   std::string_view part;  // a tensor of a layer's stash; empty: everything in the slot
