@@ -13,8 +13,8 @@
 
 namespace takt::train::rows_testing {
 
-// A model of one block with three blocks of words, of which the last has 1808.
-inline model::Model ModelOfThreeBlocks() {
+// A model of one transformer block and three blocks of words, of which the last has 1808.
+inline model::Model ModelOfThreeBlocks(const model::Precisions& precisions = {}) {
   return model::BuildModel({.layers = 1,
                             .hidden = 4,
                             .heads = 1,
@@ -23,7 +23,7 @@ inline model::Model ModelOfThreeBlocks() {
                             .context = 3,
                             .positions = 3,
                             .vocab = 10000},
-                           /*microbatch=*/1)
+                           /*microbatch=*/2, precisions)
       .value();
 }
 

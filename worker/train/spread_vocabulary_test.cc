@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that have some blocks of words each, and meet, against one rank that has both tables: the
+// bits are the same.
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/layout/parameter_layout.h"
+#include "common/layout/stage_layout.h"
+#include "common/mesh/vocabulary_split.h"
+#include "gtest/gtest.h"
+#include "tests/testing/inproc_hub.h"
+#include "worker/backend/cpu/cpu_backend.h"
+#include "worker/backend/cpu/op_testing.h"
+#include "worker/train/rows_testing.h"
+#include "worker/train/spread_head.h"
+#include "worker/train/spread_meetings.h"
+#include "worker/train/stage.h"
+#include "worker/transport/channel_collective.h"
+
+namespace takt::train {
+namespace {
+
+using backend::testing::Floats;
+using backend::testing::Random;
+using model::Precision;
+
+constexpr std::int64_t kRows = 6, kHidden = 4, kVocab = 10000;
+constexpr int kBlocks = 3, kMicrobatches = 2;
+constexpr LayerId kEmbedding{0}, kHead{2};
+constexpr float kScale = 1.0F / 11;
+
+// What goes into one microbatch, and what comes out.
+struct Microbatch {
+  std::vector<std::int32_t> tokens, targets;
+  Floats d_embedded;  // the gradient of what the embedding passes on
+  double loss = 0;
+  Floats norm, d_norm, embedded;
+};
+
+class SpreadVocabularyTest : public ::testing::TestWithParam<Precision> {
+ protected:
+  SpreadVocabularyTest() {
+    unsigned seed = 0;
+    for (const LayerParameters& layer : store_->layers()) {
+      for (const ParameterRef& ref : layer.refs) {
+        if (ref.norm_index < 0) continue;  // the head's use of the embedding's table
+        std::ranges::copy(Random(ref.elements(), ++seed), ref.weight);
+      }
+    }
+    EXPECT_TRUE(store_->Pack(*backend_).ok());
+    for (Microbatch& microbatch : microbatches_) {
+      microbatch.tokens = backend::testing::RandomTokens(kRows, kVocab, ++seed);
+      microbatch.tokens[0] = microbatch.tokens[4];  // a word that is there twice
+      microbatch.targets = backend::testing::RandomTokens(kRows, kVocab, ++seed);
+      microbatch.targets[1] = kVocab - 1;
+      microbatch.targets[3] = backend::kIgnoredTarget;
+      microbatch.d_embedded = Random(kRows * kHidden, ++seed);
+    }
+  }
+
+  const ParameterRef& table(LayerId layer) const {
+    const std::vector<ParameterRef>& refs = store_->Layer(layer).refs;
+    return *std::ranges::find_if(refs,
+                                 [](const ParameterRef& ref) { return ref.parameter->by_word; });
+  }
+
+  // One rank computes all, by the layer and the ops that have the whole table.
+  void ByOneRank();
+  // Checks what one of the ranks has, which have the blocks up to `ends`.
+  void CheckRank(transport::Collective& group, const mesh::VocabularyEnds& ends, int root) const;
+
+  const model::Model model_ = rows_testing::ModelOfThreeBlocks({.products = GetParam()});
+  const std::unique_ptr<backend::Backend> backend_ = backend::CreateCpuBackend({}).value();
+  const std::unique_ptr<ParameterStore> store_ =
+      ParameterStore::Create(model_, layout::LayOutParameters(model_, {kEmbedding, kHead}),
+                             *backend_)
+          .value();
+  std::vector<Microbatch> microbatches_ = std::vector<Microbatch>(kMicrobatches);
+};
+
+void SpreadVocabularyTest::ByOneRank() {
+  const layout::StageLayout layout =
+      layout::LayOutStage(model_, {StageId(1), PpRank(0), kHead, LayerId(3)});
+  const auto allocate = [&](std::int64_t bytes) {
+    return backend_->Allocate(static_cast<std::size_t>(bytes), MemoryKind::kScratch).value();
+  };
+  const backend::Buffer stash = allocate(layout.stash_bytes),
+                        scratch = allocate(layout.scratch_bytes);
+  TensorObserver observer;
+  Stage stage({.model = model_,
+               .layout = layout,
+               .parameters = *store_,
+               .backend = *backend_,
+               .scratch = scratch.data(),
+               .observer = &observer});
+  for (int m = 0; m < kMicrobatches; ++m) {
+    Microbatch& microbatch = microbatches_[static_cast<std::size_t>(m)];
+    observer = [&](const std::string& name, MicrobatchId, std::span<const float> values) {
+      if (name == "act.final_norm.output") microbatch.norm.assign(values.begin(), values.end());
+      if (name == "act_grad.final_norm.output")
+        microbatch.d_norm.assign(values.begin(), values.end());
+    };
+    const Floats input = Random(kRows * kHidden, 100 + static_cast<unsigned>(m));
+    Floats d_input(kRows * kHidden);
+    const StageBuffers buffers{
+        .view = {.tokens = microbatch.tokens.data(), .targets = microbatch.targets.data()},
+        .input = input.data(),
+        .d_input = d_input.data(),
+        .stash = stash.data()};
+    ASSERT_TRUE(stage.Forward(buffers, {.sum = &microbatch.loss, .scale = kScale}).ok());
+    ASSERT_TRUE(stage.InputGrad(buffers).ok());
+    ASSERT_TRUE(stage.WeightGrad({&buffers, 1}, m > 0).ok());
+    microbatch.embedded.resize(kRows * kHidden);
+    ASSERT_TRUE(backend_
+                    ->Run(backend::EmbeddingForward{.tokens = microbatch.tokens.data(),
+                                                    .token_table = table(kEmbedding).weight,
+                                                    .output = microbatch.embedded.data(),
+                                                    .batch = 2,
+                                                    .context = kRows / 2,
+                                                    .columns = kHidden})
+                    .ok());
+    ASSERT_TRUE(backend_
+                    ->Run(backend::EmbeddingBackward{.tokens = microbatch.tokens.data(),
+                                                     .d_output = microbatch.d_embedded.data(),
+                                                     .d_token_table = table(kEmbedding).gradient,
+                                                     .batch = 2,
+                                                     .context = kRows / 2,
+                                                     .columns = kHidden,
+                                                     .vocab = kVocab,
+                                                     .accumulate = m > 0})
+                    .ok());
+  }
+}
+
+// The rows of one rank, and the memory of its microbatch.
+struct RankRows {
+  std::unique_ptr<backend::Backend> backend = backend::CreateCpuBackend({}).value();
+  std::unique_ptr<ParameterStore> store;  // null: no rows
+  const ParameterRef* embedding = nullptr;
+  const ParameterRef* head = nullptr;
+};
+
+RankRows MakeRows(const model::Model& model, const mesh::WordRun& words, const float* table) {
+  RankRows rows;
+  if (words.words == 0) return rows;
+  rows.store =
+      ParameterStore::Create(
+          model, rows_testing::LayOutRows(model, words.first, words.words, {kEmbedding, kHead}),
+          *rows.backend)
+          .value();
+  rows.embedding = &rows.store->Layer(kEmbedding).refs[0];
+  rows.head = &rows.store->Layer(kHead).refs[0];
+  std::copy_n(table + rows.embedding->first_element(), rows.embedding->elements(),
+              rows.embedding->weight);
+  EXPECT_TRUE(rows.store->Pack(*rows.backend).ok());
+  return rows;
+}
+
+void ExpectRows(const ParameterRef& rows, const ParameterRef& whole) {
+  const float* const expected = whole.gradient + rows.first_element();
+  EXPECT_TRUE(std::equal(expected, expected + rows.elements(), rows.gradient));
+}
+
+void SpreadVocabularyTest::CheckRank(transport::Collective& group, const mesh::VocabularyEnds& ends,
+                                     int root) const {
+  const PpRank rank(group.index());
+  const bool is_root = group.index() == root, is_first = group.index() == 0;
+  const mesh::BlockRun blocks = mesh::BlocksOf(ends, rank);
+  const RankRows rows =
+      MakeRows(model_, mesh::WordsOf(ends, rank, kVocab), table(kEmbedding).weight);
+  const SpreadHead head(model_, blocks, rows.head);
+  const SpreadMeetings meetings({.group = &group,
+                                 .ends = ends,
+                                 .root = root,
+                                 .rows = kRows,
+                                 .columns = kHidden,
+                                 .vocab = kVocab});
+  std::vector<backend::SoftmaxPart> parts(kBlocks * kRows);
+  std::vector<backend::SoftmaxRow> softmax(kRows);
+  std::vector<Floats> logits(static_cast<std::size_t>(blocks.last - blocks.first),
+                             Floats(kRows * model::kVocabularyBlock));
+  std::vector<Floats> sums(static_cast<std::size_t>(head.partial_sums().most),
+                           Floats(kRows * kHidden));
+  std::vector<Floats> all_sums(kBlocks, Floats(kRows * kHidden));
+  Floats scratch(kRows * kHidden), embedded(kRows * kHidden);
+  for (int m = 0; m < kMicrobatches; ++m) {
+    const Microbatch& expected = microbatches_[static_cast<std::size_t>(m)];
+    const StepId step(1);
+    Floats norm = is_root ? expected.norm : Floats(kRows * kHidden);
+    ASSERT_TRUE(meetings.Share(step, std::as_writable_bytes(std::span(norm))).ok());
+    SpreadHeadMemory memory{
+        .view = {.tokens = expected.tokens.data(), .targets = expected.targets.data()},
+        .norm = norm.data(),
+        .parts = parts.data(),
+        .softmax = softmax.data()};
+    for (Floats& block : logits) memory.logits.emplace_back(block.data());
+    for (Floats& sum : sums) memory.sums.emplace_back(sum.data());
+    ASSERT_TRUE(head.Forward(*rows.backend, memory).ok());
+    ASSERT_TRUE(meetings.Gather(step, parts.data()).ok());
+    double loss = 0;
+    ASSERT_TRUE(head.Loss(*rows.backend, memory, {.sum = &loss, .scale = kScale}).ok());
+    EXPECT_EQ(loss, expected.loss);
+    ASSERT_TRUE(head.Backward(*rows.backend, memory, m > 0).ok());
+    std::vector<std::span<std::byte>> mine, whole;
+    for (std::size_t i = 0; i < head.partial_sums().parts.size(); ++i)
+      mine.push_back(std::as_writable_bytes(std::span(sums[i])));
+    for (Floats& sum : all_sums) whole.push_back(std::as_writable_bytes(std::span(sum)));
+    ASSERT_TRUE(meetings.Return(step, mine, whole).ok());
+    if (is_root) {
+      EXPECT_EQ(all_sums[0], expected.d_norm);
+    }
+    ASSERT_TRUE(meetings
+                    .Rows(step, expected.tokens.data(),
+                          rows.embedding != nullptr ? rows.embedding->weight : nullptr, scratch,
+                          embedded.data())
+                    .ok());
+    if (is_first) {
+      EXPECT_EQ(embedded, expected.embedded);
+    }
+    ASSERT_TRUE(meetings
+                    .RowsGrad(step, expected.tokens.data(),
+                              is_first ? expected.d_embedded.data() : nullptr, scratch,
+                              rows.embedding != nullptr ? rows.embedding->gradient : nullptr, m > 0)
+                    .ok());
+  }
+  if (rows.store == nullptr) return;
+  ExpectRows(*rows.embedding, table(kEmbedding));
+  ExpectRows(*rows.head, table(kHead));
+}
+
+TEST_P(SpreadVocabularyTest, HasTheBitsOfOneRankForAnySplit) {
+  ByOneRank();
+  for (const mesh::VocabularyEnds& ends : {mesh::VocabularyEnds{3},
+                                           {1, 3},
+                                           {2, 3},
+                                           {0, 3},
+                                           {3, 3},
+                                           {1, 2, 3},
+                                           {1, 1, 3},
+                                           {2, 2, 3},
+                                           {0, 2, 3}}) {
+    SCOPED_TRACE(::testing::PrintToString(ends));
+    const auto size = static_cast<int>(ends.size());
+    // The last stage is on the last rank, or on that of stage 0, as in a V.
+    for (const int root : {size - 1, 0}) {
+      testing::InprocHub hub;
+      std::vector<Rank> ranks;
+      for (int i = 0; i < size; ++i) ranks.push_back(Rank(i));
+      std::vector<std::thread> threads;
+      for (int index = 0; index < size; ++index) {
+        threads.emplace_back([&, index] {
+          const auto transport = hub.Connect({.rank = ranks[index], .num_ranks = size});
+          const auto group = transport::CreateCollective(
+              transport.get(), {.name = "vocabulary", .ranks = ranks, .index = index});
+          ASSERT_TRUE(group.ok()) << group.status();
+          CheckRank(**group, ends, root);
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Products, SpreadVocabularyTest,
+                         ::testing::Values(Precision::kF32, Precision::kBf16),
+                         [](const auto& info) {
+                           return info.param == Precision::kF32 ? "F32" : "Bf16";
+                         });
+
+}  // namespace
+}  // namespace takt::train
