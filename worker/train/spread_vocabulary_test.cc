@@ -265,6 +265,83 @@ TEST_P(SpreadVocabularyTest, HasTheBitsOfOneRankForAnySplit) {
   }
 }
 
+// The parameters of stage 0 where the rows of the token table are elsewhere.
+layout::Section WithoutTables(layout::Section section) {
+  std::erase_if(section.tensors,
+                [](const layout::Tensor& tensor) { return tensor.parameter->by_word; });
+  return section;
+}
+
+TEST(SpreadEmbedding, HasTheBitsOfTheWholeEmbedding) {
+  const model::Model model = rows_testing::ModelOfThreeBlocks();
+  const auto cpu = backend::CreateCpuBackend({}).value();
+  const layout::Section parameters = layout::LayOutParameters(model, {kEmbedding});
+  const auto whole = ParameterStore::Create(model, parameters, *cpu).value();
+  const auto spread = ParameterStore::Create(model, WithoutTables(parameters), *cpu).value();
+  const ParameterRef& table = whole->Layer(kEmbedding).refs[0];
+  const ParameterRef& positions = whole->Layer(kEmbedding).refs[1];
+  ASSERT_EQ(spread->Layer(kEmbedding).refs.size(), 1U);
+  const ParameterRef& spread_positions = spread->Layer(kEmbedding).refs[0];
+  std::ranges::copy(Random(table.elements(), 1), table.weight);
+  std::ranges::copy(Random(positions.elements(), 2), positions.weight);
+  std::copy_n(positions.weight, positions.elements(), spread_positions.weight);
+  const layout::StageLayout layout =
+      layout::LayOutStage(model, {StageId(0), PpRank(0), kEmbedding, LayerId(1)});
+  const auto layer_of = [&](const ParameterStore& store) {
+    return MakeLayer({.model = model,
+                      .layer = model.layers.front(),
+                      .parameters = store.Layer(kEmbedding),
+                      .place = layout.layers.front()});
+  };
+  const std::unique_ptr<Layer> one = layer_of(*whole), other = layer_of(*spread);
+  for (const unsigned m : {0U, 1U}) {
+    const std::vector<std::int32_t> tokens = backend::testing::RandomTokens(kRows, kVocab, 10 + m);
+    Floats rows, expected(kRows * kHidden), output(kRows * kHidden), d_rows(kRows * kHidden);
+    for (const std::int32_t token : tokens) {
+      const float* const row = table.weight + token * kHidden;
+      rows.insert(rows.end(), row, row + kHidden);
+    }
+    const TokenView view{.tokens = tokens.data()};
+    ASSERT_TRUE(one->Forward({.backend = cpu.get(), .view = view, .output = expected.data()}).ok());
+    ASSERT_TRUE(
+        other->Forward({.backend = cpu.get(), .input = rows.data(), .output = output.data()}).ok());
+    EXPECT_EQ(output, expected);
+    const Floats d_output = Random(kRows * kHidden, 20 + m);
+    ASSERT_TRUE(other
+                    ->InputGrad({.backend = cpu.get(),
+                                 .input = rows.data(),
+                                 .d_output = d_output.data(),
+                                 .d_input = d_rows.data()})
+                    .ok());
+    EXPECT_EQ(d_rows, d_output);
+    const WeightGradInput input{.view = view, .d_output = d_output.data()};
+    const WeightGradCall call{
+        .backend = cpu.get(), .microbatches = {&input, 1}, .accumulate = m > 0};
+    ASSERT_TRUE(one->WeightGrad(call).ok());
+    ASSERT_TRUE(other->WeightGrad(call).ok());
+  }
+  EXPECT_TRUE(std::equal(positions.gradient, positions.gradient + positions.elements(),
+                         spread_positions.gradient));
+}
+
+// A family without positions has no parameters left there.
+TEST(SpreadEmbedding, WithoutPositionsPassesRowsOn) {
+  const model::Model model = rows_testing::ModelOfThreeBlocks();
+  const auto cpu = backend::CreateCpuBackend({}).value();
+  const layout::StageLayout layout =
+      layout::LayOutStage(model, {StageId(0), PpRank(0), kEmbedding, LayerId(1)});
+  const LayerParameters none{.layer = kEmbedding};
+  const std::unique_ptr<Layer> layer = MakeLayer({.model = model,
+                                                  .layer = model.layers.front(),
+                                                  .parameters = none,
+                                                  .place = layout.layers.front()});
+  const Floats rows = Random(kRows * kHidden, 3);
+  Floats output(kRows * kHidden);
+  ASSERT_TRUE(
+      layer->Forward({.backend = cpu.get(), .input = rows.data(), .output = output.data()}).ok());
+  EXPECT_EQ(output, rows);
+}
+
 INSTANTIATE_TEST_SUITE_P(Products, SpreadVocabularyTest,
                          ::testing::Values(Precision::kF32, Precision::kBf16),
                          [](const auto& info) {
