@@ -22,7 +22,8 @@ absl::StatusOr<MemoryBytes> PredictedOnDevice(const control::Assignment& assignm
            .partition = assignment.partition,
            .program = assignment.program,
            .validation = assignment.validation_program ? &*assignment.validation_program : nullptr,
-           .device = assignment.device})
+           .device = assignment.device,
+           .vocabulary_ends = assignment.vocabulary_ends})
           .bytes();
   predicted[MemoryKind::kProcess] = 0;
   return predicted;

@@ -10,6 +10,7 @@
 #include "common/config/job_spec.h"
 #include "common/control/job_key.h"
 #include "common/mesh/mesh.h"
+#include "common/mesh/vocabulary_split.h"
 #include "common/program/program.h"
 
 namespace takt::control {
@@ -49,6 +50,7 @@ struct Assignment {
   // The job has a checkpoint of this step. A rank that sees neither it nor a newer one must not
   // train. 0: it has none that the coordinator knows of.
   StepId saved;
+  mesh::VocabularyEnds vocabulary_ends = {};  // empty: the vocabulary is not spread
 };
 
 }  // namespace takt::control

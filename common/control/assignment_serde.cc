@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
 #include "common/control/job_key_serde.h"
@@ -43,6 +44,15 @@ absl::Status CheckRank(const Assignment& assignment) {
       "rank ", rank, " of the assignment is not in a mesh of ", mesh.pp_size, " x ", mesh.dp_size));
 }
 
+absl::Status CheckVocabulary(const Assignment& assignment) {
+  const mesh::VocabularyEnds& ends = assignment.vocabulary_ends;
+  const int vocab = assignment.job.model.vocab, pp_size = assignment.mesh.pp_size;
+  if (ends.empty() || mesh::IsSplitOf(ends, pp_size, vocab)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the ends of the assignment's vocabulary (", absl::StrJoin(ends, ", "),
+      ") do not share out the blocks of ", vocab, " words over ", pp_size, " pp ranks"));
+}
+
 // Checks that the programs are for this rank of this job.
 absl::Status CheckAgreement(const Assignment& assignment) {
   const mesh::Mesh& mesh = assignment.mesh;
@@ -51,7 +61,11 @@ absl::Status CheckAgreement(const Assignment& assignment) {
   const auto check = [&](const program::Program& program, std::string_view what) -> absl::Status {
     if (program.pp_rank == mesh.PpRankOf(assignment.rank) && program.pp_size == mesh.pp_size &&
         program.num_stages == num_stages && program.num_microbatches == num_microbatches) {
-      return absl::OkStatus();
+      const bool spreads = program::SpreadsVocabulary(program);
+      if (spreads != assignment.vocabulary_ends.empty()) return absl::OkStatus();
+      return absl::InvalidArgumentError(
+          absl::StrCat("the ", std::string(what), spreads ? " spreads" : " does not spread",
+                       " the vocabulary, the assignment ", spreads ? "does not" : "does"));
     }
     return absl::InvalidArgumentError(absl::StrCat(
         "the ", std::string(what), " (pp rank ", program.pp_rank.value(), " of ", program.pp_size,
@@ -132,24 +146,28 @@ v1::Assignment ToProto(const Assignment& assignment) {
   proto.set_job_id(assignment.job_id);
   proto.mutable_other_jobs()->Add(assignment.other_jobs.begin(), assignment.other_jobs.end());
   proto.set_saved_step(assignment.saved.value());
+  proto.mutable_vocabulary_ends()->Add(assignment.vocabulary_ends.begin(),
+                                       assignment.vocabulary_ends.end());
   return proto;
 }
 
 absl::StatusOr<Assignment> FromProto(const v1::Assignment& proto) {
   const v1::Binding& binding = proto.binding();
-  Assignment assignment{.key = KeyOf(proto),
-                        .rank = Rank(proto.rank()),
-                        .mesh = {.pp_size = binding.pp_size(), .dp_size = binding.dp_size()},
-                        .threads = binding.threads(),
-                        .transport = static_cast<config::TransportKind>(binding.transport()),
-                        .device = static_cast<config::DeviceKind>(binding.device()),
-                        .secret = binding.secret(),
-                        .predicted_step_seconds = proto.predicted_step_seconds(),
-                        .predicted_bubble_fraction = proto.predicted_bubble_fraction(),
-                        .resume_at_most = StepId(proto.resume_at_most()),
-                        .job_id = proto.job_id(),
-                        .other_jobs = {proto.other_jobs().begin(), proto.other_jobs().end()},
-                        .saved = StepId(proto.saved_step())};
+  Assignment assignment{
+      .key = KeyOf(proto),
+      .rank = Rank(proto.rank()),
+      .mesh = {.pp_size = binding.pp_size(), .dp_size = binding.dp_size()},
+      .threads = binding.threads(),
+      .transport = static_cast<config::TransportKind>(binding.transport()),
+      .device = static_cast<config::DeviceKind>(binding.device()),
+      .secret = binding.secret(),
+      .predicted_step_seconds = proto.predicted_step_seconds(),
+      .predicted_bubble_fraction = proto.predicted_bubble_fraction(),
+      .resume_at_most = StepId(proto.resume_at_most()),
+      .job_id = proto.job_id(),
+      .other_jobs = {proto.other_jobs().begin(), proto.other_jobs().end()},
+      .saved = StepId(proto.saved_step()),
+      .vocabulary_ends = {proto.vocabulary_ends().begin(), proto.vocabulary_ends().end()}};
   RETURN_IF_ERROR(CheckRank(assignment));
   if (assignment.secret.size() != kSecretBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -163,6 +181,7 @@ absl::StatusOr<Assignment> FromProto(const v1::Assignment& proto) {
   if (proto.has_validation_program()) {
     ASSIGN_OR_RETURN(assignment.validation_program, program::FromProto(proto.validation_program()));
   }
+  RETURN_IF_ERROR(CheckVocabulary(assignment));
   RETURN_IF_ERROR(CheckAgreement(assignment));
   return assignment;
 }

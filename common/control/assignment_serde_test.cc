@@ -10,6 +10,10 @@
 #include "common/config/testing/jobs.h"
 #include "common/control/attachment_serde.h"
 #include "common/plan/plan.h"
+#include "common/program/forward_only.h"
+#include "common/program/lowering.h"
+#include "common/schedule/generate.h"
+#include "common/schedule/spread_vocabulary.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
@@ -53,6 +57,29 @@ Assignment SomeAssignment() {
           .saved = StepId(40)};
 }
 
+// Returns an assignment of the same rank under 1F1B, with a part of the vocabulary.
+Assignment SomeSpreadAssignment() {
+  Assignment assignment = SomeAssignment();
+  const int num_layers = assignment.partition.back().last_layer.value();
+  assignment.partition.clear();
+  for (const int stage : {0, 1}) {
+    assignment.partition.push_back({.id = StageId(stage),
+                                    .pp_rank = PpRank(stage),
+                                    .first_layer = LayerId(stage * num_layers / 2),
+                                    .last_layer = LayerId((stage + 1) * num_layers / 2),
+                                    .recompute = model::Recompute::kFull});
+  }
+  const int microbatches = assignment.job.MicrobatchesPerStep(assignment.mesh.dp_size);
+  const auto schedule = schedule::Generate(
+      "1f1b", {.num_ranks = assignment.mesh.pp_size, .num_microbatches = microbatches});
+  const auto spread = schedule::SpreadVocabulary(*schedule, {}, /*depth=*/2);
+  const auto programs = program::Lower(*spread, {.vocabulary = program::VocabularyShape{}});
+  assignment.program = (*programs)[1];
+  assignment.validation_program = program::ForwardOnly(*programs)[1];
+  assignment.vocabulary_ends = {0, 1};
+  return assignment;
+}
+
 std::string ErrorOf(const v1::Assignment& proto) {
   return std::string(FromProto(proto).status().message());
 }
@@ -82,7 +109,7 @@ void CollectFields(const google::protobuf::Message& message, std::set<std::strin
 }
 
 TEST(AssignmentSerde, KeepsEveryField) {
-  const v1::Assignment proto = ToProto(SomeAssignment());
+  const v1::Assignment proto = ToProto(SomeSpreadAssignment());
   std::set<std::string> all, set;
   CollectFields(proto, all, set);
   std::vector<std::string> missing;
@@ -95,6 +122,12 @@ TEST(AssignmentSerde, KeepsEveryField) {
   google::protobuf::util::MessageDifferencer differencer;
   differencer.ReportDifferencesToString(&difference);
   EXPECT_TRUE(differencer.Compare(proto, ToProto(*read))) << difference;
+}
+
+TEST(AssignmentSerde, WithoutAWordOnTheVocabularyItIsNotSpread) {
+  const v1::Assignment proto = ToProto(SomeAssignment());
+  EXPECT_EQ(proto.vocabulary_ends_size(), 0);
+  EXPECT_THAT(FromProto(proto)->vocabulary_ends, IsEmpty());
 }
 
 TEST(AssignmentSerde, APrepareIsReadWhenItIsAskedFor) {
@@ -131,6 +164,9 @@ TEST(AssignmentSerde, RefusesPartsThatCannotBe) {
   proto = good;
   proto.mutable_stages(0)->set_recompute(static_cast<v1::RecomputeMode>(77));
   EXPECT_THAT(ErrorOf(proto), HasSubstr("recomputes in mode 77"));
+  proto = ToProto(SomeSpreadAssignment());
+  proto.set_vocabulary_ends(1, 2);
+  EXPECT_THAT(ErrorOf(proto), HasSubstr("vocabulary (0, 2) do not share out the blocks of 256"));
 }
 
 TEST(AssignmentSerde, RefusesPartsThatDisagree) {
@@ -144,6 +180,12 @@ TEST(AssignmentSerde, RefusesPartsThatDisagree) {
   assignment = good;
   assignment.job.global_batch = 8;
   EXPECT_THAT(ErrorOf(ToProto(assignment)), HasSubstr("4 microbatches"));
+  assignment = SomeSpreadAssignment();
+  assignment.vocabulary_ends.clear();
+  EXPECT_THAT(ErrorOf(ToProto(assignment)), HasSubstr("the program spreads the vocabulary"));
+  assignment = good;
+  assignment.vocabulary_ends = {0, 1};
+  EXPECT_THAT(ErrorOf(ToProto(assignment)), HasSubstr("the program does not spread"));
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 #include "common/layout/parameter_layout.h"
 
 #include <array>
+#include <cstdint>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,20 +20,19 @@ using model::Parameter;
 
 constexpr std::int64_t kFloatBytes = 4, kBf16Bytes = 2;
 
-// Returns the layer's own parameters in the model's order, then the tied ones.
-std::vector<const Parameter*> Uses(const model::Model& model, const model::Layer& layer) {
-  std::vector<const Parameter*> uses;
-  for (const Parameter& parameter : layer.parameters) uses.push_back(&parameter);
-  for (const std::string& name : layer.tied_parameters) uses.push_back(model.Find(name));
-  return uses;
-}
+// The parameters that a section is of.
+enum class Which : std::uint8_t { kAll, kNotByWord, kByWord };
 
 class ParameterLayout {
  public:
-  ParameterLayout(const model::Model& model, int num_versions)
-      : model_(model), num_versions_(num_versions) {}
+  // words: the rows of each parameter that lie here; without any, all rows do.
+  ParameterLayout(const model::Model& model, Which which, int num_versions,
+                  const mesh::WordRun& words = {})
+      : model_(model), which_(which), num_versions_(num_versions), words_(words) {}
 
-  Section Run(std::span<const LayerId> layers) && {
+  // name: a constant.
+  Section Run(std::string_view name, std::span<const LayerId> layers) && {
+    section_.name = name;
     for (const LayerId layer : layers) AddLayer(layer);
     if (model_.precisions.products == model::Precision::kBf16) {
       for (const LayerId layer : layers) AddPacked(layer);
@@ -43,15 +44,19 @@ class ParameterLayout {
   void AddLayer(LayerId layer) {
     std::vector<Tensor> gradients, weights;
     Regions gradient, state;
-    for (const Parameter* const parameter : Uses(model_, LayerOf(layer))) {
-      Tensor tensor{
-          .layer = layer, .parameter = parameter, .bytes = kFloatBytes * parameter->elements()};
+    for (const Parameter* const parameter : Uses(LayerOf(layer))) {
+      Tensor tensor{.layer = layer,
+                    .parameter = parameter,
+                    .first_row = words_.first,
+                    .rows = words_.words,
+                    .bytes = kFloatBytes * ElementsOf(*parameter)};
       tensor.offset = gradient.Add(tensor.bytes);
       gradients.push_back(tensor);
       if (!here_.insert(parameter).second) continue;
       tensor.offset = state.Add(tensor.bytes);
       weights.push_back(tensor);
     }
+    if (gradients.empty()) return;
     AddTensors(Role::kGradient, section_.Allocate(MemoryKind::kGradients, gradient.size()),
                gradients);
     const int allocation = section_.Allocate(MemoryKind::kWeights, num_versions_ * state.size());
@@ -74,9 +79,10 @@ class ParameterLayout {
   }
 
   void AddPacked(LayerId layer) {
-    for (const Parameter* const parameter : Uses(model_, LayerOf(layer))) {
+    for (const Parameter* const parameter : Uses(LayerOf(layer))) {
       if (!LayerOf(layer).MultipliesBy(*parameter)) continue;
-      const std::int64_t rows = parameter->shape[0], columns = parameter->shape[1];
+      const std::int64_t columns = parameter->shape[1];
+      const std::int64_t rows = ElementsOf(*parameter) / columns;
       const std::array orders = {
           std::pair(Role::kPackedWeight, kBf16Bytes * PackedElements(rows, columns)),
           std::pair(Role::kPackedTransposedWeight, kBf16Bytes * PackedElements(columns, rows))};
@@ -88,6 +94,8 @@ class ParameterLayout {
           section_.tensors.push_back({.role = role,
                                       .layer = layer,
                                       .parameter = parameter,
+                                      .first_row = words_.first,
+                                      .rows = words_.words,
                                       .version = version,
                                       .allocation = allocation,
                                       .offset = offset,
@@ -100,17 +108,46 @@ class ParameterLayout {
 
   const model::Layer& LayerOf(LayerId layer) const { return model_.layers[layer.value()]; }
 
+  // Returns the layer's own parameters in the model's order, then the tied ones.
+  std::vector<const Parameter*> Uses(const model::Layer& layer) const {
+    std::vector<const Parameter*> uses;
+    for (const Parameter& parameter : layer.parameters) uses.push_back(&parameter);
+    for (const std::string& name : layer.tied_parameters) uses.push_back(model_.Find(name));
+    if (which_ != Which::kAll) {
+      std::erase_if(uses, [this](const Parameter* parameter) {
+        return parameter->by_word != (which_ == Which::kByWord);
+      });
+    }
+    return uses;
+  }
+
+  // Returns the elements of a parameter that lie here.
+  std::int64_t ElementsOf(const Parameter& parameter) const {
+    return words_.words > 0 ? words_.words * parameter.shape[1] : parameter.elements();
+  }
+
   const model::Model& model_;
+  const Which which_;
   const int num_versions_;
+  const mesh::WordRun words_;
   std::set<const Parameter*> here_;  // the parameters whose weights have a place
-  Section section_{.name = "parameters"};
+  Section section_;
 };
 
 }  // namespace
 
 Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& layers,
-                         int num_versions) {
-  return ParameterLayout(model, num_versions).Run(layers);
+                         int num_versions, bool spread) {
+  const Which which = spread ? Which::kNotByWord : Which::kAll;
+  return ParameterLayout(model, which, num_versions).Run("parameters", layers);
+}
+
+Section LayOutRows(const model::Model& model, const mesh::WordRun& words) {
+  if (words.words == 0) return {.name = "rows"};
+  // Only schedules with a flush spread the vocabulary, so the weights have one version.
+  const std::vector<LayerId> users = {LayerId(0),
+                                      LayerId(static_cast<std::int32_t>(model.layers.size()) - 1)};
+  return ParameterLayout(model, Which::kByWord, /*num_versions=*/1, words).Run("rows", users);
 }
 
 }  // namespace takt::layout

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/layout/tensor.h"
+#include "common/mesh/vocabulary_split.h"
 #include "common/model/model.h"
 
 namespace takt::layout {
@@ -17,8 +18,14 @@ namespace takt::layout {
 //
 // Each layer has these allocations, in this order: gradients, all versions of the weights, first
 // moments, second moments. The packed copies of each use follow all layers.
-// model: borrowed for the section's life.
+// model: borrowed for the section's life. spread: the vocabulary is, so tables with a row for each
+// word are left out. A layer that has no other parameters then has no allocations.
 Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& layers,
-                         int num_versions = 1);
+                         int num_versions = 1, bool spread = false);
+
+// Lays out a rank's rows of the tables that have one for each word, as LayOutParameters does. Both
+// uses of a tied table have the rank's rows in common. There is no allocation without words.
+// model: borrowed for the section's life.
+Section LayOutRows(const model::Model& model, const mesh::WordRun& words);
 
 }  // namespace takt::layout

@@ -2,8 +2,11 @@
 #include "common/layout/rank_layout.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <vector>
 
+#include "common/base/status.h"
 #include "common/layout/gpu_scratch.h"
 #include "common/layout/parameter_layout.h"
 #include "common/model/llama.h"
@@ -17,13 +20,23 @@ constexpr std::int64_t kFloatBytes = 4;
 // threads, kernels and channels of a job add.
 constexpr std::int64_t kProcessBytes = std::int64_t{44} << 20;
 
+bool Spreads(const RankInputs& inputs) { return !inputs.vocabulary_ends.empty(); }
+
 StageLayouts LayOutStages(const RankInputs& inputs) {
   StageLayouts stages;
   const std::set<StageId> held = program::HeldStages(inputs.program);
   for (const mesh::Stage& stage : inputs.partition) {
-    if (held.contains(stage.id)) stages.emplace(stage.id, LayOutStage(inputs.model, stage));
+    if (held.contains(stage.id))
+      stages.emplace(stage.id, LayOutStage(inputs.model, stage, Spreads(inputs)));
   }
   return stages;
+}
+
+std::optional<VocabularyLayout> LayOutVocabularyOf(const RankInputs& inputs) {
+  if (!Spreads(inputs)) return std::nullopt;
+  const PpRank rank = inputs.program.pp_rank;
+  return LayOutVocabulary(inputs.model, inputs.vocabulary_ends, rank,
+                          /*root=*/inputs.partition.back().pp_rank == rank);
 }
 
 // Returns the layers in ascending order.
@@ -35,7 +48,8 @@ std::vector<LayerId> LayersOf(const StageLayouts& stages) {
   return layers;
 }
 
-Section LayOutShared(const model::Model& model, const StageLayouts& stages) {
+Section LayOutShared(const model::Model& model, const StageLayouts& stages,
+                     const std::optional<VocabularyLayout>& vocabulary) {
   Section section{.name = "shared"};
   if (const std::int64_t elements = model::RotaryTableElements(model.config); elements > 0) {
     section.AddAlone(MemoryKind::kScratch,
@@ -43,17 +57,38 @@ Section LayOutShared(const model::Model& model, const StageLayouts& stages) {
   }
   std::int64_t scratch = 0;
   for (const auto& [id, stage] : stages) scratch = std::max(scratch, stage.scratch_bytes);
+  if (vocabulary.has_value())
+    scratch = std::max(scratch, vocabulary->scratch_sums * vocabulary->sum_bytes);
   section.AddAlone(MemoryKind::kScratch, {.role = Role::kLayerScratch, .bytes = scratch});
+  if (vocabulary.has_value()) {
+    section.AddAlone(
+        MemoryKind::kScratch,
+        {.role = Role::kMeetingScratch, .bytes = vocabulary->meeting_sums * vocabulary->sum_bytes});
+  }
   return section;
+}
+
+// Returns the bytes of a parameter's weights and moments that the rank writes to checkpoints or
+// passes on to the rank that writes them.
+std::int64_t SavedBytes(const RankInputs& inputs, const model::Parameter& parameter) {
+  std::int64_t elements = parameter.elements();
+  if (Spreads(inputs) && parameter.by_word) {
+    elements =
+        parameter.shape[1] *
+        mesh::WordsOf(inputs.vocabulary_ends, inputs.program.pp_rank, parameter.shape[0]).words;
+  }
+  return 3 * kFloatBytes * elements;
 }
 
 Section LayOutSnapshot(const RankInputs& inputs) {
   std::vector<std::int64_t> by_replica(static_cast<std::size_t>(inputs.dp_size));
   for (const mesh::Stage& stage : inputs.partition) {
-    if (stage.pp_rank != inputs.program.pp_rank) continue;
+    const bool here = stage.pp_rank == inputs.program.pp_rank;
     for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
-      for (const model::Parameter& parameter : inputs.model.layers[id.value()].parameters)
-        by_replica[WriterOf(id, inputs.dp_size).value()] += 3 * kFloatBytes * parameter.elements();
+      for (const model::Parameter& parameter : inputs.model.layers[id.value()].parameters) {
+        if (here || (Spreads(inputs) && parameter.by_word))
+          by_replica[WriterOf(id, inputs.dp_size).value()] += SavedBytes(inputs, parameter);
+      }
     }
   }
   Section section{.name = "snapshot"};
@@ -74,19 +109,23 @@ int MicrobatchesOfW(const program::Program& program) {
 }  // namespace
 
 RankLayout LayOutRank(const RankInputs& inputs) {
+  TAKT_CHECK(program::SpreadsVocabulary(inputs.program) == Spreads(inputs));
   const model::Model& model = inputs.model;
-  RankLayout layout{.model = &model, .stages = LayOutStages(inputs)};
-  layout.slots = LayOutSlots(model, layout.stages, inputs.program);
+  RankLayout layout{
+      .model = &model, .stages = LayOutStages(inputs), .vocabulary = LayOutVocabularyOf(inputs)};
+  const VocabularyLayout* const vocabulary = layout.vocabulary ? &*layout.vocabulary : nullptr;
+  layout.slots = LayOutSlots(model, layout.stages, inputs.program, vocabulary);
   if (inputs.validation != nullptr) {
-    layout.validation_slots = LayOutSlots(model, layout.stages, *inputs.validation);
+    layout.validation_slots = LayOutSlots(model, layout.stages, *inputs.validation, vocabulary);
     layout.validation_slots.name = "validation slots";
   }
   layout.process.name = "process";
   layout.process.AddAlone(MemoryKind::kProcess, {.role = Role::kProcess, .bytes = kProcessBytes});
   if (model.config.family == model::Family::kEmulated) return layout;
-  layout.parameters =
-      LayOutParameters(model, LayersOf(layout.stages), program::NumWeightVersions(inputs.program));
-  layout.shared = LayOutShared(model, layout.stages);
+  layout.parameters = LayOutParameters(model, LayersOf(layout.stages),
+                                       program::NumWeightVersions(inputs.program), Spreads(inputs));
+  if (vocabulary != nullptr) layout.rows = LayOutRows(model, vocabulary->words);
+  layout.shared = LayOutShared(model, layout.stages, layout.vocabulary);
   if (inputs.device == config::DeviceKind::kCuda)
     layout.gpu = LayOutGpuScratch(model, MicrobatchesOfW(inputs.program));
   if (inputs.saves) layout.snapshot = LayOutSnapshot(inputs);

@@ -4,33 +4,39 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 
 #include "common/config/job_spec.h"
 #include "common/layout/slot_layout.h"
 #include "common/layout/tensor.h"
+#include "common/layout/vocabulary_layout.h"
 #include "common/mesh/mesh.h"
+#include "common/mesh/vocabulary_split.h"
 #include "common/model/model.h"
 #include "common/program/program.h"
 
 namespace takt::layout {
 
 struct RankInputs {
-  const model::Model& model;  // all are borrowed; the model for the layout's life
+  const model::Model& model;  // references are borrowed; the model for the layout's life
   const mesh::Partition& partition;
   const program::Program& program;
   const program::Program* validation = nullptr;  // null: the job has no validation set
   bool saves = false;                            // the job writes checkpoints
   int dp_size = 1;                               // ranks that share the writing
   config::DeviceKind device = config::DeviceKind::kCpu;
+  mesh::VocabularyEnds vocabulary_ends = {};  // empty: the vocabulary is not spread
 };
 
 struct RankLayout {
   const model::Model* model = nullptr;
   StageLayouts stages;  // the contents of one slot of a stage's stash, and of scratch
+  std::optional<VocabularyLayout> vocabulary;  // set exactly if the vocabulary is spread
   // worker/train allocates these, in this order.
   Section parameters;
-  Section shared;            // all stages share it: the rotary table and the scratch of layers
+  Section rows;              // of the tables, those of the rank, if the vocabulary is spread
+  Section shared;            // all stages share it: the rotary table and scratch
   Section slots;             // of the program
   Section validation_slots;  // of the validation program
   // Other parts of the worker allocate these.
@@ -38,14 +44,15 @@ struct RankLayout {
   Section snapshot;  // of worker/checkpoint, in the host's memory; of the replica that writes most
   Section process;   // everything else: code, threads, kernels, channels
 
-  std::array<const Section*, 7> sections() const {
-    return {&parameters, &shared, &slots, &validation_slots, &gpu, &snapshot, &process};
+  std::array<const Section*, 8> sections() const {
+    return {&parameters, &rows, &shared, &slots, &validation_slots, &gpu, &snapshot, &process};
   }
   // Returns the resident bytes of the process at its peak, by kind.
   MemoryBytes bytes() const;
 };
 
-// Precondition: the program's stages are those of the partition.
+// Preconditions: the program's stages are those of the partition, and it spreads the vocabulary
+// exactly if the inputs say where.
 RankLayout LayOutRank(const RankInputs& inputs);
 
 // Returns which of the data-parallel ranks that hold a layer writes it to checkpoints.

@@ -11,24 +11,44 @@ namespace takt::layout {
 namespace {
 
 std::string_view Name(program::SlotKind kind) {
-  constexpr std::array<std::string_view, 11> kNames = {
-      "",        "tokens",          "input",           "output",
-      "stash",   "output gradient", "input gradient",  "gradient",
-      "weights", "scalars",         "recomputed stash"};
+  constexpr std::array<std::string_view, 15> kNames = {
+      "",
+      "tokens",
+      "input",
+      "output",
+      "stash",
+      "output gradient",
+      "input gradient",
+      "gradient",
+      "weights",
+      "scalars",
+      "recomputed stash",
+      "output of the final norm",
+      "stash of the vocabulary",
+      "sums of the gradient of the final norm's output",
+      "gradient of the final norm's output"};
   return kNames[static_cast<std::size_t>(kind)];
+}
+
+// What belongs to the vocabulary has the number of a stage that does not exist.
+bool IsOfAStage(const Tensor& slot) {
+  return slot.stage.value() >= 0 && slot.slot_kind < program::SlotKind::kHeadInput;
 }
 
 std::string Describe(const Tensor& tensor) {
   std::string text(Name(tensor.role));
   if (tensor.role == Role::kSlot) {
     absl::StrAppend(&text, " ", tensor.slot.value(), ": ", std::string(Name(tensor.slot_kind)));
-    if (tensor.stage.value() >= 0) absl::StrAppend(&text, " of stage ", tensor.stage.value());
+    if (IsOfAStage(tensor)) absl::StrAppend(&text, " of stage ", tensor.stage.value());
     if (tensor.interleave.count > 1) {
       absl::StrAppend(&text, ", room ", tensor.interleave.index, " of ", tensor.interleave.count,
                       ", tensor by tensor");
     }
   }
   if (tensor.parameter != nullptr) absl::StrAppend(&text, " of ", tensor.parameter->name);
+  if (tensor.rows > 0) {
+    absl::StrAppend(&text, ", rows ", tensor.first_row, " to ", tensor.first_row + tensor.rows - 1);
+  }
   if (tensor.layer.value() >= 0) absl::StrAppend(&text, ", layer ", tensor.layer.value());
   if (tensor.version > 0) absl::StrAppend(&text, ", version ", tensor.version);
   return text;
@@ -63,6 +83,14 @@ void AddSlotContents(std::string& text, const model::Model& model, const StageLa
   }
 }
 
+void AddVocabularyStash(std::string& text, const VocabularyLayout& vocabulary) {
+  const Tensor slot{.slot_kind = program::SlotKind::kVocabularyStash,
+                    .bytes = vocabulary.stash_bytes()};
+  absl::StrAppend(&text, "each slot of the vocabulary's stash: ", slot.bytes, " bytes\n");
+  for (const Tensor& tensor : TensorsInSlot(vocabulary, slot))
+    AddRow(text, tensor.offset, tensor.bytes, tensor.part);
+}
+
 }  // namespace
 
 std::string_view Name(Role role) {
@@ -80,14 +108,15 @@ std::string_view Name(Role role) {
                                                               "rounded gradients for W",
                                                               "gradients of attention's scores",
                                                               "copy of weights and moments",
-                                                              "process"};
+                                                              "process",
+                                                              "scratch of a meeting"};
   return kNames[static_cast<std::size_t>(role)];
 }
 
 std::string ToString(const RankLayout& layout) {
   std::string text = absl::StrCat(takt::ToString(layout.bytes()), "\n");
   for (const Section* const section : layout.sections()) AddSection(text, *section);
-  if (layout.parameters.tensors.empty()) return text;
+  if (layout.parameters.tensors.empty() && !layout.vocabulary.has_value()) return text;
   for (const auto& [id, stage] : layout.stages) {
     Tensor slot{.stage = id, .slot_kind = program::SlotKind::kStash, .bytes = stage.stash_bytes};
     AddSlotContents(text, *layout.model, stage, slot);
@@ -95,6 +124,7 @@ std::string ToString(const RankLayout& layout) {
     slot.bytes = stage.recomputed_bytes;
     AddSlotContents(text, *layout.model, stage, slot);
   }
+  if (layout.vocabulary.has_value()) AddVocabularyStash(text, *layout.vocabulary);
   return text;
 }
 

@@ -20,13 +20,19 @@ bool IsReadByWeightGrad(SlotKind kind) {
 
 class SlotSizes {
  public:
-  SlotSizes(const model::Model& model, const StageLayouts& stages, const program::Program& program)
+  SlotSizes(const model::Model& model, const StageLayouts& stages, const program::Program& program,
+            const VocabularyLayout* vocabulary)
       : stages_(stages),
+        vocabulary_(vocabulary),
         emulated_(model.config.family == model::Family::kEmulated),
         message_bytes_(model.layers.front().cost.output_bytes),
         token_bytes_(TokenBlockOf(model, program).bytes()) {}
 
   std::int64_t BytesOf(const program::Slot& slot) const {
+    if (vocabulary_ != nullptr && slot.kind == SlotKind::kVocabularyStash)
+      return vocabulary_->stash_bytes();
+    if (vocabulary_ != nullptr && slot.kind == SlotKind::kPartialGrad)
+      return vocabulary_->partial_grad_bytes();
     const MemoryKind kind = program::MemoryKindOf(slot.kind);
     if (kind == MemoryKind::kMessages) return message_bytes_;
     if (emulated_) return 0;
@@ -39,6 +45,7 @@ class SlotSizes {
 
  private:
   const StageLayouts& stages_;
+  const VocabularyLayout* const vocabulary_;
   const bool emulated_;
   const std::int64_t message_bytes_;  // every layer but the head passes on as much
   const std::int64_t token_bytes_;
@@ -46,8 +53,8 @@ class SlotSizes {
 
 }  // namespace
 
-program::StageShape ShapeOf(const model::Model& model, const mesh::Stage& stage) {
-  const StageLayout layout = LayOutStage(model, stage);
+program::StageShape ShapeOf(const model::Model& model, const mesh::Stage& stage, bool spread) {
+  const StageLayout layout = LayOutStage(model, stage, spread);
   return {.first_layer = stage.first_layer,
           .last_layer = stage.last_layer,
           .output_bytes = model.layers[stage.last_layer.value() - 1].cost.output_bytes,
@@ -56,9 +63,9 @@ program::StageShape ShapeOf(const model::Model& model, const mesh::Stage& stage)
 }
 
 Section LayOutSlots(const model::Model& model, const StageLayouts& stages,
-                    const program::Program& program) {
+                    const program::Program& program, const VocabularyLayout* vocabulary) {
   const bool shares = program::MergesWeightGrads(program);
-  const SlotSizes sizes(model, stages, program);
+  const SlotSizes sizes(model, stages, program, vocabulary);
   Section section{.name = "slots"};
   std::map<std::pair<SlotKind, StageId>, int> shared;  // the indices of allocations
   for (std::size_t i = 0; i < program.slots.size(); ++i) {
@@ -105,9 +112,9 @@ std::vector<Tensor> TensorsInSlot(const model::Model& model, const StageLayout& 
   };
   for (const StageLayout::LayerPlace& place : stage.layers) {
     const std::vector<model::StashTensor>& stash = model.layers[place.layer.value()].stash;
-    for (std::size_t i = 0; i < stash.size(); ++i) {
+    for (std::size_t i = 0; i < place.stash.size(); ++i) {
       const StashLayout::Place& at = place.stash[i];
-      if (at.kept != kept) continue;
+      if (at.kept != kept || at.room == 0) continue;
       const std::int64_t begin = kept ? place.kept : place.recomputed;
       add(place.layer, stash[i].name, begin + at.offset, at.room, stash[i].bytes);
     }

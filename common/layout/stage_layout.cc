@@ -2,27 +2,43 @@
 #include "common/layout/stage_layout.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "common/layout/regions.h"
 
 namespace takt::layout {
 namespace {
 
+using model::HeadStash;
 using model::Recompute;
 using model::ScratchTensor;
+using model::StashTensor;
 
-// A head keeps its logits under kFull too. I and W both need them and may run at different times,
-// so each of them would have to compute the logits again.
-Recompute ModeOf(const model::Layer& layer, Recompute recompute) {
+bool IsHead(const model::Layer& layer) {
   using enum model::LayerKind;
-  const bool head = layer.kind == kGpt2Head || layer.kind == kLlamaHead;
-  return head && recompute == Recompute::kFull ? Recompute::kSelective : recompute;
+  return layer.kind == kGpt2Head || layer.kind == kLlamaHead;
+}
+
+StashLayout LayOutStash(const model::Layer& layer, Recompute recompute, bool spread) {
+  if (!IsHead(layer)) return StashLayout(layer.stash, recompute);
+  if (spread) {
+    const std::span<const StashTensor> stash = layer.stash;
+    const auto of_norm = stash.first(HeadStash::kSoftmaxParts);
+    std::vector<StashTensor> tensors(of_norm.begin(), of_norm.end());
+    tensors[HeadStash::kNorm].bytes = 0;
+    // A few numbers a row are left, so nothing is computed again.
+    return StashLayout(tensors, Recompute::kNone);
+  }
+  // A head keeps its logits under kFull too. I and W both need them and may run at different times,
+  // so each of them would have to compute the logits again.
+  return StashLayout(layer.stash,
+                     recompute == Recompute::kFull ? Recompute::kSelective : recompute);
 }
 
 // Fills the places of the layer's scratch and returns the bytes of all of it.
-std::int64_t LayOutScratch(const std::vector<ScratchTensor>& tensors,
-                           StageLayout::LayerPlace& place) {
+std::int64_t LayOutScratch(std::span<const ScratchTensor> tensors, StageLayout::LayerPlace& place) {
   std::int64_t line = 0, next = 0, end = 0;
   for (const ScratchTensor& tensor : tensors) {
     if (tensor.start == ScratchTensor::Start::kNextLine) line = RoundUp(end, kLineBytes);
@@ -37,13 +53,13 @@ std::int64_t LayOutScratch(const std::vector<ScratchTensor>& tensors,
 
 }  // namespace
 
-StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage) {
+StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage, bool spread) {
   StageLayout layout;
   Regions kept, recomputed;
   for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
     const model::Layer& layer = model.layers[id.value()];
-    StageLayout::LayerPlace place{
-        .layer = id, .stash = StashLayout(layer.stash, ModeOf(layer, stage.recompute))};
+    StageLayout::LayerPlace place{.layer = id,
+                                  .stash = LayOutStash(layer, stage.recompute, spread)};
     place.kept = kept.Add(place.stash.kept_bytes());
     place.recomputed = recomputed.Add(place.stash.recomputed_bytes());
     if (id.value() + 1 < stage.last_layer.value()) {
@@ -51,7 +67,10 @@ StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage) {
       place.output = kept.Add(place.output_bytes);
       place.output_room = kept.size() - place.output;
     }
-    layout.scratch_bytes = std::max(layout.scratch_bytes, LayOutScratch(layer.scratch, place));
+    // T adds up the gradient of the norm's output in a spread head's place.
+    std::span<const ScratchTensor> scratch = layer.scratch;
+    if (spread && IsHead(layer)) scratch = {};
+    layout.scratch_bytes = std::max(layout.scratch_bytes, LayOutScratch(scratch, place));
     layout.layers.push_back(std::move(place));
   }
   layout.stash_bytes = kept.size();

@@ -31,6 +31,9 @@ struct StageLayout {
   std::int64_t scratch_bytes = 0;
 };
 
-StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage);
+// spread: the vocabulary is. Of a head, F then leaves only what the norm's backward needs. The
+// norm's output has no room in the stash, because it has a slot of its own, and S and T have the
+// rest (vocabulary_layout.h).
+StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage, bool spread = false);
 
 }  // namespace takt::layout

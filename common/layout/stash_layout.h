@@ -26,6 +26,7 @@ class StashLayout {
   };
   // tensor: its index in the layer's list.
   const Place& operator[](std::size_t tensor) const { return places_[tensor]; }
+  std::size_t size() const { return places_.size(); }
 
   model::Recompute recompute() const { return recompute_; }
   std::int64_t kept_bytes() const { return kept_bytes_; }

@@ -2,9 +2,8 @@
 // The rows of a layout: one for each allocation that a rank makes and one for each tensor in it.
 //
 // A row says what a tensor is (its identity) and where it lies (its place). New axes fit into the
-// identity. A shard of a parameter is a `Shard{index, count}` beside `parameter` that divides its
-// bytes where LayOutParameters computes them, and a slice of a slot's tensor is a `Slice{index,
-// count}` beside `slot`. Code that resolves a place needs no change for either.
+// identity, as a run of a parameter's rows does. A slice of a slot's tensor would be a
+// `Slice{index, count}` beside `slot`. Code that resolves a place needs no change for it.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +27,7 @@ enum class Role : std::uint8_t {
   kFirstMoment,
   kSecondMoment,
   kRotaryTable,
-  kLayerScratch,  // what a pass of one layer needs while it runs
+  kLayerScratch,  // what a pass of one layer, or T, needs while it runs
   kSlot,          // of a program
   // The GPU backend takes these for itself.
   kProductWorkspace,
@@ -37,9 +36,10 @@ enum class Role : std::uint8_t {
   kScoreGradients,        // gradients of attention's scores
   kSnapshot,              // what a checkpoint is written from
   kProcess,
+  kMeetingScratch,  // what a meeting of a spread vocabulary needs while it runs
 };
 
-inline constexpr std::size_t kNumRoles = 15;
+inline constexpr std::size_t kNumRoles = 16;
 
 std::string_view Name(Role role);
 

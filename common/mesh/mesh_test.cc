@@ -34,5 +34,16 @@ TEST(VocabularySplit, GivesEachRankItsWordsAndTheLastOneTheRest) {
   EXPECT_EQ(WordsOf(ends, PpRank(2), kVocab).words, model::kVocabularyBlock + 100);
 }
 
+TEST(VocabularySplit, KnowsASplitOfAllBlocksOverAllRanks) {
+  constexpr std::int64_t kVocab = 2 * model::kVocabularyBlock + 100;
+  EXPECT_TRUE(IsSplitOf({1, 1, 3}, 3, kVocab));
+  EXPECT_TRUE(IsSplitOf({0, 3}, 2, kVocab));
+  EXPECT_FALSE(IsSplitOf({}, 0, kVocab));
+  EXPECT_FALSE(IsSplitOf({1, 3}, 3, kVocab));
+  EXPECT_FALSE(IsSplitOf({-1, 3}, 2, kVocab));
+  EXPECT_FALSE(IsSplitOf({2, 1, 3}, 3, kVocab));
+  EXPECT_FALSE(IsSplitOf({1, 2}, 2, kVocab));
+}
+
 }  // namespace
 }  // namespace takt::mesh

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "common/base/id.h"
@@ -26,6 +27,12 @@ struct BlockRun {
 struct WordRun {
   std::int64_t first = 0, words = 0;
 };
+
+// Returns whether `ends` share out all blocks of so many words over so many pp ranks.
+inline bool IsSplitOf(const VocabularyEnds& ends, int pp_size, std::int64_t vocab) {
+  return std::ssize(ends) == pp_size && std::ranges::is_sorted(ends) && !ends.empty() &&
+         ends.front() >= 0 && ends.back() == model::NumVocabularyBlocks(vocab);
+}
 
 // Precondition: `ends` has an entry for the rank.
 inline BlockRun BlocksOf(const VocabularyEnds& ends, PpRank rank) {
