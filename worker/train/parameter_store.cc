@@ -53,30 +53,21 @@ std::vector<model::VocabularyBlock> ParameterRef::Runs() const {
 
 absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
     const model::Model& model, const layout::Section& parameters, backend::Backend& backend,
-    const std::set<LayerId>& second_copies) {
+    const std::set<LayerId>& second_copies, const layout::Section& rows) {
   auto store = std::unique_ptr<ParameterStore>(new ParameterStore);
+  store->model_ = &model;
   store->backend_ = &backend;
   for (const model::Layer& layer : model.layers) {
     if (!layer.tied_parameters.empty()) store->tied_name_ = layer.tied_parameters.front();
   }
   ASSIGN_OR_RETURN(store->memory_, SectionMemory::Create(parameters, backend));
-  std::set<LayerId> layers;
-  for (const layout::Tensor& tensor : parameters.tensors) {
-    layers.insert(tensor.layer);
-    store->num_versions_ = std::max(store->num_versions_, tensor.version + 1);
-  }
-  store->layers_.reserve(layers.size());  // layers and uses refer to the elements
-  for (const LayerId layer : layers) {
-    LayerParameters& added =
-        store->layers_.emplace_back(LayerParameters{.layer = layer,
-                                                    .primary = !second_copies.contains(layer),
-                                                    .refs = Uses(model, parameters, layer)});
-    for (ParameterRef& ref : added.refs) store->uses_.push_back({.layer = &added, .ref = &ref});
-  }
-  for (const layout::Tensor& tensor : parameters.tensors) {
-    const auto allocation = static_cast<std::size_t>(tensor.allocation);
-    store->Resolve(tensor, parameters.allocations[allocation]);
-  }
+  ASSIGN_OR_RETURN(store->rows_memory_, SectionMemory::Create(rows, backend));
+  store->layers_.reserve(2 * model.layers.size());  // uses refer to the elements
+  store->AddLayers(model, parameters, second_copies);
+  store->num_stage_layers_ = store->layers_.size();
+  store->AddLayers(model, rows, {});
+  store->ResolveAll(parameters, store->memory_);
+  store->ResolveAll(rows, store->rows_memory_);
   const auto parameter_of = [](const Use& use) { return use.ref->parameter; };
   for (Use& use : store->uses_) {
     if (!use.weight.empty()) continue;
@@ -87,14 +78,37 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
   return store;
 }
 
-void ParameterStore::Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation) {
+void ParameterStore::AddLayers(const model::Model& model, const layout::Section& section,
+                               const std::set<LayerId>& second_copies) {
+  std::set<LayerId> layers;
+  for (const layout::Tensor& tensor : section.tensors) {
+    layers.insert(tensor.layer);
+    num_versions_ = std::max(num_versions_, tensor.version + 1);
+  }
+  for (const LayerId layer : layers) {
+    LayerParameters& added =
+        layers_.emplace_back(LayerParameters{.layer = layer,
+                                             .primary = !second_copies.contains(layer),
+                                             .refs = Uses(model, section, layer)});
+    for (ParameterRef& ref : added.refs) uses_.push_back({.layer = &added, .ref = &ref});
+  }
+}
+
+void ParameterStore::ResolveAll(const layout::Section& section, const SectionMemory& memory) {
+  for (const layout::Tensor& tensor : section.tensors) {
+    Resolve(tensor, section.allocations[static_cast<std::size_t>(tensor.allocation)],
+            memory.At(tensor));
+  }
+}
+
+void ParameterStore::Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation,
+                             std::byte* place) {
   const auto it = std::ranges::find_if(uses_, [&](const Use& use) {
     return use.layer->layer == tensor.layer && use.ref->parameter == tensor.parameter;
   });
   Use& use = *it;
-  std::byte* const at = memory_.At(tensor);
-  auto* const floats = reinterpret_cast<float*>(at);
-  auto* const halves = reinterpret_cast<backend::Bf16*>(at);
+  auto* const floats = reinterpret_cast<float*>(place);
+  auto* const halves = reinterpret_cast<backend::Bf16*>(place);
   switch (tensor.role) {
     case layout::Role::kGradient:
       use.ref->gradient = floats;
@@ -186,9 +200,18 @@ void ParameterStore::ShowVersion(int version) {
 }
 
 const LayerParameters& ParameterStore::Layer(LayerId layer) const {
-  const auto it = std::ranges::find(layers_, layer, &LayerParameters::layer);
-  TAKT_CHECK(it != layers_.end());
-  return *it;
+  const auto stages = layers().first(num_stage_layers_);
+  const auto it = std::ranges::find(stages, layer, &LayerParameters::layer);
+  if (it != stages.end()) return *it;
+  const auto& owned = model_->layers[static_cast<std::size_t>(layer.value())].parameters;
+  TAKT_CHECK(std::ranges::all_of(owned, &model::Parameter::by_word));
+  return nothing_;
+}
+
+const LayerParameters* ParameterStore::Rows(LayerId layer) const {
+  const auto rows = layers().subspan(num_stage_layers_);
+  const auto it = std::ranges::find(rows, layer, &LayerParameters::layer);
+  return it == rows.end() ? nullptr : &*it;
 }
 
 std::vector<const ParameterRef*> ParameterStore::trained() const {

@@ -3,6 +3,7 @@
 // common/layout gives.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -75,10 +76,11 @@ struct LayerParameters {
 class ParameterStore {
  public:
   // parameters: as layout::LayOutParameters makes it of `model`. second_copies: the layers here
-  // that are not primary. model, backend: borrowed for the store's life.
+  // that are not primary. rows: as layout::LayOutRows makes it, where the vocabulary is spread.
+  // model, backend: borrowed for the store's life.
   static absl::StatusOr<std::unique_ptr<ParameterStore>> Create(
       const model::Model& model, const layout::Section& parameters, backend::Backend& backend,
-      const std::set<LayerId>& second_copies = {});
+      const std::set<LayerId>& second_copies = {}, const layout::Section& rows = {});
 
   // Makes the weights of this age the ones that layers see. It only changes pointers.
   void SelectVersion(int version);
@@ -99,7 +101,12 @@ class ParameterStore {
   // The backend that owns the memory. Ask it to read or write that memory from the host.
   backend::Backend& backend() const { return *backend_; }
 
+  // Returns what a layer of the rank's stages has here, which is nothing if all its parameters are
+  // tables that are spread.
   const LayerParameters& Layer(LayerId layer) const;
+  // Returns the rank's rows as the layer uses them: the embedding, or the head. Null: it has none.
+  const LayerParameters* Rows(LayerId layer) const;
+  // Returns those of stages in the order of layers, then those of rows.
   std::span<const LayerParameters> layers() const { return layers_; }
   // Returns the uses that have optimizer state on this rank: each weight once, layer by layer.
   std::vector<const ParameterRef*> trained() const;
@@ -122,22 +129,31 @@ class ParameterStore {
     std::vector<backend::Bf16*> packed, packed_transposed;
   };
   ParameterStore() = default;
-  // Tells the use that `tensor` belongs to where the tensor is, in this allocation.
-  void Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation);
+  // Adds the layers that have tensors in the section. Room for them was reserved.
+  void AddLayers(const model::Model& model, const layout::Section& section,
+                 const std::set<LayerId>& second_copies);
+  // Tells the uses where their tensors are.
+  void ResolveAll(const layout::Section& section, const SectionMemory& memory);
+  // Tells the use that `tensor` belongs to that it is at `place`, in this allocation.
+  void Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation,
+               std::byte* place);
   void ShowVersion(int version);
   std::size_t PlaceOf(int version) const {
     return static_cast<std::size_t>((newest_ + version) % num_versions_);
   }
   absl::Status PackVersion(backend::Backend& backend, int version);
 
+  const model::Model* model_ = nullptr;
   backend::Backend* backend_ = nullptr;
   std::vector<LayerParameters> layers_;
+  std::size_t num_stage_layers_ = 0;  // the others are of rows
+  const LayerParameters nothing_{};
   std::vector<Use> uses_;  // of all layers
   int num_versions_ = 1;
   int newest_ = 0;         // the place of version 0; older ones follow it, modulo num_versions_
   int selected_ = 0;       // the selected version
   std::string tied_name_;  // empty: the model has no tied parameter
-  SectionMemory memory_;
+  SectionMemory memory_, rows_memory_;
 };
 
 }  // namespace takt::train

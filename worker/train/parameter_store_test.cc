@@ -245,6 +245,36 @@ TEST_F(PackedWeights, AreThoseOfTheSelectedVersionAndItsTranspose) {
   }
 }
 
+TEST_F(ParameterStoreTest, HoldsRowsBesideWhatStagesHave) {
+  const model::Model model = rows_testing::ModelOfThreeBlocks();
+  const layout::Section rows =
+      rows_testing::LayOutRows(model, 4096, 4096, {LayerId(0), LayerId(2)});
+  layout::Section stage = layout::LayOutParameters(model, {LayerId(0)}, 1, /*spread=*/true);
+  const auto store = ParameterStore::Create(model, stage, *backend_, {}, rows).value();
+  ASSERT_EQ(store->layers().size(), 3U);
+  const LayerParameters& embedding = store->Layer(LayerId(0));
+  ASSERT_EQ(embedding.refs.size(), 1U);
+  EXPECT_FALSE(embedding.refs[0].parameter->by_word);
+  EXPECT_EQ(embedding.gradients.data(), embedding.refs[0].gradient);
+  const LayerParameters* const own = store->Rows(LayerId(0));
+  const LayerParameters* const tied = store->Rows(LayerId(2));
+  ASSERT_NE(own, nullptr);
+  ASSERT_NE(tied, nullptr);
+  EXPECT_EQ(store->Rows(LayerId(1)), nullptr);
+  EXPECT_EQ(own->refs[0].weight, tied->refs[0].weight);
+  EXPECT_EQ(own->gradients.size(), 4096U * 4);
+  EXPECT_NE(own->gradients.data(), tied->gradients.data());
+  EXPECT_EQ(store->tied_uses().own, &own->refs[0]);
+  EXPECT_EQ(store->tied_uses().tied, &tied->refs[0]);
+  EXPECT_EQ(store->trained().size(), 2U);
+
+  // Llama's embedding has no other parameter.
+  stage.tensors.clear();
+  stage.allocations.clear();
+  const auto nothing = ParameterStore::Create(model, stage, *backend_, {}, rows).value();
+  EXPECT_TRUE(nothing->Layer(LayerId(0)).refs.empty());
+}
+
 // The head is layer 2.
 TEST_F(PackedWeights, OfARunOfRowsAreThoseOfItsBlocksOfWords) {
   model::Model model = rows_testing::ModelOfThreeBlocks();

@@ -18,7 +18,8 @@ absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOption
   state->layout = layout::LayOutRank({.model = *options.model,
                                       .partition = *options.partition,
                                       .program = *options.program,
-                                      .validation = options.validation_program});
+                                      .validation = options.validation_program,
+                                      .vocabulary_ends = options.vocabulary_ends});
   ASSIGN_OR_RETURN(state->compute, options.backends->CreateCompute());
   ASSIGN_OR_RETURN(state->reduce, options.backends->CreateMemory(StreamKind::kReduce));
   ASSIGN_OR_RETURN(state->load, options.backends->CreateMemory(StreamKind::kTransfer));
@@ -47,7 +48,7 @@ absl::Status RankState::CreateParameters() {
       second_copies.insert(place.layer);
   }
   ASSIGN_OR_RETURN(parameters, ParameterStore::Create(*options.model, layout.parameters, *compute,
-                                                      second_copies));
+                                                      second_copies, layout.rows));
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/config/job_spec.h"
 #include "common/mesh/mesh.h"
+#include "common/mesh/vocabulary_split.h"
 #include "common/model/model.h"
 #include "common/program/program.h"
 #include "worker/backend/backend.h"
@@ -40,6 +41,7 @@ struct TrainerOptions {
   const program::Program* validation_program = nullptr;  // null: the job has no validation set
   mesh::Mesh mesh;
   Rank rank;
+  mesh::VocabularyEnds vocabulary_ends;  // empty: the vocabulary is not spread
   // Makes the backends of its lanes; null for an emulated model, which computes nothing.
   backend::BackendFactory* backends = nullptr;
   std::string data_root;  // prefix of relative paths; paths may not leave it
