@@ -36,9 +36,9 @@ constexpr float kScale = 1.0F / 11;
 // What goes into one microbatch, and what comes out.
 struct Microbatch {
   std::vector<std::int32_t> tokens, targets;
-  Floats d_embedded;  // the gradient of what the embedding passes on
+  Floats input, d_embedded;  // of the head; the gradient of what the embedding passes on
   double loss = 0;
-  Floats norm, d_norm, embedded;
+  Floats norm, d_norm, d_input, embedded;
 };
 
 class SpreadVocabularyTest : public ::testing::TestWithParam<Precision> {
@@ -58,6 +58,7 @@ class SpreadVocabularyTest : public ::testing::TestWithParam<Precision> {
       microbatch.targets = backend::testing::RandomTokens(kRows, kVocab, ++seed);
       microbatch.targets[1] = kVocab - 1;
       microbatch.targets[3] = backend::kIgnoredTarget;
+      microbatch.input = Random(kRows * kHidden, ++seed);
       microbatch.d_embedded = Random(kRows * kHidden, ++seed);
     }
   }
@@ -104,12 +105,11 @@ void SpreadVocabularyTest::ByOneRank() {
       if (name == "act_grad.final_norm.output")
         microbatch.d_norm.assign(values.begin(), values.end());
     };
-    const Floats input = Random(kRows * kHidden, 100 + static_cast<unsigned>(m));
-    Floats d_input(kRows * kHidden);
+    microbatch.d_input.resize(kRows * kHidden);
     const StageBuffers buffers{
         .view = {.tokens = microbatch.tokens.data(), .targets = microbatch.targets.data()},
-        .input = input.data(),
-        .d_input = d_input.data(),
+        .input = microbatch.input.data(),
+        .d_input = microbatch.d_input.data(),
         .stash = stash.data()};
     ASSERT_TRUE(stage.Forward(buffers, {.sum = &microbatch.loss, .scale = kScale}).ok());
     ASSERT_TRUE(stage.InputGrad(buffers).ok());
@@ -262,6 +262,43 @@ TEST_P(SpreadVocabularyTest, HasTheBitsOfOneRankForAnySplit) {
       }
       for (std::thread& thread : threads) thread.join();
     }
+  }
+}
+
+TEST_P(SpreadVocabularyTest, TheNormBeforeItHasTheBitsOfTheWholeHead) {
+  ByOneRank();
+  const layout::StageLayout layout =
+      layout::LayOutStage(model_, {StageId(1), PpRank(0), kHead, LayerId(3)}, /*spread=*/true);
+  const auto store =
+      ParameterStore::Create(
+          model_, layout::LayOutParameters(model_, {kHead}, /*num_versions=*/1, /*spread=*/true),
+          *backend_)
+          .value();
+  const std::vector<ParameterRef>& refs = store->Layer(kHead).refs;
+  const std::vector<ParameterRef>& whole = store_->Layer(kHead).refs;
+  ASSERT_EQ(refs.size(), 2U);
+  for (std::size_t i = 0; i < refs.size(); ++i)
+    std::copy_n(whole[i].weight, whole[i].elements(), refs[i].weight);
+  const backend::Buffer stash =
+      backend_->Allocate(static_cast<std::size_t>(layout.stash_bytes), MemoryKind::kStash).value();
+  Stage stage({.model = model_, .layout = layout, .parameters = *store, .backend = *backend_});
+  for (std::size_t m = 0; m < microbatches_.size(); ++m) {
+    const Microbatch& expected = microbatches_[m];
+    Floats norm(kRows * kHidden), d_input(kRows * kHidden);
+    const StageBuffers buffers{.input = expected.input.data(),
+                               .output = norm.data(),
+                               .d_output = expected.d_norm.data(),
+                               .d_input = d_input.data(),
+                               .stash = stash.data()};
+    ASSERT_TRUE(stage.Forward(buffers, {}).ok());
+    EXPECT_EQ(norm, expected.norm);
+    ASSERT_TRUE(stage.InputGrad(buffers).ok());
+    EXPECT_EQ(d_input, expected.d_input);
+    ASSERT_TRUE(stage.WeightGrad({&buffers, 1}, m > 0).ok());
+  }
+  for (std::size_t i = 0; i < refs.size(); ++i) {
+    EXPECT_TRUE(
+        std::equal(refs[i].gradient, refs[i].gradient + refs[i].elements(), whole[i].gradient));
   }
 }
 
