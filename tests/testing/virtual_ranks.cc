@@ -71,6 +71,7 @@ absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) {
            .replicas = rank.groups_.replicas(),
            .pp_group = rank.groups_.pipeline(),
            .tied_group = rank.groups_.tied(),
+           .vocabulary_group = rank.groups_.vocabulary(),
            .observer = observed ? options.observer : nullptr}));
   return rank.trainer_->Prepare();
 }

@@ -198,11 +198,13 @@ class PipelineRunner final : public RankRunner {
                                                               : nullptr,
                                     .mesh = assignment_.mesh,
                                     .rank = assignment_.rank,
+                                    .vocabulary_ends = assignment_.vocabulary_ends,
                                     .backends = backends_.get(),
                                     .data_root = options_.data_root,
                                     .replicas = connections_.groups().replicas(),
                                     .pp_group = connections_.groups().pipeline(),
                                     .tied_group = connections_.groups().tied(),
+                                    .vocabulary_group = connections_.groups().vocabulary(),
                                     .restore = std::move(restore),
                                     .halt_requested = &halt_requested_,
                                     .records = !connections_.waits_in_kernels()}));

@@ -200,7 +200,7 @@ void ParameterStore::ShowVersion(int version) {
 }
 
 const LayerParameters& ParameterStore::Layer(LayerId layer) const {
-  const auto stages = layers().first(num_stage_layers_);
+  const std::span<const LayerParameters> stages = stage_layers();
   const auto it = std::ranges::find(stages, layer, &LayerParameters::layer);
   if (it != stages.end()) return *it;
   const auto& owned = model_->layers[static_cast<std::size_t>(layer.value())].parameters;

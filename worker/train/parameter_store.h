@@ -108,6 +108,9 @@ class ParameterStore {
   const LayerParameters* Rows(LayerId layer) const;
   // Returns those of stages in the order of layers, then those of rows.
   std::span<const LayerParameters> layers() const { return layers_; }
+  std::span<const LayerParameters> stage_layers() const {
+    return layers().first(num_stage_layers_);
+  }
   // Returns the uses that have optimizer state on this rank: each weight once, layer by layer.
   std::vector<const ParameterRef*> trained() const;
 

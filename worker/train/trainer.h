@@ -51,6 +51,8 @@ struct TrainerOptions {
   transport::Collective* pp_group = nullptr;  // ranks of this pipeline; null: pp_size is 1
   // The ranks of the first and the last stage. Null: one rank has both, or nothing is tied.
   transport::Collective* tied_group = nullptr;
+  // The ranks of this pipeline, where they meet over a spread vocabulary; else null.
+  transport::Collective* vocabulary_group = nullptr;
   // Fills the store (weights and moments) from a checkpoint. If it returns false, or is null, the
   // trainer makes initial weights. It is never called for an emulated model.
   std::function<absl::StatusOr<bool>(ParameterStore&)> restore;
