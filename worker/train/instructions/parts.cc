@@ -27,14 +27,16 @@ StageBuffers BuffersOf(const ProgramState& state, const ComputePart& part) {
     const SlotKind kind = state.program.slots[slot.value()].kind;
     if (kind == SlotKind::kTokens) buffers.view = ViewOf(state, slot, part.microbatch);
     if (kind == SlotKind::kInput) buffers.input = slots.Floats(slot);
-    if (kind == SlotKind::kOutputGrad) buffers.d_output = slots.Floats(slot);
+    if (kind == SlotKind::kOutputGrad || kind == SlotKind::kHeadGrad)
+      buffers.d_output = slots.Floats(slot);
     if (kind == SlotKind::kStash) buffers.stash = slots.Room(slot);
     if (kind == SlotKind::kRecomputed) buffers.recomputed = slots.Room(slot);
   }
   for (const SlotId slot : part.writes) {
     const SlotKind kind = state.program.slots[slot.value()].kind;
     // A stage of this rank reads its input directly from where it is written.
-    if (kind == SlotKind::kOutput || kind == SlotKind::kInput) buffers.output = slots.Floats(slot);
+    if (kind == SlotKind::kOutput || kind == SlotKind::kInput || kind == SlotKind::kHeadInput)
+      buffers.output = slots.Floats(slot);
     if (kind == SlotKind::kInputGrad || kind == SlotKind::kOutputGrad)
       buffers.d_input = slots.Floats(slot);
     if (kind == SlotKind::kStash) buffers.stash = slots.Room(slot);
@@ -45,13 +47,18 @@ StageBuffers BuffersOf(const ProgramState& state, const ComputePart& part) {
 
 absl::Status CheckBuffers(const ProgramState& state, const ComputePart& part, const Stage& stage,
                           const StageBuffers& buffers) {
-  const bool first = part.stage == StageId(0);
-  const bool last = part.stage.value() + 1 == state.program.num_stages;
+  // Where the vocabulary is spread, both ends of the pipeline have neighbours: the meetings.
+  const bool spreads = program::SpreadsVocabulary(state.program);
+  const bool last_of_all = part.stage.value() + 1 == state.program.num_stages;
+  const bool first = part.stage == StageId(0) && !spreads, last = last_of_all && !spreads;
   const bool forward = part.op == Op::kForward, apart = !forward && part.op != Op::kBackward;
   const auto has = [](const void* memory, bool wanted) { return (memory != nullptr) == wanted; };
   const layout::StageLayout& layout = stage.layout();
-  if (!has(buffers.view.tokens, first || last) || !has(buffers.input, !first) ||
-      !has(buffers.d_output, !forward && !last) || !has(buffers.output, forward && !last) ||
+  // W of a norm reads nothing but the stash.
+  const bool without_gradient = spreads && last_of_all && part.op == Op::kWeightGrad;
+  if ((!spreads && !has(buffers.view.tokens, first || last)) || !has(buffers.input, !first) ||
+      !has(buffers.d_output, !forward && !last && !without_gradient) ||
+      !has(buffers.output, forward && !last) ||
       !has(buffers.d_input, !forward && !first && part.op != Op::kWeightGrad) ||
       !has(buffers.stash.base, layout.stash_bytes > 0)) {
     return absl::InvalidArgumentError("it does not touch the slots that a part of its stage needs");
@@ -107,6 +114,7 @@ absl::StatusOr<BoundPart> ResolvePart(ProgramState& state, const ComputePart& pa
   ASSIGN_OR_RETURN(bound.version, VersionOf(state, bound.stage, part.stage, weights));
   RETURN_IF_ERROR(CheckBuffers(state, part, bound.stage, bound.buffers));
   if (part.op != Op::kForward || part.stage.value() + 1 != state.program.num_stages) return bound;
+  if (program::SpreadsVocabulary(state.program)) return bound;  // T and LOSS compute the loss
   for (const SlotId slot : part.reads) {
     if (state.program.slots[slot.value()].kind == SlotKind::kTokens)
       bound.scored = &state.tokens.scored(state.HostTokens(slot));
