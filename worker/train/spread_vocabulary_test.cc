@@ -165,6 +165,25 @@ void ExpectRows(const ParameterRef& rows, const ParameterRef& whole) {
   EXPECT_TRUE(std::equal(expected, expected + rows.elements(), rows.gradient));
 }
 
+// Passes the rows of a microbatch's words, and their gradient.
+void CheckEmbedding(const SpreadMeetings& meetings, const RankRows& rows,
+                    const Microbatch& expected, bool is_first, bool accumulate) {
+  Floats scratch(kRows * kHidden), embedded(kRows * kHidden);
+  const bool has_rows = rows.embedding != nullptr;
+  ASSERT_TRUE(meetings
+                  .Rows(StepId(1), expected.tokens.data(),
+                        has_rows ? rows.embedding->weight : nullptr, scratch, embedded.data())
+                  .ok());
+  if (is_first) {
+    EXPECT_EQ(embedded, expected.embedded);
+  }
+  ASSERT_TRUE(meetings
+                  .RowsGrad(StepId(1), expected.tokens.data(),
+                            is_first ? expected.d_embedded.data() : nullptr, scratch,
+                            has_rows ? rows.embedding->gradient : nullptr, accumulate)
+                  .ok());
+}
+
 void SpreadVocabularyTest::CheckRank(transport::Collective& group, const mesh::VocabularyEnds& ends,
                                      int root) const {
   const PpRank rank(group.index());
@@ -186,7 +205,6 @@ void SpreadVocabularyTest::CheckRank(transport::Collective& group, const mesh::V
   std::vector<Floats> sums(static_cast<std::size_t>(head.partial_sums().most),
                            Floats(kRows * kHidden));
   std::vector<Floats> all_sums(kBlocks, Floats(kRows * kHidden));
-  Floats scratch(kRows * kHidden), embedded(kRows * kHidden);
   for (int m = 0; m < kMicrobatches; ++m) {
     const Microbatch& expected = microbatches_[static_cast<std::size_t>(m)];
     const StepId step(1);
@@ -213,19 +231,7 @@ void SpreadVocabularyTest::CheckRank(transport::Collective& group, const mesh::V
     if (is_root) {
       EXPECT_EQ(all_sums[0], expected.d_norm);
     }
-    ASSERT_TRUE(meetings
-                    .Rows(step, expected.tokens.data(),
-                          rows.embedding != nullptr ? rows.embedding->weight : nullptr, scratch,
-                          embedded.data())
-                    .ok());
-    if (is_first) {
-      EXPECT_EQ(embedded, expected.embedded);
-    }
-    ASSERT_TRUE(meetings
-                    .RowsGrad(step, expected.tokens.data(),
-                              is_first ? expected.d_embedded.data() : nullptr, scratch,
-                              rows.embedding != nullptr ? rows.embedding->gradient : nullptr, m > 0)
-                    .ok());
+    CheckEmbedding(meetings, rows, expected, is_first, m > 0);
   }
   if (rows.store == nullptr) return;
   ExpectRows(*rows.embedding, table(kEmbedding));
