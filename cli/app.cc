@@ -135,6 +135,8 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddWait(*app, context);
   AddCancel(*app, context);
   AddPause(*app, context);
+  AddAdopt(*app, context);
+  AddAbandon(*app, context);
   AddDelete(*app, context);
   AddLogs(*app, context);
   AddTrace(*app, context);

@@ -45,7 +45,7 @@ void AddQueue(CLI::App& app, Flags& flags) {
       ->allow_extra_args(false);
 }
 
-// Adds the flags that say which ended jobs are kept.
+// Adds the flags that say which ended jobs are kept, and for how long jobs are held.
 void AddRetention(CLI::App& app, Flags& flags) {
   app.add_option("--keep-ended-jobs", flags.keep_ended_jobs,
                  "Keep so many ended jobs with their steps and logs, those that ended last; the "
@@ -53,6 +53,11 @@ void AddRetention(CLI::App& app, Flags& flags) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--keep-ended-days", flags.keep_ended_days,
                  "Keep an ended job for so many days; 0: for ever (default: 90)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--abandon-held-jobs-after", flags.abandon_held_seconds,
+                 "Tell workers to abort a job that they hold and this state does not know after so "
+                 "many seconds; 0: never, people decide with `takt adopt` and `takt abandon` "
+                 "(default: 0)")
       ->check(CLI::NonNegativeNumber);
 }
 

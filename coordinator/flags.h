@@ -25,6 +25,7 @@ struct Flags {
   std::int64_t planner_memory = std::int64_t{3} << 30;
   std::vector<std::string> quotas;                            // "IDENTITY=WORKERS"
   std::int64_t keep_ended_jobs = 1000, keep_ended_days = 90;  // 0: no limit
+  std::int64_t abandon_held_seconds = 0;                      // 0: never
 };
 
 // Returns the flags. If help or the version is asked for, or a flag is wrong, the function prints

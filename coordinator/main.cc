@@ -91,6 +91,16 @@ job::RetentionOptions RetentionOf(const Flags& flags) {
                                             : absl::Hours(24) * flags.keep_ended_days};
 }
 
+absl::StatusOr<job::ClusterOptions> ClusterOptionsOf(const Flags& flags) {
+  job::ClusterOptions options;
+  options.random_bytes = RandomBytes;
+  options.retention = RetentionOf(flags);
+  if (flags.abandon_held_seconds > 0)
+    options.abandon_held_after = absl::Seconds(flags.abandon_held_seconds);
+  ASSIGN_OR_RETURN(options.quotas, placement::Quotas::Parse(flags.quotas));
+  return options;
+}
+
 // The parts that Serve needs. All are borrowed.
 struct Parts {
   const Flags& flags;
@@ -165,9 +175,7 @@ absl::Status Run(const Flags& flags) {
     options.make_plan = PlansOf(child_planner);
     options.make_plan_beside_jobs = PlansOf(yielding_planner);
   }
-  options.cluster.random_bytes = RandomBytes;
-  options.cluster.retention = RetentionOf(flags);
-  ASSIGN_OR_RETURN(options.cluster.quotas, placement::Quotas::Parse(flags.quotas));
+  ASSIGN_OR_RETURN(options.cluster, ClusterOptionsOf(flags));
   traces::TraceKeeper traces({.directory = flags.state + "/traces"});
   ASSIGN_OR_RETURN(const std::unique_ptr<profiles::ProfileKeeper> profiles,
                    profiles::ProfileKeeper::Open(store.get()));

@@ -174,6 +174,7 @@ session::AgentOptions AgentOptionsOf(Shared& shared, const session::PipelineRunn
               [place = CommitPlaceOf(shared)](const control::CommitCheckpoint& request) {
                 return session::RetainCheckpoints(place, request);
               },
+          .checkpoint_root = shared.flags.checkpoint_root,
           .leave_timeout = absl::Seconds(shared.flags.leave_seconds),
           .on_job_over =
               [&shared](const std::string& job) {
@@ -181,7 +182,11 @@ session::AgentOptions AgentOptionsOf(Shared& shared, const session::PipelineRunn
               }};
 }
 
-worker_rpc::AttachmentOptions AttachmentOptionsOf(const Shared& shared) {
+const char* Name(control::RefusalCause cause) {
+  return cause == control::RefusalCause::kOtherCluster ? "other_cluster" : "later_epoch";
+}
+
+worker_rpc::AttachmentOptions AttachmentOptionsOf(Shared& shared) {
   const Flags& flags = shared.flags;
   const Machine& machine = shared.machine;
   return {.control_channel = shared.control_channel,
@@ -196,9 +201,14 @@ worker_rpc::AttachmentOptions AttachmentOptionsOf(const Shared& shared) {
                     .data_address = flags.data_address,
                     .device = machine.device,
                     .has_nccl = machine.nccl.api != nullptr},
-          .on_attached = [coordinator = flags.coordinator] {
-            daemon::NotifyReady(absl::StrCat("attached to ", coordinator));
-          }};
+          .on_attached =
+              [coordinator = flags.coordinator] {
+                daemon::NotifyReady(absl::StrCat("attached to ", coordinator));
+              },
+          .on_refused =
+              [&shared](control::RefusalCause cause) {
+                shared.registry.Counter(metrics::kCommandsRefused, {Name(cause)}).Increment();
+              }};
 }
 
 // Returns null if `socket` is empty.
@@ -224,6 +234,9 @@ absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
   const daemon::CertificateWatch certificate_watch(flags.tls, [&](absl::Time expires) {
     shared.registry.Gauge(metrics::kCertificateExpiry, {}).Set(absl::ToUnixSeconds(expires));
   });
+  for (const auto cause :
+       {control::RefusalCause::kOtherCluster, control::RefusalCause::kLaterEpoch})
+    shared.registry.Counter(metrics::kCommandsRefused, {Name(cause)});
   ASSIGN_OR_RETURN(const auto metrics_server, StartMetrics(shared));
   const std::string metrics_address = metrics_server != nullptr ? metrics_server->address() : "";
   session::PipelineRunnerOptions runner_options = RunnerOptions(shared);

@@ -214,6 +214,27 @@ absl::Status Client::DeleteJob(const std::string& name) {
       .status();
 }
 
+absl::StatusOr<std::vector<v1::HeldJob>> Client::ListHeldJobs() {
+  const absl::StatusOr<v1::ListHeldJobsResponse> response =
+      Call("held jobs", &v1::JobService::Stub::ListHeldJobs, v1::ListHeldJobsRequest(), false);
+  // A method without a row in the table of access is refused like one that is not there.
+  if (absl::IsUnimplemented(response.status()) || absl::IsPermissionDenied(response.status()))
+    return std::vector<v1::HeldJob>();
+  RETURN_IF_ERROR(response.status());
+  return std::vector<v1::HeldJob>(response->jobs().begin(), response->jobs().end());
+}
+
+absl::StatusOr<v1::Job> Client::AdoptJob(const std::string& name) {
+  return JobOf(
+      Call("adopt", &v1::JobService::Stub::AdoptJob, ChangeOfJob<v1::AdoptJobRequest>(name), true));
+}
+
+absl::Status Client::AbandonJob(const std::string& name) {
+  return Call("abandon", &v1::JobService::Stub::AbandonJob,
+              ChangeOfJob<v1::AbandonJobRequest>(name), true)
+      .status();
+}
+
 absl::StatusOr<std::vector<v1::Worker>> Client::ListWorkers() {
   ASSIGN_OR_RETURN(
       v1::ListWorkersResponse response,

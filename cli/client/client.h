@@ -56,6 +56,10 @@ class Client final {
   absl::StatusOr<v1::Job> PauseJob(const std::string& name);
   absl::StatusOr<v1::Job> ResumeJob(const std::string& name);
   absl::Status DeleteJob(const std::string& name);
+  // Returns nothing if the coordinator's program is older than held jobs.
+  absl::StatusOr<std::vector<v1::HeldJob>> ListHeldJobs();
+  absl::StatusOr<v1::Job> AdoptJob(const std::string& name);
+  absl::Status AbandonJob(const std::string& name);
 
   absl::StatusOr<std::vector<v1::Worker>> ListWorkers();
   absl::StatusOr<v1::Worker> DrainWorker(const std::string& worker);

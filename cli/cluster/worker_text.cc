@@ -55,20 +55,26 @@ void PrintWorkers(const Context& context, const std::vector<v1::Worker>& workers
                "DEVICE", "VERSION"});
   for (const v1::Worker& worker : workers) {
     const auto* state = v1::WorkerState_descriptor()->FindValueByNumber(worker.state());
-    table.Add({worker.name(),
-               absl::StrCat(state != nullptr ? ShortName(*state) : "?",
-                            worker.drained() ? ",DRAINED" : "", worker.leaving() ? ",LEAVING" : "",
-                            worker.quarantined() ? ",QUARANTINED" : ""),
-               worker.job().empty() ? "-" : worker.job(),
-               worker.job().empty() ? "-" : absl::StrCat(worker.rank()), worker.host(),
-               absl::StrCat(worker.cores()),
-               FormatBytes(static_cast<double>(worker.memory_bytes())), RatesText(worker),
-               DeviceText(worker), worker.program_version()});
+    table.Add(
+        {worker.name(),
+         absl::StrCat(state != nullptr ? ShortName(*state) : "?",
+                      worker.drained() ? ",DRAINED" : "", worker.leaving() ? ",LEAVING" : "",
+                      worker.quarantined() ? ",QUARANTINED" : "", worker.held() ? ",HELD" : ""),
+         worker.job().empty() ? "-" : worker.job(),
+         worker.job().empty() ? "-" : absl::StrCat(worker.rank()), worker.host(),
+         absl::StrCat(worker.cores()), FormatBytes(static_cast<double>(worker.memory_bytes())),
+         RatesText(worker), DeviceText(worker), worker.program_version()});
   }
   context.terminal.out << table.ToString();
   for (const v1::Worker& worker : workers) {
     if (worker.blame().empty()) continue;
     context.terminal.out << BlameText(worker) << "\n";
+  }
+  for (const v1::Worker& worker : workers) {
+    if (worker.refuses().empty()) continue;
+    context.terminal.out << OneLine(absl::StrCat(worker.name(),
+                                                 " refuses this coordinator: ", worker.refuses()))
+                         << "\n";
   }
   context.terminal.out << std::flush;
 }

@@ -24,6 +24,8 @@ void AddWatch(CLI::App& app, Context& context);
 void AddWait(CLI::App& app, Context& context);
 void AddCancel(CLI::App& app, Context& context);
 void AddPause(CLI::App& app, Context& context);  // pause, resume
+void AddAdopt(CLI::App& app, Context& context);
+void AddAbandon(CLI::App& app, Context& context);
 void AddDelete(CLI::App& app, Context& context);
 void AddLogs(CLI::App& app, Context& context);
 void AddTrace(CLI::App& app, Context& context);

@@ -155,6 +155,18 @@ Table StageTable(const Plan& plan) {
   return table;
 }
 
+// Lists the words of each rank, and what they take in a microbatch.
+Table WordTable(const Plan& plan) {
+  Table table({"RANK", "WORDS", "S", "T"});
+  for (std::size_t i = 0; i < std::min(kMostRows, plan.vocabulary_ends.size()); ++i) {
+    const PpRank rank(static_cast<std::int32_t>(i));
+    const mesh::WordRun run = mesh::WordsOf(plan.vocabulary_ends, rank, plan.model.config.vocab);
+    table.Add({absl::StrCat(i), absl::StrCat(run.words), FormatSeconds(plan.costs.S(rank)),
+               FormatSeconds(plan.costs.T(rank))});
+  }
+  return table;
+}
+
 Table MemoryTable(const Plan& plan, std::int64_t worker_memory_bytes) {
   std::vector<std::string> header = {"RANK", "ALL"};
   if (worker_memory_bytes > 0) header.emplace_back("OF A WORKER");
@@ -205,12 +217,18 @@ absl::Status AppendCandidate(const Forecast& forecast, std::size_t number,
   absl::StrAppend(&html, "<section>\n<h2>", number, ": ", Escape(plan.schedule.name), ", pipeline ",
                   plan.mesh.pp_size,
                   plan.mesh.dp_size > 1 ? absl::StrCat(" x data ", plan.mesh.dp_size) : "",
-                  "</h2>\n<p>", Escape(StepText(forecast, messages)), "</p>\n");
+                  plan.vocabulary_ends.empty() ? "" : ", vocabulary spread", "</h2>\n<p>",
+                  Escape(StepText(forecast, messages)), "</p>\n");
   ASSIGN_OR_RETURN(const std::string picture, DrawStep(plan, worker_memory_bytes));
   html += picture;
   html += "<details><summary>Stages: layers, recompute, times of a microbatch</summary>\n";
   AppendTable(StageTable(plan), absl::StrCat("Stages of candidate ", number), html);
   AppendRest(plan.partition.size(), kMostRows, html);
+  if (!plan.vocabulary_ends.empty()) {
+    html += "</details>\n<details><summary>Words of each rank, times of a microbatch</summary>\n";
+    AppendTable(WordTable(plan), absl::StrCat("Words of candidate ", number), html);
+    AppendRest(plan.vocabulary_ends.size(), kMostRows, html);
+  }
   html += "</details>\n<details><summary>Memory of each rank, by kind</summary>\n";
   AppendTable(MemoryTable(plan, worker_memory_bytes), absl::StrCat("Memory of candidate ", number),
               html);

@@ -64,6 +64,18 @@ std::string WrongTag(std::string_view page) {
   return open.empty() ? "" : open.back();
 }
 
+TEST(ForecastPage, ShowsWhoHasWhichWords) {
+  config::JobSpec job = SmallGpt2Job();
+  job.model.vocab = 20000;
+  job.parallelism = {.pipeline = 2, .schedule = "1f1b", .vocabulary = config::Vocabulary::kSpread};
+  const plan::Forecasts forecasts = ForecastsOf(job);
+  ASSERT_EQ(forecasts.candidates.size(), 1u);
+  const std::string page = PageOf(job, forecasts);
+  EXPECT_THAT(page, AllOf(HasSubstr(", vocabulary spread</h2>"), HasSubstr("Words of each rank"),
+                          HasSubstr("S logits")));
+  EXPECT_EQ(WrongTag(page), "");
+}
+
 TEST(ForecastPage, HasEveryCandidateWithItsReasonAndAPicture) {
   const config::JobSpec job = SmallGpt2Job();
   const plan::Forecasts forecasts = ForecastsOf(job, {.max_workers = 4}, 7);

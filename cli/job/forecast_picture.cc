@@ -296,6 +296,8 @@ class Drawing {
 
   std::string FillOf(const Box& box, const std::set<StageId>& held) const {
     if (box.count > 1) return std::string(kSeveral);
+    if (schedule::IsOfVocabulary(box.action.kind))
+      return schedule::Fill(schedule::PaintOf(box.action.kind), 0, 1);
     const auto chunk = std::distance(held.begin(), held.lower_bound(box.action.stage));
     return schedule::Fill(schedule::PaintOf(box.action.kind), static_cast<int>(chunk),
                           static_cast<int>(held.size()));

@@ -47,6 +47,13 @@ std::vector<std::string> RecomputeOf(const plan::Plan& plan) {
   return modes;
 }
 
+const char* VocabularyText(bool spread) { return spread ? "spread" : "last"; }
+
+// Returns the schedule with a word about the vocabulary, where that is spread.
+std::string ScheduleText(const std::string& schedule, bool spread) {
+  return spread ? absl::StrCat(schedule, ", vocabulary spread") : schedule;
+}
+
 double TokensPerSecond(const config::JobSpec& job, const plan::Plan& plan) {
   return static_cast<double>(job.global_batch) * plan.model.config.context /
          plan.predicted_step_seconds;
@@ -81,7 +88,7 @@ Json ForecastJson(const config::JobSpec& job, const plan::PlanOptions& options,
           {"schedule", plan.schedule.name},
           {"recompute", RecomputeOf(plan)},
           {"stage_layers", StageLayers(plan)},
-          {"vocabulary", "last"},
+          {"vocabulary", VocabularyText(!plan.vocabulary_ends.empty())},
           {"mfu", Mfu(job, options, plan)},
           {"limited_by", LimitedBy(forecast)},
           {"predicted_step_seconds", plan.predicted_step_seconds},
@@ -125,6 +132,7 @@ void PrintForecastsJson(const Context& context, const config::JobSpec& job,
                        {"microbatch", refusal.microbatch},
                        {"schedule", refusal.schedule},
                        {"recompute", RecomputeText(refusal.recompute)},
+                       {"vocabulary", VocabularyText(refusal.spread)},
                        {"reason", refusal.reason}});
   }
   const plan::Origins& origins = forecasts.origins;
@@ -219,8 +227,9 @@ Table CandidateTable(const config::JobSpec& job, const plan::PlanOptions& option
                FormatPercent(plan.predicted_bubble_fraction),
                FormatBytes(static_cast<double>(largest.total())),
                DivisionText(job, plan.mesh.pp_size, plan.mesh.dp_size, plan.microbatch),
-               plan.schedule.name, absl::StrJoin(StageLayers(plan), ","),
-               absl::StrJoin(recompute, ","), LimitedBy(candidates[i])});
+               ScheduleText(plan.schedule.name, !plan.vocabulary_ends.empty()),
+               absl::StrJoin(StageLayers(plan), ","), absl::StrJoin(recompute, ","),
+               LimitedBy(candidates[i])});
   }
   return table;
 }
@@ -241,7 +250,7 @@ Table RefusalTable(const config::JobSpec& job, const std::vector<plan::Refusal>&
   Table table({"NOT HERE", DivisionHeader(job), "RECOMPUTE", "WHY"});
   for (std::size_t i = 0; i < std::min(most, refused.size()); ++i) {
     const plan::Refusal& refusal = refused[i];
-    table.Add({refusal.schedule,
+    table.Add({ScheduleText(refusal.schedule, refusal.spread),
                DivisionText(job, refusal.pp_size, refusal.dp_size, refusal.microbatch),
                RecomputeText(refusal.recompute), refusal.reason});
   }

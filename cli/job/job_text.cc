@@ -2,6 +2,7 @@
 #include "cli/job/job_text.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <sstream>
 
 #include "absl/strings/ascii.h"
@@ -12,6 +13,7 @@
 #include "cli/job/step_printer.h"
 #include "common/base/memory_serde.h"
 #include "common/config/job_spec.h"
+#include "common/model/vocabulary.h"
 
 namespace takt::cli {
 namespace {
@@ -33,6 +35,36 @@ std::string_view RecomputeName(v1::RecomputeMode mode) {
   return mode == v1::RECOMPUTE_MODE_FULL ? "full" : "selective";
 }
 
+// Prints which words of the vocabulary each rank has, if they are spread.
+void PrintWords(std::ostream& out, const v1::Job& job) {
+  std::int64_t first = 0;
+  for (int rank = 0; rank < job.vocabulary_ends_size(); ++rank) {
+    const std::int64_t end = std::min<std::int64_t>(
+        job.vocabulary_ends(rank) * model::kVocabularyBlock, job.spec().model().vocab());
+    out << "vocabulary on pp rank " << rank << ": ";
+    if (end > first) {
+      out << "words " << first << ".." << end - 1 << '\n';
+    } else {
+      out << "no words\n";
+    }
+    first = end;
+  }
+}
+
+std::int64_t LastStepOf(const v1::HeldJob& job) {
+  std::int64_t last = 0;
+  for (const v1::RankStatus& rank : job.ranks()) last = std::max(last, rank.last_step());
+  return last;
+}
+
+std::string WhatToDo(const v1::HeldJob& job) {
+  const std::string what = absl::StrCat("not known to this coordinator (cluster ",
+                                        job.cluster_id().empty() ? "?" : job.cluster_id(), "); ");
+  if (job.reason().empty())
+    return absl::StrCat(what, "takt adopt ", job.name(), ", or takt abandon ", job.name());
+  return absl::StrCat(what, "cannot be adopted now: ", job.reason());
+}
+
 void PrintPlacement(std::ostream& out, const v1::Job& job) {
   for (const v1::StageAssignment& stage : job.stages()) {
     out << "stage " << stage.stage() << ": layers " << stage.first_layer() << ".."
@@ -42,6 +74,7 @@ void PrintPlacement(std::ostream& out, const v1::Job& job) {
     }
     out << '\n';
   }
+  PrintWords(out, job);
   for (const v1::BoundRank& rank : job.ranks()) {
     out << "rank " << rank.rank() << ": worker " << rank.worker() << '\n';
   }
@@ -146,8 +179,13 @@ std::string RecentText(const v1::RankStatus& rank) {
   return text;
 }
 
-void PrintJobs(const Context& context, const std::vector<v1::Job>& jobs) {
-  if (context.json()) return PrintJson(context, ListJson("jobs", jobs));
+void PrintJobs(const Context& context, const std::vector<v1::Job>& jobs,
+               const std::vector<v1::HeldJob>& held) {
+  if (context.json()) {
+    Json json = ListJson("jobs", jobs);
+    if (!held.empty()) json["held_jobs"] = ListJson("jobs", held)["jobs"];
+    return PrintJson(context, json);
+  }
   Table table({"NAME", "STATE", "PRIORITY", "STEP", "CHECKPOINT", "LOSS", "ETA", "SCHEDULE",
                "RANKS", "OWNER", "REASON"});
   for (const v1::Job& job : jobs) {
@@ -158,6 +196,12 @@ void PrintJobs(const Context& context, const std::vector<v1::Job>& jobs) {
                running ? FormatSeconds(job.eta_seconds()) : "-",
                job.schedule().empty() ? "-" : job.schedule(), absl::StrCat(job.ranks_size()),
                job.owner().empty() ? "-" : job.owner(), job.reason()});
+  }
+  for (const v1::HeldJob& job : held) {
+    table.Add({job.name(), "HELD", "-", absl::StrCat(LastStepOf(job)), "-", "-", "-", "-",
+               job.num_ranks() > 0 ? absl::StrCat(job.ranks_size(), "/", job.num_ranks())
+                                   : absl::StrCat(job.ranks_size()),
+               job.owner().empty() ? "-" : job.owner(), WhatToDo(job)});
   }
   context.terminal.out << table.ToString() << std::flush;
 }

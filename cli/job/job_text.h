@@ -7,6 +7,7 @@
 
 #include "cli/base/context.h"
 #include "takt/v1/job.pb.h"
+#include "takt/v1/job_service.pb.h"
 
 namespace takt::cli {
 
@@ -16,6 +17,8 @@ std::string FaultText(const v1::RankStatus& rank);
 // The flight recorder of the rank: "step 12: 0B3 OPT; step 13: 0F0 0F1 (4.9 s before)"
 std::string RecentText(const v1::RankStatus& rank);
 
-void PrintJobs(const Context& context, const std::vector<v1::Job>& jobs);
+// Jobs that workers hold and the coordinator does not know come after the others.
+void PrintJobs(const Context& context, const std::vector<v1::Job>& jobs,
+               const std::vector<v1::HeldJob>& held);
 
 }  // namespace takt::cli

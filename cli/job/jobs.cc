@@ -10,7 +10,8 @@ namespace {
 absl::StatusOr<ExitCode> Jobs(const Context& context) {
   ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
   ASSIGN_OR_RETURN(const std::vector<v1::Job> jobs, client->ListJobs());
-  PrintJobs(context, jobs);
+  ASSIGN_OR_RETURN(const std::vector<v1::HeldJob> held, client->ListHeldJobs());
+  PrintJobs(context, jobs, held);
   return ExitCode::kDone;
 }
 
@@ -19,7 +20,8 @@ absl::StatusOr<ExitCode> Jobs(const Context& context) {
 void AddJobs(CLI::App& app, Context& context) {
   AddAction(app, context, "jobs", "List jobs, newest first", [&context] { return Jobs(context); })
       ->footer(
-          "With -o json one object {\"jobs\": [...]}.\n\n"
+          "HELD: workers train the job, and the coordinator does not know it (takt adopt).\n"
+          "With -o json one object {\"jobs\": [...]}, with \"held_jobs\" if there are any.\n\n"
           "Examples:\n"
           "  takt jobs\n"
           "  takt -o json jobs | jq -r '.jobs[] | select(.state == \"RUNNING\").name'");

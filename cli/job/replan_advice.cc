@@ -24,6 +24,7 @@ bool HasPlan(const v1::Job& job, const plan::Plan& plan) {
            static_cast<int>(has.recompute()) == static_cast<int>(stage.recompute);
   };
   return job.schedule() == plan.schedule.name &&
+         std::ranges::equal(job.vocabulary_ends(), plan.vocabulary_ends) &&
          std::ranges::equal(job.stages(), plan.partition, is_same);
 }
 

@@ -395,6 +395,8 @@ TEST(Schedule, SpreadsTheVocabularyOverAllRanks) {
   EXPECT_THAT(verified.out, HasSubstr("OK: 4 ranks, 8 stages, 8 microbatches"));
   EXPECT_THAT(RunTakt(with({"schedule", "show", "1f1b", "-f", "svg"}, "S=1")).out,
               HasSubstr("S logits"));
+  EXPECT_THAT(RunTakt(with({"schedule", "simulate", "1f1b"}, "S=1")).out,
+              testing::StartsWith("makespan "));
 }
 
 TEST(Schedule, RefusesToSpreadWhereItCannot) {

@@ -102,7 +102,7 @@ std::string TimesText(const SimulatedSchedule& simulated) {
   const std::string in_a_row =
       absl::StrFormat("a step in a row of them takes %g, bubble %s\n", report.step_time,
                       FormatPercent(report.step_bubble_fraction));
-  if (!simulated.bound.has_value()) {
+  if (!simulated.flushes) {
     return absl::StrCat(
         in_a_row,
         "without a flush a step has no makespan; what follows is of one body of the "

@@ -93,7 +93,8 @@ absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& sch
                                  {.steps = flushes && options.barrier ? 1 : kStepsInARow,
                                   .barrier = options.barrier}));
   schedule::Timeline timeline = sim::MakeTimeline(programs, report);
-  SimulatedSchedule simulated{.report = std::move(report), .timeline = std::move(timeline)};
+  SimulatedSchedule simulated{
+      .report = std::move(report), .timeline = std::move(timeline), .flushes = flushes};
   if (!flushes || schedule.spreads_vocabulary) return simulated;
   ASSIGN_OR_RETURN(
       simulated.bound,
@@ -118,8 +119,10 @@ absl::StatusOr<schedule::Schedule> WithVocabulary(schedule::Schedule schedule,
   schedule::Schedule shortest;
   double least = 0;
   for (int depth = 0; depth <= kDeepest; ++depth) {
-    ASSIGN_OR_RETURN(schedule::Schedule spread,
-                     schedule::SpreadVocabulary(schedule, costs.time, depth));
+    absl::StatusOr<schedule::Schedule> deep =
+        schedule::SpreadVocabulary(schedule, costs.time, depth);
+    if (depth > 0 && !deep.ok()) continue;  // it does not fit the schedule
+    ASSIGN_OR_RETURN(schedule::Schedule spread, std::move(deep));
     const absl::StatusOr<SimulatedSchedule> simulated = SimulateSchedule(spread, costs, options);
     if (!simulated.ok() && depth > 0) break;  // it holds more in flight than the limit
     RETURN_IF_ERROR(simulated.status());

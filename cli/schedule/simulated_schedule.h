@@ -20,6 +20,7 @@ struct SimulatedSchedule {
   // without a flush, because such a step has no makespan of its own, and for a spread vocabulary,
   // because the bound does not know S and T.
   std::optional<schedule::Bound> bound;
+  bool flushes = true;
 
   double gap() const;  // (makespan - bound) / bound
 };

@@ -9,7 +9,7 @@
 //   step-00000100.partial-JOB-GENERATION+TOKEN/  being made visible, or left behind
 //   step-00000100.replaced-1/              was in the way of a newer one of that step
 //   latest -> step-00000100
-//   owner                                  who may change the directory (owner.h)
+//   owner, owner.epoch                     who may change the directory (owner.h)
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,7 @@ inline constexpr char kConfigFile[] = "config.json";
 inline constexpr char kKernelPlanFile[] = "kernel_plan.json";
 inline constexpr char kLatestLink[] = "latest";
 inline constexpr char kOwnerFile[] = "owner";
+inline constexpr char kEpochFile[] = "owner.epoch";
 
 std::string StepDirectoryName(StepId step);
 std::string PartialDirectoryName(StepId step, std::string_view job, Generation generation);

@@ -18,11 +18,26 @@ namespace takt::checkpoint {
 namespace {
 
 constexpr std::string_view kVersionLine = "takt checkpoint owner 1";
+constexpr std::string_view kEpochVersionLine = "takt checkpoint epoch 1";
 constexpr std::string_view kJobId = "job_id ", kJob = "job ", kGeneration = "generation ";
+constexpr std::string_view kEpoch = "epoch ";
 constexpr std::int64_t kMaxBytes = 4096;
 
 std::string ValueOf(const std::string& line, std::string_view key) {
   return line.starts_with(key) ? line.substr(key.size()) : std::string();
+}
+
+// Returns nullopt if the file does not exist, and an empty text if it is too large to be ours.
+absl::StatusOr<std::optional<std::string>> ReadSmallFile(const std::string& path) {
+  absl::StatusOr<SequentialFile> file = SequentialFile::Open(path);
+  if (absl::IsNotFound(file.status())) return std::nullopt;
+  RETURN_IF_ERROR(file.status());
+  std::string text;
+  if (file->size() <= kMaxBytes) {
+    text.resize(static_cast<std::size_t>(file->size()));
+    RETURN_IF_ERROR(file->Read(std::as_writable_bytes(std::span(text))));
+  }
+  return std::optional<std::string>(std::move(text));
 }
 
 }  // namespace
@@ -50,16 +65,37 @@ absl::StatusOr<Owner> ParseOwner(std::string_view text, std::string_view name) {
 
 absl::StatusOr<std::optional<Owner>> ReadOwner(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/", kOwnerFile);
-  absl::StatusOr<SequentialFile> file = SequentialFile::Open(path);
-  if (absl::IsNotFound(file.status())) return std::nullopt;
-  RETURN_IF_ERROR(file.status());
-  std::string text;
-  if (file->size() <= kMaxBytes) {  // a larger one is none of ours
-    text.resize(static_cast<std::size_t>(file->size()));
-    RETURN_IF_ERROR(file->Read(std::as_writable_bytes(std::span(text))));
-  }
-  ASSIGN_OR_RETURN(Owner owner, ParseOwner(text, path));
+  ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadSmallFile(path));
+  if (!text.has_value()) return std::nullopt;
+  ASSIGN_OR_RETURN(Owner owner, ParseOwner(*text, path));
   return std::optional<Owner>(std::move(owner));
+}
+
+std::string FormatEpoch(const Owner& owner) {
+  return absl::StrCat(std::string(kEpochVersionLine), "\n", std::string(kJobId), owner.job_id, "\n",
+                      std::string(kGeneration), owner.generation.value(), "\n", std::string(kEpoch),
+                      owner.epoch, "\n");
+}
+
+absl::StatusOr<std::int64_t> ReadEpoch(const std::string& directory, const Owner& owner) {
+  const std::string path = absl::StrCat(directory, "/", kEpochFile);
+  ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadSmallFile(path));
+  if (!text.has_value()) return 0;
+  const std::vector<std::string> lines = absl::StrSplit(*text, '\n');
+  Owner noted;
+  std::int64_t generation = 0;
+  if (lines.size() == 5 && absl::SimpleAtoi(ValueOf(lines[2], kGeneration), &generation) &&
+      absl::SimpleAtoi(ValueOf(lines[3], kEpoch), &noted.epoch)) {
+    noted.job_id = ValueOf(lines[1], kJobId);
+    noted.generation = Generation(generation);
+  }
+  if (noted.job_id.empty() || FormatEpoch(noted) != *text) {
+    return absl::DataLossError(absl::StrCat(
+        path, " does not say which coordinator may change the directory; remove it if the job ",
+        owner.job, " has one coordinator"));
+  }
+  const bool same = noted.job_id == owner.job_id && noted.generation == owner.generation;
+  return same ? noted.epoch : 0;
 }
 
 }  // namespace takt::checkpoint

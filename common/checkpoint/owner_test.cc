@@ -35,6 +35,27 @@ TEST(OwnerText, NothingElseIsAccepted) {
   }
 }
 
+TEST(EpochText, IsReadForItsGenerationAlone) {
+  std::string directory = (std::filesystem::temp_directory_path() / "takt-XXXXXX").string();
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  EXPECT_EQ(ReadEpoch(directory, kOwner).value(), 0);
+  Owner noted = kOwner;
+  noted.epoch = 12;
+  const std::string text = FormatEpoch(noted);
+  EXPECT_EQ(text, "takt checkpoint epoch 1\njob_id 0123456789abcdef\ngeneration 3\nepoch 12\n");
+  const std::string path = directory + "/" + kEpochFile;
+  std::ofstream(path) << text;
+  EXPECT_EQ(ReadEpoch(directory, kOwner).value(), 12);
+  Owner other = kOwner;
+  other.generation = Generation(4);
+  EXPECT_EQ(ReadEpoch(directory, other).value(), 0);
+  for (std::size_t length = 0; length < text.size(); ++length) {
+    std::ofstream(path) << text.substr(0, length);
+    EXPECT_TRUE(absl::IsDataLoss(ReadEpoch(directory, kOwner).status())) << length;
+  }
+  std::filesystem::remove_all(directory);
+}
+
 TEST(OwnerText, ADirectoryWithoutTheFileHasNoOwner) {
   std::string directory = (std::filesystem::temp_directory_path() / "takt-XXXXXX").string();
   ASSERT_NE(mkdtemp(directory.data()), nullptr);

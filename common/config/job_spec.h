@@ -25,6 +25,9 @@ enum class DataFormat : std::uint8_t {
 enum class LrDecay : std::uint8_t { kConstant = 1, kCosine };
 enum class TransportKind : std::uint8_t { kAuto = 0, kShm, kGloo, kNccl };
 enum class DeviceKind : std::uint8_t { kAuto = 0, kCpu, kCuda };
+// Where the words of the head and of the embedding are: on the ranks with the last and the first
+// stage, or on all ranks.
+enum class Vocabulary : std::uint8_t { kAuto = 0, kLast, kSpread };
 enum class Replan : std::uint8_t { kNever = 1, kAtCheckpoint };
 using model::Precision;
 
@@ -75,6 +78,7 @@ struct Parallelism {
   std::vector<model::Recompute> recompute;  // one for all stages, or one a stage; empty: auto
   TransportKind transport = TransportKind::kAuto;
   DeviceKind device = DeviceKind::kAuto;
+  Vocabulary vocabulary = Vocabulary::kAuto;
   bool data_auto = false;  // the first plan chooses `data`, which is unset until then
 };
 

@@ -22,6 +22,7 @@ namespace takt::config {
 namespace {
 
 static_assert(static_cast<int>(model::Recompute::kFull) == v1::RECOMPUTE_MODE_FULL);
+static_assert(static_cast<int>(Vocabulary::kSpread) == v1::VOCABULARY_MODE_SPREAD);
 
 // The rules of job specs. Every function returns whether its rule holds.
 class Rules final : public FieldRules {
@@ -336,6 +337,18 @@ void ReadRecompute(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules)
   }
 }
 
+// Whether the schedule and the devices allow it shows when the job is planned.
+void ReadVocabulary(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
+  rules.Supported("parallelism.vocabulary", NameOf(proto.vocabulary()),
+                  v1::VocabularyMode_IsValid(proto.vocabulary()), "auto, last or spread");
+  rules.Check(proto.vocabulary() != v1::VOCABULARY_MODE_SPREAD,
+              {.field = "parallelism.vocabulary",
+               .value = "spread",
+               .rule = "workers cannot run it yet",
+               .fix = "use auto or last"});
+  job.parallelism.vocabulary = static_cast<Vocabulary>(proto.vocabulary());
+}
+
 // Whether there are such devices shows when the job gets its workers.
 void CheckDevice(const v1::ParallelismSpec& proto, const model::ModelConfig& model, Rules& rules) {
   rules.Supported("parallelism.transport", NameOf(proto.transport()),
@@ -387,6 +400,7 @@ void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
                .fix = "submit with takt, and check that the file is not empty"});
   CheckDevice(proto, job.model, rules);
   ReadRecompute(proto, job, rules);
+  ReadVocabulary(proto, job, rules);
 }
 
 void ReadCheckpoint(const v1::CheckpointSpec& proto, JobSpec& job, Rules& rules) {

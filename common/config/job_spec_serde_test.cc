@@ -2,6 +2,7 @@
 #include "common/config/job_spec_serde.h"
 
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -79,6 +80,18 @@ TEST(JobSpecSerde, ReplanningNeedsCheckpointsToGoOnFrom) {
   EXPECT_EQ(ErrorOf(Parse({"replan=at_checkpoint"})),
             "replan is at_checkpoint: needs a checkpoint section, because the job goes on from a "
             "checkpoint; add checkpoint: {directory: DIR, every_steps: N}, or set replan: never");
+}
+
+TEST(JobSpecSerde, TheVocabularyIsWhereTheJobSays) {
+  EXPECT_EQ(ToJobSpec(Parse({}))->parallelism.vocabulary, Vocabulary::kAuto);
+  const JobSpec any = *ToJobSpec(Parse({"parallelism.vocabulary=auto"}));
+  EXPECT_EQ(any.parallelism.vocabulary, Vocabulary::kAuto);
+  EXPECT_FALSE(ToProto(any).parallelism().has_vocabulary());
+  const JobSpec last = *ToJobSpec(Parse({"parallelism.vocabulary=last"}));
+  EXPECT_EQ(last.parallelism.vocabulary, Vocabulary::kLast);
+  EXPECT_EQ(ToJobSpec(ToProto(last))->parallelism.vocabulary, Vocabulary::kLast);
+  EXPECT_EQ(ErrorOf(Parse({"parallelism.vocabulary=spread"})),
+            "parallelism.vocabulary is spread: workers cannot run it yet; use auto or last");
 }
 
 TEST(JobSpecSerde, WarnsOfReplanningThatCannotHappen) {
@@ -376,6 +389,11 @@ TEST(JobSpecSerde, RefusesHostileMessages) {
   spec = Parse({});
   spec.set_replan(static_cast<v1::ReplanMode>(77));
   EXPECT_EQ(ErrorOf(spec), "replan is 77: must be never or at_checkpoint; use one of them");
+  spec = Parse({});
+  spec.mutable_parallelism()->set_vocabulary(static_cast<v1::VocabularyMode>(77));
+  EXPECT_EQ(ErrorOf(spec),
+            "parallelism.vocabulary is 77: is not supported by this version; use auto, last or "
+            "spread");
   spec = Parse({});
   spec.mutable_model()->set_layers(2000000000);
   spec.mutable_model()->set_hidden(2000000000);

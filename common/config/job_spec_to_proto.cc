@@ -57,6 +57,9 @@ void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {
   if (parallelism.device != DeviceKind::kAuto) {
     proto.set_device(static_cast<v1::DeviceKind>(parallelism.device));
   }
+  if (parallelism.vocabulary != Vocabulary::kAuto) {
+    proto.set_vocabulary(static_cast<v1::VocabularyMode>(parallelism.vocabulary));
+  }
 }
 
 void Write(const Checkpoint& checkpoint, v1::CheckpointSpec& proto) {

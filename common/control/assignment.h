@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,6 +51,8 @@ struct Assignment {
   // The job has a checkpoint of this step. A rank that sees neither it nor a newer one must not
   // train. 0: it has none that the coordinator knows of.
   StepId saved;
+  std::string owner;       // the identity that submitted the job; empty: none, or not known
+  std::int64_t epoch = 0;  // of the coordinator that began the generation; 0: it has none
   mesh::VocabularyEnds vocabulary_ends = {};  // empty: the vocabulary is not spread
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/control/assignment_serde.h"
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -9,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
 #include "common/control/job_key_serde.h"
+#include "common/control/shared_assignment.h"
 #include "common/program/program_serde.h"
 
 namespace takt::control {
@@ -81,6 +83,59 @@ absl::Status CheckAgreement(const Assignment& assignment) {
   return check(*assignment.validation_program, "validation program");
 }
 
+// Reads what all ranks share, and the rank.
+absl::StatusOr<Assignment> ReadShared(const v1::Assignment& proto) {
+  const v1::Binding& binding = proto.binding();
+  Assignment assignment{
+      .key = KeyOf(proto),
+      .rank = Rank(proto.rank()),
+      .mesh = {.pp_size = binding.pp_size(), .dp_size = binding.dp_size()},
+      .transport = static_cast<config::TransportKind>(binding.transport()),
+      .device = static_cast<config::DeviceKind>(binding.device()),
+      .predicted_step_seconds = proto.predicted_step_seconds(),
+      .predicted_bubble_fraction = proto.predicted_bubble_fraction(),
+      .resume_at_most = StepId(proto.resume_at_most()),
+      .job_id = proto.job_id(),
+      .other_jobs = {proto.other_jobs().begin(), proto.other_jobs().end()},
+      .saved = StepId(proto.saved_step()),
+      .owner = proto.owner(),
+      .epoch = proto.epoch(),
+      .vocabulary_ends = {proto.vocabulary_ends().begin(), proto.vocabulary_ends().end()}};
+  RETURN_IF_ERROR(CheckRank(assignment));
+  if (!proto.resume().empty()) assignment.resume = proto.resume();
+  for (const v1::BoundRank& bound : binding.ranks()) assignment.ranks.push_back(FromProto(bound));
+  ASSIGN_OR_RETURN(assignment.job, config::ToJobSpec(proto.spec()));
+  ASSIGN_OR_RETURN(assignment.partition, ToPartition(proto, binding.pp_size()));
+  return assignment;
+}
+
+// Writes what ReadShared reads.
+v1::Assignment WriteShared(const Assignment& assignment) {
+  v1::Assignment proto;
+  SetKey(assignment.key, proto);
+  proto.set_rank(assignment.rank.value());
+  *proto.mutable_spec() = config::ToProto(assignment.job);
+  for (const mesh::Stage& stage : assignment.partition) *proto.add_stages() = ToProto(stage);
+  v1::Binding& binding = *proto.mutable_binding();
+  for (const BoundRank& bound : assignment.ranks) *binding.add_ranks() = ToProto(bound);
+  binding.set_pp_size(assignment.mesh.pp_size);
+  binding.set_dp_size(assignment.mesh.dp_size);
+  binding.set_transport(static_cast<v1::TransportKind>(assignment.transport));
+  binding.set_device(static_cast<v1::DeviceKind>(assignment.device));
+  proto.set_predicted_step_seconds(assignment.predicted_step_seconds);
+  proto.set_predicted_bubble_fraction(assignment.predicted_bubble_fraction);
+  proto.set_resume(assignment.resume);
+  proto.set_resume_at_most(assignment.resume_at_most.value());
+  proto.set_job_id(assignment.job_id);
+  proto.mutable_other_jobs()->Add(assignment.other_jobs.begin(), assignment.other_jobs.end());
+  proto.set_saved_step(assignment.saved.value());
+  proto.set_owner(assignment.owner);
+  proto.set_epoch(assignment.epoch);
+  proto.mutable_vocabulary_ends()->Add(assignment.vocabulary_ends.begin(),
+                                       assignment.vocabulary_ends.end());
+  return proto;
+}
+
 }  // namespace
 
 v1::BoundRank ToProto(const BoundRank& bound) {
@@ -122,61 +177,24 @@ mesh::Stage FromProto(const v1::StageAssignment& proto) {
 }
 
 v1::Assignment ToProto(const Assignment& assignment) {
-  v1::Assignment proto;
-  SetKey(assignment.key, proto);
-  proto.set_rank(assignment.rank.value());
-  *proto.mutable_spec() = config::ToProto(assignment.job);
-  for (const mesh::Stage& stage : assignment.partition) *proto.add_stages() = ToProto(stage);
+  v1::Assignment proto = WriteShared(assignment);
   *proto.mutable_program() = program::ToProto(assignment.program);
   if (assignment.validation_program.has_value()) {
     *proto.mutable_validation_program() = program::ToProto(*assignment.validation_program);
   }
-  v1::Binding& binding = *proto.mutable_binding();
-  for (const BoundRank& bound : assignment.ranks) *binding.add_ranks() = ToProto(bound);
-  binding.set_pp_size(assignment.mesh.pp_size);
-  binding.set_dp_size(assignment.mesh.dp_size);
-  binding.set_threads(assignment.threads);
-  binding.set_transport(static_cast<v1::TransportKind>(assignment.transport));
-  binding.set_device(static_cast<v1::DeviceKind>(assignment.device));
-  binding.set_secret(assignment.secret);
-  proto.set_predicted_step_seconds(assignment.predicted_step_seconds);
-  proto.set_predicted_bubble_fraction(assignment.predicted_bubble_fraction);
-  proto.set_resume(assignment.resume);
-  proto.set_resume_at_most(assignment.resume_at_most.value());
-  proto.set_job_id(assignment.job_id);
-  proto.mutable_other_jobs()->Add(assignment.other_jobs.begin(), assignment.other_jobs.end());
-  proto.set_saved_step(assignment.saved.value());
-  proto.mutable_vocabulary_ends()->Add(assignment.vocabulary_ends.begin(),
-                                       assignment.vocabulary_ends.end());
+  proto.mutable_binding()->set_threads(assignment.threads);
+  proto.mutable_binding()->set_secret(assignment.secret);
   return proto;
 }
 
 absl::StatusOr<Assignment> FromProto(const v1::Assignment& proto) {
-  const v1::Binding& binding = proto.binding();
-  Assignment assignment{
-      .key = KeyOf(proto),
-      .rank = Rank(proto.rank()),
-      .mesh = {.pp_size = binding.pp_size(), .dp_size = binding.dp_size()},
-      .threads = binding.threads(),
-      .transport = static_cast<config::TransportKind>(binding.transport()),
-      .device = static_cast<config::DeviceKind>(binding.device()),
-      .secret = binding.secret(),
-      .predicted_step_seconds = proto.predicted_step_seconds(),
-      .predicted_bubble_fraction = proto.predicted_bubble_fraction(),
-      .resume_at_most = StepId(proto.resume_at_most()),
-      .job_id = proto.job_id(),
-      .other_jobs = {proto.other_jobs().begin(), proto.other_jobs().end()},
-      .saved = StepId(proto.saved_step()),
-      .vocabulary_ends = {proto.vocabulary_ends().begin(), proto.vocabulary_ends().end()}};
-  RETURN_IF_ERROR(CheckRank(assignment));
+  ASSIGN_OR_RETURN(Assignment assignment, ReadShared(proto));
+  assignment.threads = proto.binding().threads();
+  assignment.secret = proto.binding().secret();
   if (assignment.secret.size() != kSecretBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the assignment's secret has ", assignment.secret.size(), " bytes, not ", kSecretBytes));
   }
-  if (!proto.resume().empty()) assignment.resume = proto.resume();
-  for (const v1::BoundRank& bound : binding.ranks()) assignment.ranks.push_back(FromProto(bound));
-  ASSIGN_OR_RETURN(assignment.job, config::ToJobSpec(proto.spec()));
-  ASSIGN_OR_RETURN(assignment.partition, ToPartition(proto, binding.pp_size()));
   ASSIGN_OR_RETURN(assignment.program, program::FromProto(proto.program()));
   if (proto.has_validation_program()) {
     ASSIGN_OR_RETURN(assignment.validation_program, program::FromProto(proto.validation_program()));
@@ -184,6 +202,28 @@ absl::StatusOr<Assignment> FromProto(const v1::Assignment& proto) {
   RETURN_IF_ERROR(CheckVocabulary(assignment));
   RETURN_IF_ERROR(CheckAgreement(assignment));
   return assignment;
+}
+
+std::string SharedText(const Assignment& assignment) {
+  v1::Assignment proto = WriteShared(assignment);
+  proto.clear_rank();
+  return proto.SerializeAsString();
+}
+
+absl::StatusOr<Assignment> ParseShared(const std::string& text) {
+  v1::Assignment proto;
+  if (!proto.ParseFromString(text))
+    return absl::InvalidArgumentError("the text is not a takt.v1.Assignment");
+  ASSIGN_OR_RETURN(Assignment assignment, ReadShared(proto));
+  RETURN_IF_ERROR(CheckVocabulary(assignment));
+  const int num_ranks = static_cast<int>(assignment.ranks.size());
+  bool in_order = num_ranks == std::int64_t{assignment.mesh.pp_size} * assignment.mesh.dp_size;
+  for (int rank = 0; rank < num_ranks; ++rank)
+    in_order = in_order && assignment.ranks[rank].rank == Rank(rank);
+  if (in_order) return assignment;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the assignment binds ", num_ranks, " ranks, not those of a mesh of ",
+                   assignment.mesh.pp_size, " x ", assignment.mesh.dp_size));
 }
 
 }  // namespace takt::control

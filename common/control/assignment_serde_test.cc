@@ -9,6 +9,7 @@
 #include "common/config/job_spec_serde.h"
 #include "common/config/testing/jobs.h"
 #include "common/control/attachment_serde.h"
+#include "common/control/shared_assignment.h"
 #include "common/plan/plan.h"
 #include "common/program/forward_only.h"
 #include "common/program/lowering.h"
@@ -54,7 +55,9 @@ Assignment SomeAssignment() {
           .resume_at_most = StepId(40),
           .job_id = "0123456789abcdef",
           .other_jobs = {"fedcba9876543210", "00ff00ff00ff00ff"},
-          .saved = StepId(40)};
+          .saved = StepId(40),
+          .owner = "user/ada",
+          .epoch = 7};
 }
 
 // Returns an assignment of the same rank under 1F1B, with a part of the vocabulary.
@@ -186,6 +189,34 @@ TEST(AssignmentSerde, RefusesPartsThatDisagree) {
   assignment = good;
   assignment.vocabulary_ends = {0, 1};
   EXPECT_THAT(ErrorOf(ToProto(assignment)), HasSubstr("the program does not spread"));
+}
+
+TEST(SharedAssignment, IsTheSameForAllRanksAndHasNeitherProgramNorSecret) {
+  Assignment assignment = SomeAssignment();
+  const std::string text = SharedText(assignment);
+  assignment.rank = Rank(0);
+  assignment.threads = 7;
+  assignment.secret = std::string(kSecretBytes, 't');
+  EXPECT_EQ(SharedText(assignment), text);
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("ssss")));
+  const auto parsed = ParseShared(text);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->key, assignment.key);
+  EXPECT_EQ(parsed->job.name, assignment.job.name);
+  EXPECT_EQ(parsed->ranks.size(), 2u);
+  EXPECT_EQ(parsed->ranks[1].worker, "w1");
+  EXPECT_EQ(parsed->owner, "user/ada");
+  EXPECT_EQ(SharedText(*parsed), text);
+}
+
+TEST(SharedAssignment, RanksThatAreNotThoseOfTheMeshAreRefused) {
+  Assignment assignment = SomeAssignment();
+  assignment.ranks.pop_back();
+  EXPECT_THAT(ParseShared(SharedText(assignment)).status().ToString(), HasSubstr("binds 1 ranks"));
+  assignment = SomeAssignment();
+  std::swap(assignment.ranks[0], assignment.ranks[1]);
+  EXPECT_FALSE(ParseShared(SharedText(assignment)).ok());
+  EXPECT_FALSE(ParseShared("no message").ok());
 }
 
 }  // namespace

@@ -28,6 +28,8 @@ struct RunningJob {
   JobKey key;
   Rank rank;
   StepId last_step;
+  std::string cluster_id;  // of the coordinator that gave the rank; empty: not known
+  bool describes = false;  // the worker answers Describe and obeys Adopt
 };
 
 struct Hello {
@@ -116,13 +118,44 @@ struct ClockAnswer {
   std::int64_t worker_nanos = 0;
 };
 
-using WorkerMessage =
-    std::variant<Hello, Heartbeat, JobUpdate, Leaving, CheckpointCommitted, ClockAnswer>;
+// Why a worker refuses all commands of a coordinator. Numbers equal takt.v1.CommandsRefused.Cause.
+enum class RefusalCause : std::uint8_t {
+  kUnknown = 0,
+  kOtherCluster = 1,  // it holds a rank of another cluster
+  kLaterEpoch = 2,    // it has heard of a later coordinator of this cluster
+};
+
+struct CommandsRefused {
+  RefusalCause cause = RefusalCause::kUnknown;
+  std::string reason;  // for people
+};
+
+struct RankDescription {
+  JobKey key;
+  Rank rank;
+  std::string assignment_hash;  // empty: not known yet
+  // Up to these an earlier coordinator has acknowledged the reports of this rank.
+  StepId acknowledged_step, acknowledged_checkpoint;
+  std::int64_t epoch = 0;  // the highest that the worker has seen
+  // The rest is there only if it was asked for.
+  std::string assignment;  // SharedText (assignment_serde.h)
+  std::string schedule;
+  StepId resumed;
+  std::string kernel_plan;
+  // What is in the directory of checkpoints.
+  StepId saved;
+  Generation highest_generation;
+  std::string directory_error;
+};
+
+using WorkerMessage = std::variant<Hello, Heartbeat, JobUpdate, Leaving, CheckpointCommitted,
+                                   ClockAnswer, CommandsRefused, RankDescription>;
 
 struct Welcome {
   int protocol_version = 0;
   std::string program_version;
   absl::Duration heartbeat, lease;
+  std::string cluster_id;  // empty: the coordinator did not say
 };
 
 struct Prepare {
@@ -163,13 +196,25 @@ struct CommitCheckpoint {
   StepId resumed;
   // Tells this job from others of the same name; empty: the coordinator did not say.
   std::string job_id;
+  std::int64_t epoch = 0;  // as in Assignment
 };
 
 struct ClockProbe {
   std::int64_t coordinator_nanos = 0;  // of the coordinator's steady clock
 };
 
-using Command =
-    std::variant<Welcome, Prepare, Start, Abort, Acknowledge, Halt, CommitCheckpoint, ClockProbe>;
+// The coordinator does not know what the worker holds, and asks. whole: about the job too.
+struct Describe {
+  JobKey key;
+  bool whole = false;
+};
+
+// The rank belongs to this coordinator from now on.
+struct Adopt {
+  JobKey key;
+};
+
+using Command = std::variant<Welcome, Prepare, Start, Abort, Acknowledge, Halt, CommitCheckpoint,
+                             ClockProbe, Describe, Adopt>;
 
 }  // namespace takt::control

@@ -32,6 +32,8 @@ void Write(const Hello& hello, v1::AttachRequest& request) {
     SetKey(hello.running->key, running);
     running.set_rank(hello.running->rank.value());
     running.set_last_step(hello.running->last_step.value());
+    running.set_cluster_id(hello.running->cluster_id);
+    running.set_describes(hello.running->describes);
   }
   if (hello.device.has_value()) *proto.mutable_device() = takt::ToProto(*hello.device);
   proto.set_has_nccl(hello.has_nccl);
@@ -77,6 +79,29 @@ void Write(const ClockAnswer& answer, v1::AttachRequest& request) {
   proto.set_worker_nanos(answer.worker_nanos);
 }
 
+void Write(const CommandsRefused& refused, v1::AttachRequest& request) {
+  v1::CommandsRefused& proto = *request.mutable_refused();
+  proto.set_cause(static_cast<v1::CommandsRefused::Cause>(refused.cause));
+  proto.set_reason(refused.reason);
+}
+
+void Write(const RankDescription& description, v1::AttachRequest& request) {
+  v1::RankDescription& proto = *request.mutable_description();
+  SetKey(description.key, proto);
+  proto.set_rank(description.rank.value());
+  proto.set_assignment_hash(description.assignment_hash);
+  proto.set_acknowledged_step(description.acknowledged_step.value());
+  proto.set_acknowledged_checkpoint(description.acknowledged_checkpoint.value());
+  proto.set_epoch(description.epoch);
+  proto.set_assignment(description.assignment);
+  proto.set_schedule(description.schedule);
+  proto.set_resumed_step(description.resumed.value());
+  proto.set_kernel_plan(description.kernel_plan);
+  proto.set_saved_step(description.saved.value());
+  proto.set_highest_generation(description.highest_generation.value());
+  proto.set_directory_error(description.directory_error);
+}
+
 Hello Read(const v1::Hello& proto) {
   Hello hello{.worker = proto.worker(),
               .incarnation = proto.incarnation(),
@@ -93,7 +118,9 @@ Hello Read(const v1::Hello& proto) {
   if (proto.has_running()) {
     hello.running = {.key = KeyOf(proto.running()),
                      .rank = Rank(proto.running().rank()),
-                     .last_step = StepId(proto.running().last_step())};
+                     .last_step = StepId(proto.running().last_step()),
+                     .cluster_id = proto.running().cluster_id(),
+                     .describes = proto.running().describes()};
   }
   if (proto.has_device()) hello.device = takt::FromProto(proto.device());
   return hello;
@@ -129,12 +156,36 @@ std::optional<JobUpdate> Read(const v1::JobUpdate& proto) {
                                .kernel_plan = proto.kernel_plan()}};
 }
 
+// A cause that a later program added is not known here.
+CommandsRefused Read(const v1::CommandsRefused& proto) {
+  const bool known = v1::CommandsRefused::Cause_IsValid(proto.cause());
+  return {.cause = known ? static_cast<RefusalCause>(proto.cause()) : RefusalCause::kUnknown,
+          .reason = proto.reason()};
+}
+
+RankDescription Read(const v1::RankDescription& proto) {
+  return {.key = KeyOf(proto),
+          .rank = Rank(proto.rank()),
+          .assignment_hash = proto.assignment_hash(),
+          .acknowledged_step = StepId(proto.acknowledged_step()),
+          .acknowledged_checkpoint = StepId(proto.acknowledged_checkpoint()),
+          .epoch = proto.epoch(),
+          .assignment = proto.assignment(),
+          .schedule = proto.schedule(),
+          .resumed = StepId(proto.resumed_step()),
+          .kernel_plan = proto.kernel_plan(),
+          .saved = StepId(proto.saved_step()),
+          .highest_generation = Generation(proto.highest_generation()),
+          .directory_error = proto.directory_error()};
+}
+
 void Write(const Welcome& welcome, v1::AttachResponse& response) {
   v1::Welcome& proto = *response.mutable_welcome();
   proto.set_protocol_version(welcome.protocol_version);
   proto.set_program_version(welcome.program_version);
   proto.set_heartbeat_seconds(absl::ToDoubleSeconds(welcome.heartbeat));
   proto.set_lease_seconds(absl::ToDoubleSeconds(welcome.lease));
+  proto.set_cluster_id(welcome.cluster_id);
 }
 
 void Write(const Prepare& prepare, v1::AttachResponse& response) {
@@ -170,17 +221,28 @@ void Write(const CommitCheckpoint& commit, v1::AttachResponse& response) {
   proto.set_manifest(commit.manifest);
   proto.set_resumed_step(commit.resumed.value());
   proto.set_job_id(commit.job_id);
+  proto.set_epoch(commit.epoch);
 }
 
 void Write(const ClockProbe& probe, v1::AttachResponse& response) {
   response.mutable_clock()->set_coordinator_nanos(probe.coordinator_nanos);
 }
 
+void Write(const Describe& describe, v1::AttachResponse& response) {
+  SetKey(describe.key, *response.mutable_describe());
+  response.mutable_describe()->set_whole(describe.whole);
+}
+
+void Write(const Adopt& adopt, v1::AttachResponse& response) {
+  SetKey(adopt.key, *response.mutable_adopt());
+}
+
 Welcome Read(const v1::Welcome& proto) {
   return {.protocol_version = proto.protocol_version(),
           .program_version = proto.program_version(),
           .heartbeat = absl::Seconds(proto.heartbeat_seconds()),
-          .lease = absl::Seconds(proto.lease_seconds())};
+          .lease = absl::Seconds(proto.lease_seconds()),
+          .cluster_id = proto.cluster_id()};
 }
 
 Prepare Read(v1::Prepare prepare) {
@@ -198,7 +260,8 @@ CommitCheckpoint Read(const v1::CommitCheckpoint& proto) {
           .keep = std::max(1, proto.keep()),
           .manifest = proto.manifest(),
           .resumed = StepId(proto.resumed_step()),
-          .job_id = proto.job_id()};
+          .job_id = proto.job_id(),
+          .epoch = proto.epoch()};
 }
 
 }  // namespace
@@ -226,6 +289,10 @@ std::optional<WorkerMessage> FromProto(const v1::AttachRequest& proto) {
     case v1::AttachRequest::kClock:
       return ClockAnswer{.coordinator_nanos = proto.clock().coordinator_nanos(),
                          .worker_nanos = proto.clock().worker_nanos()};
+    case v1::AttachRequest::kRefused:
+      return Read(proto.refused());
+    case v1::AttachRequest::kDescription:
+      return Read(proto.description());
     case v1::AttachRequest::MESSAGE_NOT_SET:
       return std::nullopt;
   }
@@ -256,6 +323,10 @@ std::optional<Command> FromProto(v1::AttachResponse proto) {
       return Read(proto.commit());
     case v1::AttachResponse::kClock:
       return ClockProbe{proto.clock().coordinator_nanos()};
+    case v1::AttachResponse::kDescribe:
+      return Describe{KeyOf(proto.describe()), proto.describe().whole()};
+    case v1::AttachResponse::kAdopt:
+      return Adopt{KeyOf(proto.adopt())};
     case v1::AttachResponse::MESSAGE_NOT_SET:
       return std::nullopt;
   }

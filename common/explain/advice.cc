@@ -85,7 +85,8 @@ class Advisor {
   template <class Visit>
   void ForEachStageShare(Visit visit) const {
     step_.ForEach([&](std::size_t rank, std::size_t i, const Instruction& instruction) {
-      if (!program::IsCompute(instruction.op)) return;
+      // S and T are of no stage.
+      if (!program::IsCompute(instruction.op) || instruction.stage.value() >= num_stages()) return;
       const bool pair = instruction.op == Op::kOverlap;
       visit(rank, i, instruction.stage, pair ? kForwardShare : 1.0);
       if (pair) visit(rank, i, instruction.backward_stage, 1 - kForwardShare);

@@ -109,6 +109,7 @@ class Extractor {
 }  // namespace
 
 Work WorkOf(Op op) {
+  if (program::IsMeeting(op)) return Work::kMessage;
   switch (op) {
     case Op::kLoad:
       return Work::kData;

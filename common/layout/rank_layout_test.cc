@@ -369,8 +369,9 @@ TEST(SpreadVocabularyLayout, TakesTheMemoryOfTheFormulas) {
           {program::SlotKind::kPartialGrad, spread.left[rank] * sum},
           {program::SlotKind::kHeadGrad, sum}};
       for (const Tensor& slot : layout.slots.tensors) {
-        if (expected.contains(slot.slot_kind))
+        if (expected.contains(slot.slot_kind)) {
           EXPECT_EQ(slot.bytes, expected.at(slot.slot_kind)) << slot.slot.value();
+        }
       }
       EXPECT_EQ(layout.vocabulary->scratch_sums, spread.most[rank] - spread.left[rank]);
       EXPECT_GE(BytesOf(layout.shared, Role::kLayerScratch), layout.vocabulary->scratch_sums * sum);

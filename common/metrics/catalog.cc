@@ -12,15 +12,15 @@ constexpr std::array<const Metric*, sizeof...(Metrics)> PointersTo(const Metrics
 }
 
 // The order is that of docs/metrics.md.
-constexpr auto kAllMetrics =
-    PointersTo(kJobState, kJobStep, kJobTargetStep, kJobEta, kLastStepTimestamp, kStepDuration,
-               kStepPredicted, kReplanGain, kStepComponent, kBubbleFraction, kBubblePredicted,
-               kRankCompute, kRankComputePredicted, kRankIdle, kTokens, kLoss, kValidationLoss,
-               kGradNorm, kLearningRate, kNonfiniteSteps, kModelFlopsUtilization, kMemoryPredicted,
-               kCheckpoints, kCheckpointStep, kCheckpointTimestamp, kCheckpointEvery,
-               kCheckpointDuration, kRecoveries, kJobs, kWorkers, kWorkerConnected, kWorkerLosses,
-               kWorkerFaultScore, kReadOnly, kRecoveryDuration, kRankInfo, kOpDuration, kP2pBytes,
-               kP2pWait, kInFlight, kMemory, kMemoryLimit, kCertificateExpiry, kBuildInfo);
+constexpr auto kAllMetrics = PointersTo(
+    kJobState, kJobStep, kJobTargetStep, kJobEta, kLastStepTimestamp, kStepDuration, kStepPredicted,
+    kReplanGain, kStepComponent, kBubbleFraction, kBubblePredicted, kRankCompute,
+    kRankComputePredicted, kRankIdle, kTokens, kLoss, kValidationLoss, kGradNorm, kLearningRate,
+    kNonfiniteSteps, kModelFlopsUtilization, kMemoryPredicted, kCheckpoints, kCheckpointStep,
+    kCheckpointTimestamp, kCheckpointEvery, kCheckpointDuration, kRecoveries, kJobs, kWorkers,
+    kWorkerConnected, kWorkerLosses, kWorkerFaultScore, kHeldJobs, kReadOnly, kRecoveryDuration,
+    kRankInfo, kOpDuration, kP2pBytes, kP2pWait, kInFlight, kMemory, kMemoryLimit, kCommandsRefused,
+    kCertificateExpiry, kBuildInfo);
 
 using Of = Extent::Of;
 
@@ -35,13 +35,17 @@ constexpr Label kAllLabels[] = {
     {"pp_rank", "number of the pp rank", {0, Of::kPpRanks}},
     {"dp_rank", "number of the replica", {0, Of::kDpRanks}},
     {"kind",
-     "of instructions: LOAD, F, I, W, B, O, SEND, RECV, ... as docs/programs.md has them; of "
-     "memory: weights, gradients, optimizer, stash, messages, tokens, scratch, snapshot, process",
-     {17}},
+     "of instructions: LOAD, F, I, W, B, O, SEND, RECV, ... as docs/programs.md has them, S, T and "
+     "the meetings of a spread vocabulary among them; of memory: weights, gradients, optimizer, "
+     "stash, messages, tokens, scratch, snapshot, process",
+     {25}},
     {"component",
      "compute, imbalance, schedule, communication, data, sync, runtime (docs/explain.md)",
      {7}},
-    {"cause", "peer, link, reduction, sync, data, runtime, pause (docs/tracing.md)", {7}},
+    {"cause",
+     "of idle time: peer, link, reduction, sync, data, runtime, pause (docs/tracing.md); of "
+     "refused commands: other_cluster, later_epoch",
+     {7}},
     {"direction", "activation, gradient", {2}},
     {"result", "done, failed", {2}},
     {"phase", "of a checkpoint: snapshot, write; of a recovery: stop, queue, start", {3}},

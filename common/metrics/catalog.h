@@ -140,6 +140,10 @@ inline constexpr Metric kWorkerLosses =
 inline constexpr Metric kWorkerFaultScore = kByCoordinator.Gauge(
     "takt_worker_fault_score", Unit::kNone, {"worker"},
     "Faults of the last day that are blamed on the worker; each counts half after a day.");
+inline constexpr Metric kHeldJobs = kByCoordinator.Gauge(
+    "takt_held_jobs", Unit::kNone, {},
+    "Jobs that workers hold and the coordinator's state does not know, until somebody adopts or "
+    "abandons them.");
 inline constexpr Metric kReadOnly = kByCoordinator.Gauge(
     "takt_coordinator_read_only", Unit::kNone, {},
     "1 while the disk of the coordinator's state is full and it refuses what would change "
@@ -177,6 +181,9 @@ inline constexpr Metric kMemory =
 inline constexpr Metric kMemoryLimit = kByWorker.Gauge(
     "takt_memory_limit_bytes", Unit::kBytes, {},
     "Memory that the process may use: of its control group or, if less, of the machine.");
+inline constexpr Metric kCommandsRefused = kByWorker.Counter(
+    "takt_worker_commands_refused_total", Unit::kNone, {"cause"},
+    "Commands of coordinators that the worker refused, the welcome of each stream among them.");
 
 // Every program has these.
 inline constexpr Metric kCertificateExpiry = kByBoth.Gauge(

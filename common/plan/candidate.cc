@@ -10,6 +10,8 @@
 #include "common/base/status.h"
 #include "common/layout/rank_layout.h"
 #include "common/layout/slot_layout.h"
+#include "common/layout/vocabulary_layout.h"
+#include "common/plan/spread.h"
 #include "common/plan/stage_costs.h"
 #include "common/program/forward_only.h"
 #include "common/program/lowering.h"
@@ -87,14 +89,17 @@ absl::StatusOr<mesh::Partition> PartitionOf(const CandidateInputs& inputs, int n
 }
 
 program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
-                                       const mesh::Partition& partition) {
+                                       const mesh::Partition& partition,
+                                       const mesh::VocabularyEnds& vocabulary_ends) {
   program::LowerOptions options{.reduce_gradients = inputs.dp_size > 1,
                                 .merge_weight_grads = !inputs.job.exact};
   for (const mesh::Stage& stage : partition) {
-    options.stages.push_back(layout::ShapeOf(inputs.model, stage));
+    options.stages.push_back(layout::ShapeOf(inputs.model, stage, !vocabulary_ends.empty()));
     const model::Layer& last = inputs.model.layers[stage.last_layer.value() - 1];
     options.tied_embeddings |= !last.tied_parameters.empty();
   }
+  if (!vocabulary_ends.empty())
+    options.vocabulary = layout::ShapeOfVocabulary(inputs.model, vocabulary_ends);
   return options;
 }
 
@@ -106,7 +111,7 @@ absl::StatusOr<std::vector<program::Program>> ForwardPrograms(const CandidateInp
   schedule::Schedule flushed = plan.schedule;
   flushed.updates = schedule::Updates::kFlush;
   ASSIGN_OR_RETURN(const std::vector<program::Program> programs,
-                   program::Lower(flushed, MakeLowerOptions(inputs, plan.partition)));
+                   program::Lower(flushed, MakeLowerOptions(inputs, plan.partition, {})));
   return program::ForwardOnly(programs);
 }
 
@@ -114,6 +119,16 @@ absl::StatusOr<sim::Report> SimulateSteps(const schedule::Schedule& schedule,
                                           const std::vector<program::Program>& programs,
                                           const cost::Costs& costs) {
   return sim::Simulate(programs, costs, {.steps = IsAsynchronous(schedule) ? kStepsInARow : 1});
+}
+
+// Makes the candidate of a schedule that spreads the words, or is to spread them.
+absl::StatusOr<Candidate> FromSpread(const CandidateInputs& inputs,
+                                     const schedule::Schedule& schedule,
+                                     mesh::Partition partition) {
+  RETURN_IF_ERROR(CheckSpread(inputs, schedule));
+  mesh::VocabularyEnds ends = DealBlocks(inputs, partition);
+  ASSIGN_OR_RETURN(schedule::Schedule spread, WithVocabulary(inputs, schedule, partition, ends));
+  return FromPartition(inputs, std::move(spread), std::move(partition), std::move(ends));
 }
 
 // Without a flush, the cut decides which weights a microbatch meets. So it does not depend on what
@@ -125,6 +140,7 @@ absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::
   ASSIGN_OR_RETURN(
       mesh::Partition partition,
       PartitionOf(inputs, schedule.num_stages, schedule.placement, pp_size, layer_seconds));
+  if (inputs.spread && pp_size > 1) return FromSpread(inputs, schedule, std::move(partition));
   return FromPartition(inputs, std::move(schedule), std::move(partition));
 }
 
@@ -140,7 +156,8 @@ std::vector<MemoryBytes> MemoryOf(const CandidateInputs& inputs, const Plan& pla
                             .validation = validates ? &plan.validation_programs[rank] : nullptr,
                             .saves = inputs.job.checkpoint.has_value(),
                             .dp_size = inputs.dp_size,
-                            .device = inputs.options.device})
+                            .device = inputs.options.device,
+                            .vocabulary_ends = plan.vocabulary_ends})
             .bytes());
   }
   return memory;
@@ -180,6 +197,13 @@ absl::Status CheckWithoutFlush(const CandidateInputs& inputs, const schedule::Sc
   return errors.empty() ? absl::OkStatus() : InvalidFields(std::move(errors));
 }
 
+// Returns which blocks of words each rank has, if the words are spread.
+mesh::VocabularyEnds EndsOf(const CandidateInputs& inputs, const mesh::Partition& partition,
+                            int pp_size) {
+  if (!inputs.spread || pp_size == 1) return {};
+  return DealBlocks(inputs, partition);
+}
+
 // Returns the costs of one stage a rank, for a family that uses them. Other families ignore costs
 // and get none.
 absl::StatusOr<cost::Costs> CostsToGenerateFor(const CandidateInputs& inputs,
@@ -191,7 +215,7 @@ absl::StatusOr<cost::Costs> CostsToGenerateFor(const CandidateInputs& inputs,
   ASSIGN_OR_RETURN(const mesh::Partition partition,
                    PartitionOf(inputs, pp_size, schedule::Placement::kLoop, pp_size,
                                LayerSeconds(inputs, pp_size)));
-  return CostsOf(inputs, partition);
+  return CostsOf(inputs, partition, EndsOf(inputs, partition, pp_size));
 }
 
 // Returns what the update takes on the mean rank and on the slowest.
@@ -250,16 +274,21 @@ absl::Status CheckFileSizes(const CandidateInputs& inputs, const schedule::Sched
 }  // namespace
 
 absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule::Schedule schedule,
-                                        mesh::Partition partition) {
-  Plan plan{.partition = std::move(partition), .schedule = std::move(schedule)};
+                                        mesh::Partition partition,
+                                        mesh::VocabularyEnds vocabulary_ends) {
+  TAKT_CHECK(schedule.spreads_vocabulary == !vocabulary_ends.empty());
+  Plan plan{.partition = std::move(partition),
+            .vocabulary_ends = std::move(vocabulary_ends),
+            .schedule = std::move(schedule)};
   plan.mesh = {.pp_size = plan.schedule.num_ranks(), .dp_size = inputs.dp_size};
   plan.microbatch = inputs.model.microbatch;
-  const program::LowerOptions options = MakeLowerOptions(inputs, plan.partition);
+  const program::LowerOptions options =
+      MakeLowerOptions(inputs, plan.partition, plan.vocabulary_ends);
   ASSIGN_OR_RETURN(plan.programs, program::Lower(plan.schedule, options));
   RETURN_IF_ERROR(sim::Prove(plan.programs, {.sums = {.gradients = options.reduce_gradients,
                                                       .tied_embeddings = options.tied_embeddings},
                                              .schedule = &plan.schedule}));
-  plan.costs = CostsOf(inputs, plan.partition);
+  plan.costs = CostsOf(inputs, plan.partition, plan.vocabulary_ends);
   ASSIGN_OR_RETURN(sim::Report report, SimulateSteps(plan.schedule, plan.programs, plan.costs));
   plan.predicted_step_seconds = report.step_time;
   plan.predicted_bubble_fraction = report.step_bubble_fraction;
@@ -272,10 +301,11 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
 
 absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
                                          const schedule::Schedule& schedule,
-                                         const mesh::Partition& partition) {
+                                         const mesh::Partition& partition,
+                                         const mesh::VocabularyEnds& vocabulary_ends) {
   ASSIGN_OR_RETURN(const std::vector<program::Program> programs,
-                   program::Lower(schedule, MakeLowerOptions(inputs, partition)));
-  return SimulateSteps(schedule, programs, CostsOf(inputs, partition));
+                   program::Lower(schedule, MakeLowerOptions(inputs, partition, vocabulary_ends)));
+  return SimulateSteps(schedule, programs, CostsOf(inputs, partition, vocabulary_ends));
 }
 
 double EstimateSeconds(const CandidateInputs& inputs, int pp_size) {
@@ -284,12 +314,15 @@ double EstimateSeconds(const CandidateInputs& inputs, int pp_size) {
                     LayerSeconds(inputs, pp_size));
   TAKT_CHECK(partition.ok());
   const cost::Costs costs = CostsOf(inputs, *partition);
-  double largest = 0, at_the_end = 0;
+  double largest = 0, all = 0, at_the_end = 0;
   for (StageId stage(0); stage.value() < pp_size; ++stage) {
     largest = std::max(largest, costs.F(stage) + costs.B(stage));
+    all += costs.F(stage) + costs.B(stage);
     const double sums = costs.Reduction(stage);
     at_the_end = std::max(at_the_end, sums + costs.Optimizer(PpRank(stage.value())));
   }
+  // Blocks of words are small enough to make all ranks equal.
+  if (ModesOf(inputs, pp_size).spread) largest = all / pp_size;
   return (Microbatches(inputs) + pp_size - 1) * largest + at_the_end;
 }
 
@@ -297,7 +330,8 @@ absl::StatusOr<double> PredictStep(const config::JobSpec& job, const PlanOptions
                                    const Plan& plan) {
   const CandidateInputs inputs{
       .job = job, .model = plan.model, .options = options, .dp_size = plan.mesh.dp_size};
-  ASSIGN_OR_RETURN(const sim::Report report, SimulateOver(inputs, plan.schedule, plan.partition));
+  ASSIGN_OR_RETURN(const sim::Report report,
+                   SimulateOver(inputs, plan.schedule, plan.partition, plan.vocabulary_ends));
   return report.step_time;
 }
 
@@ -327,10 +361,10 @@ std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Place
       .num_microbatches = Microbatches(inputs),
       .num_chunks = {num_chunks},
       .placements = {placement},
-      .costs = CostsOf(inputs, *partition),
+      .costs = CostsOf(inputs, *partition, EndsOf(inputs, *partition, pp_size)),
       .max_candidates = std::clamp<std::int64_t>(
           kSearchedActions / (std::int64_t{3} * num_stages * Microbatches(inputs)), 100, 5000)};
-  for (const program::StageShape& stage : MakeLowerOptions(inputs, *partition).stages)
+  for (const program::StageShape& stage : MakeLowerOptions(inputs, *partition, {}).stages)
     request.message_bytes.push_back(stage.output_bytes);
   std::vector<Candidate> candidates;
   for (const int times : {1, 2}) {
@@ -353,7 +387,8 @@ absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& ca
   ASSIGN_OR_RETURN(parts.sync, SyncSeconds(plan));
   if (!IsAsynchronous(plan.schedule)) {
     std::vector<std::int64_t> message_bytes;
-    for (const program::StageShape& stage : MakeLowerOptions(inputs, plan.partition).stages)
+    for (const program::StageShape& stage :
+         MakeLowerOptions(inputs, plan.partition, plan.vocabulary_ends).stages)
       message_bytes.push_back(stage.output_bytes);
     ASSIGN_OR_RETURN(const schedule::Bound bound,
                      schedule::LowerBound({.placement = plan.schedule.placement,
@@ -384,6 +419,10 @@ absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs) {
     return BadFile(inputs.job, std::string(reason), "correct the file");
   }
   RETURN_IF_ERROR(CheckFileSizes(inputs, schedule));
+  if (schedule.spreads_vocabulary && !(inputs.spread && schedule.num_ranks() > 1)) {
+    return BadFile(inputs.job, "has S and T, which compute with words that are spread over ranks",
+                   "remove them, or set parallelism.vocabulary: spread on two ranks or more");
+  }
   return FromSchedule(inputs, std::move(schedule));
 }
 

@@ -23,6 +23,9 @@ struct CandidateInputs {
   const PlanOptions& options;
   int dp_size = 1;
   std::vector<model::Recompute> recompute = {model::Recompute::kNone};  // one, or one a stage
+  // The words of the head and of the embedding are spread, unless there is one rank alone. Then
+  // partitions are made for layers without words.
+  bool spread = false;
 };
 
 // Returns about what a step takes on `pp_size` ranks with a stage each: by the formula of 1F1B, and
@@ -42,13 +45,16 @@ std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Place
                                   int pp_size, int num_chunks);
 
 // Makes the candidate of a schedule over a partition that fits its stages and ranks.
+// vocabulary_ends: set exactly if the schedule spreads the words.
 absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule::Schedule schedule,
-                                        mesh::Partition partition);
+                                        mesh::Partition partition,
+                                        mesh::VocabularyEnds vocabulary_ends = {});
 
 // Simulates that candidate's step, without a proof.
 absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
                                          const schedule::Schedule& schedule,
-                                         const mesh::Partition& partition);
+                                         const mesh::Partition& partition,
+                                         const mesh::VocabularyEnds& vocabulary_ends = {});
 
 // Returns what the candidate's step is made of.
 absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& candidate);

@@ -2,6 +2,7 @@
 #include "common/plan/plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -44,6 +45,15 @@ void AppendMergedWeightGrads(const Plan& plan, std::string& text) {
   absl::StrAppend(&text, "of ", all,
                   " W of a step, those that follow each other are one: ", instructions,
                   " are left (exact: false)\n");
+}
+
+void AppendWords(const Plan& plan, std::string& text) {
+  for (PpRank rank(0); rank.value() < std::ssize(plan.vocabulary_ends); ++rank) {
+    const mesh::WordRun run = mesh::WordsOf(plan.vocabulary_ends, rank, plan.model.config.vocab);
+    if (run.words == 0) continue;
+    absl::StrAppend(&text, "pp rank ", rank.value(), " has words ", run.first, " to ",
+                    run.first + run.words - 1, "\n");
+  }
 }
 
 double CheckpointPause(const CandidateInputs& inputs, const Plan& plan) {
@@ -98,7 +108,7 @@ absl::StatusOr<Forecasts> MakeForecasts(const config::JobSpec& job, const PlanOp
   for (Candidate& candidate : ranking.candidates) {
     const CandidateInputs its = inputs.Of(candidate);
     ASSIGN_OR_RETURN(const Parts parts, PartsOf(its, candidate));
-    AddOrigins(its, candidate.plan.partition, forecasts.origins);
+    AddOrigins(its, candidate.plan.partition, candidate.plan.vocabulary_ends, forecasts.origins);
     candidate.plan.model = its.model;
     const double pause = CheckpointPause(its, candidate.plan);
     forecasts.candidates.push_back(
@@ -119,6 +129,7 @@ std::string ToString(const Plan& plan) {
       absl::StrAppend(&text, "  recomputes ", std::string(model::Name(stage.recompute)), "\n");
     }
   }
+  AppendWords(plan, text);
   AppendMergedWeightGrads(plan, text);
   absl::StrAppendFormat(&text, "predicted step %.6g s, bubble %.1f %%\n",
                         plan.predicted_step_seconds, 100 * plan.predicted_bubble_fraction);

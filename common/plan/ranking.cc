@@ -14,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/plan/least_recompute.h"
 #include "common/plan/refine.h"
+#include "common/plan/spread.h"
 #include "common/schedule/generate.h"
 
 namespace takt::plan {
@@ -41,6 +42,8 @@ absl::StatusOr<std::vector<std::string>> FamiliesToTry(const std::string& asked)
 
 double StepSeconds(const Candidate& candidate) { return candidate.report.makespan; }
 
+bool Spreads(const Candidate& candidate) { return !candidate.plan.vocabulary_ends.empty(); }
+
 std::int64_t PeakBytes(const Candidate& candidate) {
   return std::ranges::max_element(candidate.report.ranks, {}, &sim::RankReport::peak_stash_bytes)
       ->peak_stash_bytes;
@@ -50,12 +53,13 @@ std::int64_t PeakBytes(const Candidate& candidate) {
 constexpr double kIndifference = 1.01;
 
 // Returns what makes a candidate better than another whose step is as long. Each further chunk has
-// costs that no prediction knows, so fewer stages come before less memory.
+// costs that no prediction knows, so fewer stages come before less memory. The meetings of a spread
+// vocabulary have such costs too.
 auto Size(const Candidate& candidate) {
   const mesh::Mesh& mesh = candidate.plan.mesh;
-  return std::tuple(mesh.size(), mesh.dp_size, candidate.plan.schedule.num_stages,
-                    PeakBytes(candidate), candidate.report.peak_in_flight(),
-                    StepSeconds(candidate));
+  return std::tuple(mesh.size(), mesh.dp_size, Spreads(candidate),
+                    candidate.plan.schedule.num_stages, PeakBytes(candidate),
+                    candidate.report.peak_in_flight(), StepSeconds(candidate));
 }
 
 // So many of the best candidates get better partitions, however many a caller wants to see.
@@ -84,6 +88,7 @@ class Ranker {
          .microbatch = candidate.plan.microbatch,
          .schedule = candidate.plan.schedule.name,
          .recompute = RecomputeOf(candidate),
+         .spread = Spreads(candidate),
          .reason = absl::StrCat("a rank needs ", FormatBytes(largest.total()), " of ",
                                 FormatBytes(inputs_.options().worker_memory_bytes))});
     KeepNearest(std::move(candidate));
@@ -98,6 +103,18 @@ class Ranker {
 
   bool any_fits() const { return !ranking_.candidates.empty(); }
   bool any() const { return any_fits() || nearest_.has_value(); }
+
+  // Returns whether the best candidate that spreads the vocabulary is better than one that does not
+  // by more than counts.
+  bool SpreadPays() const {
+    const Candidate* best[2] = {nullptr, nullptr};  // that does not, and that does
+    for (const Candidate& candidate : ranking_.candidates) {
+      const Candidate*& known = best[Spreads(candidate) ? 1 : 0];
+      if (known == nullptr || StepSeconds(candidate) < StepSeconds(*known)) known = &candidate;
+    }
+    if (best[0] == nullptr || best[1] == nullptr) return best[1] != nullptr;
+    return StepSeconds(*best[1]) * kIndifference < StepSeconds(*best[0]);
+  }
 
   // Returns whether a step that takes at least so long is longer than the best by more than counts.
   bool IsBeaten(double least_seconds) const {
@@ -202,33 +219,99 @@ std::string_view WhyNotForAuto(const CandidateInputs& inputs, const Candidate& c
   return "";
 }
 
+// Adds the candidate of a family. Returns whether there is one.
+bool AddFamily(const CandidateInputs& inputs, const std::string& family, int pp_size,
+               Ranker& ranker) {
+  absl::StatusOr<Candidate> candidate =
+      Make(inputs, [&](const CandidateInputs& its) { return FromFamily(its, family, pp_size); });
+  std::string why_not(candidate.status().message());
+  if (candidate.ok() && inputs.job.parallelism.schedule == kAuto)
+    why_not = WhyNotForAuto(inputs, *candidate);
+  if (why_not.empty()) {
+    ranker.Add(*std::move(candidate));
+    return true;
+  }
+  ranker.Refuse({.pp_size = pp_size,
+                 .dp_size = inputs.dp_size,
+                 .microbatch = inputs.model.microbatch,
+                 .schedule = family,
+                 .recompute = inputs.recompute,
+                 .spread = inputs.spread,
+                 .reason = std::move(why_not)},
+                candidate.status());
+  return false;
+}
+
+// Says that `auto` does not even try to spread the vocabulary, if that is so.
+void RefuseSpread(const CandidateInputs& inputs, int pp_size, Ranker& ranker) {
+  const std::string_view why_not = WhyAutoKeepsLast(inputs, pp_size);
+  if (why_not.empty()) return;
+  ranker.Refuse({.pp_size = pp_size,
+                 .dp_size = inputs.dp_size,
+                 .microbatch = inputs.model.microbatch,
+                 .schedule = inputs.job.parallelism.schedule,
+                 .recompute = inputs.recompute,
+                 .spread = true,
+                 .reason = std::string(why_not)},
+                absl::OkStatus());
+}
+
+// Returns the inputs under one of the modes, or nullopt if that one is not to be tried.
+std::optional<CandidateInputs> Under(const CandidateInputs& inputs, VocabularyModes modes,
+                                     bool spread) {
+  if (!(spread ? modes.spread : modes.last)) return std::nullopt;
+  CandidateInputs its = inputs;
+  its.spread = spread;
+  return its;
+}
+
 // Adds the families and searched schedules on `pp_size` ranks.
 void AddSize(const CandidateInputs& inputs, const std::vector<std::string>& families, int pp_size,
              Ranker& ranker) {
   const config::Parallelism& asked = inputs.job.parallelism;
-  const bool is_auto = asked.schedule == kAuto;
+  const VocabularyModes modes = ModesOf(inputs, pp_size);
+  const std::optional<CandidateInputs> last = Under(inputs, modes, false);
+  const std::optional<CandidateInputs> spread = Under(inputs, modes, true);
   for (const std::string& family : families) {
-    absl::StatusOr<Candidate> candidate =
-        Make(inputs, [&](const CandidateInputs& its) { return FromFamily(its, family, pp_size); });
-    std::string why_not(candidate.status().message());
-    if (candidate.ok() && is_auto) why_not = WhyNotForAuto(inputs, *candidate);
-    if (why_not.empty()) {
-      ranker.Add(*std::move(candidate));
-    } else {
-      ranker.Refuse({.pp_size = pp_size,
-                     .dp_size = inputs.dp_size,
-                     .microbatch = inputs.model.microbatch,
-                     .schedule = family,
-                     .recompute = inputs.recompute,
-                     .reason = std::move(why_not)},
-                    candidate.status());
-    }
+    // What refuses a family refuses it either way.
+    if (last && !AddFamily(*last, family, pp_size, ranker)) continue;
+    if (spread) AddFamily(*spread, family, pp_size, ranker);
   }
+  RefuseSpread(inputs, pp_size, ranker);
   // If no family fits, not even v-min, then nothing fits that a search finds.
   const bool all_families = !asked.chunks && asked.stage_layers.empty();
   const bool too_large = all_families && ranker.any() && !ranker.any_fits();
-  if (is_auto && !too_large) AddSearched(inputs, pp_size, ranker);
+  if (asked.schedule == kAuto && !too_large) {
+    // A search takes long. It looks only where the families say that it pays.
+    const bool spread_pays = spread && (!last || ranker.SpreadPays());
+    if (last) AddSearched(*last, pp_size, ranker);
+    if (spread_pays) AddSearched(*spread, pp_size, ranker);
+  }
   ranker.Sort();
+}
+
+// Adds the candidates of a schedule from a file.
+void AddFile(const CandidateInputs& inputs, Ranker& ranker) {
+  const VocabularyModes modes = ModesOf(inputs, inputs.job.parallelism.pipeline.value_or(2));
+  int pp_size = 0;  // of the file, once that is known
+  for (const bool spread : {false, true}) {
+    const std::optional<CandidateInputs> its = Under(inputs, modes, spread);
+    if (!its || pp_size == 1) continue;
+    absl::StatusOr<Candidate> candidate = Make(*its, FromFile);
+    if (candidate.ok()) {
+      pp_size = candidate->plan.mesh.pp_size;
+      ranker.Add(*std::move(candidate));
+      continue;
+    }
+    ranker.Refuse({.pp_size = pp_size > 0 ? pp_size : inputs.job.parallelism.pipeline.value_or(1),
+                   .dp_size = inputs.dp_size,
+                   .microbatch = inputs.model.microbatch,
+                   .schedule = inputs.job.parallelism.schedule,
+                   .recompute = inputs.recompute,
+                   .spread = spread,
+                   .reason = std::string(candidate.status().message())},
+                  candidate.status());
+  }
 }
 
 // A plan for each way would take too long. Ways are tried until so many have a candidate that fits
@@ -291,8 +374,8 @@ absl::StatusOr<Ranking> RankCandidates(JobInputs& inputs, std::size_t top) {
   const std::string& asked = inputs.job().parallelism.schedule;
   Ranker ranker(inputs, top);
   if (asked.starts_with(kFileScheme)) {
-    ASSIGN_OR_RETURN(Candidate candidate, Make(inputs.Of(inputs.divisions().front()), FromFile));
-    ranker.Add(std::move(candidate));
+    AddFile(inputs.Of(inputs.divisions().front()), ranker);
+    ranker.Sort();
   } else {
     ASSIGN_OR_RETURN(const std::vector<std::string> families, FamiliesToTry(asked));
     AddWays(inputs, families, top, ranker);

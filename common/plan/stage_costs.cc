@@ -2,6 +2,8 @@
 #include "common/plan/stage_costs.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -48,9 +50,35 @@ class StageCosts {
     return times_.emplace(shape, *found).first->second;
   }
 
-  Passes StageTimes(const mesh::Stage& stage) {
+  // The times of S and T for so many words, as F and I. Before S and T were ever measured, they are
+  // a share of the head.
+  profile::Profile::Found WordTimes(std::int64_t words) {
+    if (words == 0) return {};
+    const profile::LayerShape shape = profile::ShapeOfWords(inputs_.model, words);
+    const auto known = times_.find(shape);
+    if (known != times_.end()) return known->second;
+    std::optional<profile::Profile::Found> found;
+    if (inputs_.options.profile != nullptr) {
+      found = inputs_.options.profile->FindLayer({shape, conditions_},
+                                                 profile::WorkOfWords(inputs_.model, words));
+    }
+    if (!found) {
+      found = LayerTimes(inputs_.model.layers.back(), Recompute::kNone);
+      const double share = static_cast<double>(words) / inputs_.model.config.vocab;
+      const Passes head = found->seconds;
+      found->seconds = {.forward = share * head.forward,
+                        .input_grad = share * (head.input_grad + head.weight_grad),
+                        .weight_grad = 0};
+      if (found->origin == Origin::kMeasured) found->origin = Origin::kInterpolated;
+    }
+    return times_.emplace(shape, *found).first->second;
+  }
+
+  // spread: without the layers with words.
+  Passes StageTimes(const mesh::Stage& stage, bool spread) {
     Passes sum;
     for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i) {
+      if (spread && profile::HasWords(inputs_.model.layers[i])) continue;
       const Passes layer = LayerTimes(inputs_.model.layers[i], stage.recompute).seconds;
       sum.forward += layer.forward;
       sum.input_grad += layer.input_grad;
@@ -59,9 +87,12 @@ class StageCosts {
     return sum;
   }
 
-  cost::Costs Of(const mesh::Partition& partition, int pp_size) {
+  cost::Costs Of(const mesh::Partition& partition, int pp_size,
+                 const mesh::VocabularyEnds& vocabulary_ends) {
+    const bool spread = !vocabulary_ends.empty();
     const profile::RankSample rank = RankTimes();
-    std::vector<double> optimizer = profile::UpdatedParameters(inputs_.model, partition, pp_size);
+    std::vector<double> optimizer =
+        profile::UpdatedParameters(inputs_.model, partition, pp_size, vocabulary_ends);
     for (double& seconds : optimizer) seconds *= rank.update_seconds;
     cost::Costs costs{.forward = {},
                       .input_grad = {},
@@ -69,21 +100,37 @@ class StageCosts {
                       .backward = {},
                       .link = Link(partition),
                       .reduction = {},
-                      .tied_reduction = TiedReduction(pp_size),
+                      .tied_reduction = spread ? 0 : TiedReduction(pp_size),
                       .optimizer = std::move(optimizer)};
     for (const mesh::Stage& stage : partition) {
-      const Passes passes = StageTimes(stage);
+      const Passes passes = StageTimes(stage, spread);
       costs.forward.push_back(passes.forward + rank.dispatch_seconds);
       costs.input_grad.push_back(passes.input_grad + rank.dispatch_seconds);
       costs.weight_grad.push_back(passes.weight_grad + rank.dispatch_seconds);
       costs.backward.push_back(passes.input_grad + passes.weight_grad + rank.dispatch_seconds);
       costs.reduction.push_back(
-          inputs_.dp_size > 1 ? SumSeconds(inputs_.dp_size, GradientElements(stage)) : 0);
+          inputs_.dp_size > 1 ? SumSeconds(inputs_.dp_size, GradientElements(stage, spread)) : 0);
     }
+    if (spread) AddWords(vocabulary_ends, rank.dispatch_seconds, costs);
     return costs;
   }
 
  private:
+  // Adds what S and T take on each rank, and the sums of the rows of all ranks.
+  void AddWords(const mesh::VocabularyEnds& ends, double dispatch_seconds, cost::Costs& costs) {
+    costs.vocabulary_forward.clear();
+    costs.vocabulary_backward.clear();
+    double rows = 0;
+    for (PpRank pp_rank(0); pp_rank.value() < std::ssize(ends); ++pp_rank) {
+      const std::int64_t words = mesh::WordsOf(ends, pp_rank, inputs_.model.config.vocab).words;
+      const Passes passes = WordTimes(words).seconds;
+      costs.vocabulary_forward.push_back(passes.forward + dispatch_seconds);
+      costs.vocabulary_backward.push_back(passes.input_grad + dispatch_seconds);
+      rows += profile::RowElements(inputs_.model, ends, pp_rank);
+    }
+    if (inputs_.dp_size > 1) costs.reduction.push_back(SumSeconds(inputs_.dp_size, rows));
+  }
+
   Passes Guess(const Layer& layer, Recompute recompute) const {
     const double rate = inputs_.options.matmul_flops_per_second;
     const model::LayerCost& cost = layer.cost;
@@ -141,10 +188,10 @@ class StageCosts {
     return SumSeconds(2, elements);
   }
 
-  double GradientElements(const mesh::Stage& stage) const {
+  double GradientElements(const mesh::Stage& stage, bool spread) const {
     double elements = 0;
     for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i)
-      elements += profile::GradientElements(inputs_.model, inputs_.model.layers[i]);
+      elements += profile::GradientElements(inputs_.model, inputs_.model.layers[i], spread);
     return elements;
   }
 
@@ -169,15 +216,19 @@ void AddOnce(std::string text, std::vector<std::string>& texts) {
 std::vector<double> LayerSeconds(const CandidateInputs& inputs, int pp_size) {
   StageCosts costs(inputs, pp_size);
   const Recompute most = *std::ranges::max_element(inputs.recompute);
+  const bool spread = inputs.spread && pp_size > 1;
   std::vector<double> seconds;
-  for (const Layer& layer : inputs.model.layers)
-    seconds.push_back(costs.LayerTimes(layer, most).seconds.sum());
+  for (const Layer& layer : inputs.model.layers) {
+    const bool is_empty = spread && profile::HasWords(layer);
+    seconds.push_back(is_empty ? 0 : costs.LayerTimes(layer, most).seconds.sum());
+  }
   return seconds;
 }
 
-cost::Costs CostsOf(const CandidateInputs& inputs, const mesh::Partition& partition) {
+cost::Costs CostsOf(const CandidateInputs& inputs, const mesh::Partition& partition,
+                    const mesh::VocabularyEnds& vocabulary_ends) {
   const int pp_size = PpSizeOf(partition);
-  return StageCosts(inputs, pp_size).Of(partition, pp_size);
+  return StageCosts(inputs, pp_size).Of(partition, pp_size, vocabulary_ends);
 }
 
 double SnapshotSeconds(const CandidateInputs& inputs, int pp_size, std::int64_t bytes) {
@@ -189,19 +240,31 @@ double SnapshotSeconds(const CandidateInputs& inputs, int pp_size, std::int64_t 
   return seconds_per_byte.value_or(kUsualSnapshotSecondsPerByte) * static_cast<double>(bytes);
 }
 
-void AddOrigins(const CandidateInputs& inputs, const mesh::Partition& partition, Origins& origins) {
+void AddOrigins(const CandidateInputs& inputs, const mesh::Partition& partition,
+                const mesh::VocabularyEnds& vocabulary_ends, Origins& origins) {
   StageCosts costs(inputs, PpSizeOf(partition));
   std::vector<std::string>* const lists[] = {&origins.measured, &origins.interpolated,
                                              &origins.guessed};
+  const auto add = [&](const profile::LayerShape& shape, Origin origin) {
+    std::string text = ToString(shape);
+    if (!costs.conditions().machine.empty()) text += " on " + ToString(costs.conditions());
+    AddOnce(std::move(text), *lists[static_cast<int>(origin)]);
+  };
+  const bool spread = !vocabulary_ends.empty();
   for (const mesh::Stage& stage : partition) {
     for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i) {
       const Layer& layer = inputs.model.layers[i];
       if (layer.kind == model::LayerKind::kEmulated) continue;
-      const Origin origin = costs.LayerTimes(layer, stage.recompute).origin;
-      std::string text = ToString(profile::ShapeOf(inputs.model, layer, stage.recompute));
-      if (!costs.conditions().machine.empty()) text += " on " + ToString(costs.conditions());
-      AddOnce(std::move(text), *lists[static_cast<int>(origin)]);
+      if (spread && profile::HasWords(layer)) continue;
+      add(profile::ShapeOf(inputs.model, layer, stage.recompute),
+          costs.LayerTimes(layer, stage.recompute).origin);
     }
+  }
+  for (PpRank rank(0); rank.value() < std::ssize(vocabulary_ends); ++rank) {
+    const std::int64_t words =
+        mesh::WordsOf(vocabulary_ends, rank, inputs.model.config.vocab).words;
+    if (words == 0) continue;
+    add(profile::ShapeOfWords(inputs.model, words), costs.WordTimes(words).origin);
   }
 }
 

@@ -6,22 +6,27 @@
 
 #include "common/cost/costs.h"
 #include "common/mesh/mesh.h"
+#include "common/mesh/vocabulary_split.h"
 #include "common/plan/candidate.h"
 
 namespace takt::plan {
 
 // Returns the seconds of F, I and W of each layer together, on a pipeline of so many ranks, as the
-// stage that computes most again would compute it.
+// stage that computes most again would compute it. If inputs.spread, layers with words take
+// nothing.
 std::vector<double> LayerSeconds(const CandidateInputs& inputs, int pp_size);
 
-// Returns what the stages, their messages, sums and updates take.
-cost::Costs CostsOf(const CandidateInputs& inputs, const mesh::Partition& partition);
+// Returns what the stages, their messages, sums and updates take. vocabulary_ends: if the words are
+// spread; then S and T take the time of the words, and embedding and head take none.
+cost::Costs CostsOf(const CandidateInputs& inputs, const mesh::Partition& partition,
+                    const mesh::VocabularyEnds& vocabulary_ends = {});
 
 // Returns for how long a checkpoint pauses training, if the fullest rank copies so many bytes.
 double SnapshotSeconds(const CandidateInputs& inputs, int pp_size, std::int64_t bytes);
 
 // Adds where the costs come from to those that are known. Emulated jobs say what their layers take,
 // so there is nothing to add.
-void AddOrigins(const CandidateInputs& inputs, const mesh::Partition& partition, Origins& origins);
+void AddOrigins(const CandidateInputs& inputs, const mesh::Partition& partition,
+                const mesh::VocabularyEnds& vocabulary_ends, Origins& origins);
 
 }  // namespace takt::plan

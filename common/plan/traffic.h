@@ -19,7 +19,8 @@ struct Messages {
 };
 
 // Returns the messages of one pipeline, by sender and then by receiver. Ranks that send each other
-// none are left out.
+// none are left out. Of the meetings of a spread vocabulary it counts those that pass the whole
+// activation of a microbatch, or its gradient, from or to the rank with the last stage.
 std::vector<Messages> MessagesOf(const std::vector<program::Program>& programs);
 
 // What each rank that holds the stages of `from` sends in sums of gradients to each other one that

@@ -11,7 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/plan/spread.h"
 #include "common/plan/stage_costs.h"
+#include "common/profile/layer_shape.h"
 #include "common/schedule/generate.h"
 
 namespace takt::plan {
@@ -157,9 +159,21 @@ class RoughWays {
     if (is_new) {
       const std::vector<double> seconds = LayerSeconds(inputs, pp_size);
       found->second = {.all = std::accumulate(seconds.begin(), seconds.end(), 0.0),
-                       .longest = std::ranges::max(seconds)};
+                       .longest = Longest(inputs, seconds)};
     }
     return found->second;
+  }
+
+  // Returns what the longest layer takes, of those that a stage must have as a whole. On one rank
+  // it does not matter.
+  static double Longest(const CandidateInputs& inputs, const std::vector<double>& seconds) {
+    const bool spread = ModesOf(inputs, /*pp_size=*/2).spread;
+    double longest = 0;
+    for (std::size_t i = 0; i < seconds.size(); ++i) {
+      if (!spread || !profile::HasWords(inputs.model.layers[i]))
+        longest = std::max(longest, seconds[i]);
+    }
+    return longest;
   }
 
   JobInputs& inputs_;
@@ -200,7 +214,10 @@ CandidateInputs JobInputs::Of(const Division& division) {
 }
 
 CandidateInputs JobInputs::Of(const Candidate& candidate) {
-  return Of(Division{.data = candidate.plan.mesh.dp_size, .microbatch = candidate.plan.microbatch});
+  CandidateInputs inputs =
+      Of(Division{.data = candidate.plan.mesh.dp_size, .microbatch = candidate.plan.microbatch});
+  inputs.spread = !candidate.plan.vocabulary_ends.empty();
+  return inputs;
 }
 
 std::vector<Way> WaysOf(JobInputs& inputs) {

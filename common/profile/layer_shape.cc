@@ -61,6 +61,31 @@ LayerShape ShapeOf(const model::Model& model, const model::Layer& layer,
   return shape;
 }
 
+bool HasWords(const model::Layer& layer) {
+  return layer.kind == LayerKind::kEmbedding || IsHead(layer.kind);
+}
+
+LayerShape ShapeOfWords(const model::Model& model, std::int64_t words) {
+  TAKT_CHECK(IsHead(model.layers.back().kind));
+  return {.kind = LayerKind::kEmbedding,
+          .hidden = model.config.hidden,
+          .vocab = static_cast<int>(words),
+          .context = model.config.context,
+          .microbatch = model.microbatch,
+          .products = model.precisions.products,
+          .activations = model.precisions.activations,
+          .spread = true};
+}
+
+Passes WorkOfWords(const model::Model& model, std::int64_t words) {
+  TAKT_CHECK(IsHead(model.layers.back().kind));
+  const model::LayerCost& head = model.layers.back().cost;
+  const double share = static_cast<double>(words) / model.config.vocab;
+  return {.forward = head.forward_flops * share,
+          .input_grad = (head.input_grad_flops + head.weight_grad_flops) * share,
+          .weight_grad = 0};
+}
+
 Passes WorkOf(const model::Layer& layer, model::Recompute recompute) {
   const model::LayerCost& cost = layer.cost;
   if (layer.kind == LayerKind::kEmbedding) {
@@ -73,7 +98,8 @@ Passes WorkOf(const model::Layer& layer, model::Recompute recompute) {
 }
 
 std::string ToString(const LayerShape& shape) {
-  std::string text = absl::StrCat(KindName(shape.kind), ", hidden ", shape.hidden);
+  std::string text =
+      absl::StrCat(shape.spread ? "vocabulary" : KindName(shape.kind), ", hidden ", shape.hidden);
   if (shape.heads > 0) {
     absl::StrAppend(&text, ", heads ", shape.heads);
     if (shape.kv_heads != shape.heads) absl::StrAppend(&text, " (", shape.kv_heads, " kv)");

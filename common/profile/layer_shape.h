@@ -3,6 +3,7 @@
 #pragma once
 
 #include <compare>
+#include <cstdint>
 #include <string>
 
 #include "common/model/model.h"
@@ -23,6 +24,9 @@ struct LayerShape {
   int context = 0, microbatch = 1;  // tokens of a sequence, sequences of a microbatch
   model::Precision products = model::Precision::kF32, activations = model::Precision::kF32;
   model::Recompute recompute = model::Recompute::kNone;
+  // S and T of the words of one rank, under `vocabulary: spread`: `vocab` of them. S counts as the
+  // forward, and T, which is not divided, as the gradient of the input. The kind is kEmbedding.
+  bool spread = false;
 
   auto operator<=>(const LayerShape&) const = default;
 };
@@ -40,6 +44,16 @@ struct Conditions {
 // The layer must not be of the emulated family, whose jobs say what their layers take.
 LayerShape ShapeOf(const model::Model& model, const model::Layer& layer,
                    model::Recompute recompute);
+
+// Returns whether the layer has a row of a table for each word: an embedding or a head. Under
+// `vocabulary: spread` little is left of it on its stage.
+bool HasWords(const model::Layer& layer);
+
+// Returns the shape of S and T on a rank with so many words. Precondition: the model has a head.
+LayerShape ShapeOfWords(const model::Model& model, std::int64_t words);
+
+// Returns the work of S and T on that rank: its share of the head's.
+Passes WorkOfWords(const model::Model& model, std::int64_t words);
 
 // Returns the work by which times of layers of one kind are compared: FLOPs, and for the embedding,
 // which only copies and adds, the bytes of its output.

@@ -63,6 +63,7 @@ class Learner {
   void Run() {
     if (job_.model.config.family != model::Family::kEmulated) {
       LearnLayers();
+      if (spread()) LearnWords();
       LearnUpdates();
       LearnSums();
     }
@@ -73,6 +74,14 @@ class Learner {
   // Names a stage under the conditions of the rank that ran it.
   using StageKey = std::pair<StageId, Conditions>;
   using PassSamples = std::map<Op, std::vector<double>>;
+
+  bool spread() const { return !job_.vocabulary_ends.empty(); }
+
+  // Returns whether the instruction works on the rows of words that ranks have under `vocabulary:
+  // spread`. Its stage does not exist.
+  bool IsOfRows(const Instruction& instruction) const {
+    return instruction.stage.value() >= std::ssize(job_.partition);
+  }
 
   const Conditions& ConditionsOf(int rank) const { return job_.places[rank].conditions; }
   const std::string& HostOf(int rank) const { return job_.places[rank].host; }
@@ -95,7 +104,9 @@ class Learner {
       for (int step = 0; step < trace_.num_steps(); ++step) {
         std::map<std::pair<StageId, Op>, Mean> means;
         ForEach(rank, step, [&](const Slice& slice, const Instruction& instruction) {
-          if (!program::IsCompute(instruction.op) || instruction.op == Op::kOverlap) return;
+          const bool counts = program::IsCompute(instruction.op) &&
+                              instruction.op != Op::kOverlap && !IsOfRows(instruction);
+          if (!counts) return;
           means[{instruction.stage, instruction.op}].Add(
               Seconds(slice.end_nanos - slice.start_nanos), instruction.num_microbatches);
         });
@@ -113,6 +124,7 @@ class Learner {
     std::vector<Part> parts;
     for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i) {
       const model::Layer& layer = job_.model.layers[i];
+      if (spread() && HasWords(layer)) continue;
       const Profile::LayerKey key = {ShapeOf(job_.model, layer, stage.recompute), conditions};
       auto part = std::ranges::find(parts, key, &Part::key);
       if (part == parts.end())
@@ -153,7 +165,7 @@ class Learner {
         work.weight_grad += part.count * part.work.weight_grad;
       }
       const std::optional<Passes> seconds = StageSeconds(samples, work);
-      if (!seconds) continue;
+      if (!seconds || parts.empty()) continue;
       if (parts.size() > 1) {
         mixed.emplace_back(parts, *seconds);
         continue;
@@ -168,6 +180,37 @@ class Learner {
     for (const auto& [key, samples] : learned) pure.emplace(key, MeanOf(samples));
     for (const auto& [parts, seconds] : mixed) Divide(parts, seconds, pure, learned);
     for (const auto& [key, samples] : learned) profile_.AddLayer(key, MeanOf(samples), weight_);
+  }
+
+  // Learns S and T of the words of each rank.
+  void LearnWords() {
+    std::map<Profile::LayerKey, PassSamples> samples;
+    std::map<Profile::LayerKey, Passes> work;
+    for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
+      const PpRank pp_rank = trace_.mesh.PpRankOf(Rank(rank));
+      const std::int64_t words =
+          mesh::WordsOf(job_.vocabulary_ends, pp_rank, job_.model.config.vocab).words;
+      if (words == 0) continue;
+      const Profile::LayerKey key = {ShapeOfWords(job_.model, words), ConditionsOf(rank)};
+      work[key] = WorkOfWords(job_.model, words);
+      for (int step = 0; step < trace_.num_steps(); ++step) {
+        std::map<Op, Mean> means;
+        ForEach(rank, step, [&](const Slice& slice, const Instruction& instruction) {
+          if (instruction.op == Op::kVocabularyForward || instruction.op == Op::kVocabularyBackward)
+            means[instruction.op].Add(Seconds(slice.end_nanos - slice.start_nanos));
+        });
+        for (const auto& [op, mean] : means) samples[key][op].push_back(mean.sum / mean.count);
+      }
+    }
+    for (auto& [key, passes] : samples) {
+      if (passes.size() < 2) continue;
+      profile_.AddLayer(key,
+                        {.work = work[key],
+                         .seconds = {.forward = Median(passes[Op::kVocabularyForward]),
+                                     .input_grad = Median(passes[Op::kVocabularyBackward]),
+                                     .weight_grad = 0}},
+                        weight_);
+    }
   }
 
   // Divides the time of a stage between its parts. Those that have stages of their own elsewhere
@@ -224,7 +267,7 @@ class Learner {
     std::map<Conditions, std::pair<std::vector<double>, std::vector<double>>> samples;
     const std::map<std::pair<int, StepId>, double> gaps = RuntimeGaps();
     const std::vector<double> updated =
-        UpdatedParameters(job_.model, job_.partition, trace_.mesh.pp_size);
+        UpdatedParameters(job_.model, job_.partition, trace_.mesh.pp_size, job_.vocabulary_ends);
     for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
       const double parameters = updated[trace_.mesh.PpRankOf(Rank(rank)).value()];
       auto& [updates, dispatches] = samples[ConditionsOf(rank)];
@@ -316,14 +359,21 @@ class Learner {
         auto& [seconds, bytes] =
             totals[{.same_host = same_host, .num_ranks = static_cast<int>(meeting.size())}];
         seconds += Together(step, meeting);
-        bytes += sizeof(float) *
-                 GradientElements(job_.model, job_.model.layers[instruction.layer.value()]);
+        bytes += sizeof(float) * ElementsOf(instruction, first.rank);
       }
       for (const auto& [key, total] : totals) {
         if (total.second > 0) samples[key].push_back(total.first / total.second);
       }
     }
     for (auto& [key, values] : samples) profile_.AddSum(key, Median(std::move(values)), weight_);
+  }
+
+  // Returns how many values a sum of gradients has.
+  double ElementsOf(const Instruction& instruction, int rank) const {
+    if (IsOfRows(instruction)) {  // of the embedding's use or of the head's
+      return RowElements(job_.model, job_.vocabulary_ends, trace_.mesh.PpRankOf(Rank(rank))) / 2;
+    }
+    return GradientElements(job_.model, job_.model.layers[instruction.layer.value()], spread());
   }
 
   const trace::Timeline& timeline_;

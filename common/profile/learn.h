@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/mesh/mesh.h"
+#include "common/mesh/vocabulary_split.h"
 #include "common/model/model.h"
 #include "common/profile/profile.h"
 #include "common/trace/job_trace.h"
@@ -24,12 +25,14 @@ struct TracedJob {
   const model::Model& model;
   const mesh::Partition& partition;
   const std::vector<RankPlace>& places;  // by rank of the mesh
+  mesh::VocabularyEnds vocabulary_ends = {};
 };
 
 // Adds what the trace's steps say, with this weight beside what is known. Each value is the median
 // over steps of a step's mean. A stage of layers of several shapes is divided between them by what
-// is known, or by their work. Emulated layers, and instructions that run two stages as one, are
-// left out. Errors: kInvalidArgument: as MakeTimeline.
+// is known, or by their work. If the words are spread, what an embedding and a head leave on their
+// stages takes so little that the blocks beside them get it. Emulated layers, and instructions that
+// run two stages as one, are left out. Errors: kInvalidArgument: as MakeTimeline.
 absl::Status Learn(const trace::JobTrace& trace, const TracedJob& job, double weight,
                    Profile& profile);
 

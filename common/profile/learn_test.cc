@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/profile/learn.h"
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/model/vocabulary.h"
 #include "common/plan/plan.h"
 #include "common/profile/probe.h"
 #include "common/trace/testing/synthetic_trace.h"
@@ -56,9 +58,12 @@ Profile LearnFrom(const plan::Plan& plan, trace::SyntheticTrace& synthetic, Prof
                   double weight = 1, const std::vector<std::string>& hosts = {}) {
   std::vector<RankPlace> places(plan.mesh.size(), {.conditions = kHere, .host = "host"});
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) places[rank].host = hosts[rank];
-  const absl::Status status =
-      Learn(synthetic.Get(), {.model = plan.model, .partition = plan.partition, .places = places},
-            weight, profile);
+  const absl::Status status = Learn(synthetic.Get(),
+                                    {.model = plan.model,
+                                     .partition = plan.partition,
+                                     .places = places,
+                                     .vocabulary_ends = plan.vocabulary_ends},
+                                    weight, profile);
   EXPECT_TRUE(status.ok()) << status;
   return profile;
 }
@@ -112,6 +117,34 @@ TEST(Learn, CountsTheCopyOfATiedTableAmongWhatItsRankUpdates) {
   // The last rank updates least in the same time: the table of tokens, and the head's norm.
   EXPECT_THAT(profile.FindRank(kHere)->update_seconds,
               DoubleNear(0.010 / (100 * 64 + 2 * 64), 1e-11));
+}
+
+TEST(Learn, ReadsWhatWordsTakeAndGivesTheRestOfAStageToItsBlocks) {
+  config::JobSpec job = Job();
+  job.model.vocab = 3 * model::kVocabularyBlock;
+  job.parallelism.vocabulary = config::Vocabulary::kSpread;
+  job.parallelism.stage_layers = {1, 3};
+  const plan::Plan plan = PlanOf(job);
+  ASSERT_THAT(plan.vocabulary_ends, SizeIs(2));
+  trace::SyntheticTrace synthetic(plan.programs, {.norm = 0.003, .optimizer = 0.007});
+  Set(synthetic, StageId(0), Op::kForward, 0.004);
+  Set(synthetic, StageId(1), Op::kForward, 0.012);
+  Set(synthetic, StageId(2), Op::kVocabularyForward, 0.006);
+  Set(synthetic, StageId(2), Op::kVocabularyBackward, 0.011);
+  const Profile profile = LearnFrom(plan, synthetic);
+  EXPECT_THAT(SecondsOf(profile, plan, 1).forward, DoubleNear(0.004, 1e-8));
+  for (PpRank rank(0); rank.value() < 2; ++rank) {
+    const std::int64_t words = mesh::WordsOf(plan.vocabulary_ends, rank, job.model.vocab).words;
+    ASSERT_GT(words, 0);
+    const auto found = profile.layers().find({ShapeOfWords(plan.model, words), kHere});
+    ASSERT_TRUE(found != profile.layers().end()) << words;
+    EXPECT_THAT(found->second.seconds.forward, DoubleNear(0.006, 1e-8));
+    EXPECT_THAT(found->second.seconds.input_grad, DoubleNear(0.011, 1e-8));
+    EXPECT_EQ(found->second.seconds.weight_grad, 0);
+  }
+  // One shape of blocks, and one or two numbers of words; neither embedding nor head.
+  for (const auto& [key, sample] : profile.layers())
+    EXPECT_TRUE(key.first.spread || key.first.heads > 0) << ToString(key.first);
 }
 
 TEST(Learn, DividesAStageByWhatIsKnown) {

@@ -20,22 +20,43 @@ bool Owns(const model::Model& model, const mesh::Partition& partition, PpRank ra
   return false;
 }
 
-double OwnElements(const model::Layer& layer) {
+// Returns the elements of the layer's own parameters. spread: of those that are no table of words.
+double OwnElements(const model::Layer& layer, bool spread) {
   double elements = 0;
-  for (const model::Parameter& parameter : layer.parameters)
-    elements += static_cast<double>(parameter.elements());
+  for (const model::Parameter& parameter : layer.parameters) {
+    if (!spread || !parameter.by_word) elements += static_cast<double>(parameter.elements());
+  }
+  return elements;
+}
+
+double TiedElements(const model::Model& model, const model::Layer& layer) {
+  double elements = 0;
+  for (const std::string& name : layer.tied_parameters)
+    elements += static_cast<double>(model.Find(name)->elements());
+  return elements;
+}
+
+// Returns the elements of one row of each table of words.
+double ElementsOfAWord(const model::Model& model) {
+  double elements = 0;
+  for (const model::Parameter* const parameter : model.AllParameters()) {
+    if (parameter->by_word)
+      elements += static_cast<double>(parameter->elements()) / model.config.vocab;
+  }
   return elements;
 }
 
 }  // namespace
 
 std::vector<double> UpdatedParameters(const model::Model& model, const mesh::Partition& partition,
-                                      int pp_size) {
+                                      int pp_size, const mesh::VocabularyEnds& vocabulary_ends) {
+  const bool spread = !vocabulary_ends.empty();
   std::vector<double> counts(pp_size, 0.0);
   for (const mesh::Stage& stage : partition) {
     double& count = counts[stage.pp_rank.value()];
     for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i) {
-      count += OwnElements(model.layers[i]);
+      count += OwnElements(model.layers[i], spread);
+      if (spread) continue;  // what is tied is a table of words
       for (const std::string& name : model.layers[i].tied_parameters) {
         const model::Parameter* const tied = model.Find(name);
         if (!Owns(model, partition, stage.pp_rank, tied))
@@ -43,14 +64,24 @@ std::vector<double> UpdatedParameters(const model::Model& model, const mesh::Par
       }
     }
   }
+  if (!spread) return counts;
+  for (PpRank rank(0); rank.value() < pp_size; ++rank) {
+    const mesh::WordRun run = mesh::WordsOf(vocabulary_ends, rank, model.config.vocab);
+    counts[rank.value()] += static_cast<double>(run.words) * ElementsOfAWord(model);
+  }
   return counts;
 }
 
-double GradientElements(const model::Model& model, const model::Layer& layer) {
-  double elements = OwnElements(layer);
-  for (const std::string& name : layer.tied_parameters)
-    elements += static_cast<double>(model.Find(name)->elements());
-  return elements;
+double GradientElements(const model::Model& model, const model::Layer& layer, bool spread) {
+  return OwnElements(layer, spread) + (spread ? 0 : TiedElements(model, layer));
+}
+
+double RowElements(const model::Model& model, const mesh::VocabularyEnds& vocabulary_ends,
+                   PpRank pp_rank) {
+  const mesh::WordRun run = mesh::WordsOf(vocabulary_ends, pp_rank, model.config.vocab);
+  double tied = 0;  // they have a gradient for each of their two uses
+  for (const model::Layer& layer : model.layers) tied += TiedElements(model, layer);
+  return static_cast<double>(run.words) * (ElementsOfAWord(model) + tied / model.config.vocab);
 }
 
 }  // namespace takt::profile

@@ -6,17 +6,25 @@
 #include <vector>
 
 #include "common/mesh/mesh.h"
+#include "common/mesh/vocabulary_split.h"
 #include "common/model/model.h"
 
 namespace takt::profile {
 
 // Returns how many parameters each pp rank updates: those of its layers, and its copies of those
 // that they share with layers of other ranks. A rank with all uses of a parameter has one copy.
+// vocabulary_ends: if the words are spread, each rank updates its rows of every table.
 std::vector<double> UpdatedParameters(const model::Model& model, const mesh::Partition& partition,
-                                      int pp_size);
+                                      int pp_size,
+                                      const mesh::VocabularyEnds& vocabulary_ends = {});
 
 // Returns how many values the gradients of a layer have, which data-parallel ranks sum. Each use of
-// a parameter has a gradient.
-double GradientElements(const model::Model& model, const model::Layer& layer);
+// a parameter has a gradient. spread: without the tables of words, whose rows RowElements counts.
+double GradientElements(const model::Model& model, const model::Layer& layer, bool spread = false);
+
+// Returns how many values the gradients of a pp rank's rows have: those of the embedding and those
+// of the head. Precondition: the words are spread.
+double RowElements(const model::Model& model, const mesh::VocabularyEnds& vocabulary_ends,
+                   PpRank pp_rank);
 
 }  // namespace takt::profile

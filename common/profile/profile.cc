@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <initializer_list>
 
 #include "common/base/bounded_text.h"
 
@@ -52,11 +53,21 @@ Passes Scaled(const LayerSample& sample, const Passes& work, double threads_rati
 
 // Whether the rate of one says something about the other.
 bool AreAlike(const LayerShape& a, const LayerShape& b) {
-  return a.kind == b.kind && a.products == b.products && a.activations == b.activations;
+  return a.kind == b.kind && a.spread == b.spread && a.products == b.products &&
+         a.activations == b.activations;
 }
 
-// Returns the entry of the map that is nearest to what is wanted, or null. distance(key, value)
-// gives nullopt for those that do not count.
+bool AreAmounts(std::initializer_list<double> values) {
+  return std::ranges::all_of(values,
+                             [](double value) { return value >= 0 && value <= kMostAmount; });
+}
+
+bool AreAmounts(const Passes& passes) {
+  return AreAmounts({passes.forward, passes.input_grad, passes.weight_grad});
+}
+
+// Returns the entry of a map that is nearest to what is wanted, or null.
+// distance(key, value) gives nullopt for those that do not count.
 template <class Map, class DistanceTo>
 const typename Map::value_type* Nearest(const Map& map, DistanceTo distance) {
   const typename Map::value_type* nearest = nullptr;
@@ -91,6 +102,7 @@ int Log2(std::int64_t bytes) {
 template <class Key>
 void AddTo(std::map<Key, MessageSample>& known, const Key& key, const MessageSample& sample,
            double weight) {
+  if (!AreAmounts({sample.seconds})) return;
   const auto [it, is_new] = known.try_emplace(key, sample);
   if (is_new) return;
   it->second = {.bytes = sample.bytes,
@@ -124,12 +136,14 @@ std::string LinkName(std::string_view host) {
 }
 
 void Profile::AddLayer(const LayerKey& key, const LayerSample& sample, double weight) {
+  if (!AreAmounts(sample.work) || !AreAmounts(sample.seconds)) return;
   const auto [it, is_new] = layers_.try_emplace(key, sample);
   if (is_new) return;
   it->second = {.work = sample.work, .seconds = Mixed(it->second.seconds, sample.seconds, weight)};
 }
 
 void Profile::AddRank(const Conditions& conditions, const RankSample& sample, double weight) {
+  if (!AreAmounts({sample.update_seconds, sample.dispatch_seconds})) return;
   const auto [it, is_new] = ranks_.try_emplace(conditions, sample);
   RankSample& known = it->second;
   if (is_new) return;
@@ -146,11 +160,13 @@ void Profile::AddLink(const LinkKey& key, const MessageSample& sample, double we
 }
 
 void Profile::AddSum(const SumKey& key, double seconds_per_byte, double weight) {
+  if (!AreAmounts({seconds_per_byte})) return;
   const auto [it, is_new] = sums_.try_emplace(key, seconds_per_byte);
   if (!is_new) it->second = Mixed(it->second, seconds_per_byte, weight);
 }
 
 void Profile::AddSnapshot(const Conditions& conditions, double seconds_per_byte, double weight) {
+  if (!AreAmounts({seconds_per_byte})) return;
   const auto [it, is_new] = snapshots_.try_emplace(conditions, seconds_per_byte);
   if (!is_new) it->second = Mixed(it->second, seconds_per_byte, weight);
 }

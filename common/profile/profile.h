@@ -64,6 +64,9 @@ struct SumKey {
   auto operator<=>(const SumKey&) const = default;
 };
 
+// No time and no amount of work is larger. Those that are scaled by work would overflow.
+inline constexpr double kMostAmount = 1e30;
+
 // Measured values of all machines. A value type.
 class Profile {
  public:
@@ -74,7 +77,8 @@ class Profile {
     Origin origin = Origin::kMeasured;
   };
 
-  // Measured values replace those of the same key, and are mixed with them if `weight` < 1.
+  // Measured values replace those of the same key, and are mixed with them if `weight` < 1. A value
+  // that is not between 0 and kMostAmount is left out, so a profile can always be stored.
   void AddLayer(const LayerKey& key, const LayerSample& sample, double weight = 1);
   void AddRank(const Conditions& conditions, const RankSample& sample, double weight = 1);
   void AddMessage(const MessageKey& key, const MessageSample& sample, double weight = 1);

@@ -17,9 +17,6 @@ using model::LayerKind;
 using model::Precision;
 using model::Recompute;
 
-// Larger amounts are nobody's, and times that are scaled by work would overflow.
-constexpr double kMostAmount = 1e30;
-
 template <class Value>
 absl::Status Refuse(const char* what, Value value) {
   return absl::InvalidArgumentError(absl::StrCat("a profile's ", what, " cannot be ", value));
@@ -72,7 +69,7 @@ absl::StatusOr<Passes> ReadPasses(const char* what, const v1::LayerPasses& proto
 v1::LayerShape ToProto(const LayerShape& shape) {
   // This names every field, so that a new one that is not written here does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_size, inner, vocab, context, microbatch,
-               products, activations, recompute] = shape;
+               products, activations, recompute, spread] = shape;
   v1::LayerShape out;
   out.set_kind(static_cast<int>(kind));
   out.set_hidden(hidden);
@@ -86,6 +83,7 @@ v1::LayerShape ToProto(const LayerShape& shape) {
   out.set_products(static_cast<int>(products));
   out.set_activations(static_cast<int>(activations));
   out.set_recompute(static_cast<int>(recompute));
+  out.set_spread(spread);
   return out;
 }
 
@@ -97,7 +95,8 @@ absl::StatusOr<LayerShape> FromProto(const v1::LayerShape& proto) {
                    .inner = proto.inner(),
                    .vocab = proto.vocab(),
                    .context = proto.context(),
-                   .microbatch = proto.microbatch()};
+                   .microbatch = proto.microbatch(),
+                   .spread = proto.spread()};
   const int least = std::min({shape.hidden, shape.heads, shape.kv_heads, shape.head_size,
                               shape.inner, shape.vocab, shape.context});
   RETURN_IF_ERROR(CheckAtLeast("size of a layer", 0, least));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/profile/profile.h"
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -162,6 +163,20 @@ TEST(LayerShape, LeavesOutWhatDoesNotMatter) {
   EXPECT_EQ(ShapeOf(model, model.layers[0], kNone), ShapeOf(model, model.layers[0], kFull));
   EXPECT_EQ(ShapeOf(model, model.layers[0], kNone).vocab, 0);
   EXPECT_EQ(ShapeOf(model, model.layers[4], kNone).vocab, 100);
+}
+
+// Whoever reports a time may report nonsense. What is stored must be readable again.
+TEST(Profile, LeavesOutWhatIsNoTime) {
+  Profile profile;
+  for (const double bad : {-1.0, std::nan(""), HUGE_VAL, 2 * kMostAmount}) {
+    profile.AddLayer({{}, {}}, {.work = {1, 1, 1}, .seconds = {.forward = bad}});
+    profile.AddRank({}, {.update_seconds = bad});
+    profile.AddMessage(KeyOfMessage(true, 1), {.bytes = 1, .seconds = bad});
+    profile.AddLink(KeyOfLink("a", "b", 1), {.bytes = 1, .seconds = bad});
+    profile.AddSum({}, bad);
+    profile.AddSnapshot({}, bad);
+  }
+  EXPECT_TRUE(profile.empty());
 }
 
 }  // namespace

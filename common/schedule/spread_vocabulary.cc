@@ -247,6 +247,11 @@ absl::StatusOr<Schedule> SpreadVocabulary(const Schedule& schedule, const cost::
     const std::size_t wanted =
         deep.ranks[rank].size() + 2 * static_cast<std::size_t>(schedule.num_microbatches);
     if (spread.ranks[rank].size() == wanted) continue;
+    if (depth > 0) {
+      return Refuse("depth", absl::StrCat(depth),
+                    absl::StrCat("lets ranks of ", schedule.name, " wait for each other"),
+                    "use a smaller one");
+    }
     return Refuse("schedule", schedule.name,
                   "runs the last stage out of microbatch order, so a backward waits for an S that "
                   "comes after it",

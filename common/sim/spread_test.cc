@@ -167,12 +167,14 @@ TEST(SpreadSimulation, KeepsCopiesApart) {
 RC_GTEST_PROP(SpreadProperty, ProgramsOfAnyFamilyCompleteForAnyCosts, ()) {
   using schedule::Uniform;
   const schedule::Schedule schedule = schedule::AnyFamily();
-  RC_PRE(schedule.placement != schedule::Placement::kBidirectional);
+  RC_PRE(schedule::MaySpread(schedule));
   cost::Costs costs;
   costs.vocabulary_forward = {Uniform(0, 5) * 0.5};
   costs.vocabulary_backward = {Uniform(0, 5) * 0.5};
   costs.link.latency = Uniform(0, 3) * 0.25;
-  const auto spread = schedule::SpreadVocabulary(schedule, costs, Uniform(0, 4));
+  const int depth = Uniform(0, 4);
+  const auto spread = schedule::SpreadVocabulary(schedule, costs, depth);
+  RC_PRE(depth == 0 || spread.ok());
   RC_ASSERT(spread.ok());
   const auto programs = program::Lower(*spread, {.reduce_gradients = Uniform(0, 2) == 0,
                                                  .tied_embeddings = Uniform(0, 2) == 0,

@@ -42,6 +42,8 @@ v1::TraceHeader ToHeader(const JobTrace& trace) {
   put(trace.predicted.reduction, costs.mutable_reduction());
   costs.set_tied_reduction(trace.predicted.tied_reduction);
   put(trace.predicted.optimizer, costs.mutable_optimizer());
+  put(trace.predicted.vocabulary_forward, costs.mutable_vocabulary_forward());
+  put(trace.predicted.vocabulary_backward, costs.mutable_vocabulary_backward());
   put(trace.layer_work, header.mutable_layer_work());
   return header;
 }
@@ -62,6 +64,10 @@ JobTrace FromHeader(const v1::TraceHeader& header) {
   if (costs.reduction_size() > 0) trace.predicted.reduction = ToVector(costs.reduction());
   trace.predicted.tied_reduction = costs.tied_reduction();
   if (costs.optimizer_size() > 0) trace.predicted.optimizer = ToVector(costs.optimizer());
+  if (costs.vocabulary_forward_size() > 0)
+    trace.predicted.vocabulary_forward = ToVector(costs.vocabulary_forward());
+  if (costs.vocabulary_backward_size() > 0)
+    trace.predicted.vocabulary_backward = ToVector(costs.vocabulary_backward());
   return trace;
 }
 

@@ -18,6 +18,26 @@ bool SumsOverRanks(Op op) {
          op == Op::kEval;
 }
 
+// Ranks with the same key meet. The last number is of the group of ranks.
+using MeetingKey = std::tuple<Op, LayerId, MicrobatchId, int>;
+
+MeetingKey KeyOf(const JobTrace& trace, int rank, const Instruction& instruction) {
+  const int pp_rank = trace.mesh.PpRankOf(Rank(rank)).value();
+  const int dp_rank = trace.mesh.DpRankOf(Rank(rank)).value();
+  const Program& program = trace.ProgramOf(rank);
+  const Op op = instruction.op;
+  // Under a spread vocabulary all ranks of a pipeline meet once for each microbatch.
+  if (program::IsMeeting(op)) return {op, instruction.layer, instruction.microbatch, dp_rank};
+  constexpr MicrobatchId kAll{-1};
+  // The two ends of each pipeline keep their embedding equal. If the vocabulary is spread, each
+  // rank does that alone, and replicas sum the rows of each of their ranks.
+  if (op == Op::kReduceTied) {
+    return {op, instruction.layer, kAll, program::SpreadsVocabulary(program) ? rank : dp_rank};
+  }
+  const bool of_rows = op == Op::kReduceGrad && instruction.stage.value() == program.num_stages;
+  return {op, instruction.layer, kAll, of_rows ? 1 + pp_rank : 0};
+}
+
 }  // namespace
 
 SliceIndex::SliceIndex(const JobTrace& trace) : trace_(trace) {
@@ -57,21 +77,17 @@ std::vector<Message> FindMessages(const JobTrace& trace) {
 }
 
 std::vector<std::vector<Place>> FindMeetings(const JobTrace& trace) {
-  std::map<std::tuple<Op, LayerId, int>, std::vector<Place>> meetings;
+  std::map<MeetingKey, std::vector<Place>> meetings;
   for (int rank = 0; rank < trace.num_ranks(); ++rank) {
     const Program& program = trace.ProgramOf(rank);
     for (std::size_t i = 0; i < program.body.size(); ++i) {
       const Instruction& instruction = program.body[i];
-      if (!SumsOverRanks(instruction.op)) continue;
-      // The two ends of each pipeline keep their embedding equal.
-      const int copy =
-          instruction.op == Op::kReduceTied ? trace.mesh.DpRankOf(Rank(rank)).value() : 0;
-      meetings[{instruction.op, instruction.layer, copy}].push_back(
-          {rank, static_cast<std::int32_t>(i)});
+      if (!SumsOverRanks(instruction.op) && !program::IsMeeting(instruction.op)) continue;
+      meetings[KeyOf(trace, rank, instruction)].push_back({rank, static_cast<std::int32_t>(i)});
     }
   }
   std::vector<std::vector<Place>> result;
-  for (auto& [sum, places] : meetings) {
+  for (auto& [key, places] : meetings) {
     if (places.size() > 1) result.push_back(std::move(places));
   }
   return result;

@@ -46,7 +46,10 @@ json ProgramJson(const Program& program) {
   const auto list = [&](const std::vector<Instruction>& instructions) {
     json described = json::array();
     for (const Instruction& instruction : instructions) {
-      const auto chunk = std::distance(held.begin(), held.lower_bound(instruction.stage));
+      // S and T are of no stage.
+      const bool has_stage = instruction.stage.value() < program.num_stages;
+      const auto chunk =
+          has_stage ? std::distance(held.begin(), held.lower_bound(instruction.stage)) : 0;
       described.push_back({ToString(instruction, program), KindOf(instruction.op), chunk,
                            place[instruction.lane.value()]});
     }

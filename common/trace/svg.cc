@@ -166,6 +166,7 @@ class Drawing {
   }
 
   std::string FillOf(const Program& program, ActionKind kind, StageId stage) const {
+    if (schedule::IsOfVocabulary(kind)) return schedule::Fill(schedule::PaintOf(kind), 0, 1);
     const std::set<StageId> held = program::HeldStages(program);
     const auto chunk = std::distance(held.begin(), held.lower_bound(stage));
     return schedule::Fill(schedule::PaintOf(kind), static_cast<int>(chunk),

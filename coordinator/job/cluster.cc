@@ -14,50 +14,61 @@ namespace takt::job {
 using membership::Loss;
 using membership::Worker;
 
-namespace {
-
-constexpr char kGenerationIsOver[] = "this generation of the job is over";
-
-}  // namespace
-
 Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store::Store* store,
                  Moment now)
     : options_(options),
       requests_(store),
       workers_(options_.membership, snapshot.drained, options_.heartbeat, &outbox_,
-               std::move(snapshot.workers)),
+               std::move(snapshot.workers), snapshot.cluster_id),
+      cluster_id_(snapshot.cluster_id),
       context_{.decide = options_.decide,
                .replan = options_.replan,
                .commit_timeout = options_.commit_timeout,
                .return_grace = options_.membership.return_grace,
                .random_bytes = options_.random_bytes,
                .read_profile = options_.read_profile,
-               .saving_jobs = [this] { return jobs_.SavingJobs(); },
+               .saving_jobs =
+                   [this] {
+                     std::vector<std::string> ids = jobs_.SavingJobs();
+                     for (std::string& id : held_.SavingJobs()) ids.push_back(std::move(id));
+                     return ids;
+                   },
+               .epoch = snapshot.epoch,
                .workers = &workers_,
                .outbox = &outbox_},
-      jobs_(&context_, std::move(snapshot), now) {}
+      jobs_(&context_, std::move(snapshot), now),
+      started_(now.steady) {
+  for (const auto& [name, worker] : workers_.workers()) {
+    if (worker.away) expected_.insert(name);
+  }
+}
 
 void Cluster::Attach(const control::Hello& hello, SessionId id,
                      std::shared_ptr<WorkerSession> session, Moment now) {
+  control::Hello known = hello;
+  const Worker* const before = workers_.members().Find(hello.worker);
+  // A job of this coordinator has lost the rank if another coordinator has adopted it.
+  const bool taken = IsForeign(hello) && before != nullptr && before->hold &&
+                     jobs_.FindRunning(before->hold->key) != nullptr;
+  if (taken) known.running.reset();
   const absl::StatusOr<std::optional<Loss>> loss =
-      workers_.Attach(hello, id, std::move(session), now);
+      workers_.Attach(known, id, std::move(session), now);
   if (!loss.ok()) return;
   if (*loss) HandleLoss(**loss);
   const Worker& worker = *workers_.members().Find(hello.worker);
   for (auto& [number, job] : jobs_) job.Reattach(worker);
   if (!hello.running) return;
-  const auto& [key, rank, last_step] = *hello.running;
-  Job* const job = jobs_.FindRunning(key);
-  if (job != nullptr && job->HoldsRank(worker, rank)) return;
-  // The worker is held until it has let go, so that nothing else is given to it.
-  workers_.Bind(hello.worker, key, rank);
-  workers_.Send(hello.worker, control::Abort{key, kGenerationIsOver});
+  Job* const job = IsForeign(hello) ? nullptr : jobs_.FindRunning(hello.running->key);
+  if (job != nullptr && job->HoldsRank(worker, hello.running->rank)) return;
+  HoldOrAbort(hello, now);
 }
 
 void Cluster::Heartbeat(SessionId id, const control::Heartbeat& heartbeat, Moment now) {
   Heard(id, now);
   const Worker* const worker = workers_.members().FindSession(id);
   if (worker == nullptr || !heartbeat.status) return;
+  if (held_.Holds(worker->hello.worker))
+    return held_.SetStatus(worker->hello.worker, *heartbeat.status, now);
   if (Job* const job = jobs_.FindRunning(heartbeat.key))
     job->Heartbeat(*worker, *heartbeat.status, now);
 }
@@ -66,6 +77,8 @@ void Cluster::Update(SessionId id, const control::JobUpdate& update, Moment now)
   Heard(id, now);
   const Worker* const worker = workers_.members().FindSession(id);
   if (worker == nullptr) return;
+  if (held_.Knows(update.key) && held_.Holds(worker->hello.worker))
+    return held_.SetEnd(worker->hello.worker, update);
   Job* const job = jobs_.FindRunning(update.key);
   if (job != nullptr && job->HoldsRank(*worker, update.rank))
     return job->Update(*worker, Bounded(update), now);
@@ -130,6 +143,7 @@ void Cluster::AddLog(const control::LogLine& line) {
 }
 
 void Cluster::HandleLoss(const Loss& loss) {
+  if (!loss.away) held_.Forget(loss.worker);
   Job* const job = loss.hold ? jobs_.FindRunning(loss.hold->key) : nullptr;
   if (job != nullptr) job->Lose(loss);
 }
@@ -176,6 +190,7 @@ void Cluster::Tick(Moment now) {
   const bool batch = now.steady - last_batch_ >= options_.batch_interval;
   if (batch && HasWaitingBatch()) last_batch_ = now.steady;
   for (auto& [number, job] : jobs_) job.Tick(batch, now);
+  TickHeld(now);
   ServeQueue(now);
   ForgetEndedJobs(now);
 }

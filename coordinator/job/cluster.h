@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "common/control/attachment.h"
 #include "common/control/reports.h"
 #include "common/profile/profile.h"
+#include "coordinator/job/held_jobs.h"
 #include "coordinator/job/job_table.h"
 #include "coordinator/job/outbox.h"
 #include "coordinator/job/request_log.h"
@@ -36,6 +38,8 @@ struct ClusterOptions {
   absl::Duration heartbeat = timeouts::kHeartbeat;
   absl::Duration batch_interval = timeouts::kBatchInterval;
   absl::Duration commit_timeout = timeouts::kCommitTimeout;
+  // A job that workers hold and the store does not know is abandoned after this time.
+  absl::Duration abandon_held_after = absl::InfiniteDuration();
   std::function<std::string(int)> random_bytes;  // so many of them
   RetentionOptions retention;
   placement::Quotas quotas;  // of workers, by the owner of a job
@@ -76,6 +80,10 @@ class Cluster final {
                         const control::CheckpointReport& report,
                         const std::shared_ptr<BulkSession>& session);
   void Committed(SessionId id, const control::CheckpointCommitted& answer, Moment now);
+  // The worker describes a rank of a job that the store does not know.
+  void Described(SessionId id, const control::RankDescription& description, Moment now);
+  // The worker refuses this coordinator's commands.
+  void Refused(SessionId id, const control::CommandsRefused& refused, Moment now);
   // The line is dropped unless its worker has held a rank of the job.
   void AddLog(const control::LogLine& line);
 
@@ -83,7 +91,7 @@ class Cluster final {
   // before. An empty id counts as new each time.
   void Submit(const Submission& submission, Reply<store::JobRecord> reply, Moment now);
   // Returns the error with which Submit would refuse a spec that is valid by itself.
-  absl::Status CheckSubmit(const config::JobSpec& spec) const { return jobs_.CheckNew(spec); }
+  absl::Status CheckSubmit(const config::JobSpec& spec) const;
   // Returns nullopt if there is no such job.
   std::optional<std::string> OwnerOf(const std::string& job) const;
   void Cancel(const std::string& request_id, const std::string& name, Reply<store::JobRecord> reply,
@@ -95,6 +103,16 @@ class Cluster final {
               Moment now);
   void SetDrained(const std::string& request_id, const std::string& worker, bool drained,
                   Reply<membership::Worker> reply, Moment now);
+  // Takes a held job over from its workers, or tells them to abort it (held_jobs.h).
+  void Adopt(const std::string& request_id, const std::string& name, Reply<store::JobRecord> reply,
+             Moment now);
+  void Abandon(const std::string& request_id, const std::string& name, Reply<bool> reply,
+               Moment now);
+  std::vector<HeldJobView> ListHeld() const { return held_.List(workers_); }
+  std::size_t num_held() const { return held_.size(); }
+  // Returns nullopt if no job of that name is held.
+  std::optional<std::string> OwnerOfHeld(const std::string& job) const;
+  bool IsHeld(const std::string& worker) const { return held_.Holds(worker); }
   const placement::Workers& workers() const { return workers_.workers(); }
 
   // Takes the result of the effect MakePlan.
@@ -118,12 +136,26 @@ class Cluster final {
   Outbox TakeOutbox();
 
  private:
+  static constexpr char kGenerationIsOver[] = "this generation of the job is over";
+
   // cluster.cc
   void HandleLoss(const membership::Loss& loss);
   void Heard(SessionId id, Moment now);
   // Returns what the job for which the worker is held says for it.
   membership::Voucher Vouch(const membership::Worker& worker);
   void ForgetEndedJobs(Moment now);
+
+  // cluster_held.cc
+  bool IsForeign(const control::Hello& hello) const;
+  // The worker has attached with a rank that no job of this coordinator gave it.
+  void HoldOrAbort(const control::Hello& hello, Moment now);
+  void TickHeld(Moment now);
+  absl::StatusOr<store::JobRecord> TakeOver(const std::string& name, Moment now);
+  // Tells the workers of all held generations of the job, or of this one, to abort it.
+  absl::Status LetGo(const std::string& name);
+  void LetGo(const control::JobKey& key);
+  // Returns why the jobs of the queue must not begin yet; empty: they may.
+  std::string WhyNothingBegins(Moment now);
 
   // cluster_queue.cc
   void ServeQueue(Moment now);
@@ -150,8 +182,14 @@ class Cluster final {
   Outbox outbox_;
   RequestLog requests_;
   WorkerTable workers_;
+  const std::string cluster_id_;
+  HeldJobs held_;
   const JobContext context_;
   JobTable jobs_;
+  const absl::Duration started_;    // steady
+  std::set<std::string> expected_;  // workers that held ranks when the coordinator was started
+  // Held jobs that were let go, with their clusters. Ranks that come back are told to abort.
+  std::set<std::pair<control::JobKey, std::string>> abandoned_;
   absl::Duration forgot_at_ = -absl::InfiniteDuration();
   absl::Duration last_batch_ = -absl::InfiniteDuration();
   // What the queue was asked last, without predicted times, and when.

@@ -49,6 +49,7 @@ void ClusterTest::Restart() {
   options.quotas = quotas_;
   options.retention = retention_;
   options.replan = replan_;
+  options.abandon_held_after = abandon_held_after_;
   cluster_ =
       std::make_unique<Cluster>(options, store_->Load().value(), store_.get(), Moment::Of(clock_));
   Settle();
@@ -91,18 +92,23 @@ void ClusterTest::Advance(absl::Duration by) {
 FakeWorker& ClusterTest::Attach(const std::string& name, const std::string& incarnation,
                                 std::optional<membership::Hold> running,
                                 std::optional<Device> device) {
-  FakeWorker& worker = workers_[name] = {name, incarnation, SessionId(++last_session_),
-                                         std::make_shared<FakeSession>()};
-  std::optional<control::RunningJob> hello_running;
-  if (running) hello_running = {.key = running->key, .rank = running->rank};
-  cluster_->Attach({.worker = name,
-                    .incarnation = incarnation,
-                    .protocol_version = kProtocolVersion,
-                    .host = host_,
-                    .cores = 8,
-                    .running = hello_running,
-                    .device = std::move(device)},
-                   worker.id, worker.session, Moment::Of(clock_));
+  control::Hello hello{.worker = name, .incarnation = incarnation, .device = std::move(device)};
+  if (running) hello.running = {.key = running->key, .rank = running->rank};
+  return AttachAs(std::move(hello));
+}
+
+FakeWorker& ClusterTest::AttachHolding(const std::string& name,
+                                       const control::RunningJob& running) {
+  return AttachAs({.worker = name, .incarnation = "a", .running = running});
+}
+
+FakeWorker& ClusterTest::AttachAs(control::Hello hello) {
+  FakeWorker& worker = workers_[hello.worker] = {
+      hello.worker, hello.incarnation, SessionId(++last_session_), std::make_shared<FakeSession>()};
+  hello.protocol_version = kProtocolVersion;
+  hello.host = host_;
+  hello.cores = 8;
+  cluster_->Attach(hello, worker.id, worker.session, Moment::Of(clock_));
   Settle();
   return worker;
 }
@@ -283,6 +289,25 @@ absl::Status ClusterTest::Delete(const std::string& name, const std::string& req
   absl::Status answer = absl::UnknownError("no answer");
   cluster_->Delete(request_id, name,
                    [&](absl::StatusOr<bool> deleted) { answer = deleted.status(); });
+  Settle();
+  return answer;
+}
+
+absl::StatusOr<store::JobRecord> ClusterTest::Adopt(const std::string& name,
+                                                    const std::string& request_id) {
+  absl::StatusOr<store::JobRecord> answer = absl::UnknownError("no answer");
+  cluster_->Adopt(
+      request_id, name, [&](absl::StatusOr<store::JobRecord> job) { answer = std::move(job); },
+      Moment::Of(clock_));
+  Settle();
+  return answer;
+}
+
+absl::Status ClusterTest::Abandon(const std::string& name, const std::string& request_id) {
+  absl::Status answer = absl::UnknownError("no answer");
+  cluster_->Abandon(
+      request_id, name, [&](absl::StatusOr<bool> abandoned) { answer = abandoned.status(); },
+      Moment::Of(clock_));
   Settle();
   return answer;
 }

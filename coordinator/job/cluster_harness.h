@@ -58,6 +58,8 @@ class ClusterTest : public ::testing::Test {
                      std::optional<membership::Hold> running = std::nullopt,
                      std::optional<Device> device = std::nullopt);
   void AttachWorkers(int count);
+  // It attaches with a rank that a coordinator of this cluster gave it.
+  FakeWorker& AttachHolding(const std::string& name, const control::RunningJob& running);
   // Its stream ends. It is away.
   void Detach(const std::string& name);
   // The same, and it does not come back in time.
@@ -94,6 +96,9 @@ class ClusterTest : public ::testing::Test {
   absl::StatusOr<store::JobRecord> Resume(const std::string& name,
                                           const std::string& request_id = "");
   absl::Status Delete(const std::string& name, const std::string& request_id = "");
+  absl::StatusOr<store::JobRecord> Adopt(const std::string& name,
+                                         const std::string& request_id = "");
+  absl::Status Abandon(const std::string& name, const std::string& request_id = "");
   absl::StatusOr<membership::Worker> SetDrained(const std::string& name, bool drained,
                                                 const std::string& request_id = "");
   // Submits, settles, and lets all ranks be admitted and started.
@@ -126,7 +131,8 @@ class ClusterTest : public ::testing::Test {
   absl::Status plan_error_;      // what planning answers instead
   RetentionOptions retention_;
   placement::Quotas quotas_;  // of the cluster that Restart makes
-  ReplanOptions replan_;      // likewise
+  absl::Duration abandon_held_after_ = absl::InfiniteDuration();  // likewise
+  ReplanOptions replan_;                                          // likewise
   // What was measured on workers; never null.
   std::shared_ptr<const profile::Profile> profile_ = std::make_shared<const profile::Profile>();
   std::string host_ = "h";  // of workers that attach
@@ -134,6 +140,7 @@ class ClusterTest : public ::testing::Test {
   double predicted_step_seconds_ = 0;
 
  private:
+  FakeWorker& AttachAs(control::Hello hello);
   std::int64_t NextSequence(const std::string& worker, const control::JobKey& key);
 
   std::int64_t last_session_ = 0;

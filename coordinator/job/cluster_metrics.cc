@@ -79,6 +79,10 @@ void ClusterMetrics::SetReadOnly(bool read_only) {
   registry_.Gauge(metrics::kReadOnly).Set(read_only ? 1 : 0);
 }
 
+void ClusterMetrics::SetHeldJobs(std::size_t count) {
+  registry_.Gauge(metrics::kHeldJobs).Set(static_cast<double>(count));
+}
+
 void ClusterMetrics::RecordJob(const JobRecord& job, Shown& shown) {
   const std::string& name = job.name;
   shown.end = job.end_time;

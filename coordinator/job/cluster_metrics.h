@@ -2,6 +2,7 @@
 // Keeps the series about jobs and workers on /metrics.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <set>
@@ -22,6 +23,7 @@ class ClusterMetrics final {
   ClusterMetrics(metrics::Registry* registry, const Board* board)
       : registry_(*registry), board_(*board) {
     SetReadOnly(false);
+    SetHeldJobs(0);
   }
 
   // Call this before the board forgets the jobs that the outbox removes.
@@ -29,6 +31,7 @@ class ClusterMetrics final {
   // Call this after the board shows the jobs that the outbox publishes.
   void Record(const Outbox& outbox, absl::Time now);
   void SetReadOnly(bool read_only);
+  void SetHeldJobs(std::size_t count);
   // Updates what may change without any outbox: the counts of jobs and workers, and which workers
   // are lost.
   void Tick(const std::map<std::string, membership::Worker>& workers, absl::Time now);

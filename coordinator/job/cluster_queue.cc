@@ -18,6 +18,10 @@ using store::JobState;
 // A job whose ranks were told to end gives its workers back about so soon.
 constexpr double kStoppingSeconds = 30;
 
+constexpr char kHeldElsewhere[] =
+    "workers hold it in a generation that this state does not know; see takt adopt and takt "
+    "abandon";
+
 // Returns how long the job still trains, nullopt if that is not known. A job that takes as many
 // workers as there are is not predicted, because the time depends on their number.
 std::optional<double> SecondsToTrain(const Job& job, const placement::Need& need) {
@@ -101,7 +105,11 @@ placement::Capacity Cluster::CapacityForQueue(Moment now) const {
     const Job* const job = jobs_.Find(holder.name);
     // What is left of a generation that is over lets go soon.
     holder.ends_in = kStoppingSeconds;
-    if (job == nullptr) continue;
+    if (job == nullptr) {
+      // Nobody knows when a held job ends.
+      if (held_.Find(holder.name) != nullptr) holder.ends_in.reset();
+      continue;
+    }
     holder.owner = job->record().owner;
     holder.priority = job->spec().priority;
     if (job->record().generation != holder.generation || store::HasEnded(job->record().state))
@@ -118,12 +126,22 @@ void Cluster::ServeQueue(Moment now) {
   std::vector<placement::WaitingJob> waiting;
   std::vector<Job*> jobs;
   bool any_queued = false;
+  const std::string why_not = WhyNothingBegins(now);
   for (auto& [number, job] : jobs_) {
     const bool queued = job.record().state == JobState::kQueued;
     if (!queued && !WillQueue(job)) continue;
     any_queued |= queued;
+    if (!why_not.empty()) {
+      if (queued) job.SetReason(why_not);
+      continue;
+    }
     waiting.push_back(WaitingJobOf(job));
     jobs.push_back(&job);
+    if (held_.Find(job.record().name) != nullptr) {
+      waiting.back().stopping = true;
+      if (queued) job.SetReason(kHeldElsewhere);
+      continue;
+    }
     if (job.record().faults.empty()) continue;
     waiting.back().blamed = workers_.quarantine().BlamedBy(job.record().name, now.wall);
     if (const auto until = WaitsUntil(job.record(), options_.decide, now.wall)) {
@@ -133,7 +151,7 @@ void Cluster::ServeQueue(Moment now) {
           " UTC, after ", job.record().faults.size(), " faults without a new step"));
     }
   }
-  if (!any_queued) {
+  if (!any_queued || !why_not.empty()) {
     asked_at_ = -absl::InfiniteDuration();
     return;
   }

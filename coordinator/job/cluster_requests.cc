@@ -107,6 +107,26 @@ void Cluster::Delete(const std::string& request_id, const std::string& name, Rep
   ReplyLater<bool>(reply, true);
 }
 
+void Cluster::Adopt(const std::string& request_id, const std::string& name, Reply<JobRecord> reply,
+                    Moment now) {
+  if (!read_only_.ok()) return reply(read_only_);
+  if (Replayed<JobRecord>("AdoptJob", request_id, name, reply, JobAsBefore)) return;
+  const absl::StatusOr<JobRecord> job = TakeOver(name, now);
+  if (job.ok()) requests_.Add("AdoptJob", request_id, *job);
+  ReplyLater<JobRecord>(reply, job);
+}
+
+void Cluster::Abandon(const std::string& request_id, const std::string& name, Reply<bool> reply,
+                      Moment) {
+  if (!read_only_.ok()) return reply(read_only_);
+  if (Replayed<bool>("AbandonJob", request_id, name, reply,
+                     [](const store::RequestRecord&) { return true; }))
+    return;
+  if (absl::Status status = LetGo(name); !status.ok()) return ReplyLater<bool>(reply, status);
+  requests_.Add("AbandonJob", request_id, std::nullopt);
+  ReplyLater<bool>(reply, true);
+}
+
 void Cluster::SetDrained(const std::string& request_id, const std::string& worker, bool drained,
                          Reply<membership::Worker> reply, Moment now) {
   if (!read_only_.ok()) return reply(read_only_);

@@ -158,7 +158,9 @@ TEST_F(ClusterTest, APlanThatWasMadeBeginsTheCountAnew) {
   hold_plans_ = true;
   for (int life = 1; life <= 4; ++life) {
     AttachWorkers(1);
-    if (life == 1) ASSERT_TRUE(Submit(Spec("j", 1)).ok());
+    if (life == 1) {
+      ASSERT_TRUE(Submit(Spec("j", 1)).ok());
+    }
     ASSERT_EQ(Job("j").state, JobState::kPlanning) << life;
     if (life == 2) {
       hold_plans_ = false;
@@ -219,18 +221,6 @@ TEST_F(ClusterTest, AStreamThatEndsAfterAStallTooShortForThatIsADeath) {
   Lose("w1");
   ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
   EXPECT_THAT(Session("w0").Last<control::Abort>()->reason, HasSubstr("worker w1 (rank 1) lost"));
-}
-
-TEST_F(ClusterTest, AWorkerWithAnUnknownJobIsToldToAbort) {
-  Attach("w0", "a", Hold{{"ghost", Generation(3)}, Rank(0)});
-  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
-  EXPECT_EQ(Session("w0").Last<control::Abort>()->key, (control::JobKey{"ghost", Generation(3)}));
-  ASSERT_TRUE(Submit(Spec("j", 1)).ok());
-  EXPECT_EQ(Job("j").reason,
-            "needs 1 worker, 0 idle: 1 held by job ghost; 1 is reserved for it in less than a "
-            "minute");
-  Say("w0", {"ghost", Generation(3)}, 0, control::Phase::kAborted);
-  EXPECT_EQ(Job("j").state, JobState::kStarting);
 }
 
 TEST_F(ClusterTest, RendezvousOfARunningJobIsOpenAgain) {

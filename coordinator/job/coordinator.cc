@@ -17,6 +17,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
   RETURN_IF_ERROR(store->RaiseEpoch().status());
   ASSIGN_OR_RETURN(store::Snapshot snapshot, store->Load());
   std::unique_ptr<Coordinator> coordinator(new Coordinator(std::move(options), store));
+  coordinator->epoch_ = snapshot.epoch;
   coordinator->cluster_ = std::make_unique<Cluster>(coordinator->options_.cluster,
                                                     std::move(snapshot), store, coordinator->now());
   if (coordinator->options_.metrics != nullptr) {
@@ -128,6 +129,7 @@ bool Coordinator::DecideOnce() {
   if (metrics_ && before.steady - last_metrics_ >= options_.tick) {
     last_metrics_ = before.steady;
     metrics_->Tick(cluster_->workers(), before.wall);
+    metrics_->SetHeldJobs(cluster_->num_held());
   }
   if (status.ok()) return true;
   Log(LogLevel::kError, "state cannot be stored; the coordinator ends",

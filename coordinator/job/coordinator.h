@@ -3,6 +3,7 @@
 // run on a third one. RPCs post events to it. It decides, stores, and only then shows and sends.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -93,6 +94,8 @@ class Coordinator final {
     return options_.cluster.read_profile();
   }
   Moment now() const { return Moment::Of(*options_.clock); }
+  // Is part of every command to a worker (store::Snapshot).
+  std::int64_t epoch() const { return epoch_; }
 
  private:
   Coordinator(CoordinatorOptions options, store::Store* store);
@@ -124,6 +127,7 @@ class Coordinator final {
   const CoordinatorOptions options_;
   const EffectTargets targets_;
   store::Store* const store_;
+  std::int64_t epoch_ = 0;  // constant once the threads run
   Board board_;
   Rendezvous rendezvous_;
 

@@ -77,6 +77,23 @@ void Job::RestoreRun(Moment now) {
   context_.outbox->effects.push_back(OpenRendezvous{key()});
 }
 
+void Job::TakeOver(config::JobSpec spec, StepId acknowledged, Moment now) {
+  spec_ = std::move(spec);
+  run_.emplace(JobRun::Of(record_, spec_, record_.plan.mesh, RankPhase::kRunning, now.steady));
+  run_->steps = StepCollector(record_.plan.mesh, std::max(run_->steps.last_taken(), acknowledged));
+  for (const RankRun& rank : run_->ranks) past_workers_.insert(rank.bound.worker);
+  context_.outbox->effects.push_back(OpenRendezvous{key()});
+  AddNotice(absl::StrCat("the job was adopted in generation ", record_.generation.value(),
+                         "; steps up to ", run_->steps.last_taken().value(),
+                         " are not in this coordinator's log, unless it had them before"));
+  SetState(JobState::kRunning, "adopted from its workers", now);
+}
+
+void Job::RaiseGeneration() {
+  ++record_.generation;
+  record_.generation = std::max(record_.generation, record_.next_generation);
+}
+
 absl::Status Job::Cancel(Moment now) {
   const JobState state = record_.state;
   if (state == JobState::kSucceeded || state == JobState::kFailed) {
@@ -212,6 +229,10 @@ void Job::Flush() {
 
 void Job::FlushDeleted() {
   // Its last record is written first, so that its generation is remembered.
+  if (record_.next_generation > record_.generation) {
+    record_.generation = record_.next_generation;
+    changed_ = true;
+  }
   if (changed_) context_.outbox->changes.jobs.push_back(record_);
   context_.outbox->changes.deleted_jobs.push_back(record_.id);
   context_.outbox->removed.push_back(record_.id);

@@ -34,6 +34,7 @@ struct JobContext {
   std::function<std::shared_ptr<const profile::Profile>()> read_profile;  // never null
   // Returns the ids of all jobs that have checkpoints and have not ended.
   std::function<std::vector<std::string>()> saving_jobs;
+  std::int64_t epoch = 0;          // of this coordinator
   WorkerTable* workers = nullptr;  // borrowed, as is the outbox
   Outbox* outbox = nullptr;
 };
@@ -42,11 +43,14 @@ struct JobContext {
 class Job final {
  public:
   // context: borrowed. A job that is submitted enters the queue by Enqueue. One that comes from the
-  // store goes on by Restore.
+  // store goes on by Restore, and one that comes from its workers by TakeOver.
   Job(const JobContext* context, store::JobRecord record)
       : context_(*context), record_(std::move(record)) {}
 
   void Enqueue(config::JobSpec spec, Moment now);
+  // The job's ranks train already, under a coordinator that is gone. acknowledged: reports of steps
+  // up to here do not come again.
+  void TakeOver(config::JobSpec spec, StepId acknowledged, Moment now);
   // The job goes on as the coordinator that stored it left it. Nothing happens if it has ended.
   // was_planned: that coordinator ended while it made this job's plan.
   void Restore(bool was_planned, Moment now);
@@ -105,6 +109,8 @@ class Job final {
   // True if its ranks halt, and the next generation gets their workers.
   bool keeps_workers() const { return run_ && run_->next_plan; }
   control::JobKey key() const { return {record_.name, record_.generation}; }
+  // Rises with each coordinator that commands this job.
+  std::int64_t epoch() const { return record_.epoch_base + context_.epoch; }
 
  private:
   // job.cc
@@ -113,6 +119,7 @@ class Job final {
   bool StopsForGood() const;
   void RequestHalt(store::JobHalt halt, Moment now);
   void RestoreRun(Moment now);
+  void RaiseGeneration();
 
   // job_run.cc
   void Launch(plan::Plan plan, const placement::Gang& gang, Moment now);

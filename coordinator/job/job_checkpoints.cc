@@ -27,6 +27,7 @@ std::string HashOf(const store::PlanSummary& plan) {
     absl::StrAppend(&text, " ", stage.pp_rank.value(), ":", stage.first_layer.value(), "-",
                     stage.last_layer.value());
   }
+  for (const int end : plan.vocabulary_ends) absl::StrAppend(&text, " v", end);
   return checkpoint::HashOf(std::as_bytes(std::span(text)));
 }
 
@@ -95,7 +96,8 @@ void Job::SendCommit(const Worker& worker, const store::OpenCheckpoint& open,
                                                    .keep = spec_.checkpoint->keep,
                                                    .manifest = manifest,
                                                    .resumed = record_.resumed_step,
-                                                   .job_id = record_.id});
+                                                   .job_id = record_.id,
+                                                   .epoch = epoch()});
 }
 
 // One worker at a time is asked to commit a checkpoint. Another one is asked only when that one is

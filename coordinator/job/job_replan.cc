@@ -110,7 +110,7 @@ bool Job::GoOnWith(plan::Plan plan, const std::vector<std::string>& workers, std
   const placement::Gang gang = context_.workers->Reserved(last, record_.plan.device);
   const bool enough = plan.mesh.size() <= static_cast<int>(gang.size());
   if (enough) {
-    ++record_.generation;
+    RaiseGeneration();
     SetState(JobState::kPlanning, std::move(reason), now);
     Launch(std::move(plan), gang, now);
   }

@@ -56,7 +56,7 @@ config::DeviceKind Job::Device() const {
 }
 
 void Job::BeginPlanning(const std::vector<std::string>& workers, Moment now) {
-  ++record_.generation;
+  RaiseGeneration();
   record_.plan.device = Device();
   context_.workers->Reserve(workers, key());
   SetState(JobState::kPlanning, absl::StrCat("planning for up to ", workers.size(), " workers"),
@@ -101,6 +101,8 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   launch->key = key();
   launch->job = spec_;
   launch->job_id = record_.id;
+  launch->owner = record_.owner;
+  launch->epoch = epoch();
   launch->device = record_.plan.device;
   launch->secret = context_.random_bytes(control::kSecretBytes);
   if (spec_.checkpoint) {
@@ -141,6 +143,7 @@ void Job::Describe(const plan::Plan& plan, const placement::Gang& ranks) {
       .schedule = plan.schedule.name,
       .mesh = plan.mesh,
       .partition = plan.partition,
+      .vocabulary_ends = plan.vocabulary_ends,
       .predicted_step_seconds = plan.predicted_step_seconds,
       .predicted_bubble_fraction = plan.predicted_bubble_fraction,
       .warnings = plan.warnings,

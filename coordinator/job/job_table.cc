@@ -107,6 +107,51 @@ Job& JobTable::Add(store::JobRecord record) {
   return jobs_.try_emplace(last_number_, &context_, std::move(record)).first->second;
 }
 
+absl::Status JobTable::CheckTakeOver(const store::JobRecord& record) const {
+  const Job* const known = Find(record.name);
+  if (known == nullptr) return absl::OkStatus();
+  const store::JobState state = known->record().state;
+  if (known->record().id != record.id || store::HasEnded(state)) {
+    return absl::AlreadyExistsError(absl::StrCat("this coordinator has a job named ", record.name,
+                                                 ", which is ", store::Name(state),
+                                                 "; end and delete it first"));
+  }
+  if (state == store::JobState::kQueued || state == store::JobState::kPaused)
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("job ", record.name, " is ", store::Name(state),
+                   " in this coordinator's state; try again when it is QUEUED"));
+}
+
+Job& JobTable::TakeOver(Adoption adoption, Moment now) {
+  store::JobRecord& record = adoption.record;
+  if (Job* const known = Find(record.name)) {
+    const store::JobRecord& before = known->record();
+    record.number = before.number;
+    record.owner = before.owner;
+    record.create_time = before.create_time;
+    record.transitions = before.transitions;
+    record.last_step = before.last_step;
+    record.notices = before.notices;
+    const Generation known_next = std::max(before.next_generation, before.generation);
+    record.next_generation = std::max(record.next_generation, known_next);
+    record.epoch_base = std::max(record.epoch_base, before.epoch_base);
+    jobs_.erase(record.number);
+  } else {
+    record.number = ++last_number_;
+  }
+  const std::int64_t number = record.number;
+  Job& job = jobs_.try_emplace(number, &context_, std::move(record)).first->second;
+  job.TakeOver(std::move(adoption.spec), adoption.acknowledged, now);
+  return job;
+}
+
+bool JobTable::IsOver(const control::JobKey& key) const {
+  if (const Job* const job = Find(key.job)) return job->record().generation >= key.generation;
+  const auto deleted = generations_.find(key.job);
+  return deleted != generations_.end() && deleted->second >= key.generation;
+}
+
 void JobTable::Remove(const Job& job) {
   generations_[job.record().name] = job.record().generation;
   jobs_.erase(job.record().number);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "coordinator/job/held_jobs.h"
 #include "coordinator/job/job.h"
 #include "coordinator/store/store.h"
 
@@ -37,6 +38,13 @@ class JobTable final {
   std::vector<std::string> SavingJobs() const;
   // The record needs no number and no generation. Precondition: CheckNew.
   Job& Add(store::JobRecord record);
+  // Returns why a job of this name cannot be taken over from its workers; OK: it can. Errors:
+  // kAlreadyExists (there is another job of that name), kFailedPrecondition (it has a run).
+  absl::Status CheckTakeOver(const store::JobRecord& record) const;
+  // Adds the job, or puts it in the place of its older self. Precondition: CheckTakeOver.
+  Job& TakeOver(Adoption adoption, Moment now);
+  // Returns true if this generation is known to be over, or a later one is known.
+  bool IsOver(const control::JobKey& key) const;
   // A job of that name that is added later goes on from the generation of this one.
   void Remove(const Job& job);
 

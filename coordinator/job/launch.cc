@@ -26,7 +26,10 @@ control::Assignment AssignmentOf(const Launch& launch, Rank rank) {
                                  .resume_at_most = launch.resume_at_most,
                                  .job_id = launch.job_id,
                                  .other_jobs = launch.other_jobs,
-                                 .saved = launch.saved};
+                                 .saved = launch.saved,
+                                 .owner = launch.owner,
+                                 .epoch = launch.epoch};
+  assignment.vocabulary_ends = plan.vocabulary_ends;
   if (pp_rank < plan.validation_programs.size()) {
     assignment.validation_program = plan.validation_programs[pp_rank];
   }

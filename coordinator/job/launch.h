@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ struct Launch {
   StepId saved;
   std::string job_id;
   std::vector<std::string> other_jobs;
+  std::string owner;
+  std::int64_t epoch = 0;
 };
 
 // Returns the command that gives `rank` its part of `launch`.

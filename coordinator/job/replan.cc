@@ -35,10 +35,12 @@ Replanning ReplanningOf(const config::JobSpec& job, const plan::Plan& plan,
   const bool keeps_bits = job.exact && plan.schedule.updates == schedule::Updates::kFlush &&
                           plan.schedule.placement != schedule::Placement::kBidirectional;
   if (!keeps_bits) return replanning;
-  replanning.present = std::make_shared<const plan::Plan>(plan::Plan{.model = plan.model,
-                                                                     .mesh = plan.mesh,
-                                                                     .partition = plan.partition,
-                                                                     .schedule = plan.schedule});
+  replanning.present =
+      std::make_shared<const plan::Plan>(plan::Plan{.model = plan.model,
+                                                    .mesh = plan.mesh,
+                                                    .partition = plan.partition,
+                                                    .vocabulary_ends = plan.vocabulary_ends,
+                                                    .schedule = plan.schedule});
   return replanning;
 }
 

@@ -17,6 +17,10 @@ absl::StatusOr<config::JobSpec> ParseSpec(const std::string& spec) {
   return config::ToJobSpec(proto);
 }
 
+std::string FormatSpec(const config::JobSpec& job) {
+  return config::ToProto(job).SerializeAsString();
+}
+
 std::string WithBitsOf(const std::string& spec, const config::JobSpec& job) {
   v1::JobSpec proto;
   TAKT_CHECK(proto.ParseFromString(spec));  // it was parsed before

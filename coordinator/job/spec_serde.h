@@ -17,4 +17,7 @@ absl::StatusOr<config::JobSpec> ParseSpec(const std::string& spec);
 // chose them. All else stays as it was submitted.
 std::string WithBitsOf(const std::string& spec, const config::JobSpec& job);
 
+// The reverse.
+std::string FormatSpec(const config::JobSpec& job);
+
 }  // namespace takt::job

@@ -36,7 +36,8 @@ absl::StatusOr<std::optional<Loss>> WorkerTable::Attach(const control::Hello& he
   Send(hello.worker, control::Welcome{.protocol_version = kProtocolVersion,
                                       .program_version = kTaktVersion,
                                       .heartbeat = heartbeat_,
-                                      .lease = options_.lease});
+                                      .lease = options_.lease,
+                                      .cluster_id = cluster_id_});
   Log(LogLevel::kInfo, "worker attached",
       {{"worker", hello.worker},
        {"incarnation", hello.incarnation},
@@ -93,11 +94,13 @@ void WorkerTable::Settle(const Loss& loss) {
 }
 
 void WorkerTable::Close(SessionId id, const std::string& reason) {
+  Reject(id, absl::UnavailableError(absl::StrCat("the coordinator gave this stream up: ", reason)));
+}
+
+void WorkerTable::Reject(SessionId id, const absl::Status& why) {
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;
-  outbox_.effects.push_back(CloseSession{
-      session->second,
-      absl::UnavailableError(absl::StrCat("the coordinator gave this stream up: ", reason))});
+  outbox_.effects.push_back(CloseSession{session->second, why});
   sessions_.erase(session);
 }
 

@@ -39,11 +39,13 @@ using membership::SessionId;
 class WorkerTable final {
  public:
   // heartbeat: how often a worker is told to send one. outbox: borrowed; takes what is sent and
-  // stored. records: from the store.
+  // stored. records and cluster_id: from the store.
   WorkerTable(const membership::MembershipOptions& options, const std::set<std::string>& drained,
-              absl::Duration heartbeat, Outbox* outbox, Quarantine::Records records = {})
+              absl::Duration heartbeat, Outbox* outbox, Quarantine::Records records = {},
+              std::string cluster_id = {})
       : options_(options),
         heartbeat_(heartbeat),
+        cluster_id_(std::move(cluster_id)),
         members_(options, drained),
         quarantine_(std::move(records)),
         outbox_(*outbox) {}
@@ -69,6 +71,8 @@ class WorkerTable final {
   void Trust(const std::string& worker, Moment now);
   const Quarantine& quarantine() const { return quarantine_; }
 
+  // Ends the worker's stream with this error.
+  void Reject(SessionId id, const absl::Status& why);
   // Nothing happens unless the worker is attached.
   void Send(const std::string& worker, control::Command command);
 
@@ -98,6 +102,7 @@ class WorkerTable final {
 
   const membership::MembershipOptions options_;
   const absl::Duration heartbeat_;
+  const std::string cluster_id_;
   membership::Membership members_;
   Quarantine quarantine_;
   std::map<SessionId, std::shared_ptr<WorkerSession>> sessions_;

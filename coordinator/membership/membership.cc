@@ -96,6 +96,7 @@ absl::StatusOr<Membership::Attached> Membership::Attach(const control::Hello& he
   worker.hello = hello;
   worker.session = session;
   worker.leaving = worker.leaving && same;
+  worker.refuses.clear();
   worker.away.reset();
   worker.attach_time = worker.last_seen = now.wall;
   worker.last_heard = now.steady;
@@ -220,6 +221,11 @@ absl::Status Membership::SetDrained(const std::string& name, bool drained) {
 void Membership::SetLeaving(SessionId session) {
   const auto it = sessions_.find(session);
   if (it != sessions_.end()) workers_.at(it->second).leaving = true;
+}
+
+void Membership::SetRefuses(const std::string& name, std::string why) {
+  if (const auto it = workers_.find(name); it != workers_.end())
+    it->second.refuses = std::move(why);
 }
 
 void Membership::SetBlame(const std::string& name, Blame blame) {

@@ -66,6 +66,7 @@ struct Worker {
   bool drained = false;
   bool leaving = false;  // this process is about to end
   Blame blame;
+  std::string refuses;  // why it refuses this coordinator's commands; empty: it obeys
   std::optional<Hold> hold;
   std::optional<std::string> away;  // why nothing is heard of it; nullopt: it is lost, or heard
   absl::Time attach_time, last_seen;
@@ -80,7 +81,7 @@ struct Worker {
     return hold.has_value() ? WorkerState::kBusy : WorkerState::kIdle;
   }
   // It gets no more work when what it holds is done.
-  bool retired() const { return drained || leaving || blame.quarantined; }
+  bool retired() const { return drained || leaving || blame.quarantined || !refuses.empty(); }
   bool TakesWork() const { return state() == WorkerState::kIdle && !retired(); }
 };
 
@@ -151,6 +152,8 @@ class Membership final {
   absl::Status SetDrained(const std::string& worker, bool drained);
   // This incarnation gets no new work any more. An unknown session is ignored.
   void SetLeaving(SessionId session);
+  // Nothing happens if no such worker is known. It holds until the worker attaches again.
+  void SetRefuses(const std::string& worker, std::string why);
   // Nothing happens if no such worker is known.
   void SetBlame(const std::string& worker, Blame blame);
   void SetHold(const std::string& worker, Hold hold);

@@ -53,13 +53,12 @@ struct Edge {
 };
 using Edges = std::vector<std::vector<Edge>>;  // by pp rank
 
-Edges EdgesOf(const plan::Plan& plan) {
+Edges EdgesOf(const plan::Plan& plan, const std::vector<plan::Messages>& messages) {
   Edges edges(plan.mesh.pp_size);
-  for (const plan::Messages& messages : plan::MessagesOf(plan.programs)) {
-    edges[messages.from.value()].push_back(
-        {.to = messages.to.value(),
-         .same_copy = true,
-         .sent = {.messages = static_cast<double>(messages.count)}});
+  for (const plan::Messages& link : messages) {
+    edges[link.from.value()].push_back({.to = link.to.value(),
+                                        .same_copy = true,
+                                        .sent = {.messages = static_cast<double>(link.count)}});
   }
   for (const plan::SumTraffic& sum : plan::SumTrafficOf(plan)) {
     edges[sum.from.value()].push_back(
@@ -69,11 +68,11 @@ Edges EdgesOf(const plan::Plan& plan) {
 }
 
 // Returns the mean size of the messages between stages.
-std::int64_t MessageBytes(const plan::Plan& plan) {
+std::int64_t MessageBytes(const std::vector<plan::Messages>& messages) {
   std::int64_t bytes = 0, count = 0;
-  for (const plan::Messages& messages : plan::MessagesOf(plan.programs)) {
-    bytes += messages.bytes;
-    count += messages.count;
+  for (const plan::Messages& link : messages) {
+    bytes += link.bytes;
+    count += link.count;
   }
   return count > 0 ? bytes / count : 0;
 }
@@ -408,11 +407,14 @@ Gang Place(const Gang& workers, const std::vector<Block>& blocks, const Row& row
 
 Gang PlaceRanks(const Gang& gang, const plan::Plan& plan, const profile::Profile& measured) {
   const Gang workers(gang.begin(), gang.begin() + plan.mesh.size());
+  if (measured.links().empty()) return workers;
   std::vector<Block> blocks = BlocksOf(workers);
   if (blocks.size() < 2) return workers;
-  const Links links(measured, MessageBytes(plan));
+  // This reads all programs, so it is done once.
+  const std::vector<plan::Messages> messages = plan::MessagesOf(plan.programs);
+  const Links links(measured, MessageBytes(messages));
   if (!links.AddTo(blocks)) return workers;
-  const Edges edges = EdgesOf(plan);
+  const Edges edges = EdgesOf(plan, messages);
   const Row stages(plan.mesh, edges, /*stage_by_stage=*/true);
   const Order by_stage = Search(stages, blocks, links.Within()).Run();
   if (plan.mesh.pp_size == 1 || plan.mesh.dp_size == 1)

@@ -49,6 +49,8 @@ v1::PlanCosts ToProto(const cost::Costs& costs) {
     *out.add_links() = ToProto(pair.first, pair.second, link);
   out.set_tied_reduction(costs.tied_reduction);
   Write(costs.optimizer, *out.mutable_optimizer());
+  Write(costs.vocabulary_forward, *out.mutable_vocabulary_forward());
+  Write(costs.vocabulary_backward, *out.mutable_vocabulary_backward());
   return out;
 }
 
@@ -65,6 +67,8 @@ cost::Costs FromProto(const v1::PlanCosts& costs) {
     out.links[{PpRank(link.from()), PpRank(link.to())}] = FromProto(link);
   out.tied_reduction = costs.tied_reduction();
   out.optimizer = Read(costs.optimizer());
+  out.vocabulary_forward = Read(costs.vocabulary_forward());
+  out.vocabulary_backward = Read(costs.vocabulary_backward());
   return out;
 }
 
@@ -119,13 +123,14 @@ absl::StatusOr<std::vector<program::Program>> Read(const Programs& from) {
 
 v1::Plan ToProto(const plan::Plan& plan) {
   // This names every field, so that a new one that is not written here does not compile.
-  const auto& [model, mesh, microbatch, partition, schedule, programs, validation_programs, memory,
-               costs, step_seconds, bubble_fraction, warnings] = plan;
+  const auto& [model, mesh, microbatch, partition, vocabulary_ends, schedule, programs,
+               validation_programs, memory, costs, step_seconds, bubble_fraction, warnings] = plan;
   v1::Plan out;
   out.set_pp_size(mesh.pp_size);
   out.set_dp_size(mesh.dp_size);
   out.set_microbatch(microbatch);
   for (const mesh::Stage& stage : partition) *out.add_stages() = control::ToProto(stage);
+  out.mutable_vocabulary_ends()->Assign(vocabulary_ends.begin(), vocabulary_ends.end());
   *out.mutable_schedule() = ToProto(schedule);
   Write(programs, *out.mutable_programs());
   Write(validation_programs, *out.mutable_validation_programs());
@@ -147,7 +152,9 @@ absl::StatusOr<plan::Plan> FromProto(const v1::Plan& plan, const PlanRequest& re
   out.microbatch = plan.microbatch();
   for (const v1::StageAssignment& stage : plan.stages())
     out.partition.push_back(control::FromProto(stage));
+  out.vocabulary_ends.assign(plan.vocabulary_ends().begin(), plan.vocabulary_ends().end());
   ASSIGN_OR_RETURN(out.schedule, FromProto(plan.schedule()));
+  out.schedule.spreads_vocabulary = !out.vocabulary_ends.empty();
   ASSIGN_OR_RETURN(out.programs, Read(plan.programs()));
   ASSIGN_OR_RETURN(out.validation_programs, Read(plan.validation_programs()));
   for (const v1::MemoryBytes& of_rank : plan.memory())
@@ -163,7 +170,7 @@ absl::StatusOr<plan::Plan> FromProto(const v1::Plan& plan, const PlanRequest& re
 
 std::string FormatRequest(const config::JobSpec& job, const plan::PlanOptions& options) {
   const auto& [max_workers, device, measured, host, flops_per_second, latency, seconds_per_byte,
-               use_measured_links, memory_bytes] = options;
+               use_measured_links, workers_spread, memory_bytes] = options;
   v1::PlanRequest out;
   *out.mutable_job() = config::ToProto(job);
   out.mutable_warnings()->Add(job.warnings.begin(), job.warnings.end());
@@ -173,6 +180,7 @@ std::string FormatRequest(const config::JobSpec& job, const plan::PlanOptions& o
   out.set_link_latency_seconds(latency);
   out.set_link_seconds_per_byte(seconds_per_byte);
   out.set_use_measured_links(use_measured_links);
+  out.set_workers_spread(workers_spread);
   out.set_worker_memory_bytes(memory_bytes);
   if (measured != nullptr) *out.mutable_profile() = profile::ToProto(*measured);
   *out.mutable_host() = ToProto(host);
@@ -191,6 +199,7 @@ absl::StatusOr<PlanRequest> ParseRequest(const std::string& bytes) {
                       .link_latency_seconds = request.link_latency_seconds(),
                       .link_seconds_per_byte = request.link_seconds_per_byte(),
                       .use_measured_links = request.use_measured_links(),
+                      .workers_spread = request.workers_spread(),
                       .worker_memory_bytes = request.worker_memory_bytes(),
                   }};
   ASSIGN_OR_RETURN(out.job, config::ToJobSpec(request.job()));

@@ -71,6 +71,20 @@ TEST(PlanSerde, GivesBackEveryPartOfThePlan) {
   }
 }
 
+TEST(PlanSerde, GivesBackWhoHasWhichWords) {
+  config::JobSpec job = JobOf("1f1b", 2, 2);
+  job.model.vocab = 20000;
+  job.parallelism.vocabulary = config::Vocabulary::kSpread;
+  const plan::Plan plan = plan::MakePlan(job, kOptions).value();
+  ASSERT_EQ(plan.vocabulary_ends.size(), 2u);
+  const std::string bytes = FormatAnswer(plan);
+  const plan::Plan parsed = ParseAnswer(bytes, {job, kOptions}).value();
+  EXPECT_EQ(FormatAnswer(parsed), bytes);
+  EXPECT_EQ(parsed.vocabulary_ends, plan.vocabulary_ends);
+  EXPECT_TRUE(parsed.schedule.spreads_vocabulary);
+  EXPECT_EQ(parsed.costs.vocabulary_forward, plan.costs.vocabulary_forward);
+}
+
 TEST(PlanSerde, GivesBackWhatWasChosenForAuto) {
   config::JobSpec job = JobOf("1f1b", 2, 1);
   job.parallelism.data.reset();

@@ -63,6 +63,7 @@ void ProfileKeeper::Begin(const job::Launch& launch) {
     run = std::make_shared<Run>(Run{.generation = launch.key.generation,
                                     .model = launch.plan.model,
                                     .partition = launch.plan.partition,
+                                    .vocabulary_ends = launch.plan.vocabulary_ends,
                                     .places = launch.places,
                                     .snapshot_bytes = LargestSnapshot(launch.plan)});
   }
@@ -120,12 +121,13 @@ void ProfileKeeper::Learn(const trace::JobTrace& trace) {
     Log(LogLevel::kInfo, "the profile has as many links as it may have; these begin anew");
     learned->ForgetLinks();
   }
-  absl::Status status = profile::Learn(
-      trace, {.model = run->model, .partition = run->partition, .places = run->places}, kWeight,
-      *learned);
+  const absl::Status status = profile::Learn(trace,
+                                             {.model = run->model,
+                                              .partition = run->partition,
+                                              .places = run->places,
+                                              .vocabulary_ends = run->vocabulary_ends},
+                                             kWeight, *learned);
   AddPauses(*learned);
-  // A value that cannot be read back would make every later plan fail.
-  if (status.ok()) status = profile::ParseProfile(profile::FormatProfile(*learned)).status();
   if (!status.ok()) {
     Log(LogLevel::kDebug, "nothing learned from a step",
         {{"job", trace.job}, {"error", status.ToString()}});

@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "common/base/id.h"
 #include "common/mesh/mesh.h"
+#include "common/mesh/vocabulary_split.h"
 #include "common/model/model.h"
 #include "common/profile/learn.h"
 #include "common/profile/profile.h"
@@ -73,6 +74,7 @@ class ProfileKeeper final {
     std::int64_t began = 0;  // its number, over all jobs
     model::Model model;
     mesh::Partition partition;
+    mesh::VocabularyEnds vocabulary_ends;
     std::vector<profile::RankPlace> places;  // by rank
     double snapshot_bytes = 0;               // of the rank with most
   };

@@ -49,7 +49,11 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
     StartRead(&request_);
   }
 
-  void Send(const control::Command& command) override { Push(control::ToProto(command)); }
+  void Send(const control::Command& command) override {
+    v1::AttachResponse response = control::ToProto(command);
+    response.set_epoch(coordinator_->epoch());
+    Push(std::move(response));
+  }
   void Close(const absl::Status& status) override { Cut(status); }
 
   void OnReadDone(bool ok) override {
@@ -96,33 +100,42 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
 
   Coordinator::Event EventOf(control::WorkerMessage message) {
     return std::visit(
-        Overloaded{[](const control::Hello&) -> Coordinator::Event { return Nothing; },
-                   [&](control::Heartbeat& heartbeat) -> Coordinator::Event {
-                     AskForClock();
-                     return [heartbeat = std::move(heartbeat), id = id_](Cluster& cluster,
-                                                                         Moment now) {
-                       cluster.Heartbeat(id, heartbeat, now);
-                     };
-                   },
-                   [&](control::JobUpdate& update) -> Coordinator::Event {
-                     return [update = std::move(update), id = id_](Cluster& cluster, Moment now) {
-                       cluster.Update(id, update, now);
-                     };
-                   },
-                   [&](const control::Leaving& leaving) -> Coordinator::Event {
-                     return [leaving, id = id_](Cluster& cluster, Moment now) {
-                       cluster.Leave(id, leaving.reason, now);
-                     };
-                   },
-                   [&](const control::CheckpointCommitted& answer) -> Coordinator::Event {
-                     return [answer, id = id_](Cluster& cluster, Moment now) {
-                       cluster.Committed(id, answer, now);
-                     };
-                   },
-                   [&](const control::ClockAnswer& answer) -> Coordinator::Event {
-                     AddClock(answer);
-                     return Nothing;
-                   }},
+        Overloaded{
+            [](const control::Hello&) -> Coordinator::Event { return Nothing; },
+            [&](control::Heartbeat& heartbeat) -> Coordinator::Event {
+              AskForClock();
+              return [heartbeat = std::move(heartbeat), id = id_](Cluster& cluster, Moment now) {
+                cluster.Heartbeat(id, heartbeat, now);
+              };
+            },
+            [&](control::JobUpdate& update) -> Coordinator::Event {
+              return [update = std::move(update), id = id_](Cluster& cluster, Moment now) {
+                cluster.Update(id, update, now);
+              };
+            },
+            [&](const control::Leaving& leaving) -> Coordinator::Event {
+              return [leaving, id = id_](Cluster& cluster, Moment now) {
+                cluster.Leave(id, leaving.reason, now);
+              };
+            },
+            [&](const control::CheckpointCommitted& answer) -> Coordinator::Event {
+              return [answer, id = id_](Cluster& cluster, Moment now) {
+                cluster.Committed(id, answer, now);
+              };
+            },
+            [&](control::RankDescription& description) -> Coordinator::Event {
+              return [description = std::move(description), id = id_](
+                         Cluster& cluster, Moment now) { cluster.Described(id, description, now); };
+            },
+            [&](const control::CommandsRefused& refused) -> Coordinator::Event {
+              return [refused, id = id_](Cluster& cluster, Moment now) {
+                cluster.Refused(id, refused, now);
+              };
+            },
+            [&](const control::ClockAnswer& answer) -> Coordinator::Event {
+              AddClock(answer);
+              return Nothing;
+            }},
         message);
   }
 

@@ -44,7 +44,11 @@ grpc::ServerUnaryReactor* ClusterService::ListWorkers(grpc::CallbackServerContex
       context, guard_->AuditEntryOf(*context, MethodOf<v1::ClusterService>("ListWorkers"), ""));
   grpc::ServerUnaryReactor* const reactor = call->reactor();
   coordinator_->Post([response, call = std::move(call)](job::Cluster& cluster, Moment) {
-    for (const auto& [name, worker] : cluster.workers()) *response->add_workers() = ToProto(worker);
+    for (const auto& [name, worker] : cluster.workers()) {
+      v1::Worker& shown = *response->add_workers();
+      shown = ToProto(worker);
+      shown.set_held(cluster.IsHeld(name));
+    }
     call->Finish(absl::OkStatus());
   });
   return reactor;

@@ -3,6 +3,7 @@
 
 #include "common/base/device_serde.h"
 #include "common/base/time_serde.h"
+#include "common/control/rank_status_serde.h"
 
 namespace takt::coordinator_rpc {
 v1::Worker ToProto(const membership::Worker& worker) {
@@ -18,6 +19,7 @@ v1::Worker ToProto(const membership::Worker& worker) {
     *out.mutable_quarantined_until() = takt::ToProto(worker.blame.until);
   out.set_blame(worker.blame.reasons);
   out.set_fault_score(worker.blame.score);
+  out.set_refuses(worker.refuses);
   if (worker.hold) {
     out.set_job(worker.hold->key.job);
     out.set_rank(worker.hold->rank.value());
@@ -34,6 +36,18 @@ v1::Worker ToProto(const membership::Worker& worker) {
   out.set_has_nccl(hello.has_nccl);
   *out.mutable_attach_time() = takt::ToProto(worker.attach_time);
   *out.mutable_last_seen() = takt::ToProto(worker.last_seen);
+  return out;
+}
+
+v1::HeldJob ToProto(const job::HeldJobView& held) {
+  v1::HeldJob out;
+  out.set_name(held.key.job);
+  out.set_generation(held.key.generation.value());
+  out.set_owner(held.owner);
+  out.set_cluster_id(held.cluster_id);
+  out.set_num_ranks(held.num_ranks);
+  for (const control::RankStatus& rank : held.ranks) *out.add_ranks() = control::ToProto(rank);
+  out.set_reason(held.why_not);
   return out;
 }
 

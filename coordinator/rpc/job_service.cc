@@ -9,6 +9,7 @@
 #include "common/access/decide.h"
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
+#include "coordinator/rpc/convert.h"
 #include "coordinator/rpc/job_streams.h"
 #include "coordinator/rpc/streams.h"
 #include "coordinator/rpc/trace_stream.h"
@@ -43,15 +44,27 @@ absl::Status MayChange(const access::Identity& who, const job::Cluster& cluster,
   return owner ? access::MayUseJob(who, name, *owner) : absl::OkStatus();
 }
 
+// The same for a job that is held. If the coordinator has a job of that name too, the caller must
+// be allowed to use both.
+absl::Status MayDecide(const access::Identity& who, const job::Cluster& cluster,
+                       const std::string& name) {
+  RETURN_IF_ERROR(MayChange(who, cluster, name));
+  const std::optional<std::string> owner = cluster.OwnerOfHeld(name);
+  return owner ? access::MayUseJob(who, name, *owner) : absl::OkStatus();
+}
+
+using May = absl::Status (*)(const access::Identity& who, const job::Cluster& cluster,
+                             const std::string& name);
+
 template <class Request, class Response>
 grpc::ServerUnaryReactor* ChangeJob(job::Coordinator* coordinator, AuditEntry audit_entry,
                                     grpc::CallbackServerContext* context, const Request* request,
-                                    Response* response, Change change) {
+                                    Response* response, Change change, May may = MayChange) {
   auto call = std::make_shared<UnaryCall>(context, std::move(audit_entry));
   grpc::ServerUnaryReactor* const reactor = call->reactor();
   coordinator->Post(
-      [request, response, change, call = std::move(call)](job::Cluster& cluster, Moment now) {
-        if (absl::Status status = MayChange(call->who(), cluster, request->name()); !status.ok())
+      [request, response, change, may, call = std::move(call)](job::Cluster& cluster, Moment now) {
+        if (absl::Status status = may(call->who(), cluster, request->name()); !status.ok())
           return call->Finish(status);
         (cluster.*change)(
             submission::RequestIdOf(call->who(), request->request_id()), request->name(),
@@ -173,6 +186,44 @@ grpc::ServerUnaryReactor* JobService::ResumeJob(grpc::CallbackServerContext* con
                                                 v1::ResumeJobResponse* response) {
   return ChangeJob(coordinator_, AuditEntryOn(*context, "ResumeJob", request->name()), context,
                    request, response, &job::Cluster::Resume);
+}
+
+grpc::ServerUnaryReactor* JobService::ListHeldJobs(grpc::CallbackServerContext* context,
+                                                   const v1::ListHeldJobsRequest*,
+                                                   v1::ListHeldJobsResponse* response) {
+  auto call = std::make_shared<UnaryCall>(context, AuditEntryOn(*context, "ListHeldJobs", ""));
+  grpc::ServerUnaryReactor* const reactor = call->reactor();
+  coordinator_->Post([response, call = std::move(call)](job::Cluster& cluster, Moment) {
+    for (const job::HeldJobView& held : cluster.ListHeld()) {
+      if (access::MayUseJob(call->who(), held.key.job, held.owner).ok())
+        *response->add_jobs() = ToProto(held);
+    }
+    call->Finish(absl::OkStatus());
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobService::AdoptJob(grpc::CallbackServerContext* context,
+                                               const v1::AdoptJobRequest* request,
+                                               v1::AdoptJobResponse* response) {
+  return ChangeJob(coordinator_, AuditEntryOn(*context, "AdoptJob", request->name()), context,
+                   request, response, &job::Cluster::Adopt, MayDecide);
+}
+
+grpc::ServerUnaryReactor* JobService::AbandonJob(grpc::CallbackServerContext* context,
+                                                 const v1::AbandonJobRequest* request,
+                                                 v1::AbandonJobResponse*) {
+  auto call =
+      std::make_shared<UnaryCall>(context, AuditEntryOn(*context, "AbandonJob", request->name()));
+  grpc::ServerUnaryReactor* const reactor = call->reactor();
+  coordinator_->Post([request, call = std::move(call)](job::Cluster& cluster, Moment now) {
+    if (absl::Status status = MayDecide(call->who(), cluster, request->name()); !status.ok())
+      return call->Finish(status);
+    cluster.Abandon(
+        submission::RequestIdOf(call->who(), request->request_id()), request->name(),
+        [call](absl::StatusOr<bool> abandoned) { call->Finish(abandoned.status()); }, now);
+  });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* JobService::DeleteJob(grpc::CallbackServerContext* context,

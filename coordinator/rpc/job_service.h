@@ -39,6 +39,15 @@ class JobService final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* ResumeJob(grpc::CallbackServerContext* context,
                                       const v1::ResumeJobRequest* request,
                                       v1::ResumeJobResponse* response) override;
+  grpc::ServerUnaryReactor* ListHeldJobs(grpc::CallbackServerContext* context,
+                                         const v1::ListHeldJobsRequest* request,
+                                         v1::ListHeldJobsResponse* response) override;
+  grpc::ServerUnaryReactor* AdoptJob(grpc::CallbackServerContext* context,
+                                     const v1::AdoptJobRequest* request,
+                                     v1::AdoptJobResponse* response) override;
+  grpc::ServerUnaryReactor* AbandonJob(grpc::CallbackServerContext* context,
+                                       const v1::AbandonJobRequest* request,
+                                       v1::AbandonJobResponse* response) override;
   grpc::ServerUnaryReactor* DeleteJob(grpc::CallbackServerContext* context,
                                       const v1::DeleteJobRequest* request,
                                       v1::DeleteJobResponse* response) override;

@@ -17,6 +17,7 @@
 #include "common/control/assignment.h"
 #include "common/control/rank_status.h"
 #include "common/mesh/mesh.h"
+#include "common/mesh/vocabulary_split.h"
 
 namespace takt::store {
 
@@ -69,6 +70,7 @@ struct PlanSummary {
   std::string schedule;
   mesh::Mesh mesh;
   mesh::Partition partition;
+  mesh::VocabularyEnds vocabulary_ends;
   double predicted_step_seconds = 0;
   double predicted_bubble_fraction = 0;
   std::vector<std::string> warnings;
@@ -154,7 +156,10 @@ struct JobRecord {
   Saving saving;
   std::vector<JobFault> faults;      // between which no new step was committed, the newest last
   std::vector<std::string> notices;  // warnings that are not the plan's
-  int planning_ends = 0;             // of coordinators in a row, each while it made this job's plan
+  // The next generation is not below this; 0: it is the one after the last.
+  Generation next_generation;
+  std::int64_t epoch_base = 0;  // is added to the coordinator's epoch where this job is concerned
+  int planning_ends = 0;        // of coordinators in a row, each while it made this job's plan
   // From the step log, not stored with the job.
   std::optional<StepRecord> last_step;
   // Not stored: the share of a step that another plan is predicted to save. 0: none, or not known.

@@ -134,6 +134,7 @@ void SetPlan(const PlanSummary& plan, v1::Job& job) {
   job.set_schedule(plan.schedule);
   job.set_device(static_cast<v1::DeviceKind>(plan.device));
   for (const mesh::Stage& stage : plan.partition) *job.add_stages() = control::ToProto(stage);
+  job.mutable_vocabulary_ends()->Assign(plan.vocabulary_ends.begin(), plan.vocabulary_ends.end());
   for (const MemoryBytes& of_rank : plan.memory) *job.add_memory() = takt::ToProto(of_rank);
   job.set_predicted_step_seconds(plan.predicted_step_seconds);
   job.set_predicted_bubble_fraction(plan.predicted_bubble_fraction);
@@ -201,6 +202,8 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
   for (const JobFault& fault : job.faults) *out.add_faults() = ToProto(fault);
   out.mutable_notices()->Add(job.notices.begin(), job.notices.end());
   out.set_planning_ends(job.planning_ends);
+  out.set_next_generation(job.next_generation.value());
+  out.set_epoch_base(job.epoch_base);
   out.set_model_flops_per_step(job.plan.model_flops);
   out.set_matmul_flops_per_second(job.plan.matmul_flops_per_second);
   out.set_checkpoint_every_steps(job.plan.checkpoint_every_steps);
@@ -235,6 +238,7 @@ JobRecord FromProto(const v1::JobRecord& record) {
               .checkpoint_every_steps = record.checkpoint_every_steps()};
   for (const v1::StageAssignment& stage : job.stages())
     out.plan.partition.push_back(control::FromProto(stage));
+  out.plan.vocabulary_ends.assign(job.vocabulary_ends().begin(), job.vocabulary_ends().end());
   for (const v1::MemoryBytes& of_rank : job.memory())
     out.plan.memory.push_back(takt::FromProto(of_rank));
   for (const v1::BoundRank& bound : job.ranks()) out.ranks.push_back(control::FromProto(bound));
@@ -263,6 +267,8 @@ JobRecord FromProto(const v1::JobRecord& record) {
   for (const v1::JobFault& fault : record.faults()) out.faults.push_back(FromProto(fault));
   out.notices.assign(record.notices().begin(), record.notices().end());
   out.planning_ends = record.planning_ends();
+  out.next_generation = Generation(record.next_generation());
+  out.epoch_base = record.epoch_base();
   return out;
 }
 

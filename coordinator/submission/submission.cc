@@ -52,6 +52,7 @@ void Plan(job::Coordinator* coordinator, const Shared& submission, const plan::P
              .schedule = plan->schedule.name,
              .mesh = plan->mesh,
              .partition = plan->partition,
+             .vocabulary_ends = plan->vocabulary_ends,
              .predicted_step_seconds = plan->predicted_step_seconds,
              .predicted_bubble_fraction = plan->predicted_bubble_fraction,
              .warnings = plan->warnings,

@@ -39,18 +39,20 @@ class BorrowedRendezvous final : public session::AbortableRendezvous {
 
 control::Assignment AssignmentOf(const config::JobSpec& job, const plan::Plan& plan, int threads,
                                  Rank rank) {
-  return {.key = {job.name, Generation(1)},
-          .rank = rank,
-          .job = job,
-          .mesh = plan.mesh,
-          .partition = plan.partition,
-          .program = plan.programs[plan.mesh.PpRankOf(rank).value()],
-          .threads = threads,
-          .transport = config::TransportKind::kShm,
-          .device = config::DeviceKind::kCpu,
-          .secret = std::string(control::kSecretBytes, 's'),
-          .predicted_step_seconds = plan.predicted_step_seconds,
-          .predicted_bubble_fraction = plan.predicted_bubble_fraction};
+  control::Assignment assignment{.key = {job.name, Generation(1)},
+                                 .rank = rank,
+                                 .job = job,
+                                 .mesh = plan.mesh,
+                                 .partition = plan.partition,
+                                 .program = plan.programs[plan.mesh.PpRankOf(rank).value()],
+                                 .threads = threads,
+                                 .transport = config::TransportKind::kShm,
+                                 .device = config::DeviceKind::kCpu,
+                                 .secret = std::string(control::kSecretBytes, 's'),
+                                 .predicted_step_seconds = plan.predicted_step_seconds,
+                                 .predicted_bubble_fraction = plan.predicted_bubble_fraction};
+  assignment.vocabulary_ends = plan.vocabulary_ends;
+  return assignment;
 }
 
 // Returns the encoded traces of the rank's steps, each after a line with its length.

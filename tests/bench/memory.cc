@@ -100,8 +100,10 @@ absl::StatusOr<std::int64_t> PeakResidentBytes(pid_t pid) {
 absl::Status PrintLayouts(const config::JobSpec& job) {
   ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(job, {.max_workers = kRanks}));
   for (int rank = 0; rank < plan.mesh.pp_size; ++rank) {
-    const layout::RankLayout layout = layout::LayOutRank(
-        {.model = plan.model, .partition = plan.partition, .program = plan.programs[rank]});
+    const layout::RankLayout layout = layout::LayOutRank({.model = plan.model,
+                                                          .partition = plan.partition,
+                                                          .program = plan.programs[rank],
+                                                          .vocabulary_ends = plan.vocabulary_ends});
     absl::PrintF("%s %s recompute %s, pp rank %d: %s\n", job.name, PrecisionName(job),
                  std::string(Name(job.parallelism.recompute.front())), rank, ToString(layout));
   }

@@ -132,7 +132,8 @@ config::Parallelism ParallelismOf(int ranks, int threads, std::string_view sched
           .data = 1,
           .threads = threads,
           .schedule = std::string(schedule),
-          .transport = config::TransportKind::kShm};
+          .transport = config::TransportKind::kShm,
+          .vocabulary = config::Vocabulary::kLast};
 }
 
 config::JobSpec JobOf(const Row& row) {
@@ -142,7 +143,7 @@ config::JobSpec JobOf(const Row& row) {
   if (row.recompute != kNone)
     absl::StrAppend(&job.name, "-", std::string(model::Name(row.recompute)));
   job.model = ModelOf(row);
-  job.train = {{.path = TokenFile(job.model.vocab), .format = config::DataFormat::kUint32}};
+  job.train = TrainingDataOf(job.model);
   job.global_batch = row.microbatch * row.microbatches;
   job.microbatch = row.microbatch;
   job.precision = row.precision;
@@ -205,6 +206,7 @@ std::vector<config::JobSpec> ChoiceJobs() {
     config::JobSpec job = JobOf(row);
     job.name = std::string(row.shape);
     job.parallelism.schedule = "auto";
+    job.parallelism.vocabulary = config::Vocabulary::kAuto;
     jobs.push_back(std::move(job));
   }
   return jobs;
@@ -221,6 +223,10 @@ absl::StatusOr<std::vector<config::JobSpec>> Select(std::vector<config::JobSpec>
   const auto name = [](std::string* out, const config::JobSpec& job) { out->append(job.name); };
   return absl::InvalidArgumentError(
       absl::StrCat("--only is ", only, ": must be one of ", absl::StrJoin(jobs, ", ", name)));
+}
+
+std::vector<config::Corpus> TrainingDataOf(const model::ModelConfig& model) {
+  return {{.path = TokenFile(model.vocab), .format = config::DataFormat::kUint32}};
 }
 
 TruthTokens::TruthTokens(const std::vector<config::JobSpec>& jobs)

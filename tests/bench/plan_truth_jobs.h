@@ -39,6 +39,9 @@ std::vector<config::JobSpec> ChoiceJobs();
 absl::StatusOr<std::vector<config::JobSpec>> Select(std::vector<config::JobSpec> jobs, int count,
                                                     const std::string& only);
 
+// Returns where a job of that model finds its tokens, in the folder of a TruthTokens.
+std::vector<config::Corpus> TrainingDataOf(const model::ModelConfig& model);
+
 // A folder with random tokens for each vocabulary of some jobs. The destructor removes it.
 class TruthTokens {
  public:

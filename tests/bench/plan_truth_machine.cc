@@ -50,6 +50,8 @@ config::JobSpec Pinned(config::JobSpec job, const plan::Plan& plan) {
   p.group.reset();
   p.schedule = "file:planned.csv";
   p.schedule_csv = schedule::FormatCsv(plan.schedule);
+  p.vocabulary =
+      plan.vocabulary_ends.empty() ? config::Vocabulary::kLast : config::Vocabulary::kSpread;
   p.stage_layers.clear();
   p.recompute.clear();
   for (const mesh::Stage& stage : plan.partition) {
@@ -110,7 +112,10 @@ absl::Status TruthMachine::RunAndLearn(const config::JobSpec& job,
   const profile::RankPlace place{.conditions = conditions, .host = "here"};
   const std::vector<profile::RankPlace> places(plan.mesh.size(), place);
   return profile::Learn(run.trace,
-                        {.model = plan.model, .partition = plan.partition, .places = places},
+                        {.model = plan.model,
+                         .partition = plan.partition,
+                         .places = places,
+                         .vocabulary_ends = plan.vocabulary_ends},
                         /*weight=*/1, profile);
 }
 

@@ -88,6 +88,8 @@ config::JobSpec TrainJob(const TrainJobOptions& options) {
   job.steps = options.warmup + options.steps;
   job.parallelism.pipeline = 1;
   job.parallelism.schedule = "1f1b";
+  // Ranks that take turns on one device have no meetings of their own.
+  job.parallelism.vocabulary = config::Vocabulary::kLast;
   return job;
 }
 

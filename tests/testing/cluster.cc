@@ -121,8 +121,8 @@ absl::StatusOr<cli::Process> Cluster::Spawn(const std::string& name,
       {.name = name, .argv = std::move(argv), .log_path = directory_ + "/" + name + ".log"});
 }
 
-void Cluster::StartCoordinator() {
-  std::vector<std::string> argv = {"takt-coordinator", "--state", directory_ + "/state"};
+void Cluster::StartCoordinator(const std::string& state) {
+  std::vector<std::string> argv = {"takt-coordinator", "--state", directory_ + "/" + state};
   if (network_ == Network::kSocketFile) {
     argv.insert(argv.end(), {"--listen", address_});
   } else {
@@ -324,6 +324,41 @@ void Cluster::Resume(const std::string& name) {
   v1::ResumeJobResponse response;
   Call("resume " + name,
        [&](grpc::ClientContext* context) { return jobs_->ResumeJob(context, request, &response); });
+}
+
+v1::HeldJob Cluster::AwaitHeld(const std::string& name) {
+  v1::HeldJob found;
+  const auto adoptable = [&] {
+    v1::ListHeldJobsResponse response;
+    Call("held jobs",
+         [&](grpc::ClientContext* context) { return jobs_->ListHeldJobs(context, {}, &response); });
+    for (const v1::HeldJob& job : response.jobs()) {
+      if (job.name() == name) found = job;
+    }
+    return found.name() == name && found.reason().empty();
+  };
+  if (!Poll(adoptable, kPatience))
+    ADD_FAILURE() << name << " cannot be adopted: " << found.ShortDebugString();
+  return found;
+}
+
+void Cluster::Adopt(const std::string& name) {
+  v1::AdoptJobRequest request;
+  request.set_request_id(RequestId());
+  request.set_name(name);
+  v1::AdoptJobResponse response;
+  Call("adopt " + name,
+       [&](grpc::ClientContext* context) { return jobs_->AdoptJob(context, request, &response); });
+}
+
+void Cluster::Abandon(const std::string& name) {
+  v1::AbandonJobRequest request;
+  request.set_request_id(RequestId());
+  request.set_name(name);
+  v1::AbandonJobResponse response;
+  Call("abandon " + name, [&](grpc::ClientContext* context) {
+    return jobs_->AbandonJob(context, request, &response);
+  });
 }
 
 std::map<std::string, v1::Worker> Cluster::Workers() {

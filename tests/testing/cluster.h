@@ -51,7 +51,8 @@ class Cluster final {
   Cluster(const Cluster&) = delete;
 
   // Processes.
-  void StartCoordinator();
+  // state: the directory of its state, in directory().
+  void StartCoordinator(const std::string& state = "state");
   // coordinator: what it dials; empty: address().
   void StartWorker(const std::string& name, const std::string& coordinator = "");
   cli::Process& coordinator() { return *coordinator_; }
@@ -78,6 +79,12 @@ class Cluster final {
   void Cancel(const std::string& name);
   void Pause(const std::string& name);
   void Resume(const std::string& name);
+
+  // Jobs that workers hold and the coordinator does not know. AwaitHeld waits until the job can be
+  // adopted.
+  v1::HeldJob AwaitHeld(const std::string& name);
+  void Adopt(const std::string& name);
+  void Abandon(const std::string& name);
 
   // Workers.
   std::map<std::string, v1::Worker> Workers();

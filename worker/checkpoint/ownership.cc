@@ -2,6 +2,7 @@
 #include "worker/checkpoint/ownership.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -52,8 +53,27 @@ absl::Status TakeOwnership(FileSystem& files, const std::string& directory,
 absl::Status CheckOwnership(const std::string& directory, const checkpoint::Owner& owner) {
   if (owner.job_id.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::optional<checkpoint::Owner> there, checkpoint::ReadOwner(directory));
-  if (!there.has_value() || *there == owner) return absl::OkStatus();
-  return OwnedBy(directory, owner, *there);
+  if (there.has_value() && *there != owner) return OwnedBy(directory, owner, *there);
+  if (owner.epoch == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::int64_t noted, checkpoint::ReadEpoch(directory, owner));
+  if (noted <= owner.epoch) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat(directory, " obeys a coordinator of epoch ", noted,
+                                         " now; one of epoch ", owner.epoch,
+                                         " must not change it for job ", owner.job, " any more"));
+}
+
+absl::Status NoteEpoch(FileSystem& files, const std::string& directory,
+                       const checkpoint::Owner& owner) {
+  if (owner.job_id.empty() || owner.epoch == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckOwnership(directory, owner));
+  ASSIGN_OR_RETURN(const std::int64_t noted, checkpoint::ReadEpoch(directory, owner));
+  if (noted == owner.epoch) return absl::OkStatus();
+  const std::string temporary =
+      absl::StrCat(directory, "/", checkpoint::kOwnerFile, ".partial-", owner.job_id, "-",
+                   owner.generation.value(), "-", owner.epoch);
+  RETURN_IF_ERROR(WriteFile(files, temporary, checkpoint::FormatEpoch(owner)));
+  RETURN_IF_ERROR(files.Rename(temporary, absl::StrCat(directory, "/", checkpoint::kEpochFile)));
+  return files.SyncDirectory(directory);
 }
 
 }  // namespace takt::worker_checkpoint

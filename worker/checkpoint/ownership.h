@@ -23,9 +23,14 @@ absl::Status TakeOwnership(FileSystem& files, const std::string& directory,
                            std::span<const std::string> other_jobs = {});
 
 // Call this before each change that cannot be undone.
-// Errors: kAborted (another generation or job owns the directory; the message names it), kDataLoss,
-// others from the disk. A directory without an owner, and an empty owner.job_id, are OK: programs
-// before this rule write no such file.
+// Errors: kAborted (another generation or job owns the directory, or a later coordinator commands
+// the generation; the message names it), kDataLoss, others from the disk. A directory without an
+// owner, and an empty owner.job_id, are OK: programs before this rule write no such file.
 absl::Status CheckOwnership(const std::string& directory, const checkpoint::Owner& owner);
+
+// Notes the owner's epoch, if it has one and it is not noted yet. From then on CheckOwnership fails
+// for lower epochs of the same generation. Errors: as CheckOwnership.
+absl::Status NoteEpoch(FileSystem& files, const std::string& directory,
+                       const checkpoint::Owner& owner);
 
 }  // namespace takt::worker_checkpoint

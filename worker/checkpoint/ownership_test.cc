@@ -76,6 +76,36 @@ TEST_F(OwnershipTest, WithoutAnIdNothingIsWrittenOrCompared) {
   EXPECT_EQ(Check(Of(1, "")), absl::OkStatus());
 }
 
+TEST_F(OwnershipTest, ACoordinatorOfAFormerLifeIsRefusedOnceALaterOneWasThere) {
+  Owner former = Of(3), later = Of(3);
+  former.epoch = 7;
+  later.epoch = 8;
+  ASSERT_TRUE(Take(former).ok());
+  for (const Owner& owner : {former, former, later})
+    EXPECT_EQ(NoteEpoch(*files_, directory_.path(), owner), absl::OkStatus());
+  EXPECT_EQ(Check(later), absl::OkStatus());
+  for (const absl::Status& stale : {Check(former), NoteEpoch(*files_, directory_.path(), former)}) {
+    EXPECT_TRUE(absl::IsAborted(stale)) << stale;
+    EXPECT_THAT(std::string(stale.message()), HasSubstr("obeys a coordinator of epoch 8 now"));
+  }
+  // The next generation begins with whatever epoch its coordinator has.
+  Owner next = Of(4);
+  next.epoch = 2;
+  ASSERT_TRUE(Take(next).ok());
+  EXPECT_EQ(NoteEpoch(*files_, directory_.path(), next), absl::OkStatus());
+  EXPECT_EQ(Check(next), absl::OkStatus());
+}
+
+TEST_F(OwnershipTest, WithoutAnEpochNothingIsNotedOrCompared) {
+  ASSERT_TRUE(Take(Of(3)).ok());
+  EXPECT_EQ(NoteEpoch(*files_, directory_.path(), Of(3)), absl::OkStatus());
+  EXPECT_THAT(files_->List(directory_.path()).value(), ElementsAre("owner"));
+  Owner later = Of(3);
+  later.epoch = 8;
+  ASSERT_TRUE(NoteEpoch(*files_, directory_.path(), later).ok());
+  EXPECT_EQ(Check(Of(3)), absl::OkStatus()) << "a program before epochs";
+}
+
 TEST_F(OwnershipTest, ADamagedFileIsNamed) {
   std::ofstream(directory_.path() + "/" + checkpoint::kOwnerFile) << "me\n";
   for (const absl::Status& status : {Check(Of(1)), Take(Of(1))}) {

@@ -51,6 +51,10 @@ void AttachmentClient::Send(const control::JobUpdate& update) {
 
 void AttachmentClient::Send(const control::CheckpointCommitted& answer) { outbox_.Add(answer); }
 
+void AttachmentClient::Send(const control::RankDescription& description) {
+  outbox_.Add(description);
+}
+
 bool AttachmentClient::SendLeaving(const std::string& reason) {
   return outbox_.Add(control::Leaving{reason});
 }
@@ -79,7 +83,8 @@ AttachmentClient::ControlStream::Hooks AttachmentClient::ControlHooks() {
               [this](const v1::AttachResponse& response) {
                 // Commands that this program does not know may be ignored: the protocol version
                 // promises that.
-                if (auto command = control::FromProto(response)) OnCommand(*std::move(command));
+                if (auto command = control::FromProto(response))
+                  OnCommand(response.epoch(), *std::move(command));
               },
           .on_end = [this](const absl::Status& status) { return OnControlEnd(status); }};
 }
@@ -87,7 +92,8 @@ AttachmentClient::ControlStream::Hooks AttachmentClient::ControlHooks() {
 AttachmentClient::BulkStream::Hooks AttachmentClient::BulkHooks() {
   return {.open = [this](grpc::ClientContext* context) { return bulk_stub_->StreamBulk(context); },
           .hello = [this]() -> std::optional<v1::StreamBulkRequest> {
-            if (!outbox_.welcomed()) return std::nullopt;
+            // Reports are for the coordinator that the rank belongs to.
+            if (!outbox_.welcomed() || !obeys_) return std::nullopt;
             agent_.outbox().Rewind();
             return control::ToProto(
                 control::BulkHello{options_.hello.worker, options_.hello.incarnation});
@@ -114,7 +120,11 @@ control::Hello AttachmentClient::Hello() {
   hello.protocol_version = kProtocolVersion;
   hello.program_version = kTaktVersion;
   if (const auto held = agent_.held(); held.has_value()) {
-    hello.running = {.key = held->key, .rank = held->rank, .last_step = held->status.last_step};
+    hello.running = {.key = held->key,
+                     .rank = held->rank,
+                     .last_step = held->status.last_step,
+                     .cluster_id = fence_.cluster_id(),
+                     .describes = true};
   }
   return hello;
 }
@@ -125,19 +135,63 @@ control::Heartbeat AttachmentClient::Heartbeat() const {
   return {.key = held->key, .status = Signed(held->status, held->rank)};
 }
 
-void AttachmentClient::OnWelcome(const control::Welcome& welcome) {
-  outbox_.Welcomed(welcome.heartbeat);
-  trouble_.Over();
-  Log(LogLevel::kInfo, "attached", {{"coordinator_version", welcome.program_version}});
-  SetAttachment(absl::OkStatus());
-  agent_.Attached();
-  if (options_.on_attached) options_.on_attached();
+void AttachmentClient::CountRefused(control::RefusalCause cause) const {
+  if (options_.on_refused) options_.on_refused(cause);
 }
 
-void AttachmentClient::OnCommand(control::Command command) {
+void AttachmentClient::OnWelcome(const control::Welcome& welcome, std::int64_t epoch) {
+  const std::optional<control::CommandsRefused> refused =
+      fence_.Welcome(welcome.cluster_id, epoch, agent_.held().has_value());
+  obeys_ = !refused.has_value();
+  outbox_.Welcomed(welcome.heartbeat);
+  trouble_.Over();
+  if (refused.has_value()) {
+    Log(LogLevel::kError, "the commands of this coordinator are refused",
+        {{"reason", refused->reason}, {"coordinator_version", welcome.program_version}});
+    CountRefused(refused->cause);
+    SetAttachment(absl::FailedPreconditionError(
+        absl::StrCat("the coordinator is refused: ", refused->reason)));
+    outbox_.Add(*refused);
+    if (refused->cause == control::RefusalCause::kLaterEpoch) return;
+  } else {
+    Log(LogLevel::kInfo, "attached", {{"coordinator_version", welcome.program_version}});
+    SetAttachment(absl::OkStatus());
+  }
+  agent_.Attached();  // how the rank stands is told to a coordinator that may adopt it, too
+  if (!refused.has_value() && options_.on_attached) options_.on_attached();
+}
+
+void AttachmentClient::OnAdopt(const control::Adopt& adopt) {
+  const auto held = agent_.held();
+  if (!held.has_value() || held->key != adopt.key || !fence_.Adopt()) return;
+  obeys_ = true;
+  SetAttachment(absl::OkStatus());
+  Log(LogLevel::kWarning, "the job was taken over by this coordinator",
+      {{"job", adopt.key.job},
+       {"generation", absl::StrCat(adopt.key.generation.value())},
+       {"cluster", fence_.cluster_id()}});
+  agent_.Adopted(adopt.key);
+}
+
+void AttachmentClient::OnCommand(std::int64_t epoch, control::Command command) {
+  if (const auto* welcome = std::get_if<control::Welcome>(&command))
+    return OnWelcome(*welcome, epoch);
+  if (const auto* adopt = std::get_if<control::Adopt>(&command)) return OnAdopt(*adopt);
+  const bool asks = std::holds_alternative<control::ClockProbe>(command) ||
+                    std::holds_alternative<control::Describe>(command);
+  if (asks || !fence_.Refuses(epoch)) return Obey(std::move(command));
+  Log(LogLevel::kError, "command refused",
+      {{"epoch", absl::StrCat(epoch)},
+       {"highest_epoch", absl::StrCat(fence_.epoch())},
+       {"cluster", fence_.cluster_id()}});
+  CountRefused(obeys_ ? control::RefusalCause::kLaterEpoch : fence_.refusal());
+}
+
+void AttachmentClient::Obey(control::Command command) {
   std::visit(
       Overloaded{
-          [&](const control::Welcome& welcome) { OnWelcome(welcome); },
+          [](const control::Welcome&) {},  // OnCommand has these two
+          [](const control::Adopt&) {},
           [&](control::Prepare& prepare) {
             agent_.Prepare(prepare.key, prepare.rank, std::move(prepare.assignment));
           },
@@ -146,6 +200,7 @@ void AttachmentClient::OnCommand(control::Command command) {
           [&](const control::Acknowledge& acknowledge) { agent_.Acknowledge(acknowledge.key); },
           [&](const control::Halt& halt) { agent_.Halt(halt.key, halt.reason); },
           [&](const control::CommitCheckpoint& commit) { agent_.Commit(commit); },
+          [&](const control::Describe& describe) { agent_.Describe(describe, fence_.epoch()); },
           [&](const control::ClockProbe& probe) {
             outbox_.Add(control::ClockAnswer{.coordinator_nanos = probe.coordinator_nanos,
                                              .worker_nanos = Clock::Real().SteadyNanos()});

@@ -8,6 +8,8 @@
 
 #include <grpcpp/channel.h>
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,6 +24,7 @@
 #include "worker/rpc/reconnecting_stream.h"
 #include "worker/rpc/trouble.h"
 #include "worker/session/agent.h"
+#include "worker/session/command_fence.h"
 
 namespace takt::worker_rpc {
 
@@ -31,6 +34,9 @@ struct AttachmentOptions {
   // The worker describes itself with it. The client fills in the versions, and what is running.
   control::Hello hello;
   std::function<void()> on_attached;  // called at every attachment; may be empty
+  // Called for every command of a coordinator that is refused, the welcome among them; may be
+  // empty.
+  std::function<void(control::RefusalCause)> on_refused;
   // A coordinator that has another version, or does not let this worker in, is asked again only
   // after this time. What it refuses may change: it is upgraded, a certificate is renewed, or a GPU
   // is no longer another worker's.
@@ -48,6 +54,7 @@ class AttachmentClient final : public session::CoordinatorLink {
 
   void Send(const control::JobUpdate& update) override;
   void Send(const control::CheckpointCommitted& answer) override;
+  void Send(const control::RankDescription& description) override;
   bool SendLeaving(const std::string& reason) override;
   void SendHeartbeat() override { outbox_.HeartbeatNow(); }
 
@@ -64,8 +71,11 @@ class AttachmentClient final : public session::CoordinatorLink {
   control::Heartbeat Heartbeat() const;
   // Adds the rank and the worker's name to a status of the agent.
   control::RankStatus Signed(control::RankStatus status, Rank rank) const;
-  void OnWelcome(const control::Welcome& welcome);
-  void OnCommand(control::Command command);
+  void OnWelcome(const control::Welcome& welcome, std::int64_t epoch);
+  void OnCommand(std::int64_t epoch, control::Command command);
+  void OnAdopt(const control::Adopt& adopt);
+  void Obey(control::Command command);
+  void CountRefused(control::RefusalCause cause) const;
   absl::Duration OnControlEnd(const absl::Status& status);
   void SetAttachment(absl::Status status);
 
@@ -73,7 +83,10 @@ class AttachmentClient final : public session::CoordinatorLink {
   session::Agent& agent_;
   const std::unique_ptr<v1::AttachmentService::Stub> control_stub_, bulk_stub_;
   ControlOutbox outbox_;
-  Trouble trouble_;  // only the control stream's thread uses it
+  // Only the control stream's thread uses these two.
+  Trouble trouble_;
+  session::CommandFence fence_;
+  std::atomic<bool> obeys_ = true;  // the coordinator of the last welcome
   mutable absl::Mutex mutex_;
   absl::Status attachment_ ABSL_GUARDED_BY(mutex_) =
       absl::UnavailableError("not attached: no answer from the coordinator yet");

@@ -3,6 +3,7 @@
 // a fake.
 #include "worker/rpc/attachment_client.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -114,6 +115,17 @@ v1::AttachResponse Halt() {
   response.mutable_halt()->set_reason("paused");
   return response;
 }
+v1::AttachResponse Describe() {
+  v1::AttachResponse response;
+  Name(response.mutable_describe());
+  response.mutable_describe()->set_whole(true);
+  return response;
+}
+v1::AttachResponse Adopt() {
+  v1::AttachResponse response;
+  Name(response.mutable_adopt());
+  return response;
+}
 v1::AttachResponse Acknowledge() {
   v1::AttachResponse response;
   Name(response.mutable_acknowledge());
@@ -146,6 +158,7 @@ class AttachmentClientTest : public testing::Test {
                                     .cores = 2,
                                     .device = Device{.uuid = "GPU-1", .numa_node = 0},
                                     .has_nccl = true},
+                          .on_refused = [this](control::RefusalCause) { ++refused_; },
                           .refused_backoff = absl::Milliseconds(10)},
         *agent_);
     thread_ = std::thread([this] { exit_code_ = agent_->Run(*client_); });
@@ -157,6 +170,23 @@ class AttachmentClientTest : public testing::Test {
     EXPECT_THAT(admitted.notes(), testing::ElementsAre("step 40: damaged"));
     EXPECT_EQ(admitted.kernel_plan(), "12 shapes");
     coordinator_.Say(Start());
+  }
+  v1::CommandsRefused AwaitRefused() {
+    return coordinator_
+        .AwaitControl([](const v1::AttachRequest& request) { return request.has_refused(); })
+        .refused();
+  }
+  v1::RankDescription AwaitDescription() {
+    return coordinator_
+        .AwaitControl([](const v1::AttachRequest& request) { return request.has_description(); })
+        .description();
+  }
+  // The coordinator ends, and one of another life starts in its place.
+  void BeginLife(const std::string& cluster_id, std::int64_t epoch) {
+    coordinator_.Stop();
+    coordinator_.Clear();
+    coordinator_.SetLife(cluster_id, epoch);
+    coordinator_.Start();
   }
   v1::Hello AwaitHello() {
     return coordinator_
@@ -175,6 +205,7 @@ class AttachmentClientTest : public testing::Test {
   std::unique_ptr<session::Agent> agent_;
   std::unique_ptr<AttachmentClient> client_;
   std::thread thread_;
+  std::atomic<int> refused_ = 0;
   int exit_code_ = -1;
 };
 
@@ -336,6 +367,60 @@ TEST_F(AttachmentClientTest, TriesAgainWhileAnotherLifeHoldsTheName) {
   coordinator_.AnswerHello(grpc::Status::OK);
   StartRank();
   EXPECT_EQ(coordinator_.AwaitUpdate(JobUpdate::PHASE_FINISHED).phase(), JobUpdate::PHASE_FINISHED);
+}
+
+TEST_F(AttachmentClientTest, ACoordinatorOfAFormerLifeIsRefusedAfterAReconnectionToo) {
+  coordinator_.SetLife("a", 5);
+  StartWorker(3, false);
+  StartRank();
+  coordinator_.AwaitBulk(4);
+  BeginLife("a", 4);
+  const v1::CommandsRefused refused = AwaitRefused();
+  EXPECT_EQ(refused.cause(), v1::CommandsRefused::CAUSE_LATER_EPOCH);
+  EXPECT_THAT(refused.reason(), HasSubstr("epoch 5"));
+  EXPECT_THAT(client_->attachment().ToString(), HasSubstr("refused"));
+  coordinator_.Say(Abort());
+  // It comes after the Abort, and is answered.
+  coordinator_.Say(Describe());
+  EXPECT_EQ(AwaitDescription().epoch(), 5);
+  EXPECT_EQ(refused_, 2);
+
+  BeginLife("a", 6);
+  EXPECT_EQ(coordinator_.AwaitBulk(4).size(), 4u);
+  EXPECT_TRUE(client_->attachment().ok());
+  coordinator_.Say(Abort());
+  EXPECT_EQ(coordinator_.AwaitUpdate(JobUpdate::PHASE_ABORTED).phase(), JobUpdate::PHASE_ABORTED);
+}
+
+TEST_F(AttachmentClientTest, ARankOfAnotherClusterIsDescribedAndObeysOnceItIsAdopted) {
+  coordinator_.SetLife("a", 5);
+  StartWorker(3, true);
+  StartRank();
+  coordinator_.AwaitBulk(4);
+  BeginLife("b", 1);
+  const v1::Hello hello = AwaitHello();
+  EXPECT_EQ(hello.running().cluster_id(), "a");
+  EXPECT_TRUE(hello.running().describes());
+  EXPECT_EQ(AwaitRefused().cause(), v1::CommandsRefused::CAUSE_OTHER_CLUSTER);
+  coordinator_.Say(Abort());
+  coordinator_.Say(Describe());
+  const v1::RankDescription description = AwaitDescription();
+  EXPECT_EQ(description.assignment_hash().size(), 32u);
+  EXPECT_EQ(description.epoch(), 5);
+  EXPECT_EQ(description.acknowledged_step(), 0);
+  v1::Assignment assignment;
+  ASSERT_TRUE(assignment.ParseFromString(description.assignment()));
+  EXPECT_EQ(assignment.spec().name(), "kjv");
+  EXPECT_FALSE(assignment.has_program());
+  EXPECT_EQ(assignment.binding().secret(), "");
+
+  coordinator_.Say(Adopt());
+  const auto bulk = coordinator_.AwaitBulk(4);
+  ASSERT_EQ(bulk.size(), 4u) << "all reports, which nobody has acknowledged";
+  EXPECT_EQ(bulk[1].step().step(), 1);
+  coordinator_.AcknowledgeReports(3);
+  EXPECT_EQ(coordinator_.AwaitUpdate(JobUpdate::PHASE_FINISHED).phase(), JobUpdate::PHASE_FINISHED);
+  coordinator_.Say(Acknowledge());
 }
 
 // A unit that ends by itself with a code that means "wrong setting" is not started again.

@@ -50,6 +50,7 @@ void FakeCoordinator::Say(v1::AttachResponse response) {
   const auto up = [this]()
                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return control_stream_ != nullptr; };
   TAKT_CHECK(mutex_.AwaitWithTimeout(absl::Condition(&up), kPatience));
+  response.set_epoch(epoch_);
   control_stream_->Write(response);
 }
 
@@ -120,6 +121,8 @@ grpc::Status FakeCoordinator::Attach(
     if (!hello_answer_.ok()) return hello_answer_;
     v1::AttachResponse response;
     response.mutable_welcome()->set_heartbeat_seconds(heartbeat_seconds_);
+    response.mutable_welcome()->set_cluster_id(cluster_id_);
+    response.set_epoch(epoch_);
     stream->Write(response);
     control_stream_ = stream;
     control_peer_ = context->peer();

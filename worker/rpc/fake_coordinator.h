@@ -6,12 +6,14 @@
 
 #include <grpcpp/server.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -37,6 +39,12 @@ class FakeCoordinator final : public v1::AttachmentService::Service {
   // Sets the answer to the next hellos; OK welcomes the worker.
   void AnswerHello(grpc::Status status);
   void SetHeartbeatSeconds(double seconds) { heartbeat_seconds_ = seconds; }
+  // Sets what is part of the next welcomes; the epoch is part of all commands. Call this while it
+  // is stopped, or before a worker dials.
+  void SetLife(std::string cluster_id, std::int64_t epoch) {
+    cluster_id_ = std::move(cluster_id);
+    epoch_ = epoch;
+  }
   // Sends `response` on the control stream that is up.
   void Say(v1::AttachResponse response);
   void AcknowledgeReports(std::int64_t sequence);
@@ -64,6 +72,8 @@ class FakeCoordinator final : public v1::AttachmentService::Service {
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
   double heartbeat_seconds_ = 3600;
+  std::string cluster_id_;
+  std::int64_t epoch_ = 0;
 
   absl::Mutex mutex_;
   grpc::Status hello_answer_ ABSL_GUARDED_BY(mutex_);

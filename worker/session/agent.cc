@@ -64,6 +64,8 @@ int Agent::Run(CoordinatorLink& link) {
   committer_ = std::make_unique<CheckpointCommitter>(
       options_.commit, options_.retain,
       [&link](const control::CheckpointCommitted& answer) { link.Send(answer); });
+  describer_ = std::make_unique<TaskThread>("takt-describe");
+  link_ = &link;
   while (!exit_code_.has_value()) {
     if (const std::function<Effects()> event = NextEvent()) Apply(event(), link);
     if (held_job_.LeaveIsDue(Now())) Apply(held_job_.Leave(ThreadStatus(), Now()), link);
@@ -73,7 +75,9 @@ int Agent::Run(CoordinatorLink& link) {
     shown_.reset();
     if (held_job_.state() != HeldJob::State::kIdle) shown_ = {held_job_.key(), held_job_.rank()};
   }
+  describer_.reset();
   committer_.reset();
+  link_ = nullptr;
   return *exit_code_;
 }
 
@@ -133,7 +137,19 @@ void Agent::Build(const control::JobKey& key) {
   if (options_.on_job_over && !last_job_.empty()) options_.on_job_over(last_job_);
   last_job_ = key.job;
   outbox_.BeginJob(key, held_job_.rank());
-  auto thread = std::make_unique<JobThread>(std::move(decode_->second), options_.runner_factory,
+  {
+    absl::MutexLock lock(&mutex_);
+    shared_ = {};
+  }
+  auto decode_and_keep = [this, decode = std::move(decode_->second)] {
+    absl::StatusOr<control::Assignment> assignment = decode();
+    if (!assignment.ok()) return assignment;
+    SharedPart shared = SharedPartOf(*assignment);
+    absl::MutexLock lock(&mutex_);
+    shared_ = std::move(shared);
+    return assignment;
+  };
+  auto thread = std::make_unique<JobThread>(std::move(decode_and_keep), options_.runner_factory,
                                             ThreadCallbacks());
   decode_.reset();
   absl::MutexLock lock(&mutex_);
@@ -226,6 +242,45 @@ void Agent::Commit(control::CommitCheckpoint request) {
   Post([this, request = std::move(request)] {
     committer_->Add(request);
     return Effects();
+  });
+}
+
+void Agent::Describe(const control::Describe& request, std::int64_t epoch) {
+  Post([this, request, epoch] {
+    if (held_job_.Holds(request.key)) DescribeHeld(request.whole, epoch);
+    return Effects();
+  });
+}
+
+void Agent::DescribeHeld(bool whole, std::int64_t epoch) {
+  SharedPart shared;
+  {
+    absl::MutexLock lock(&mutex_);
+    shared = shared_;
+  }
+  const BulkOutbox::Acknowledged acknowledged = outbox_.acknowledged();
+  const control::Resumed& resumed = held_job_.resumed();
+  control::RankDescription description{.key = held_job_.key(),
+                                       .rank = held_job_.rank(),
+                                       .assignment_hash = shared.hash,
+                                       .acknowledged_step = acknowledged.step,
+                                       .acknowledged_checkpoint = acknowledged.checkpoint,
+                                       .epoch = epoch,
+                                       .resumed = resumed.step,
+                                       .kernel_plan = resumed.kernel_plan};
+  if (!whole || shared.hash.empty()) return link_->Send(description);
+  describer_->Add([this, link = link_, shared = std::move(shared),
+                   description = std::move(description)]() mutable {
+    DescribeJob(shared, options_.checkpoint_root, description);
+    link->Send(description);
+  });
+}
+
+void Agent::Adopted(const control::JobKey& key) {
+  Post([this, key] {
+    if (!held_job_.Holds(key)) return Effects();
+    outbox_.Resend();
+    return held_job_.Attached();
   });
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -21,6 +22,8 @@
 #include "worker/session/checkpoint_committer.h"
 #include "worker/session/held_job.h"
 #include "worker/session/job_thread.h"
+#include "worker/session/rank_description.h"
+#include "worker/session/task_thread.h"
 
 namespace takt::session {
 
@@ -33,6 +36,7 @@ class CoordinatorLink {
   virtual void Send(const control::JobUpdate& update) = 0;
   // Like Send for updates. The coordinator asks again for an answer that was dropped.
   virtual void Send(const control::CheckpointCommitted& answer) = 0;
+  virtual void Send(const control::RankDescription& description) = 0;
   // Tells the coordinator that this worker was asked to leave. Returns false if the stream is down,
   // so that the coordinator was not told.
   virtual bool SendLeaving(const std::string& reason) = 0;
@@ -44,6 +48,7 @@ struct AgentOptions {
   RankRunnerFactory runner_factory;
   // What the committer does; see CheckpointCommitter.
   CommitAction commit, retain;
+  std::string checkpoint_root = {};  // the directories of jobs lie under this one
   // How long a worker that was asked to leave waits for its job to be halted.
   absl::Duration leave_timeout = absl::Minutes(1);
   const Clock* clock = &Clock::Real();
@@ -79,6 +84,10 @@ class Agent {
   void Acknowledge(control::JobKey key);
   void AcknowledgeReports(const control::JobKey& key, std::int64_t sequence);
   void Commit(control::CommitCheckpoint request);
+  // Describes the rank if it is held. epoch: the highest that the worker has seen.
+  void Describe(const control::Describe& request, std::int64_t epoch);
+  // Another coordinator has taken the rank over, so it gets what is not acknowledged.
+  void Adopted(const control::JobKey& key);
   // Attached: the control stream is up (again). Detached: it is down.
   void Attached();
   void Detached();
@@ -106,6 +115,7 @@ class Agent {
   JobThread::Callbacks ThreadCallbacks();
   control::RankStatus ThreadStatus() const;
   Effects CheckFlushed();
+  void DescribeHeld(bool whole, std::int64_t epoch);
   void ForgetOldJob();
   absl::Duration Now() const { return absl::Nanoseconds(options_.clock->SteadyNanos()); }
 
@@ -120,6 +130,7 @@ class Agent {
   // decision.
   std::optional<std::pair<control::JobKey, Rank>> shown_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<JobThread> thread_ ABSL_GUARDED_BY(mutex_);
+  SharedPart shared_ ABSL_GUARDED_BY(mutex_);  // of the held rank; empty until it is read
 
   // Only the deciding thread uses these.
   HeldJob held_job_;
@@ -127,7 +138,10 @@ class Agent {
   std::string last_job_;  // empty: there was none, or it is over
   absl::Duration idle_since_;
   std::optional<int> exit_code_;
-  std::unique_ptr<CheckpointCommitter> committer_;  // while Run runs
+  // While Run runs:
+  CoordinatorLink* link_ = nullptr;
+  std::unique_ptr<CheckpointCommitter> committer_;
+  std::unique_ptr<TaskThread> describer_;  // reads directories of checkpoints
 };
 
 }  // namespace takt::session

@@ -90,6 +90,17 @@ class FakeLink final : public CoordinatorLink {
     absl::MutexLock lock(&mutex_);
     answers_.push_back(answer);
   }
+  void Send(const control::RankDescription& description) override {
+    absl::MutexLock lock(&mutex_);
+    descriptions_.push_back(description);
+  }
+  // Waits for the n-th description (0-based).
+  control::RankDescription Description(std::size_t n) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&] { return descriptions_.size() > n; };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience)) return {};
+    return descriptions_[n];
+  }
   bool SendLeaving(const std::string&) override { return attached; }
   void SendHeartbeat() override {}
   std::atomic<bool> attached = false;
@@ -110,6 +121,7 @@ class FakeLink final : public CoordinatorLink {
   absl::Mutex mutex_;
   std::vector<control::JobUpdate> updates_;
   std::vector<control::CheckpointCommitted> answers_;
+  std::vector<control::RankDescription> descriptions_;
 };
 
 // A steady clock that the test moves while the agent's thread reads it.
@@ -177,6 +189,32 @@ TEST_F(AgentTest, FinishesOnceEveryReportIsAcknowledged) {
     agent_->AcknowledgeReports(kJob, step);
   }
   EXPECT_EQ(link_.Update(1).phase, control::Phase::kFinished);
+}
+
+TEST_F(AgentTest, DescribesTheRankThatItHolds) {
+  script_->steps = 3;
+  StartAgent();
+  Prepare();
+  link_.Update(0);
+  agent_->Start(kJob);
+  for (int step = 1; step <= 3; ++step) agent_->outbox().Next();
+  agent_->AcknowledgeReports(kJob, 2);
+  agent_->Describe({.key = {"another", Generation(1)}}, 7);
+  agent_->Describe({.key = kJob}, 7);
+  const control::RankDescription description = link_.Description(0);
+  EXPECT_EQ(description.key, kJob);
+  EXPECT_EQ(description.epoch, 7);
+  EXPECT_EQ(description.acknowledged_step, StepId(2));
+  EXPECT_EQ(description.assignment_hash.size(), 32u);
+  EXPECT_EQ(description.assignment, "");
+
+  agent_->Describe({.key = kJob, .whole = true}, 7);
+  const control::RankDescription whole = link_.Description(1);
+  EXPECT_EQ(whole.assignment_hash, description.assignment_hash);
+  EXPECT_NE(whole.assignment, "");
+
+  agent_->Adopted(kJob);
+  EXPECT_EQ(std::get<control::RankStepReport>(*agent_->outbox().Next()).step, StepId(3));
 }
 
 TEST_F(AgentTest, AWrongAssignmentIsRefusedWithItsError) {

@@ -21,6 +21,7 @@ void BulkOutbox::BeginJob(const control::JobKey& key, Rank rank) {
   rank_ = rank;
   last_sequence_ = 0;
   last_step_ = StepId(0);
+  acknowledged_ = {};
   reports_.clear();
   next_report_ = 0;
   ended_ = false;
@@ -76,6 +77,11 @@ void BulkOutbox::Acknowledge(const control::JobKey& key, std::int64_t sequence) 
   absl::MutexLock lock(&mutex_);
   if (key != key_) return;
   while (!reports_.empty() && SequenceOf(reports_.front()) <= sequence) {
+    if (const auto* step = std::get_if<control::RankStepReport>(&reports_.front())) {
+      acknowledged_.step = step->step;
+    } else {
+      acknowledged_.checkpoint = std::get<control::CheckpointReport>(reports_.front()).step;
+    }
     reports_.pop_front();
     if (next_report_ > 0) --next_report_;
   }
@@ -96,6 +102,16 @@ bool BulkOutbox::Withdraw(StepId checkpoint, const std::string& error) {
     return true;
   }
   return false;
+}
+
+BulkOutbox::Acknowledged BulkOutbox::acknowledged() const {
+  absl::MutexLock lock(&mutex_);
+  return acknowledged_;
+}
+
+void BulkOutbox::Resend() {
+  absl::MutexLock lock(&mutex_);
+  next_report_ = 0;
 }
 
 void BulkOutbox::Rewind() {

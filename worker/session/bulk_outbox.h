@@ -55,10 +55,18 @@ class BulkOutbox {
   // whether it did.
   bool Withdraw(StepId checkpoint, const std::string& error);
 
+  // The newest step and the newest checkpoint of the job whose reports were acknowledged; 0: none.
+  struct Acknowledged {
+    StepId step, checkpoint;
+  };
+  Acknowledged acknowledged() const;
+
   // For the stream. Rewind begins a new connection: unacknowledged reports are sent again, in
   // order. Next blocks until there is something to send; after Interrupt it returns nullopt until
   // the next Rewind.
   void Rewind();
+  // Sends unacknowledged reports again, in order, on the connection that is up.
+  void Resend();
   std::optional<control::BulkMessage> Next();
   void Interrupt();
 
@@ -80,6 +88,7 @@ class BulkOutbox {
   std::size_t next_report_ ABSL_GUARDED_BY(mutex_) =
       0;  // position in reports_ of the first one not yet sent on this connection
   StepId last_step_ ABSL_GUARDED_BY(mutex_);  // the newest that was reported
+  Acknowledged acknowledged_ ABSL_GUARDED_BY(mutex_);
   std::deque<control::LogLine> logs_ ABSL_GUARDED_BY(mutex_);
   std::int64_t dropped_logs_ ABSL_GUARDED_BY(mutex_) = 0;  // since the line before logs_.front()
   std::deque<control::StepTrace> traces_ ABSL_GUARDED_BY(mutex_);

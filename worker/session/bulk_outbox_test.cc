@@ -64,6 +64,30 @@ TEST(BulkOutbox, ACheckpointIsWithdrawnUntilItIsAcknowledged) {
   EXPECT_TRUE(report.files.empty());
 }
 
+TEST(BulkOutbox, KnowsTheNewestStepAndCheckpointThatWereAcknowledged) {
+  BulkOutbox outbox;
+  outbox.BeginJob(kJob, Rank(0));
+  outbox.AddReport(Step(5));
+  outbox.AddReport(control::CheckpointReport{.step = StepId(4)});
+  outbox.AddReport(Step(6));
+  EXPECT_EQ(outbox.acknowledged().step, StepId(0));
+  outbox.Acknowledge(kJob, 2);
+  EXPECT_EQ(outbox.acknowledged().step, StepId(5));
+  EXPECT_EQ(outbox.acknowledged().checkpoint, StepId(4));
+  outbox.BeginJob({"next", Generation(1)}, Rank(0));
+  EXPECT_EQ(outbox.acknowledged().step, StepId(0));
+}
+
+TEST(BulkOutbox, UnacknowledgedReportsGoAgainOnTheSameConnectionIfTold) {
+  BulkOutbox outbox;
+  outbox.BeginJob(kJob, Rank(0));
+  for (int step = 1; step <= 2; ++step) outbox.AddReport(Step(step));
+  for (int step = 1; step <= 2; ++step) EXPECT_EQ(NextStep(outbox), step);
+  outbox.Acknowledge(kJob, 1);
+  outbox.Resend();
+  EXPECT_EQ(NextStep(outbox), 2);
+}
+
 TEST(BulkOutbox, UnacknowledgedReportsGoAgainAfterReconnection) {
   BulkOutbox outbox;
   outbox.BeginJob(kJob, Rank(0));

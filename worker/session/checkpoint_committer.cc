@@ -11,6 +11,7 @@
 #include "common/checkpoint/owner.h"
 #include "common/data/data_root.h"
 #include "worker/checkpoint/commit.h"
+#include "worker/checkpoint/ownership.h"
 
 namespace takt::session {
 namespace {
@@ -22,7 +23,10 @@ void LogNote(const control::CommitCheckpoint& request, const std::string& direct
 }
 
 checkpoint::Owner OwnerOf(const control::CommitCheckpoint& request) {
-  return {.job_id = request.job_id, .job = request.key.job, .generation = request.key.generation};
+  return {.job_id = request.job_id,
+          .job = request.key.job,
+          .generation = request.key.generation,
+          .epoch = request.epoch};
 }
 
 absl::StatusOr<std::string> DirectoryOf(const CommitPlace& place,
@@ -54,10 +58,11 @@ absl::Status CommitCheckpoint(const CommitPlace& place, const control::CommitChe
     return worker_checkpoint::RemovePartial(*place.files, directory, request.step, request.key.job,
                                             request.key.generation);
   }
-  ASSIGN_OR_RETURN(
-      const std::vector<std::string> notes,
-      worker_checkpoint::Publish(*place.files, directory, request.manifest,
-                                 {.token = place.incarnation, .owner = OwnerOf(request)}));
+  const checkpoint::Owner owner = OwnerOf(request);
+  RETURN_IF_ERROR(worker_checkpoint::NoteEpoch(*place.files, directory, owner));
+  ASSIGN_OR_RETURN(const std::vector<std::string> notes,
+                   worker_checkpoint::Publish(*place.files, directory, request.manifest,
+                                              {.token = place.incarnation, .owner = owner}));
   for (const std::string& note : notes) LogNote(request, directory, note);
   RemoveEarlierPartials(*place.files, directory, request);
   return absl::OkStatus();

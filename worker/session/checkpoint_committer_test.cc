@@ -57,6 +57,17 @@ TEST_F(CommitCheckpointTest, MakesItVisibleAndMayBeToldTwice) {
   EXPECT_EQ(job_.Check(root_.path() + "/runs/step-00000001"), absl::OkStatus());
 }
 
+TEST_F(CommitCheckpointTest, ACoordinatorOfAFormerLifeCommitsNothing) {
+  control::CommitCheckpoint former = Written(1), later = Written(2);
+  former.job_id = later.job_id = "1d";
+  former.epoch = 7;
+  later.epoch = 8;
+  EXPECT_EQ(Commit(later), absl::OkStatus());
+  EXPECT_TRUE(absl::IsAborted(Commit(former)));
+  EXPECT_EQ(Latest(), "step-00000002");
+  EXPECT_FALSE(fs::exists(root_.path() + "/runs/step-00000001"));
+}
+
 TEST_F(CommitCheckpointTest, WithoutAManifestItRemovesWhatThereIs) {
   control::CommitCheckpoint request = Written(1);
   request.manifest.clear();

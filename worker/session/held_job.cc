@@ -38,6 +38,7 @@ Effects HeldJob::Build(const control::JobKey& key, Rank rank) {
   state_ = State::kPreparing;
   key_ = key;
   rank_ = rank;
+  resumed_ = {};
   end_.reset();
   next_.reset();
   gone_ = false;

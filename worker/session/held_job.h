@@ -129,6 +129,9 @@ class HeldJob {
   State state() const { return state_; }
   const control::JobKey& key() const { return key_; }  // meaningful only while not idle
   Rank rank() const { return rank_; }
+  bool Holds(const control::JobKey& key) const { return state_ != State::kIdle && key == key_; }
+  // What the rank goes on from; meaningful only once it was admitted.
+  const control::Resumed& resumed() const { return resumed_; }
   // The end that was sent, once there is one.
   const std::optional<control::JobUpdate>& end() const { return end_; }
 
@@ -139,7 +142,6 @@ class HeldJob {
   Effects LeaveNow(const control::RankStatus& status, absl::Duration now);
   control::JobUpdate Update(control::Phase phase, const absl::Status& error,
                             const control::RankStatus& status) const;
-  bool Holds(const control::JobKey& key) const { return state_ != State::kIdle && key == key_; }
 
   State state_ = State::kIdle;
   control::JobKey key_;

@@ -70,10 +70,13 @@ absl::Status RankCheckpoints::Open() {
   RETURN_IF_ERROR(CheckShared(options_.meeting, directory_, name));
   ASSIGN_OR_RETURN(directory_, resolve());
   if (!first()) return absl::OkStatus();
-  RETURN_IF_ERROR(worker_checkpoint::TakeOwnership(
-      *options_.files, directory_,
-      {.job_id = options_.assignment->job_id, .job = key.job, .generation = key.generation},
-      options_.assignment->other_jobs));
+  const checkpoint::Owner owner{.job_id = options_.assignment->job_id,
+                                .job = key.job,
+                                .generation = key.generation,
+                                .epoch = options_.assignment->epoch};
+  RETURN_IF_ERROR(worker_checkpoint::TakeOwnership(*options_.files, directory_, owner,
+                                                   options_.assignment->other_jobs));
+  RETURN_IF_ERROR(worker_checkpoint::NoteEpoch(*options_.files, directory_, owner));
   ASSIGN_OR_RETURN(
       const std::vector<std::string> removed,
       worker_checkpoint::RemoveStale(*options_.files, directory_, key.job, key.generation));

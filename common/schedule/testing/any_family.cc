@@ -53,4 +53,18 @@ Schedule AnyFamily() {
   RC_DISCARD("no sizes that " + std::string(family.name) + " serves");
 }
 
+bool MaySpread(const Schedule& schedule) {
+  if (schedule.updates != Updates::kFlush || schedule.placement == Placement::kBidirectional)
+    return false;
+  const StageId last(schedule.num_stages - 1);
+  MicrobatchId next(0);
+  for (const Action& action :
+       schedule.ranks[RankOfStage(schedule.placement, schedule.num_ranks(), last).value()]) {
+    if (action.stage != last || action.kind != ActionKind::kForward) continue;
+    if (action.microbatch != next) return false;
+    next = MicrobatchId(next.value() + 1);
+  }
+  return true;
+}
+
 }  // namespace takt::schedule

@@ -16,4 +16,8 @@ GenerateOptions AnyOptions(const Family& family);
 // A family with a flush, at sizes that it serves.
 Schedule AnyFamily();
 
+// Returns whether the words of the vocabulary may be spread under a schedule: it flushes, has one
+// copy of the weights, and runs its last stage in the order of microbatches.
+bool MaySpread(const Schedule& schedule);
+
 }  // namespace takt::schedule

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@ struct SyntheticOptions {
   double forward = 0.010, input_grad = 0.010, weight_grad = 0.010;
   double message = 50e-6, load = 100e-6, reduction = 200e-6, exchange = 100e-6;
   double norm = 20e-6, optimizer = 500e-6;
+  double logits = 0.005;  // S; T takes twice as long
 };
 
 class SyntheticTrace {
@@ -194,12 +196,16 @@ class SyntheticTrace {
         return options_.reduction;
       case program::Op::kNormExchange:
         return options_.exchange;
+      case program::Op::kVocabularyForward:
+        return options_.logits;
+      case program::Op::kVocabularyBackward:
+        return 2 * options_.logits;
       case program::Op::kNormPartial:
         return options_.norm;
       case program::Op::kOptimizer:
         return options_.optimizer;
       default:
-        return 0;
+        return program::IsMeeting(op) ? options_.message : 0;
     }
   }
 
