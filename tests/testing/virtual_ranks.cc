@@ -66,6 +66,7 @@ absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) {
                validates ? &plan.validation_programs[rank.program_->pp_rank.value()] : nullptr,
            .mesh = rank.mesh_,
            .rank = rank.rank_,
+           .vocabulary_ends = plan.vocabulary_ends,
            .backends = rank.backends_,
            .data_root = options.data_root,
            .replicas = rank.groups_.replicas(),

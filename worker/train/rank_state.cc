@@ -64,6 +64,10 @@ absl::Status RankState::CreateStages() {
                                         .observer = options.observer});
     has_gradients[id] = false;
   }
+  if (!layout.vocabulary.has_value()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(vocabulary,
+                   SpreadState::Create(options, layout, *parameters,
+                                       {.layers = scratch, .meetings = meeting_scratch}));
   return absl::OkStatus();
 }
 
@@ -72,6 +76,7 @@ absl::Status RankState::AllocateShared() {
   ASSIGN_OR_RETURN(shared, SectionMemory::Create(layout.shared, *compute));
   for (const layout::Tensor& tensor : layout.shared.tensors) {
     if (tensor.role == layout::Role::kLayerScratch) scratch = shared.At(tensor);
+    if (tensor.role == layout::Role::kMeetingScratch) meeting_scratch = shared.At(tensor);
     if (tensor.role == layout::Role::kRotaryTable) rotary_table = shared.FloatsAt(tensor);
   }
   if (rotary_table == nullptr || options.shapes_only) return absl::OkStatus();

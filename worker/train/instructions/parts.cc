@@ -12,13 +12,6 @@ using program::Op;
 using program::Slot;
 using program::SlotKind;
 
-TokenView ViewOf(const ProgramState& state, SlotId tokens, MicrobatchId microbatch) {
-  const std::span<std::byte> block = state.slots.Bytes(tokens);
-  const MicrobatchId m = state.InBlock(microbatch);
-  return {.tokens = state.tokens.tokens(block, m).data(),
-          .targets = state.tokens.targets(block, m).data()};
-}
-
 // Finds the slots of a part by their kinds: the table of docs/programs.md.
 StageBuffers BuffersOf(const ProgramState& state, const ComputePart& part) {
   const SlotMemory& slots = state.slots;
@@ -91,14 +84,28 @@ absl::StatusOr<int> VersionOf(const ProgramState& state, const Stage& stage, Sta
 
 }  // namespace
 
-LossCall BoundPart::Loss(StepId step) const {
+TokenView ViewOf(const ProgramState& state, SlotId tokens, MicrobatchId microbatch) {
+  const std::span<std::byte> block = state.slots.Bytes(tokens);
+  const MicrobatchId m = state.InBlock(microbatch);
+  return {.tokens = state.tokens.tokens(block, m).data(),
+          .targets = state.tokens.targets(block, m).data()};
+}
+
+LossCall BoundLoss::Call(StepId step) const {
   LossCall call;
   if (scored == nullptr) return call;
-  StepLosses::Microbatch& loss = *losses[step.value() % StepLosses::kSteps];
+  StepLosses::Microbatch& loss = *places[step.value() % StepLosses::kSteps];
   loss.scored = *scored;
   call.sum = &loss.sum;
   if (loss.scored > 0) call.scale = static_cast<float>(1.0 / static_cast<double>(loss.scored));
   return call;
+}
+
+BoundLoss ResolveLoss(const ProgramState& state, SlotId tokens, MicrobatchId microbatch) {
+  BoundLoss loss{.scored = &state.tokens.scored(state.HostTokens(tokens))};
+  for (std::int64_t i = 0; i < StepLosses::kSteps; ++i)
+    loss.places[i] = state.losses.At(i, microbatch);
+  return loss;
 }
 
 absl::StatusOr<BoundPart> ResolvePart(ProgramState& state, const ComputePart& part,
@@ -117,10 +124,8 @@ absl::StatusOr<BoundPart> ResolvePart(ProgramState& state, const ComputePart& pa
   if (program::SpreadsVocabulary(state.program)) return bound;  // T and LOSS compute the loss
   for (const SlotId slot : part.reads) {
     if (state.program.slots[slot.value()].kind == SlotKind::kTokens)
-      bound.scored = &state.tokens.scored(state.HostTokens(slot));
+      bound.loss = ResolveLoss(state, slot, part.microbatch);
   }
-  for (std::int64_t i = 0; i < StepLosses::kSteps; ++i)
-    bound.losses[i] = state.losses.At(i, part.microbatch);
   return bound;
 }
 
