@@ -11,10 +11,12 @@
 
 namespace takt::worker_checkpoint {
 
-// One parameter of the layer that owns it. Each span has parameter->elements() floats.
+// One parameter of the layer that owns it. Each span has whole rows of it, from `first_row` on: all
+// of them, or those that are in this rank's memory.
 struct ParameterState {
   const model::Parameter* parameter = nullptr;
   std::span<const float> weight, m, v;  // m, v: AdamW's moments
+  std::int64_t first_row = 0;
 };
 
 struct LayerState {

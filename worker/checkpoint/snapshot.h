@@ -17,8 +17,8 @@ namespace takt::worker_checkpoint {
 // a time. No thread may read layers() while Take runs.
 class Snapshot {
  public:
-  // Allocates memory for a copy of states that have the shapes of `live`, and touches it, so that
-  // Take has no page faults. device: has the memory of `live`; null: it is host memory. Given a
+  // Allocates memory for all rows of the parameters of `live`, and touches it, so that Take has no
+  // page faults. device: has the memory of `live`; null: it is host memory. Given a
   // device, the copy is in pinned memory, if the host has enough of it; then the snapshot must not
   // outlive the device's factory.
   // Errors: kResourceExhausted.
@@ -33,7 +33,11 @@ class Snapshot {
   };
   absl::Status Take(std::span<const LayerState> live, const From& from);
 
-  // The copy.
+  // Returns where the copy of a parameter is, for rows that `live` does not have. Create saw the
+  // parameter.
+  ParameterTarget PlaceOf(const model::Parameter& parameter) const;
+
+  // The copy. It has all rows.
   std::span<const LayerState> layers() const { return copy_; }
   std::int64_t bytes() const { return static_cast<std::int64_t>(memory_.bytes()); }
 
@@ -41,7 +45,9 @@ class Snapshot {
   explicit Snapshot(backend::Buffer memory) : memory_(std::move(memory)) {}
 
   backend::Buffer memory_;
+  // The same memory in two forms.
   std::vector<LayerState> copy_;
+  std::vector<LayerTarget> places_;
 };
 
 }  // namespace takt::worker_checkpoint

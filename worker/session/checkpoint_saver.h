@@ -28,6 +28,8 @@ struct CheckpointSaverOptions {
   std::vector<worker_checkpoint::TextFile> texts;  // the text files that this rank writes
   int threads = 1;                                 // threads that make the copy
   backend::MemoryBackend* device = nullptr;        // null: `live` is in host memory; see Snapshot
+  // Adds to a copy what other ranks have of it, while training pauses. Empty: nothing.
+  std::function<absl::Status(StepId step, const worker_checkpoint::Snapshot& copy)> complete;
   // Once it is true, the save in progress and all later ones fail soon. Null: never.
   const std::atomic<bool>* given_up = nullptr;
   // Agent::WithdrawCheckpoint. Empty: what was written before always stays.

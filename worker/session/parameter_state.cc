@@ -26,7 +26,8 @@ View ViewOf(const train::ParameterRef& ref) {
   return {.parameter = ref.parameter,
           .weight = {ref.weight, size},
           .m = {ref.m, size},
-          .v = {ref.v, size}};
+          .v = {ref.v, size},
+          .first_row = ref.first_row};
 }
 
 }  // namespace
@@ -35,7 +36,7 @@ std::vector<worker_checkpoint::LayerState> WrittenState(train::ParameterStore& s
                                                         DpRank dp_rank, int dp_size) {
   store.SelectVersion(0);
   std::vector<worker_checkpoint::LayerState> layers;
-  for (const train::LayerParameters& layer : store.layers()) {
+  for (const train::LayerParameters& layer : store.stage_layers()) {
     if (!layer.primary || layout::WriterOf(layer.layer, dp_size) != dp_rank) continue;
     worker_checkpoint::LayerState& state = layers.emplace_back();
     state.layer = layer.layer;
@@ -56,7 +57,6 @@ std::vector<worker_checkpoint::LayerTarget> LoadTargets(const model::Model& mode
     worker_checkpoint::LayerTarget& target = targets[owner];
     target.layer = owner;
     target.parameters.push_back(ViewOf<worker_checkpoint::ParameterTarget>(*ref));
-    target.parameters.back().first_row = ref->first_row;
   }
   std::vector<worker_checkpoint::LayerTarget> list;
   for (auto& [owner, target] : targets) list.push_back(std::move(target));

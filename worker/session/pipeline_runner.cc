@@ -213,7 +213,8 @@ class PipelineRunner final : public RankRunner {
     ASSIGN_OR_RETURN(const std::string kernel_plan, AgreeOnKernels());
     RETURN_IF_ERROR(PrepareDevice());
     if (!checkpoints_.has_value()) return absl::OkStatus();
-    return checkpoints_->Allocate(trainer_->parameters(), kernel_plan);
+    return checkpoints_->Allocate(trainer_->parameters(), kernel_plan,
+                                  connections_.groups().vocabulary());
   }
 
   // Agrees on a kernel plan before the first op that needs one. Returns the plan to keep in
