@@ -217,15 +217,22 @@ TEST_F(CheckpointTest, AnotherNumberOfReplicasConsumesTheSameWindows) {
 TEST_F(CheckpointTest, AJobWhoseWorkerDiesGoesOnFromItsLastCheckpoint) {
   const TrainingJob straight{.name = "straight", .directory = Directory("a"), .steps = 300};
   const std::vector<Step> expected = Train(straight);
-  const TrainingJob killed{.name = "killed", .directory = Directory("b"), .steps = 300};
-  cluster_.Submit(killed.Yaml());
-  const v1::Job running = cluster_.AwaitStep(killed.name, 20);
-  ASSERT_GT(running.ranks_size(), 0);
-  cluster_.Kill(cluster_.worker(running.ranks(0).worker()));
-  const v1::Job ended = cluster_.AwaitEnd(killed.name);
-  ASSERT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << ended.reason();
-  EXPECT_GE(ended.resumed_step(), 5);
-  EXPECT_EQ(Curve(killed.name), expected);
+  for (const std::string vocabulary : {"last", "spread"}) {  // spread: it dies in a meeting, too
+    SCOPED_TRACE(vocabulary);
+    const TrainingJob killed{
+        .name = absl::StrCat("killed-", vocabulary),
+        .parallelism = absl::StrCat("pipeline: 2, schedule: 1f1b, vocabulary: ", vocabulary),
+        .directory = Directory(vocabulary),
+        .steps = 300};
+    cluster_.Submit(killed.Yaml());
+    const v1::Job running = cluster_.AwaitStep(killed.name, 20);
+    ASSERT_GT(running.ranks_size(), 0);
+    cluster_.Kill(cluster_.worker(running.ranks(0).worker()));
+    const v1::Job ended = cluster_.AwaitEnd(killed.name);
+    ASSERT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << ended.reason();
+    EXPECT_GE(ended.resumed_step(), 5);
+    EXPECT_EQ(Curve(killed.name), expected);
+  }
 }
 
 // Every process in turn, at chance moments; a checkpoint is being made in most of them.

@@ -114,6 +114,10 @@ TEST_F(SpreadVocabulary, OverWhatIsRecomputedAndWhereStepsAreInterrupted) {
 // There T is as it is elsewhere: only other Ws are merged.
 TEST_F(SpreadVocabulary, ComputesWeightGradsOneByOneInJobsThatAreNotExactToo) {
   config::JobSpec job = Job();
+  // Whole cache lines, so that neighbouring slots adjoin.
+  job.model.hidden = job.model.context = job.model.positions = 16;
+  job.model.heads = job.model.kv_heads = 4;
+  job.model.inner = 64;
   job.steps = 1;
   job.validation.reset();
   const RunResult exact = Train(job);
