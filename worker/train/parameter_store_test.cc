@@ -249,8 +249,10 @@ TEST_F(ParameterStoreTest, HoldsRowsBesideWhatStagesHave) {
   const model::Model model = rows_testing::ModelOfThreeBlocks();
   const layout::Section rows =
       rows_testing::LayOutRows(model, 4096, 4096, {LayerId(0), LayerId(2)});
-  layout::Section stage = layout::LayOutParameters(model, {LayerId(0)}, 1, /*spread=*/true);
-  const auto store = ParameterStore::Create(model, stage, *backend_, {}, rows).value();
+  const auto stage = [](const model::Model& of) {
+    return layout::LayOutParameters(of, {LayerId(0)}, 1, /*spread=*/true);
+  };
+  const auto store = ParameterStore::Create(model, stage(model), *backend_, {}, rows).value();
   ASSERT_EQ(store->layers().size(), 3U);
   const LayerParameters& embedding = store->Layer(LayerId(0));
   ASSERT_EQ(embedding.refs.size(), 1U);
@@ -269,10 +271,25 @@ TEST_F(ParameterStoreTest, HoldsRowsBesideWhatStagesHave) {
   EXPECT_EQ(store->trained().size(), 2U);
 
   // Llama's embedding has no other parameter.
-  stage.tensors.clear();
-  stage.allocations.clear();
-  const auto nothing = ParameterStore::Create(model, stage, *backend_, {}, rows).value();
+  const model::Model llama = model::BuildModel({.family = model::Family::kLlama,
+                                                .layers = 1,
+                                                .hidden = 4,
+                                                .heads = 1,
+                                                .kv_heads = 1,
+                                                .head_size = 4,
+                                                .inner = 16,
+                                                .context = 3,
+                                                .positions = 3,
+                                                .vocab = 10000,
+                                                .tied_head = false},
+                                               /*microbatch=*/2)
+                                 .value();
+  const auto nothing =
+      ParameterStore::Create(llama, stage(llama), *backend_, {},
+                             rows_testing::LayOutRows(llama, 4096, 4096, {LayerId(0)}))
+          .value();
   EXPECT_TRUE(nothing->Layer(LayerId(0)).refs.empty());
+  EXPECT_NE(nothing->Rows(LayerId(0)), nullptr);
 }
 
 // The head is layer 2.
