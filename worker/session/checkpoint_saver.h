@@ -48,7 +48,7 @@ class CheckpointSaver {
       CheckpointSaverOptions options, std::span<const worker_checkpoint::LayerState> live);
   // Copies `live` and returns. The writing thread calls `report` once the files are written or
   // could not be written.
-  // Blocks: until the checkpoint before is written, and while copying.
+  // Blocks: until the checkpoint before is written, while copying, and as long as `complete` does.
   void Save(StepId step, std::span<const worker_checkpoint::LayerState> live,
             std::function<void(control::CheckpointReport)> report);
   // Blocks until everything is written and reported.
