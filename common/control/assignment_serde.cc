@@ -70,7 +70,7 @@ absl::Status CheckRank(const Assignment& assignment) {
 absl::Status CheckVocabulary(const Assignment& assignment) {
   const mesh::VocabularyEnds& ends = assignment.vocabulary_ends;
   const int vocab = assignment.job.model.vocab, pp_size = assignment.mesh.pp_size;
-  if (ends.empty() || mesh::IsSplitOf(ends, pp_size, vocab)) return absl::OkStatus();
+  if (ends.empty() || (vocab > 0 && mesh::IsSplitOf(ends, pp_size, vocab))) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "the ends of the assignment's vocabulary (", absl::StrJoin(ends, ", "),
       ") do not share out the blocks of ", vocab, " words over ", pp_size, " pp ranks"));
