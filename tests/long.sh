@@ -16,13 +16,15 @@
 # repeat    40   the tests with real daemons pass five times in a row
 # matrix     ?   each fault at each phase of a job leaves its losses as they are (tests/fault)
 # soak       ?   2,000 killed workers leave memory, descriptors and threads as they were
+# power      ?   the power fails 100 times while jobs save, and they go on from complete checkpoints; wants root
+# flips      ?   every flipped bit in 4 KiB of used pages of the coordinator's state is named or changes nothing
 # fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
 # upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
-alone=(threads tsan checks clang tidy repeat matrix soak fuzz)
+alone=(threads tsan checks clang tidy repeat matrix soak power flips fuzz)
 between=(bits upgrade speed)
 sections=()
 other=
@@ -31,7 +33,7 @@ for argument in "$@"; do
     *" $argument "*) sections+=("$argument") ;;
     *)
       if [ "$argument" = -h ] || [ "$argument" = --help ]; then
-        sed -n '3,22p' "$0" | sed 's/^# \?//'
+        sed -n '3,24p' "$0" | sed 's/^# \?//'
         exit 0
       elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
         other=$(realpath "$argument")
@@ -96,6 +98,16 @@ matrix() {
 soak() {
   release takt-coordinator takt-worker matrix_fault_test
   build/release/tests/matrix_fault_test --gtest_also_run_disabled_tests --gtest_filter='Soak*'
+}
+
+power() {
+  release takt-coordinator takt-worker matrix_fault_test
+  build/release/tests/matrix_fault_test --gtest_also_run_disabled_tests --gtest_filter='PowerCut.*AHundredTimes'
+}
+
+flips() {
+  release store_test
+  build/release/tests/store_test --gtest_also_run_disabled_tests --gtest_filter='FlippedBitTest.*Each*'
 }
 
 fuzz() {

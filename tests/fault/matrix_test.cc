@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "gtest/gtest.h"
+#include "tests/fault/small_job.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/control_link.h"
 
@@ -27,6 +28,7 @@ namespace {
 
 using testing::Cluster;
 using testing::ControlLink;
+using testing::SmallJob;
 
 constexpr int kSteps = 800;
 constexpr int kSaveEvery = 20;
@@ -61,35 +63,10 @@ std::string Print(const Cell& cell) {
                       kPhases[static_cast<std::size_t>(std::get<1>(cell))]);
 }
 
-std::string Yaml() {
-  return absl::StrCat(
-      "name: ", kJob,
-      "\nmodel: {family: gpt2, layers: 4, hidden: 16, heads: 2, context: 16, vocab: 256}"
-      "\ndata: {train: {path: data.txt, format: bytes}, shuffle: true}"
-      "\nbatch: {global: 8, microbatch: 2}\nsteps: ",
-      kSteps,
-      "\nseed: 7\nparallelism: {threads: 1, pipeline: 2, schedule: 1f1b}"
-      "\ncheckpoint: {directory: c, every_steps: ",
-      kSaveEvery, "}\n");
-}
-
-// Returns the loss of each step. The steps must be 1, 2, ... without gap or repetition.
-std::vector<double> LossesOf(Cluster& cluster) {
-  std::vector<double> losses;
-  for (const v1::StepReport& step : cluster.Steps(kJob)) {
-    losses.push_back(step.loss());
-    EXPECT_EQ(step.step(), static_cast<std::int64_t>(losses.size()));
-  }
-  return losses;
-}
+SmallJob Job() { return {.name = kJob, .steps = kSteps, .save_every = kSaveEvery}; }
 
 const std::vector<double>& Undisturbed() {
-  static const std::vector<double> losses = [] {
-    Cluster cluster(2);
-    cluster.Submit(Yaml());
-    EXPECT_EQ(cluster.AwaitEnd(kJob).state(), v1::JOB_STATE_SUCCEEDED);
-    return LossesOf(cluster);
-  }();
+  static const std::vector<double> losses = testing::UndisturbedLosses(Job());
   return losses;
 }
 
@@ -118,7 +95,7 @@ class Matrix : public ::testing::TestWithParam<Cell> {
 
   // Brings the job to the phase, as exactly as it can be told from outside.
   void Approach(Phase phase) {
-    if (phase != Phase::kSubmit) cluster_.Submit(Yaml());
+    if (phase != Phase::kSubmit) cluster_.Submit(Job().Yaml());
     switch (phase) {
       case Phase::kSubmit:
       case Phase::kPlan:
@@ -185,7 +162,7 @@ class Matrix : public ::testing::TestWithParam<Cell> {
     if (fault == Fault::kReset) link.Reset();
     if (fault == Fault::kSlow)
       link.Shape({.delay = absl::Milliseconds(150), .bytes_per_second = 32e3});
-    if (phase == Phase::kSubmit) cluster_.Submit(Yaml());
+    if (phase == Phase::kSubmit) cluster_.Submit(Job().Yaml());
     if (fault == Fault::kKill) cluster_.StartWorker(worker, link.address());
     if (fault != Fault::kStop && fault != Fault::kDrop) return;
     absl::SleepFor(kOutage);
@@ -229,7 +206,7 @@ TEST_P(Matrix, TheJobEndsAsIfNothingHadHappened) {
   const v1::Job job = AwaitEndWithProgress();
   EXPECT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.reason();
   EXPECT_EQ(job.checkpoint().step(), kSteps);
-  EXPECT_EQ(LossesOf(cluster_), undisturbed);
+  EXPECT_EQ(testing::LossesOf(cluster_, kJob), undisturbed);
   cluster_.AwaitIdle({"w0", "w1", "w2"});
 }
 
