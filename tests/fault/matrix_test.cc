@@ -259,6 +259,7 @@ TEST_P(Matrix, TheJobEndsAsIfNothingHadHappened) {
   EXPECT_EQ(job.checkpoint().step(), kSteps);
   EXPECT_EQ(testing::LossesOf(cluster_, kJob), undisturbed);
   cluster_.AwaitIdle({"w0", "w1", "w2"});
+  cluster_.ExpectNothingLost();
 }
 
 const auto kName = [](const auto& info) { return Print(info.param); };
