@@ -9,16 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "tests/testing/cluster.h"
 
 namespace takt::testing {
 namespace {
 
 constexpr std::array kCommandNames = {"submit", "pause", "resume", "cancel"};
-
-bool IsEnd(v1::JobState state) {
-  return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||
-         state == v1::JOB_STATE_CANCELLED;
-}
 
 }  // namespace
 
@@ -64,7 +60,7 @@ void History::Saw(const v1::Job& job) {
   if (model.end && *model.end != job.state())
     Violation(name, absl::StrCat("it had ended as ", v1::JobState_Name(*model.end), " and is ",
                                  v1::JobState_Name(job.state())));
-  if (IsEnd(job.state())) model.end = job.state();
+  if (HasEnded(job)) model.end = job.state();
   if (job.state() == v1::JOB_STATE_PAUSED && !model.was_to_pause)
     Violation(name, "it is paused, and nobody asked for it");
   if (job.state() == v1::JOB_STATE_CANCELLED && model.wish != Wish::kCancel)
@@ -96,7 +92,7 @@ void History::SawSteps(const std::string& job, const std::vector<v1::StepReport>
 void History::SawAtRest(const v1::Job& job) {
   Saw(job);
   const auto found = jobs_.find(job.name());
-  if (found == jobs_.end() || IsEnd(job.state())) return;
+  if (found == jobs_.end() || HasEnded(job)) return;
   const bool paused = job.state() == v1::JOB_STATE_PAUSED;
   switch (found->second.wish) {
     case Wish::kRun:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing/history.h"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
