@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "coordinator/store/commit_counter.h"
@@ -208,6 +209,7 @@ class SqliteStore final : public Store {
   absl::Status End(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (status.ok()) status = put_commits_.Bind(commits_ + 1).Run();
     if (status.ok()) status = put_digest_.Bind(static_cast<std::int64_t>(db_->row_total())).Run();
+    TAKT_FAILPOINT("store.before_commit");
     if (status.ok()) status = db_->Execute("COMMIT");
     if (!status.ok()) {
       // After a failed COMMIT there may be nothing to roll back.
@@ -216,7 +218,10 @@ class SqliteStore final : public Store {
       last_number_ = last_number_before_;
       return status;
     }
-    return counter_.Write(cluster_id_, ++commits_);
+    TAKT_FAILPOINT("store.before_counter");
+    status = counter_.Write(cluster_id_, ++commits_);
+    TAKT_FAILPOINT("store.after_counter");
+    return status;
   }
 
   absl::Status Write(const Changes& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -22,7 +22,7 @@
 #include "tests/bench/statistics.h"
 #include "tests/bench/table.h"
 #include "tests/testing/cluster.h"
-#include "tests/testing/control_link.h"
+#include "tests/testing/link.h"
 
 namespace takt::bench {
 namespace {

@@ -69,7 +69,7 @@ class PipelineRunner final : public RankRunner {
         dp_rank_(assignment_.mesh.DpRankOf(assignment_.rank)),
         rendezvous_(options_.make_rendezvous(assignment_.key)),
         connections_({.assignment = &assignment_,
-                      .data_address = options_.data_address,
+                      .data = options_.data,
                       .nccl = options_.nccl,
                       .on_stuck = options_.on_stuck}) {}
 
