@@ -32,8 +32,7 @@ rule '*.h *.cc :!worker/backend/cuda/* :!worker/transport/nccl/*' '#include [<"]
 
 for file in $(git ls-files '*.h' '*.cc' '*.cuh' '*.cu' '*.proto' '*.sh' '*.py' '*.cmake' '*CMakeLists.txt'); do
   lines=$(wc -l <"$file")
-  case "$file" in tests/* | *_test.*) most=600 ;; *) most=500 ;; esac
-  [ "$lines" -le $most ] || complain "$file has $lines lines (at most $most)"
+  [ "$lines" -le 500 ] || complain "$file has $lines lines (at most 500)"
 done
 for file in "${sources[@]}"; do
   head -1 "$file" | grep -q 'SPDX-License-Identifier' || complain "$file: first line must carry the licence"

@@ -16,13 +16,17 @@
 # repeat    40   the tests with real daemons pass five times in a row
 # matrix     ?   each fault at each phase of a job leaves its losses as they are (tests/fault)
 # soak       ?   2,000 killed workers leave memory, descriptors and threads as they were
+# power      ?   the power fails 100 times while jobs save, and they go on from complete checkpoints; wants root
+# failpoints ?   a debug build ends at each change that must last, and loses nothing that was acknowledged
+# flips      ?   every flipped bit in 4 KiB of used pages of the coordinator's state is named or changes nothing
 # fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
+# simulation 20  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
 # upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
-alone=(threads tsan checks clang tidy repeat matrix soak fuzz)
+alone=(threads tsan checks clang tidy repeat matrix soak power failpoints flips fuzz simulation)
 between=(bits upgrade speed)
 sections=()
 other=
@@ -31,7 +35,7 @@ for argument in "$@"; do
     *" $argument "*) sections+=("$argument") ;;
     *)
       if [ "$argument" = -h ] || [ "$argument" = --help ]; then
-        sed -n '3,22p' "$0" | sed 's/^# \?//'
+        sed -n '3,26p' "$0" | sed 's/^# \?//'
         exit 0
       elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
         other=$(realpath "$argument")
@@ -98,6 +102,22 @@ soak() {
   build/release/tests/matrix_fault_test --gtest_also_run_disabled_tests --gtest_filter='Soak*'
 }
 
+power() {
+  release takt-coordinator takt-worker matrix_fault_test
+  build/release/tests/matrix_fault_test --gtest_also_run_disabled_tests --gtest_filter='PowerCut.*AHundredTimes'
+}
+
+failpoints() {
+  cmake --preset dev >/dev/null
+  cmake --build --preset dev --target takt-coordinator takt-worker failpoint_fault_test
+  build/dev/tests/failpoint_fault_test
+}
+
+flips() {
+  release store_test
+  build/release/tests/store_test --gtest_also_run_disabled_tests --gtest_filter='FlippedBitTest.*Each*'
+}
+
 fuzz() {
   cmake -G Ninja -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTAKT_FUZZ=ON >/dev/null
   ninja -C build/fuzz fuzzers
@@ -106,6 +126,11 @@ fuzz() {
   for fuzzer in build/fuzz/bin/fuzz_*; do
     "$fuzzer" -max_total_time=60 -timeout=10 -rss_limit_mb=1024 build/fuzz/found "tests/fuzz/corpus/${fuzzer##*/fuzz_}"
   done
+}
+
+simulation() {
+  release takt-simulate
+  build/release/bin/takt-simulate --seeds 100000
 }
 
 bits() {

@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/daemon/settings.h"
+#include "common/net/socket.h"
 
 namespace takt::worker {
 namespace {
@@ -64,8 +65,20 @@ void AddResources(CLI::App& app, Flags& flags) {
                  "not time them again; empty: none")
       ->capture_default_str();
   app.add_option("--data-address", flags.data_address,
-                 "Address on which other workers reach this one")
+                 "Address of this host on which other workers reach this one")
       ->capture_default_str();
+  app.add_option(
+         "--data-port", flags.data_port,
+         "Port on which other workers reach this one; 0: any free one, another for each job")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  app.add_option("--data-advertise", flags.data_advertise,
+                 "ADDRESS:PORT that other workers dial instead of --data-address and --data-port, "
+                 "where something between them forwards it (NAT, a proxy)")
+      ->check([](const std::string& text) -> std::string {
+        if (text.empty() || net::ParseSocketAddress(text).ok()) return "";
+        return "must be a numeric ADDRESS:PORT, e.g. 203.0.113.5:7071";
+      });
 }
 
 // Flags that say how it runs as a process: what it reports about itself and when it ends.

@@ -21,6 +21,8 @@ struct Flags {
   bool share_device = false;
   std::string kernel_plans = "/var/lib/takt/kernel-plans";  // empty: none are kept
   std::string data_address = "127.0.0.1";
+  int data_port = 0;                           // 0: any free one
+  std::string data_advertise;                  // ADDRESS:PORT; empty: where it listens
   std::string metrics_listen = "127.0.0.1:0";  // empty: none
   int leave_seconds = 300;
   std::string state_file;     // empty: none

@@ -139,7 +139,9 @@ absl::StatusOr<std::unique_ptr<daemon::MetricsServer>> StartMetrics(Shared& shar
 session::PipelineRunnerOptions RunnerOptions(Shared& shared) {
   return {.data_root = shared.flags.data_root,
           .checkpoint_root = shared.flags.checkpoint_root,
-          .data_address = shared.flags.data_address,
+          .data = {.address = shared.flags.data_address,
+                   .port = shared.flags.data_port,
+                   .advertise = shared.flags.data_advertise},
           .threads = shared.threads,
           .make_rendezvous =
               [&shared](const control::JobKey& key) {

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "cli/admin/commands.h"
+#include "cli/admin/fetch_backup.h"
 #include "cli/admin/maintenance.h"
 
 namespace takt::cli {
@@ -11,10 +12,9 @@ struct AdminOptions {
   std::string file, state;
 };
 
-void AddState(CLI::App& command, AdminOptions& options) {
-  command.add_option("--state", options.state, "Directory of the coordinator's state")
-      ->type_name("DIR")
-      ->required();
+CLI::Option* AddState(CLI::App& command, AdminOptions& options) {
+  return command.add_option("--state", options.state, "Directory of the coordinator's state")
+      ->type_name("DIR");
 }
 
 void AddBackup(CLI::App& admin, Context& context) {
@@ -22,14 +22,21 @@ void AddBackup(CLI::App& admin, Context& context) {
       admin, context, "backup", "Copy the state to a new file; the coordinator may run",
       [](CLI::App& app, AdminOptions& options) {
         app.add_option("DEST", options.file, "The new file")->type_name("")->required();
-        AddState(app, options);
+        AddState(app, options)
+            ->description(
+                "Directory of the coordinator's state, on this machine; without it the coordinator "
+                "that runs sends the copy");
       },
       [](const Context& context, const AdminOptions& options) {
-        return MaintainState(context, {"backup", options.state, options.file});
+        return options.state.empty()
+                   ? FetchBackup(context, options.file)
+                   : MaintainState(context, {"backup", options.state, options.file});
       })
       ->footer(
-          "The copy is one file of mode 0600, and it was checked.\n\n"
-          "Example:\n  takt admin backup /backup/takt.sqlite --state /var/lib/takt/coordinator");
+          "The copy is one file of mode 0600, and it was checked. Over TCP only admins get it.\n\n"
+          "Examples:\n"
+          "  takt admin backup takt.sqlite --coordinator c1:7070\n"
+          "  takt admin backup /backup/takt.sqlite --state /var/lib/takt/coordinator");
 }
 
 void AddRestore(CLI::App& admin, Context& context) {
@@ -39,7 +46,7 @@ void AddRestore(CLI::App& admin, Context& context) {
         app.add_option("SRC", options.file, "File that `admin backup` made")
             ->type_name("")
             ->required();
-        AddState(app, options);
+        AddState(app, options)->required();
       },
       [](const Context& context, const AdminOptions& options) {
         return MaintainState(context, {"restore", options.file, options.state});
@@ -53,7 +60,7 @@ void AddRestore(CLI::App& admin, Context& context) {
 void AddFsck(CLI::App& admin, Context& context) {
   AddCommand<AdminOptions>(
       admin, context, "fsck", "Check the state; the coordinator must not run",
-      [](CLI::App& app, AdminOptions& options) { AddState(app, options); },
+      [](CLI::App& app, AdminOptions& options) { AddState(app, options)->required(); },
       [](const Context& context, const AdminOptions& options) {
         return MaintainState(context, {"fsck", options.state, context.json() ? "json" : "text"});
       })
@@ -66,7 +73,7 @@ void AddForgetProfile(CLI::App& admin, Context& context) {
   AddCommand<AdminOptions>(
       admin, context, "forget-profile",
       "Drop what was measured on workers; the coordinator must not run",
-      [](CLI::App& app, AdminOptions& options) { AddState(app, options); },
+      [](CLI::App& app, AdminOptions& options) { AddState(app, options)->required(); },
       [](const Context& context, const AdminOptions& options) {
         return MaintainState(context, {"forget-profile", options.state});
       })
@@ -78,9 +85,9 @@ void AddForgetProfile(CLI::App& admin, Context& context) {
 void AddAdmin(CLI::App& app, Context& context) {
   CLI::App* admin = app.add_subcommand("admin", "Back up, restore and check a coordinator's state");
   admin->footer(
-      "These commands work on the directory of --state, on its machine, as the user who owns "
+      "With --state these commands work on that directory, on its machine, as the user who owns "
       "it.\n\n"
-      "Example:\n  takt admin backup /backup/takt.sqlite --state /var/lib/takt/coordinator");
+      "Example:\n  takt admin backup takt.sqlite");
   AddBackup(*admin, context);
   AddRestore(*admin, context);
   AddFsck(*admin, context);

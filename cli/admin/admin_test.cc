@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the commands with a script in place of takt-coordinator.
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -9,6 +12,7 @@
 #include "cli/admin/maintenance.h"
 #include "cli/testing/fake_coordinator.h"
 #include "cli/testing/test_directory.h"
+#include "common/checkpoint/hash.h"
 #include "gmock/gmock.h"
 
 namespace takt::cli {
@@ -52,6 +56,51 @@ TEST(Admin, AnErrorIsOneOfTakt) {
   const absl::Status locked =
       RunScript("echo 'takt-coordinator: it runs' >&2; exit 1").code.status();
   EXPECT_EQ(locked, absl::FailedPreconditionError("it runs"));
+}
+
+// Streams "state", with the hash of `hashed`.
+void SendBackup(FakeCoordinator& coordinator, const std::string& hashed) {
+  coordinator.back_up = [hashed](grpc::ServerContext&, const v1::BackUpStateRequest&,
+                                 grpc::ServerWriter<v1::BackUpStateResponse>& writer) {
+    v1::BackUpStateResponse part;
+    for (const char* const bytes : {"sta", "te"}) {
+      part.set_data(bytes);
+      writer.Write(part);
+    }
+    part.mutable_end()->set_size_bytes(5);
+    part.mutable_end()->set_xxh3_128(checkpoint::HashOf(std::as_bytes(std::span(hashed))));
+    writer.Write(part);
+    return grpc::Status::OK;
+  };
+}
+
+TEST(Admin, ABackupOfARunningCoordinatorIsANewFileOfItsUserAlone) {
+  const TestDirectory directory;
+  const std::string file = directory.Path("copy");
+  FakeCoordinator coordinator;
+  SendBackup(coordinator, "state");
+  const Outcome outcome = RunTakt(coordinator, {"admin", "backup", file});
+  EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+  std::ifstream in(file);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), "state");
+  EXPECT_EQ(std::filesystem::status(file).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  EXPECT_EQ(RunTakt(coordinator, {"admin", "backup", file}).code, ExitCode::kInvalidInput)
+      << "it does not overwrite";
+}
+
+TEST(Admin, ABackupThatIsNotWholeLeavesNoFile) {
+  const TestDirectory directory;
+  const std::string file = directory.Path("copy");
+  FakeCoordinator coordinator;
+  SendBackup(coordinator, "other");
+  const Outcome wrong = RunTakt(coordinator, {"admin", "backup", file});
+  EXPECT_EQ(wrong.code, ExitCode::kFailed);
+  EXPECT_THAT(wrong.err, HasSubstr("wrong hash"));
+  EXPECT_FALSE(std::filesystem::exists(file));
+  coordinator.back_up = nullptr;
+  EXPECT_NE(RunTakt(coordinator, {"admin", "backup", file}).code, ExitCode::kDone);
+  EXPECT_FALSE(std::filesystem::exists(file));
 }
 
 TEST(Admin, AMissingProgramIsNamed) {

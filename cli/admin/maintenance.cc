@@ -19,7 +19,7 @@
 namespace takt::cli {
 namespace {
 
-// What a program printed, and its exit status; -1: a signal ended it.
+// Says how a program ended and what it printed. If a signal ended it, its exit status is -1.
 struct Ended {
   std::string out, errors;
   int exit_status = -1;

@@ -10,8 +10,8 @@
 
 namespace takt::cli {
 
-// Runs `takt-coordinator --maintain-state ARGUMENTS` and waits for it. What it prints is printed;
-// what it says of an error is the returned status.
+// Runs `takt-coordinator --maintain-state ARGUMENTS` and waits for it. It prints the
+// program's output, and returns the program's error as a status.
 // Errors: kNotFound (the program or a file is missing), kInvalidArgument, kFailedPrecondition.
 absl::StatusOr<ExitCode> MaintainState(const Context& context,
                                        const std::vector<std::string>& arguments);

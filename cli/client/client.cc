@@ -380,6 +380,15 @@ absl::Status Client::GetJobLogs(const v1::GetJobLogsRequest& request, absl::Dura
                  [&](const v1::GetJobLogsResponse& response) { return on_line(response.line()); });
 }
 
+absl::Status Client::BackUpState(
+    absl::Duration timeout, StreamStop& stop,
+    const std::function<bool(const v1::BackUpStateResponse&)>& on_part) {
+  grpc::ClientContext context;
+  context.set_deadline(Deadline(absl::Now() + timeout));
+  const StreamStop::Registration registration(stop, context);
+  return ReadAll(context, *wire_->cluster->BackUpState(&context, {}), on_part);
+}
+
 absl::StatusOr<trace::JobTrace> Client::GetTrace(const std::string& name, std::int64_t first,
                                                  std::int64_t last, int newest,
                                                  absl::Duration timeout) {

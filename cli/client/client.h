@@ -98,6 +98,9 @@ class Client final {
                         const std::function<bool(const v1::WatchJobResponse&)>& on_event);
   absl::Status GetJobLogs(const v1::GetJobLogsRequest& request, absl::Duration timeout,
                           StreamStop& stop, const std::function<bool(const v1::LogLine&)>& on_line);
+  // Calls `on_part` with each part of a copy of the coordinator's state. It ends as WatchJob does.
+  absl::Status BackUpState(absl::Duration timeout, StreamStop& stop,
+                           const std::function<bool(const v1::BackUpStateResponse&)>& on_part);
   // Reads the traces of steps first to last, or if both are 0, of the `newest` steps. More errors:
   // kFailedPrecondition (no step was measured yet), kNotFound (none of those is kept).
   absl::StatusOr<trace::JobTrace> GetTrace(const std::string& name, std::int64_t first,

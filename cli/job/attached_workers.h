@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan may assume of the coordinator's workers.
+// Says what a plan may assume of the coordinator's workers.
 #pragma once
 
 #include <memory>

@@ -110,7 +110,7 @@ std::vector<int> RanksToDraw(const schedule::Timeline& timeline) {
   return ranks;
 }
 
-// What a chart says about one rank.
+// A chart says this about one rank.
 struct RankMemory {
   std::int64_t base = 0;       // all but stash and messages
   std::int64_t peak = 0;       // with what stash and messages hold at most

@@ -218,8 +218,8 @@ model::Model ModelOf(const config::JobSpec& job, int microbatch, config::DeviceK
   return *std::move(model);
 }
 
-// Returns with how many ranks messages are measured; below 2: the job has none. One more than a
-// host has workers, so that some messages go to another host.
+// Returns with how many ranks messages are measured; below 2: the job has none. There is one
+// more than a host has workers, so that some messages go to another host.
 int RanksForMessages(const config::JobSpec& job, const plan::PlanOptions& workers) {
   if (workers.device == config::DeviceKind::kCuda) return 1;  // emulated layers use no GPU
   const int ranks = job.LeavesSizeOpen() ? workers.max_workers : *job.MostWorkers();

@@ -5,6 +5,7 @@
 
 #include "cli/testing/fake_coordinator.h"
 #include "cli/testing/test_directory.h"
+#include "common/config/testing/jobs.h"
 #include "common/model/model.h"
 #include "common/plan/plan.h"
 #include "common/profile/profile_serde.h"
@@ -162,15 +163,8 @@ TEST_F(PlanTest, PlansForTheCoordinatorsWorkers) {
 
 TEST_F(PlanTest, TakesTheTimesThatWorkersMeasured) {
   const plan::Host host{.machine = "a processor", .cores = 2, .workers = 2};
-  const model::Model model = *model::BuildModel({.layers = 8,
-                                                 .hidden = 64,
-                                                 .heads = 4,
-                                                 .kv_heads = 4,
-                                                 .inner = 256,
-                                                 .context = 32,
-                                                 .positions = 32,
-                                                 .vocab = 256},
-                                                /*microbatch=*/2);
+  const config::JobSpec job = config::SmallGpt2Job();
+  const model::Model model = *model::BuildModel(job.model, job.microbatch);
   double seconds = 1;
   FakeCoordinator coordinator;
   coordinator.workers = [&](auto&, auto&, v1::ListWorkersResponse& response) {

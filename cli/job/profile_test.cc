@@ -218,7 +218,7 @@ TEST_F(ProfileTest, OlderCoordinatorIsNamedBeforeAnythingRuns) {
   const Outcome outcome = Profile();
   EXPECT_EQ(outcome.code, ExitCode::kFailed);
   EXPECT_THAT(outcome.err, HasSubstr("older than this command"));
-  // One that knows its callers refuses requests that it does not know.
+  // A coordinator that knows its callers refuses requests that it does not know.
   coordinator_.get_profile = [](auto&, auto&, auto&) {
     return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "");
   };

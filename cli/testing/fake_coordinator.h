@@ -46,6 +46,7 @@ class FakeCoordinator final : public v1::JobService::Service, public v1::Cluster
   TAKT_FAKE_METHOD(ListWorkers, v1::ListWorkersResponse, workers)
   TAKT_FAKE_METHOD(GetProfile, v1::GetProfileResponse, get_profile)
   TAKT_FAKE_METHOD(DrainWorker, v1::DrainWorkerResponse, drain)
+  TAKT_FAKE_METHOD(BackUpState, grpc::ServerWriter<v1::BackUpStateResponse>, back_up)
   TAKT_FAKE_METHOD(WatchJob, grpc::ServerWriter<v1::WatchJobResponse>, watch)
   TAKT_FAKE_METHOD(GetJobLogs, grpc::ServerWriter<v1::GetJobLogsResponse>, logs)
   TAKT_FAKE_METHOD(GetTrace, grpc::ServerWriter<v1::GetTraceResponse>, step_traces)

@@ -24,6 +24,8 @@ constexpr auto kTable = std::to_array<MethodRule>({
     {"/takt.v1.AttachmentService/Attach",                           kWorker,    Subject::kWorker, true},
     {"/takt.v1.AttachmentService/StreamBulk",                       kWorker,    Subject::kWorker, true},
 
+    // A backup changes nothing, but it takes all that the coordinator knows away.
+    {"/takt.v1.ClusterService/BackUpState",                         kAdmin,     Subject::kNone,   true},
     {"/takt.v1.ClusterService/DrainWorker",                         kAdmin,     Subject::kNone,   true},
     {"/takt.v1.ClusterService/GetProfile",                          kUsers,     Subject::kNone,   false},
     {"/takt.v1.ClusterService/GetVersion",                          kEverybody, Subject::kNone,   false},

@@ -38,7 +38,7 @@ struct MethodRule {
   absl::string_view method;  // "/takt.v1.JobService/SubmitJob"
   Roles who;
   Subject subject;
-  bool changes;  // the call changes something, so it leaves a line in the audit log
+  bool changes;  // the call changes something, or shows all: it leaves a line in the audit log
 };
 
 std::span<const MethodRule> MethodTable();

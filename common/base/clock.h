@@ -31,6 +31,20 @@ struct Moment {
   }
 };
 
+// Measures waits that are stored. It begins as the wall clock and then goes at the pace of the
+// steady clock, so nobody can set it.
+class WaitClock final {
+ public:
+  explicit WaitClock(Moment begin) : begin_(begin) {}
+
+  absl::Time Of(Moment now) const { return begin_.wall + (now.steady - begin_.steady); }
+  // Returns what the wall clock will show at `time`, for people, if nobody sets it.
+  absl::Time Shown(absl::Time time, Moment now) const { return now.wall + (time - Of(now)); }
+
+ private:
+  Moment begin_;
+};
+
 // A clock for tests, which moves only in Advance. One caller at a time.
 class FakeClock final : public Clock {
  public:
@@ -38,6 +52,8 @@ class FakeClock final : public Clock {
   absl::Time Now() const override { return start_ + elapsed_; }
   int64_t SteadyNanos() const override { return absl::ToInt64Nanoseconds(elapsed_); }
   void Advance(absl::Duration by) { elapsed_ += by; }
+  // Sets the wall clock.
+  void Step(absl::Duration by) { start_ += by; }
 
  private:
   absl::Time start_;

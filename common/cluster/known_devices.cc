@@ -7,9 +7,9 @@
 namespace takt::cluster {
 namespace {
 
-// From NVIDIA's data sheets of the SXM versions. Products in f32 keep all bits of their operands,
-// so their peak is that of f32 outside of tensor cores (TF32 is off, docs/numerics.md). The V100
-// has no bf16; its peak in f16 stands there.
+// The numbers are from NVIDIA's data sheets of the SXM versions. Products in f32 keep all bits of
+// their operands, so their peak is that of f32 outside of tensor cores (TF32 is off,
+// docs/numerics.md). The V100 has no bf16; its peak in f16 stands there.
 constexpr KnownDevice kDevices[] = {
     {"V100", 32'000'000'000, {.f32 = 15.7e12, .bf16 = 125e12}},
     {"A100", 80'000'000'000, {.f32 = 19.5e12, .bf16 = 312e12}},

@@ -338,15 +338,16 @@ void ReadRecompute(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules)
   }
 }
 
-// Whether the schedule and the devices allow it shows when the job is planned.
+// The planner checks later whether the schedule and the devices allow the mode.
 void ReadVocabulary(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   rules.Supported("parallelism.vocabulary", NameOf(proto.vocabulary()),
                   v1::VocabularyMode_IsValid(proto.vocabulary()), "auto, last or spread");
-  rules.Check(proto.vocabulary() != v1::VOCABULARY_MODE_SPREAD,
+  const bool spreads = proto.vocabulary() == v1::VOCABULARY_MODE_SPREAD;
+  rules.Check(!spreads || job.model.family != model::Family::kEmulated,
               {.field = "parallelism.vocabulary",
                .value = "spread",
-               .rule = "workers cannot run it yet",
-               .fix = "use auto or last"});
+               .rule = "an emulated model has no words",
+               .fix = "remove it"});
   job.parallelism.vocabulary = static_cast<Vocabulary>(proto.vocabulary());
 }
 

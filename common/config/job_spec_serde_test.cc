@@ -87,11 +87,16 @@ TEST(JobSpecSerde, TheVocabularyIsWhereTheJobSays) {
   const JobSpec any = *ToJobSpec(Parse({"parallelism.vocabulary=auto"}));
   EXPECT_EQ(any.parallelism.vocabulary, Vocabulary::kAuto);
   EXPECT_FALSE(ToProto(any).parallelism().has_vocabulary());
-  const JobSpec last = *ToJobSpec(Parse({"parallelism.vocabulary=last"}));
-  EXPECT_EQ(last.parallelism.vocabulary, Vocabulary::kLast);
-  EXPECT_EQ(ToJobSpec(ToProto(last))->parallelism.vocabulary, Vocabulary::kLast);
-  EXPECT_EQ(ErrorOf(Parse({"parallelism.vocabulary=spread"})),
-            "parallelism.vocabulary is spread: workers cannot run it yet; use auto or last");
+  for (const auto& [name, mode] :
+       {std::pair("last", Vocabulary::kLast), std::pair("spread", Vocabulary::kSpread)}) {
+    const JobSpec job = *ToJobSpec(Parse({absl::StrCat("parallelism.vocabulary=", name)}));
+    EXPECT_EQ(job.parallelism.vocabulary, mode);
+    EXPECT_EQ(ToJobSpec(ToProto(job))->parallelism.vocabulary, mode);
+  }
+  EXPECT_THAT(ErrorOf(Parse({"model={family: emulated, layers: 3, activation_bytes: 9}",
+                             "parallelism.vocabulary=spread"})),
+              HasSubstr("parallelism.vocabulary is spread: an emulated model has no words; remove "
+                        "it"));
 }
 
 TEST(JobSpecSerde, WarnsOfReplanningThatCannotHappen) {

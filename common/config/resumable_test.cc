@@ -39,7 +39,7 @@ TEST(Resumable, WhatIsNoPartOfTheTrajectoryMayDiffer) {
   EXPECT_THAT(DifferingFields({}), testing::IsEmpty());
   EXPECT_THAT(DifferingFields(
                   {"name=other", "steps=40", "exact=false", "priority=70", "replan=at_checkpoint",
-                   "parallelism={pipeline: 2, data: 2, vocabulary: last}",
+                   "parallelism={pipeline: 2, data: 2, vocabulary: spread}",
                    "checkpoint={directory: c, keep: 1}", "elastic.data={min: 1, max: 2}",
                    "data.validation={path: v.txt, format: bytes, every_steps: 5, batches: 1}"}),
               testing::IsEmpty());

@@ -22,7 +22,7 @@ struct YamlNode {
   std::vector<YamlNode> values;        // of a map (beside `keys`) or a list
 };
 
-// What kind of file is read, and how large one may be. A node is a value or a key.
+// Says what kind of file is read, and how large it may be. A node is a value or a key.
 struct YamlRules {
   std::string what = "job file";  // what errors call it
   std::size_t max_bytes = std::size_t{1} << 20;

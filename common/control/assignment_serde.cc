@@ -37,7 +37,7 @@ absl::StatusOr<mesh::Partition> ToPartition(const v1::Assignment& proto, int pp_
   return partition;
 }
 
-v1::MemoryCopies ToProto(const MemoryCopies& copies) {
+v1::MemoryCopies FromCopies(const MemoryCopies& copies) {
   v1::MemoryCopies proto;
   proto.set_every_steps(copies.every_steps);
   proto.set_shift(copies.shift);
@@ -70,7 +70,7 @@ absl::Status CheckRank(const Assignment& assignment) {
 absl::Status CheckVocabulary(const Assignment& assignment) {
   const mesh::VocabularyEnds& ends = assignment.vocabulary_ends;
   const int vocab = assignment.job.model.vocab, pp_size = assignment.mesh.pp_size;
-  if (ends.empty() || mesh::IsSplitOf(ends, pp_size, vocab)) return absl::OkStatus();
+  if (ends.empty() || (vocab > 0 && mesh::IsSplitOf(ends, pp_size, vocab))) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "the ends of the assignment's vocabulary (", absl::StrJoin(ends, ", "),
       ") do not share out the blocks of ", vocab, " words over ", pp_size, " pp ranks"));
@@ -205,7 +205,7 @@ v1::Assignment ToProto(const Assignment& assignment) {
   }
   proto.mutable_binding()->set_threads(assignment.threads);
   proto.mutable_binding()->set_secret(assignment.secret);
-  *proto.mutable_copies() = ToProto(assignment.copies);
+  *proto.mutable_copies() = FromCopies(assignment.copies);
   return proto;
 }
 

@@ -57,7 +57,8 @@ Assignment SomeAssignment() {
           .other_jobs = {"fedcba9876543210", "00ff00ff00ff00ff"},
           .saved = StepId(40),
           .owner = "user/ada",
-          .epoch = 7};
+          .epoch = 7,
+          .copies = {.every_steps = 2, .shift = 1, .at_most = StepId(39), .required = true}};
 }
 
 // Returns an assignment of the same rank under 1F1B, with a part of the vocabulary.

@@ -63,7 +63,7 @@ enum class Phase : std::uint8_t {
   kHalted = 6
 };
 
-// What a rank's failure is due to, as far as the rank itself can tell. Numbers equal
+// Says why a rank failed, as far as the rank itself can tell. Numbers equal
 // takt.v1.JobUpdate.Cause.
 enum class Cause : std::uint8_t {
   kUnknown = 0,  // it cannot tell, or its program is older than this field

@@ -64,7 +64,7 @@ std::optional<OtherSchedule> FindBetterSchedule(const std::vector<Program>& prog
   if (std::int64_t{programs[0].num_stages} * programs[0].num_microbatches > kMostActions) {
     return std::nullopt;
   }
-  // Which schedules have room for S and T only a plan finds out (`takt plan`).
+  // Only a plan finds out which schedules have room for S and T (`takt plan`).
   if (program::SpreadsVocabulary(programs[0])) return std::nullopt;
   const auto current = sim::Simulate(programs, costs);
   if (!current.ok()) return std::nullopt;

@@ -68,26 +68,14 @@ Section LayOutShared(const model::Model& model, const StageLayouts& stages,
   return section;
 }
 
-// Returns the bytes of a parameter's weights and moments that the rank writes to checkpoints or
-// passes on to the rank that writes them.
-std::int64_t SavedBytes(const RankInputs& inputs, const model::Parameter& parameter) {
-  std::int64_t elements = parameter.elements();
-  if (Spreads(inputs) && parameter.by_word) {
-    elements =
-        parameter.shape[1] *
-        mesh::WordsOf(inputs.vocabulary_ends, inputs.program.pp_rank, parameter.shape[0]).words;
-  }
-  return 3 * kFloatBytes * elements;
-}
-
+// Of a table whose rows are spread, the rank that writes it takes those of all ranks.
 Section LayOutSnapshot(const RankInputs& inputs) {
   std::vector<std::int64_t> by_replica(static_cast<std::size_t>(inputs.dp_size));
   for (const mesh::Stage& stage : inputs.partition) {
-    const bool here = stage.pp_rank == inputs.program.pp_rank;
+    if (stage.pp_rank != inputs.program.pp_rank) continue;
     for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
       for (const model::Parameter& parameter : inputs.model.layers[id.value()].parameters) {
-        if (here || (Spreads(inputs) && parameter.by_word))
-          by_replica[WriterOf(id, inputs.dp_size).value()] += SavedBytes(inputs, parameter);
+        by_replica[WriterOf(id, inputs.dp_size).value()] += 3 * kFloatBytes * parameter.elements();
       }
     }
   }

@@ -67,7 +67,7 @@ TEST(TreeSum, NeedsAsManyBuffersAsItSays) {
   }
 }
 
-// Three ranks have any runs of the blocks, also none. Each passes on what it could not add.
+// Three ranks have any runs of the blocks, also none. Each rank passes on what it could not add.
 TEST(TreeSum, IsTheSameSumWhoeverHasWhichBlocks) {
   for (int n = 1; n <= 17; ++n) {
     const std::string expected = OnOneRank(n);

@@ -51,8 +51,6 @@ struct PlanOptions {
   double link_latency_seconds = 20e-6;
   double link_seconds_per_byte = 0.5e-9;
   bool use_measured_links = true;  // false: all messages cost this
-  // The workers can run a spread vocabulary, so `vocabulary: auto` may choose it. None can yet.
-  bool workers_spread = false;
   // The least memory that a worker has for a rank. 0: it is not known, and no plan is too large.
   std::int64_t worker_memory_bytes = 0;
 };

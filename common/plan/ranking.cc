@@ -273,7 +273,7 @@ void AddSize(const CandidateInputs& inputs, const std::vector<std::string>& fami
   const std::optional<CandidateInputs> last = Under(inputs, modes, false);
   const std::optional<CandidateInputs> spread = Under(inputs, modes, true);
   for (const std::string& family : families) {
-    // What refuses a family refuses it either way.
+    // A family that cannot run in one mode cannot run in the other one either.
     if (last && !AddFamily(*last, family, pp_size, ranker)) continue;
     if (spread) AddFamily(*spread, family, pp_size, ranker);
   }

@@ -44,7 +44,7 @@ mesh::Partition Moved(mesh::Partition partition, int from, int to) {
   return partition;
 }
 
-// What a descent changes.
+// A descent changes these.
 struct Cuts {
   mesh::Partition partition;
   mesh::VocabularyEnds vocabulary_ends;
@@ -138,7 +138,7 @@ class Descent {
 
   absl::StatusOr<schedule::Schedule> ScheduleOf(const Cuts& cuts) const {
     if (cuts.vocabulary_ends.empty()) return order_;
-    // What made room for the meetings is in the order already.
+    // The order already has room for the meetings, so nothing moves again (depth 0).
     return schedule::SpreadVocabulary(
         order_, CostsOf(inputs_, cuts.partition, cuts.vocabulary_ends), /*depth=*/0);
   }

@@ -52,12 +52,11 @@ VocabularyModes ModesOf(const CandidateInputs& inputs, int pp_size) {
   if (pp_size == 1 || inputs.job.model.family == model::Family::kEmulated) return {};
   if (asked != Vocabulary::kAuto)
     return {.last = asked == Vocabulary::kLast, .spread = asked == Vocabulary::kSpread};
-  const bool can = inputs.options.workers_spread && !OnGpus(inputs);
-  return {.last = true, .spread = can && IsOpen(inputs, pp_size)};
+  return {.last = true, .spread = !OnGpus(inputs) && IsOpen(inputs, pp_size)};
 }
 
 std::string_view WhyAutoKeepsLast(const CandidateInputs& inputs, int pp_size) {
-  if (!inputs.options.workers_spread || !IsOpen(inputs, pp_size) || !OnGpus(inputs)) return "";
+  if (!IsOpen(inputs, pp_size) || !OnGpus(inputs)) return "";
   return "spreading the vocabulary has not been tested on GPUs yet";
 }
 

@@ -39,10 +39,8 @@ config::JobSpec Job(Vocabulary vocabulary) {
   return job;
 }
 
-const PlanOptions kFreeLinks{.max_workers = 4,
-                             .link_latency_seconds = 0,
-                             .link_seconds_per_byte = 0,
-                             .workers_spread = true};
+const PlanOptions kFreeLinks{
+    .max_workers = 4, .link_latency_seconds = 0, .link_seconds_per_byte = 0};
 
 class SpreadTest : public ::testing::Test {
  protected:

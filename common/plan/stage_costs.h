@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the stages of a plan take: measured where there is a profile, else FLOPs at a rate.
+// Says how long the stages of a plan take: as measured where there is a profile, else by their
+// FLOPs at a rate.
 #pragma once
 
 #include <vector>

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "common/config/testing/jobs.h"
 #include "common/plan/plan.h"
 #include "common/profile/layer_shape.h"
 #include "common/profile/profile.h"
@@ -26,16 +27,10 @@ constexpr int kTable = 100 * 64, kNorm = 2 * 64;
 class StageCostsTest : public ::testing::Test {
  protected:
   StageCostsTest() {
-    job_.name = "j";
-    job_.model = {.layers = 4,
-                  .hidden = 64,
-                  .heads = 4,
-                  .kv_heads = 4,
-                  .inner = 256,
-                  .context = 32,
-                  .positions = 32,
-                  .vocab = 100};
+    job_.model.layers = 4;
+    job_.model.vocab = 100;
     job_.global_batch = 8;
+    job_.microbatch = 1;
     job_.parallelism.pipeline = 2;
     job_.parallelism.schedule = "1f1b";
   }
@@ -76,7 +71,7 @@ class StageCostsTest : public ::testing::Test {
                         {.bytes = kBytes, .seconds = seconds});
   }
 
-  config::JobSpec job_;
+  config::JobSpec job_ = config::SmallGpt2Job();
   Host host_{.machine = "a processor", .cores = 4, .workers = 4};
   profile::Profile profile_;
 };

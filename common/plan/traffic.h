@@ -19,7 +19,7 @@ struct Messages {
 };
 
 // Returns the messages of one pipeline, by sender and then by receiver. Ranks that send each other
-// none are left out. Of the meetings of a spread vocabulary it counts those that pass the whole
+// none are left out. It counts only those meetings of a spread vocabulary that pass the whole
 // activation of a microbatch, or its gradient, from or to the rank with the last stage.
 std::vector<Messages> MessagesOf(const std::vector<program::Program>& programs);
 

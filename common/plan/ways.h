@@ -12,7 +12,7 @@
 
 namespace takt::plan {
 
-// How the batch of a step is divided.
+// Says how the batch of a step is divided.
 struct Division {
   int data = 1;        // replicas
   int microbatch = 1;  // sequences of a microbatch

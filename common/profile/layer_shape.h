@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What decides how long the passes of a layer take: what the layer is, and where it runs.
+// Names what decides how long the passes of a layer take: what the layer is, and where it runs.
 #pragma once
 
 #include <compare>
@@ -31,7 +31,7 @@ struct LayerShape {
   auto operator<=>(const LayerShape&) const = default;
 };
 
-// Where a rank runs. Ranks on one host share its caches and its memory's bandwidth, so a layer
+// Says where a rank runs. Ranks on one host share its caches and its memory's bandwidth, so a layer
 // takes longer with neighbours.
 struct Conditions {
   std::string machine;     // the name of the processor, or of the GPU

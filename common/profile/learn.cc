@@ -134,8 +134,8 @@ class Learner {
     return parts;
   }
 
-  // What the stage took. A B is divided into I and W by their work. Nullopt: it has no F or no
-  // backward.
+  // Returns how long the stage took. A B is divided into I and W by their work. Nullopt: it has no
+  // F or no backward.
   static std::optional<Passes> StageSeconds(const PassSamples& samples, const Passes& work) {
     const auto median = [&](Op op) -> std::optional<double> {
       const auto found = samples.find(op);

@@ -20,7 +20,7 @@ struct RankPlace {
   std::string host;
 };
 
-// What a trace does not say of its job. The struct borrows.
+// Adds what a trace does not say of its job. The struct borrows.
 struct TracedJob {
   const model::Model& model;
   const mesh::Partition& partition;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/testing/jobs.h"
 #include "common/model/vocabulary.h"
 #include "common/plan/plan.h"
 #include "common/profile/probe.h"
@@ -23,16 +24,11 @@ using ::testing::SizeIs;
 const Conditions kHere = {.machine = "a processor", .threads = 1, .ranks_per_host = 2};
 
 config::JobSpec Job() {
-  config::JobSpec job{.name = "job"};
-  job.model = {.layers = 4,
-               .hidden = 64,
-               .heads = 4,
-               .kv_heads = 4,
-               .inner = 256,
-               .context = 32,
-               .positions = 32,
-               .vocab = 100};
+  config::JobSpec job = config::SmallGpt2Job();
+  job.model.layers = 4;
+  job.model.vocab = 100;
   job.global_batch = 8;
+  job.microbatch = 1;
   job.parallelism.pipeline = 2;
   job.parallelism.schedule = "1f1b";
   return job;

@@ -51,7 +51,7 @@ Passes Scaled(const LayerSample& sample, const Passes& work, double threads_rati
                      threads_ratio};
 }
 
-// Whether the rate of one says something about the other.
+// Returns whether the rate of one says something about the other.
 bool AreAlike(const LayerShape& a, const LayerShape& b) {
   return a.kind == b.kind && a.spread == b.spread && a.products == b.products &&
          a.activations == b.activations;

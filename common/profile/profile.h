@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What layers, messages, updates and snapshots took on workers, and what others that were not
-// measured would take.
+// Says how long layers, messages, updates and snapshots took on workers, and predicts how long
+// others that were not measured would take.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace takt::profile {
 
-// Where a time comes from.
+// Says where a time comes from.
 enum class Origin : std::uint8_t {
   kMeasured,      // this layer under these conditions
   kInterpolated,  // from the nearest layer of its kind, by the work of both

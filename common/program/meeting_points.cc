@@ -34,7 +34,7 @@ class Ends {
   }
 
   std::int64_t Of(ActionNumber number) const { return of_action_[number]; }
-  // Of the F of the last stage, the last S, and the last T of a microbatch.
+  // These return when a microbatch's F of the last stage, last S and last T end.
   std::int64_t Norm(int m) const { return norm_[m]; }
   std::int64_t Forwards(int m) const { return forwards_[m]; }
   std::int64_t Backwards(int m) const { return backwards_[m]; }

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/schedule/action_cost.h"
 #include "common/schedule/graph.h"
 
 namespace takt::schedule {
@@ -151,26 +152,9 @@ class Run {
     return graph_.Producer(action) < 0 ? 0 : ready_at_[number];
   }
 
-  double Cost(const Action& action) const {
-    switch (action.kind) {
-      case ActionKind::kForward:
-        return costs_.F(action.stage);
-      case ActionKind::kInputGrad:
-        return costs_.I(action.stage);
-      case ActionKind::kWeightGrad:
-        return costs_.W(action.stage);
-      case ActionKind::kBackward:
-        return costs_.B(action.stage);
-      case ActionKind::kVocabularyForward:
-      case ActionKind::kVocabularyBackward:
-        break;
-    }
-    TAKT_CHECK(false);
-  }
-
   void RunAction(int rank, ActionNumber number, double time) {
     const Action& action = graph_.At(number);
-    const double end = time + Cost(action);
+    const double end = time + CostOf(costs_, action);
     Occupy(rank, action, end);
     const ActionNumber consumer = graph_.Consumer(action);
     if (consumer >= 0) {

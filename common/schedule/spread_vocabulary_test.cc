@@ -83,7 +83,7 @@ TEST(SpreadVocabulary, IsLegalForEveryFamilyAndSize) {
   EXPECT_GT(spread_schedules, 200);
 }
 
-// As in the paper, with two meetings.
+// The paper has the same peaks for two meetings.
 TEST(SpreadVocabulary, Holds1F1BAndTwoMore) {
   const std::vector<int> peaks = PeakInFlight(Spread("1f1b", 4, 16, /*depth=*/2));
   EXPECT_EQ(peaks, (std::vector<int>{6, 5, 4, 3}));

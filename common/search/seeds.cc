@@ -73,8 +73,8 @@ bool Collides(const VBlock& block, int num_ranks) {
   return false;
 }
 
-// How many chunks a rank has in flight while the block repeats, in the mean and at least: each from
-// its F to a W right behind its I. It is the same for all ranks.
+// Returns how many chunks a rank has in flight while the block repeats, in the mean and at least. A
+// chunk is in flight from its F to a W right behind its I. It is the same for all ranks.
 double MeanInFlight(const VBlock& block) {
   const int of_down = block.down_gradient - block.down + 2;
   const int of_up = block.up_gradient - block.up + 2;

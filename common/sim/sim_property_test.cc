@@ -6,6 +6,7 @@
 
 #include "common/program/lowering.h"
 #include "common/program/program_serde.h"
+#include "common/schedule/action_cost.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/graph.h"
 #include "common/schedule/testing/any_family.h"
@@ -62,10 +63,7 @@ std::vector<double> EndsWithUnlimitedBuffers(const schedule::ActionGraph& graph,
     start = std::max(start, input_at(number));
     if (partner >= 0) start = std::max(start, input_at(partner));
     const double duration = partner >= 0 ? costs.O(action.stage, graph.At(partner).stage)
-                            : action.kind == ActionKind::kForward    ? costs.F(action.stage)
-                            : action.kind == ActionKind::kInputGrad  ? costs.I(action.stage)
-                            : action.kind == ActionKind::kWeightGrad ? costs.W(action.stage)
-                                                                     : costs.B(action.stage);
+                                         : schedule::CostOf(costs, action);
     ends[number] = start + duration;
   }
   return ends;

@@ -34,7 +34,7 @@ struct Event {  // one instruction's place in time
   double start = 0, end = 0;
 };
 
-// What the slots of a rank hold, from `time` until the next of these.
+// Says what the slots of a rank hold from `time` until the next of these.
 struct HeldBytes {
   double time = 0;
   std::int64_t stash = 0;    // what F keeps for I and W

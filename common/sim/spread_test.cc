@@ -48,24 +48,19 @@ TEST(SpreadProof, AcceptsFamilies) {
 }
 
 TEST(SpreadProof, RefusesAMissingMeeting) {
-  auto programs = SpreadPrograms("1f1b", 2, 2);
-  Erase(programs[0], "SHARE(0)");
-  EXPECT_THAT(Verdict(programs), HasSubstr("rank 0 2S0 finds another head input"));
-  programs = SpreadPrograms("1f1b", 2, 2);
-  Erase(programs[0], "GATHER(1)");
-  EXPECT_THAT(Verdict(programs), HasSubstr("rank 0 2T1 does not find the parts of all ranks"));
-  programs = SpreadPrograms("1f1b", 2, 2);
-  Erase(programs[0], "RETURN(1)");
-  EXPECT_THAT(Verdict(programs), HasSubstr("rank 0 has 1 RETURN, must have 2"));
-  programs = SpreadPrograms("1f1b", 2, 2);
-  Erase(programs[1], "RETURN(1)");
-  EXPECT_THAT(Verdict(programs), HasSubstr("rank 1 1B1 finds another gradient of the head"));
-  programs = SpreadPrograms("1f1b", 2, 2);
-  Erase(programs[0], "ROWS(1)");
-  EXPECT_THAT(Verdict(programs), HasSubstr("rank 0 0F1 finds another activation"));
-  programs = SpreadPrograms("1f1b", 2, 2);
-  Erase(programs[1], "ROWS_GRAD(0)");
-  EXPECT_THAT(Verdict(programs), HasSubstr("rank 1 has 1 ROWS_GRAD, must have 2"));
+  const auto verdict_without = [](int rank, std::string_view instruction) {
+    auto programs = SpreadPrograms("1f1b", 2, 2);
+    Erase(programs[rank], instruction);
+    return Verdict(programs);
+  };
+  EXPECT_THAT(verdict_without(0, "SHARE(0)"), HasSubstr("rank 0 2S0 finds another head input"));
+  EXPECT_THAT(verdict_without(0, "GATHER(1)"),
+              HasSubstr("rank 0 2T1 does not find the parts of all ranks"));
+  EXPECT_THAT(verdict_without(0, "RETURN(1)"), HasSubstr("rank 0 has 1 RETURN, must have 2"));
+  EXPECT_THAT(verdict_without(1, "RETURN(1)"),
+              HasSubstr("rank 1 1B1 finds another gradient of the head"));
+  EXPECT_THAT(verdict_without(0, "ROWS(1)"), HasSubstr("rank 0 0F1 finds another activation"));
+  EXPECT_THAT(verdict_without(1, "ROWS_GRAD(0)"), HasSubstr("rank 1 has 1 ROWS_GRAD, must have 2"));
 }
 
 TEST(SpreadProof, RefusesMeetingsInAnotherOrder) {

@@ -15,8 +15,8 @@ namespace {
 
 using store::JobFault;
 
-// What is kept of an error, and of the faults of a job: the first one, because it says since when,
-// and the newest.
+// So many bytes of an error are kept, and so many faults of a job: the first one, because it says
+// since when, and the newest.
 constexpr std::size_t kMostErrorBytes = 256;
 constexpr std::size_t kMostFaults = 32;
 
@@ -105,8 +105,10 @@ bool RefusesInputs(const RankRun& rank) {
 Culprit FindGuilty(const JobRun& run) {
   if (const RankRun* const lost = FindSilentlyLost(run))
     return {.rank = lost, .what = Cut(*lost->lost)};
-  if (const RankRun* const own = FindOwnError(run))
-    return {.rank = own, .error = Cut(own->error), .what = Cut(own->error)};
+  if (const RankRun* const own = FindOwnError(run)) {
+    const std::string error = Cut(own->error);
+    return {.rank = own, .error = own->leaves ? "" : error, .what = error};
+  }
   if (const RankRun* const stuck = FindStuck(run)) {
     return {.rank = stuck,
             .what = absl::StrCat("it was stuck at ", Cut(stuck->status.instruction))};

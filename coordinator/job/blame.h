@@ -12,6 +12,9 @@
 // one for an error of the job: what its ranks say of the job, inputs that all of them refuse, or
 // the checkpoint of its last step that failed.
 //
+// A worker that was asked to leave refuses its next rank. That counts as the loss of the worker,
+// not as an error: all workers that leave say the same.
+//
 // A job goes on after a fault, on other workers where there are any, except that
 //   - the same error at the same step on two workers is the job's own, so it fails at once;
 //   - so does a job that has had max_recoveries errors and then another one without a new step;
@@ -41,8 +44,8 @@ bool RefusesInputs(const RankRun& rank);
 
 struct Culprit {
   const RankRun* rank = nullptr;  // borrowed from the run; null: nobody
-  std::string error;              // of its own, or of the job; empty: it is gone, or was stuck
-  std::string what;               // for people
+  std::string error;  // of its own, or of the job; empty: it is gone, leaves, or was stuck
+  std::string what;   // for people
 };
 
 // run: its ranks have let go, or their time to do so is over.

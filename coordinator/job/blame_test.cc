@@ -151,6 +151,21 @@ TEST_F(BlameTest, TheSameErrorAtTheSameStepOnTwoWorkersIsTheJobs) {
       HasSubstr("workers w1 and w2 failed with the same error after step 7, so it is the job's"));
 }
 
+TEST_F(BlameTest, WorkersThatLeaveOneAfterTheOtherAreNoErrorOfTheJob) {
+  store::JobRecord job;
+  for (int i = 0; i < 10; ++i) {
+    run_.ranks[1] = {.bound = {.rank = Rank(1), .worker = absl::StrCat("w", i)},
+                     .phase = RankPhase::kRefused,
+                     .leaves = true,
+                     .error = "FAILED_PRECONDITION: the worker is leaving",
+                     .cause = control::Cause::kWorker};
+    EXPECT_EQ(Guilty(), 1);
+    job.faults = FaultsWith(job, run_, absl::FromUnixSeconds(i));
+    EXPECT_EQ(job.faults.back().error, "");
+    EXPECT_EQ(WhyGivenUp(job.faults, options_), std::nullopt);
+  }
+}
+
 TEST_F(BlameTest, ErrorsAreCountedAndLossesAreNot) {
   std::vector<JobFault> faults;
   for (int i = 0; i < 20; ++i) faults.push_back(Lost(absl::StrCat("w", i), 10 * i));

@@ -19,7 +19,7 @@ Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store:
     : options_(options),
       requests_(store),
       workers_(options_.membership, snapshot.drained, options_.heartbeat, &outbox_,
-               std::move(snapshot.workers), snapshot.cluster_id),
+               std::move(snapshot.workers), snapshot.cluster_id, now),
       cluster_id_(snapshot.cluster_id),
       context_{.decide = options_.decide,
                .replan = options_.replan,
@@ -34,6 +34,7 @@ Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store:
                      return ids;
                    },
                .epoch = snapshot.epoch,
+               .wait_clock = WaitClock(now),
                .workers = &workers_,
                .outbox = &outbox_},
       jobs_(&context_, std::move(snapshot), now),
@@ -54,6 +55,12 @@ void Cluster::Attach(const control::Hello& hello, SessionId id,
   const absl::StatusOr<std::optional<Loss>> loss =
       workers_.Attach(known, id, std::move(session), now);
   if (!loss.ok()) return;
+  // It obeys what follows only once it has read this.
+  if (MissedAdoption(hello)) {
+    workers_.Send(hello.worker, control::Adopt{hello.running->key});
+  } else {
+    adopted_.erase(hello.worker);
+  }
   if (*loss) HandleLoss(**loss);
   const Worker& worker = *workers_.members().Find(hello.worker);
   for (auto& [number, job] : jobs_) job.Reattach(worker);

@@ -147,7 +147,10 @@ class Cluster final {
   void ForgetEndedJobs(Moment now);
 
   // cluster_held.cc
+  // Returns true if the worker holds the rank for another cluster.
   bool IsForeign(const control::Hello& hello) const;
+  // Returns true if the rank was adopted, and the worker has not read that.
+  bool MissedAdoption(const control::Hello& hello) const;
   // The worker has attached with a rank that no job of this coordinator gave it.
   void HoldOrAbort(const control::Hello& hello, Moment now);
   void TickHeld(Moment now);
@@ -196,9 +199,11 @@ class Cluster final {
   std::set<std::string> expected_;  // workers that held ranks when the coordinator was started
   // Held jobs that were let go, with their clusters. Ranks that come back are told to abort.
   std::set<std::pair<control::JobKey, std::string>> abandoned_;
+  // The ranks that were adopted since their workers attached, and the clusters that had them.
+  std::map<std::string, std::pair<control::JobKey, std::string>> adopted_;  // by worker
   absl::Duration forgot_at_ = -absl::InfiniteDuration();
   absl::Duration last_batch_ = -absl::InfiniteDuration();
-  // What the queue was asked last, without predicted times, and when.
+  // These say what the queue was asked last, without predicted times, and when.
   std::vector<placement::WaitingJob> asked_waiting_;
   placement::Capacity asked_capacity_;
   absl::Duration asked_at_ = -absl::InfiniteDuration();

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 class AwayTest : public ClusterTest {
  protected:
-  // So many seconds pass, in which rank 0 (w0) tells that it gets further with each heartbeat.
+  // Lets seconds pass. Rank 0 (w0) reports a further step with each heartbeat.
   void TrainUnheard(const control::JobKey& key, int seconds) {
     for (int i = 0; i < seconds; ++i) {
       Heartbeat("w0", key, 0, ++step_, "0F0");

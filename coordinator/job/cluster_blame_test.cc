@@ -70,6 +70,16 @@ TEST_F(ClusterBlameTest, AWorkerThatTwoJobsBlameGetsNoWorkUntilItsTimeIsOver) {
   EXPECT_EQ(Job("c").state, JobState::kStarting);
 }
 
+TEST_F(ClusterBlameTest, AClockThatIsSetEndsNoQuarantineAndMakesNoneLonger) {
+  QuarantineW0();
+  clock_.Step(absl::Hours(5));
+  AdvanceHearing({"w0", "w1", "w2", "w3"}, absl::Minutes(1));
+  EXPECT_TRUE(BlameOf("w0").quarantined);
+  clock_.Step(-absl::Hours(9));
+  AdvanceHearing({"w0", "w1", "w2", "w3"}, absl::Minutes(9));
+  EXPECT_FALSE(BlameOf("w0").quarantined);
+}
+
 TEST_F(ClusterBlameTest, UndrainEndsAQuarantine) {
   QuarantineW0();
   ASSERT_TRUE(Submit(Spec("c", 2)).ok());

@@ -71,9 +71,7 @@ TEST_F(ClusterTest, TheStepsOfACheckpointAreStoredBeforeItIsCommitted) {
 TEST_F(ClusterTest, AJobSucceedsOnlyWhenItsLastCheckpointIsVisible) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(SavingSpec("j", 2, 3));
-  TrainTo(key, 3);
-  ReportPart("w0", key, 0, 3);
-  ReportPart("w1", key, 1, 3);
+  WriteAt(key, 3);
   SayAll(key, control::Phase::kFinished);
   EXPECT_EQ(Job("j").state, JobState::kRunning);
   EXPECT_EQ(Job("j").reason, "waiting for the checkpoint of step 3 to become visible");
@@ -157,9 +155,7 @@ TEST_F(ClusterTest, PartsOfAnotherGenerationOrRankAreRefused) {
 TEST_F(ClusterTest, ACommitIsAskedForAgainWhenItsWorkerComesBack) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(SavingSpec("j", 2));
-  TrainTo(key, 10);
-  ReportPart("w0", key, 0, 10);
-  ReportPart("w1", key, 1, 10);
+  WriteAt(key, 10);
   Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});  // on a new stream
   ASSERT_NE(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
   Answer("w0", key, 10);
@@ -169,9 +165,7 @@ TEST_F(ClusterTest, ACommitIsAskedForAgainWhenItsWorkerComesBack) {
 TEST_F(ClusterTest, AnotherWorkerCommitsIfThatOfRankZeroIsGone) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(SavingSpec("j", 2));
-  TrainTo(key, 10);
-  ReportPart("w0", key, 0, 10);
-  ReportPart("w1", key, 1, 10);
+  WriteAt(key, 10);
   Detach("w0");
   EXPECT_EQ(Session("w1").Last<control::CommitCheckpoint>(), nullptr) << "it may come back";
   AdvanceHearing({"w1"}, timeouts::kRedial);
@@ -188,9 +182,7 @@ TEST_F(ClusterTest, AnotherWorkerCommitsIfThatOfRankZeroIsGone) {
 TEST_F(ClusterTest, AfterARestartNoOtherWorkerIsAskedUntilTheFirstIsKnownToBeGone) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(SavingSpec("j", 2));
-  TrainTo(key, 10);
-  ReportPart("w0", key, 0, 10);
-  ReportPart("w1", key, 1, 10);
+  WriteAt(key, 10);
   ASSERT_NE(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
 
   Restart();
@@ -213,9 +205,7 @@ TEST_F(ClusterTest, AfterARestartNoOtherWorkerIsAskedUntilTheFirstIsKnownToBeGon
 TEST_F(ClusterTest, AnotherWorkerCommitsIfTheOneThatWasAskedDoesNotComeBackAfterARestart) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(SavingSpec("j", 2));
-  TrainTo(key, 10);
-  ReportPart("w0", key, 0, 10);
-  ReportPart("w1", key, 1, 10);
+  WriteAt(key, 10);
   Restart();
   Attach("w1", "a", Hold{{"j", key.generation}, Rank(1)});
   for (int second = 0; second < 15; ++second) {
@@ -230,9 +220,7 @@ TEST_F(ClusterTest, AnotherWorkerCommitsIfTheOneThatWasAskedDoesNotComeBackAfter
 TEST_F(ClusterTest, OnlyTheWorkerThatWasAskedRemovesACheckpointThatFailed) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(SavingSpec("j", 2));
-  TrainTo(key, 10);
-  ReportPart("w0", key, 0, 10);
-  ReportPart("w1", key, 1, 10);
+  WriteAt(key, 10);
   for (int minute = 0; minute < 5; ++minute) {
     for (int second = 0; second < 60; second += 2) {
       for (const int rank : {0, 1}) Heartbeat(rank == 0 ? "w0" : "w1", key, rank, 10, "0F0");

@@ -11,6 +11,7 @@ using membership::WorkerState;
 using store::JobState;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class HaltTest : public ClusterTest {
  protected:
@@ -293,6 +294,19 @@ TEST_F(HaltTest, ALeavingWorkerEndsAJobWithoutCheckpoints) {
   SayAll(key, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   EXPECT_THAT(Job("j").reason, HasSubstr("worker w1 leaves: SIGTERM; the job has no checkpoint"));
+}
+
+TEST_F(HaltTest, AWorkerThatLeavesBeforeItsJobHasTrainedCostsTheJobNothing) {
+  AttachWorkers(3);
+  ASSERT_TRUE(Submit(Spec("j", 2)).ok());
+  ASSERT_EQ(Job("j").state, JobState::kStarting);
+  const control::JobKey key{"j", Job("j").generation};
+  Leave("w1");
+  Say("w1", key, 1, control::Phase::kRefused, "FAILED_PRECONDITION: the worker is leaving");
+  Say("w0", key, 0, control::Phase::kAborted);
+  ASSERT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(Job("j").ranks[1].worker, "w2");
+  EXPECT_THAT(Job("j").faults, IsEmpty());
 }
 
 TEST_F(HaltTest, APauseOutlivesADrain) {

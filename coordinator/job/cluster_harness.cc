@@ -354,6 +354,13 @@ void ClusterTest::TrainTo(const control::JobKey& key, std::int64_t step) {
   }
 }
 
+void ClusterTest::WriteAt(const control::JobKey& key, std::int64_t step) {
+  TrainTo(key, step);
+  const std::vector<control::BoundRank> ranks = Job(key.job).ranks;
+  for (const control::BoundRank& bound : ranks)
+    ReportPart(bound.worker, key, bound.rank.value(), step);
+}
+
 void ClusterTest::SaveAt(const control::JobKey& key, std::int64_t step) {
   const std::vector<control::BoundRank> ranks = Job(key.job).ranks;
   for (const control::BoundRank& bound : ranks)

@@ -108,6 +108,8 @@ class ClusterTest : public ::testing::Test {
   control::JobKey AdmitAll(const std::string& name, std::int64_t resumed_step = 0);
   // Lets all ranks do the steps up to this one.
   void TrainTo(const control::JobKey& key, std::int64_t step);
+  // Lets all ranks do the steps up to this one and write their parts of its checkpoint.
+  void WriteAt(const control::JobKey& key, std::int64_t step);
   // Lets all ranks save after this step; the checkpoint becomes visible.
   void SaveAt(const control::JobKey& key, std::int64_t step);
   void SayAll(const control::JobKey& key, control::Phase phase);

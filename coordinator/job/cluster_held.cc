@@ -29,7 +29,13 @@ absl::Status NoSuchHeldJob(const std::string& name) {
 
 bool Cluster::IsForeign(const control::Hello& hello) const {
   return hello.running && !hello.running->cluster_id.empty() &&
-         hello.running->cluster_id != cluster_id_;
+         hello.running->cluster_id != cluster_id_ && !MissedAdoption(hello);
+}
+
+bool Cluster::MissedAdoption(const control::Hello& hello) const {
+  const auto adopted = adopted_.find(hello.worker);
+  return adopted != adopted_.end() && hello.running &&
+         adopted->second == std::pair(hello.running->key, hello.running->cluster_id);
 }
 
 absl::Status Cluster::CheckSubmit(const config::JobSpec& spec) const {
@@ -73,6 +79,11 @@ void Cluster::Refused(SessionId id, const control::CommandsRefused& refused, Mom
   Heard(id, now);
   const Worker* const worker = workers_.members().FindSession(id);
   if (worker == nullptr) return;
+  // A rank of another cluster that is not held was told that it belongs to this one. The worker
+  // refused the welcome before it read that.
+  const bool obeys_by_now = refused.cause == control::RefusalCause::kOtherCluster &&
+                            worker->hello.running && !held_.Holds(worker->hello.worker);
+  if (obeys_by_now) return;
   const std::string reason = Bounded(refused.reason);
   Log(LogLevel::kError, "a worker refuses the commands of this coordinator",
       {{"worker", worker->hello.worker}, {"reason", reason}});
@@ -109,6 +120,7 @@ absl::StatusOr<JobRecord> Cluster::TakeOver(const std::string& name, Moment now)
   for (const auto& [worker, rank] : held->ranks) {
     workers_.members().SetRefuses(worker, "");
     workers_.Send(worker, control::Adopt{key});
+    adopted_[worker] = {key, held->cluster_id};
   }
   held_.Remove(key);
   return jobs_.TakeOver(std::move(adoption), now).record();
@@ -128,7 +140,9 @@ void Cluster::LetGo(const control::JobKey& key) {
   const HeldJob& job = held_.at(key);
   Log(LogLevel::kWarning, "a held job is abandoned",
       {{"job", key.job}, {"generation", absl::StrCat(key.generation.value())}});
-  abandoned_.insert({key, job.cluster_id});
+  // The worker may come back as one of this cluster, if it read the Adopt but not the Abort.
+  for (const std::string& cluster : {job.cluster_id, cluster_id_})
+    abandoned_.insert({key, cluster});
   for (const auto& [worker, rank] : job.ranks) {
     workers_.members().SetRefuses(worker, "");
     // It obeys only the coordinator that its rank belongs to.

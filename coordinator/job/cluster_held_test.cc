@@ -61,6 +61,14 @@ class HeldTest : public ClusterTest {
     Settle();
   }
 
+  // The worker has refused the welcome, since it holds a rank of another cluster.
+  void Refuse(const FakeWorker& worker) {
+    cluster_->Refused(worker.id,
+                      {.cause = control::RefusalCause::kOtherCluster, .reason = "another cluster"},
+                      Moment::Of(clock_));
+    Settle();
+  }
+
   void ReturnAll() {
     for (const int rank : {0, 1}) {
       Return(rank);
@@ -157,6 +165,23 @@ TEST_F(HeldTest, AnAdoptedJobSurvivesARestart) {
   EXPECT_THAT(cluster_->ListHeld(), IsEmpty());
 }
 
+TEST_F(HeldTest, ARankThatMissedItsAdoptionIsToldAgain) {
+  LoseStateOf(SavingSpec("j", 2, 100));
+  ReturnAll();
+  ASSERT_TRUE(Adopt("j").ok());
+  const FakeWorker& back = Return(1);  // its stream broke before it read the Adopt
+  Refuse(back);
+  ASSERT_NE(back.session->Last<control::Adopt>(), nullptr);
+  EXPECT_EQ(back.session->Last<control::Abort>(), nullptr);
+  EXPECT_EQ(cluster_->workers().at(back.name).refuses, "");
+  EXPECT_EQ(Job("j").state, JobState::kRunning);
+  EXPECT_THAT(cluster_->ListHeld(), IsEmpty());
+  // Once it belongs to this cluster, another one may adopt it.
+  Attach(ranks_[1].worker, "a", Hold{key_, Rank(1)});
+  Return(1);
+  EXPECT_TRUE(cluster_->IsHeld(ranks_[1].worker));
+}
+
 TEST_F(HeldTest, TheGenerationAfterAnAdoptionIsAboveAllThatAnybodyMayHaveSeen) {
   LoseStateOf(SavingSpec("j", 2, 100));
   ReturnAll();
@@ -168,6 +193,14 @@ TEST_F(HeldTest, TheGenerationAfterAnAdoptionIsAboveAllThatAnybodyMayHaveSeen) {
   const auto next = Session("w0").Last<control::Prepare>()->assignment();
   EXPECT_EQ(next->saved, StepId(2));
   EXPECT_GT(next->epoch, 1000);
+}
+
+TEST(HeldJobs, AnAdoptedJobHasTheVocabularyOfItsPlan) {
+  HeldJob job{.key = {"j", Generation(1)}};
+  job.ranks["w0"].description = control::RankDescription();
+  job.assignment = control::Assignment{.vocabulary_ends = {1, 3}};
+  EXPECT_THAT(AdoptionOf(job, /*epoch=*/1, Moment()).record.plan.vocabulary_ends,
+              ElementsAre(1, 3));
 }
 
 TEST_F(HeldTest, AJobOfWhichARankIsMissingCannotBeAdopted) {
@@ -239,6 +272,30 @@ TEST_F(HeldTest, AnAbandonedJobIsAbortedAlsoOnWorkersThatComeBackLater) {
   for (const int rank : {0, 1}) Say(ranks_[rank].worker, key_, rank, control::Phase::kAborted);
   ASSERT_TRUE(Submit(Spec("j", 2)).ok());
   EXPECT_EQ(Job("j").state, JobState::kStarting);
+}
+
+TEST_F(HeldTest, AnAbandonedRankThatComesBackOfThisClusterIsAborted) {
+  LoseStateOf(Spec("j", 2, 100));
+  const std::string cluster_id = Return(0).session->Last<control::Welcome>()->cluster_id;
+  ASSERT_TRUE(Abandon("j").ok());
+  // Its stream broke after it had read the Adopt.
+  const FakeWorker& back =
+      AttachHolding(ranks_[0].worker,
+                    {.key = key_, .rank = Rank(0), .cluster_id = cluster_id, .describes = true});
+  EXPECT_NE(back.session->Last<control::Abort>(), nullptr);
+  EXPECT_THAT(cluster_->ListHeld(), IsEmpty());
+}
+
+TEST_F(HeldTest, AWorkerThatIsTakenOverAtItsReturnGetsWorkAgain) {
+  LoseStateOf(Spec("j", 2, 100));
+  Return(0);
+  ASSERT_TRUE(Abandon("j").ok());
+  const FakeWorker& back = Return(1);
+  Refuse(back);
+  EXPECT_EQ(cluster_->workers().at(back.name).refuses, "");
+  for (const int rank : {0, 1}) Say(ranks_[rank].worker, key_, rank, control::Phase::kAborted);
+  ASSERT_TRUE(Submit(Spec("k", 2)).ok());
+  EXPECT_EQ(Job("k").state, JobState::kStarting);
 }
 
 TEST_F(HeldTest, AHeldJobIsAbandonedByItselfOnlyIfToldSo) {

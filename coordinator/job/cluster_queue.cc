@@ -53,14 +53,17 @@ bool Recovers(const JobRecord& job) {
 }
 
 // Returns until when a job waits after its faults before it begins again, nullopt if it does not.
+// now, return: on the clock that gives faults their times (JobContext).
 std::optional<absl::Time> WaitsUntil(const JobRecord& job, const DecideOptions& options,
                                      absl::Time now) {
   if (job.state != JobState::kQueued || job.faults.empty() || !Recovers(job)) return std::nullopt;
-  const absl::Duration backoff = BackoffAfter(job.faults.size(), options);
-  const absl::Time until = job.faults.back().time + backoff;
-  // A wall clock that was set back makes no wait longer.
-  if (until <= now || until - now > backoff) return std::nullopt;
-  return until;
+  const absl::Time until = job.faults.back().time + BackoffAfter(job.faults.size(), options);
+  return until > now ? std::optional(until) : std::nullopt;
+}
+
+std::string WhyItWaits(const JobRecord& job, absl::Time until) {
+  return absl::StrCat("begins again at ", absl::FormatTime("%H:%M:%S", until, absl::UTCTimeZone()),
+                      " UTC, after ", job.faults.size(), " faults without a new step");
 }
 
 placement::Need NextNeedOf(const Job& job) {
@@ -181,11 +184,10 @@ void Cluster::ServeQueue(Moment now) {
     if (!job.record().faults.empty() || !job.evicted_workers().empty())
       waiting.back().blamed = BlamedBy(job, now);
     if (job.record().faults.empty()) continue;
-    if (const auto until = WaitsUntil(job.record(), options_.decide, now.wall)) {
+    const WaitClock& clock = context_.wait_clock;
+    if (const auto until = WaitsUntil(job.record(), options_.decide, clock.Of(now))) {
       waiting.back().stopping = true;
-      job.SetReason(absl::StrCat(
-          "begins again at ", absl::FormatTime("%H:%M:%S", *until, absl::UTCTimeZone()),
-          " UTC, after ", job.record().faults.size(), " faults without a new step"));
+      job.SetReason(WhyItWaits(job.record(), clock.Shown(*until, now)));
     }
   }
   const bool any_grows = why_not.empty() && AddGrowing(waiting, jobs, now);
@@ -217,7 +219,8 @@ void Cluster::ServeQueue(Moment now) {
 }
 
 std::map<std::string, int> Cluster::BlamedBy(const Job& job, Moment now) const {
-  std::map<std::string, int> blamed = workers_.quarantine().BlamedBy(job.record().name, now.wall);
+  std::map<std::string, int> blamed =
+      workers_.quarantine().BlamedBy(job.record().name, context_.wait_clock.Of(now));
   for (const std::string& worker : job.evicted_workers())
     blamed[worker] = std::max(blamed[worker], kShunned);
   return blamed;

@@ -32,6 +32,31 @@ class RecoveryTest : public ClusterTest {
     EXPECT_EQ(Job(job).state, JobState::kStarting);
     return waited;
   }
+  // Job j has two faults without a new step, so that it waits.
+  void FailTwice() {
+    AttachWorkers(3);
+    FailRank(RunJob(SavingSpec("j", 2)));
+    const control::JobKey key = AdmitAll("j");
+    ASSERT_EQ(Job("j").ranks[1].worker, "w2");
+    Say("w2", key, 1, control::Phase::kFailed, "INTERNAL: bang");
+    Say("w0", key, 0, control::Phase::kAborted);
+    ASSERT_EQ(Job("j").state, JobState::kQueued);
+  }
+  // Job j goes on after losses of so many workers. Before each the wall clock is set.
+  void LoseOneAfterTheOther(int losses, absl::Duration clock_step) {
+    AttachWorkers(8);
+    TrainTo(RunJob(SavingSpec("j", 2)), 4);
+    for (int loss = 1; loss <= losses; ++loss) {
+      const control::JobKey key{"j", Job("j").generation};
+      const std::vector<control::BoundRank> ranks = Job("j").ranks;
+      ASSERT_EQ(ranks.size(), 2u);
+      clock_.Step(clock_step);
+      Lose(ranks[1].worker);
+      Say(ranks[0].worker, key, 0, control::Phase::kAborted);
+      AwaitStart("j");
+    }
+    EXPECT_EQ(AdmitAll("j").generation, Generation(losses + 1));
+  }
   // Returns what the stored spec says.
   std::string DivisionOf(const std::string& job) {
     const config::JobSpec spec = ParseSpec(Job(job).spec).value();
@@ -216,30 +241,34 @@ TEST_F(RecoveryTest, ANewStepAllowsAsManyRecoveriesAgain) {
 
 // A rack, or spot capacity.
 TEST_F(RecoveryTest, LossesOneAfterTheOtherDoNotEndAJobBesideHealthySpares) {
-  AttachWorkers(8);
-  const control::JobKey first = RunJob(SavingSpec("j", 2));
-  TrainTo(first, 4);
-  for (int loss = 1; loss <= 5; ++loss) {
-    const control::JobKey key{"j", Job("j").generation};
-    const std::vector<control::BoundRank> ranks = Job("j").ranks;
-    ASSERT_EQ(ranks.size(), 2u);
-    Lose(ranks[1].worker);
-    Say(ranks[0].worker, key, 0, control::Phase::kAborted);
-    AwaitStart("j");
-  }
-  EXPECT_EQ(AdmitAll("j").generation, Generation(6));
+  LoseOneAfterTheOther(5, absl::ZeroDuration());
   for (const auto& [name, worker] : cluster_->workers()) EXPECT_FALSE(worker.blame.quarantined);
 }
 
-TEST_F(RecoveryTest, AJobWaitsLongerAfterEachFaultAndSaysUntilWhen) {
+TEST_F(RecoveryTest, AClockThatIsSetForwardGivesNoJobUp) {
+  LoseOneAfterTheOther(5, absl::Hours(2));
+}
+
+TEST_F(RecoveryTest, AClockThatIsSetEndsNoWaitAndMakesNoneLonger) {
+  FailTwice();
+  for (const absl::Duration step : {absl::Hours(5), -absl::Hours(7)}) {
+    clock_.Step(step);
+    Advance(absl::Seconds(1));
+    EXPECT_EQ(Job("j").state, JobState::kQueued);
+  }
+  EXPECT_EQ(AwaitStart("j"), absl::Seconds(8));
+}
+
+TEST_F(RecoveryTest, AClockThatIsSetBackAcrossARestartMakesNoWaitLonger) {
+  FailTwice();
+  clock_.Step(-absl::Hours(7));
+  Restart();
   AttachWorkers(3);
-  control::JobKey key = RunJob(SavingSpec("j", 2));
-  FailRank(key);
-  key = AdmitAll("j");
-  ASSERT_EQ(Job("j").ranks[1].worker, "w2");
-  Say("w2", key, 1, control::Phase::kFailed, "INTERNAL: bang");
-  Say("w0", key, 0, control::Phase::kAborted);
-  ASSERT_EQ(Job("j").state, JobState::kQueued);
+  EXPECT_EQ(AwaitStart("j"), absl::Seconds(10));
+}
+
+TEST_F(RecoveryTest, AJobWaitsLongerAfterEachFaultAndSaysUntilWhen) {
+  FailTwice();
   EXPECT_EQ(Job("j").reason, "begins again at 13:46:50 UTC, after 2 faults without a new step");
   // Its workers are not given away meanwhile, and a restart does not shorten the wait.
   Restart();

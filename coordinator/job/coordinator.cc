@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 
@@ -198,7 +199,11 @@ void Coordinator::Show(const Outbox& outbox) {
   for (const std::string& id : outbox.removed) board_.Remove(id);
   for (const store::JobRecord& job : outbox.published) board_.Publish(job);
   if (metrics_) metrics_->Record(outbox, now().wall);
-  for (const Effect& effect : outbox.effects) CarryOut(effect, targets_);
+  if (!outbox.effects.empty()) TAKT_FAILPOINT("job.before_effects");
+  for (const Effect& effect : outbox.effects) {
+    CarryOut(effect, targets_);
+    TAKT_FAILPOINT("job.between_effects");
+  }
   if (options_.on_checkpoint) std::ranges::for_each(outbox.checkpoints, options_.on_checkpoint);
 }
 

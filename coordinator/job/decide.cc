@@ -349,7 +349,7 @@ Decision Decide(Moment now, const JobRecord& job, const JobRun& run, const Decid
   if (job.stop) return DecideStopping(now, job, run, options);
   Decision decision = DecideUnstopped(now.steady, job, run, options);
   const bool fault = decision.kind == Decision::Kind::kStop && !decision.invalid_input;
-  // Whether the job is given up is known when its ranks have told what they saw of the fault.
+  // The job is given up, or not, once its ranks have told what they saw of the fault.
   if (fault && (run.has_checkpoints || run.keeps_copies || IsRefusedByAWorker(run)))
     decision.state = JobState::kRecovering;
   return decision;

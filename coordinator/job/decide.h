@@ -66,6 +66,7 @@ struct RankRun {
   RankPhase phase = RankPhase::kPreparing;
   std::optional<std::string> lost;  // why its worker is gone
   std::optional<std::string> away;  // why nothing is heard of its worker now; not if it is lost
+  bool leaves = false;              // its worker was asked to end
   std::string error;                // of kRefused, kFailed, kAborted
   control::Cause cause = control::Cause::kUnknown;  // likewise
   bool invalid_input = false;          // of kRefused: the job is wrong, whatever other ranks say
@@ -148,7 +149,8 @@ struct Decision {
 // one is damaged.
 StepId SavedStep(const store::JobRecord& job);
 
-// job: STARTING, RUNNING or RECOVERING; `run` is its run.
+// job: STARTING, RUNNING or RECOVERING; `run` is its run. now: its wall time is that of the clock
+// which gives faults their times (JobContext).
 Decision Decide(Moment now, const store::JobRecord& job, const JobRun& run,
                 const DecideOptions& options);
 

@@ -131,7 +131,7 @@ TEST_F(FullDiskTest, ADeletionIsDoneAndWhatWaitedIsStoredWithIt) {
   ASSERT_TRUE(Delete("a").ok());
   EXPECT_FALSE(Shows("a"));
   EXPECT_TRUE(Shows("b")) << "it was refused because it waited; asking again answers as before";
-  // What waits since is stored with this one.
+  // The next write also stores what has waited since then.
   store_.full = false;
   ASSERT_TRUE(Delete("old").ok());
   EXPECT_TRUE(Submit("d").ok());

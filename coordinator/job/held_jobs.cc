@@ -24,7 +24,7 @@ constexpr absl::Duration kAskAgain = absl::Seconds(1);
 // are far above.
 constexpr std::int64_t kMargin = 1000;
 constexpr std::size_t kMostIdBytes = 64;
-// What a worker says is bounded, so that no sum overflows.
+// A number that a worker says is bounded, so that no sum overflows.
 constexpr std::int64_t kMostNumber = std::int64_t{1} << 50;
 
 std::int64_t Bounded64(std::int64_t number) {
@@ -286,6 +286,7 @@ Adoption AdoptionOf(const HeldJob& job, std::int64_t epoch, Moment now) {
                  .schedule = whole.schedule,
                  .mesh = assignment.mesh,
                  .partition = assignment.partition,
+                 .vocabulary_ends = assignment.vocabulary_ends,
                  .predicted_step_seconds = assignment.predicted_step_seconds,
                  .predicted_bubble_fraction = assignment.predicted_bubble_fraction,
                  .checkpoint_every_steps = every};

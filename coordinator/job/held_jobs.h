@@ -70,7 +70,8 @@ class HeldJobs final {
   bool Holds(const std::string& worker) const;
   // Returns true if any worker claims a rank of this generation.
   bool Knows(const control::JobKey& key) const { return jobs_.contains(key); }
-  // What workers say of their ranks. Nothing happens if the worker claims none of that job.
+  // These take what workers say of their ranks. Nothing happens if the worker claims none of that
+  // job.
   void SetStatus(const std::string& worker, const control::RankStatus& status, Moment now);
   void SetEnd(const std::string& worker, const control::JobUpdate& update);
   void Describe(const std::string& worker, control::RankDescription description);
@@ -101,7 +102,7 @@ class HeldJobs final {
   std::map<control::JobKey, HeldJob> jobs_;
 };
 
-// What a job that is adopted goes on from, besides its record.
+// A job that is adopted goes on from this.
 struct Adoption {
   store::JobRecord record;
   config::JobSpec spec;

@@ -40,6 +40,8 @@ void Job::Restore(bool was_planned, Moment now) {
     return;
   }
   spec_ = *std::move(spec);
+  // If the wall clock was set back while no coordinator ran, no wait gets longer.
+  for (store::JobFault& fault : record_.faults) fault.time = std::min(fault.time, now.wall);
   const JobState state = record_.state;
   if (state == JobState::kRunning || state == JobState::kRecovering) return RestoreRun(now);
   if (state != JobState::kPlanning && state != JobState::kStarting) return;

@@ -36,7 +36,9 @@ struct JobContext {
   std::function<std::shared_ptr<const profile::Profile>()> read_profile;  // never null
   // Returns the ids of all jobs that have checkpoints and have not ended.
   std::function<std::vector<std::string>()> saving_jobs;
-  std::int64_t epoch = 0;          // of this coordinator
+  std::int64_t epoch = 0;  // of this coordinator
+  // The times of faults are of this clock.
+  WaitClock wait_clock{Moment()};
   WorkerTable* workers = nullptr;  // borrowed, as is the outbox
   Outbox* outbox = nullptr;
 };

@@ -66,8 +66,8 @@ bool Job::HoldsRank(const Worker& worker, Rank rank) const {
          nullptr;
 }
 
-// Tells the worker what was said to it while it had no stream. What it has to say, it says again
-// by itself.
+// Tells the worker what was said to it while it had no stream. The worker repeats its own reports
+// without being asked.
 void Job::Reattach(const Worker& worker) {
   if (!run_ || !worker.hold || worker.hold->key != key()) return;
   const control::Hello& hello = worker.hello;
@@ -143,12 +143,15 @@ void Job::Update(const Worker& worker, const control::JobUpdate& update, Moment 
 }
 
 void Job::Leave(const Worker& worker, const std::string& reason, Moment now) {
-  const RankRun* const rank =
-      FindRank(worker.hold->rank, worker.hello.worker, worker.hello.incarnation);
+  RankRun* const rank = FindRank(worker.hold->rank, worker.hello.worker, worker.hello.incarnation);
   if (rank == nullptr || IsTerminal(rank->phase)) return;
+  rank->leaves = true;
   const std::string why = absl::StrCat("worker ", worker.hello.worker, " leaves: ", reason);
+  const bool has_trained = record_.state != JobState::kStarting || record_.last_step.has_value();
   if (spec_.checkpoint) {
     Requeue(why, now);
+  } else if (!has_trained) {
+    RequestHalt({.next = JobState::kQueued, .reason = why}, now);
   } else if (!record_.stop && run_->keeps_copies) {
     StopRun({.state = JobState::kRecovering, .reason = why}, now);
   } else if (!record_.stop) {

@@ -212,7 +212,8 @@ void Job::Advance(Moment now) {
     run_->finish_since = now.steady;
   // If a stop leaves nothing to wait for, the end follows at once.
   while (run_) {
-    const Decision decision = Decide(now, record_, *run_, context_.decide);
+    const Decision decision = Decide({.wall = context_.wait_clock.Of(now), .steady = now.steady},
+                                     record_, *run_, context_.decide);
     if (decision.kind == Decision::Kind::kWait) return SetReason(decision.reason);
     Apply(decision, now);
   }
@@ -243,7 +244,8 @@ void Job::StartRun() {
   const StepId resumed = run_->ranks.front().resumed_step;
   record_.memory_step = run_->ranks.front().from_memory ? resumed : StepId(0);
   if (record_.memory_step == StepId(0)) record_.resumed_step = resumed;
-  // What is newer is damaged. From now on the job is held to the checkpoint that it could load.
+  // Newer checkpoints are damaged. From now on the job is held to the checkpoint that it could
+  // load.
   if (record_.checkpoint && record_.checkpoint->step > resumed) record_.checkpoint->step = resumed;
   record_.kernel_plan = run_->ranks.front().kernel_plan;
   // Steps that were committed before are done again without being committed again.
@@ -313,7 +315,7 @@ void Job::EndRun(const Decision& decision, Moment now) {
 void Job::SettleFault(const Decision& decision, Moment now) {
   record_.fault = FaultOf(*run_);
   LogFault(record_.name, record_.generation, record_.fault);
-  record_.faults = FaultsWith(record_, *run_, now.wall);
+  record_.faults = FaultsWith(record_, *run_, context_.wait_clock.Of(now));
   const Culprit guilty = FindGuilty(*run_);
   if (guilty.rank != nullptr)
     context_.workers->Blame(guilty.rank->bound.worker, record_.name, guilty.what, now);

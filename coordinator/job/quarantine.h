@@ -32,7 +32,7 @@ struct QuarantineOptions {
   double share = 0.05;
 };
 
-// Pure, but for what it keeps. One caller at a time. Times are of the wall clock, because they are
+// Pure, but for what it keeps. One caller at a time. Times are of a WaitClock, because they are
 // stored.
 class Quarantine final {
  public:

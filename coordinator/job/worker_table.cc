@@ -55,7 +55,7 @@ std::optional<Loss> WorkerTable::Detach(SessionId id, const std::string& reason,
 std::vector<Loss> WorkerTable::Expire(Moment now, const membership::Membership::Vouch& vouch) {
   std::vector<Loss> losses = members_.Expire(now, vouch);
   for (const Loss& loss : losses) Settle(loss);
-  for (const std::string& worker : quarantine_.Tick(now.wall)) ShowBlame(worker, now);
+  for (const std::string& worker : quarantine_.Tick(wait_clock_.Of(now))) ShowBlame(worker, now);
   return losses;
 }
 
@@ -66,7 +66,8 @@ void WorkerTable::Blame(const std::string& worker, const std::string& job, const
   const auto known = std::ranges::count_if(workers(), [](const auto& entry) {
     return entry.second.state() != membership::WorkerState::kLost;
   });
-  quarantine_.Blame(worker, {.time = now.wall, .job = job, .what = what}, static_cast<int>(known));
+  quarantine_.Blame(worker, {.time = wait_clock_.Of(now), .job = job, .what = what},
+                    static_cast<int>(known));
   ShowBlame(worker, now);
 }
 
@@ -76,7 +77,9 @@ void WorkerTable::Trust(const std::string& worker, Moment now) {
 }
 
 void WorkerTable::ShowBlame(const std::string& worker, Moment now) {
-  members_.SetBlame(worker, quarantine_.Of(worker, now.wall));
+  membership::Blame blame = quarantine_.Of(worker, wait_clock_.Of(now));
+  blame.until = wait_clock_.Shown(blame.until, now);
+  members_.SetBlame(worker, std::move(blame));
   for (auto& [name, record] : quarantine_.TakeChanges())
     outbox_.changes.workers[name] = std::move(record);
 }

@@ -40,14 +40,15 @@ using membership::SessionId;
 class WorkerTable final {
  public:
   // heartbeat: how often a worker is told to send one. outbox: borrowed; takes what is sent and
-  // stored. records and cluster_id: from the store.
+  // stored. records and cluster_id: from the store. begin: now.
   WorkerTable(const membership::MembershipOptions& options, const std::set<std::string>& drained,
               absl::Duration heartbeat, Outbox* outbox, Quarantine::Records records = {},
-              std::string cluster_id = {})
+              std::string cluster_id = {}, Moment begin = {})
       : options_(options),
         heartbeat_(heartbeat),
         cluster_id_(std::move(cluster_id)),
         members_(options, drained),
+        wait_clock_(begin),
         quarantine_(std::move(records)),
         outbox_(*outbox) {}
 
@@ -105,6 +106,7 @@ class WorkerTable final {
   const absl::Duration heartbeat_;
   const std::string cluster_id_;
   membership::Membership members_;
+  const WaitClock wait_clock_;  // of the quarantine
   Quarantine quarantine_;
   std::map<SessionId, std::shared_ptr<WorkerSession>> sessions_;
   Outbox& outbox_;

@@ -52,7 +52,7 @@ struct Hold {
   bool operator==(const Hold&) const = default;
 };
 
-// What is held against a worker.
+// Says what is held against a worker.
 struct Blame {
   bool quarantined = false;  // it gets no work
   absl::Time until;          // of quarantined
@@ -94,7 +94,7 @@ struct Loss {
   bool away = false;  // it may come back and keeps its hold; otherwise it is lost
 };
 
-// What the other ranks of a job say for a rank whose worker is silent.
+// Says what the other ranks of a job know of a rank whose worker is silent.
 struct Voucher {
   // Steady; when one of them last got further. None says anything: infinitely long ago.
   absl::Duration progress = -absl::InfiniteDuration();

@@ -27,8 +27,8 @@ config::DeviceKind DeviceOf(const config::JobSpec& spec, config::DeviceKind befo
 Need NeedOf(const config::JobSpec& spec, config::DeviceKind device);
 
 // Lists idle workers in the order of their hosts, so that neighbours in the pipeline are on one
-// host where possible. Of the jobs that hold workers it fills in which these are. The caller knows
-// the rest, and the quotas.
+// host where possible. It fills in which workers each job holds. The caller fills in the rest of
+// these jobs, and the quotas.
 Capacity CapacityOf(const Workers& workers);
 
 // Sorts the workers of a gang by host, then by name. They get their ranks in this order unless

@@ -27,7 +27,7 @@ constexpr double kPauseSeconds = 60;
 // from then on.
 double SecondsOf(const WaitingJob& job) { return job.seconds.value_or(2 * kUnknownSeconds); }
 
-// One call of GrantGangs. Jobs are served in the order of the queue.
+// Does the work of one call of GrantGangs. Jobs are served in the order of the queue.
 class Round final {
  public:
   Round(const std::vector<WaitingJob>& waiting, const Capacity& capacity);
@@ -193,7 +193,7 @@ Grant Round::Serve(const WaitingJob& job) {
 // smaller jobs of the same owner do not take it for ever.
 bool Round::IsOverQuota(const WaitingJob& job, Grant& grant) {
   const std::size_t quota = QuotaOf(job.owner);
-  // What a stopping job holds itself is free when it waits.
+  // The workers that a stopping job holds itself are free when it waits.
   if (quota == 0 || job.stopping) return false;
   const int held = held_by_owner_[job.owner], limit = *capacity_.quotas.Of(job.owner);
   if (held + job.need.workers <= limit) return false;

@@ -38,7 +38,7 @@ struct Sent {
   double messages = 0, sum_bytes = 0;
 };
 
-// What each of these takes.
+// Says how long each of these takes.
 struct LinkSeconds {
   double message = 0, sum_byte = 0;
 
@@ -145,7 +145,7 @@ class Row {
   const bool stage_by_stage_;
 };
 
-// What messages to and from another block take, beyond what they take between most hosts.
+// Says how much longer messages to and from another block take than between most hosts.
 struct Excess {
   LinkSeconds to, from;
 };
@@ -157,8 +157,8 @@ struct Block {
   std::map<int, Excess> neighbours;  // by block; those whose links are not as others
 };
 
-// Where each block lies in a row, and what the messages of a step take then, beyond what they would
-// take between most hosts.
+// Says where each block lies in a row, and how much longer the messages of a step then take than
+// they would between most hosts.
 struct Order {
   std::vector<Range> places;  // by block
   double seconds = 0;
@@ -324,7 +324,7 @@ std::vector<Block> BlocksOf(const Gang& workers) {
   return blocks;
 }
 
-// What was measured of the links between the hosts of a gang, for messages of one size.
+// Knows what was measured of the links between the hosts of a gang, for messages of one size.
 class Links {
  public:
   Links(const profile::Profile& measured, std::int64_t message_bytes)

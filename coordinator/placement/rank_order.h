@@ -8,8 +8,8 @@
 
 namespace takt::placement {
 
-// Returns the workers that get the ranks of the plan, by rank. Of the gang, which is in the order
-// of SortByRank, these are the first ones.
+// Returns the workers that get the ranks of the plan, by rank. They are the first ones of the
+// gang, which is in the order of SortByRank.
 //
 // If no message between two of their hosts was measured, they keep their order: rank after rank,
 // host after host. Else the hosts are ordered anew, so that the messages and sums of gradients of a

@@ -12,7 +12,7 @@
 
 namespace takt::placement {
 
-// What keeps a job from its gang. The references are borrowed.
+// Says what keeps a job from its gang. The references are borrowed.
 struct Obstacles {
   Need need;
   int num_idle = 0;                        // workers that would serve it

@@ -38,8 +38,7 @@ struct ProfileKeeperOptions {
   const Clock* clock = &Clock::Real();
 };
 
-// Thread-safe, but Learn has one caller at a time. What is not stored when it is destroyed is
-// stored then.
+// Thread-safe, but Learn has one caller at a time. The destructor stores what is not stored yet.
 class ProfileKeeper final {
  public:
   // Goes on with the profile of the store. One that is damaged, or that another version of the

@@ -157,6 +157,7 @@ std::optional<std::string> RequestFor(absl::string_view method, const std::strin
   const std::map<absl::string_view, std::string> requests = {
       {"/takt.v1.AttachmentService/Attach", attach.SerializeAsString()},
       {"/takt.v1.AttachmentService/StreamBulk", bulk.SerializeAsString()},
+      {"/takt.v1.ClusterService/BackUpState", ""},
       {"/takt.v1.ClusterService/DrainWorker", on_worker(v1::DrainWorkerRequest())},
       {"/takt.v1.ClusterService/GetProfile", ""},
       {"/takt.v1.ClusterService/GetVersion", ""},
@@ -412,6 +413,18 @@ TEST_F(AccessTest, WhoChangesSomethingLeavesALine) {
   EXPECT_FALSE(cluster_->DrainWorker(NewContext().get(), drain, &drained).ok());
   EXPECT_THAT(audit.Take(), Contains(AllOf(HasSubstr("who=user/bob"), HasSubstr("DrainWorker"),
                                            HasSubstr("outcome=PERMISSION_DENIED"))));
+}
+
+TEST_F(AccessTest, WhoTakesABackupLeavesALine) {
+  AuditLines audit;
+  Use(Dial(Role::kAdmin, "root"));
+  const auto context = NewContext();
+  const auto reader = cluster_->BackUpState(context.get(), {});
+  v1::BackUpStateResponse part;
+  EXPECT_FALSE(reader->Read(&part));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(audit.Take(), Contains(AllOf(HasSubstr("who=admin/root"), HasSubstr("BackUpState"),
+                                           HasSubstr("outcome=FAILED_PRECONDITION"))));
 }
 
 TEST_F(AccessTest, WhoAsksTooOftenDoesNotFillTheLog) {

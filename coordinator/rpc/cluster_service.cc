@@ -92,6 +92,12 @@ grpc::ServerUnaryReactor* ClusterService::GetProfile(grpc::CallbackServerContext
   return reactor;
 }
 
+grpc::ServerWriteReactor<v1::BackUpStateResponse>* ClusterService::BackUpState(
+    grpc::CallbackServerContext* context, const v1::BackUpStateRequest*) {
+  return backups_.Start(
+      context, guard_->AuditEntryOf(*context, MethodOf<v1::ClusterService>("BackUpState"), ""));
+}
+
 absl::Status RendezvousService::MayMeet(const access::Identity& who,
                                         const v1::RendezvousScope& scope) const {
   std::vector<std::string> gang;

@@ -2,7 +2,10 @@
 // Serves takt.v1.ClusterService and takt.v1.RendezvousService.
 #pragma once
 
+#include <utility>
+
 #include "coordinator/job/coordinator.h"
+#include "coordinator/rpc/backup_stream.h"
 #include "coordinator/rpc/guard.h"
 #include "takt/v1/cluster_service.grpc.pb.h"
 #include "takt/v1/rendezvous_service.grpc.pb.h"
@@ -11,9 +14,9 @@ namespace takt::coordinator_rpc {
 
 class ClusterService final : public v1::ClusterService::CallbackService {
  public:
-  // Both are borrowed.
-  ClusterService(job::Coordinator* coordinator, Guard* guard)
-      : coordinator_(coordinator), guard_(guard) {}
+  // coordinator, guard: borrowed. open_backup: Backups.
+  ClusterService(job::Coordinator* coordinator, Guard* guard, Backups::OpenBackup open_backup)
+      : coordinator_(coordinator), guard_(guard), backups_(std::move(open_backup)) {}
 
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context,
                                         const v1::ListWorkersRequest* request,
@@ -30,10 +33,13 @@ class ClusterService final : public v1::ClusterService::CallbackService {
   grpc::ServerUnaryReactor* GetProfile(grpc::CallbackServerContext* context,
                                        const v1::GetProfileRequest* request,
                                        v1::GetProfileResponse* response) override;
+  grpc::ServerWriteReactor<v1::BackUpStateResponse>* BackUpState(
+      grpc::CallbackServerContext* context, const v1::BackUpStateRequest* request) override;
 
  private:
   job::Coordinator* const coordinator_;
   Guard* const guard_;
+  Backups backups_;
 };
 
 class RendezvousService final : public v1::RendezvousService::CallbackService {

@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "common/checkpoint/hash.h"
 #include "common/plan/plan.h"
 #include "common/profile/profile_serde.h"
 #include "coordinator/rpc/rpc_harness.h"
+#include "coordinator/store/maintenance.h"
+#include "coordinator/store/sqlite_store.h"
 #include "gtest/gtest.h"
 
 namespace takt::coordinator_rpc {
@@ -95,6 +104,72 @@ TEST_F(RpcTest, AJobThatTrainsIsPlannedAgainByWhatWasMeasuredSince) {
   EXPECT_TRUE(gained->WaitForNotificationWithTimeout(absl::Minutes(1)));
   EXPECT_EQ(Get("j").state(), v1::JOB_STATE_RUNNING);
   EXPECT_GT(Get("j").replan_gain_ratio(), 0.5);
+}
+
+using BackupReader = std::unique_ptr<grpc::ClientReader<v1::BackUpStateResponse>>;
+
+struct Backup {
+  std::string bytes;
+  v1::BackupEnd end;
+  grpc::Status status;
+};
+Backup ReadBackup(const BackupReader& reader) {
+  Backup backup;
+  v1::BackUpStateResponse part;
+  while (reader->Read(&part)) {
+    backup.bytes += part.data();
+    if (part.has_end()) backup.end = part.end();
+  }
+  backup.status = reader->Finish();
+  return backup;
+}
+
+TEST_F(RpcTest, ABackupIsTheStateOfOneMoment) {
+  open_backup_ = [file = dir_ + "/state.sqlite"] { return store::OpenBackup(file); };
+  Restart();
+  ASSERT_TRUE(Submit(Spec("j", 8)).ok());
+  // It makes the copy longer than one message.
+  const std::string long_reason(400'000, 'r');
+  ASSERT_TRUE(
+      store_
+          ->Commit(
+              {.jobs = {{.number = 100, .id = "ended", .name = "ended", .reason = long_reason}}})
+          .ok());
+  const auto context = NewContext();
+  const Backup backup = ReadBackup(cluster_->BackUpState(context.get(), {}));
+  ASSERT_TRUE(backup.status.ok()) << backup.status.error_message();
+  EXPECT_GT(backup.bytes.size(), long_reason.size());
+  EXPECT_EQ(backup.end.size_bytes(), static_cast<std::int64_t>(backup.bytes.size()));
+  EXPECT_EQ(backup.end.xxh3_128(), checkpoint::HashOf(std::as_bytes(std::span(backup.bytes))));
+  EXPECT_FALSE(std::filesystem::exists(dir_ + "/state.sqlite.backup"));
+  std::ofstream(dir_ + "/copy", std::ios::binary) << backup.bytes;
+  const auto copy = store::OpenSqliteStore(dir_ + "/copy", {.reserve_bytes = 0}).value();
+  EXPECT_EQ(copy->Load().value().jobs.size(), 2u);
+}
+
+TEST_F(RpcTest, OneBackupIsMadeAtATime) {
+  absl::Notification entered, go_on;
+  open_backup_ = [&]() -> absl::StatusOr<FileDescriptor> {
+    entered.Notify();
+    go_on.WaitForNotification();
+    return FileDescriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  };
+  Restart();
+  const auto first = NewContext(), second = NewContext();
+  const BackupReader reader = cluster_->BackUpState(first.get(), {});
+  entered.WaitForNotification();
+  EXPECT_EQ(ReadBackup(cluster_->BackUpState(second.get(), {})).status.error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  go_on.Notify();
+  const Backup backup = ReadBackup(reader);
+  EXPECT_TRUE(backup.status.ok()) << backup.status.error_message();
+  EXPECT_EQ(backup.end.size_bytes(), 0);
+}
+
+TEST_F(RpcTest, WithoutAStateFileThereIsNoBackup) {
+  const auto context = NewContext();
+  EXPECT_EQ(ReadBackup(cluster_->BackUpState(context.get(), {})).status.error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
 }
 
 }  // namespace

@@ -164,8 +164,9 @@ void RpcTest::Restart() {
     return std::string(count, static_cast<char>(++seed));
   };
   coordinator_ = job::Coordinator::Start(options_, store_.get()).value();
-  server_ =
-      Server::Start({.listen = absl::StrCat("unix:", dir_, "/s")}, coordinator_.get()).value();
+  const ServerOptions options{.listen = absl::StrCat("unix:", dir_, "/s"),
+                              .open_backup = open_backup_};
+  server_ = Server::Start(options, coordinator_.get()).value();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

@@ -95,6 +95,7 @@ class RpcTest : public ::testing::Test {
                                                  std::int64_t steps = 2);
 
   job::CoordinatorOptions options_;  // of the next Restart
+  Backups::OpenBackup open_backup_;  // of the next Restart
   std::string dir_;
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<job::Coordinator> coordinator_;

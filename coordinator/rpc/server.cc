@@ -68,7 +68,7 @@ class GrpcServer final : public Server {
       : endpoint_(EndpointOf(options)),
         guard_({.domain = std::move(domain), .rate = options.rate}),
         attachment_(coordinator, options.traces, &guard_),
-        cluster_(coordinator, &guard_),
+        cluster_(coordinator, &guard_, options.open_backup),
         jobs_(coordinator, options.traces, &guard_, options.stall),
         rendezvous_(coordinator, &guard_),
         strangers_(!options.join_authority.empty()),

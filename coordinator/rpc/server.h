@@ -10,6 +10,7 @@
 #include "common/access/rate_limiter.h"
 #include "common/certificates/tls_files.h"
 #include "coordinator/job/coordinator.h"
+#include "coordinator/rpc/backup_stream.h"
 #include "coordinator/timeouts/timeouts.h"
 #include "coordinator/traces/trace_keeper.h"
 
@@ -24,6 +25,7 @@ struct ServerOptions {
   std::string join_authority;
   absl::Duration stall = timeouts::kStreamStall;
   traces::TraceKeeper* traces = nullptr;  // borrowed; null: none are kept
+  Backups::OpenBackup open_backup;        // null: there is no state file
 };
 
 // Errors: kInvalidArgument (FieldError), as rpc::CheckEndpoint, or because the certificate is not a

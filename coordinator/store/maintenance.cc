@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/file_descriptor.h"
 #include "common/base/status.h"
 #include "coordinator/store/commit_counter.h"
 #include "coordinator/store/sqlite_db.h"
@@ -58,11 +57,14 @@ absl::Status CopyDatabase(const std::string& from, const std::string& to) {
       absl::StrCat(from, " is damaged: ", damage.front().ToString(), "; use an older copy"));
 }
 
+void RemoveDatabase(const std::string& path) {
+  for (const char* suffix : {"", "-wal", "-shm"}) ::unlink((path + suffix).c_str());
+}
+
 // Removes the copy if it did not succeed.
 absl::Status CopyOrNothing(const std::string& from, const std::string& to) {
   const absl::Status status = CopyDatabase(from, to);
-  if (status.ok() || absl::IsAlreadyExists(status)) return status;
-  for (const char* suffix : {"", "-wal", "-shm"}) ::unlink((to + suffix).c_str());
+  if (!status.ok() && !absl::IsAlreadyExists(status)) RemoveDatabase(to);
   return status;
 }
 
@@ -103,12 +105,24 @@ absl::Status BackUpState(const std::string& state_dir, const std::string& to) {
   return CopyOrNothing(StateFileIn(state_dir), to);
 }
 
+absl::StatusOr<FileDescriptor> OpenBackup(const std::string& state_file) {
+  RETURN_IF_ERROR(CheckIsThere(state_file));
+  const std::string copy = state_file + ".backup";
+  RemoveDatabase(copy);  // one that a killed process left
+  RETURN_IF_ERROR(CopyOrNothing(state_file, copy));
+  FileDescriptor opened(::open(copy.c_str(), O_RDONLY | O_CLOEXEC));
+  const int error = errno;
+  RemoveDatabase(copy);
+  if (!opened.valid()) return FileError(error, absl::StrCat("cannot open ", copy));
+  return opened;
+}
+
 absl::Status RestoreState(const std::string& from, const std::string& state_dir) {
   RETURN_IF_ERROR(CheckIsThere(from));
   ASSIGN_OR_RETURN(const StateDir state, StateDir::Acquire(state_dir));
   const std::string file = state.state_file(), copy = file + ".restored";
   const std::string old = file + ".replaced";
-  for (const char* suffix : {"", "-wal", "-shm"}) ::unlink((copy + suffix).c_str());
+  RemoveDatabase(copy);
   RETURN_IF_ERROR(CopyOrNothing(from, copy));
   // A log of an earlier one must not stay beside another database.
   for (const char* suffix : {"", "-wal", "-shm", ".commits"}) ::unlink((old + suffix).c_str());
@@ -168,7 +182,7 @@ int RunMaintenance(const std::vector<std::string>& arguments, std::ostream& out,
     return PrintDamage(*found, arguments[2] == "json", out);
   }
   errors << "takt-coordinator " << kMaintenance
-         << ": use `takt admin backup`, `takt admin restore` or `takt admin fsck`\n";
+         << ": use `takt admin`; its --help has the commands\n";
   return kExitUsage;
 }
 

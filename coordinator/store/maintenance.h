@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/file_descriptor.h"
 #include "coordinator/store/sqlite_schema.h"
 
 namespace takt::store {
@@ -19,6 +20,12 @@ inline constexpr char kMaintenance[] = "--maintain-state";
 // Copies the state of the directory to a new file of mode 0600. The coordinator may run.
 // Errors: kAlreadyExists (`to` is there), kNotFound (there is no state), kDataLoss (damaged).
 absl::Status BackUpState(const std::string& state_dir, const std::string& to);
+
+// Copies the state file of a running coordinator, as BackUpState does, and returns the copy, open
+// for reading. The copy lies beside the state file and has no name any more, so it vanishes once it
+// is closed. One caller at a time.
+// Errors: as BackUpState; kResourceExhausted (no room for the copy).
+absl::StatusOr<FileDescriptor> OpenBackup(const std::string& state_file);
 
 // Puts a copy into the directory, whose coordinator must not run. What was there is kept beside it
 // as coordinator.sqlite.replaced. The state goes on kEpochsSkipped epochs later.

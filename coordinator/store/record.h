@@ -124,7 +124,7 @@ struct Saving {
 
 // A fault of a generation.
 struct JobFault {
-  absl::Time time;
+  absl::Time time;     // of the coordinator's WaitClock
   std::string worker;  // that is to blame; empty: none is
   std::string error;   // of its rank, or of the job if none is to blame; empty: there was none
   StepId step;         // the last step that its rank had completed
@@ -181,13 +181,13 @@ double EtaSeconds(const JobRecord& job);
 
 // A fault of a job for which a worker is blamed.
 struct WorkerFault {
-  absl::Time time;
+  absl::Time time;   // of the coordinator's WaitClock
   std::string job;   // its name
   std::string what;  // for people
   bool operator==(const WorkerFault&) const = default;
 };
 
-// What is held against a worker.
+// Says what is held against a worker.
 struct WorkerRecord {
   std::vector<WorkerFault> faults;  // of the last day, the newest last
   absl::Time quarantined_until = absl::InfinitePast();

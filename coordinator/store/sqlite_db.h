@@ -18,14 +18,14 @@ namespace takt::store {
 
 class SqliteDb;
 
-// What to do about a damaged state file, for the end of a message.
+// Ends a message about a damaged state file: it says what to do.
 inline constexpr char kRestoreFix[] =
     "`takt admin fsck` lists the damage; restore the state with `takt admin restore`, or move it "
     "away to start with no jobs";
 
 // A prepared statement that is used again and again: bind its parameters and call Run, or call Next
-// until it is false. Reset makes it ready for the next use; Run and the last Next call it. Borrows
-// its SqliteDb. One caller at a time.
+// until it is false. Reset makes it ready for the next use; Run and the last Next call it. A
+// caller that stops earlier calls it itself. Borrows its SqliteDb. One caller at a time.
 class SqliteStatement final {
  public:
   SqliteStatement(SqliteDb& db, std::string_view sql);

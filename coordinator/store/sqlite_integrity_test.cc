@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Damages a state file, its log and its counter, and fills its disk.
+#include <sqlite3.h>
+
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -56,7 +59,7 @@ class SqliteIntegrityTest : public ::testing::Test {
     return copy + "/state.sqlite";
   }
 
-  // What a coordinator would start from, as text.
+  // Returns, as text, what a coordinator would start from.
   static std::string StateOf(Store& store) {
     const Snapshot snapshot = store.Load().value();
     std::string state = absl::StrCat(snapshot.cluster_id, " ", snapshot.epoch, " ",
@@ -69,39 +72,75 @@ class SqliteIntegrityTest : public ::testing::Test {
     return state;
   }
 
+  // Changes the file as another program would.
+  void Execute(const std::string& sql) const {
+    sqlite3* db = nullptr;
+    ASSERT_EQ(sqlite3_open(path_.c_str(), &db), SQLITE_OK);
+    EXPECT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
+    sqlite3_close(db);
+  }
+
   std::string dir_, path_;
+};
+
+// A small database, of which a test flips single bits.
+class FlippedBitTest : public SqliteIntegrityTest {
+ protected:
+  void SetUp() override {
+    SqliteIntegrityTest::SetUp();
+    {
+      const auto store = Open().value();
+      ASSERT_TRUE(Put(*store, 1, "a small reason").ok());
+      ASSERT_TRUE(Put(*store, 2).ok());
+      ASSERT_TRUE(store->Commit({.deleted_jobs = {"id-2"}, .drained = {{"w1", true}}}).ok());
+      ASSERT_TRUE(store->Commit({.profile = "measured"}).ok());
+      state_ = StateOf(*store);
+    }
+    whole_ = ReadAll(path_);
+    counter_ = ReadAll(path_ + ".commits");
+  }
+
+  // The store names the file, or starts from the same state.
+  void Flip(std::size_t byte, std::size_t bit) {
+    std::string flipped = whole_;
+    flipped[byte] = static_cast<char>(flipped[byte] ^ (1 << bit));
+    for (const char* suffix : {"-wal", "-shm"}) std::filesystem::remove(path_ + suffix);
+    WriteAll(path_, flipped);
+    WriteAll(path_ + ".commits", counter_);
+    const auto store = Open();
+    if (store.ok()) {
+      ASSERT_EQ(StateOf(**store), state_) << "bit " << bit << " of byte " << byte;
+    } else {
+      EXPECT_THAT(store.status().ToString(), HasSubstr(path_)) << "byte " << byte;
+      ++named_;
+    }
+  }
+
+  std::string state_, whole_, counter_;
+  int named_ = 0;
 };
 
 // Flips one bit of each third byte that is not zero, and of a few that are, for those are mostly
 // unused. All eight bits come in turn.
-TEST_F(SqliteIntegrityTest, AFlippedBitIsNamedOrChangesNothing) {
-  std::string state;
-  {
-    const auto store = Open().value();
-    ASSERT_TRUE(Put(*store, 1, "a small reason").ok());
-    ASSERT_TRUE(Put(*store, 2).ok());
-    ASSERT_TRUE(store->Commit({.deleted_jobs = {"id-2"}, .drained = {{"w1", true}}}).ok());
-    ASSERT_TRUE(store->Commit({.profile = "measured"}).ok());
-    state = StateOf(*store);
+TEST_F(FlippedBitTest, IsNamedOrChangesNothing) {
+  for (std::size_t at = 0; at < whole_.size(); ++at) {
+    if (at % (whole_[at] == 0 ? 61 : 3) == 0) ASSERT_NO_FATAL_FAILURE(Flip(at, at % 8));
   }
-  const std::string whole = ReadAll(path_), counter = ReadAll(path_ + ".commits");
-  int named = 0;
-  for (std::size_t at = 0; at < whole.size(); ++at) {
-    if (at % (whole[at] == 0 ? 61 : 3) != 0) continue;
-    std::string flipped = whole;
-    flipped[at] = static_cast<char>(flipped[at] ^ (1 << (at % 8)));
-    for (const char* suffix : {"-wal", "-shm"}) std::filesystem::remove(path_ + suffix);
-    WriteAll(path_, flipped);
-    WriteAll(path_ + ".commits", counter);
-    const auto store = Open();
-    if (store.ok()) {
-      ASSERT_EQ(StateOf(**store), state) << "bit " << at % 8 << " of byte " << at;
-    } else {
-      EXPECT_THAT(store.status().ToString(), HasSubstr(path_)) << "byte " << at;
-      ++named;
-    }
+  EXPECT_GT(named_, 100);
+}
+
+// Every bit of 4 KiB of used pages. `tests/long.sh flips` runs it.
+TEST_F(FlippedBitTest, DISABLED_EachOfUsedPagesIsNamedOrChangesNothing) {
+  constexpr int kBytes = 4096;
+  int used = 0;
+  for (std::size_t at = 0; at < whole_.size() && used < kBytes; ++at) {
+    if (whole_[at] == 0) continue;
+    ++used;
+    for (std::size_t bit = 0; bit < 8; ++bit) ASSERT_NO_FATAL_FAILURE(Flip(at, bit));
   }
-  EXPECT_GT(named, 100);
+  EXPECT_EQ(used, kBytes) << "the database is too small";
+  std::cout << named_ << " of " << 8 * kBytes << " flipped bits were named, the others changed "
+            << "nothing" << std::endl;
 }
 
 TEST_F(SqliteIntegrityTest, ATruncatedOrGarbledLogIsDataLossWithTheFix) {
@@ -122,6 +161,28 @@ TEST_F(SqliteIntegrityTest, ATruncatedOrGarbledLogIsDataLossWithTheFix) {
   std::filesystem::remove(copy + "-shm");
   WriteAll(copy + "-wal", log);
   EXPECT_EQ(OpenSqliteStore(copy).value()->Load().value().jobs.size(), 3u);
+}
+
+TEST_F(SqliteIntegrityTest, RowsDamagedWhileItIsOpenLeaveTheNextReadAlone) {
+  const auto store = Open().value();
+  Changes changes;
+  for (const int step : {1, 2})
+    changes.steps.push_back({.job_id = "a", .generation = Generation(1), .step = StepId(step)});
+  changes.steps.push_back({.job_id = "b", .generation = Generation(1), .step = StepId(7)});
+  for (const char* job : {"a", "a", "b"}) changes.logs.push_back({.job_id = job, .text = job});
+  ASSERT_TRUE(store->Commit(changes).ok());
+  Execute(
+      "UPDATE steps SET report = x'00' WHERE step = 1; UPDATE logs SET sum = 0 WHERE number = 1");
+  EXPECT_EQ(store->ReadSteps("a", StepId(0), 10).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(store->ReadLogs("a", 0, 10).status().code(), absl::StatusCode::kDataLoss);
+  const auto steps = store->ReadSteps("b", StepId(0), 10);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  ASSERT_EQ(steps->size(), 1u);
+  EXPECT_EQ(steps->front().step, StepId(7));
+  const auto logs = store->ReadLogs("b", 0, 10);
+  ASSERT_TRUE(logs.ok()) << logs.status();
+  ASSERT_EQ(logs->size(), 1u);
+  EXPECT_EQ(logs->front().text, "b");
 }
 
 TEST_F(SqliteIntegrityTest, AKillBetweenCommitAndCounterLosesNothing) {

@@ -15,7 +15,7 @@ namespace takt::store {
 
 inline constexpr int kSchemaVersion = 2;
 
-// What is the matter with a state file.
+// Says what is wrong in a state file.
 struct Damage {
   std::string table;  // empty: the file
   std::string key;    // of the row; empty: the whole table

@@ -5,9 +5,11 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "coordinator/store/commit_counter.h"
@@ -33,7 +35,7 @@ absl::Status Damaged(const SqliteDb& db, std::string_view what) {
                                           " is damaged: ", std::string(what), "; ", kRestoreFix));
 }
 
-// What the store keeps of the table `meta` while it is open.
+// The store keeps this of the table `meta` while it is open.
 struct Books {
   std::string cluster_id;
   std::int64_t commits = 0;
@@ -99,6 +101,7 @@ class SqliteStore final : public Store {
                                                     int limit) override {
     absl::MutexLock lock(&mutex_);
     std::vector<StepRecord> found;
+    const absl::Cleanup reset = [this] { read_steps_.Reset(); };
     read_steps_.Bind(job_id).Bind(after.value()).Bind(limit);
     while (true) {
       ASSIGN_OR_RETURN(const bool row, read_steps_.Next());
@@ -113,7 +116,7 @@ class SqliteStore final : public Store {
   absl::StatusOr<std::optional<RequestRecord>> FindRequest(const std::string& method,
                                                            const std::string& request_id) override {
     absl::MutexLock lock(&mutex_);
-    find_request_.Reset();
+    const absl::Cleanup reset = [this] { find_request_.Reset(); };
     find_request_.Bind(method).Bind(request_id);
     ASSIGN_OR_RETURN(const bool row, find_request_.Next());
     if (!row) return std::optional<RequestRecord>();
@@ -124,7 +127,6 @@ class SqliteStore final : public Store {
       if (!record.ParseFromString(bytes)) return Unreadable(*db_, "request record");
       found.job = FromProto(record);
     }
-    find_request_.Reset();
     return std::optional(std::move(found));
   }
 
@@ -132,6 +134,7 @@ class SqliteStore final : public Store {
                                                   int limit) override {
     absl::MutexLock lock(&mutex_);
     std::vector<LogRecord> found;
+    const absl::Cleanup reset = [this] { read_logs_.Reset(); };
     read_logs_.Bind(job_id).Bind(after).Bind(limit);
     while (true) {
       ASSIGN_OR_RETURN(const bool row, read_logs_.Next());
@@ -206,6 +209,7 @@ class SqliteStore final : public Store {
   absl::Status End(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (status.ok()) status = put_commits_.Bind(commits_ + 1).Run();
     if (status.ok()) status = put_digest_.Bind(static_cast<std::int64_t>(db_->row_total())).Run();
+    TAKT_FAILPOINT("store.before_commit");
     if (status.ok()) status = db_->Execute("COMMIT");
     if (!status.ok()) {
       // After a failed COMMIT there may be nothing to roll back.
@@ -214,7 +218,10 @@ class SqliteStore final : public Store {
       last_number_ = last_number_before_;
       return status;
     }
-    return counter_.Write(cluster_id_, ++commits_);
+    TAKT_FAILPOINT("store.before_counter");
+    status = counter_.Write(cluster_id_, ++commits_);
+    TAKT_FAILPOINT("store.after_counter");
+    return status;
   }
 
   absl::Status Write(const Changes& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -308,7 +315,7 @@ class SqliteStore final : public Store {
   ReserveFile reserve_ ABSL_GUARDED_BY(mutex_);
   std::int64_t commits_ ABSL_GUARDED_BY(mutex_);
   std::int64_t last_number_ ABSL_GUARDED_BY(mutex_);  // the highest ever, of deleted jobs too
-  // As they were when the transaction began.
+  // They had these values when the transaction began.
   std::uint64_t total_before_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t last_number_before_ ABSL_GUARDED_BY(mutex_) = 0;
   // Before the statements, which end first.

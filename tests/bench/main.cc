@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   absl::Status result;
   takt::bench::AddBubbleCommand(app, result);
   takt::bench::AddCheckpointCommand(app, result);
+  takt::bench::AddCopiesCommand(app, result);
   takt::bench::AddImbalanceCommand(app, result);
   takt::bench::AddKernelsCommand(app, result);
   takt::bench::AddMemoryCommand(app, result);

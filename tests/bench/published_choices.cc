@@ -91,7 +91,7 @@ absl::Status AddRun(const PublishedCases& cases, const PublishedMachines& machin
       RowOf(first.group, first.gpus(), first.global_batch, best.run->Name(), best.seconds,
             chosen ? chosen->name : "nothing fits", chosen ? chosen->seconds : best.seconds);
   row["published_fits"] = best.fits;
-  // What does not fit is no plan that could be better.
+  // A plan that does not fit could not be better.
   if (!best.fits) row["holds"] = true;
   choices.Add(std::move(row), best.fits ? "" : "our plan of the published one does not fit");
   return absl::OkStatus();

@@ -77,7 +77,7 @@ TEST_P(GarbageTest, WhatCannotBeReadIsThePeersError) {
   }
 }
 
-// What is announced as a ring is another file of this process, or nothing.
+// A peer announces a ring, but the handle is that of another file of this process, or of none.
 TEST_P(GarbageTest, MemoryThatIsNoRingIsNotUsed) {
   const auto memory = transport::CreateSharedMemory("not-a-ring", 1 << 16);
   ASSERT_TRUE(memory.ok()) << memory.status();

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Real disks that are full, that refuse, and that lose what was not synced.
-#include <fcntl.h>
-#include <sched.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -21,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/checkpoint_job.h"
+#include "tests/testing/losing_disk.h"
 #include "worker/checkpoint/commit.h"
 
 namespace takt::worker_checkpoint {
@@ -51,14 +48,6 @@ class RealDisk : public ::testing::Test {
     EXPECT_EQ(WEXITSTATUS(status), 0);
   }
 
-  absl::Status EnterOwnMounts() const {
-    if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0)
-      return absl::UnavailableError("may not have mounts of its own");
-    if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
-      return absl::UnavailableError("may not make mounts private");
-    return absl::OkStatus();
-  }
-
   absl::Status Save(int step, int keep = 100) const {
     return job_.Save(*disk_, directory_.path(), StepId(step), keep);
   }
@@ -74,7 +63,7 @@ class RealDisk : public ::testing::Test {
 
 TEST_F(RealDisk, FullOneFailsTheCheckpointAndKeepsTheOthers) {
   RunApart([&]() -> absl::Status {
-    RETURN_IF_ERROR(EnterOwnMounts());
+    RETURN_IF_ERROR(testing::EnterOwnMounts());
     if (mount("tmpfs", directory_.path().c_str(), "tmpfs", 0, "size=256k") != 0)
       return absl::UnavailableError("may not mount a small disk");
     int step = 1;
@@ -111,51 +100,17 @@ TEST_F(RealDisk, LimitOnTheSizeOfFilesFailsTheCheckpointAndKeepsTheOthers) {
   });
 }
 
-// An ext4 that dies without writing what it holds back, as in a power cut, then is mounted again.
-class LosingDisk : public RealDisk {
- protected:
-  std::string Image() const { return directory_.path() + ".ext4"; }
-  ~LosingDisk() override { std::remove(Image().c_str()); }
-
-  absl::Status Format() const {
-    RETURN_IF_ERROR(EnterOwnMounts());
-    if (!Runs(absl::StrCat("truncate -s 16M ", Image(), " && mkfs.ext4 -q ", Image())))
-      return absl::UnavailableError("there is no mkfs.ext4");
-    return Mount();
-  }
-
-  absl::Status Mount() const {
-    if (!Runs(absl::StrCat("mount -o loop ", Image(), " ", directory_.path())))
-      return absl::UnavailableError("may not mount an image");
-    return absl::OkStatus();
-  }
-
-  absl::Status CutPower() const {
-    constexpr unsigned long kShutdown = 0x8004587d;  // EXT4_IOC_SHUTDOWN
-    std::uint32_t without_flushing = 2;
-    const int fd = open(directory_.path().c_str(), O_RDONLY | O_DIRECTORY);
-    const bool cut = ioctl(fd, kShutdown, &without_flushing) == 0;
-    close(fd);
-    if (!cut) return absl::UnavailableError("this kernel does not shut an ext4 down");
-    REQUIRE_OR_FAIL(umount(directory_.path().c_str()) == 0);
-    return Mount();
-  }
-
- private:
-  static bool Runs(const std::string& command) {
-    return std::system(absl::StrCat(command, " >&2").c_str()) == 0;
-  }
-};
-
-TEST_F(LosingDisk, WhatWasCommittedSurvivesAPowerCut) {
+TEST_F(RealDisk, WhatWasCommittedSurvivesAPowerCut) {
   RunApart([&]() -> absl::Status {
-    RETURN_IF_ERROR(Format());
+    RETURN_IF_ERROR(testing::EnterOwnMounts());
+    ASSIGN_OR_RETURN(const auto losing, testing::LosingDisk::Create(directory_.path() + ".ext4",
+                                                                    directory_.path(), 16));
     RETURN_IF_ERROR(EnsureDirectory(*disk_, directory_.path() + "/jobs/a"));
     const std::string path = directory_.path() + "/jobs/a";
     RETURN_IF_ERROR(job_.Save(*disk_, path, StepId(1), 1));
     RETURN_IF_ERROR(job_.Save(*disk_, path, StepId(2), 1));
     std::ofstream(path + "/never-synced") << "x";
-    RETURN_IF_ERROR(CutPower());
+    RETURN_IF_ERROR(losing->CutPower({}));
     REQUIRE_OR_FAIL(!fs::exists(path + "/never-synced"));  // so the cut did lose something
     REQUIRE_OR_FAIL(job_.Newest(path).step == StepId(2));
     REQUIRE_OR_FAIL(fs::read_symlink(path + "/latest") == "step-00000002");

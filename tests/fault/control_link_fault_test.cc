@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/cluster.h"
-#include "tests/testing/control_link.h"
+#include "tests/testing/link.h"
 
 namespace takt {
 namespace {

@@ -74,9 +74,9 @@ TEST_F(MemoryFault, AKilledWorkersRankGoesOnFromItsNeighboursMemoryWithTheSameLo
 
 // The worker of rank 0 is the one that reports losses.
 TEST_F(MemoryFault, SoDoTheFirstRankAndAReplica) {
-  for (const char* parallelism : {"pipeline: 2", "pipeline: 1, data: 2"}) {
-    const std::string whole = absl::StrCat("whole", parallelism[10]);
-    const std::string job = absl::StrCat("j", parallelism[10]);
+  for (const auto& [job, parallelism] :
+       std::map<std::string, std::string>{{"j2", "pipeline: 2"}, {"j1", "pipeline: 1, data: 2"}}) {
+    const std::string whole = absl::StrCat("whole-", job);
     cluster_.Submit(Yaml(whole, parallelism, ""));
     ASSERT_EQ(cluster_.AwaitEnd(whole).state(), v1::JOB_STATE_SUCCEEDED);
     cluster_.Submit(Yaml(job, parallelism));

@@ -89,6 +89,7 @@ TEST(Soak, DISABLED_WorkersThatComeAndGoLeaveNothingBehind) {
   }
   cluster.Cancel(name);
   cluster.AwaitIdle({"w0"});
+  cluster.ExpectNothingLost();
   ExpectFlat("coordinator", coordinator, UsageOf(cluster.coordinator().pid()));
   ExpectFlat("w0", survivor, UsageOf(cluster.worker("w0").pid()));
 }

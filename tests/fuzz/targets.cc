@@ -96,7 +96,7 @@ void JobYaml(Bytes input) {
   TAKT_CHECK(config::ToJobSpec(config::ToProto(*job)).ok());
 }
 
-// What is written of a cluster has as many workers, and is written the same again.
+// The written form of a cluster has as many workers, and is written the same again.
 void ClusterYaml(Bytes input) {
   const auto cluster = cluster::ParseCluster(Text(input), "input");
   constexpr std::size_t kEnoughWorkers = 10000;

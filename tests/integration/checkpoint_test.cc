@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
@@ -136,6 +137,53 @@ TEST_F(CheckpointTest, AResumedJobGoesOnDigitForDigitWhateverItsLayout) {
   }
 }
 
+std::string ReadFile(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Ranks have some rows of the tables each; checkpoints have the tables of any other job.
+TEST_F(CheckpointTest, ASpreadVocabularyResumesOnOtherRanksAndOnOne) {
+  TrainingJob job{.name = "straight",
+                  .model =
+                      "{family: llama, layers: 4, hidden: 16, heads: 2, kv_heads: 1, "
+                      "inner: 32, context: 16, vocab: 10000}",
+                  .parallelism = "pipeline: 1, schedule: naive",
+                  .directory = Directory("straight"),
+                  .steps = 12,
+                  .every_steps = 6};
+  const std::vector<Step> straight = Train(job);
+  ASSERT_EQ(straight.size(), 12u);
+  job.name = "half";
+  job.parallelism = "pipeline: 3, schedule: 1f1b, vocabulary: spread, transport: gloo";
+  job.directory = Directory("half");
+  job.steps = 6;
+  EXPECT_EQ(Train(job), std::vector<Step>(straight.begin(), straight.begin() + 6));
+  ExpectLatest(job.directory);
+  const std::string step = "/step-00000006";
+  int files = 0;
+  for (const fs::directory_entry& file : fs::directory_iterator(job.directory + step)) {
+    if (file.path().extension() != ".safetensors") continue;
+    ++files;
+    EXPECT_TRUE(ReadFile(file) ==
+                ReadFile(Directory("straight") + step + "/" + file.path().filename().string()))
+        << file.path();
+  }
+  EXPECT_EQ(files, 12);  // weights and moments of six layers
+  const std::string halves = job.directory;
+  job.steps = 12;
+  for (const std::string layout :
+       {"pipeline: 2, schedule: zb-v, vocabulary: spread, transport: shm",
+        "pipeline: 2, schedule: 1f1b, vocabulary: last"}) {
+    job.name = absl::StrCat("rest-", layout.size());
+    job.parallelism = layout;
+    job.directory = Directory(job.name);
+    fs::copy(halves, job.directory, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    EXPECT_EQ(Train(job), From(straight, 7)) << layout;
+    ExpectLatest(job.directory);
+  }
+}
+
 // Two copies of the weights; they sum as two replicas do.
 TEST_F(CheckpointTest, ABidirectionalPipelineResumesBothCopies) {
   TrainingJob job{.name = "straight",
@@ -169,15 +217,22 @@ TEST_F(CheckpointTest, AnotherNumberOfReplicasConsumesTheSameWindows) {
 TEST_F(CheckpointTest, AJobWhoseWorkerDiesGoesOnFromItsLastCheckpoint) {
   const TrainingJob straight{.name = "straight", .directory = Directory("a"), .steps = 300};
   const std::vector<Step> expected = Train(straight);
-  const TrainingJob killed{.name = "killed", .directory = Directory("b"), .steps = 300};
-  cluster_.Submit(killed.Yaml());
-  const v1::Job running = cluster_.AwaitStep(killed.name, 20);
-  ASSERT_GT(running.ranks_size(), 0);
-  cluster_.Kill(cluster_.worker(running.ranks(0).worker()));
-  const v1::Job ended = cluster_.AwaitEnd(killed.name);
-  ASSERT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << ended.reason();
-  EXPECT_GE(ended.resumed_step(), 5);
-  EXPECT_EQ(Curve(killed.name), expected);
+  for (const std::string vocabulary : {"last", "spread"}) {  // spread: it dies in a meeting, too
+    SCOPED_TRACE(vocabulary);
+    const TrainingJob killed{
+        .name = absl::StrCat("killed-", vocabulary),
+        .parallelism = absl::StrCat("pipeline: 2, schedule: 1f1b, vocabulary: ", vocabulary),
+        .directory = Directory(vocabulary),
+        .steps = 300};
+    cluster_.Submit(killed.Yaml());
+    const v1::Job running = cluster_.AwaitStep(killed.name, 20);
+    ASSERT_GT(running.ranks_size(), 0);
+    cluster_.Kill(cluster_.worker(running.ranks(0).worker()));
+    const v1::Job ended = cluster_.AwaitEnd(killed.name);
+    ASSERT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << ended.reason();
+    EXPECT_GE(ended.resumed_step(), 5);
+    EXPECT_EQ(Curve(killed.name), expected);
+  }
 }
 
 // Every process in turn, at chance moments; a checkpoint is being made in most of them.
@@ -288,7 +343,7 @@ TEST_F(CheckpointTest, AJobWhoseLastCheckpointCanNeverBeWrittenFails) {
   ExpectLatest(job.directory);
 }
 
-// One directory by two names: of two jobs that train at the same time only the first may use it.
+// One directory has two names. Only the first of two jobs that train at the same time may use it.
 TEST_F(CheckpointTest, TheDirectoryOfALiveJobIsRefusedToAnotherByALinkToo) {
   const TrainingJob first{.name = "first", .directory = Directory("c"), .steps = 1'000'000};
   cluster_.Submit(first.Yaml());

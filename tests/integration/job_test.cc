@@ -80,7 +80,7 @@ TEST(Job, SchedulesAndTransportsTrainAlikeBitForBit) {
   EXPECT_THAT(cluster.StopAll(), IsEmpty());
 }
 
-// As on a host where a mount is missing for a while. The other worker sees the file, so the job is
+// A mount is missing on one host for a while. The other worker sees the file, so the job is
 // not wrong.
 TEST(Job, AFileThatOneWorkerDoesNotSeeIsNoInvalidInput) {
   namespace fs = std::filesystem;

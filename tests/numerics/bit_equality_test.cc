@@ -220,7 +220,11 @@ TEST_F(BitEquality, OfAVocabularyOfSeveralBlocks) {
       config::JobSpec other = job;
       job.precision = other.precision = precision;
       const RunResult reference = Train(job);
-      other.parallelism = {.pipeline = 3, .data = 1, .threads = 2, .schedule = "zb-h1"};
+      other.parallelism = {.pipeline = 3,
+                           .data = 1,
+                           .threads = 2,
+                           .schedule = "zb-h1",
+                           .vocabulary = config::Vocabulary::kLast};
       ExpectSameBits(reference, Train(other));
       other.parallelism.recompute = {model::Recompute::kFull};
       other.parallelism.stage_layers = {4, 4, 0};

@@ -2,11 +2,16 @@
 #include "tests/numerics/in_process_run.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -19,10 +24,13 @@
 namespace takt::numerics {
 namespace {
 
+// Runs of tensors' elements, by name and first element. A rank may have some rows of a table.
+using Pieces = std::map<std::pair<std::string, std::int64_t>, std::vector<float>>;
+
 // What one rank brings home.
 struct RankResult {
   std::vector<train::StepResult> steps;
-  Tensors gradients, weights;
+  Pieces gradients, weights;
   std::optional<double> validation_loss;
 };
 
@@ -47,9 +55,9 @@ absl::Status TakeHome(const train::ParameterStore& parameters, RankResult& resul
   for (const train::LayerParameters& layer : parameters.layers()) {
     for (const train::ParameterRef& ref : layer.refs) {
       if (ref.m == nullptr) continue;
-      const std::int64_t count = ref.parameter->elements();
-      RETURN_IF_ERROR(fetch(ref.gradient, result.gradients[ref.parameter->name], count));
-      RETURN_IF_ERROR(fetch(ref.weight, result.weights[ref.parameter->name], count));
+      const std::pair piece(ref.parameter->name, ref.first_element());
+      RETURN_IF_ERROR(fetch(ref.gradient, result.gradients[piece], ref.elements()));
+      RETURN_IF_ERROR(fetch(ref.weight, result.weights[piece], ref.elements()));
     }
   }
   return parameters.backend().Synchronize();
@@ -82,14 +90,28 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 bool SameBits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
 // Adds what `from` holds to `into`; what both hold must be equal.
-absl::Status Merge(const char* what, Tensors from, Tensors& into) {
-  for (auto& [name, values] : from) {
-    const auto [it, inserted] = into.try_emplace(name, std::move(values));
+absl::Status Merge(const char* what, Pieces from, Pieces& into) {
+  for (auto& [piece, values] : from) {
+    const auto [it, inserted] = into.try_emplace(piece, std::move(values));
     if (!inserted && !SameBits(it->second, values)) {
-      return absl::InternalError(absl::StrCat(what, " of ", name, " differ between ranks"));
+      return absl::InternalError(absl::StrCat(what, " of ", piece.first, " differ between ranks"));
     }
   }
   return absl::OkStatus();
+}
+
+// Returns whole tensors. The pieces of each adjoin.
+absl::StatusOr<Tensors> Joined(const Pieces& pieces) {
+  Tensors tensors;
+  for (const auto& [piece, values] : pieces) {
+    std::vector<float>& tensor = tensors[piece.first];
+    if (std::ssize(tensor) != piece.second) {
+      return absl::InternalError(absl::StrCat(piece.first, " has a piece from element ",
+                                              piece.second, " on, after ", tensor.size()));
+    }
+    tensor.insert(tensor.end(), values.begin(), values.end());
+  }
+  return tensors;
 }
 
 absl::Status CheckSameSteps(const std::vector<train::StepResult>& a,
@@ -137,6 +159,7 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
     return RunSteps(options, plan, rank, results[rank.rank().value()]);
   }));
   RunResult merged;
+  Pieces gradients, weights;
   for (RankResult& result : results) {
     if (merged.steps.empty()) {
       merged.steps = result.steps;
@@ -146,9 +169,11 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
     if (merged.validation_loss != result.validation_loss) {
       return absl::InternalError("ranks tell different validation losses");
     }
-    RETURN_IF_ERROR(Merge("gradients", std::move(result.gradients), merged.gradients));
-    RETURN_IF_ERROR(Merge("weights", std::move(result.weights), merged.weights));
+    RETURN_IF_ERROR(Merge("gradients", std::move(result.gradients), gradients));
+    RETURN_IF_ERROR(Merge("weights", std::move(result.weights), weights));
   }
+  ASSIGN_OR_RETURN(merged.gradients, Joined(gradients));
+  ASSIGN_OR_RETURN(merged.weights, Joined(weights));
   return merged;
 }
 

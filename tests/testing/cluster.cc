@@ -37,9 +37,9 @@ std::string MakeDirectory() {
 }
 
 // Calls until the coordinator answers: it may be away, or go away while it is asked. Every request
-// is one that may be repeated.
+// is one that may be repeated. Returns whether the answer was a success.
 template <class Rpc>
-void Call(const std::string& what, const Rpc& rpc) {
+bool Call(const std::string& what, const Rpc& rpc) {
   const absl::Time deadline = absl::Now() + kCallTimeout;
   grpc::Status status;
   do {
@@ -49,6 +49,7 @@ void Call(const std::string& what, const Rpc& rpc) {
     status = rpc(&context);
   } while (status.error_code() == grpc::StatusCode::UNAVAILABLE && absl::Now() < deadline);
   if (!status.ok()) ADD_FAILURE() << what << ": " << status.error_message();
+  return status.ok();
 }
 
 std::string RequestId() {
@@ -226,8 +227,10 @@ void Cluster::Submit(const v1::JobSpec& spec) {
   request.set_request_id(RequestId());
   *request.mutable_spec() = spec;
   v1::SubmitJobResponse response;
-  Call("submit " + spec.name(),
-       [&](grpc::ClientContext* context) { return jobs_->SubmitJob(context, request, &response); });
+  const bool done = Call("submit " + spec.name(), [&](grpc::ClientContext* context) {
+    return jobs_->SubmitJob(context, request, &response);
+  });
+  if (done) history_.Acknowledged(Command::kSubmit, spec.name());
 }
 
 v1::Job Cluster::Job(const std::string& name) {
@@ -236,6 +239,7 @@ v1::Job Cluster::Job(const std::string& name) {
   v1::GetJobResponse response;
   Call("get " + name,
        [&](grpc::ClientContext* context) { return jobs_->GetJob(context, request, &response); });
+  history_.Saw(response.job());
   return response.job();
 }
 
@@ -275,6 +279,7 @@ std::vector<v1::StepReport> Cluster::Steps(const std::string& name) {
     }
     return stream->Finish();
   });
+  history_.SawSteps(name, steps);
   return steps;
 }
 
@@ -304,8 +309,10 @@ void Cluster::Cancel(const std::string& name) {
   request.set_request_id(RequestId());
   request.set_name(name);
   v1::CancelJobResponse response;
-  Call("cancel " + name,
-       [&](grpc::ClientContext* context) { return jobs_->CancelJob(context, request, &response); });
+  const bool done = Call("cancel " + name, [&](grpc::ClientContext* context) {
+    return jobs_->CancelJob(context, request, &response);
+  });
+  if (done) history_.Acknowledged(Command::kCancel, name);
 }
 
 void Cluster::Pause(const std::string& name) {
@@ -313,8 +320,10 @@ void Cluster::Pause(const std::string& name) {
   request.set_request_id(RequestId());
   request.set_name(name);
   v1::PauseJobResponse response;
-  Call("pause " + name,
-       [&](grpc::ClientContext* context) { return jobs_->PauseJob(context, request, &response); });
+  const bool done = Call("pause " + name, [&](grpc::ClientContext* context) {
+    return jobs_->PauseJob(context, request, &response);
+  });
+  if (done) history_.Acknowledged(Command::kPause, name);
 }
 
 void Cluster::Resume(const std::string& name) {
@@ -322,8 +331,10 @@ void Cluster::Resume(const std::string& name) {
   request.set_request_id(RequestId());
   request.set_name(name);
   v1::ResumeJobResponse response;
-  Call("resume " + name,
-       [&](grpc::ClientContext* context) { return jobs_->ResumeJob(context, request, &response); });
+  const bool done = Call("resume " + name, [&](grpc::ClientContext* context) {
+    return jobs_->ResumeJob(context, request, &response);
+  });
+  if (done) history_.Acknowledged(Command::kResume, name);
 }
 
 v1::HeldJob Cluster::AwaitHeld(const std::string& name) {
@@ -366,7 +377,10 @@ std::map<std::string, v1::Worker> Cluster::Workers() {
   Call("workers",
        [&](grpc::ClientContext* context) { return cluster_->ListWorkers(context, {}, &response); });
   std::map<std::string, v1::Worker> workers;
-  for (const v1::Worker& worker : response.workers()) workers[worker.name()] = worker;
+  for (const v1::Worker& worker : response.workers()) {
+    workers[worker.name()] = worker;
+    history_.Saw(worker);
+  }
   return workers;
 }
 
@@ -393,9 +407,10 @@ void Cluster::Drain(const std::string& name) {
   request.set_request_id(RequestId());
   request.set_worker(name);
   v1::DrainWorkerResponse response;
-  Call("drain " + name, [&](grpc::ClientContext* context) {
+  const bool done = Call("drain " + name, [&](grpc::ClientContext* context) {
     return cluster_->DrainWorker(context, request, &response);
   });
+  if (done) history_.AcknowledgedDrained(name, true);
 }
 
 void Cluster::Undrain(const std::string& name) {
@@ -403,9 +418,22 @@ void Cluster::Undrain(const std::string& name) {
   request.set_request_id(RequestId());
   request.set_worker(name);
   v1::UndrainWorkerResponse response;
-  Call("undrain " + name, [&](grpc::ClientContext* context) {
+  const bool done = Call("undrain " + name, [&](grpc::ClientContext* context) {
     return cluster_->UndrainWorker(context, request, &response);
   });
+  if (done) history_.AcknowledgedDrained(name, false);
+}
+
+void Cluster::ExpectNothingLost() {
+  for (const std::string& name : history_.JobNames()) {
+    const v1::Job job = Job(name);
+    history_.SawAtRest(job);
+    if (HasEnded(job)) Steps(name);
+  }
+  Workers();
+  for (const std::string& violation : history_.violations()) ADD_FAILURE() << violation;
+  if (!history_.violations().empty())
+    std::cerr << "acknowledged commands:\n" << history_.ToString() << std::endl;
 }
 
 }  // namespace takt::testing

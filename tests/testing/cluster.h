@@ -19,6 +19,7 @@
 #include "common/trace/job_trace.h"
 #include "takt/v1/cluster_service.grpc.pb.h"
 #include "takt/v1/job_service.grpc.pb.h"
+#include "tests/testing/history.h"
 
 namespace takt::testing {
 
@@ -92,6 +93,10 @@ class Cluster final {
   void Drain(const std::string& name);
   void Undrain(const std::string& name);
 
+  // Fails the test if the coordinator lost anything of what it acknowledged or showed (history.h).
+  // No command and no fault may be under way.
+  void ExpectNothingLost();
+
   const std::string& directory() const { return directory_; }
   // What to dial: unix:PATH or HOST:PORT.
   const std::string& address() const { return address_; }
@@ -112,6 +117,7 @@ class Cluster final {
   std::unique_ptr<v1::ClusterService::Stub> cluster_;
   std::optional<cli::Process> coordinator_;
   std::map<std::string, std::optional<cli::Process>> workers_;
+  History history_;
 };
 
 bool HasEnded(const v1::Job& job);

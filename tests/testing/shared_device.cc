@@ -149,6 +149,7 @@ class SharedSums final : public Collective {
   ~SharedSums() override { backend_.Synchronize().IgnoreError(); }
 
   int size() const override { return host_->size(); }
+  int index() const override { return host_->index(); }
   backend::Stream* stream() override { return backend_.stream(); }
 
   absl::Status AllReduceSum(StepId step, std::span<float> data) override {

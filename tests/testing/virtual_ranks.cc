@@ -66,11 +66,13 @@ absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) {
                validates ? &plan.validation_programs[rank.program_->pp_rank.value()] : nullptr,
            .mesh = rank.mesh_,
            .rank = rank.rank_,
+           .vocabulary_ends = plan.vocabulary_ends,
            .backends = rank.backends_,
            .data_root = options.data_root,
            .replicas = rank.groups_.replicas(),
            .pp_group = rank.groups_.pipeline(),
            .tied_group = rank.groups_.tied(),
+           .vocabulary_group = rank.groups_.vocabulary(),
            .observer = observed ? options.observer : nullptr}));
   return rank.trainer_->Prepare();
 }

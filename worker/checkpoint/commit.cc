@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
 #include "common/base/file_descriptor.h"
 #include "common/base/open_real.h"
 #include "common/base/status.h"
@@ -83,9 +84,13 @@ class Publisher {
       repeated = !renamed.ok();
       if (repeated && !IsPublished()) return renamed;
     }
+    TAKT_FAILPOINT("checkpoint.has_name");
     RETURN_IF_ERROR(MoveLeftoversAside());
     RETURN_IF_ERROR(files_.SyncDirectory(directory_));
-    return MoveLatest(repeated);
+    TAKT_FAILPOINT("checkpoint.before_latest");
+    RETURN_IF_ERROR(MoveLatest(repeated));
+    TAKT_FAILPOINT("checkpoint.published");
+    return absl::OkStatus();
   }
 
   std::vector<std::string> TakeNotes() { return std::move(notes_); }
@@ -107,6 +112,7 @@ class Publisher {
     // If another process has published it since, the claimed directory is what was in its way.
     if (!written_anew && IsPublished()) return absl::AlreadyExistsError(PathOf(name_));
     RETURN_IF_ERROR(WriteManifest());
+    TAKT_FAILPOINT("checkpoint.has_manifest");
     return TakeName();
   }
 
@@ -147,6 +153,7 @@ class Publisher {
     if (there == claimed_) return false;
     RETURN_IF_ERROR(RemoveFlat(files_, PathOf(claimed_)));  // of an earlier life of the job
     RETURN_IF_ERROR(Move(there, claimed_));
+    TAKT_FAILPOINT("checkpoint.claimed");
     return written_anew;
   }
 
@@ -317,6 +324,7 @@ class Retainer {
     RETURN_IF_ERROR(CheckOwnership(directory_, options_.owner));
     const absl::Status renamed = files_.Rename(PathOf(name), removed);
     if (!renamed.ok() && !absl::IsNotFound(renamed)) return renamed;
+    TAKT_FAILPOINT("checkpoint.removing");
     return RemoveFlat(files_, removed);
   }
 

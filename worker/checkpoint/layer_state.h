@@ -2,6 +2,7 @@
 // A checkpoint keeps this of a layer. The views are of memory that another object owns.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -10,10 +11,12 @@
 
 namespace takt::worker_checkpoint {
 
-// One parameter of the layer that owns it. Each span has parameter->elements() floats.
+// One parameter of the layer that owns it. Each span has whole rows of it, from `first_row` on: all
+// of them, or those that are in this rank's memory.
 struct ParameterState {
   const model::Parameter* parameter = nullptr;
   std::span<const float> weight, m, v;  // m, v: AdamW's moments
+  std::int64_t first_row = 0;
 };
 
 struct LayerState {
@@ -25,7 +28,8 @@ struct LayerState {
 // tied weight).
 struct ParameterTarget {
   const model::Parameter* parameter = nullptr;
-  std::span<float> weight, m, v;
+  std::span<float> weight, m, v;  // as many floats as there are rows to load, from `first_row` on
+  std::int64_t first_row = 0;
 };
 
 // layer: the one that owns the parameters. Any of its parameters may be left out.

@@ -23,10 +23,11 @@ namespace {
 
 constexpr std::size_t kBlockBytes = 256 << 10;  // still in the second-level cache when it is hashed
 
-// A tensor of a file, and where to put it.
+// A tensor of a file, and where to put those of its floats that begin with number `first`.
 struct Wanted {
   const model::Parameter* parameter = nullptr;
   std::span<float> destination;
+  std::size_t first = 0;
 };
 
 struct FileToLoad {
@@ -46,12 +47,15 @@ std::vector<FileToLoad> FilesOf(std::span<const LayerTarget> targets, int num_la
     for (const ParameterTarget& wanted : target.parameters) {
       const model::Parameter& parameter = *wanted.parameter;
       const auto elements = static_cast<std::size_t>(parameter.elements());
-      TAKT_CHECK(wanted.weight.size() == elements && wanted.m.size() == wanted.v.size());
-      model.wanted[parameter.name] = {&parameter, wanted.weight};
+      const auto columns = elements / static_cast<std::size_t>(parameter.shape[0]);
+      const std::size_t first = static_cast<std::size_t>(wanted.first_row) * columns;
+      TAKT_CHECK(first + wanted.weight.size() <= elements && wanted.m.size() == wanted.v.size());
+      model.wanted[parameter.name] = {&parameter, wanted.weight, first};
       if (wanted.m.empty()) continue;
-      TAKT_CHECK(wanted.m.size() == elements);
-      optimizer.wanted[checkpoint::FirstMomentName(parameter.name)] = {&parameter, wanted.m};
-      optimizer.wanted[checkpoint::SecondMomentName(parameter.name)] = {&parameter, wanted.v};
+      TAKT_CHECK(wanted.m.size() == wanted.weight.size());
+      optimizer.wanted[checkpoint::FirstMomentName(parameter.name)] = {&parameter, wanted.m, first};
+      optimizer.wanted[checkpoint::SecondMomentName(parameter.name)] = {&parameter, wanted.v,
+                                                                        first};
     }
     if (!model.wanted.empty()) files.push_back(std::move(model));
     if (!optimizer.wanted.empty()) files.push_back(std::move(optimizer));
@@ -112,14 +116,24 @@ class FileLoader {
       const auto wanted = file_.wanted.find(tensor.name);
       RETURN_IF_ERROR(wanted == file_.wanted.end()
                           ? Skip(file, tensor.bytes.size())
-                          : ReadWanted(file, std::as_writable_bytes(wanted->second.destination)));
+                          : ReadWanted(file, wanted->second, tensor.bytes.size()));
     }
     const std::string hash = hasher_.Digest();
     return hash == entry.xxh3_128 ? absl::OkStatus() : checkpoint::HashMismatch(path_, hash, entry);
   }
 
  private:
-  absl::Status ReadWanted(checkpoint::SequentialFile& file, std::span<std::byte> out) {
+  // tensor_bytes: of the whole tensor.
+  absl::Status ReadWanted(checkpoint::SequentialFile& file, const Wanted& wanted,
+                          std::size_t tensor_bytes) {
+    const std::span<std::byte> out = std::as_writable_bytes(wanted.destination);
+    const std::size_t before = wanted.first * sizeof(float);
+    RETURN_IF_ERROR(Skip(file, before));
+    RETURN_IF_ERROR(ReadInto(file, out));
+    return Skip(file, tensor_bytes - before - out.size());
+  }
+
+  absl::Status ReadInto(checkpoint::SequentialFile& file, std::span<std::byte> out) {
     if (device_ == nullptr) return Read(file, out);
     block_.resize(kBlockBytes);
     while (!out.empty()) {

@@ -53,6 +53,36 @@ TEST_F(LoadTest, OnlyWhatIsWantedIsFilled) {
   EXPECT_EQ(loaded, untouched);
 }
 
+TEST_F(LoadTest, ARunOfRowsIsFilledWithThoseRows) {
+  const auto step = checkpoint::StepFiles::Open(path_);
+  ASSERT_TRUE(step.ok()) << step.status();
+  const testing::ModelState saved = job_.StateAt(StepId(2));
+  testing::ModelState loaded = job_.StateAt(StepId(3)), expected = job_.StateAt(StepId(3));
+  const std::vector<LayerId> embedding = {LayerId(0)};
+  // Rows 2 to 4 of the table by words, and nothing else.
+  const auto rows = [](auto& of) {
+    const auto columns = static_cast<std::size_t>(of.parameter->shape[1]);
+    of.weight = of.weight.subspan(2 * columns, 3 * columns);
+    of.m = of.m.subspan(2 * columns, 3 * columns);
+    of.v = of.v.subspan(2 * columns, 3 * columns);
+  };
+  std::vector<LayerTarget> targets = loaded.Targets(embedding), same = expected.Targets(embedding);
+  std::vector<LayerState> from = saved.Layers(embedding);
+  targets[0].parameters.resize(1);
+  targets[0].parameters[0].first_row = 2;
+  rows(targets[0].parameters[0]);
+  rows(same[0].parameters[0]);
+  rows(from[0].parameters[0]);
+  const auto copy = [](std::span<const float> source, std::span<float> to) {
+    std::ranges::copy(std::as_bytes(source), std::as_writable_bytes(to).begin());
+  };
+  copy(from[0].parameters[0].weight, same[0].parameters[0].weight);
+  copy(from[0].parameters[0].m, same[0].parameters[0].m);
+  copy(from[0].parameters[0].v, same[0].parameters[0].v);
+  ASSERT_TRUE(LoadLayers(*step, targets, {.num_layers = 4, .threads = 2}).ok());
+  EXPECT_EQ(loaded, expected);
+}
+
 TEST_F(LoadTest, NamesTensorAndBothShapesWhereTheModelIsAnother) {
   const auto step = checkpoint::StepFiles::Open(path_);
   ASSERT_TRUE(step.ok()) << step.status();

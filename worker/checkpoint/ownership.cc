@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/checkpoint/layout.h"
 #include "worker/checkpoint/commit.h"
@@ -47,6 +48,7 @@ absl::Status TakeOwnership(FileSystem& files, const std::string& directory,
   RETURN_IF_ERROR(WriteFile(files, temporary, checkpoint::FormatOwner(owner)));
   RETURN_IF_ERROR(files.Rename(temporary, path));
   RETURN_IF_ERROR(files.SyncDirectory(directory));
+  TAKT_FAILPOINT("checkpoint.owned");
   return CheckOwnership(directory, owner);
 }
 

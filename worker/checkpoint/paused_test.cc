@@ -26,7 +26,7 @@ checkpoint::Owner Later(checkpoint::Owner owner) {
   return owner;
 }
 
-// Where the process is paused, and what is in its way.
+// Says where the process is paused, and what is in its way.
 struct Place {
   bool exchanges = true;  // the file system can exchange two names
   bool in_the_way = false;

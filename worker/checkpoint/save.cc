@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/checkpoint/hash.h"
 #include "common/checkpoint/layout.h"
@@ -105,7 +106,9 @@ class ShardSaver {
           SaveTensors(checkpoint::OptimizerFile(layer.layer, shards_.num_layers), Moments(layer)));
     }
     for (const TextFile& text : shards_.texts) RETURN_IF_ERROR(SaveText(text));
-    return files_.SyncDirectory(shards_.directory);
+    RETURN_IF_ERROR(files_.SyncDirectory(shards_.directory));
+    TAKT_FAILPOINT("checkpoint.written");
+    return absl::OkStatus();
   }
 
   void RemoveAll() {

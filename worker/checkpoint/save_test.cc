@@ -113,5 +113,31 @@ TEST_F(SaveTest, SnapshotIsACopyOfTheMoment) {
   }
 }
 
+// Another rank has the other rows.
+TEST_F(SaveTest, SnapshotHasRoomForAllRowsOfAParameter) {
+  const testing::ModelState live = job_.StateAt(StepId(1));
+  const std::vector<LayerState> whole = live.Layers(job_.AllLayers());
+  const model::Parameter& table = *whole[0].parameters[0].parameter;
+  ASSERT_GT(table.shape[0], 3);
+  const auto columns = static_cast<std::size_t>(table.elements() / table.shape[0]);
+  const auto rows_of = [columns](std::span<const float> all) {
+    return all.subspan(2 * columns, columns);
+  };
+  std::vector<LayerState> here = whole;
+  ParameterState& part = here[0].parameters[0];
+  part = {&table, rows_of(part.weight), rows_of(part.m), rows_of(part.v), 2};
+  auto snapshot = Snapshot::Create(here);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  EXPECT_EQ(snapshot->bytes(), 12 * job_.model().num_parameters());
+  const ParameterTarget place = snapshot->PlaceOf(table);
+  std::ranges::fill(place.weight, 0.5F);
+  ASSERT_TRUE(snapshot->Take(here, {}).ok());
+  const ParameterState& copy = snapshot->layers()[0].parameters[0];
+  ASSERT_EQ(copy.weight.size(), static_cast<std::size_t>(table.elements()));
+  EXPECT_TRUE(std::ranges::equal(std::as_bytes(rows_of(copy.weight)), std::as_bytes(part.weight)));
+  EXPECT_EQ(copy.weight[2 * columns - 1], 0.5F);
+  EXPECT_EQ(copy.weight[3 * columns], 0.5F);
+}
+
 }  // namespace
 }  // namespace takt::worker_checkpoint

@@ -18,14 +18,48 @@ namespace {
 // 16 MiB: each thread gets many pieces, but their number stays small.
 constexpr std::size_t kPieceFloats = 4 << 20;
 
+std::size_t ElementsOf(const ParameterState& state) {
+  return static_cast<std::size_t>(state.parameter->elements());
+}
+
 std::size_t CountFloats(std::span<const LayerState> layers) {
   std::size_t count = 0;
   for (const LayerState& layer : layers) {
-    for (const ParameterState& state : layer.parameters) {
-      count += state.weight.size() + state.m.size() + state.v.size();
-    }
+    for (const ParameterState& state : layer.parameters) count += 3 * ElementsOf(state);
   }
   return count;
+}
+
+// A part of the copy that one thread makes at a time.
+struct Piece {
+  std::span<const float> from;
+  float* to = nullptr;
+};
+
+// to: where all rows of the parameter go.
+void AddPieces(std::span<const float> from, std::span<float> to, std::size_t first_float,
+               std::vector<Piece>& pieces) {
+  TAKT_CHECK(first_float + from.size() <= to.size());
+  to = to.subspan(first_float);
+  for (std::size_t i = 0; i < from.size(); i += kPieceFloats)
+    pieces.push_back({from.subspan(i, std::min(kPieceFloats, from.size() - i)), to.data() + i});
+}
+
+std::vector<Piece> PiecesOf(std::span<const LayerState> live, std::span<float> to) {
+  std::vector<Piece> pieces;
+  TAKT_CHECK(CountFloats(live) == to.size());
+  for (const LayerState& layer : live) {
+    for (const ParameterState& state : layer.parameters) {
+      const std::size_t count = ElementsOf(state);
+      const std::size_t columns = count / static_cast<std::size_t>(state.parameter->shape[0]);
+      const std::size_t first = static_cast<std::size_t>(state.first_row) * columns;
+      for (const std::span<const float> from : {state.weight, state.m, state.v}) {
+        AddPieces(from, to.first(count), first, pieces);
+        to = to.subspan(count);
+      }
+    }
+  }
+  return pieces;
 }
 
 absl::StatusOr<backend::Buffer> MemoryFor(std::size_t bytes, backend::MemoryBackend* device) {
@@ -53,18 +87,19 @@ absl::StatusOr<Snapshot> Snapshot::Create(std::span<const LayerState> live,
   ASSIGN_OR_RETURN(backend::Buffer memory, MemoryFor(CountFloats(live) * sizeof(float), device));
   Snapshot snapshot(std::move(memory));
   std::span<float> left = snapshot.memory_.float_span();
-  const auto copy_of = [&](std::span<const float> from) {
-    const std::span<float> to = left.first(from.size());
-    left = left.subspan(from.size());
-    return to;
+  const auto take = [&left](std::size_t count) {
+    const std::span<float> taken = left.first(count);
+    left = left.subspan(count);
+    return taken;
   };
   for (const LayerState& layer : live) {
     LayerState& copy = snapshot.copy_.emplace_back(LayerState{.layer = layer.layer});
+    LayerTarget& places = snapshot.places_.emplace_back(LayerTarget{.layer = layer.layer});
     for (const ParameterState& state : layer.parameters) {
-      copy.parameters.push_back({.parameter = state.parameter,
-                                 .weight = copy_of(state.weight),
-                                 .m = copy_of(state.m),
-                                 .v = copy_of(state.v)});
+      const std::size_t count = ElementsOf(state);
+      const std::span<float> weight = take(count), m = take(count), v = take(count);
+      copy.parameters.push_back({.parameter = state.parameter, .weight = weight, .m = m, .v = v});
+      places.parameters.push_back({.parameter = state.parameter, .weight = weight, .m = m, .v = v});
     }
   }
   return snapshot;
@@ -72,26 +107,7 @@ absl::StatusOr<Snapshot> Snapshot::Create(std::span<const LayerState> live,
 
 absl::Status CopyStates(std::span<const LayerState> live, const CopyFrom& from,
                         std::span<float> to) {
-  struct Piece {
-    std::span<const float> from;
-    float* to = nullptr;
-  };
-  std::vector<Piece> pieces;
-  float* next = to.data();
-  const auto copy = [&](std::span<const float> from) {
-    for (std::size_t i = 0; i < from.size(); i += kPieceFloats) {
-      pieces.push_back({from.subspan(i, std::min(kPieceFloats, from.size() - i)), next + i});
-    }
-    next += from.size();
-  };
-  TAKT_CHECK(CountFloats(live) == to.size());
-  for (const LayerState& layer : live) {
-    for (const ParameterState& state : layer.parameters) {
-      copy(state.weight);
-      copy(state.m);
-      copy(state.v);
-    }
-  }
+  const std::vector<Piece> pieces = PiecesOf(live, to);
   if (from.device != nullptr) {
     for (const Piece& piece : pieces) {
       RETURN_IF_ERROR(
@@ -104,6 +120,14 @@ absl::Status CopyStates(std::span<const LayerState> live, const CopyFrom& from,
     std::memcpy(pieces[i].to, pieces[i].from.data(), pieces[i].from.size_bytes());
     return absl::OkStatus();
   });
+}
+
+ParameterTarget Snapshot::PlaceOf(const model::Parameter& parameter) const {
+  for (const LayerTarget& layer : places_) {
+    const auto place = std::ranges::find(layer.parameters, &parameter, &ParameterTarget::parameter);
+    if (place != layer.parameters.end()) return *place;
+  }
+  TAKT_CHECK(false);
 }
 
 }  // namespace takt::worker_checkpoint

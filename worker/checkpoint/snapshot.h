@@ -24,7 +24,8 @@ struct CopyFrom {
 };
 
 // Copies of each parameter of `live` its weight and then its moments to `to`, one after the other.
-// `to` has room for exactly these. Errors: those of the device.
+// `to` has room for exactly all rows of these, and of rows that `live` lacks it stays as it is.
+// Errors: those of the device.
 absl::Status CopyStates(std::span<const LayerState> live, const CopyFrom& from,
                         std::span<float> to);
 
@@ -32,8 +33,8 @@ absl::Status CopyStates(std::span<const LayerState> live, const CopyFrom& from,
 // a time. No thread may read layers() while Take runs.
 class Snapshot {
  public:
-  // Allocates memory for a copy of states that have the shapes of `live`, and touches it, so that
-  // Take has no page faults. device: has the memory of `live`; null: it is host memory. Given a
+  // Allocates memory for all rows of the parameters of `live`, and touches it, so that Take has no
+  // page faults. device: has the memory of `live`; null: it is host memory. Given a
   // device, the copy is in pinned memory, if the host has enough of it; then the snapshot must not
   // outlive the device's factory.
   // Errors: kResourceExhausted.
@@ -47,7 +48,11 @@ class Snapshot {
     return CopyStates(live, from, memory_.float_span());
   }
 
-  // The copy.
+  // Returns where the copy of a parameter is, for rows that `live` does not have. Create saw the
+  // parameter.
+  ParameterTarget PlaceOf(const model::Parameter& parameter) const;
+
+  // The copy. It has all rows.
   std::span<const LayerState> layers() const { return copy_; }
   std::int64_t bytes() const { return static_cast<std::int64_t>(memory_.bytes()); }
 
@@ -55,7 +60,9 @@ class Snapshot {
   explicit Snapshot(backend::Buffer memory) : memory_(std::move(memory)) {}
 
   backend::Buffer memory_;
+  // The same memory in two forms.
   std::vector<LayerState> copy_;
+  std::vector<LayerTarget> places_;
 };
 
 }  // namespace takt::worker_checkpoint

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Of what may be right on another worker.
+// A file has this error if it may be right on another worker.
 constexpr absl::StatusCode kNotHere = absl::StatusCode::kFailedPrecondition;
 
 class TokenSourceTest : public testing::Test {

@@ -208,7 +208,8 @@ Effects Agent::CheckFlushed() {
 
 void Agent::Prepare(control::JobKey key, Rank rank, DecodeAssignment decode) {
   Post([this, key = std::move(key), rank, decode = std::move(decode)] {
-    decode_ = {key, decode};
+    // A rank that is held has its assignment; the newest one may be for the rank after it.
+    if (!held_job_.Holds(key)) decode_ = {key, decode};
     return held_job_.Prepare(key, rank);
   });
 }

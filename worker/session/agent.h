@@ -46,7 +46,7 @@ class CoordinatorLink {
 
 struct AgentOptions {
   RankRunnerFactory runner_factory;
-  // What the committer does; see CheckpointCommitter.
+  // The committer calls these (CheckpointCommitter).
   CommitAction commit, retain;
   std::string checkpoint_root = {};  // the directories of jobs lie under this one
   // How long a worker that was asked to leave waits for its job to be halted.
@@ -137,7 +137,7 @@ class Agent {
 
   // Only the deciding thread uses these.
   HeldJob held_job_;
-  std::optional<std::pair<control::JobKey, DecodeAssignment>> decode_;  // from the newest Prepare
+  std::optional<std::pair<control::JobKey, DecodeAssignment>> decode_;  // of the next rank
   std::string last_job_;  // empty: there was none, or it is over
   absl::Duration idle_since_;
   std::optional<int> exit_code_;

@@ -270,6 +270,26 @@ TEST_F(AgentTest, AbortFreesARankThatHangsInPrepareOrRunAndTheNextJobIsTaken) {
   }
 }
 
+TEST_F(AgentTest, APrepareThatComesAgainLeavesTheNextJobItsAssignment) {
+  script_->hang_in_teardown = true;
+  StartAgent();
+  Prepare();
+  EXPECT_EQ(link_.Update(0).phase, control::Phase::kAdmitted);
+  agent_->Abort(kJob, "over");
+  const control::JobKey next{"kjv", Generation(2)};
+  agent_->Prepare(next, Rank(0), [next] { return control::Assignment{.key = next}; });
+  Prepare();
+  {
+    absl::MutexLock lock(&script_->mutex);
+    script_->mutex.Await(absl::Condition(&script_->stopped));
+    script_->stopped = false;
+    script_->hang_in_teardown = false;
+  }
+  EXPECT_EQ(link_.Update(1).phase, control::Phase::kAborted);
+  EXPECT_EQ(link_.Update(2).phase, control::Phase::kAdmitted);
+  EXPECT_EQ(link_.Update(2).key, next);
+}
+
 TEST_F(AgentTest, HaltsTheRunAndTellsItAsTheEnd) {
   script_->hang_in_run = true;
   StartAgent();

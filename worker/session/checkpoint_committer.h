@@ -17,7 +17,7 @@
 
 namespace takt::session {
 
-// Where a worker makes checkpoints visible.
+// Says where a worker makes checkpoints visible.
 struct CommitPlace {
   worker_checkpoint::FileSystem* files = nullptr;  // borrowed
   std::string root;                                // the directories of jobs lie under this one

@@ -40,8 +40,10 @@ void CheckpointSaver::Save(StepId step, std::span<const worker_checkpoint::Layer
          {"seconds", absl::StrCat(waited)}});
   }
   const std::int64_t start = options_.clock->SteadyNanos();
-  const absl::Status taken =
+  absl::Status taken =
       snapshot_.Take(live, {.threads = options_.threads, .device = options_.device});
+  // The other ranks wait for this one even if it could not copy.
+  if (options_.complete != nullptr) taken.Update(options_.complete(step, snapshot_));
   control::CheckpointReport part{.key = options_.key,
                                  .rank = options_.rank,
                                  .step = step,

@@ -28,6 +28,8 @@ struct CheckpointSaverOptions {
   std::vector<worker_checkpoint::TextFile> texts;  // the text files that this rank writes
   int threads = 1;                                 // threads that make the copy
   backend::MemoryBackend* device = nullptr;        // null: `live` is in host memory; see Snapshot
+  // Adds to a copy what other ranks have of it, while training pauses. Empty: nothing.
+  std::function<absl::Status(StepId step, const worker_checkpoint::Snapshot& copy)> complete;
   // Once it is true, the save in progress and all later ones fail soon. Null: never.
   const std::atomic<bool>* given_up = nullptr;
   // Agent::WithdrawCheckpoint. Empty: what was written before always stays.
@@ -46,7 +48,7 @@ class CheckpointSaver {
       CheckpointSaverOptions options, std::span<const worker_checkpoint::LayerState> live);
   // Copies `live` and returns. The writing thread calls `report` once the files are written or
   // could not be written.
-  // Blocks: until the checkpoint before is written, and while copying.
+  // Blocks: until the checkpoint before is written, while copying, and as long as `complete` does.
   void Save(StepId step, std::span<const worker_checkpoint::LayerState> live,
             std::function<void(control::CheckpointReport)> report);
   // Blocks until everything is written and reported.

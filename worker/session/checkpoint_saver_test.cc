@@ -22,6 +22,7 @@ class CheckpointSaverTest : public ::testing::Test {
     options.directory = directory_.path();
     options.num_layers = job_.num_layers();
     options.texts = {{"config.json", "{}"}};
+    options.complete = complete_;
     options.given_up = &given_up_;
     options.withdraw = [this](StepId step, const std::string&) {
       withdrawn_.push_back(step);
@@ -44,6 +45,7 @@ class CheckpointSaverTest : public ::testing::Test {
   takt::testing::TemporaryDirectory directory_;
   const std::unique_ptr<worker_checkpoint::FileSystem> files_ =
       worker_checkpoint::CreatePosixFileSystem();
+  decltype(CheckpointSaverOptions::complete) complete_;
   std::atomic<bool> given_up_ = false;
   bool away_ = false;  // the coordinator; changed while nothing is written
   std::vector<StepId> withdrawn_;
@@ -66,6 +68,27 @@ TEST_F(CheckpointSaverTest, ReportsFilesOfEachStepInOrder) {
                 static_cast<std::uintmax_t>(file.bytes));
     }
   }
+}
+
+TEST_F(CheckpointSaverTest, ACopyThatCannotBeCompletedIsNotWritten) {
+  absl::Status outcome;
+  std::vector<StepId> completed;
+  complete_ = [&](StepId step, const worker_checkpoint::Snapshot& copy) {
+    EXPECT_EQ(copy.layers().size(), static_cast<std::size_t>(job_.num_layers()));
+    completed.push_back(step);
+    return outcome;
+  };
+  const auto saver = Saver(*files_);
+  saver->Save(StepId(1), Live(), Keep());
+  saver->Finish();
+  outcome = absl::UnavailableError("rank 3 left");
+  saver->Save(StepId(2), Live(), Keep());
+  saver->Finish();
+  EXPECT_THAT(completed, ::testing::ElementsAre(StepId(1), StepId(2)));
+  ASSERT_EQ(reports_.size(), 2u);
+  EXPECT_EQ(reports_[0].error, "");
+  EXPECT_THAT(reports_[1].error, ::testing::HasSubstr("rank 3 left"));
+  EXPECT_FALSE(std::filesystem::exists(Partial(2)));
 }
 
 TEST_F(CheckpointSaverTest, WhileTheCoordinatorIsAwayOneCheckpointIsPending) {

@@ -37,7 +37,8 @@ class CommandFence final {
   // Returns false if that one is of a former life.
   bool Adopt();
 
-  // Of the cluster that the worker obeys; the epoch is the highest that it has seen there.
+  // These belong to the cluster that the worker obeys. The epoch is the highest that it has seen
+  // there.
   const std::string& cluster_id() const { return cluster_id_; }
   std::int64_t epoch() const;
 

@@ -117,7 +117,8 @@ TEST(HeldJob, HaltConcernsWhatRunsOrWillAndNothingElse) {
 
 TEST(HeldJob, AnAdmissionSaysWhatTheRankGoesOnFrom) {
   HeldJob held = JobIn(State::kPreparing);
-  const Effects admitted = held.Built(control::Resumed{StepId(40), {"step 50: damaged"}}, kNow);
+  const Effects admitted =
+      held.Built(control::Resumed{.step = StepId(40), .notes = {"step 50: damaged"}}, kNow);
   ASSERT_THAT(Print(admitted), ElementsAre("send admitted 1"));
   for (const Effects& effects : {admitted, held.Attached()}) {
     const control::JobUpdate& update = std::get<EffectSend>(effects[0]).update;

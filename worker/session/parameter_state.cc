@@ -22,11 +22,12 @@ LayerId OwnerOf(const model::Model& model, const model::Parameter& parameter) {
 // View: ParameterState or ParameterTarget.
 template <class View>
 View ViewOf(const train::ParameterRef& ref) {
-  const auto size = static_cast<std::size_t>(ref.parameter->elements());
+  const auto size = static_cast<std::size_t>(ref.elements());
   return {.parameter = ref.parameter,
           .weight = {ref.weight, size},
           .m = {ref.m, size},
-          .v = {ref.v, size}};
+          .v = {ref.v, size},
+          .first_row = ref.first_row};
 }
 
 }  // namespace
@@ -35,7 +36,7 @@ std::vector<worker_checkpoint::LayerState> WrittenState(train::ParameterStore& s
                                                         DpRank dp_rank, int dp_size) {
   store.SelectVersion(0);
   std::vector<worker_checkpoint::LayerState> layers;
-  for (const train::LayerParameters& layer : store.layers()) {
+  for (const train::LayerParameters& layer : store.stage_layers()) {
     if (!layer.primary || layout::WriterOf(layer.layer, dp_size) != dp_rank) continue;
     worker_checkpoint::LayerState& state = layers.emplace_back();
     state.layer = layer.layer;

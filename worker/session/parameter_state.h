@@ -12,7 +12,8 @@
 namespace takt::session {
 
 // Returns the layers whose files this rank writes: those of which it holds a primary copy and is
-// the layout::WriterOf. The views are of the newest weights: they hold until the next update.
+// the layout::WriterOf. Tables of which it has some rows are left out (spread_tables.h). The views
+// are of the newest weights: they hold until the next update.
 std::vector<worker_checkpoint::LayerState> WrittenState(train::ParameterStore& store,
                                                         DpRank dp_rank, int dp_size);
 

@@ -72,7 +72,7 @@ class PipelineRunner final : public RankRunner {
         dp_rank_(assignment_.mesh.DpRankOf(assignment_.rank)),
         rendezvous_(options_.make_rendezvous(assignment_.key)),
         connections_({.assignment = &assignment_,
-                      .data_address = options_.data_address,
+                      .data = options_.data,
                       .nccl = options_.nccl,
                       .on_stuck = options_.on_stuck}) {}
 
@@ -254,11 +254,13 @@ class PipelineRunner final : public RankRunner {
                                                               : nullptr,
                                     .mesh = assignment_.mesh,
                                     .rank = assignment_.rank,
+                                    .vocabulary_ends = assignment_.vocabulary_ends,
                                     .backends = backends_.get(),
                                     .data_root = options_.data_root,
                                     .replicas = connections_.groups().replicas(),
                                     .pp_group = connections_.groups().pipeline(),
                                     .tied_group = connections_.groups().tied(),
+                                    .vocabulary_group = connections_.groups().vocabulary(),
                                     .restore = std::move(restore),
                                     .halt_requested = &halt_requested_,
                                     .records = !connections_.waits_in_kernels()}));
@@ -267,7 +269,8 @@ class PipelineRunner final : public RankRunner {
     ASSIGN_OR_RETURN(const std::string kernel_plan, AgreeOnKernels());
     RETURN_IF_ERROR(PrepareDevice());
     if (!checkpoints_.has_value()) return absl::OkStatus();
-    return checkpoints_->Allocate(trainer_->parameters(), kernel_plan);
+    return checkpoints_->Allocate(trainer_->parameters(), kernel_plan,
+                                  connections_.groups().vocabulary());
   }
 
   // Agrees on a kernel plan before the first op that needs one. Returns the plan to keep in

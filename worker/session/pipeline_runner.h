@@ -12,6 +12,7 @@
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/state_copy.h"
 #include "worker/session/abortable_rendezvous.h"
+#include "worker/session/rank_connections.h"
 #include "worker/session/rank_runner.h"
 #include "worker/transport/selection/create.h"
 
@@ -20,8 +21,8 @@ namespace takt::session {
 struct PipelineRunnerOptions {
   std::string data_root;
   std::string checkpoint_root;
-  std::string data_address = "127.0.0.1";  // where the data plane listens
-  int threads = 1;                         // for jobs that leave the choice to the worker
+  DataListener data;
+  int threads = 1;  // for jobs that leave the choice to the worker
   std::function<std::unique_ptr<AbortableRendezvous>(const control::JobKey&)> make_rendezvous;
   const Clock* clock = &Clock::Real();
   worker_checkpoint::FileSystem* files = nullptr;  // borrowed for the runner's life

@@ -130,12 +130,17 @@ absl::StatusOr<std::vector<worker_checkpoint::TextFile>> RankCheckpoints::Texts(
 std::vector<worker_checkpoint::LayerState> RankCheckpoints::WrittenState() const {
   if (store_ == nullptr) return {};
   const mesh::Mesh& mesh = options_.assignment->mesh;
-  return session::WrittenState(*store_, mesh.DpRankOf(options_.assignment->rank), mesh.dp_size);
+  std::vector<worker_checkpoint::LayerState> layers =
+      session::WrittenState(*store_, mesh.DpRankOf(options_.assignment->rank), mesh.dp_size);
+  if (tables_.has_value()) tables_->AddWritten(layers);
+  return layers;
 }
 
-absl::Status RankCheckpoints::Allocate(train::ParameterStore* store,
-                                       const std::string& kernel_plan) {
+absl::Status RankCheckpoints::Allocate(train::ParameterStore* store, const std::string& kernel_plan,
+                                       transport::Collective* vocabulary) {
   store_ = store;
+  if (store != nullptr && vocabulary != nullptr)
+    tables_.emplace(*options_.assignment, *options_.model, *store, *vocabulary);
   CheckpointSaverOptions saver{.key = options_.assignment->key,
                                .rank = options_.assignment->rank,
                                .directory = directory_,
@@ -146,6 +151,11 @@ absl::Status RankCheckpoints::Allocate(train::ParameterStore* store,
                                .withdraw = options_.withdraw,
                                .files = options_.files,
                                .clock = options_.clock};
+  if (tables_.has_value()) {
+    saver.complete = [this](StepId step, const worker_checkpoint::Snapshot& copy) {
+      return tables_->Join(step, copy);
+    };
+  }
   ASSIGN_OR_RETURN(saver.texts, Texts(kernel_plan));
   ASSIGN_OR_RETURN(saver_, CheckpointSaver::Create(std::move(saver), WrittenState()));
   return absl::OkStatus();

@@ -21,7 +21,9 @@
 #include "worker/session/kernel_plan.h"
 #include "worker/session/rank_runner.h"
 #include "worker/session/resume.h"
+#include "worker/session/spread_tables.h"
 #include "worker/train/parameter_store.h"
+#include "worker/transport/collective.h"
 
 namespace takt::session {
 
@@ -58,8 +60,10 @@ class RankCheckpoints {
   // restored or it has none. Only rank 0 knows it.
   const std::optional<KeptPlan>& kernel_plan() const { return kernel_plan_; }
   // Allocates the memory for the copy of a save. store: borrowed until the last Save. kernel_plan:
-  // what rank 0 keeps in its checkpoints; empty: none.
-  absl::Status Allocate(train::ParameterStore* store, const std::string& kernel_plan);
+  // what rank 0 keeps in its checkpoints; empty: none. vocabulary: the group of a pipeline that
+  // spreads its vocabulary, borrowed as the store is; else null.
+  absl::Status Allocate(train::ParameterStore* store, const std::string& kernel_plan,
+                        transport::Collective* vocabulary);
 
   // Saves the state after `step`, while training stands still. See CheckpointSaver::Save and
   // Finish.
@@ -82,6 +86,7 @@ class RankCheckpoints {
   std::string config_text_;  // from the checkpoint that was loaded; empty: none was
   std::optional<KeptPlan> kernel_plan_;
   train::ParameterStore* store_ = nullptr;
+  std::optional<SpreadTables> tables_;  // nullopt: the vocabulary is not spread
   std::atomic<bool> given_up_ = false;
   std::unique_ptr<CheckpointSaver> saver_;
 };

@@ -35,7 +35,9 @@ absl::Status RankConnections::OpenTransports(transport::Rendezvous& rendezvous,
       .job = assignment.key.job,
       .generation = assignment.key.generation.value(),
       .secret = assignment.secret,
-      .data_address = options_.data_address};
+      .data_address = options_.data.address,
+      .data_port = options_.data.port,
+      .data_advertise = options_.data.advertise};
   ASSIGN_OR_RETURN(auto host,
                    transport::CreateTransport(transport_options, assignment.transport, rendezvous));
   {

@@ -20,10 +20,17 @@
 
 namespace takt::session {
 
+// Where the data plane listens, as transport::TransportOptions says.
+struct DataListener {
+  std::string address = "127.0.0.1";
+  int port = 0;
+  std::string advertise;
+};
+
 struct RankConnectionsOptions {
   const control::Assignment* assignment = nullptr;  // borrowed for the connections' life
-  std::string data_address;                         // where the data plane listens
-  const transport::nccl::Library* nccl = nullptr;   // as DeviceTransportOptions::nccl
+  DataListener data;
+  const transport::nccl::Library* nccl = nullptr;  // as DeviceTransportOptions::nccl
   // Called when NCCL hangs and cannot be aborted. The process must end at once, because only a new
   // one is clean. May be empty.
   std::function<void(const std::string& reason)> on_stuck;

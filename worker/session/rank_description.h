@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a worker tells a coordinator that does not know the job of the rank that it holds.
+// Makes what a worker tells a coordinator that does not know the job of the rank that it holds.
 #pragma once
 
 #include <optional>

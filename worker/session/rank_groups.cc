@@ -51,18 +51,24 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
   RankGroups groups;
   // The stages are in ascending order, so that ranks that share several groups connect them in one
   // order.
-  for (const StageId stage : program::HeldStages(*options.program)) {
+  const bool spreads = program::SpreadsVocabulary(*options.program);
+  std::set<StageId> stages = program::HeldStages(*options.program);
+  if (spreads) stages.insert(StageId(options.program->num_stages));
+  for (const StageId stage : stages) {
     ASSIGN_OR_RETURN(transport::Collective* const replicas,
                      groups.Group(transport, options, "replicas",
                                   HoldersOf(stage, options.mesh, *options.program)));
     if (replicas != nullptr) groups.replicas_[stage] = replicas;
   }
-  // The pipeline's group only sums numbers in host memory.
+  // The groups of the pipeline are for host memory only.
   Options host = options;
   host.make_sums = nullptr;
   ASSIGN_OR_RETURN(groups.pipeline_,
                    groups.Group(transport, host, "pipeline", PipelineRanks(options)));
-  if (options.tied_embeddings) {
+  if (spreads) {
+    ASSIGN_OR_RETURN(groups.vocabulary_,
+                     groups.Group(transport, host, "vocabulary", PipelineRanks(options)));
+  } else if (options.tied_embeddings) {
     ASSIGN_OR_RETURN(groups.tied_, groups.Group(transport, options, "tied", TiedRanks(options)));
   }
   return groups;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The groups over which one rank sums: the replicas of its stages, its pipeline, and the two ends
-// of a tied embedding.
+// of a tied embedding. Where the vocabulary is spread, a group of the pipeline passes bytes.
 #pragma once
 
 #include <cstdint>
@@ -45,12 +45,15 @@ class RankGroups {
   static absl::StatusOr<RankGroups> Connect(transport::Transport& transport,
                                             const Options& options);
 
-  // Returns the group of each stage of this rank. A stage that no other rank holds has no entry.
+  // Returns the group of each stage of this rank, and of its rows of a spread vocabulary, which
+  // stand after the last stage. What no other rank holds has no entry.
   const std::map<StageId, transport::Collective*>& replicas() const { return replicas_; }
   // Returns null if this rank is the whole pipeline.
   transport::Collective* pipeline() const { return pipeline_; }
   // Returns null if there are no tied embeddings on two ranks, or if this rank has neither end.
   transport::Collective* tied() const { return tied_; }
+  // Returns the group in which the pipeline meets over its vocabulary. Null: it is not spread.
+  transport::Collective* vocabulary() const { return vocabulary_; }
 
  private:
   // Returns null for a group of less than two ranks. A group that already exists is used again.
@@ -62,6 +65,7 @@ class RankGroups {
   std::map<StageId, transport::Collective*> replicas_;
   transport::Collective* pipeline_ = nullptr;
   transport::Collective* tied_ = nullptr;
+  transport::Collective* vocabulary_ = nullptr;
 };
 
 }  // namespace takt::session

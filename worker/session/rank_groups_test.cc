@@ -41,6 +41,12 @@ program::Program BothWays(int pp_rank) {
   return program;
 }
 
+program::Program Spread(int pp_rank) {
+  program::Program program = OneWay(pp_rank);
+  program.lanes.push_back({.kind = program::LaneKind::kVocabulary});
+  return program;
+}
+
 TEST(HoldersOf, AreTheReplicasOfAStageInOrder) {
   const mesh::Mesh mesh{.pp_size = 4, .dp_size = 2};
   EXPECT_THAT(HoldersOf(StageId(1), mesh, OneWay(1)), ElementsAre(Rank(2), Rank(3)));
@@ -58,7 +64,7 @@ TEST(HoldersOf, OfABidirectionalStageAreOfEachReplicaThePrimaryThenTheOther) {
 
 struct Sizes {
   std::map<int, int> replicas;  // by stage
-  int pipeline = 0, tied = 0;
+  int pipeline = 0, tied = 0, vocabulary = 0;
 };
 
 // Runs one thread for each rank. Returns what each rank found out by summing ones.
@@ -88,6 +94,7 @@ std::vector<Sizes> Connect(const mesh::Mesh& mesh, program::Program (*program_of
       }
       if (groups->pipeline() != nullptr) sizes[rank].pipeline = count(groups->pipeline());
       if (groups->tied() != nullptr) sizes[rank].tied = count(groups->tied());
+      if (groups->vocabulary() != nullptr) sizes[rank].vocabulary = count(groups->vocabulary());
     });
   }
   threads.clear();
@@ -105,6 +112,17 @@ TEST(RankGroups, OfAPipelineWithOneCopy) {
   }
   for (const Sizes& alone : Connect({.pp_size = 4, .dp_size = 1}, &OneWay)) {
     EXPECT_TRUE(alone.replicas.empty());
+  }
+}
+
+TEST(RankGroups, OfASpreadVocabularyMeetAndNeedNoTiedOne) {
+  const std::vector<Sizes> sizes = Connect({.pp_size = 4, .dp_size = 2}, &Spread);
+  for (int rank = 0; rank < 8; ++rank) {
+    const int pp_rank = rank / 2;
+    EXPECT_EQ(sizes[rank].replicas, (std::map<int, int>{{pp_rank, 2}, {4, 2}}));
+    EXPECT_EQ(sizes[rank].pipeline, 4);
+    EXPECT_EQ(sizes[rank].vocabulary, 4);
+    EXPECT_EQ(sizes[rank].tied, 0);
   }
 }
 

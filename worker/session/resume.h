@@ -58,7 +58,7 @@ absl::Status MeetAll(const RankMeeting& meeting, const std::string& name);
 absl::Status CheckShared(const RankMeeting& meeting, const std::string& directory,
                          const std::string& name);
 
-// Which checkpoint a rank must see before it trains.
+// Says which checkpoint a rank must see before it trains.
 struct SavedOptions {
   StepId step;            // the job has a checkpoint of this step; 0: it has none
   StepId at_most;         // a newer one will do, if it is not above this step; 0: any

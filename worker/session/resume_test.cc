@@ -316,7 +316,7 @@ TEST_F(AwaitSavedTest, ANameThatShowsLateIsWaitedFor) {
   EXPECT_EQ(Await(7, [this] { resolves_ = true; }), absl::OkStatus());
 }
 
-// As on a host where the storage is not mounted.
+// The storage is not mounted on this host.
 TEST_F(AwaitSavedTest, AWorkerThatDoesNotSeeItRefusesSayingWhatItSees) {
   absl::Status status = Await(-1, Nothing);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);

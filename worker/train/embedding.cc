@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // output = token table[token] (+ position table[position], if the family has one). It stashes
-// nothing and has no input gradient.
+// nothing. Where the token table is on this rank it has no input gradient; where the vocabulary is
+// spread, its input is the rows of that table, and I passes on their gradient.
 #include "common/base/status.h"
 #include "worker/train/layer.h"
 
@@ -56,9 +57,66 @@ class Embedding final : public Layer {
   const ParameterRef* const position_table_;  // [positions,C]; null: none
 };
 
+// The embedding of a rank that gets the rows of the token table from their owners.
+class EmbeddingOfRows final : public Layer {
+ public:
+  explicit EmbeddingOfRows(const LayerOptions& options)
+      : batch_(options.model.microbatch),
+        sequence_(std::int64_t{options.model.config.context} * options.model.config.hidden),
+        position_table_(options.parameters.refs.empty() ? nullptr
+                                                        : &options.parameters.refs.front()) {}
+
+  absl::Status Forward(const ForwardCall& call) const override {
+    if (position_table_ == nullptr) return CopyAll(*call.backend, call.input, call.output);
+    for (std::int64_t b = 0; b < batch_; ++b) {
+      RETURN_IF_ERROR(call.backend->Run(backend::Add{.a = call.input + b * sequence_,
+                                                     .b = position_table_->weight,
+                                                     .output = call.output + b * sequence_,
+                                                     .count = sequence_}));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Recompute(const RecomputeCall&) const override { return absl::OkStatus(); }
+  absl::Status InputGrad(const InputGradCall& call) const override {
+    return CopyAll(*call.backend, call.d_output, call.d_input);
+  }
+
+  // Sums rows of equal position in row order, as EmbeddingBackward does.
+  absl::Status WeightGrad(const WeightGradCall& call) const override {
+    if (position_table_ == nullptr) return absl::OkStatus();
+    float* const sum = position_table_->gradient;
+    if (!call.accumulate) {
+      RETURN_IF_ERROR(
+          call.backend->Run(backend::Fill{.output = sum, .count = position_table_->elements()}));
+    }
+    for (const WeightGradInput& microbatch : call.microbatches) {
+      for (std::int64_t b = 0; b < batch_; ++b) {
+        RETURN_IF_ERROR(call.backend->Run(backend::Add{.a = sum,
+                                                       .b = microbatch.d_output + b * sequence_,
+                                                       .output = sum,
+                                                       .count = sequence_}));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status CopyAll(backend::Backend& backend, const float* from, float* to) const {
+    return backend.Run(backend::Copy{.input = from, .output = to, .count = batch_ * sequence_});
+  }
+
+  const std::int64_t batch_;
+  const std::int64_t sequence_;               // elements of one
+  const ParameterRef* const position_table_;  // [positions,C]; null: none
+};
+
 }  // namespace
 
 std::unique_ptr<Layer> MakeEmbedding(const LayerOptions& options) {
+  const std::vector<ParameterRef>& refs = options.parameters.refs;
+  if (refs.empty() || !refs.front().parameter->by_word)
+    return std::make_unique<EmbeddingOfRows>(options);
   return std::make_unique<Embedding>(options);
 }
 

@@ -154,14 +154,73 @@ class Head final : public Layer {
   std::vector<Block> blocks_;  // constant after construction
 };
 
+// What is left of the head on the rank of the last stage where the vocabulary is spread
+// (spread_head.h): its norm. The output goes to all ranks, and its gradient comes back.
+template <class Norm>
+class HeadNorm final : public Layer {
+ public:
+  explicit HeadNorm(const LayerOptions& options)
+      : rows_(std::int64_t{options.model.microbatch} * options.model.config.context),
+        columns_(options.model.config.hidden),
+        one_block_(model::NumVocabularyBlocks(options.model.config.vocab) == 1),
+        layout_(options.place.stash),
+        norm_(rows_, options.model.config.norm_epsilon, options.parameters.refs) {}
+
+  absl::Status Forward(const ForwardCall& call) const override {
+    const Output output = TensorAt(reinterpret_cast<std::byte*>(call.output), layout_[kNorm].bf16);
+    if (call.probe) call.probe("act.final_norm.input", {call.input, rows_, columns_});
+    RETURN_IF_ERROR(norm_.Forward(*call.backend, call.input, NormOf(call.stash, output)));
+    if (call.probe) call.probe("act.final_norm.output", {output, rows_, columns_});
+    return absl::OkStatus();
+  }
+
+  absl::Status Recompute(const RecomputeCall&) const override { return absl::OkStatus(); }
+
+  absl::Status InputGrad(const InputGradCall& call) const override {
+    // Sums of several blocks are in f32.
+    const backend::Operand d_norm =
+        layout_[kNorm].bf16 && one_block_
+            ? backend::Operand(reinterpret_cast<const backend::Bf16*>(call.d_output))
+            : backend::Operand(call.d_output);
+    if (call.probe) call.probe("act_grad.final_norm.output", {d_norm, rows_, columns_});
+    RETURN_IF_ERROR(norm_.InputGrad(*call.backend,
+                                    {.dy = d_norm, .x = call.input, .dx = call.d_input},
+                                    NormOf(call.stash, Output())));
+    if (call.probe) call.probe("act_grad.final_norm.input", {call.d_input, rows_, columns_});
+    return absl::OkStatus();
+  }
+
+  absl::Status WeightGrad(const WeightGradCall& call) const override {
+    return norm_.WeightGrad(*call.backend, call.Stashed(layout_, kNormPart), call.accumulate);
+  }
+
+ private:
+  NormStash NormOf(const StashMemory& stash, const Output& output) const {
+    const StashView s(layout_, stash);
+    return {output, s[kNormStats], s[kNormPart]};
+  }
+
+  const std::int64_t rows_, columns_;
+  const bool one_block_;
+  const layout::StashLayout layout_;
+  const Norm norm_;
+};
+
+template <class Norm>
+std::unique_ptr<Layer> MakeHead(const LayerOptions& options) {
+  if (options.parameters.refs.size() == static_cast<std::size_t>(Norm::kNumParameters))
+    return std::make_unique<HeadNorm<Norm>>(options);
+  return std::make_unique<Head<Norm>>(options);
+}
+
 }  // namespace
 
 std::unique_ptr<Layer> MakeGpt2Head(const LayerOptions& options) {
-  return std::make_unique<Head<LayerNorm>>(options);
+  return MakeHead<LayerNorm>(options);
 }
 
 std::unique_ptr<Layer> MakeLlamaHead(const LayerOptions& options) {
-  return std::make_unique<Head<RmsNorm>>(options);
+  return MakeHead<RmsNorm>(options);
 }
 
 }  // namespace takt::train

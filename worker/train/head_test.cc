@@ -49,7 +49,7 @@ model::Model ModelWith(Precision products) {
       .value();
 }
 
-// What a head computes of one microbatch.
+// A head computes these from one microbatch.
 struct Computed {
   double loss = 0;
   Floats norm, d_norm, d_weight;  // the norm's output and its gradient; the gradient of the matrix

@@ -35,10 +35,11 @@ double Uniform(std::uint64_t key, std::uint64_t counter) {
   return (static_cast<double>(bits >> 11) + 0.5) * 0x1.0p-53;
 }
 
-void FillNormal(std::uint64_t key, double stddev, std::span<float> out) {
+// first: the number of the first element, which is even, as elements are made in pairs.
+void FillNormal(std::uint64_t key, double stddev, std::uint64_t first, std::span<float> out) {
   for (std::size_t i = 0; i < out.size(); i += 2) {
-    const double radius = stddev * std::sqrt(-2.0 * std::log(Uniform(key, i)));
-    const double angle = 2.0 * std::numbers::pi * Uniform(key, i + 1);
+    const double radius = stddev * std::sqrt(-2.0 * std::log(Uniform(key, first + i)));
+    const double angle = 2.0 * std::numbers::pi * Uniform(key, first + i + 1);
     out[i] = static_cast<float>(radius * std::cos(angle));
     if (i + 1 < out.size()) out[i + 1] = static_cast<float>(radius * std::sin(angle));
   }
@@ -69,17 +70,21 @@ absl::StatusOr<checkpoint::HfFolder> OpenInitFrom(const config::JobSpec& job,
   return checkpoint::HfFolder::Open(directory, resolve);
 }
 
-// Sets `weights` to the tensor, converted to f32.
-absl::Status CopyTensor(const checkpoint::Tensor& tensor, float* weights,
+// Sets the weights to the rank's rows of the tensor, converted to f32.
+absl::Status CopyTensor(const checkpoint::Tensor& tensor, const ParameterRef& ref,
                         backend::Backend& backend) {
   const checkpoint::FloatFormat format = *checkpoint::FloatFormatOfDtype(tensor.dtype);
+  const std::size_t width = checkpoint::BytesOf(format);
+  std::span<const std::byte> rest =
+      tensor.bytes.subspan(static_cast<std::size_t>(ref.first_element()) * width,
+                           static_cast<std::size_t>(ref.elements()) * width);
+  float* weights = ref.weight;
   if (format == checkpoint::FloatFormat::kF32) {
-    RETURN_IF_ERROR(backend.CopyFromHost(tensor.bytes, reinterpret_cast<std::byte*>(weights)));
+    RETURN_IF_ERROR(backend.CopyFromHost(rest, reinterpret_cast<std::byte*>(weights)));
     return backend.Synchronize();
   }
-  const std::size_t width = checkpoint::BytesOf(format);
-  std::vector<float> piece(std::min(tensor.bytes.size() / width, kPieceElements));
-  for (std::span<const std::byte> rest = tensor.bytes; !rest.empty();) {
+  std::vector<float> piece(std::min(rest.size() / width, kPieceElements));
+  while (!rest.empty()) {
     const std::span<float> values =
         std::span(piece).first(std::min(rest.size() / width, piece.size()));
     checkpoint::ReadFloats(format, rest.first(values.size() * width), values);
@@ -100,16 +105,16 @@ absl::Status LoadWeights(const config::JobSpec& job, std::string_view data_root,
     const absl::StatusOr<const checkpoint::Tensor*> tensor =
         folder->Require(ref->parameter->name, ref->parameter->shape);
     if (!tensor.ok()) return RefuseInitFrom(job, tensor.status());
-    RETURN_IF_ERROR(CopyTensor(**tensor, ref->weight, backend));
+    RETURN_IF_ERROR(CopyTensor(**tensor, *ref, backend));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-void FillInitialWeights(const model::Parameter& parameter, std::uint64_t seed,
-                        std::span<float> out) {
-  TAKT_CHECK(out.size() == static_cast<std::size_t>(parameter.elements()));
+void FillInitialWeights(const model::Parameter& parameter, std::uint64_t seed, std::span<float> out,
+                        std::int64_t first) {
+  TAKT_CHECK(first >= 0 && first % 2 == 0 && first + std::ssize(out) <= parameter.elements());
   switch (parameter.init) {
     case model::Init::kZeros:
       std::fill(out.begin(), out.end(), 0.0F);
@@ -119,7 +124,7 @@ void FillInitialWeights(const model::Parameter& parameter, std::uint64_t seed,
       return;
     case model::Init::kNormal:
       FillNormal(XXH3_64bits_withSeed(parameter.name.data(), parameter.name.size(), seed),
-                 parameter.stddev, out);
+                 parameter.stddev, static_cast<std::uint64_t>(first), out);
       return;
   }
 }
@@ -129,13 +134,13 @@ absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data
   if (!job.init_from.empty()) return LoadWeights(job, data_root, store, backend);
   std::vector<float> values;
   for (const ParameterRef* const ref : store.trained()) {
-    const auto elements = static_cast<std::size_t>(ref->parameter->elements());
+    const auto elements = static_cast<std::size_t>(ref->elements());
     if (backend.memory_is_host()) {  // copying the largest would set the worker's peak
-      FillInitialWeights(*ref->parameter, job.seed, {ref->weight, elements});
+      FillInitialWeights(*ref->parameter, job.seed, {ref->weight, elements}, ref->first_element());
       continue;
     }
     values.resize(elements);
-    FillInitialWeights(*ref->parameter, job.seed, values);
+    FillInitialWeights(*ref->parameter, job.seed, values, ref->first_element());
     RETURN_IF_ERROR(backend.CopyFromHost(std::as_bytes(std::span(values)),
                                          reinterpret_cast<std::byte*>(ref->weight)));
     RETURN_IF_ERROR(backend.Synchronize());  // `values` is used again

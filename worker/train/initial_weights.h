@@ -17,12 +17,12 @@
 
 namespace takt::train {
 
-// Fills `out` (all elements of `parameter`) with zeros, ones, or normal numbers of mean 0 and the
-// parameter's stddev. Element i is a function of (seed, name, i): a counter-based generator
-// (SplitMix64 keyed by XXH3-64 of the name) through the Box-Muller transform in double. It is pure,
-// so any thread may fill any parameter.
-void FillInitialWeights(const model::Parameter& parameter, std::uint64_t seed,
-                        std::span<float> out);
+// Fills `out` (the elements of `parameter` from number `first` on, which is even) with zeros, ones,
+// or normal numbers of mean 0 and the parameter's stddev. Element i is a function of (seed, name,
+// i): a counter-based generator (SplitMix64 keyed by XXH3-64 of the name) through the Box-Muller
+// transform in double. It is pure, so any thread may fill any part of any parameter.
+void FillInitialWeights(const model::Parameter& parameter, std::uint64_t seed, std::span<float> out,
+                        std::int64_t first = 0);
 
 // Sets the weights of every parameter in `store`: from job.init_from (a Hugging Face folder under
 // data_root; it reads only those pages of the weights that have this rank's tensors), else random

@@ -17,6 +17,7 @@
 #include "common/layout/parameter_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/train/rows_testing.h"
 
 namespace takt::train {
 namespace {
@@ -42,6 +43,24 @@ TEST(InitialWeights, OfAPrefixAreAPrefix) {
   const std::vector<float> all = Fill(Normal("a", 101), 7);
   const std::vector<float> part = Fill(Normal("a", 50), 7);
   EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin()));
+}
+
+TEST(InitialWeights, OfARunOfRowsAreThoseRows) {
+  const model::Model model = rows_testing::ModelOfThreeBlocks();
+  const std::vector<float> all = Fill(model.layers.front().parameters.front(), 7);
+  const auto backend = backend::CreateCpuBackend({}).value();
+  config::JobSpec job;
+  job.seed = 7;
+  for (const std::int64_t first : {0, 4096, 8192}) {
+    const auto store =
+        ParameterStore::Create(
+            model, rows_testing::LayOutRows(model, first, 10000 - first, {LayerId(0)}), *backend)
+            .value();
+    ASSERT_TRUE(InitializeWeights(job, "", *store, *backend).ok());
+    const ParameterRef& run = store->Layer(LayerId(0)).refs[0];
+    EXPECT_TRUE(std::ranges::equal(std::span(run.weight, run.weight + run.elements()),
+                                   std::span(all).subspan(static_cast<std::size_t>(first * 4))));
+  }
 }
 
 // The standard errors of the moments of n normal numbers are 1/sqrt(n), sqrt(2/n) and sqrt(24/n)
@@ -170,6 +189,35 @@ class InitFrom : public testing::Test {
   std::deque<std::vector<float>> values_;
   std::vector<checkpoint::Tensor> tensors_;
 };
+
+TEST_F(InitFrom, TakesTheRowsOfATableThatARankHas) {
+  const model::Model model = rows_testing::ModelOfThreeBlocks();
+  const model::Parameter& table = model.layers.front().parameters.front();
+  std::vector<float> values(static_cast<std::size_t>(table.elements()));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(i % 251);  // exact in bf16
+  std::vector<std::byte> halves(values.size() * 2);
+  checkpoint::WriteFloats(checkpoint::FloatFormat::kBf16, values, halves);
+  for (const bool bf16 : {false, true}) {
+    tensors_.clear();
+    tensors_.push_back(
+        {.name = table.name,
+         .dtype = bf16 ? "BF16" : "F32",
+         .shape = table.shape,
+         .bytes = bf16 ? std::span<const std::byte>(halves) : std::as_bytes(std::span(values))});
+    std::ofstream(root_ / "model" / "model.safetensors", std::ios::binary)
+        << checkpoint::FormatSafetensors(tensors_);
+    const auto store =
+        ParameterStore::Create(model, rows_testing::LayOutRows(model, 4096, 4096, {LayerId(0)}),
+                               *backend_)
+            .value();
+    const absl::Status loaded = InitializeWeights(job_, root_.string(), *store, *backend_);
+    ASSERT_TRUE(loaded.ok()) << loaded;
+    const ParameterRef& run = store->Layer(LayerId(0)).refs[0];
+    EXPECT_TRUE(std::ranges::equal(std::span(run.weight, run.weight + run.elements()),
+                                   std::span(values).subspan(4096 * 4, 4096 * 4)));
+  }
+}
 
 TEST_F(InitFrom, TakesNamesWithAndWithoutPrefix) {
   ASSERT_TRUE(Load().ok()) << Load();

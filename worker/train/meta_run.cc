@@ -16,6 +16,7 @@ using program::Op;
 class OtherRanks final : public transport::Collective {
  public:
   int size() const override { return 2; }
+  int index() const override { return 0; }
   absl::Status AllReduceSum(StepId, std::span<float>) override { return absl::OkStatus(); }
   absl::Status AllReduceSum(StepId, std::span<double>) override { return absl::OkStatus(); }
 };
@@ -39,6 +40,8 @@ absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options, backend::OpListener
   options.observer = nullptr;
   for (const StageId stage : program::HeldStages(*options.program))
     options.replicas[stage] = &others;
+  if (program::SpreadsVocabulary(*options.program))
+    options.replicas[StageId(options.program->num_stages)] = &others;
   options.pp_group = options.tied_group = &others;
   ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, CreateTrainer(options));
   // The instructions run in the order of the list, in which each finds what it needs.

@@ -2,10 +2,12 @@
 // Checks that the planner predicts exactly what a trainer asks for, to the byte and to the FLOP.
 #include "worker/train/meta_run.h"
 
+#include <iterator>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/layout/gpu_scratch.h"
+#include "common/mesh/vocabulary_split.h"
 #include "common/model/vocabulary.h"
 #include "common/program/compute_part.h"
 #include "gtest/gtest.h"
@@ -20,11 +22,24 @@ using testing::Gpt2;
 using testing::JobOf;
 using testing::Llama;
 
+// Returns the FLOPs of S or T on a rank: its share of the head's products.
+double OfWords(const plan::Plan& plan, PpRank rank, const program::Instruction& instruction) {
+  const model::LayerCost& head = plan.model.layers.back().cost;
+  const std::int64_t vocab = plan.model.config.vocab;
+  const double share = static_cast<double>(mesh::WordsOf(plan.vocabulary_ends, rank, vocab).words) /
+                       static_cast<double>(vocab);
+  if (instruction.op == Op::kVocabularyForward) return share * head.forward_flops;
+  if (instruction.op == Op::kLoss) return 0;
+  return share * (head.input_grad_flops + head.weight_grad_flops);
+}
+
 // Returns the FLOPs of a stage's passes according to the description of the model.
 double Described(const plan::Plan& plan, const program::ComputePart& part) {
   const mesh::Stage& stage = plan.partition[part.stage.value()];
   double flops = 0;
   for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
+    const bool is_head = id.value() + 1 == std::ssize(plan.model.layers);
+    if (is_head && !plan.vocabulary_ends.empty()) continue;  // S and T have its products
     const model::LayerCost& cost = plan.model.layers[id.value()].cost;
     if (part.op == Op::kForward) flops += cost.forward_flops;
     if (part.op == Op::kInputGrad || part.op == Op::kBackward) {
@@ -56,7 +71,9 @@ void ExpectAsPredicted(const config::JobSpec& job,
       const program::Instruction& instruction = program.body[i];
       if (!program::IsCompute(instruction.op)) continue;
       double described = 0;
-      if (instruction.op == Op::kOverlap) {
+      if (program::IsOfVocabulary(instruction.op)) {
+        described = OfWords(*plan, program.pp_rank, instruction);
+      } else if (instruction.op == Op::kOverlap) {
         const program::OverlapParts parts = PartsOf(instruction, program);
         described = Described(*plan, parts.forward) + Described(*plan, parts.backward);
       } else {
@@ -138,6 +155,7 @@ TEST(MetaRun, AllocatesAndComputesWhatIsPredictedOfSeveralBlocksOfWords) {
     model.vocab = 2 * model::kVocabularyBlock + 70;
     for (const Recompute mode : {Recompute::kNone, Recompute::kSelective}) {
       config::JobSpec job = JobOf(model, "zb-h1");
+      job.parallelism.vocabulary = config::Vocabulary::kLast;
       job.parallelism.recompute = {mode};
       job.validation = config::Validation{.path = "v", .every_steps = 1};
       ExpectAsPredicted(job);
@@ -146,9 +164,33 @@ TEST(MetaRun, AllocatesAndComputesWhatIsPredictedOfSeveralBlocksOfWords) {
       ExpectAsPredicted(job, config::DeviceKind::kCuda);
     }
     config::JobSpec merged = JobOf(model, "zb-h2");
+    merged.parallelism.vocabulary = config::Vocabulary::kLast;
     merged.exact = false;
     merged.parallelism.pipeline = 4;
     ExpectAsPredicted(merged);
+    merged.parallelism.vocabulary = config::Vocabulary::kSpread;
+    ExpectAsPredicted(merged);
+  }
+}
+
+TEST(MetaRun, AllocatesAndComputesWhatIsPredictedOfASpreadVocabulary) {
+  for (model::ModelConfig model : {Gpt2(), Llama(false), Llama(true)}) {
+    model.vocab = 2 * model::kVocabularyBlock + 70;
+    for (const std::string schedule : {"1f1b", "zb-v"}) {
+      for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        SCOPED_TRACE(absl::StrCat(schedule, " family ", static_cast<int>(model.family),
+                                  " recompute ", std::string(Name(mode))));
+        config::JobSpec job = JobOf(model, schedule);
+        job.parallelism.vocabulary = config::Vocabulary::kSpread;
+        job.parallelism.recompute = {mode};
+        job.parallelism.data = mode == Recompute::kSelective ? 2 : 1;
+        job.precision = mode == Recompute::kNone ? model::Precision::kF32 : model::Precision::kBf16;
+        if (mode == Recompute::kFull) {
+          job.validation = config::Validation{.path = "v", .every_steps = 1};
+        }
+        ExpectAsPredicted(job);
+      }
+    }
   }
 }
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/model/vocabulary.h"
 
 namespace takt::train {
 
@@ -15,16 +14,12 @@ namespace {
 
 constexpr std::size_t kNumOthers = 3;  // entries after the sums of squares
 
-// Computes the entries of one parameter.
+// Computes the entries of the rows of one parameter that are here.
 absl::Status SumSquares(backend::Backend& backend, const ParameterRef& ref, double* sums) {
-  if (!ref.parameter->by_word) {
-    return backend.Run(backend::SumOfSquares{
-        .input = ref.gradient, .result = sums, .count = ref.parameter->elements()});
-  }
-  const std::int64_t columns = ref.parameter->shape[1];
-  for (const auto& [first, words] : model::VocabularyBlocks(ref.parameter->shape[0])) {
+  const std::int64_t columns = ref.columns();
+  for (const auto& [first, rows] : ref.Runs()) {
     RETURN_IF_ERROR(backend.Run(backend::SumOfSquares{
-        .input = ref.gradient + first * columns, .result = sums++, .count = words * columns}));
+        .input = ref.gradient + first * columns, .result = sums++, .count = rows * columns}));
   }
   return absl::OkStatus();
 }
@@ -89,7 +84,7 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
                        .gradient = ref->gradient,
                        .m = ref->m,
                        .v = ref->v,
-                       .count = ref->parameter->elements(),
+                       .count = ref->elements(),
                        .decayed = ref->parameter->decayed()});
   }
   return backend.Run(backend::AdamwUpdate{.tensors = tensors,

@@ -8,6 +8,7 @@
 #include "common/layout/parameter_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/train/rows_testing.h"
 
 namespace takt::train {
 namespace {
@@ -17,6 +18,7 @@ class FakeGroup final : public transport::Collective {
  public:
   explicit FakeGroup(std::vector<double> others) : others_(std::move(others)) {}
   int size() const override { return 2; }
+  int index() const override { return 0; }
   absl::Status AllReduceSum(StepId, std::span<float>) override {
     return absl::InternalError("not expected");
   }
@@ -173,10 +175,61 @@ TEST_F(OptimizerTest, DoesNotClipBelowTheNormOrWithoutOne) {
     Optimizer optimizer = Optimizer::Create(job_, model_, *parameters_, {}).value();
     SetGradients(3);
     ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
-    ASSERT_TRUE(optimizer.Exchange(StepId(1), {}).ok());
+    ASSERT_TRUE(optimizer.Exchange(StepId(1), {.sum = 1, .scored = 1, .known = true}).ok());
     ASSERT_TRUE(optimizer.Update(*backend_, StepId(1), 1).ok());
     const ParameterRef& bias = parameters_->Layer(LayerId(2)).refs[1];
     EXPECT_NEAR(bias.weight[0], 2 - 0.1 * 3.0 / 4.0, 1e-6);
+  }
+}
+
+// Sets gradients and weights of the rows to functions of the element's number.
+void FillByElement(const ParameterRef& ref) {
+  for (std::int64_t i = 0; i < ref.elements(); ++i) {
+    const std::int64_t element = ref.first_element() + i;
+    ref.gradient[i] = std::sin(static_cast<float>(element + 1));  // none is 0
+    ref.weight[i] = std::cos(static_cast<float>(element));
+    ref.m[i] = ref.v[i] = 0;
+  }
+}
+
+// Ranks that have runs of a table's rows put its entries into the exchange and update its weights
+// as one rank that has the whole table does.
+TEST_F(OptimizerTest, RunsOfRowsCountAndChangeAsInTheWholeTable) {
+  const model::Model model = rows_testing::ModelOfThreeBlocks();
+  struct Result {
+    std::vector<double> entries;
+    std::vector<float> weights;
+  };
+  const auto run = [&](const layout::Section& section) {
+    const auto store = ParameterStore::Create(model, section, *backend_).value();
+    const ParameterRef& table = store->Layer(LayerId(0)).refs[0];
+    FillByElement(table);
+    std::size_t entries = 3;
+    for (const model::Parameter* const each : model.AllParameters())
+      entries += static_cast<std::size_t>(model::NumNormEntries(*each));
+    FakeGroup pipeline(std::vector<double>(entries, 0.0));
+    Optimizer optimizer = Optimizer::Create(job_, model, *store, {.pipeline = &pipeline}).value();
+    EXPECT_TRUE(optimizer.NormPartial(*backend_).ok());
+    EXPECT_TRUE(optimizer.Exchange(StepId(1), {}).ok());
+    EXPECT_TRUE(optimizer.Update(*backend_, StepId(1), 1).ok());
+    const auto sent = std::span(pipeline.sent());
+    return Result{.entries = {sent.begin(), sent.begin() + 3},  // the table is the first parameter
+                  .weights = {table.weight, table.weight + table.elements()}};
+  };
+  const auto rows = [&](std::int64_t first, std::int64_t count) {
+    return rows_testing::LayOutRows(model, first, count, {LayerId(0)});
+  };
+  const Result whole = run(rows(0, 10000));
+  for (const double entry : whole.entries) EXPECT_GT(entry, 0);
+  for (const std::int64_t cut : {4096, 8192}) {
+    const Result first = run(rows(0, cut)), second = run(rows(cut, 10000 - cut));
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(first.entries[i] + second.entries[i], whole.entries[i]) << i;
+      EXPECT_EQ(first.entries[i] == 0, i * 4096 >= cut) << i;
+    }
+    std::vector<float> weights = first.weights;
+    weights.insert(weights.end(), second.weights.begin(), second.weights.end());
+    EXPECT_EQ(weights, whole.weights);
   }
 }
 

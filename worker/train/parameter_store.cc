@@ -20,50 +20,54 @@ int NormIndex(const model::Model& model, const model::Parameter* parameter) {
   TAKT_CHECK(false);
 }
 
-// Returns the runs of rows of a matrix that are packed separately.
-std::vector<model::VocabularyBlock> PackedRuns(const model::Parameter& matrix) {
-  if (matrix.by_word) return model::VocabularyBlocks(matrix.shape[0]);
-  return {{.first = 0, .words = matrix.shape[0]}};
-}
-
-// Returns the uses of one layer, without memory.
-std::vector<ParameterRef> Uses(const model::Model& model, LayerId id) {
+// Returns the uses of one layer that have rows in the section, without memory.
+std::vector<ParameterRef> Uses(const model::Model& model, const layout::Section& parameters,
+                               LayerId id) {
   const model::Layer& layer = model.layers[id.value()];
   std::vector<ParameterRef> refs;
-  for (const model::Parameter& parameter : layer.parameters) {
-    refs.push_back({.parameter = &parameter, .norm_index = NormIndex(model, &parameter)});
-  }
-  for (const std::string& name : layer.tied_parameters)
-    refs.push_back({.parameter = model.Find(name)});
+  const auto add = [&](const model::Parameter* parameter, int norm_index) {
+    const auto it = std::ranges::find_if(parameters.tensors, [&](const layout::Tensor& tensor) {
+      return tensor.layer == id && tensor.parameter == parameter;
+    });
+    if (it == parameters.tensors.end()) return;
+    TAKT_CHECK(it->first_row % model::kVocabularyBlock == 0);
+    if (norm_index >= 0) norm_index += static_cast<int>(it->first_row / model::kVocabularyBlock);
+    refs.push_back({.parameter = parameter,
+                    .first_row = it->first_row,
+                    .rows = it->rows,
+                    .norm_index = norm_index});
+  };
+  for (const model::Parameter& parameter : layer.parameters)
+    add(&parameter, NormIndex(model, &parameter));
+  for (const std::string& name : layer.tied_parameters) add(model.Find(name), -1);
   return refs;
 }
 
 }  // namespace
 
+std::vector<model::VocabularyBlock> ParameterRef::Runs() const {
+  const std::int64_t here = rows > 0 ? rows : parameter->shape[0];
+  if (parameter->by_word) return model::VocabularyBlocks(here);
+  return {{.first = 0, .words = here}};
+}
+
 absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
     const model::Model& model, const layout::Section& parameters, backend::Backend& backend,
-    const std::set<LayerId>& second_copies) {
+    const std::set<LayerId>& second_copies, const layout::Section& rows) {
   auto store = std::unique_ptr<ParameterStore>(new ParameterStore);
+  store->model_ = &model;
   store->backend_ = &backend;
   for (const model::Layer& layer : model.layers) {
     if (!layer.tied_parameters.empty()) store->tied_name_ = layer.tied_parameters.front();
   }
   ASSIGN_OR_RETURN(store->memory_, SectionMemory::Create(parameters, backend));
-  std::set<LayerId> layers;
-  for (const layout::Tensor& tensor : parameters.tensors) {
-    layers.insert(tensor.layer);
-    store->num_versions_ = std::max(store->num_versions_, tensor.version + 1);
-  }
-  store->layers_.reserve(layers.size());  // layers and uses refer to the elements
-  for (const LayerId layer : layers) {
-    LayerParameters& added = store->layers_.emplace_back(LayerParameters{
-        .layer = layer, .primary = !second_copies.contains(layer), .refs = Uses(model, layer)});
-    for (ParameterRef& ref : added.refs) store->uses_.push_back({.layer = &added, .ref = &ref});
-  }
-  for (const layout::Tensor& tensor : parameters.tensors) {
-    const auto allocation = static_cast<std::size_t>(tensor.allocation);
-    store->Resolve(tensor, parameters.allocations[allocation]);
-  }
+  ASSIGN_OR_RETURN(store->rows_memory_, SectionMemory::Create(rows, backend));
+  store->layers_.reserve(2 * model.layers.size());  // uses refer to the elements
+  store->AddLayers(model, parameters, second_copies);
+  store->num_stage_layers_ = store->layers_.size();
+  store->AddLayers(model, rows, {});
+  store->ResolveAll(parameters, store->memory_);
+  store->ResolveAll(rows, store->rows_memory_);
   const auto parameter_of = [](const Use& use) { return use.ref->parameter; };
   for (Use& use : store->uses_) {
     if (!use.weight.empty()) continue;
@@ -74,14 +78,37 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
   return store;
 }
 
-void ParameterStore::Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation) {
+void ParameterStore::AddLayers(const model::Model& model, const layout::Section& section,
+                               const std::set<LayerId>& second_copies) {
+  std::set<LayerId> layers;
+  for (const layout::Tensor& tensor : section.tensors) {
+    layers.insert(tensor.layer);
+    num_versions_ = std::max(num_versions_, tensor.version + 1);
+  }
+  for (const LayerId layer : layers) {
+    LayerParameters& added =
+        layers_.emplace_back(LayerParameters{.layer = layer,
+                                             .primary = !second_copies.contains(layer),
+                                             .refs = Uses(model, section, layer)});
+    for (ParameterRef& ref : added.refs) uses_.push_back({.layer = &added, .ref = &ref});
+  }
+}
+
+void ParameterStore::ResolveAll(const layout::Section& section, const SectionMemory& memory) {
+  for (const layout::Tensor& tensor : section.tensors) {
+    Resolve(tensor, section.allocations[static_cast<std::size_t>(tensor.allocation)],
+            memory.At(tensor));
+  }
+}
+
+void ParameterStore::Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation,
+                             std::byte* place) {
   const auto it = std::ranges::find_if(uses_, [&](const Use& use) {
     return use.layer->layer == tensor.layer && use.ref->parameter == tensor.parameter;
   });
   Use& use = *it;
-  std::byte* const at = memory_.At(tensor);
-  auto* const floats = reinterpret_cast<float*>(at);
-  auto* const halves = reinterpret_cast<backend::Bf16*>(at);
+  auto* const floats = reinterpret_cast<float*>(place);
+  auto* const halves = reinterpret_cast<backend::Bf16*>(place);
   switch (tensor.role) {
     case layout::Role::kGradient:
       use.ref->gradient = floats;
@@ -126,8 +153,8 @@ absl::Status ParameterStore::PackVersion(backend::Backend& backend, int version)
   const std::size_t place = PlaceOf(version);
   for (const Use& use : uses_) {
     if (use.packed.empty()) continue;
-    const std::int64_t columns = use.ref->parameter->shape[1];
-    for (const auto& [first, rows] : PackedRuns(*use.ref->parameter)) {
+    const std::int64_t columns = use.ref->columns();
+    for (const auto& [first, rows] : use.ref->Runs()) {
       const float* const b = use.weight[place] + first * columns;
       RETURN_IF_ERROR(backend.Run(
           backend::PackBf16{.b = b,
@@ -152,7 +179,7 @@ absl::Status ParameterStore::SpreadNewest(backend::Backend& backend) {
     for (int version = 1; version < num_versions_; ++version) {
       RETURN_IF_ERROR(backend.Run(backend::Copy{.input = use.ref->weight,
                                                 .output = use.weight[PlaceOf(version)],
-                                                .count = use.ref->parameter->elements()}));
+                                                .count = use.ref->elements()}));
     }
   }
   for (int version = 1; version < num_versions_; ++version) {
@@ -173,9 +200,18 @@ void ParameterStore::ShowVersion(int version) {
 }
 
 const LayerParameters& ParameterStore::Layer(LayerId layer) const {
-  const auto it = std::ranges::find(layers_, layer, &LayerParameters::layer);
-  TAKT_CHECK(it != layers_.end());
-  return *it;
+  const std::span<const LayerParameters> stages = stage_layers();
+  const auto it = std::ranges::find(stages, layer, &LayerParameters::layer);
+  if (it != stages.end()) return *it;
+  const auto& owned = model_->layers[static_cast<std::size_t>(layer.value())].parameters;
+  TAKT_CHECK(std::ranges::all_of(owned, &model::Parameter::by_word));
+  return nothing_;
+}
+
+const LayerParameters* ParameterStore::Rows(LayerId layer) const {
+  const auto rows = layers().subspan(num_stage_layers_);
+  const auto it = std::ranges::find(rows, layer, &LayerParameters::layer);
+  return it == rows.end() ? nullptr : &*it;
 }
 
 std::vector<const ParameterRef*> ParameterStore::trained() const {

@@ -3,6 +3,7 @@
 // common/layout gives.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -14,6 +15,7 @@
 #include "common/base/id.h"
 #include "common/layout/tensor.h"
 #include "common/model/model.h"
+#include "common/model/vocabulary.h"
 #include "worker/backend/backend.h"
 #include "worker/train/section_memory.h"
 
@@ -22,6 +24,9 @@ namespace takt::train {
 // One parameter as one layer uses it. Pointers are to the backend's memory.
 struct ParameterRef {
   const model::Parameter* parameter = nullptr;
+  // The rows of the parameter that this rank has, to which all pointers below are. They are whole
+  // blocks of words (common/model/vocabulary.h) where they are not all. rows 0: all.
+  std::int64_t first_row = 0, rows = 0;
   float* weight = nullptr;  // of the selected version
   // The version before the newest. It is `weight` if there is only one version.
   const float* previous = nullptr;
@@ -34,9 +39,17 @@ struct ParameterRef {
   // The optimizer's moments. Null if another layer of this rank owns the weight and updates it.
   float* m = nullptr;
   float* v = nullptr;
-  // The first of its entries in the norm exchange (model::NumNormEntries); -1: a tied copy, which
-  // another rank or layer counts.
+  // The first of its rows' entries in the norm exchange (model::NumNormEntries); -1: a tied copy,
+  // which another rank or layer counts.
   int norm_index = -1;
+
+  // Counts elements of the parameter: in one row, before the rows of this rank, and in these.
+  std::int64_t columns() const { return parameter->elements() / parameter->shape[0]; }
+  std::int64_t first_element() const { return first_row * columns(); }
+  std::int64_t elements() const { return rows > 0 ? rows * columns() : parameter->elements(); }
+  // Returns the runs of the rank's rows on which one op works at a time, counted from its first
+  // row: blocks of words, or all rows.
+  std::vector<model::VocabularyBlock> Runs() const;
 };
 
 struct LayerParameters {
@@ -44,8 +57,9 @@ struct LayerParameters {
   // False: this is the second copy of a bidirectional pipeline. Where a layer counts once (norm,
   // checkpoint), the rank with the primary copy counts it.
   bool primary = true;
-  std::vector<ParameterRef> refs;  // the layer's own in the model's order, then the tied ones
-  std::span<float> gradients;      // the bucket: all of refs' gradients, contiguous
+  // The layer's own in the model's order, then the tied ones: those of which rows are here.
+  std::vector<ParameterRef> refs;
+  std::span<float> gradients;  // the bucket: all of refs' gradients, contiguous
 };
 
 // If the layer that owns a tied parameter is on this rank, both uses share one weight and one
@@ -62,10 +76,11 @@ struct LayerParameters {
 class ParameterStore {
  public:
   // parameters: as layout::LayOutParameters makes it of `model`. second_copies: the layers here
-  // that are not primary. model, backend: borrowed for the store's life.
+  // that are not primary. rows: as layout::LayOutRows makes it, where the vocabulary is spread.
+  // model, backend: borrowed for the store's life.
   static absl::StatusOr<std::unique_ptr<ParameterStore>> Create(
       const model::Model& model, const layout::Section& parameters, backend::Backend& backend,
-      const std::set<LayerId>& second_copies = {});
+      const std::set<LayerId>& second_copies = {}, const layout::Section& rows = {});
 
   // Makes the weights of this age the ones that layers see. It only changes pointers.
   void SelectVersion(int version);
@@ -86,8 +101,16 @@ class ParameterStore {
   // The backend that owns the memory. Ask it to read or write that memory from the host.
   backend::Backend& backend() const { return *backend_; }
 
+  // Returns what a layer of the rank's stages has here, which is nothing if all its parameters are
+  // tables that are spread.
   const LayerParameters& Layer(LayerId layer) const;
+  // Returns the rank's rows as the layer uses them: the embedding, or the head. Null: it has none.
+  const LayerParameters* Rows(LayerId layer) const;
+  // Returns those of stages in the order of layers, then those of rows.
   std::span<const LayerParameters> layers() const { return layers_; }
+  std::span<const LayerParameters> stage_layers() const {
+    return layers().first(num_stage_layers_);
+  }
   // Returns the uses that have optimizer state on this rank: each weight once, layer by layer.
   std::vector<const ParameterRef*> trained() const;
 
@@ -109,22 +132,31 @@ class ParameterStore {
     std::vector<backend::Bf16*> packed, packed_transposed;
   };
   ParameterStore() = default;
-  // Tells the use that `tensor` belongs to where the tensor is, in this allocation.
-  void Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation);
+  // Adds the layers that have tensors in the section. Room for them was reserved.
+  void AddLayers(const model::Model& model, const layout::Section& section,
+                 const std::set<LayerId>& second_copies);
+  // Tells the uses where their tensors are.
+  void ResolveAll(const layout::Section& section, const SectionMemory& memory);
+  // Tells the use that `tensor` belongs to that it is at `place`, in this allocation.
+  void Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation,
+               std::byte* place);
   void ShowVersion(int version);
   std::size_t PlaceOf(int version) const {
     return static_cast<std::size_t>((newest_ + version) % num_versions_);
   }
   absl::Status PackVersion(backend::Backend& backend, int version);
 
+  const model::Model* model_ = nullptr;
   backend::Backend* backend_ = nullptr;
   std::vector<LayerParameters> layers_;
+  std::size_t num_stage_layers_ = 0;  // the others are of rows
+  const LayerParameters nothing_{};
   std::vector<Use> uses_;  // of all layers
   int num_versions_ = 1;
   int newest_ = 0;         // the place of version 0; older ones follow it, modulo num_versions_
   int selected_ = 0;       // the selected version
   std::string tied_name_;  // empty: the model has no tied parameter
-  SectionMemory memory_;
+  SectionMemory memory_, rows_memory_;
 };
 
 }  // namespace takt::train

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <set>
 
+#include "common/layout/packed_matrix.h"
 #include "common/layout/parameter_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/train/rows_testing.h"
 
 namespace takt::train {
 namespace {
@@ -240,6 +242,84 @@ TEST_F(PackedWeights, AreThoseOfTheSelectedVersionAndItsTranspose) {
     const std::vector<float> column = FirstRow(ref.packed_transposed, columns, rows);
     for (std::int64_t i = 0; i < columns; ++i) EXPECT_EQ(row[i], ref.weight[i]);
     for (std::int64_t i = 0; i < rows; ++i) EXPECT_EQ(column[i], ref.weight[i * columns]);
+  }
+}
+
+TEST_F(ParameterStoreTest, HoldsRowsBesideWhatStagesHave) {
+  const model::Model model = rows_testing::ModelOfThreeBlocks();
+  const layout::Section rows =
+      rows_testing::LayOutRows(model, 4096, 4096, {LayerId(0), LayerId(2)});
+  const auto stage = [](const model::Model& of) {
+    return layout::LayOutParameters(of, {LayerId(0)}, 1, /*spread=*/true);
+  };
+  const auto store = ParameterStore::Create(model, stage(model), *backend_, {}, rows).value();
+  ASSERT_EQ(store->layers().size(), 3U);
+  const LayerParameters& embedding = store->Layer(LayerId(0));
+  ASSERT_EQ(embedding.refs.size(), 1U);
+  EXPECT_FALSE(embedding.refs[0].parameter->by_word);
+  EXPECT_EQ(embedding.gradients.data(), embedding.refs[0].gradient);
+  const LayerParameters* const own = store->Rows(LayerId(0));
+  const LayerParameters* const tied = store->Rows(LayerId(2));
+  ASSERT_NE(own, nullptr);
+  ASSERT_NE(tied, nullptr);
+  EXPECT_EQ(store->Rows(LayerId(1)), nullptr);
+  EXPECT_EQ(own->refs[0].weight, tied->refs[0].weight);
+  EXPECT_EQ(own->gradients.size(), 4096U * 4);
+  EXPECT_NE(own->gradients.data(), tied->gradients.data());
+  EXPECT_EQ(store->tied_uses().own, &own->refs[0]);
+  EXPECT_EQ(store->tied_uses().tied, &tied->refs[0]);
+  EXPECT_EQ(store->trained().size(), 2U);
+
+  // Llama's embedding has no other parameter.
+  const model::Model llama = model::BuildModel({.family = model::Family::kLlama,
+                                                .layers = 1,
+                                                .hidden = 4,
+                                                .heads = 1,
+                                                .kv_heads = 1,
+                                                .head_size = 4,
+                                                .inner = 16,
+                                                .context = 3,
+                                                .positions = 3,
+                                                .vocab = 10000,
+                                                .tied_head = false},
+                                               /*microbatch=*/2)
+                                 .value();
+  const auto nothing =
+      ParameterStore::Create(llama, stage(llama), *backend_, {},
+                             rows_testing::LayOutRows(llama, 4096, 4096, {LayerId(0)}))
+          .value();
+  EXPECT_TRUE(nothing->Layer(LayerId(0)).refs.empty());
+  EXPECT_NE(nothing->Rows(LayerId(0)), nullptr);
+}
+
+// The head is layer 2.
+TEST_F(PackedWeights, OfARunOfRowsAreThoseOfItsBlocksOfWords) {
+  model::Model model = rows_testing::ModelOfThreeBlocks();
+  model.precisions.products = model::Precision::kBf16;
+  const auto store =
+      ParameterStore::Create(
+          model, rows_testing::LayOutRows(model, 4096, 5904, {LayerId(0), LayerId(2)}), *backend_)
+          .value();
+  ASSERT_EQ(store->layers().size(), 2U);
+  ASSERT_EQ(store->Layer(LayerId(0)).refs.size(), 1U);  // the position table is elsewhere
+  ASSERT_EQ(store->Layer(LayerId(2)).refs.size(), 1U);  // as the norm is
+  const ParameterRef& own = store->Layer(LayerId(0)).refs[0];
+  const ParameterRef& tied = store->Layer(LayerId(2)).refs[0];
+  EXPECT_EQ(own.weight, tied.weight);
+  EXPECT_EQ(own.norm_index, 1);
+  EXPECT_EQ(tied.norm_index, -1);
+  EXPECT_EQ(own.first_element(), 4096 * 4);
+  EXPECT_EQ(own.elements(), 5904 * 4);
+  for (std::int64_t i = 0; i < own.elements(); ++i) own.weight[i] = static_cast<float>(i % 251);
+  ASSERT_TRUE(store->Pack(*backend_).ok());
+  for (const auto& [first, rows] : {model::VocabularyBlock{.first = 0, .words = 4096},
+                                    model::VocabularyBlock{.first = 4096, .words = 1808}}) {
+    const std::vector<float> row =
+        FirstRow(tied.packed + layout::PackedElements(first, 4), rows, 4);
+    const std::vector<float> column =
+        FirstRow(tied.packed_transposed + layout::PackedElements(4, first), 4, rows);
+    for (std::int64_t i = 0; i < 4; ++i) EXPECT_EQ(row[i], own.weight[first * 4 + i]);
+    for (std::int64_t i = 0; i < rows; ++i) EXPECT_EQ(column[i], own.weight[(first + i) * 4]);
   }
 }
 

@@ -18,7 +18,8 @@ absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOption
   state->layout = layout::LayOutRank({.model = *options.model,
                                       .partition = *options.partition,
                                       .program = *options.program,
-                                      .validation = options.validation_program});
+                                      .validation = options.validation_program,
+                                      .vocabulary_ends = options.vocabulary_ends});
   ASSIGN_OR_RETURN(state->compute, options.backends->CreateCompute());
   ASSIGN_OR_RETURN(state->reduce, options.backends->CreateMemory(StreamKind::kReduce));
   ASSIGN_OR_RETURN(state->load, options.backends->CreateMemory(StreamKind::kTransfer));
@@ -47,7 +48,7 @@ absl::Status RankState::CreateParameters() {
       second_copies.insert(place.layer);
   }
   ASSIGN_OR_RETURN(parameters, ParameterStore::Create(*options.model, layout.parameters, *compute,
-                                                      second_copies));
+                                                      second_copies, layout.rows));
   return absl::OkStatus();
 }
 
@@ -63,6 +64,10 @@ absl::Status RankState::CreateStages() {
                                         .observer = options.observer});
     has_gradients[id] = false;
   }
+  if (!layout.vocabulary.has_value()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(vocabulary,
+                   SpreadState::Create(options, layout, *parameters,
+                                       {.layers = scratch, .meetings = meeting_scratch}));
   return absl::OkStatus();
 }
 
@@ -71,6 +76,7 @@ absl::Status RankState::AllocateShared() {
   ASSIGN_OR_RETURN(shared, SectionMemory::Create(layout.shared, *compute));
   for (const layout::Tensor& tensor : layout.shared.tensors) {
     if (tensor.role == layout::Role::kLayerScratch) scratch = shared.At(tensor);
+    if (tensor.role == layout::Role::kMeetingScratch) meeting_scratch = shared.At(tensor);
     if (tensor.role == layout::Role::kRotaryTable) rotary_table = shared.FloatsAt(tensor);
   }
   if (rotary_table == nullptr || options.shapes_only) return absl::OkStatus();

@@ -13,6 +13,7 @@
 #include "worker/train/parameter_store.h"
 #include "worker/train/result_ring.h"
 #include "worker/train/section_memory.h"
+#include "worker/train/spread_state.h"
 #include "worker/train/stage.h"
 #include "worker/train/trainer.h"
 
@@ -41,12 +42,14 @@ struct RankState {
   std::unique_ptr<backend::MemoryBackend> load;    // the load lane's
   std::unique_ptr<ParameterStore> parameters;      // the compute lane selects and updates weights
   SectionMemory shared;
-  std::byte* scratch = nullptr;
-  float* rotary_table = nullptr;  // null: the model's family has no rotary positions
+  std::byte* scratch = nullptr;          // of layers
+  std::byte* meeting_scratch = nullptr;  // null: there are no meetings
+  float* rotary_table = nullptr;         // null: the model's family has no rotary positions
   std::map<StageId, Stage> stages;
   // Whether Ws of a stage have left gradients to add to since the last OPT. Only the compute lane
   // uses it.
   std::map<StageId, bool> has_gradients;
+  std::unique_ptr<SpreadState> vocabulary;  // null: it is not spread
   // The trainer sets it once the weights exist, before it binds.
   std::optional<Optimizer> optimizer;
   ResultRing results;  // the reduce lane's

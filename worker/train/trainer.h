@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/config/job_spec.h"
 #include "common/mesh/mesh.h"
+#include "common/mesh/vocabulary_split.h"
 #include "common/model/model.h"
 #include "common/program/program.h"
 #include "worker/backend/backend.h"
@@ -42,6 +43,7 @@ struct TrainerOptions {
   const program::Program* validation_program = nullptr;  // null: the job has no validation set
   mesh::Mesh mesh;
   Rank rank;
+  mesh::VocabularyEnds vocabulary_ends;  // empty: the vocabulary is not spread
   // Makes the backends of its lanes; null for an emulated model, which computes nothing.
   backend::BackendFactory* backends = nullptr;
   std::string data_root;  // prefix of relative paths; paths may not leave it
@@ -51,6 +53,8 @@ struct TrainerOptions {
   transport::Collective* pp_group = nullptr;  // ranks of this pipeline; null: pp_size is 1
   // The ranks of the first and the last stage. Null: one rank has both, or nothing is tied.
   transport::Collective* tied_group = nullptr;
+  // The ranks of this pipeline, where they meet over a spread vocabulary; else null.
+  transport::Collective* vocabulary_group = nullptr;
   // Fills the store (weights and moments) from a checkpoint. If it returns false, or is null, the
   // trainer makes initial weights. It is never called for an emulated model.
   std::function<absl::StatusOr<bool>(ParameterStore&)> restore;

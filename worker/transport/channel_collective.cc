@@ -13,7 +13,7 @@ namespace {
 
 // These are values of MessageTag::direction for collectives. program::Direction uses the small
 // numbers.
-enum Phase : std::int32_t { kDirect = 16, kReduceScatter = 17, kAllGather = 18 };
+enum Phase : std::int32_t { kDirect = 16, kReduceScatter = 17, kAllGather = 18, kPass = 19 };
 
 // Returns one of `parts` nearly equal, consecutive parts of [0, total).
 struct Range {
@@ -31,11 +31,16 @@ class ChannelCollective final : public Collective {
   absl::Status Open(Transport& transport);
 
   int size() const override { return static_cast<int>(options_.ranks.size()); }
+  int index() const override { return options_.index; }
   absl::Status AllReduceSum(StepId step, std::span<float> data) override {
     return Reduce(step, data);
   }
   absl::Status AllReduceSum(StepId step, std::span<double> data) override {
     return Reduce(step, data);
+  }
+  absl::Status Pass(StepId step, Sent sent, Received received) override {
+    TAKT_CHECK(sent.size() == options_.ranks.size() && received.size() == options_.ranks.size());
+    return Exchange(step, kPass, [&](int peer) { return std::pair{sent[peer], received[peer]}; });
   }
 
  private:
@@ -97,8 +102,8 @@ class ChannelCollective final : public Collective {
     }
   }
 
-  // Sends and receives one message with every other rank. plan(peer): what is sent there, and where
-  // the received message is put.
+  // Sends to every other rank and receives from it, in messages of up to kSliceBytes. plan(peer):
+  // what is sent there, and where the received bytes are put. Both may be empty.
   template <class Plan>
   absl::Status Exchange(StepId step, Phase phase, Plan&& plan);
 
@@ -147,14 +152,24 @@ absl::Status ChannelCollective::Exchange(StepId step, Phase phase, Plan&& plan) 
                        .step = step.value(),
                        .direction = phase,
                        .sequence = sequence_++};
+  const auto send = [&](int peer, std::span<const std::byte> data) -> absl::Status {
+    for (; !data.empty(); data = data.subspan(std::min(kSliceBytes, data.size())))
+      RETURN_IF_ERROR(peers_[peer].out->Send(tag, data.first(std::min(kSliceBytes, data.size()))));
+    return absl::OkStatus();
+  };
+  const auto receive = [&](int peer, std::span<std::byte> data) -> absl::Status {
+    for (; !data.empty(); data = data.subspan(std::min(kSliceBytes, data.size())))
+      RETURN_IF_ERROR(peers_[peer].in->Recv(tag, data.first(std::min(kSliceBytes, data.size()))));
+    return absl::OkStatus();
+  };
   for (int round = 0; round < TournamentRounds(size()); ++round) {
     const int peer = TournamentPeer(size(), round, options_.index);
     if (peer < 0) continue;
     const auto [out, in] = plan(peer);
     const bool first = options_.index < peer;
-    if (first) RETURN_IF_ERROR(peers_[peer].out->Send(tag, out));
-    RETURN_IF_ERROR(peers_[peer].in->Recv(tag, in));
-    if (!first) RETURN_IF_ERROR(peers_[peer].out->Send(tag, out));
+    if (first) RETURN_IF_ERROR(send(peer, out));
+    RETURN_IF_ERROR(receive(peer, in));
+    if (!first) RETURN_IF_ERROR(send(peer, out));
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,8 @@
 // them in rank order and sends the sum to every rank (direct reduce-scatter, all-gather).
 //   messages a rank sends: 2 * (n - 1) a round;  bytes: (size - own slices) + (n - 1) * own slices,
 //   which is 2 * (n - 1) / n * size when n divides it.
+// Bytes that pass unchanged go from their rank to each that wants them, in messages of at most
+// kSliceBytes.
 // Pairs of ranks exchange in the rounds of a tournament (circle method), and the lower rank of a
 // pair sends first. So no two ranks wait for each other, however small the buffers of the
 // transport.

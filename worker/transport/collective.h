@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over a group of ranks.
+// Sums over a group of ranks, and bytes that pass between them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -23,15 +24,33 @@ struct CollectiveOptions {
 };
 
 // Adds values of the ranks of a group in rank order, so that the result has the same bits on every
-// rank and in every run. Thread: one caller at a time per object.  Errors: as the transport's.
+// rank and in every run, and passes bytes unchanged. All ranks make the same calls in the same
+// order. Thread: one caller at a time per object.  Errors: as the transport's.
 class Collective {
  public:
   virtual ~Collective() = default;
   virtual int size() const = 0;
+  virtual int index() const = 0;  // of this rank in the group
   // Replaces element i by ((x0 + x1) + x2) + ... by group rank. Floats lie in device memory if the
   // group is one of devices; doubles always lie in host memory.
   virtual absl::Status AllReduceSum(StepId step, std::span<float> data) = 0;
   virtual absl::Status AllReduceSum(StepId step, std::span<double> data) = 0;
+
+  // Passes bytes of host memory: sent[i] to rank i of the group, and what that rank sends here to
+  // received[i]. Both ends know each length, and nothing passes where it is 0. A rank's own entries
+  // are ignored.
+  // Errors: also kUnimplemented (the group's transport is one of devices).
+  using Sent = std::span<const std::span<const std::byte>>;
+  using Received = std::span<const std::span<std::byte>>;
+  virtual absl::Status Pass(StepId step, Sent sent, Received received);
+  // The calls below are made of Pass. `root` is an index in the group.
+  // Copies `data` of the root to every rank.
+  absl::Status Broadcast(StepId step, int root, std::span<std::byte> data);
+  // Copies part i of rank i to every rank. The parts may differ in length.
+  absl::Status AllGather(StepId step, Received parts);
+  // Copies `mine` of each other rank i to parts[i] of the root. Only the root has `parts`.
+  absl::Status SendTo(StepId step, int root, std::span<const std::byte> mine, Received parts);
+
   // The stream on which a sum of floats is left to be done later. Null: it is done on return.
   virtual backend::Stream* stream() { return nullptr; }
 };

@@ -19,7 +19,7 @@ namespace takt::transport {
 namespace {
 
 constexpr absl::Duration kAbortLatency = absl::Milliseconds(250);
-// So much of what cannot be read is shown.
+// An error shows so many bytes of a message that cannot be read.
 constexpr std::size_t kMostQuotedBytes = 64;
 
 // The lengths keep ("ab", "c") and ("a", "bc") apart.

@@ -64,8 +64,10 @@ struct TransportOptions {
   int num_ranks = 1;
   std::string job;
   std::int64_t generation = 0;
-  std::string secret;        // 32 bytes; proves that a connection belongs to this generation
-  std::string data_address;  // gloo: the interface to bind and to publish
+  std::string secret;          // 32 bytes; proves that a connection belongs to this generation
+  std::string data_address;    // gloo: the interface to bind
+  int data_port = 0;           // gloo: the port to bind; 0: any free one
+  std::string data_advertise;  // gloo: what peers dial, "ADDRESS:PORT"; empty: what is bound
   absl::Duration connect_timeout = absl::Seconds(30);
   absl::Duration operation_timeout = absl::Minutes(5);
 };

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "common/schedule/action_cost.h"
+
 namespace takt::schedule {
 namespace {
 
@@ -71,23 +73,6 @@ class Runner {
     return gradient < 0 ? -1 : std::max(own, gradient);
   }
 
-  double Cost(const Action& action) const {
-    switch (action.kind) {
-      case ActionKind::kForward:
-        return costs_.F(action.stage);
-      case ActionKind::kInputGrad:
-        return costs_.I(action.stage);
-      case ActionKind::kWeightGrad:
-        return costs_.W(action.stage);
-      case ActionKind::kBackward:
-        return costs_.B(action.stage);
-      case ActionKind::kVocabularyForward:
-      case ActionKind::kVocabularyBackward:
-        break;
-    }
-    return 0;
-  }
-
   // Runs the next cell of the row (an overlapped pair is one cell), if it can.
   bool Step(int rank) {
     const std::vector<Action>& row = schedule_.ranks[rank];
@@ -100,8 +85,8 @@ class Runner {
       if (ready < 0) return false;
       start = std::max(start, ready);
     }
-    const double cost =
-        end - first == 2 ? costs_.O(row[first].stage, row[first + 1].stage) : Cost(row[first]);
+    const double cost = end - first == 2 ? costs_.O(row[first].stage, row[first + 1].stage)
+                                         : CostOf(costs_, row[first]);
     for (std::size_t i = first; i < end; ++i) {
       if (row[i].kind == ActionKind::kWeightGrad) continue;
       auto& results = row[i].kind == ActionKind::kForward ? forwards_ : gradients_;

@@ -38,8 +38,8 @@ class SyntheticTrace {
                  const SyntheticOptions& options = {})
       : SyntheticTrace(ProgramsOf(family, ranks, microbatches, options), options) {}
 
-  // Of programs that are there already. options.dp_size counts; what they were lowered with does
-  // not.
+  // Traces programs that exist already. It reads options.dp_size, and ignores the options with
+  // which the programs were lowered.
   SyntheticTrace(std::vector<program::Program> programs, const SyntheticOptions& options)
       : options_(options) {
     trace_.programs = std::move(programs);

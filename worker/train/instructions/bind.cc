@@ -33,6 +33,14 @@ constexpr Kind kKinds[] = {
     {.op = Op::kOptimizer, .bind = BindOptimizer},
     {.op = Op::kSnapshot, .bind = BindSnapshot},
     {.op = Op::kEval, .bind = BindEval, .trains = false, .validates = true},
+    {.op = Op::kRows, .bind = BindRows, .validates = true},
+    {.op = Op::kShare, .bind = BindShare, .validates = true},
+    {.op = Op::kGather, .bind = BindGather, .validates = true},
+    {.op = Op::kReturn, .bind = BindReturn},
+    {.op = Op::kRowsGrad, .bind = BindRowsGrad},
+    {.op = Op::kVocabularyForward, .bind = BindVocabularyForward, .validates = true},
+    {.op = Op::kVocabularyBackward, .bind = BindVocabularyBackward},
+    {.op = Op::kLoss, .bind = BindLoss, .trains = false, .validates = true},
 };
 
 }  // namespace
@@ -43,6 +51,10 @@ Bound BindInstruction(ProgramState& state, const Instruction& instruction) {
   if (kind == std::end(kKinds) || !(state.trains ? kind->trains : kind->validates)) {
     return absl::InternalError(absl::StrCat(name, ": a ", state.trains ? "training" : "validation",
                                             " program has no such op"));
+  }
+  if (program::IsOfVocabulary(instruction.op) && state.rank.vocabulary == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": the vocabulary of its job is not spread"));
   }
   Bound bound = kind->bind(state, instruction);
   if (!bound.ok()) return Annotate(bound.status(), name);

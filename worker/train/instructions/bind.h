@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Binds the instructions of a program to the state of its rank. Each op has a file of its own; this
-// is the list of them.
+// Binds the instructions of a program to the state of its rank. Each op has a file of its own,
+// except those of a spread vocabulary; this is the list of them.
 //
 // The reader of an assignment (common/control) checks that a program belongs to its job, and this
 // folder checks that its instructions agree with the model. Nothing checks it after that.
@@ -34,5 +34,14 @@ Bound BindNormExchange(ProgramState& state, const program::Instruction& instruct
 Bound BindOptimizer(ProgramState& state, const program::Instruction& instruction);
 Bound BindSnapshot(ProgramState& state, const program::Instruction& instruction);
 Bound BindEval(ProgramState& state, const program::Instruction& instruction);
+// Preconditions of these: the vocabulary is spread.
+Bound BindRows(ProgramState& state, const program::Instruction& instruction);
+Bound BindShare(ProgramState& state, const program::Instruction& instruction);
+Bound BindGather(ProgramState& state, const program::Instruction& instruction);
+Bound BindReturn(ProgramState& state, const program::Instruction& instruction);
+Bound BindRowsGrad(ProgramState& state, const program::Instruction& instruction);
+Bound BindVocabularyForward(ProgramState& state, const program::Instruction& instruction);
+Bound BindVocabularyBackward(ProgramState& state, const program::Instruction& instruction);
+Bound BindLoss(ProgramState& state, const program::Instruction& instruction);
 
 }  // namespace takt::train

@@ -41,8 +41,10 @@ class BindTest : public testing::Test {
   }
 
   // Plans a job. A test may then change the plan.
-  void Plan(const std::string& schedule) {
+  void Plan(const std::string& schedule,
+            config::Vocabulary vocabulary = config::Vocabulary::kLast) {
     job_ = Job(schedule);
+    job_.parallelism.vocabulary = vocabulary;
     plan_ = plan::MakePlan(job_, {.max_workers = 8}).value();
   }
 
@@ -54,6 +56,7 @@ class BindTest : public testing::Test {
                           .program = &plan_.programs.front(),
                           .validation_program = &plan_.validation_programs.front(),
                           .mesh = plan_.mesh,
+                          .vocabulary_ends = plan_.vocabulary_ends,
                           .backends = backends_.get(),
                           .shapes_only = true});
   }
@@ -95,6 +98,45 @@ TEST_F(BindTest, BindsEveryInstructionOfAPlan) {
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     ExpectBinds(**trainer, plan_.programs.front());
     ExpectBinds(*(*trainer)->validator(), plan_.validation_programs.front());
+  }
+}
+
+TEST_F(BindTest, BindsEveryInstructionOfASpreadVocabulary) {
+  for (const char* schedule : {"1f1b", "zb-h1", "zb-v"}) {
+    SCOPED_TRACE(schedule);
+    Plan(schedule, config::Vocabulary::kSpread);
+    ASSERT_EQ(plan_.vocabulary_ends.size(), 2U);
+    const auto trainer = Create();
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    ExpectBinds(**trainer, plan_.programs.front());
+    ExpectBinds(*(*trainer)->validator(), plan_.validation_programs.front());
+  }
+}
+
+TEST_F(BindTest, RefusesAMeetingOverAVocabularyThatIsNotSpread) {
+  Plan("1f1b");
+  program::Instruction share = Find("OPT");
+  share.op = program::Op::kShare;
+  share.stage = StageId(2);
+  share.microbatch = MicrobatchId(0);
+  const auto trainer = Create();
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  const absl::Status status = (*trainer)->Bind(share).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is not spread"));
+}
+
+TEST_F(BindTest, RefusesAMeetingWithoutTheSlotsOfItsRank) {
+  Plan("1f1b", config::Vocabulary::kSpread);
+  const auto trainer = Create();
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  for (program::Instruction instruction : plan_.programs.front().body) {
+    if (!program::IsMeeting(instruction.op)) continue;
+    instruction.reads.clear();
+    instruction.writes.clear();
+    const absl::Status status = (*trainer)->Bind(instruction).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("slots that it needs on this rank"));
   }
 }
 

@@ -12,7 +12,7 @@ Bound BindForward(ProgramState& state, const program::Instruction& instruction) 
   return BindPart(
       state, part.version,
       {.op = instruction.op, .forward_stage = instruction.stage, .forward = part.buffers},
-      [part](StepId step) { return PartArguments{.loss = part.Loss(step)}; },
+      [part](StepId step) { return PartArguments{.loss = part.loss.Call(step)}; },
       [part](const PartArguments& arguments) {
         return part.stage.Forward(part.buffers, arguments.loss);
       });

@@ -19,6 +19,8 @@ Bound BindOptimizer(ProgramState& state, const program::Instruction& instruction
   const auto run = [&rank, &replays = state.replays, updates_per_step,
                     before_in_step](StepId step) -> absl::Status {
     for (auto& [stage, has_gradients] : rank.has_gradients) has_gradients = false;
+    if (SpreadState* const vocabulary = rank.vocabulary.get())
+      vocabulary->head_has_gradients = vocabulary->table_has_gradients = false;
     const std::int64_t before = (step.value() - 1) * updates_per_step + before_in_step;
     RETURN_IF_ERROR(rank.optimizer->Update(*rank.compute, step, before + 1));
     // Every kind of part has run by now.

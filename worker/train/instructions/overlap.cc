@@ -39,7 +39,7 @@ Bound BindOverlap(ProgramState& state, const program::Instruction& instruction) 
        .forward = f.buffers,
        .backward = b.buffers},
       [f, b](StepId step) {
-        return PartArguments{.loss = f.Loss(step), .accumulate = b.Accumulates()};
+        return PartArguments{.loss = f.loss.Call(step), .accumulate = b.Accumulates()};
       },
       [f, b](const PartArguments& arguments) { return TakeTurns(f, b, arguments); });
 }

@@ -12,13 +12,6 @@ using program::Op;
 using program::Slot;
 using program::SlotKind;
 
-TokenView ViewOf(const ProgramState& state, SlotId tokens, MicrobatchId microbatch) {
-  const std::span<std::byte> block = state.slots.Bytes(tokens);
-  const MicrobatchId m = state.InBlock(microbatch);
-  return {.tokens = state.tokens.tokens(block, m).data(),
-          .targets = state.tokens.targets(block, m).data()};
-}
-
 // Finds the slots of a part by their kinds: the table of docs/programs.md.
 StageBuffers BuffersOf(const ProgramState& state, const ComputePart& part) {
   const SlotMemory& slots = state.slots;
@@ -27,14 +20,16 @@ StageBuffers BuffersOf(const ProgramState& state, const ComputePart& part) {
     const SlotKind kind = state.program.slots[slot.value()].kind;
     if (kind == SlotKind::kTokens) buffers.view = ViewOf(state, slot, part.microbatch);
     if (kind == SlotKind::kInput) buffers.input = slots.Floats(slot);
-    if (kind == SlotKind::kOutputGrad) buffers.d_output = slots.Floats(slot);
+    if (kind == SlotKind::kOutputGrad || kind == SlotKind::kHeadGrad)
+      buffers.d_output = slots.Floats(slot);
     if (kind == SlotKind::kStash) buffers.stash = slots.Room(slot);
     if (kind == SlotKind::kRecomputed) buffers.recomputed = slots.Room(slot);
   }
   for (const SlotId slot : part.writes) {
     const SlotKind kind = state.program.slots[slot.value()].kind;
     // A stage of this rank reads its input directly from where it is written.
-    if (kind == SlotKind::kOutput || kind == SlotKind::kInput) buffers.output = slots.Floats(slot);
+    if (kind == SlotKind::kOutput || kind == SlotKind::kInput || kind == SlotKind::kHeadInput)
+      buffers.output = slots.Floats(slot);
     if (kind == SlotKind::kInputGrad || kind == SlotKind::kOutputGrad)
       buffers.d_input = slots.Floats(slot);
     if (kind == SlotKind::kStash) buffers.stash = slots.Room(slot);
@@ -45,13 +40,18 @@ StageBuffers BuffersOf(const ProgramState& state, const ComputePart& part) {
 
 absl::Status CheckBuffers(const ProgramState& state, const ComputePart& part, const Stage& stage,
                           const StageBuffers& buffers) {
-  const bool first = part.stage == StageId(0);
-  const bool last = part.stage.value() + 1 == state.program.num_stages;
+  // Where the vocabulary is spread, both ends of the pipeline have neighbours: the meetings.
+  const bool spreads = program::SpreadsVocabulary(state.program);
+  const bool last_of_all = part.stage.value() + 1 == state.program.num_stages;
+  const bool first = part.stage == StageId(0) && !spreads, last = last_of_all && !spreads;
   const bool forward = part.op == Op::kForward, apart = !forward && part.op != Op::kBackward;
   const auto has = [](const void* memory, bool wanted) { return (memory != nullptr) == wanted; };
   const layout::StageLayout& layout = stage.layout();
-  if (!has(buffers.view.tokens, first || last) || !has(buffers.input, !first) ||
-      !has(buffers.d_output, !forward && !last) || !has(buffers.output, forward && !last) ||
+  // W of a norm reads nothing but the stash.
+  const bool without_gradient = spreads && last_of_all && part.op == Op::kWeightGrad;
+  if ((!spreads && !has(buffers.view.tokens, first || last)) || !has(buffers.input, !first) ||
+      !has(buffers.d_output, !forward && !last && !without_gradient) ||
+      !has(buffers.output, forward && !last) ||
       !has(buffers.d_input, !forward && !first && part.op != Op::kWeightGrad) ||
       !has(buffers.stash.base, layout.stash_bytes > 0)) {
     return absl::InvalidArgumentError("it does not touch the slots that a part of its stage needs");
@@ -84,14 +84,28 @@ absl::StatusOr<int> VersionOf(const ProgramState& state, const Stage& stage, Sta
 
 }  // namespace
 
-LossCall BoundPart::Loss(StepId step) const {
+TokenView ViewOf(const ProgramState& state, SlotId tokens, MicrobatchId microbatch) {
+  const std::span<std::byte> block = state.slots.Bytes(tokens);
+  const MicrobatchId m = state.InBlock(microbatch);
+  return {.tokens = state.tokens.tokens(block, m).data(),
+          .targets = state.tokens.targets(block, m).data()};
+}
+
+LossCall BoundLoss::Call(StepId step) const {
   LossCall call;
   if (scored == nullptr) return call;
-  StepLosses::Microbatch& loss = *losses[step.value() % StepLosses::kSteps];
+  StepLosses::Microbatch& loss = *places[step.value() % StepLosses::kSteps];
   loss.scored = *scored;
   call.sum = &loss.sum;
   if (loss.scored > 0) call.scale = static_cast<float>(1.0 / static_cast<double>(loss.scored));
   return call;
+}
+
+BoundLoss ResolveLoss(const ProgramState& state, SlotId tokens, MicrobatchId microbatch) {
+  BoundLoss loss{.scored = &state.tokens.scored(state.HostTokens(tokens))};
+  for (std::int64_t i = 0; i < StepLosses::kSteps; ++i)
+    loss.places[i] = state.losses.At(i, microbatch);
+  return loss;
 }
 
 absl::StatusOr<BoundPart> ResolvePart(ProgramState& state, const ComputePart& part,
@@ -107,12 +121,11 @@ absl::StatusOr<BoundPart> ResolvePart(ProgramState& state, const ComputePart& pa
   ASSIGN_OR_RETURN(bound.version, VersionOf(state, bound.stage, part.stage, weights));
   RETURN_IF_ERROR(CheckBuffers(state, part, bound.stage, bound.buffers));
   if (part.op != Op::kForward || part.stage.value() + 1 != state.program.num_stages) return bound;
+  if (program::SpreadsVocabulary(state.program)) return bound;  // T and LOSS compute the loss
   for (const SlotId slot : part.reads) {
     if (state.program.slots[slot.value()].kind == SlotKind::kTokens)
-      bound.scored = &state.tokens.scored(state.HostTokens(slot));
+      bound.loss = ResolveLoss(state, slot, part.microbatch);
   }
-  for (std::int64_t i = 0; i < StepLosses::kSteps; ++i)
-    bound.losses[i] = state.losses.At(i, part.microbatch);
   return bound;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// F, I, W, B and O resolve this in the same way when they are bound.
+// F, I, W, B and O resolve this in the same way when they are bound, and S, T and LOSS some of it.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,28 @@
 
 namespace takt::train {
 
+// Returns a microbatch of a kTokens slot.
+TokenView ViewOf(const ProgramState& state, SlotId tokens, MicrobatchId microbatch);
+
+// Where the loss of a microbatch goes. By default: nowhere.
+struct BoundLoss {
+  // The count by which the gradient is divided, as LOAD counts it.
+  const std::int64_t* scored = nullptr;
+  StepLosses::Microbatch* places[StepLosses::kSteps] = {};  // by the step's remainder
+
+  // Returns the loss call in this step. It also notes the count by which the gradient is divided.
+  LossCall Call(StepId step) const;
+};
+BoundLoss ResolveLoss(const ProgramState& state, SlotId tokens, MicrobatchId microbatch);
+
 // An F, I, W or B of one microbatch: a whole instruction, or one of the two halves of an O.
 struct BoundPart {
   Stage& stage;
   StageBuffers buffers;
   int version = 0;      // of the weights
   bool& has_gradients;  // the stage's entry in RankState
-  // For F of the last stage: the count by which the gradient is divided, as LOAD counts it, and
-  // where the loss goes in a step with this remainder. Null elsewhere.
-  const std::int64_t* scored = nullptr;
-  StepLosses::Microbatch* losses[StepLosses::kSteps] = {};
+  BoundLoss loss;       // of F of the last stage, if that computes the loss
 
-  // Returns the loss call of F in this step. It also notes the count by which the gradient is
-  // divided.
-  LossCall Loss(StepId step) const;
   // Returns whether W adds to existing gradients, and notes that there are some from now on. Call
   // it once for each W.
   bool Accumulates() const { return std::exchange(has_gradients, true); }

@@ -7,7 +7,7 @@ namespace takt::train {
 namespace {
 
 std::span<float> GradientOf(const ParameterRef& use) {
-  return {use.gradient, static_cast<std::size_t>(use.parameter->elements())};
+  return {use.gradient, static_cast<std::size_t>(use.elements())};
 }
 
 }  // namespace
@@ -21,11 +21,12 @@ Bound BindReduceTied(ProgramState& state, const program::Instruction&) {
     const backend::Add add{.a = uses.own->gradient,
                            .b = uses.tied->gradient,
                            .output = uses.own->gradient,
-                           .count = uses.own->parameter->elements()};
+                           .count = uses.own->elements()};
     return engine::MakeBound(backend.stream(),
                              [&backend, add](StepId) { return backend.Run(add); });
   }
   const ParameterRef* const use = uses.own != nullptr ? uses.own : uses.tied;
+  if (use == nullptr && state.rank.vocabulary != nullptr) return engine::NothingToDo();  // no words
   if (use == nullptr) return absl::InvalidArgumentError("this rank holds no tied parameter");
   transport::Collective* const group = state.rank.options.tied_group;
   if (group == nullptr) return absl::InvalidArgumentError("no other rank holds the tied parameter");

@@ -57,7 +57,8 @@ class PeerListener::Unproven final : public net::Connection {
 
 absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::Create(
     const TransportOptions& options, std::shared_ptr<AbortSignal> abort) {
-  ASSIGN_OR_RETURN(net::Socket listening, net::ListenOn(options.data_address, "0"));
+  ASSIGN_OR_RETURN(net::Socket listening,
+                   net::ListenOn(options.data_address, absl::StrCat(options.data_port)));
   return std::unique_ptr<PeerListener>(
       new PeerListener(options, std::move(abort), std::move(listening)));
 }

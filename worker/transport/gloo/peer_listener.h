@@ -17,16 +17,18 @@
 
 namespace takt::transport {
 
-// Listens on options.data_address for the generation's life. It reads one Answer from a connection
-// and nothing more. Thread-safe.
+// Listens on options.data_address and data_port for the generation's life. It reads one Answer from
+// a connection and nothing more. Thread-safe.
 class PeerListener {
  public:
   // Errors: kUnavailable (cannot bind).
   static absl::StatusOr<std::unique_ptr<PeerListener>> Create(const TransportOptions& options,
                                                               std::shared_ptr<AbortSignal> abort);
 
-  // The address for peers to dial: "127.0.0.1:4711".
-  const std::string& address() const { return listener_.address(); }
+  // The address for peers to dial: options.data_advertise, or where it listens ("127.0.0.1:4711").
+  const std::string& address() const {
+    return options_.data_advertise.empty() ? listener_.address() : options_.data_advertise;
+  }
 
   // Returns the authenticated connection of `peer`, once.  Blocks: until it comes
   // (options.connect_timeout). Errors: kAborted; kDeadlineExceeded (names the address that claimed

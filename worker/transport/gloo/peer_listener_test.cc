@@ -13,6 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
 namespace takt::transport {
 namespace {
 
@@ -105,6 +108,23 @@ TEST_F(PeerListenerTest, BindsTheGivenAddressOnly) {
   TransportOptions options = OptionsOf(0);
   options.data_address = "192.0.2.1";  // of no machine
   EXPECT_EQ(PeerListener::Create(options, abort_).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(PeerListenerTest, APeerMayDialAnotherAddressThanIsBound) {
+  TransportOptions options = OptionsOf(0);
+  {
+    // Where nothing listens any more, on an address that no other test binds.
+    options.data_address = "127.0.9.1";
+    const net::Socket free = net::ListenOn(options.data_address, "0").value();
+    const std::string bound = net::ToString(net::LocalAddress(free).value());
+    ASSERT_TRUE(absl::SimpleAtoi(bound.substr(bound.rfind(':') + 1), &options.data_port));
+  }
+  options.data_advertise = "203.0.113.5:7071";
+  const auto listener = PeerListener::Create(options, abort_);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  EXPECT_EQ((*listener)->address(), options.data_advertise);
+  Stranger stranger(absl::StrCat(options.data_address, ":", options.data_port));
+  EXPECT_EQ(stranger.ReadChallenge().magic, kIntroductionMagic);
 }
 
 TEST_F(PeerListenerTest, APeerThatKnowsTheSecretGetsThrough) { ExpectThatThePeerGetsThrough(); }

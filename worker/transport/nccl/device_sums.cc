@@ -32,6 +32,7 @@ class DeviceSums final : public Collective {
   }
 
   int size() const override { return options_.host->size(); }
+  int index() const override { return options_.index; }
   backend::Stream* stream() override { return options_.backend->stream(); }
 
   absl::Status AllReduceSum(StepId, std::span<float> data) override {

@@ -102,6 +102,7 @@ class StagedCollective final : public Collective {
   ~StagedCollective() override { backend_->Synchronize().IgnoreError(); }
 
   int size() const override { return inner_->size(); }
+  int index() const override { return inner_->index(); }
 
   absl::Status AllReduceSum(StepId step, std::span<float> data) override {
     if (stage_.buffer.bytes() < data.size_bytes()) {

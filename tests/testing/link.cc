@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/testing/control_link.h"
+#include "tests/testing/link.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 
@@ -26,56 +30,94 @@ constexpr std::size_t kPacketBytes = 1500;
 // does not hide how slow its wire is.
 constexpr std::size_t kMostChunks = 1024, kMostThrottledChunks = 4;
 
-sockaddr_un AddressOf(const std::string& path) {
+LinkEnd UnixEnd(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   TAKT_CHECK(path.size() < sizeof(address.sun_path));
   path.copy(address.sun_path, path.size());
-  return address;
+  LinkEnd end{.size = sizeof(address)};
+  std::memcpy(&end.address, &address, sizeof(address));
+  return end;
 }
 
-FileDescriptor NewSocket(int flags) {
-  return FileDescriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
+LinkEnd TcpEnd(const std::string& host, int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  TAKT_CHECK(inet_pton(AF_INET, host.c_str(), &address.sin_addr) == 1);
+  LinkEnd end{.size = sizeof(address)};
+  std::memcpy(&end.address, &address, sizeof(address));
+  return end;
+}
+
+int PortOf(const LinkEnd& end) {
+  sockaddr_in address{};
+  std::memcpy(&address, &end.address, sizeof(address));
+  return ntohs(address.sin_port);
+}
+
+const sockaddr* AddressOf(const LinkEnd& end) {
+  return reinterpret_cast<const sockaddr*>(&end.address);
+}
+
+FileDescriptor NewSocket(const LinkEnd& end, int flags) {
+  return FileDescriptor(socket(end.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
+}
+
+LinkEnd EndOf(const FileDescriptor& socket) {
+  LinkEnd end{.size = sizeof(end.address)};
+  TAKT_CHECK(getsockname(socket.get(), reinterpret_cast<sockaddr*>(&end.address), &end.size) == 0);
+  return end;
+}
+
+// The link alone delays bytes. Unix sockets ignore the option.
+void SendAtOnce(const FileDescriptor& socket) {
+  const int on = 1;
+  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+// Closing it tells the other end of a TCP connection that it was reset.
+void ResetOnClose(const FileDescriptor& socket) {
+  const linger at_once = {.l_onoff = 1, .l_linger = 0};
+  setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
 }
 
 }  // namespace
 
-ControlLink::ControlLink(const std::string& path, const std::string& target)
-    : path_(path),
-      target_(target),
-      listener_(NewSocket(SOCK_NONBLOCK)),
+Link::Link(const LinkEnd& front, const LinkEnd& back)
+    : back_(back),
+      listener_(NewSocket(front, SOCK_NONBLOCK)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   TAKT_CHECK(listener_.valid() && wake_.valid());
-  const sockaddr_un address = AddressOf(path_);
-  TAKT_CHECK(bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) ==
-             0);
+  TAKT_CHECK(bind(listener_.get(), AddressOf(front), front.size) == 0);
   TAKT_CHECK(listen(listener_.get(), kBacklog) == 0);
   thread_ = std::thread([this] { Main(); });
 }
 
-ControlLink::~ControlLink() {
+Link::~Link() {
   {
     absl::MutexLock lock(&mutex_);
     orders_.ended = true;
     AwaitTaken();
   }
   thread_.join();
-  unlink(path_.c_str());
 }
 
-void ControlLink::Shape(const LinkShape& shape) {
+LinkEnd Link::FrontEnd() const { return EndOf(listener_); }
+
+void Link::Shape(const LinkShape& shape) {
   absl::MutexLock lock(&mutex_);
   orders_.shape = shape;
   AwaitTaken();
 }
 
-void ControlLink::Reset() {
+void Link::Reset() {
   absl::MutexLock lock(&mutex_);
   orders_.reset = true;
   AwaitTaken();
 }
 
-void ControlLink::AwaitTaken() {
+void Link::AwaitTaken() {
   ++given_;
   const std::uint64_t one = 1;
   TAKT_CHECK(write(wake_.get(), &one, sizeof(one)) == sizeof(one));
@@ -83,7 +125,7 @@ void ControlLink::AwaitTaken() {
   mutex_.Await(absl::Condition(&taken));
 }
 
-ControlLink::Orders ControlLink::TakeOrders() {
+Link::Orders Link::TakeOrders() {
   std::uint64_t count = 0;
   if (read(wake_.get(), &count, sizeof(count)) < 0) count = 0;  // nothing was told
   absl::MutexLock lock(&mutex_);
@@ -93,12 +135,12 @@ ControlLink::Orders ControlLink::TakeOrders() {
   return orders;
 }
 
-void ControlLink::Main() {
+void Link::Main() {
   pthread_setname_np(pthread_self(), "takt-link");
   while (true) {
     const Orders orders = TakeOrders();
     if (orders.ended) return;
-    if (orders.reset) connections_.clear();
+    if (orders.reset) Break();
     shape_ = orders.shape;
     if (shape_.up && shape_.down) Accept();
     for (Connection& connection : connections_) {
@@ -112,7 +154,15 @@ void ControlLink::Main() {
   }
 }
 
-void ControlLink::AwaitWork() {
+void Link::Break() {
+  for (const Connection& connection : connections_) {
+    ResetOnClose(connection.front);
+    ResetOnClose(connection.back);
+  }
+  connections_.clear();
+}
+
+void Link::AwaitWork() {
   std::vector<pollfd> polled = {{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
   if (shape_.up && shape_.down)
     polled.push_back({.fd = listener_.get(), .events = POLLIN, .revents = 0});
@@ -133,28 +183,28 @@ void ControlLink::AwaitWork() {
         nullptr);
 }
 
-bool ControlLink::HasRoom(const Flow& flow) const {
+bool Link::HasRoom(const Flow& flow) const {
   const std::size_t most = shape_.bytes_per_second > 0 ? kMostThrottledChunks : kMostChunks;
   return !flow.ended && flow.under_way.size() < most;
 }
 
-void ControlLink::Accept() {
+void Link::Accept() {
   while (true) {
     FileDescriptor front(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!front.valid()) return;
-    Connection connection{.front = std::move(front), .back = NewSocket(0)};
-    const sockaddr_un address = AddressOf(target_);
+    Connection connection{.front = std::move(front), .back = NewSocket(back_, 0)};
     const bool made = connection.back.valid() &&
-                      connect(connection.back.get(), reinterpret_cast<const sockaddr*>(&address),
-                              sizeof(address)) == 0;
+                      connect(connection.back.get(), AddressOf(back_), back_.size) == 0;
     if (!made) continue;
+    SendAtOnce(connection.front);
+    SendAtOnce(connection.back);
     connection.flows[0] = {.from = connection.front.get(), .to = connection.back.get()};
     connection.flows[1] = {.from = connection.back.get(), .to = connection.front.get()};
     connections_.push_back(std::move(connection));
   }
 }
 
-void ControlLink::Take(Connection& connection, std::size_t way) {
+void Link::Take(Connection& connection, std::size_t way) {
   Flow& flow = connection.flows[way];
   std::array<char, kPacketBytes> buffer;
   while (HasRoom(flow)) {
@@ -174,7 +224,7 @@ void ControlLink::Take(Connection& connection, std::size_t way) {
   }
 }
 
-void ControlLink::Deliver(Connection& connection, std::size_t way) {
+void Link::Deliver(Connection& connection, std::size_t way) {
   Flow& flow = connection.flows[way];
   flow.blocked = false;
   while (!flow.under_way.empty() && flow.under_way.front().due <= SteadyNow()) {
@@ -192,6 +242,27 @@ void ControlLink::Deliver(Connection& connection, std::size_t way) {
   }
   // The last bytes of an end that closed have arrived.
   if (flow.ended && flow.under_way.empty()) connection.broken = true;
+}
+
+ControlLink::ControlLink(const std::string& path, const std::string& target)
+    : Link(UnixEnd(path), UnixEnd(target)), path_(path) {}
+
+ControlLink::~ControlLink() { unlink(path_.c_str()); }
+
+DataLink::DataLink(std::string host, int port)
+    : Link(TcpEnd("127.0.0.1", 0), TcpEnd(host, port)), host_(std::move(host)), port_(port) {}
+
+int DataLink::FreePort(const std::string& host) {
+  const LinkEnd any = TcpEnd(host, 0);
+  const FileDescriptor socket = NewSocket(any, 0);
+  TAKT_CHECK(bind(socket.get(), AddressOf(any), any.size) == 0);
+  return PortOf(EndOf(socket));
+}
+
+std::vector<std::string> DataLink::WorkerArguments() const {
+  return {"--data-address",   host_,
+          "--data-port",      absl::StrCat(port_),
+          "--data-advertise", absl::StrCat("127.0.0.1:", PortOf(FrontEnd()))};
 }
 
 }  // namespace takt::testing

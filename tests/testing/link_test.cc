@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/testing/control_link.h"
+#include "tests/testing/link.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "gtest/gtest.h"
@@ -119,6 +124,39 @@ TEST_F(ControlLinkTest, AResetBreaksConnections) {
   link_->Reset();
   EXPECT_EQ(Receive(front_, 1), "");
   EXPECT_EQ(Receive(back_, 1), "");
+}
+
+sockaddr_in TcpAddress(const std::string& host, const std::string& port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(port)));
+  EXPECT_EQ(inet_pton(AF_INET, host.c_str(), &address.sin_addr), 1);
+  return address;
+}
+
+TEST(DataLink, PassesTcpOnAndResetsIt) {
+  DataLink link("127.0.8.1");
+  // --data-address HOST --data-port PORT --data-advertise 127.0.0.1:PORT
+  const std::vector<std::string> arguments = link.WorkerArguments();
+  ASSERT_EQ(arguments.size(), 6u);
+  const FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in back = TcpAddress(arguments[1], arguments[3]);
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<const sockaddr*>(&back), sizeof(back)), 0);
+  ASSERT_EQ(listen(listener.get(), 8), 0);
+  const FileDescriptor peer(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in front =
+      TcpAddress("127.0.0.1", arguments[5].substr(arguments[5].rfind(':') + 1));
+  ASSERT_EQ(connect(peer.get(), reinterpret_cast<const sockaddr*>(&front), sizeof(front)), 0);
+  const FileDescriptor accepted(accept(listener.get(), nullptr, nullptr));
+  ASSERT_EQ(send(peer.get(), "hello", 5, MSG_NOSIGNAL), 5);
+  std::string heard(5, '\0');
+  ASSERT_EQ(recv(accepted.get(), heard.data(), heard.size(), MSG_WAITALL), 5);
+  EXPECT_EQ(heard, "hello");
+  link.Reset();
+  const ssize_t got = recv(accepted.get(), heard.data(), heard.size(), 0);
+  const int error = errno;
+  EXPECT_LT(got, 0);
+  EXPECT_EQ(error, ECONNRESET);
 }
 
 }  // namespace

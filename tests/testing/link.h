@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Unix socket in front of another one. A test can delay, throttle, cut off or break the
-// connections that lead through it, as between a worker and the coordinator.
+// A socket in front of another one. A test can delay, throttle, cut off or break the connections
+// that lead through it: ControlLink lies between a worker and the coordinator, DataLink between a
+// worker and the workers that dial it.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <array>
@@ -20,7 +22,7 @@
 
 namespace takt::testing {
 
-// What a link does with the bytes on it. The connections share it, as they would share a wire.
+// Says what a link does with the bytes on it. The connections share it, as they would share a wire.
 struct LinkShape {
   // Bytes pass from the end that dialled, and to it. Otherwise they wait, and neither end learns of
   // it.
@@ -29,16 +31,16 @@ struct LinkShape {
   double bytes_per_second = 0;  // each way, of all connections together; 0: any
 };
 
-// Thread-safe. Its connections and its thread end with it.
-class ControlLink final {
- public:
-  // path: where it listens. target: the path of the socket behind it.
-  ControlLink(const std::string& path, const std::string& target);
-  ~ControlLink();
-  ControlLink(const ControlLink&) = delete;
+// An address of either kind of socket.
+struct LinkEnd {
+  sockaddr_storage address = {};
+  socklen_t size = 0;
+};
 
-  // Returns the address that a worker dials.
-  std::string address() const { return "unix:" + path_; }
+// Thread-safe. Its connections and its thread end with it.
+class Link {
+ public:
+  Link(const Link&) = delete;
 
   // From now on, after the return, bytes pass like this. What waited passes, too.
   void Shape(const LinkShape& shape);
@@ -48,6 +50,14 @@ class ControlLink final {
   void Heal() { Shape({}); }
   // Every connection breaks. New ones are made as before.
   void Reset();
+
+ protected:
+  // front: where it listens. back: what is behind it.
+  Link(const LinkEnd& front, const LinkEnd& back);
+  ~Link();
+
+  // Returns where it listens, with the port that the system chose.
+  LinkEnd FrontEnd() const;
 
  private:
   struct Chunk {
@@ -76,6 +86,8 @@ class ControlLink final {
   // Waits until the thread has taken the orders.
   void AwaitTaken() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Main();
+  // Resets every connection.
+  void Break();
   // Waits until there is something to do.
   void AwaitWork();
   bool Passes(std::size_t way) const { return way == 0 ? shape_.up : shape_.down; }
@@ -87,7 +99,7 @@ class ControlLink final {
   // Passes on what has arrived.
   void Deliver(Connection& connection, std::size_t way);
 
-  const std::string path_, target_;
+  const LinkEnd back_;
   FileDescriptor listener_, wake_;
   absl::Mutex mutex_;
   Orders orders_ ABSL_GUARDED_BY(mutex_);
@@ -97,6 +109,39 @@ class ControlLink final {
   std::array<absl::Duration, 2> wire_free_;  // steady: when the last byte has left, each way
   std::list<Connection> connections_;
   std::thread thread_;  // last: it uses everything above
+};
+
+// Between a worker and the coordinator, over Unix sockets.
+class ControlLink final : public Link {
+ public:
+  // path: where it listens. target: the path of the socket behind it.
+  ControlLink(const std::string& path, const std::string& target);
+  ~ControlLink();
+
+  // Returns the address that a worker dials.
+  std::string address() const { return "unix:" + path_; }
+
+ private:
+  const std::string path_;
+};
+
+// In front of the data plane of one worker, over TCP on the loopback interface. "Up" is what its
+// peers send to it.
+class DataLink final : public Link {
+ public:
+  // host: an address in 127.0.0.0/8 that this worker alone has.
+  explicit DataLink(const std::string& host) : DataLink(host, FreePort(host)) {}
+
+  // Returns the flags of the worker: where it listens, and that its peers dial this link.
+  std::vector<std::string> WorkerArguments() const;
+
+ private:
+  DataLink(std::string host, int port);
+  // Returns a port on which nothing listens.
+  static int FreePort(const std::string& host);
+
+  const std::string host_;
+  const int port_;
 };
 
 }  // namespace takt::testing

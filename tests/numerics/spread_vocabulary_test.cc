@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests that a vocabulary that is spread over all ranks gives the bits of one that is not.
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/model/vocabulary.h"
+#include "common/plan/plan.h"
+#include "tests/numerics/bit_equality.h"
+
+namespace takt::numerics {
+namespace {
+
+class SpreadVocabulary : public BitEquality {
+ protected:
+  static constexpr int kVocab = 2 * model::kVocabularyBlock + 70;
+
+  SpreadVocabulary() {
+    std::ofstream data(directory_ / "train.u16", std::ios::binary);
+    for (std::int64_t i = 0; i < 3000; ++i) {  // words of all blocks, some of them often
+      const std::int64_t word = i % 5 == 0 ? 7 : i * i * 31 % kVocab;
+      data.put(static_cast<char>(word % 256)).put(static_cast<char>(word / 256));
+    }
+  }
+
+  // A small job on one rank. The tables are most of the model.
+  config::JobSpec Job(model::Family family = model::Family::kGpt2) const {
+    config::JobSpec job = BitEquality::Job();
+    job.model.layers = 6;
+    job.model.hidden = 12;
+    job.model.inner = 28;
+    job.model.context = job.model.positions = 7;
+    if (family == model::Family::kLlama) job.model = Llama(job.model);
+    job.model.vocab = kVocab;
+    job.train = {
+        {.path = (directory_ / "train.u16").string(), .format = config::DataFormat::kUint16}};
+    job.validation->path = job.train[0].path;
+    job.validation->format = config::DataFormat::kUint16;
+    job.global_batch = 6;
+    job.steps = 2;
+    return job;
+  }
+
+  // The same job on more ranks, with or without its vocabulary spread over them.
+  static config::JobSpec On(int pp, const std::string& schedule, config::JobSpec job,
+                            config::Vocabulary vocabulary = config::Vocabulary::kSpread) {
+    job.parallelism.pipeline = pp;
+    job.parallelism.schedule = schedule;
+    job.parallelism.chunks = std::nullopt;
+    job.parallelism.vocabulary = vocabulary;
+    return job;
+  }
+
+  static RunResult TrainSpread(const config::JobSpec& job) {
+    const int pp = *job.parallelism.pipeline;
+    const auto plan = plan::MakePlan(job, {.max_workers = pp * job.parallelism.data.value_or(1)});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    if (plan.ok()) {
+      EXPECT_EQ(plan->vocabulary_ends.size(), static_cast<std::size_t>(pp));
+    }
+    return Train(job);
+  }
+};
+
+TEST_F(SpreadVocabulary, HasTheBitsOfTheWholeOneOverSchedulesAndRanks) {
+  for (const model::Family family : {model::Family::kGpt2, model::Family::kLlama}) {
+    const RunResult reference = Train(Job(family));
+    for (const char* schedule : {"1f1b", "zb-h1", "zb-v"}) {
+      for (const int pp : {2, 3}) {
+        SCOPED_TRACE(absl::StrCat("family ", static_cast<int>(family), " ", schedule, " pp ", pp));
+        ExpectSameBits(reference, TrainSpread(On(pp, schedule, Job(family))));
+      }
+    }
+  }
+}
+
+// One rank then has the only block, and the others pass nothing but the norm's output.
+TEST_F(SpreadVocabulary, MayBeASingleBlock) {
+  config::JobSpec job = Job();
+  job.model.vocab = model::kVocabularyBlock;
+  job.train[0].format = job.validation->format = config::DataFormat::kBytes;
+  ExpectSameBits(Train(job), TrainSpread(On(3, "1f1b", job)));
+}
+
+TEST_F(SpreadVocabulary, OfReplicas) {
+  for (const model::Family family : {model::Family::kGpt2, model::Family::kLlama}) {
+    config::JobSpec job = Job(family);
+    job.parallelism.data = 2;
+    ExpectSameBits(Train(job), TrainSpread(On(2, "1f1b", job)));
+  }
+}
+
+TEST_F(SpreadVocabulary, OfBf16AndThreads) {
+  config::JobSpec job = Job();
+  job.precision = config::Precision::kBf16;
+  const RunResult reference = Train(job);
+  job.parallelism.threads = 2;
+  ExpectSameBits(reference, TrainSpread(On(2, "zb-v", job)));
+}
+
+TEST_F(SpreadVocabulary, OverWhatIsRecomputedAndWhereStepsAreInterrupted) {
+  const RunResult reference = Train(Job());
+  for (const model::Recompute mode : {model::Recompute::kSelective, model::Recompute::kFull}) {
+    SCOPED_TRACE(std::string(Name(mode)));
+    config::JobSpec job = On(2, "zb-h1", Job());
+    job.parallelism.recompute = {mode};
+    ExpectSameBits(reference, Trained({.job = job, .stop_every = 1}));
+  }
+}
+
+// There T is as it is elsewhere: only other Ws are merged.
+TEST_F(SpreadVocabulary, ComputesWeightGradsOneByOneInJobsThatAreNotExactToo) {
+  config::JobSpec job = Job();
+  // Whole cache lines, so that neighbouring slots adjoin.
+  job.model.hidden = job.model.context = job.model.positions = 16;
+  job.model.heads = job.model.kv_heads = 4;
+  job.model.inner = 64;
+  job.steps = 1;
+  job.validation.reset();
+  const RunResult exact = Train(job);
+  job.exact = false;
+  const RunResult spread = TrainSpread(On(2, "zb-h2", job));
+  ASSERT_EQ(spread.steps.size(), 1U);
+  EXPECT_EQ(spread.steps[0].loss, exact.steps[0].loss);
+  for (const auto& [name, gradient] : exact.gradients) {
+    if (!name.ends_with("wte.weight")) continue;
+    EXPECT_EQ(spread.gradients.at(name), gradient);
+  }
+}
+
+}  // namespace
+}  // namespace takt::numerics

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/transport/collective.h"
+
+#include "common/base/status.h"
+
+namespace takt::transport {
+
+absl::Status Collective::Pass(StepId, Sent, Received) {
+  return absl::UnimplementedError(
+      "this group only sums: bytes pass between ranks by transports of host memory (shm, gloo), "
+      "not by those of devices");
+}
+
+absl::Status Collective::Broadcast(StepId step, int root, std::span<std::byte> data) {
+  TAKT_CHECK(root >= 0 && root < size());
+  const auto ranks = static_cast<std::size_t>(size());
+  std::vector<std::span<const std::byte>> sent(ranks);
+  std::vector<std::span<std::byte>> received(ranks);
+  if (index() == root) {
+    sent.assign(ranks, data);
+  } else {
+    received[static_cast<std::size_t>(root)] = data;
+  }
+  return Pass(step, sent, received);
+}
+
+absl::Status Collective::AllGather(StepId step, Received parts) {
+  const auto ranks = static_cast<std::size_t>(size());
+  TAKT_CHECK(parts.size() == ranks);
+  const std::vector<std::span<const std::byte>> sent(ranks,
+                                                     parts[static_cast<std::size_t>(index())]);
+  return Pass(step, sent, parts);
+}
+
+absl::Status Collective::SendTo(StepId step, int root, std::span<const std::byte> mine,
+                                Received parts) {
+  TAKT_CHECK(root >= 0 && root < size());
+  const auto ranks = static_cast<std::size_t>(size());
+  std::vector<std::span<const std::byte>> sent(ranks);
+  const std::vector<std::span<std::byte>> nothing(ranks);
+  if (index() == root) {
+    TAKT_CHECK(parts.size() == ranks);
+    return Pass(step, sent, parts);
+  }
+  sent[static_cast<std::size_t>(root)] = mine;
+  return Pass(step, sent, nothing);
+}
+
+}  // namespace takt::transport
