@@ -7,54 +7,26 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/field_rules.h"
 #include "common/base/status.h"
+#include "common/config/checkpoint_field.h"
 #include "common/config/elastic_field.h"
 #include "common/config/file_names.h"
 #include "common/config/read_batch.h"
 #include "common/config/replan_field.h"
+#include "common/config/spec_rules.h"
 #include "takt/v1/job_spec.pb.h"
 
 namespace takt::config {
 namespace {
 
+using Rules = SpecRules;
+
 static_assert(static_cast<int>(model::Recompute::kFull) == v1::RECOMPUTE_MODE_FULL);
 static_assert(static_cast<int>(Vocabulary::kSpread) == v1::VOCABULARY_MODE_SPREAD);
-
-// The rules of job specs. Every function returns whether its rule holds.
-class Rules final : public FieldRules {
- public:
-  bool AtLeast(const char* field, std::int64_t value, std::int64_t least) {
-    return Check(value >= least, {.field = field,
-                                  .value = value == 0 ? "0 or missing" : absl::StrCat(value),
-                                  .rule = absl::StrCat("must be ", least, " or more"),
-                                  .fix = "set it"});
-  }
-  // Checks that `value` is a finite number in [least, below).
-  bool Number(const char* field, double value, double least, double below) {
-    const bool bounded = std::isfinite(below);
-    return Check(std::isfinite(value) && value >= least && value < below,
-                 {.field = field,
-                  .value = absl::StrCat(value),
-                  .rule = bounded ? absl::StrCat("must be at least ", least, " and below ", below)
-                                  : absl::StrCat("must be a finite number, ", least, " or more"),
-                  .fix = "correct it"});
-  }
-  // Checks that the value is one that this version can serve. `supported` lists these for people.
-  bool Supported(const std::string& field, const std::string& value, bool is_supported,
-                 const char* supported) {
-    return Check(is_supported, {.field = field,
-                                .value = value,
-                                .rule = "is not supported by this version",
-                                .fix = absl::StrCat("use ", supported)});
-  }
-};
-
-std::string Shown(const std::string& text) { return absl::Utf8SafeCHexEscape(text.substr(0, 100)); }
 
 std::optional<int> Optional(bool has, int value) {
   return has ? std::optional<int>(value) : std::nullopt;
@@ -156,13 +128,6 @@ DataFormat ReadFormat(const std::string& field, v1::DataFormat format, Rules& ru
   return static_cast<DataFormat>(format);
 }
 
-void CheckPath(const std::string& field, const std::string& path, const char* fix, Rules& rules) {
-  rules.Check(!path.empty(), {.field = field, .rule = "is missing", .fix = fix});
-  rules.Check(
-      path.find('\0') == std::string::npos,
-      {.field = field, .value = Shown(path), .rule = "must be a path", .fix = "correct it"});
-}
-
 void CheckShares(const std::vector<Corpus>& train, Rules& rules) {
   double sum = 0;
   for (const Corpus& corpus : train) sum += corpus.weight;
@@ -193,7 +158,7 @@ void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
     const v1::CorpusSpec& corpus = proto.train(i);
     const std::string field =
         proto.train_size() == 1 ? "data.train" : absl::StrCat("data.train[", i, "]");
-    CheckPath(field + ".path", corpus.path(), "name a token file", rules);
+    rules.Path(field + ".path", corpus.path(), "name a token file");
     const double weight = corpus.has_weight() ? corpus.weight() : 1;
     rules.Check(std::isfinite(weight) && weight > 0, {.field = field + ".weight",
                                                       .value = absl::StrCat(weight),
@@ -206,7 +171,7 @@ void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
   CheckShares(job.train, rules);
   if (!proto.has_validation()) return;
   const v1::ValidationSpec& validation = proto.validation();
-  CheckPath("data.validation.path", validation.path(), "name a token file", rules);
+  rules.Path("data.validation.path", validation.path(), "name a token file");
   rules.AtLeast("data.validation.every_steps", validation.every_steps(), 0);
   const int batches = validation.has_batches() ? validation.batches() : 1;
   rules.AtLeast("data.validation.batches", batches, 1);
@@ -405,45 +370,6 @@ void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
   ReadVocabulary(proto, job, rules);
 }
 
-void ReadCopies(const v1::CheckpointSpec& proto, JobSpec& job, Rules& rules) {
-  const std::string& text = proto.in_memory();
-  if (text.empty() || text == "auto") {
-    job.copy_every_steps = kAutoCopies;
-  } else if (text != "off") {
-    const bool valid = absl::SimpleAtoi(text, &job.copy_every_steps) && job.copy_every_steps > 0;
-    rules.Check(valid, {.field = "checkpoint.in_memory",
-                        .value = Shown(text),
-                        .rule = "must be auto, off or a number of steps above 0",
-                        .fix = "use one of them"});
-  }
-}
-
-// True if the section asks for copies in memory alone.
-bool SavesNoFiles(const v1::CheckpointSpec& proto) {
-  return proto.directory().empty() && !proto.in_memory().empty() && proto.in_memory() != "off" &&
-         proto.every_steps() == 0 && !proto.has_keep() && proto.resume().empty();
-}
-
-void ReadCheckpoint(const v1::CheckpointSpec& proto, JobSpec& job, Rules& rules) {
-  ReadCopies(proto, job, rules);
-  if (SavesNoFiles(proto)) return;
-  Checkpoint& checkpoint = job.checkpoint.emplace();
-  checkpoint.directory = proto.directory();
-  checkpoint.every_steps = proto.every_steps();
-  if (proto.has_keep()) checkpoint.keep = proto.keep();
-  if (!proto.resume().empty()) checkpoint.resume = proto.resume();
-  CheckPath("checkpoint.directory", checkpoint.directory, "name a folder", rules);
-  rules.AtLeast("checkpoint.every_steps", checkpoint.every_steps, 0);
-  rules.AtLeast("checkpoint.keep", checkpoint.keep, 1);
-  std::int64_t step = 0;
-  const std::string& resume = checkpoint.resume;
-  rules.Check(resume == "auto" || resume == "none" || (absl::SimpleAtoi(resume, &step) && step > 0),
-              {.field = "checkpoint.resume",
-               .value = Shown(resume),
-               .rule = "must be auto, none or the number of a step",
-               .fix = "use one of them"});
-}
-
 void ReadPrecision(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
   rules.Supported("precision", NameOf(proto.precision()), v1::Precision_IsValid(proto.precision()),
                   "f32 or bf16");
@@ -469,7 +395,7 @@ void ReadPriority(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
 void ReadLogging(const v1::LoggingSpec& proto, JobSpec& job, Rules& rules) {
   if (!proto.has_tensorboard()) return;
   job.tensorboard = proto.tensorboard();
-  CheckPath("logging.tensorboard", job.tensorboard, "name a folder, or null for none", rules);
+  rules.Path("logging.tensorboard", job.tensorboard, "name a folder, or null for none");
 }
 
 }  // namespace
