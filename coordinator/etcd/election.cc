@@ -39,7 +39,7 @@ std::string RandomClusterId() {
 
 // What the keys of `meta/` say before an election.
 struct Meta {
-  std::string leader;
+  std::string leader, commits;
   std::optional<std::int64_t> epoch;  // nullopt: the state is empty
 };
 
@@ -47,6 +47,7 @@ absl::StatusOr<Meta> ReadMeta(const Reader& reader) {
   ASSIGN_OR_RETURN(const Listing listing, reader.List(kMeta));
   Meta meta;
   if (const Entry* leader = listing.Find(kLeaderKey)) meta.leader = leader->value;
+  if (const Entry* commits = listing.Find(kCommitKey)) meta.commits = commits->value;
   if (const Entry* schema = listing.Find(kSchemaKey);
       schema != nullptr && schema->value != kSchema) {
     return absl::FailedPreconditionError(
@@ -121,14 +122,10 @@ absl::Duration Leadership::Left() const {
 
 bool Leadership::Holds() const { return Left() > absl::ZeroDuration(); }
 
-void Leadership::OnLoss(std::function<void(const absl::Status&)> lost) {
-  absl::Status loss;
-  {
-    absl::MutexLock lock(&mutex_);
-    loss = loss_;
-    if (loss.ok()) lost_ = std::move(lost);
-  }
-  if (!loss.ok()) lost(loss);
+absl::Status Leadership::Check() const {
+  absl::MutexLock lock(&mutex_);
+  if (!loss_.ok() || SteadyNow() - renewed_ < options_.lease * kOwnShare) return loss_;
+  return absl::UnavailableError("this coordinator leads no more: it renewed its lease too late");
 }
 
 void Leadership::Renew() {
@@ -148,21 +145,16 @@ void Leadership::Renew() {
     if (status.ok()) renewed_ = sent;
     wait = status.ok() ? options_.lease * kRenewShare : kRetryRenewal;
   }
-  std::function<void(const absl::Status&)> lost;
-  const absl::Status loss = absl::UnavailableError(
+  absl::MutexLock lock(&mutex_);
+  loss_ = absl::UnavailableError(
       absl::StrCat("this coordinator leads no more: its lease was not renewed for ",
                    absl::FormatDuration(options_.lease * kOwnShare), " (", status.message(), ")"));
-  {
-    absl::MutexLock lock(&mutex_);
-    loss_ = loss;
-    lost = std::move(lost_);
-  }
-  if (lost) lost(loss);
 }
 
 absl::StatusOr<Standing> TryToLead(const Reader& reader, const ElectionOptions& options) {
   ASSIGN_OR_RETURN(Meta meta, ReadMeta(reader));
-  Standing standing{.leader = meta.leader, .epoch = meta.epoch.value_or(0)};
+  Standing standing{
+      .leader = meta.leader, .epoch = meta.epoch.value_or(0), .commits = meta.commits};
   if (!meta.leader.empty()) return standing;
   const absl::Duration granted = SteadyNow();
   ASSIGN_OR_RETURN(const std::int64_t lease, reader.client().GrantLease(options.lease));

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -40,9 +39,8 @@ class Leadership final {
   bool Holds() const;
   // How long the lease lasts if it is not renewed any more; 0: it may have expired.
   absl::Duration Left() const;
-  // Calls `lost` once when the lease may have expired, on the thread that renews it, or now if that
-  // has happened. The callback must not destroy this object.
-  void OnLoss(std::function<void(const absl::Status&)> lost);
+  // OK while Holds would be true, and otherwise why not.
+  absl::Status Check() const;
 
   // The revision at which this process became leader. No other leader has it.
   std::int64_t revision() const { return options_.revision; }
@@ -59,7 +57,6 @@ class Leadership final {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Duration renewed_ ABSL_GUARDED_BY(mutex_);  // when the last renewal was sent
   absl::Status loss_ ABSL_GUARDED_BY(mutex_);       // why the lease is lost
-  std::function<void(const absl::Status&)> lost_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;  // last: it uses everything above
 };
 
@@ -73,6 +70,7 @@ struct Standing {
   std::unique_ptr<Leadership> leadership;  // null: another coordinator leads, or nobody does yet
   std::string leader;                      // the address of the one that leads; empty: nobody does
   std::int64_t epoch = 0;                  // of the leader, or of the last one
+  std::string commits;                     // changes when the state does
 };
 
 // Leads if nobody does. reader: of the cluster's keys. Errors: as EtcdClient; kFailedPrecondition

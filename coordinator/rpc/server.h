@@ -2,6 +2,7 @@
 // The coordinator's gRPC server has all services, health and reflection on one address.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -24,6 +25,8 @@ struct ServerOptions {
   std::string join_authority;
   absl::Duration stall = timeouts::kStreamStall;
   traces::TraceKeeper* traces = nullptr;  // borrowed; null: none are kept
+  // Of a coordinator that follows (GuardOptions). It needs TLS: the guard sees no other calls.
+  std::function<std::string()> leader;
 };
 
 // Errors: kInvalidArgument (FieldError), as rpc::CheckEndpoint, or because the certificate is not a
