@@ -56,6 +56,21 @@ TEST(Commands, UnreachableCoordinatorExitsWith3) {
   EXPECT_THAT(outcome.err, HasSubstr("unix:/nonexistent/s"));
 }
 
+TEST(Commands, ACallGoesToTheCoordinatorThatAnswersIt) {
+  FakeCoordinator follower, leader;
+  follower.drain = [](auto&, auto&, auto&) {
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "this coordinator follows");
+  };
+  int drained = 0;
+  leader.drain = [&](auto&, auto&, auto&) {
+    ++drained;
+    return grpc::Status::OK;
+  };
+  const std::string all = "unix:/nonexistent/s," + follower.address() + "," + leader.address();
+  EXPECT_EQ(RunTakt({"--coordinator", all, "drain", "w"}).code, ExitCode::kOk);
+  EXPECT_EQ(drained, 1);
+}
+
 TEST(Commands, QuestionWithoutAnswerExitsWith3) {
   FakeCoordinator coordinator;
   coordinator.get = [](grpc::ServerContext& context, auto&, auto&) {
