@@ -55,6 +55,10 @@ void AddStore(CLI::App& app, Flags& flags) {
                  "--tls-authority)");
   app.add_option("--etcd-prefix", flags.etcd.prefix,
                  "What the keys of this cluster begin with, and no other's (default: takt/)");
+  app.add_option("--etcd-lease", flags.etcd.lease_seconds,
+                 "Seconds after which another coordinator leads if this one is not heard in etcd "
+                 "(default: 5)")
+      ->check(CLI::Range(2, 60));
   app.add_option("--advertise", flags.advertise,
                  "HOST:PORT at which clients reach this coordinator, told by those that follow it "
                  "(default: that of --listen)");

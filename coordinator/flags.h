@@ -16,6 +16,7 @@ struct EtcdFlags {
   std::vector<std::string> endpoints;  // HOST:PORT
   certificates::TlsFiles tls;          // empty: those of the coordinator
   std::string prefix = "takt/";
+  std::int64_t lease_seconds = 5;
 };
 
 struct Flags {

@@ -150,7 +150,8 @@ absl::StatusOr<std::unique_ptr<LedState>> FollowUntilLeader(const FollowParts& p
   absl::StatusCode trouble = absl::StatusCode::kOk;
   parts.registry.Gauge(metrics::kLeader).Set(0);
   while (true) {
-    absl::StatusOr<etcd::Standing> standing = etcd::TryToLead(*led->reader, {.address = address});
+    absl::StatusOr<etcd::Standing> standing = etcd::TryToLead(
+        *led->reader, {.address = address, .lease = absl::Seconds(flags.etcd.lease_seconds)});
     if (!standing.ok() && !MayHeal(standing.status())) return standing.status();
     if (standing.ok() && standing->leadership != nullptr) {
       led->leadership = std::move(standing->leadership);

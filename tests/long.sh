@@ -16,13 +16,14 @@
 # repeat    40   the tests with real daemons pass five times in a row
 # matrix     ?   each fault at each phase of a job leaves its losses as they are (tests/fault)
 # soak       ?   2,000 killed workers leave memory, descriptors and threads as they were
+# failover   ?   50 coordinators that lead are killed; a job trains on, and nothing acknowledged is lost (tests/fault)
 # fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
 # upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
-alone=(threads tsan checks clang tidy repeat matrix soak fuzz)
+alone=(threads tsan checks clang tidy repeat matrix soak failover fuzz)
 between=(bits upgrade speed)
 sections=()
 other=
@@ -31,7 +32,7 @@ for argument in "$@"; do
     *" $argument "*) sections+=("$argument") ;;
     *)
       if [ "$argument" = -h ] || [ "$argument" = --help ]; then
-        sed -n '3,22p' "$0" | sed 's/^# \?//'
+        sed -n '3,23p' "$0" | sed 's/^# \?//'
         exit 0
       elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
         other=$(realpath "$argument")
@@ -96,6 +97,11 @@ matrix() {
 soak() {
   release takt-coordinator takt-worker matrix_fault_test
   build/release/tests/matrix_fault_test --gtest_also_run_disabled_tests --gtest_filter='Soak*'
+}
+
+failover() {
+  release takt takt-coordinator takt-worker failover_fault_test
+  build/release/tests/failover_fault_test --gtest_also_run_disabled_tests --gtest_filter='*FiftyTimes'
 }
 
 fuzz() {

@@ -67,7 +67,7 @@ TEST(Commands, ACallGoesToTheCoordinatorThatAnswersIt) {
     return grpc::Status::OK;
   };
   const std::string all = "unix:/nonexistent/s," + follower.address() + "," + leader.address();
-  EXPECT_EQ(RunTakt({"--coordinator", all, "drain", "w"}).code, ExitCode::kOk);
+  EXPECT_EQ(RunTakt({"--coordinator", all, "drain", "w"}).code, ExitCode::kDone);
   EXPECT_EQ(drained, 1);
 }
 
