@@ -131,7 +131,10 @@ Flags ParseFlags(int argc, char** argv) {
     std::exit(app.exit(error) == 0 ? 0 : kWrongUsage);
   }
   if (flags.listen.empty()) flags.listen = "unix:" + flags.state + "/coordinator.sock";
-  if (!flags.etcd.tls.any()) flags.etcd.tls = flags.tls;
+  certificates::TlsFiles& etcd = flags.etcd.tls;
+  if (etcd.certificate.empty()) etcd.certificate = flags.tls.certificate;
+  if (etcd.key.empty()) etcd.key = flags.tls.key;
+  if (etcd.authority.empty()) etcd.authority = flags.tls.authority;
   return flags;
 }
 

@@ -57,7 +57,7 @@ class Leadership final {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Duration renewed_ ABSL_GUARDED_BY(mutex_);  // when the last renewal was sent
   absl::Status loss_ ABSL_GUARDED_BY(mutex_);       // why the lease is lost
-  std::thread thread_;  // last: it uses everything above
+  std::thread thread_;                              // last: it uses everything above
 };
 
 struct ElectionOptions {

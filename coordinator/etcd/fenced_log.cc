@@ -44,6 +44,11 @@ pb::TxnRequest FencedLog::Fenced(Operations operations) const {
   leads.set_target(pb::Compare::CREATE);
   leads.set_key(reader_->prefix() + kLeaderKey);
   leads.set_create_revision(leadership_->revision());
+  // An attempt whose answer is lost may take effect late. It must not once there is a newer change.
+  pb::Compare& counted = *txn.add_compare();
+  counted.set_target(pb::Compare::VALUE);
+  counted.set_key(reader_->prefix() + kCommitKey);
+  counted.set_value(absl::StrCat(commits_));
   for (pb::RequestOp& operation : operations) *txn.add_success() = std::move(operation);
   *txn.add_failure() = Reads(reader_->prefix() + kLeaderKey);
   *txn.add_failure() = Reads(reader_->prefix() + kCommitKey);
@@ -93,12 +98,7 @@ absl::Status FencedLog::Send(const pb::TxnRequest& txn, bool decides) {
 
 absl::Status FencedLog::Decide(Operations operations) {
   operations.push_back(PutOperation(reader_->prefix() + kCommitKey, absl::StrCat(next())));
-  pb::TxnRequest txn = Fenced(std::move(operations));
-  pb::Compare& counted = *txn.add_compare();
-  counted.set_target(pb::Compare::VALUE);
-  counted.set_key(reader_->prefix() + kCommitKey);
-  counted.set_value(absl::StrCat(commits_));
-  RETURN_IF_ERROR(Send(txn, /*decides=*/true));
+  RETURN_IF_ERROR(Send(Fenced(std::move(operations)), /*decides=*/true));
   ++commits_;
   return absl::OkStatus();
 }

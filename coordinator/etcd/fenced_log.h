@@ -2,12 +2,12 @@
 // Writes changes to etcd, each whole or not at all, and only while this process leads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "coordinator/etcd/election.h"
 #include "coordinator/etcd/reader.h"
 #include "coordinator/etcd/writes.h"
@@ -21,7 +21,7 @@ namespace takt::etcd {
 // commits. Then each part is carried out by one transaction, which removes it from `redo/`.
 class FencedLog final {
  public:
-  // Both are borrowed. commits: as last read; FinishRedo corrects it.
+  // Both are borrowed.
   FencedLog(Reader* reader, const Leadership* leadership)
       : reader_(reader), leadership_(leadership) {}
 
@@ -46,6 +46,7 @@ class FencedLog final {
   absl::Status Send(const etcdserverpb::TxnRequest& txn, bool decides);
   // Says what the other branch of a transaction has found. OK: an earlier attempt took effect.
   absl::Status Judge(const etcdserverpb::TxnResponse& response, bool decides);
+  // Carries the operations out while this process leads and no newer change is decided.
   etcdserverpb::TxnRequest Fenced(Operations operations) const;
   std::string RedoKey(std::int64_t commit, std::size_t part) const;
 
