@@ -99,9 +99,10 @@ class Follower final {
     };
     watchdog_.emplace(ask);
     if (!flags.health_socket.empty()) {
-      const health::Check live = health::Answers(ask);
-      ASSIGN_OR_RETURN(
-          health_, health::Server::Start(flags.health_socket, {{"live", live}, {"ready", live}}));
+      const health::Check ready = [] { return absl::UnavailableError("it follows another one"); };
+      ASSIGN_OR_RETURN(health_,
+                       health::Server::Start(flags.health_socket,
+                                             {{"live", health::Answers(ask)}, {"ready", ready}}));
     }
     daemon::NotifyReady(absl::StrCat("follows; answers reads on ", addresses.listen));
     return absl::OkStatus();
