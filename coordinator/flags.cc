@@ -47,12 +47,12 @@ void AddStore(CLI::App& app, Flags& flags) {
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--etcd-certificate", flags.etcd.tls.certificate,
-                 "PEM file that says who it is to etcd (default: that of --tls-certificate)");
+                 "PEM file that says who it is to etcd; of an authority for etcd alone, because "
+                 "whoever has a certificate of that one may write the state");
   app.add_option("--etcd-key", flags.etcd.tls.key,
-                 "PEM file of its private key (default: that of --tls-key)");
+                 "PEM file of its private key, for its owner alone");
   app.add_option("--etcd-authority", flags.etcd.tls.authority,
-                 "PEM file of the authority that signed etcd's certificates (default: that of "
-                 "--tls-authority)");
+                 "PEM file of the authority that signed etcd's certificates");
   app.add_option("--etcd-prefix", flags.etcd.prefix,
                  "What the keys of this cluster begin with, and no other's (default: takt/)");
   app.add_option("--etcd-lease", flags.etcd.lease_seconds,
@@ -131,10 +131,6 @@ Flags ParseFlags(int argc, char** argv) {
     std::exit(app.exit(error) == 0 ? 0 : kWrongUsage);
   }
   if (flags.listen.empty()) flags.listen = "unix:" + flags.state + "/coordinator.sock";
-  certificates::TlsFiles& etcd = flags.etcd.tls;
-  if (etcd.certificate.empty()) etcd.certificate = flags.tls.certificate;
-  if (etcd.key.empty()) etcd.key = flags.tls.key;
-  if (etcd.authority.empty()) etcd.authority = flags.tls.authority;
   return flags;
 }
 
@@ -150,6 +146,14 @@ absl::Status CheckStore(const Flags& flags) {
                          .value = flags.etcd.prefix,
                          .rule = "must end with a slash, so that no other prefix begins with it",
                          .fix = "e.g. takt/"});
+  }
+  if (!flags.etcd.tls.authority.empty() && flags.etcd.tls.authority == flags.tls.authority) {
+    return InvalidField({.field = "--etcd-authority",
+                         .value = flags.etcd.tls.authority,
+                         .rule = "is the authority of workers and users too, who could write the "
+                                 "state in etcd with their certificates",
+                         .fix = "make another one with `takt certs init` for etcd and the "
+                                "coordinators' certificates for it"});
   }
   if (!flags.insecure && !flags.listen.starts_with("unix:")) return absl::OkStatus();
   return InvalidField({.field = "--listen",

@@ -14,7 +14,7 @@ namespace takt::coordinator {
 // Where the state is, if it is not in a file under --state.
 struct EtcdFlags {
   std::vector<std::string> endpoints;  // HOST:PORT
-  certificates::TlsFiles tls;          // empty: those of the coordinator
+  certificates::TlsFiles tls;
   std::string prefix = "takt/";
   std::int64_t lease_seconds = 5;
 };

@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "common/certificates/test_authority.h"
 #include "coordinator/etcd/fake_leader.h"
 #include "coordinator/etcd/keys.h"
 #include "gmock/gmock.h"
@@ -120,13 +121,19 @@ TEST(EtcdClient, MembersOfTwoClustersAreRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("is a member of cluster 2"));
 }
 
-TEST(EtcdClient, EndpointsMustBeGivenAndOverTls) {
-  EXPECT_THAT(std::string(EtcdClient::Create({}).status().message()),
-              HasSubstr("--etcd-endpoints"));
-  EXPECT_THAT(std::string(EtcdClient::Create({.endpoints = {"unix:/run/x"}}).status().message()),
-              HasSubstr("HOST:PORT"));
-  EXPECT_THAT(std::string(EtcdClient::Create({.endpoints = {"a:1"}}).status().message()),
-              HasSubstr("--tls-certificate"));
+TEST(EtcdClient, EndpointsAndCertificatesMustBeGiven) {
+  const auto refusal = [](const EtcdOptions& options) {
+    return std::string(EtcdClient::Create(options).status().message());
+  };
+  EXPECT_THAT(refusal({.insecure = true}), HasSubstr("--etcd-endpoints"));
+  EXPECT_THAT(refusal({.endpoints = {"unix:/run/x"}, .insecure = true}), HasSubstr("HOST:PORT"));
+  EXPECT_THAT(refusal({.endpoints = {"nowhere"}, .insecure = true}), HasSubstr("nowhere"));
+  EXPECT_THAT(refusal({.endpoints = {"a:1"}}), HasSubstr("--etcd-certificate"));
+  const certificates::TestAuthority authority;
+  certificates::TlsFiles files = authority.Issue(access::Role::kCoordinator, "c");
+  EXPECT_TRUE(EtcdClient::Create({.endpoints = {"a:1"}, .tls = files}).ok());
+  files.authority = "/nonexistent";
+  EXPECT_THAT(refusal({.endpoints = {"a:1"}, .tls = files}), HasSubstr("--etcd-authority"));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/sync_stream.h>
+#include <unistd.h>
 
 #include <utility>
 
@@ -29,6 +30,27 @@ rpc::Endpoint EndpointOf(const EtcdOptions& options, const std::string& address)
           .address = address,
           .tls = options.tls,
           .insecure = options.insecure};
+}
+
+// Reports what would fail at every connection. etcd may have certificates of any origin, so they
+// need no identity of ours.
+absl::Status CheckFiles(const certificates::TlsFiles& files) {
+  const std::pair<const char*, const std::string&> given[] = {
+      {"--etcd-certificate", files.certificate},
+      {"--etcd-key", files.key},
+      {"--etcd-authority", files.authority}};
+  for (const auto& [flag, path] : given) {
+    if (!path.empty() && access(path.c_str(), R_OK) == 0) continue;
+    return InvalidField({.field = flag,
+                         .value = path,
+                         .rule = path.empty() ? "is not given, and etcd is spoken to over mutual "
+                                                "TLS only"
+                                              : "cannot be read",
+                         .fix = "give --etcd-certificate, --etcd-key and --etcd-authority, of an "
+                                "authority for etcd alone (docs/operations.md)"});
+  }
+  RETURN_IF_ERROR(certificates::CheckKeyMode(files.key));
+  return certificates::CheckAuthority(files);
 }
 
 grpc::ChannelArguments Arguments() {
@@ -102,20 +124,21 @@ struct EtcdClient::Member {
 };
 
 absl::StatusOr<std::unique_ptr<EtcdClient>> EtcdClient::Create(const EtcdOptions& options) {
+  if (!options.insecure) RETURN_IF_ERROR(CheckFiles(options.tls));
   if (options.endpoints.empty()) {
     return InvalidField({.field = "--etcd-endpoints",
                          .rule = "names no member of etcd",
                          .fix = "give HOST:PORT of each, separated by commas"});
   }
   for (const std::string& address : options.endpoints) {
-    const rpc::Endpoint endpoint = EndpointOf(options, address);
+    const rpc::Endpoint endpoint{.flag = "--etcd-endpoints", .address = address, .insecure = true};
     if (endpoint.is_unix()) {
       return InvalidField({.field = "--etcd-endpoints",
                            .value = address,
                            .rule = "must be HOST:PORT: etcd is spoken to over TLS only",
                            .fix = "e.g. etcd1:2379,etcd2:2379,etcd3:2379"});
     }
-    RETURN_IF_ERROR(rpc::CheckEndpoint(endpoint, absl::Now()));
+    RETURN_IF_ERROR(rpc::CheckEndpoint(endpoint, absl::Now()));  // its address
   }
   return std::unique_ptr<EtcdClient>(new EtcdClient(options));
 }

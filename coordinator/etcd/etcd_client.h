@@ -39,8 +39,8 @@ struct EtcdOptions {
 //   kInternal            etcd finds the request wrong, which is our bug
 class EtcdClient final {
  public:
-  // Connects when it is first used. Errors: kInvalidArgument (FieldErrors on --etcd-endpoints or
-  // one of the certificates).
+  // Connects when it is first used. Errors: kInvalidArgument (FieldError on --etcd-endpoints or
+  // one of the files).
   static absl::StatusOr<std::unique_ptr<EtcdClient>> Create(const EtcdOptions& options);
   ~EtcdClient();
 

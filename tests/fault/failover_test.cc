@@ -92,7 +92,7 @@ class Failover : public ::testing::Test {
   void StartEtcd() {
     endpoint_ = FreeAddress();
     const std::string client = "https://" + endpoint_, peer = "http://" + FreeAddress();
-    const TlsFiles files = authority_.Issue(Role::kCoordinator, "etcd");
+    const TlsFiles files = etcd_authority_.Issue(Role::kCoordinator, "etcd");
     auto process = cli::Process::Spawn({.name = "etcd",
                                         .argv = {kEtcd,
                                                  "--name",
@@ -127,8 +127,9 @@ class Failover : public ::testing::Test {
     coordinators_[index] = std::make_unique<Command>(
         "takt-coordinator",
         With({"--settings", "", "--state", directory_.Path(absl::StrCat("c", index)), "--listen",
-              addresses_[index], "--store", "etcd", "--etcd-endpoints", endpoint_, "--etcd-lease",
-              "2"},
+              addresses_[index], "--store", "etcd", "--etcd-endpoints", endpoint_,
+              "--etcd-certificate", etcd_files_.certificate, "--etcd-key", etcd_files_.key,
+              "--etcd-authority", etcd_files_.authority, "--etcd-lease", "2"},
              coordinator_files_));
   }
 
@@ -206,6 +207,9 @@ class Failover : public ::testing::Test {
 
   const TestDirectory directory_;
   const TestAuthority authority_;
+  // Workers and users have no certificate for etcd.
+  const TestAuthority etcd_authority_;
+  const TlsFiles etcd_files_ = etcd_authority_.Issue(Role::kCoordinator, "c");
   const TlsFiles coordinator_files_ = authority_.Issue(Role::kCoordinator, "c");
   const TlsFiles alice_ = authority_.Issue(Role::kUser, "alice");
   std::string endpoint_, all_;
