@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 #include <type_traits>
 #include <utility>
 
@@ -28,6 +29,8 @@ namespace {
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kLongestBackoff = absl::Seconds(1);
+// How often to look which of several connections are there.
+constexpr absl::Duration kLook = absl::Milliseconds(10);
 
 std::string RandomRequestId() {
   std::random_device random;
@@ -119,12 +122,30 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
 }
 
 bool Client::FindCoordinator() {
-  const absl::Duration patience = std::min(options_.connect_timeout, options_.call_timeout) /
-                                  static_cast<std::int64_t>(wires_.size());
-  for (std::size_t i = 0; i < wires_.size(); ++i, ++current_) {
-    if (wire().channel->WaitForConnected(Deadline(absl::Now() + patience))) return true;
+  const absl::Time deadline =
+      absl::Now() + std::min(options_.connect_timeout, options_.call_timeout);
+  if (wires_.size() == 1) return wire().channel->WaitForConnected(Deadline(deadline));
+  std::set<std::size_t> followers;
+  while (followers.size() < wires_.size() && absl::Now() < deadline) {
+    for (std::size_t i = 0; i < wires_.size(); ++i) {
+      const bool connected =
+          wires_[i]->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
+      if (!connected || followers.contains(i)) continue;
+      current_ = i;
+      if (!Follows(wire())) return true;
+      followers.insert(i);
+    }
+    absl::SleepFor(kLook);
   }
-  return false;
+  return !followers.empty();
+}
+
+bool Client::Follows(const Wire& wire) const {
+  grpc::ClientContext context;
+  context.set_deadline(Deadline(absl::Now() + options_.connect_timeout));
+  v1::GetVersionResponse response;
+  // After an error the call itself will say what is wrong.
+  return wire.cluster->GetVersion(&context, {}, &response).ok() && response.follows();
 }
 
 absl::Status Client::Judge(absl::Status status) {

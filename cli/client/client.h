@@ -111,8 +111,10 @@ class Client final {
  private:
   struct Wire;
   explicit Client(ClientOptions options);
-  // Returns whether a coordinator answers, which is then the one that is asked first.
+  // Returns whether a coordinator answers, which is then the one that is asked first: the one that
+  // leads if it is found, because others are a little behind.
   bool FindCoordinator();
+  bool Follows(const Wire& wire) const;
   // Returns what gRPC says about a connection that fails.
   std::string WhyNotConnected() const;
   const Wire& wire() const { return *wires_[current_ % wires_.size()]; }

@@ -56,6 +56,9 @@ class Guard final {
  public:
   explicit Guard(GuardOptions options);
 
+  // Returns whether the coordinator follows another one.
+  bool follows() const { return options_.leader != nullptr; }
+
   access::Identity CallerOf(const grpc::ServerContextBase& context) const;
   AuditEntry AuditEntryOf(const grpc::ServerContextBase& context, std::string method,
                           std::string subject) const {

@@ -23,6 +23,7 @@ GuardOptions Following(const std::string& leader) {
 
 TEST(GuardOfAFollower, AnswersReadsAndNamesTheLeaderForTheRest) {
   Guard guard(Following("b:7070"));
+  EXPECT_TRUE(guard.follows());
   EXPECT_TRUE(guard.Admit(kAda, kGet).ok());
   const absl::Status submit = guard.Admit(kAda, kSubmit);
   EXPECT_EQ(submit.code(), absl::StatusCode::kUnavailable);
@@ -52,6 +53,7 @@ TEST(GuardOfAFollower, AnswersNothingThatChangesAnything) {
 
 TEST(Guard, OfALeaderAnswersAll) {
   Guard guard({.domain = "lab"});
+  EXPECT_FALSE(guard.follows());
   EXPECT_TRUE(guard.Admit(kAda, kSubmit).ok());
 }
 
