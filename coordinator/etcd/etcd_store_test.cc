@@ -161,6 +161,26 @@ TEST_F(EtcdStoreTest, ALargeChangeIsAllOrNothingWhereverTheLeaderDies) {
   EXPECT_TRUE(was_all);
 }
 
+TEST_F(EtcdStoreTest, AnAttemptThatTakesEffectLateUndoesNoNewerChange) {
+  for (const bool large : {false, true}) {
+    for (int late = 0; late < (large ? 12 : 1); ++late) {
+      FakeEtcd etcd;
+      FakeCandidate leader(etcd), successor(etcd);
+      ASSERT_TRUE(leader.Lead());
+      const auto store = Open(leader);
+      etcd.DelayAfter(late);
+      ASSERT_TRUE(store->Commit(large ? ManyJobs() : Changes{.jobs = {Job(1, "j1")}}).ok());
+      ASSERT_TRUE(store->Commit({.jobs = {Job(1, "j1", "newer")}}).ok());
+      etcd.DeliverLate();
+      etcd.ExpireLeases();
+      ASSERT_TRUE(successor.Lead());
+      const auto jobs = Open(successor)->Load().value().jobs;
+      ASSERT_FALSE(jobs.empty());
+      EXPECT_EQ(jobs[0].reason, "newer") << "large " << large << ", transaction " << late;
+    }
+  }
+}
+
 TEST_F(EtcdStoreTest, PartsOfAChangeThatWasNotDecidedAreDropped) {
   const auto store = Open(first_);
   etcd_.SetFull(true);

@@ -101,6 +101,21 @@ void FakeEtcd::StopAfter(int count) {
   until_stop_ = count;
 }
 
+void FakeEtcd::DelayAfter(int count) {
+  absl::MutexLock lock(&mutex_);
+  until_delay_ = count;
+}
+
+void FakeEtcd::DeliverLate() {
+  absl::MutexLock lock(&mutex_);
+  for (const pb::TxnRequest& txn : late_) {
+    BeginRevision();
+    pb::TxnResponse response;
+    Apply(txn, &response);
+  }
+  late_.clear();
+}
+
 void FakeEtcd::SetFull(bool full) {
   absl::MutexLock lock(&mutex_);
   full_ = full;
@@ -248,6 +263,10 @@ grpc::Status FakeEtcd::Txn(grpc::ServerContext*, const pb::TxnRequest* request,
   absl::MutexLock lock(&mutex_);
   if (refusals_ > 0 || until_stop_ == 0) {
     if (refusals_ > 0) --refusals_;
+    return Refused(grpc::StatusCode::UNAVAILABLE, "request timed out");
+  }
+  if (until_delay_ >= 0 && until_delay_-- == 0) {
+    late_.push_back(*request);
     return Refused(grpc::StatusCode::UNAVAILABLE, "request timed out");
   }
   if (full_ && Puts(*request))

@@ -10,6 +10,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -31,6 +32,10 @@ class FakeEtcd final : public etcdserverpb::KV::Service, public etcdserverpb::Le
   // Transactions after the next `count` fail like that, and leases are not renewed, until this is
   // called again; -1: none do.
   void StopAfter(int count);
+  // The transaction after the next `count` fails like that, and takes effect in DeliverLate if it
+  // still may.
+  void DelayAfter(int count);
+  void DeliverLate();
   // The quota is used up: what puts keys, or grants leases, is refused.
   void SetFull(bool full);
   // The next reads answer with the state before the last change.
@@ -88,6 +93,8 @@ class FakeEtcd final : public etcdserverpb::KV::Service, public etcdserverpb::Le
   int lost_answers_ ABSL_GUARDED_BY(mutex_) = 0;
   int refusals_ ABSL_GUARDED_BY(mutex_) = 0;
   int until_stop_ ABSL_GUARDED_BY(mutex_) = -1;
+  int until_delay_ ABSL_GUARDED_BY(mutex_) = -1;
+  std::vector<etcdserverpb::TxnRequest> late_ ABSL_GUARDED_BY(mutex_);
   int stale_answers_ ABSL_GUARDED_BY(mutex_) = 0;
   int num_transactions_ ABSL_GUARDED_BY(mutex_) = 0;
   bool full_ ABSL_GUARDED_BY(mutex_) = false;
