@@ -39,7 +39,8 @@ constexpr char kFooter[] =
 
 void AddGlobalOptions(CLI::App& app, Context& context) {
   app.add_option("--coordinator", context.coordinator,
-                 "Where the coordinator listens: HOST:PORT or unix:PATH")
+                 "Where the coordinator listens: HOST:PORT or unix:PATH; of several coordinators "
+                 "with one state, all of them, separated by commas")
       ->type_name("ADDR");
   app.add_option("--tls-certificate", context.tls.certificate,
                  "PEM file of your certificate, for HOST:PORT")

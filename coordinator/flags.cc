@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "common/base/log.h"
+#include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/daemon/settings.h"
 
@@ -33,6 +34,34 @@ void AddListeners(CLI::App& app, Flags& flags) {
                  "tokens of `takt certs token`; default: none are signed");
   app.add_flag("--insecure", flags.insecure,
                "Serve TCP without certificates: anyone who reaches the port may do anything");
+}
+
+// Adds the flags that say where the state is.
+void AddStore(CLI::App& app, Flags& flags) {
+  app.add_option("--store", flags.store,
+                 "sqlite: the state is a file in --state (default); etcd: it is in etcd, and "
+                 "several coordinators may run, of which one leads (docs/operations.md)")
+      ->check(CLI::IsMember({"sqlite", "etcd"}));
+  app.add_option("--etcd-endpoints", flags.etcd.endpoints,
+                 "HOST:PORT of each member of etcd, separated by commas; over mutual TLS only")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app.add_option("--etcd-certificate", flags.etcd.tls.certificate,
+                 "PEM file that says who it is to etcd; of an authority for etcd alone, because "
+                 "whoever has a certificate of that one may write the state");
+  app.add_option("--etcd-key", flags.etcd.tls.key,
+                 "PEM file of its private key, for its owner alone");
+  app.add_option("--etcd-authority", flags.etcd.tls.authority,
+                 "PEM file of the authority that signed etcd's certificates");
+  app.add_option("--etcd-prefix", flags.etcd.prefix,
+                 "What the keys of this cluster begin with, and no other's (default: takt/)");
+  app.add_option("--etcd-lease", flags.etcd.lease_seconds,
+                 "Seconds after which another coordinator leads if this one is not heard in etcd "
+                 "(default: 5)")
+      ->check(CLI::Range(2, 60));
+  app.add_option("--advertise", flags.advertise,
+                 "HOST:PORT at which clients reach this coordinator, told by those that follow it "
+                 "(default: that of --listen)");
 }
 
 // Adds the flags of the queue.
@@ -84,6 +113,7 @@ Flags ParseFlags(int argc, char** argv) {
                "takt-coordinator");
   app.add_option("--state", flags.state, "Directory of its state; made if missing");
   AddListeners(app, flags);
+  AddStore(app, flags);
   AddQueue(app, flags);
   AddRetention(app, flags);
   AddProcess(app, flags);
@@ -102,6 +132,36 @@ Flags ParseFlags(int argc, char** argv) {
   }
   if (flags.listen.empty()) flags.listen = "unix:" + flags.state + "/coordinator.sock";
   return flags;
+}
+
+absl::Status CheckStore(const Flags& flags) {
+  if (flags.store != "etcd") {
+    if (flags.etcd.endpoints.empty()) return absl::OkStatus();
+    return InvalidField({.field = "--etcd-endpoints",
+                         .rule = "is given, but the state is not in etcd",
+                         .fix = "add --store etcd, or leave it out"});
+  }
+  if (flags.etcd.prefix.empty() || flags.etcd.prefix.back() != '/') {
+    return InvalidField({.field = "--etcd-prefix",
+                         .value = flags.etcd.prefix,
+                         .rule = "must end with a slash, so that no other prefix begins with it",
+                         .fix = "e.g. takt/"});
+  }
+  if (!flags.etcd.tls.authority.empty() && flags.etcd.tls.authority == flags.tls.authority) {
+    return InvalidField({.field = "--etcd-authority",
+                         .value = flags.etcd.tls.authority,
+                         .rule = "is the authority of workers and users too, who could write the "
+                                 "state in etcd with their certificates",
+                         .fix = "make another one with `takt certs init` for etcd and the "
+                                "coordinators' certificates for it"});
+  }
+  if (!flags.insecure && !flags.listen.starts_with("unix:")) return absl::OkStatus();
+  return InvalidField({.field = "--listen",
+                       .value = flags.listen,
+                       .rule = "must be HOST:PORT with certificates if the state is in etcd: "
+                               "clients and workers of other machines come when this one leads",
+                       .fix = "give --listen HOST:PORT, --tls-certificate, --tls-key and "
+                              "--tls-authority"});
 }
 
 }  // namespace takt::coordinator

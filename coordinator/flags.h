@@ -6,12 +6,24 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/certificates/tls_files.h"
 
 namespace takt::coordinator {
 
+// Where the state is, if it is not in a file under --state.
+struct EtcdFlags {
+  std::vector<std::string> endpoints;  // HOST:PORT
+  certificates::TlsFiles tls;
+  std::string prefix = "takt/";
+  std::int64_t lease_seconds = 5;
+};
+
 struct Flags {
   std::string state;
+  std::string store = "sqlite";  // or "etcd"
+  EtcdFlags etcd;
+  std::string advertise;       // HOST:PORT at which clients reach it; empty: as `listen`
   std::string listen;          // "unix:PATH" or "HOST:PORT"
   std::string metrics_listen;  // empty: none
   std::string health_socket;   // empty: none
@@ -27,6 +39,9 @@ struct Flags {
   std::int64_t keep_ended_jobs = 1000, keep_ended_days = 90;  // 0: no limit
   std::int64_t abandon_held_seconds = 0;                      // 0: never
 };
+
+// Checks what the flags of the store need of one another. Errors: kInvalidArgument (FieldError).
+absl::Status CheckStore(const Flags& flags);
 
 // Returns the flags. If help or the version is asked for, or a flag is wrong, the function prints
 // that and ends the process with status 0, or 2 for wrong usage.

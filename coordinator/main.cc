@@ -26,7 +26,9 @@
 #include "common/plan/plan.h"
 #include "common/rpc/endpoint.h"
 #include "common/rpc/health.h"
+#include "coordinator/etcd/election.h"
 #include "coordinator/flags.h"
+#include "coordinator/follow.h"
 #include "coordinator/job/coordinator.h"
 #include "coordinator/placement/quotas.h"
 #include "coordinator/planner/child_planner.h"
@@ -65,12 +67,21 @@ sigset_t BlockStopSignals() {
   return signals;
 }
 
-// Waits for a signal, or for the coordinator to fail.
-absl::Status AwaitEnd(job::Coordinator& coordinator, const sigset_t& signals) {
+// How often a coordinator that leads looks whether it still does.
+constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 100'000'000};
+
+// Waits for a signal, for the coordinator to fail, or for the end of its leadership. leadership:
+// null if it does not lead by a lease.
+absl::Status AwaitEnd(job::Coordinator& coordinator, const etcd::Leadership* leadership,
+                      metrics::Registry& registry, const sigset_t& signals) {
   std::thread waiter([&] {
-    int signal = 0;
-    sigwait(&signals, &signal);
-    coordinator.Stop();
+    absl::Status lost;
+    while (lost.ok() && sigtimedwait(&signals, nullptr, &kLook) < 0) {
+      if (leadership == nullptr) continue;
+      registry.Gauge(metrics::kLeaderLease).Set(absl::ToDoubleSeconds(leadership->Left()));
+      lost = leadership->Check();
+    }
+    coordinator.Stop(lost);
   });
   const absl::Status end = coordinator.WaitForEnd();
   if (!end.ok()) pthread_kill(waiter.native_handle(), SIGTERM);
@@ -108,6 +119,7 @@ struct Parts {
   metrics::Registry& registry;
   traces::TraceKeeper& traces;
   job::Coordinator& coordinator;
+  const etcd::Leadership* leadership;  // null: the state is in a file
 };
 
 // Answers calls, and tells the service manager that it does, until a signal comes.
@@ -146,7 +158,7 @@ absl::Status Serve(const Parts& parts, store::Addresses addresses, const sigset_
     ASSIGN_OR_RETURN(health,
                      health::Server::Start(flags.health_socket, {{"live", live}, {"ready", live}}));
   }
-  const absl::Status end = AwaitEnd(parts.coordinator, signals);
+  const absl::Status end = AwaitEnd(parts.coordinator, parts.leadership, parts.registry, signals);
   watchdog.reset();
   health.reset();
   daemon::NotifyStopping("running jobs go on");
@@ -154,25 +166,22 @@ absl::Status Serve(const Parts& parts, store::Addresses addresses, const sigset_
   return end;
 }
 
-absl::Status Run(const Flags& flags) {
-  const sigset_t signals = BlockStopSignals();
-  ASSIGN_OR_RETURN(const store::StateDir state, store::StateDir::Acquire(flags.state));
-  ASSIGN_OR_RETURN(const std::unique_ptr<store::Store> store,
-                   store::OpenSqliteStore(state.state_file()));
+// What a coordinator that leads is made from. All are borrowed.
+struct Ground {
+  const store::StateDir& state;
+  metrics::Registry& registry;
+  store::Store& store;
+  const etcd::Leadership* leadership;
+  const store::Addresses& addresses;
+  const sigset_t& signals;
+};
 
-  metrics::Registry registry("takt-coordinator");
-  std::unique_ptr<daemon::MetricsServer> metrics_server;
-  store::Addresses addresses;
-  if (!flags.metrics_listen.empty()) {
-    ASSIGN_OR_RETURN(metrics_server, daemon::MetricsServer::Start(flags.metrics_listen,
-                                                                  [&] { return registry.Text(); }));
-    addresses.metrics = metrics_server->address();
-  }
-
+// Runs the coordinator that decides.
+absl::Status Lead(const Flags& flags, const Ground& ground) {
   planner::ChildPlanner child_planner({.memory_bytes = flags.planner_memory});
   planner::ChildPlanner yielding_planner({.memory_bytes = flags.planner_memory, .yields = true});
   job::CoordinatorOptions options;
-  options.metrics = &registry;
+  options.metrics = &ground.registry;
   options.make_plan = plan::MakePlan;
   if (flags.planner == "child") {
     options.make_plan = PlansOf(child_planner);
@@ -181,7 +190,7 @@ absl::Status Run(const Flags& flags) {
   ASSIGN_OR_RETURN(options.cluster, ClusterOptionsOf(flags));
   traces::TraceKeeper traces({.directory = flags.state + "/traces"});
   ASSIGN_OR_RETURN(const std::unique_ptr<profiles::ProfileKeeper> profiles,
-                   profiles::ProfileKeeper::Open(store.get()));
+                   profiles::ProfileKeeper::Open(&ground.store));
   options.on_launch = [&](const job::Launch& launch) {
     traces.Begin(launch);
     profiles->Begin(launch);
@@ -195,7 +204,9 @@ absl::Status Run(const Flags& flags) {
   };
   options.cluster.read_profile = [&] { return profiles->Read(); };
   ASSIGN_OR_RETURN(const std::unique_ptr<job::Coordinator> coordinator,
-                   job::Coordinator::Start(options, store.get()));
+                   job::Coordinator::Start(options, &ground.store));
+  ground.registry.Gauge(metrics::kLeader).Set(1);
+  ground.registry.Gauge(metrics::kEpoch).Set(static_cast<double>(coordinator->epoch()));
   // The coordinator's destructor waits for the plans that are being made.
   const absl::Cleanup stop_planning = [&] {
     child_planner.Stop();
@@ -208,11 +219,51 @@ absl::Status Run(const Flags& flags) {
       },
       [&](const trace::JobTrace& trace) { profiles->Learn(trace); });
   return Serve({.flags = flags,
-                .state = state,
-                .registry = registry,
+                .state = ground.state,
+                .registry = ground.registry,
                 .traces = traces,
-                .coordinator = *coordinator},
-               addresses, signals);
+                .coordinator = *coordinator,
+                .leadership = ground.leadership},
+               ground.addresses, ground.signals);
+}
+
+absl::Status Run(const Flags& flags) {
+  const sigset_t signals = BlockStopSignals();
+  ASSIGN_OR_RETURN(const store::StateDir state, store::StateDir::Acquire(flags.state));
+  metrics::Registry registry("takt-coordinator");
+  std::unique_ptr<daemon::MetricsServer> metrics_server;
+  store::Addresses addresses;
+  if (!flags.metrics_listen.empty()) {
+    ASSIGN_OR_RETURN(metrics_server, daemon::MetricsServer::Start(flags.metrics_listen,
+                                                                  [&] { return registry.Text(); }));
+    addresses.metrics = metrics_server->address();
+  }
+
+  if (flags.store == "etcd") {
+    ASSIGN_OR_RETURN(const std::unique_ptr<coordinator::LedState> led,
+                     coordinator::FollowUntilLeader({.flags = flags,
+                                                     .state = state,
+                                                     .registry = registry,
+                                                     .signals = signals,
+                                                     .addresses = addresses}));
+    if (led == nullptr) return absl::OkStatus();
+    Flags leading = flags;
+    leading.listen = led->listen;
+    return Lead(leading, {.state = state,
+                          .registry = registry,
+                          .store = *led->store,
+                          .leadership = led->leadership.get(),
+                          .addresses = addresses,
+                          .signals = signals});
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<store::Store> store,
+                   store::OpenSqliteStore(state.state_file()));
+  return Lead(flags, {.state = state,
+                      .registry = registry,
+                      .store = *store,
+                      .leadership = nullptr,
+                      .addresses = addresses,
+                      .signals = signals});
 }
 
 int Main(int argc, char** argv) {
@@ -232,6 +283,7 @@ int Main(int argc, char** argv) {
 
   absl::Status status = coordinator_rpc::CheckListen(
       {.listen = flags.listen, .tls = flags.tls, .insecure = flags.insecure});
+  if (status.ok()) status = coordinator::CheckStore(flags);
   if (status.ok()) status = Run(flags);
   if (status.ok()) return 0;
   std::fprintf(stderr, "takt-coordinator: %s\n", std::string(status.message()).c_str());

@@ -142,7 +142,7 @@ def check_links(files):
     def owner(name):
         if name in owners:
             return owners[name].name
-        if re.search(r"^(takt|grpc/health)/v1/.*\.pb\.h$", name):
+        if re.search(r"^(takt/v1|grpc/health/v1|etcd/v3)/.*\.pb\.h$", name):
             return "takt_grpc" if name.endswith(".grpc.pb.h") else "takt_proto"
         return None
 

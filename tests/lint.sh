@@ -21,8 +21,8 @@ rule() { # rule WHERE PATTERN WHY
 }
 # Test doubles and tests may hold messages of any kind.
 tests=':!tests/* :!*_test.cc :!*_testing.h :!*_harness.* :!*/fake_* :!*/testing/*'
-rule "*.h *.cc $tests :!cli/* :!common/rpc/* :!coordinator/rpc/* :!worker/rpc/* :!proto/*" '#include [<"]grpcpp/' "grpcpp outside rpc/ and cli/"
-rule "*.h *.cc $tests :!cli/* :!*/rpc/* :!*/store/* :!*_serde.h :!*_serde.cc :!common/config/* :!coordinator/job/*_checkpoints.cc :!proto/*" '#include [<"]takt/v1/' \
+rule "*.h *.cc $tests :!cli/* :!common/rpc/* :!coordinator/rpc/* :!coordinator/etcd/* :!worker/rpc/* :!proto/*" '#include [<"]grpcpp/' "grpcpp outside rpc/, coordinator/etcd and cli/"
+rule "*.h *.cc $tests :!cli/* :!*/rpc/* :!*/store/* :!coordinator/etcd/* :!*_serde.h :!*_serde.cc :!common/config/* :!coordinator/job/*_checkpoints.cc :!proto/*" '#include [<"]takt/v1/' \
   "generated messages outside rpc/, store/, cli/, common/config and *_serde"
 rule "*.h *.cc $tests :!worker/transport/gloo/*" '#include [<"]gloo/' "Gloo outside worker/transport/gloo"
 rule "coordinator worker/rpc worker/session common/daemon $tests" \

@@ -19,6 +19,7 @@
 # power      ?   the power fails 100 times while jobs save, and they go on from complete checkpoints; wants root
 # failpoints ?   a debug build ends at each change that must last, and loses nothing that was acknowledged
 # flips      ?   every flipped bit in 4 KiB of used pages of the coordinator's state is named or changes nothing
+# failover   ?   50 coordinators that lead are killed; a job trains on, and nothing acknowledged is lost (tests/fault)
 # fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
 # simulation 20  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
@@ -26,7 +27,7 @@
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
-alone=(threads tsan checks clang tidy repeat matrix soak power failpoints flips fuzz simulation)
+alone=(threads tsan checks clang tidy repeat matrix soak power failpoints flips failover fuzz simulation)
 between=(bits upgrade speed)
 sections=()
 other=
@@ -35,7 +36,7 @@ for argument in "$@"; do
     *" $argument "*) sections+=("$argument") ;;
     *)
       if [ "$argument" = -h ] || [ "$argument" = --help ]; then
-        sed -n '3,26p' "$0" | sed 's/^# \?//'
+        sed -n '3,27p' "$0" | sed 's/^# \?//'
         exit 0
       elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
         other=$(realpath "$argument")
@@ -116,6 +117,11 @@ failpoints() {
 flips() {
   release store_test
   build/release/tests/store_test --gtest_also_run_disabled_tests --gtest_filter='FlippedBitTest.*Each*'
+}
+
+failover() {
+  release takt takt-coordinator takt-worker failover_fault_test
+  build/release/tests/failover_fault_test --gtest_also_run_disabled_tests --gtest_filter='*FiftyTimes'
 }
 
 fuzz() {

@@ -26,7 +26,9 @@ std::string DefaultName() {
 
 // Flags that say how the worker reaches the coordinator, and as which worker.
 void AddConnection(CLI::App& app, Flags& flags) {
-  app.add_option("--coordinator", flags.coordinator, "unix:PATH or HOST:PORT")
+  app.add_option("--coordinator", flags.coordinator,
+                 "unix:PATH or HOST:PORT; of several coordinators with one state, all of them, "
+                 "separated by commas")
       ->capture_default_str();
   app.add_option("--tls-certificate", flags.tls.certificate,
                  "PEM file of the certificate that the worker presents to HOST:PORT; it is read "

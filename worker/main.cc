@@ -39,7 +39,7 @@
 #include "worker/machine.h"
 #include "worker/process_memory.h"
 #include "worker/rpc/attachment_client.h"
-#include "worker/rpc/coordinator_channel.h"
+#include "worker/rpc/coordinator_channels.h"
 #include "worker/rpc/rendezvous_client.h"
 #include "worker/session/agent.h"
 #include "worker/session/pipeline_runner.h"
@@ -118,7 +118,7 @@ struct Shared {
   const Flags& flags;
   Machine machine;
   int threads = 1;
-  std::shared_ptr<grpc::Channel> control_channel, bulk_channel;
+  std::unique_ptr<worker_rpc::CoordinatorChannels> channels;
   const std::string incarnation = RandomId();
   metrics::Registry registry{"takt-worker"};
   backend::MemoryLedger ledger;
@@ -145,7 +145,8 @@ session::PipelineRunnerOptions RunnerOptions(Shared& shared) {
           .threads = shared.threads,
           .make_rendezvous =
               [&shared](const control::JobKey& key) {
-                return worker_rpc::CreateRendezvousClient(shared.control_channel, key);
+                return worker_rpc::CreateRendezvousClient(
+                    [&shared] { return shared.channels->control(); }, key);
               },
           .files = shared.files.get(),
           .metrics = &shared.registry,
@@ -195,8 +196,7 @@ const char* Name(control::RefusalCause cause) {
 worker_rpc::AttachmentOptions AttachmentOptionsOf(Shared& shared) {
   const Flags& flags = shared.flags;
   const Machine& machine = shared.machine;
-  return {.control_channel = shared.control_channel,
-          .bulk_channel = shared.bulk_channel,
+  return {.channels = shared.channels.get(),
           .hello = {.worker = flags.name,
                     .incarnation = shared.incarnation,
                     .host = machine.host,
@@ -208,8 +208,8 @@ worker_rpc::AttachmentOptions AttachmentOptionsOf(Shared& shared) {
                     .device = machine.device,
                     .has_nccl = machine.nccl.api != nullptr},
           .on_attached =
-              [coordinator = flags.coordinator] {
-                daemon::NotifyReady(absl::StrCat("attached to ", coordinator));
+              [&shared] {
+                daemon::NotifyReady(absl::StrCat("attached to ", shared.channels->address()));
               },
           .on_refused =
               [&shared](control::RefusalCause cause) {
@@ -228,14 +228,12 @@ absl::StatusOr<std::unique_ptr<health::Server>> StartHealth(const std::string& s
 absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
   const worker_rpc::ChannelOptions dialled{
       .coordinator = flags.coordinator, .tls = flags.tls, .insecure = flags.insecure};
-  ASSIGN_OR_RETURN(auto control_channel, worker_rpc::CoordinatorChannel(dialled));
-  ASSIGN_OR_RETURN(auto bulk_channel, worker_rpc::CoordinatorChannel(dialled));
+  ASSIGN_OR_RETURN(auto channels, worker_rpc::CoordinatorChannels::Create(dialled));
   ASSIGN_OR_RETURN(Machine machine, InspectMachine(flags.device, flags.share_device));
   Shared shared{.flags = flags,
                 .machine = std::move(machine),
                 .threads = flags.threads,
-                .control_channel = std::move(control_channel),
-                .bulk_channel = std::move(bulk_channel)};
+                .channels = std::move(channels)};
   if (shared.threads == 0) shared.threads = shared.machine.cores;
   const daemon::CertificateWatch certificate_watch(flags.tls, [&](absl::Time expires) {
     shared.registry.Gauge(metrics::kCertificateExpiry, {}).Set(absl::ToUnixSeconds(expires));

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 #include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
@@ -27,6 +29,8 @@ namespace {
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kLongestBackoff = absl::Seconds(1);
+// How often to look which of several connections are there.
+constexpr absl::Duration kLook = absl::Milliseconds(10);
 
 std::string RandomRequestId() {
   std::random_device random;
@@ -65,12 +69,16 @@ absl::StatusOr<v1::Worker> WorkerOf(absl::StatusOr<Response> response) {
 
 std::chrono::system_clock::time_point Deadline(absl::Time time) { return absl::ToChronoTime(time); }
 
-rpc::Endpoint EndpointOf(const ClientOptions& options) {
-  return {.flag = "--coordinator",
-          .address = options.address,
-          .tls = options.tls,
-          .insecure = options.insecure,
-          .joins = options.joins};
+std::vector<rpc::Endpoint> EndpointsOf(const ClientOptions& options) {
+  std::vector<rpc::Endpoint> endpoints;
+  for (const absl::string_view address : absl::StrSplit(options.address, ',')) {
+    endpoints.push_back({.flag = "--coordinator",
+                         .address = std::string(address),
+                         .tls = options.tls,
+                         .insecure = options.insecure,
+                         .joins = options.joins});
+  }
+  return endpoints;
 }
 
 }  // namespace
@@ -94,16 +102,17 @@ struct Client::Wire {
   const std::unique_ptr<v1::JoinService::Stub> join;
 };
 
-Client::Client(ClientOptions options)
-    : options_(std::move(options)), wire_(std::make_unique<Wire>(EndpointOf(options_))) {}
+Client::Client(ClientOptions options) : options_(std::move(options)) {
+  for (const rpc::Endpoint& endpoint : EndpointsOf(options_))
+    wires_.push_back(std::make_unique<Wire>(endpoint));
+}
 Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
-  RETURN_IF_ERROR(rpc::CheckEndpoint(EndpointOf(options), absl::Now()));
+  for (const rpc::Endpoint& endpoint : EndpointsOf(options))
+    RETURN_IF_ERROR(rpc::CheckEndpoint(endpoint, absl::Now()));
   std::unique_ptr<Client> client(new Client(std::move(options)));
-  const absl::Duration patience =
-      std::min(client->options_.connect_timeout, client->options_.call_timeout);
-  if (client->wire_->channel->WaitForConnected(Deadline(absl::Now() + patience))) return client;
+  if (client->FindCoordinator()) return client;
   const std::string tls_failure = rpc::ExplainTlsFailure(client->WhyNotConnected(), absl::Now());
   return absl::UnavailableError(absl::StrCat(
       "no coordinator answers at ", client->options_.address, "; ",
@@ -112,11 +121,43 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
           : tls_failure));
 }
 
+bool Client::FindCoordinator() {
+  const absl::Time deadline =
+      absl::Now() + std::min(options_.connect_timeout, options_.call_timeout);
+  if (wires_.size() == 1) return wire().channel->WaitForConnected(Deadline(deadline));
+  std::set<std::size_t> followers;
+  while (followers.size() < wires_.size() && absl::Now() < deadline) {
+    for (std::size_t i = 0; i < wires_.size(); ++i) {
+      const bool connected =
+          wires_[i]->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
+      if (!connected || followers.contains(i)) continue;
+      current_ = i;
+      if (!Follows(wire())) return true;
+      followers.insert(i);
+    }
+    absl::SleepFor(kLook);
+  }
+  return !followers.empty();
+}
+
+bool Client::Follows(const Wire& wire) const {
+  grpc::ClientContext context;
+  context.set_deadline(Deadline(absl::Now() + options_.connect_timeout));
+  v1::GetVersionResponse response;
+  // After an error the call itself will say what is wrong.
+  return wire.cluster->GetVersion(&context, {}, &response).ok() && response.follows();
+}
+
+absl::Status Client::Judge(absl::Status status) {
+  if (absl::IsUnavailable(status)) ++current_;
+  return status;
+}
+
 std::string Client::WhyNotConnected() const {
   grpc::ClientContext context;
   context.set_deadline(Deadline(absl::Now() + kFirstBackoff));
   v1::GetVersionResponse response;
-  return wire_->cluster->GetVersion(&context, {}, &response).error_message();
+  return wire().cluster->GetVersion(&context, {}, &response).error_message();
 }
 
 template <class Stub, class Request, class Response>
@@ -145,15 +186,17 @@ template <class Method, class Request>
 auto Client::Call(const char* what, Method method, const Request& request, bool changes) {
   using Response = typename MethodTraits<Method>::Response;
   using Result = absl::StatusOr<Response>;
-  auto& stub = wire_->stub(static_cast<typename MethodTraits<Method>::Stub*>(nullptr));
   const absl::Time deadline = absl::Now() + options_.call_timeout;
   absl::Duration backoff = kFirstBackoff;
   while (true) {
     grpc::ClientContext context;
     context.set_deadline(Deadline(deadline));
-    context.set_wait_for_ready(true);
+    // One that is away is waited for only if there is no other.
+    context.set_wait_for_ready(wires_.size() == 1);
     Response response;
-    const absl::Status status = FromGrpc((stub.*method)(&context, request, &response), context);
+    auto& stub = wire().stub(static_cast<typename MethodTraits<Method>::Stub*>(nullptr));
+    const absl::Status status =
+        Judge(FromGrpc((stub.*method)(&context, request, &response), context));
     if (status.ok()) return Result(std::move(response));
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) &&
         !absl::IsUnknown(status)) {
@@ -367,7 +410,7 @@ absl::Status Client::WatchJob(const std::string& name, std::int64_t after_step,
   grpc::ClientContext context;
   context.set_deadline(Deadline(absl::Now() + timeout));
   const StreamStop::Registration registration(stop, context);
-  return ReadAll(context, *wire_->jobs->WatchJob(&context, request), on_event);
+  return Judge(ReadAll(context, *wire().jobs->WatchJob(&context, request), on_event));
 }
 
 absl::Status Client::GetJobLogs(const v1::GetJobLogsRequest& request, absl::Duration timeout,
@@ -376,8 +419,9 @@ absl::Status Client::GetJobLogs(const v1::GetJobLogsRequest& request, absl::Dura
   grpc::ClientContext context;
   context.set_deadline(Deadline(absl::Now() + timeout));
   const StreamStop::Registration registration(stop, context);
-  return ReadAll(context, *wire_->jobs->GetJobLogs(&context, request),
-                 [&](const v1::GetJobLogsResponse& response) { return on_line(response.line()); });
+  return Judge(
+      ReadAll(context, *wire().jobs->GetJobLogs(&context, request),
+              [&](const v1::GetJobLogsResponse& response) { return on_line(response.line()); }));
 }
 
 absl::Status Client::BackUpState(
@@ -401,11 +445,11 @@ absl::StatusOr<trace::JobTrace> Client::GetTrace(const std::string& name, std::i
   context.set_deadline(Deadline(absl::Now() + timeout));
   trace::TraceReader reader;
   absl::Status damage;
-  const absl::Status status = ReadAll(context, *wire_->jobs->GetTrace(&context, request),
-                                      [&](const v1::GetTraceResponse& response) {
-                                        damage = AddTo(reader, response);
-                                        return damage.ok();
-                                      });
+  const absl::Status status = Judge(ReadAll(context, *wire().jobs->GetTrace(&context, request),
+                                            [&](const v1::GetTraceResponse& response) {
+                                              damage = AddTo(reader, response);
+                                              return damage.ok();
+                                            }));
   RETURN_IF_ERROR(damage);
   RETURN_IF_ERROR(status);
   return reader.Take();

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Offers the coordinator's services as plain functions.
 //
+// Of several coordinators one leads. A call that another one refuses, or that gets no answer, goes
+// to the next.
+//
 // Every call has a deadline. A change carries a random request_id. The client repeats it under the
 // same id while the coordinator is away, so it happens at most once. When no answer comes in time
 // the result is
@@ -9,6 +12,8 @@
 // Other errors are those of the service (takt/v1/*_service.proto), with their FieldErrors.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -32,7 +37,7 @@ class ClientContext;
 namespace takt::cli {
 
 struct ClientOptions {
-  std::string address;  // "unix:PATH" or "HOST:PORT"
+  std::string address;  // "unix:PATH" or "HOST:PORT", several coordinators separated by commas
   certificates::TlsFiles tls = {};
   bool insecure = false;  // allows TCP without TLS
   bool joins = false;     // the client has no certificate yet
@@ -109,13 +114,21 @@ class Client final {
  private:
   struct Wire;
   explicit Client(ClientOptions options);
+  // Returns whether a coordinator answers, which is then the one that is asked first: the one that
+  // leads if it is found, because others are a little behind.
+  bool FindCoordinator();
+  bool Follows(const Wire& wire) const;
   // Returns what gRPC says about a connection that fails.
   std::string WhyNotConnected() const;
+  const Wire& wire() const { return *wires_[current_ % wires_.size()]; }
+  // Returns the status, after going on to the next coordinator if it is kUnavailable.
+  absl::Status Judge(absl::Status status);
   template <class Method, class Request>
   auto Call(const char* what, Method method, const Request& request, bool changes);
 
   const ClientOptions options_;
-  const std::unique_ptr<Wire> wire_;
+  std::vector<std::unique_ptr<Wire>> wires_;  // constant after construction, not empty
+  std::atomic<std::size_t> current_ = 0;      // counts on; the wire is the rest
 };
 
 }  // namespace takt::cli

@@ -56,6 +56,41 @@ TEST(Commands, UnreachableCoordinatorExitsWith3) {
   EXPECT_THAT(outcome.err, HasSubstr("unix:/nonexistent/s"));
 }
 
+TEST(Commands, ACallGoesToTheCoordinatorThatAnswersIt) {
+  FakeCoordinator follower, leader;
+  follower.drain = [](auto&, auto&, auto&) {
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "this coordinator follows");
+  };
+  int drained = 0;
+  leader.drain = [&](auto&, auto&, auto&) {
+    ++drained;
+    return grpc::Status::OK;
+  };
+  const std::string all = "unix:/nonexistent/s," + follower.address() + "," + leader.address();
+  EXPECT_EQ(RunTakt({"--coordinator", all, "drain", "w"}).code, ExitCode::kDone);
+  EXPECT_EQ(drained, 1);
+}
+
+TEST(Commands, TheLeaderIsAskedFirst) {
+  FakeCoordinator follower, leader;
+  follower.version = [](auto&, auto&, v1::GetVersionResponse& response) {
+    response.set_follows(true);
+    return grpc::Status::OK;
+  };
+  leader.get = [](auto&, auto&, v1::GetJobResponse& response) {
+    response.mutable_job()->set_name("j");
+    return grpc::Status::OK;
+  };
+  follower.get = [](auto&, auto&, auto&) {
+    return grpc::Status(grpc::StatusCode::NOT_FOUND, "it is a little behind");
+  };
+  for (const auto& [first, second] :
+       {std::pair(&follower, &leader), std::pair(&leader, &follower)}) {
+    const std::string all = first->address() + "," + second->address();
+    EXPECT_EQ(RunTakt({"--coordinator", all, "job", "j"}).code, ExitCode::kDone);
+  }
+}
+
 TEST(Commands, QuestionWithoutAnswerExitsWith3) {
   FakeCoordinator coordinator;
   coordinator.get = [](grpc::ServerContext& context, auto&, auto&) {

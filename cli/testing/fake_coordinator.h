@@ -44,6 +44,7 @@ class FakeCoordinator final : public v1::JobService::Service, public v1::Cluster
   TAKT_FAKE_METHOD(AdoptJob, v1::AdoptJobResponse, adopt)
   TAKT_FAKE_METHOD(AbandonJob, v1::AbandonJobResponse, abandon)
   TAKT_FAKE_METHOD(ListWorkers, v1::ListWorkersResponse, workers)
+  TAKT_FAKE_METHOD(GetVersion, v1::GetVersionResponse, version)
   TAKT_FAKE_METHOD(GetProfile, v1::GetProfileResponse, get_profile)
   TAKT_FAKE_METHOD(DrainWorker, v1::DrainWorkerResponse, drain)
   TAKT_FAKE_METHOD(BackUpState, grpc::ServerWriter<v1::BackUpStateResponse>, back_up)

@@ -18,9 +18,10 @@ constexpr auto kAllMetrics = PointersTo(
     kRankComputePredicted, kRankIdle, kTokens, kLoss, kValidationLoss, kGradNorm, kLearningRate,
     kNonfiniteSteps, kModelFlopsUtilization, kMemoryPredicted, kCheckpoints, kCheckpointStep,
     kCheckpointTimestamp, kCheckpointEvery, kCheckpointDuration, kRecoveries, kJobs, kWorkers,
-    kWorkerConnected, kWorkerLosses, kWorkerFaultScore, kHeldJobs, kReadOnly, kRecoveryDuration,
-    kRankInfo, kOpDuration, kP2pBytes, kP2pWait, kInFlight, kMemoryCopies, kMemoryCopyStep, kMemory,
-    kMemoryLimit, kCommandsRefused, kCertificateExpiry, kBuildInfo);
+    kWorkerConnected, kWorkerLosses, kWorkerFaultScore, kHeldJobs, kReadOnly, kLeader, kEpoch,
+    kLeaderLease, kRecoveryDuration, kRankInfo, kOpDuration, kP2pBytes, kP2pWait, kInFlight,
+    kMemoryCopies, kMemoryCopyStep, kMemory, kMemoryLimit, kCommandsRefused, kCertificateExpiry,
+    kBuildInfo);
 
 using Of = Extent::Of;
 

@@ -152,6 +152,17 @@ inline constexpr Metric kReadOnly = kByCoordinator.Gauge(
     "takt_coordinator_read_only", Unit::kNone, {},
     "1 while the disk of the coordinator's state is full and it refuses what would change "
     "anything; otherwise 0.");
+inline constexpr Metric kLeader = kByCoordinator.Gauge(
+    "takt_coordinator_leader", Unit::kNone, {},
+    "1 if this coordinator leads, 0 while it follows; one whose state is in a file always leads.");
+inline constexpr Metric kEpoch = kByCoordinator.Gauge(
+    "takt_coordinator_epoch", Unit::kNone, {},
+    "The epoch of the coordinator that leads. It rises with each change of the leader, and with "
+    "each start.");
+inline constexpr Metric kLeaderLease = kByCoordinator.Gauge(
+    "takt_coordinator_lease_seconds", Unit::kSeconds, {},
+    "How long this coordinator leads on if it cannot renew its lease in etcd; not there if it does "
+    "not lead by a lease.");
 inline constexpr Metric kRecoveryDuration =
     kByCoordinator.Histogram("takt_recovery_duration_seconds", Unit::kSeconds, {"phase"},
                              "From a fault until the job trains again: stop (its ranks let go), "

@@ -33,6 +33,12 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
   return coordinator;
 }
 
+std::unique_ptr<Coordinator> Coordinator::Follow(store::Store* store) {
+  std::unique_ptr<Coordinator> coordinator(new Coordinator({}, store));
+  coordinator->Stop();
+  return coordinator;
+}
+
 Coordinator::Coordinator(CoordinatorOptions options, store::Store* store)
     : options_(std::move(options)),
       targets_{.rendezvous = &rendezvous_,
@@ -77,13 +83,14 @@ bool Coordinator::TryPlan(config::JobSpec spec, const plan::PlanOptions& options
   return true;
 }
 
-void Coordinator::Stop() {
+void Coordinator::Stop(const absl::Status& why) {
   // These are destroyed outside the lock, because dropping a request answers it.
   std::deque<TimedEvent> dropped;
   std::deque<WantedPlan> dropped_plans;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    failure_.Update(why);
     dropped.swap(events_);
     dropped_plans.swap(asked_plans_);
   }
@@ -136,7 +143,7 @@ bool Coordinator::DecideOnce() {
   Log(LogLevel::kError, "state cannot be stored; the coordinator ends",
       {{"error", status.ToString()}});
   absl::MutexLock lock(&mutex_);
-  failure_ = status;
+  failure_.Update(status);
   stopping_ = true;
   return false;
 }

@@ -66,6 +66,9 @@ class Coordinator final {
   // store: borrowed.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(CoordinatorOptions options,
                                                             store::Store* store);
+  // Returns one that decides nothing and takes no events, as after Stop. Its caller shows on its
+  // board what another coordinator has decided. store: borrowed; it is only read.
+  static std::unique_ptr<Coordinator> Follow(store::Store* store);
   ~Coordinator();
 
   // Calls `event` on the deciding thread. After Stop it is dropped.
@@ -80,9 +83,9 @@ class Coordinator final {
   bool TryPlan(config::JobSpec spec, const plan::PlanOptions& options, Planned done);
 
   // Nothing more is decided. Running jobs go on, and requests that wait for an answer get
-  // kUnavailable.
-  void Stop();
-  // Blocks until Stop is called or the store fails, and returns the store's error.
+  // kUnavailable. why: the first error counts.
+  void Stop(const absl::Status& why = absl::OkStatus());
+  // Blocks until Stop is called or the store fails, and returns the error of either.
   absl::Status WaitForEnd();
 
   const Board& board() const { return board_; }

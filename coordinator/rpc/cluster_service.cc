@@ -78,6 +78,7 @@ grpc::ServerUnaryReactor* ClusterService::GetVersion(grpc::CallbackServerContext
   response->set_program_version(kTaktVersion);
   response->set_build(kTaktBuild);
   response->set_protocol_version(kProtocolVersion);
+  response->set_follows(guard_->follows());
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;

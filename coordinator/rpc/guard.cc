@@ -18,6 +18,24 @@
 namespace takt::coordinator_rpc {
 namespace {
 
+// Others need what only the leader has: workers, traces, plans, and the right to decide.
+constexpr absl::string_view kAnsweredByFollowers[] = {
+    "/takt.v1.ClusterService/GetVersion",
+    "/takt.v1.JobService/GetJob",
+    "/takt.v1.JobService/GetJobLogs",
+    "/takt.v1.JobService/ListJobs",
+    "/takt.v1.JobService/WatchJob",
+    "/grpc.health.v1.Health/Check",
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+};
+
+absl::Status OnlyTheLeader(const std::string& leader) {
+  return absl::UnavailableError(
+      leader.empty() ? "this coordinator follows, and none leads yet; ask again"
+                     : absl::StrCat("this coordinator follows; ask the one that leads: ", leader));
+}
+
 class GuardProcessor final : public grpc::AuthMetadataProcessor {
  public:
   GuardProcessor(Guard* guard, std::string domain) : guard_(guard), domain_(std::move(domain)) {}
@@ -32,8 +50,9 @@ class GuardProcessor final : public grpc::AuthMetadataProcessor {
     const AuditEntry audit_entry{.who = rpc::PeerOf(*context, domain_), .method = method};
     const absl::Status status = guard_->Admit(audit_entry.who, method);
     if (status.ok()) return grpc::Status::OK;
-    // Callers that ask too often would fill the log.
-    if (!absl::IsResourceExhausted(status)) audit_entry.Write(status);
+    // Callers that ask too often, or the wrong coordinator, would fill the log.
+    if (!absl::IsResourceExhausted(status) && !absl::IsUnavailable(status))
+      audit_entry.Write(status);
     // No FieldError can be sent from here, so the message says all of it.
     return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
   }
@@ -69,7 +88,10 @@ absl::Status Guard::Admit(const access::Identity& who, absl::string_view method)
   const absl::Status allowed = access::MayCall(who, method);
   const bool counted_later = who.role == access::Role::kNobody && allowed.ok();
   if (!counted_later) RETURN_IF_ERROR(Count(who.ToString()));
-  return allowed;
+  RETURN_IF_ERROR(allowed);
+  const bool answers = !options_.leader || std::ranges::find(kAnsweredByFollowers, method) !=
+                                               std::end(kAnsweredByFollowers);
+  return answers ? absl::OkStatus() : OnlyTheLeader(options_.leader());
 }
 
 absl::Status Guard::AdmitStranger(const grpc::ServerContextBase& context) {

@@ -7,6 +7,7 @@
 #include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/server_context.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,9 @@ struct GuardOptions {
   // trusts every caller.
   std::optional<std::string> domain;
   access::RateLimit rate;  // for each identity
+  // Of a coordinator that follows: returns the address of the leader, empty if nobody leads. Null:
+  // this one leads. It is called on gRPC's threads.
+  std::function<std::string()> leader;
   const Clock* clock = &Clock::Real();
 };
 
@@ -52,6 +56,9 @@ class Guard final {
  public:
   explicit Guard(GuardOptions options);
 
+  // Returns whether the coordinator follows another one.
+  bool follows() const { return options_.leader != nullptr; }
+
   access::Identity CallerOf(const grpc::ServerContextBase& context) const;
   AuditEntry AuditEntryOf(const grpc::ServerContextBase& context, std::string method,
                           std::string subject) const {
@@ -59,7 +66,7 @@ class Guard final {
   }
 
   // Errors: kPermissionDenied, kUnauthenticated, kResourceExhausted (the identity makes too many
-  // calls a second; refused ones count).
+  // calls a second; refused ones count), kUnavailable (only the leader answers this; names it).
   absl::Status Admit(const access::Identity& who, absl::string_view method);
 
   // A second check for the methods that a peer without a certificate may call: one network may make

@@ -66,7 +66,7 @@ class GrpcServer final : public Server {
   GrpcServer(const ServerOptions& options, std::optional<std::string> domain,
              job::Coordinator* coordinator)
       : endpoint_(EndpointOf(options)),
-        guard_({.domain = std::move(domain), .rate = options.rate}),
+        guard_({.domain = std::move(domain), .rate = options.rate, .leader = options.leader}),
         attachment_(coordinator, options.traces, &guard_),
         cluster_(coordinator, &guard_, options.open_backup),
         jobs_(coordinator, options.traces, &guard_, options.stall),

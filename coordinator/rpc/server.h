@@ -2,6 +2,7 @@
 // The coordinator's gRPC server has all services, health and reflection on one address.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,8 @@ struct ServerOptions {
   absl::Duration stall = timeouts::kStreamStall;
   traces::TraceKeeper* traces = nullptr;  // borrowed; null: none are kept
   Backups::OpenBackup open_backup;        // null: there is no state file
+  // Of a coordinator that follows (GuardOptions). It needs TLS: the guard sees no other calls.
+  std::function<std::string()> leader;
 };
 
 // Errors: kInvalidArgument (FieldError), as rpc::CheckEndpoint, or because the certificate is not a

@@ -18,18 +18,25 @@ inline constexpr absl::Duration kServeQueue = absl::Seconds(1);
 inline constexpr absl::Duration kForgetJobs = absl::Seconds(1);
 // While the disk is full, the coordinator tries to store what waits this often.
 inline constexpr absl::Duration kRetryFullDisk = absl::Seconds(1);
+// A coordinator that follows looks this often whether the leader is gone, and for changes.
+inline constexpr absl::Duration kFollow = absl::Seconds(1);
 // A worker sends a heartbeat this often. The coordinator tells it so when it attaches.
 inline constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 // A worker whose stream ended has dialled again after this time, even if one attempt failed, and
 // the other ranks of its job have sent a heartbeat since. If it has not, and they get no further,
 // it is lost.
 inline constexpr absl::Duration kRedial = absl::Milliseconds(1500);
+// A member of etcd that does not answer for this long is not waited for.
+inline constexpr absl::Duration kStateCall = absl::Seconds(2);
 // This long after an Abort, a rank that has not said how it ended counts as ended. Together with
 // the lease this is less than ten seconds, so that a fault is settled within that time.
 inline constexpr absl::Duration kStopGrace = absl::Seconds(2);
 // This long after a rank has refused what the job names, the coordinator waits for what the other
 // ranks see. All look at the same files at the same time.
 inline constexpr absl::Duration kInputsGrace = absl::Seconds(3);
+// A coordinator that leads and does not renew its lease in etcd for this long loses it. It ends
+// itself after seven tenths of that.
+inline constexpr absl::Duration kLeaderLease = absl::Seconds(5);
 // A worker from which nothing is heard for this long is lost, unless its silence is excused
 // (membership.h).
 inline constexpr absl::Duration kLease = absl::Seconds(5);

@@ -25,6 +25,11 @@ TEST(Timeouts, FaultIsSettledWithinTenSeconds) {
   EXPECT_LT(kInputsGrace + kStopGrace, absl::Seconds(10));
 }
 
+TEST(Timeouts, AnotherCoordinatorLeadsBeforeWorkersAreMissed) {
+  EXPECT_LT(kStateCall, kLeaderLease * 0.7);
+  EXPECT_LT(kLeaderLease + 2 * kFollow + kStateCall, kReturnGrace);
+}
+
 TEST(Timeouts, WorkersHaveTwoLeasesToComeBack) {
   EXPECT_LT(2 * kLease, kReturnGrace);
   // A job whose ranks all finished while the coordinator was away still gets its reports.

@@ -10,8 +10,8 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
 OVERLAYS = ["base", "overlays/local", "overlays/gpu", "overlays/ha"]
-# Where there is no cert-manager these are made by hand with `takt certs` (docs/deploy.md).
-SECRETS_BY_HAND = {"takt-coordinator-tls", "takt-worker-tls", "takt-client-tls"}
+# Where there is no cert-manager these are made by hand with `takt certs` (docs/deploy.md); the last one comes with an etcd.
+SECRETS_BY_HAND = {"takt-coordinator-tls", "takt-worker-tls", "takt-client-tls", "takt-etcd-client"}
 
 
 def kustomize(folder):

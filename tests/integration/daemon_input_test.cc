@@ -77,6 +77,13 @@ TEST_F(DaemonInput, AStateDirectoryThatCannotBeWrittenIsNamed) {
   ExpectEnd("takt-coordinator", {"--settings", "", "--state", "/proc/takt"}, "1", {"/proc/takt"});
 }
 
+TEST_F(DaemonInput, AStateInEtcdNeedsMembersAndCertificates) {
+  ExpectEnd("takt-coordinator", Coordinator({"--store", "etcd"}), "2", {"--listen", "HOST:PORT"});
+  ExpectEnd("takt-coordinator", Coordinator({"--etcd-endpoints", "h:2379"}), "2", {"--store etcd"});
+  ExpectEnd("takt-coordinator", Coordinator({"--store", "etcd", "--etcd-prefix", "takt"}), "2",
+            {"--etcd-prefix", "slash"});
+}
+
 // Datagrams as systemd gets them.
 class NotifySocket {
  public:

@@ -23,10 +23,7 @@ constexpr absl::Duration kLastWords = absl::Seconds(1);
 }  // namespace
 
 AttachmentClient::AttachmentClient(AttachmentOptions options, session::Agent& agent)
-    : options_(std::move(options)),
-      agent_(agent),
-      control_stub_(v1::AttachmentService::NewStub(options_.control_channel)),
-      bulk_stub_(v1::AttachmentService::NewStub(options_.bulk_channel)) {
+    : options_(std::move(options)), agent_(agent) {
   control_ = std::make_unique<ControlStream>("takt-control", ControlHooks());
   bulk_ = std::make_unique<BulkStream>("takt-bulk", BulkHooks());
 }
@@ -70,7 +67,11 @@ void AttachmentClient::SetAttachment(absl::Status status) {
 }
 
 AttachmentClient::ControlStream::Hooks AttachmentClient::ControlHooks() {
-  return {.open = [this](grpc::ClientContext* context) { return control_stub_->Attach(context); },
+  return {.open =
+              [this](grpc::ClientContext* context) {
+                control_stub_ = v1::AttachmentService::NewStub(options_.channels->control());
+                return control_stub_->Attach(context);
+              },
           .hello = [this] { return control::ToProto(Hello()); },
           .next = [this]() -> std::optional<v1::AttachRequest> {
             std::optional<control::WorkerMessage> message = outbox_.Next();
@@ -90,7 +91,11 @@ AttachmentClient::ControlStream::Hooks AttachmentClient::ControlHooks() {
 }
 
 AttachmentClient::BulkStream::Hooks AttachmentClient::BulkHooks() {
-  return {.open = [this](grpc::ClientContext* context) { return bulk_stub_->StreamBulk(context); },
+  return {.open =
+              [this](grpc::ClientContext* context) {
+                bulk_stub_ = v1::AttachmentService::NewStub(options_.channels->bulk());
+                return bulk_stub_->StreamBulk(context);
+              },
           .hello = [this]() -> std::optional<v1::StreamBulkRequest> {
             // Reports are for the coordinator that the rank belongs to.
             if (!outbox_.welcomed() || !obeys_) return std::nullopt;
@@ -213,12 +218,14 @@ void AttachmentClient::Obey(control::Command command) {
 absl::Duration AttachmentClient::OnControlEnd(const absl::Status& status) {
   SetAttachment(absl::UnavailableError(absl::StrCat("not attached: ", status.message())));
   agent_.Detached();
+  const std::string dialled = options_.channels->address();
+  options_.channels->GoOn();
   const bool refused = absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status) ||
                        absl::IsUnauthenticated(status);
   if (trouble_.IsNews(status.code(), SteadyNow())) {
     const std::string tls = rpc::ExplainTlsFailure(std::string(status.message()), absl::Now());
     Log(refused ? LogLevel::kError : LogLevel::kWarning, "not attached; will try again",
-        {{"error", tls.empty() ? status.ToString() : tls}});
+        {{"coordinator", dialled}, {"error", tls.empty() ? status.ToString() : tls}});
   }
   return refused ? options_.refused_backoff : absl::ZeroDuration();
 }

@@ -6,8 +6,6 @@
 // their own connection, and heartbeats pass beside them.
 #pragma once
 
-#include <grpcpp/channel.h>
-
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -21,6 +19,7 @@
 #include "common/control/attachment.h"
 #include "takt/v1/attachment_service.grpc.pb.h"
 #include "worker/rpc/control_outbox.h"
+#include "worker/rpc/coordinator_channels.h"
 #include "worker/rpc/reconnecting_stream.h"
 #include "worker/rpc/trouble.h"
 #include "worker/session/agent.h"
@@ -29,8 +28,7 @@
 namespace takt::worker_rpc {
 
 struct AttachmentOptions {
-  std::shared_ptr<grpc::Channel> control_channel;
-  std::shared_ptr<grpc::Channel> bulk_channel;  // must have a connection of its own
+  CoordinatorChannels* channels = nullptr;  // borrowed for the client's life
   // The worker describes itself with it. The client fills in the versions, and what is running.
   control::Hello hello;
   std::function<void()> on_attached;  // called at every attachment; may be empty
@@ -81,7 +79,8 @@ class AttachmentClient final : public session::CoordinatorLink {
 
   const AttachmentOptions options_;
   session::Agent& agent_;
-  const std::unique_ptr<v1::AttachmentService::Stub> control_stub_, bulk_stub_;
+  // Of the coordinator that was dialled last; each is used by the thread of its stream.
+  std::unique_ptr<v1::AttachmentService::Stub> control_stub_, bulk_stub_;
   ControlOutbox outbox_;
   // Only the control stream's thread uses these two.
   Trouble trouble_;

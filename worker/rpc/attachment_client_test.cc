@@ -11,7 +11,7 @@
 #include "common/base/version.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/rpc/coordinator_channel.h"
+#include "worker/rpc/coordinator_channels.h"
 #include "worker/rpc/fake_coordinator.h"
 
 namespace takt::worker_rpc {
@@ -146,13 +146,9 @@ class AttachmentClientTest : public testing::Test {
             }});
     const ChannelOptions dialled{.coordinator = coordinator,
                                  .insecure = !coordinator.starts_with("unix:")};
-    const auto control_channel = CoordinatorChannel(dialled);
-    const auto bulk_channel = CoordinatorChannel(dialled);
-    ASSERT_TRUE(control_channel.ok()) << control_channel.status();
-    ASSERT_TRUE(bulk_channel.ok()) << bulk_channel.status();
+    channels_ = CoordinatorChannels::Create(dialled).value();
     client_ = std::make_unique<AttachmentClient>(
-        AttachmentOptions{.control_channel = *control_channel,
-                          .bulk_channel = *bulk_channel,
+        AttachmentOptions{.channels = channels_.get(),
                           .hello = {.worker = "w0",
                                     .incarnation = "life-1",
                                     .cores = 2,
@@ -203,6 +199,7 @@ class AttachmentClientTest : public testing::Test {
 
   FakeCoordinator coordinator_;
   std::unique_ptr<session::Agent> agent_;
+  std::unique_ptr<CoordinatorChannels> channels_;
   std::unique_ptr<AttachmentClient> client_;
   std::thread thread_;
   std::atomic<int> refused_ = 0;
@@ -220,6 +217,11 @@ TEST_F(AttachmentClientTest, SaysHelloWithVersionsAndHoldsNothing) {
   EXPECT_TRUE(hello.device().has_numa_node());
   EXPECT_TRUE(hello.has_nccl());
   EXPECT_FALSE(hello.has_running());
+}
+
+TEST_F(AttachmentClientTest, DialsTheNextCoordinatorIfOneDoesNotAnswer) {
+  StartWorker(0, true, "unix:/nonexistent/socket," + coordinator_.address());
+  EXPECT_EQ(AwaitHello().worker(), "w0");
 }
 
 // One connection would let a heartbeat wait behind the reports of a slow link.
@@ -440,15 +442,33 @@ TEST_F(AttachmentClientTest, AnIdleWorkerThatIsRefusedForAMomentAsksAgain) {
   EXPECT_EQ(coordinator_.AwaitUpdate(JobUpdate::PHASE_FINISHED).phase(), JobUpdate::PHASE_FINISHED);
 }
 
-TEST(CoordinatorChannel, RefusesAddressesThatCannotBe) {
-  EXPECT_THAT(
-      CoordinatorChannel({.coordinator = "unix:/" + std::string(107, 'a')}).status().message(),
-      HasSubstr("107 bytes"));
-  EXPECT_THAT(CoordinatorChannel({.coordinator = "nowhere"}).status().message(),
+TEST(CoordinatorChannels, RefusesAddressesThatCannotBe) {
+  EXPECT_THAT(CoordinatorChannels::Create({.coordinator = "unix:/" + std::string(107, 'a')})
+                  .status()
+                  .message(),
+              HasSubstr("107 bytes"));
+  EXPECT_THAT(CoordinatorChannels::Create({.coordinator = "nowhere"}).status().message(),
               HasSubstr("unix:PATH or HOST:PORT"));
-  EXPECT_THAT(CoordinatorChannel({.coordinator = "h:1"}).status().message(),
+  EXPECT_THAT(CoordinatorChannels::Create({.coordinator = "h:1"}).status().message(),
               HasSubstr("--insecure"));
-  EXPECT_TRUE(CoordinatorChannel({.coordinator = "h:1", .insecure = true}).ok());
+  EXPECT_TRUE(CoordinatorChannels::Create({.coordinator = "h:1", .insecure = true}).ok());
+  EXPECT_THAT(CoordinatorChannels::Create({.coordinator = "h:1,nowhere", .insecure = true})
+                  .status()
+                  .message(),
+              HasSubstr("nowhere"));
+}
+
+TEST(CoordinatorChannels, GoRoundTheList) {
+  const auto channels =
+      CoordinatorChannels::Create({.coordinator = "a:1,b:2", .insecure = true}).value();
+  EXPECT_EQ(channels->address(), "a:1");
+  const auto first = channels->control();
+  EXPECT_NE(first, channels->bulk());
+  channels->GoOn();
+  EXPECT_EQ(channels->address(), "b:2");
+  EXPECT_NE(channels->control(), first);
+  channels->GoOn();
+  EXPECT_EQ(channels->control(), first);
 }
 
 }  // namespace

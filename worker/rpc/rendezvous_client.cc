@@ -39,8 +39,8 @@ absl::Status Explain(const absl::Status& status, const std::string& what) {
 
 class RendezvousClient final : public session::AbortableRendezvous {
  public:
-  RendezvousClient(std::shared_ptr<grpc::Channel> channel, control::JobKey key)
-      : key_(std::move(key)), stub_(v1::RendezvousService::NewStub(std::move(channel))) {}
+  RendezvousClient(FindChannel find_channel, control::JobKey key)
+      : key_(std::move(key)), find_channel_(std::move(find_channel)) {}
 
   absl::Status Set(const std::string& key, const std::string& value) override {
     v1::SetKeyRequest request;
@@ -51,7 +51,7 @@ class RendezvousClient final : public session::AbortableRendezvous {
     // its answer is lost.
     const absl::Status status = Retry(SteadyNow() + kSetTimeout, [&](grpc::ClientContext& context) {
       v1::SetKeyResponse response;
-      return stub_->SetKey(&context, request, &response);
+      return Stub()->SetKey(&context, request, &response);
     });
     return Explain(status, absl::StrCat("setting ", key));
   }
@@ -68,7 +68,7 @@ class RendezvousClient final : public session::AbortableRendezvous {
           std::clamp(deadline - SteadyNow(), absl::Milliseconds(1), kLongestWait);
       request.set_timeout_seconds(absl::ToDoubleSeconds(left));
       v1::WaitKeysResponse response;
-      const grpc::Status answer = stub_->WaitKeys(&context, request, &response);
+      const grpc::Status answer = Stub()->WaitKeys(&context, request, &response);
       num_values = response.values_size();
       if (num_values == 1) value = response.values(0);
       return answer;
@@ -89,6 +89,11 @@ class RendezvousClient final : public session::AbortableRendezvous {
   }
 
  private:
+  // Another coordinator may lead at the next attempt.
+  std::unique_ptr<v1::RendezvousService::Stub> Stub() const {
+    return v1::RendezvousService::NewStub(find_channel_());
+  }
+
   void FillScope(v1::RendezvousScope& scope) const {
     scope.set_job(key_.job);
     scope.set_generation(key_.generation.value());
@@ -124,7 +129,7 @@ class RendezvousClient final : public session::AbortableRendezvous {
   }
 
   const control::JobKey key_;
-  const std::unique_ptr<v1::RendezvousService::Stub> stub_;
+  const FindChannel find_channel_;
   absl::Mutex mutex_;
   SteadyCondVar abort_;
   bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
@@ -133,9 +138,9 @@ class RendezvousClient final : public session::AbortableRendezvous {
 
 }  // namespace
 
-std::unique_ptr<session::AbortableRendezvous> CreateRendezvousClient(
-    std::shared_ptr<grpc::Channel> channel, control::JobKey key) {
-  return std::make_unique<RendezvousClient>(std::move(channel), std::move(key));
+std::unique_ptr<session::AbortableRendezvous> CreateRendezvousClient(FindChannel find_channel,
+                                                                     control::JobKey key) {
+  return std::make_unique<RendezvousClient>(std::move(find_channel), std::move(key));
 }
 
 }  // namespace takt::worker_rpc

@@ -4,6 +4,7 @@
 
 #include <grpcpp/channel.h>
 
+#include <functional>
 #include <memory>
 
 #include "common/control/job_key.h"
@@ -11,7 +12,10 @@
 
 namespace takt::worker_rpc {
 
-std::unique_ptr<session::AbortableRendezvous> CreateRendezvousClient(
-    std::shared_ptr<grpc::Channel> channel, control::JobKey key);
+// Returns the channel to the coordinator that leads, or may lead; thread-safe.
+using FindChannel = std::function<std::shared_ptr<grpc::Channel>()>;
+
+std::unique_ptr<session::AbortableRendezvous> CreateRendezvousClient(FindChannel find_channel,
+                                                                     control::JobKey key);
 
 }  // namespace takt::worker_rpc

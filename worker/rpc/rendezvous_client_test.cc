@@ -80,7 +80,8 @@ class RendezvousClientTest : public testing::Test {
                                    grpc::InsecureChannelCredentials());
   }
   std::unique_ptr<session::AbortableRendezvous> Client(std::int64_t generation) {
-    return CreateRendezvousClient(channel_, {"kjv", Generation(generation)});
+    return CreateRendezvousClient([channel = channel_] { return channel; },
+                                  {"kjv", Generation(generation)});
   }
 
   FakeRendezvous service_;
