@@ -65,8 +65,8 @@ void Job::AdvanceCheckpoints(Moment now) {
 
 bool Job::AdvanceCommit(Moment now) {
   const store::OpenCheckpoint& open = record_.saving.open.front();
+  CollectSteps(/*rest=*/false, now);
   if (!run_->commit) {
-    CollectSteps(/*rest=*/false, now);  // no checkpoint is visible before its steps are
     absl::StatusOr<std::string> manifest = MakeManifest(record_, spec_, open);
     if (!manifest.ok()) {
       SettleCheckpoint(std::string(manifest.status().message()), now);
@@ -80,6 +80,10 @@ bool Job::AdvanceCommit(Moment now) {
                      now);
     return false;
   }
+  // No checkpoint is visible before its steps are. After a restart of the coordinator the last part
+  // may be told by one rank before another one has told its steps again.
+  const StepId last_step = record_.last_step ? record_.last_step->step : StepId(0);
+  if (open.step > std::max(last_step, record_.resumed_step)) return true;
   const Worker* const worker = ChooseCommitter(now);
   if (worker == nullptr || worker->session == run_->commit->asked) return true;
   run_->commit->asked = worker->session;

@@ -110,6 +110,7 @@ class Oracle final {
   void CheckPublished(const std::string& job, const std::string& directory);
   // Returns what is wrong with a checkpoint of a job, empty if nothing is.
   std::string WhatIsWrongWith(const DurableJob& job, StepId step) const;
+  bool HasNewerCheckpoint(const DurableJob& job) const;
 
   const Config& config_;
   EventLoop& loop_;
