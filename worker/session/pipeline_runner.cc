@@ -217,6 +217,7 @@ class PipelineRunner final : public RankRunner {
     }
     if (from_memory.has_value()) {
       resumed_ = *std::move(from_memory);
+      if (checkpoints_.has_value()) checkpoints_->KeepConfig();
     } else if (checkpoints_.has_value()) {
       ASSIGN_OR_RETURN(resumed_, checkpoints_->Restore(store));
     }
