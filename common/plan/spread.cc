@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/vocabulary.h"
+#include "common/plan/copies.h"
 #include "common/plan/stage_costs.h"
 #include "common/schedule/spread_vocabulary.h"
 
@@ -54,15 +55,16 @@ VocabularyModes ModesOf(const CandidateInputs& inputs, int pp_size) {
   if (pp_size == 1 || inputs.job.model.family == model::Family::kEmulated) return {};
   if (asked != Vocabulary::kAuto)
     return {.last = asked == Vocabulary::kLast, .spread = asked == Vocabulary::kSpread};
-  const bool can = inputs.options.workers_spread && !OnGpus(inputs);
+  const bool can = inputs.options.workers_spread && !OnGpus(inputs) && !AsksForCopies(inputs.job);
   return {.last = true, .spread = can && IsOpen(inputs, pp_size)};
 }
 
 std::string_view WhyAutoKeepsLast(const CandidateInputs& inputs, int pp_size) {
   if (!IsOpen(inputs, pp_size)) return "";
   if (!inputs.options.workers_spread) return kTooOld;
-  if (!OnGpus(inputs)) return "";
-  return "spreading the vocabulary has not been tested on GPUs yet";
+  if (OnGpus(inputs)) return "spreading the vocabulary has not been tested on GPUs yet";
+  if (!AsksForCopies(inputs.job)) return "";
+  return "checkpoint.in_memory asks for copies, which have no rows of a spread vocabulary yet";
 }
 
 absl::Status CheckSpread(const CandidateInputs& inputs, const schedule::Schedule& schedule) {

@@ -153,6 +153,10 @@ TEST(SpreadPlan, AutoTakesWhatIsMoreThanOnePercentFaster) {
   PlanOptions slow = kFreeLinks;
   slow.link_latency_seconds = 1;
   EXPECT_THAT(MakePlan(Job(Vocabulary::kAuto), slow)->vocabulary_ends, IsEmpty());
+  // Copies of the state would have no rows of it.
+  job = Job(Vocabulary::kAuto);
+  job.copy_every_steps = 1;
+  EXPECT_THAT(MakePlan(job, kFreeLinks)->vocabulary_ends, IsEmpty());
   PlanOptions old = kFreeLinks;
   old.workers_spread = false;
   EXPECT_THAT(MakePlan(Job(Vocabulary::kAuto), old)->vocabulary_ends, IsEmpty());

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/plan/copies.h"
 #include "coordinator/job/blame.h"
 #include "coordinator/job/fault_record.h"
 #include "coordinator/job/job.h"
@@ -154,8 +155,7 @@ control::MemoryCopies Job::Copies(const plan::Plan& plan, const placement::Gang&
   }
   CopyPlan chosen = PlanCopies(facts);
   // A job that leaves the choice to the plan, and saves files, needs no word about it.
-  const bool asked = spec_.copy_every_steps > 0 || !spec_.checkpoint;
-  if (spec_.copy_every_steps != 0 && asked && !chosen.why_none.empty())
+  if (plan::AsksForCopies(spec_) && !chosen.why_none.empty())
     AddNotice(absl::StrCat("checkpoint.in_memory has no effect: ", chosen.why_none));
   record_.plan.copy_every_steps = chosen.copies.every_steps;
   chosen.copies.at_most = CommittedStep(record_);
