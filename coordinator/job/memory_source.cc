@@ -59,7 +59,7 @@ CopyPlan PlanCopies(const CopyFacts& facts) {
   if (result.why_none.empty() && facts.oldest_protocol < kCopiesProtocolVersion)
     result.why_none = "a worker's program is too old for them";
   const std::int64_t asked = facts.spec.copy_every_steps;
-  if (result.why_none.empty() && asked == config::kAutoCopies && !HasRoom(facts.plan))
+  if (result.why_none.empty() && !plan::AsksForCopies(facts.spec) && !HasRoom(facts.plan))
     result.why_none = "they do not fit into the workers' memory";
   if (!result.why_none.empty()) return result;
   result.copies.every_steps = asked == config::kAutoCopies ? ChooseInterval(facts) : asked;

@@ -54,7 +54,8 @@ TEST_F(MemorySourceTest, AutoCopiesAsOftenAsTwoPercentOfAStepAllow) {
   EXPECT_EQ(Plan().copies.every_steps, 7);
 }
 
-TEST_F(MemorySourceTest, AutoKeepsNoneWhereTheyDoNotFit) {
+TEST_F(MemorySourceTest, AJobThatDidNotAskKeepsNoneWhereTheyDoNotFit) {
+  spec_.checkpoint = config::Checkpoint{.directory = "runs"};
   plan_.memory.resize(4);
   EXPECT_EQ(Plan().copies.every_steps, 0);
   EXPECT_THAT(Plan().why_none, HasSubstr("do not fit"));
