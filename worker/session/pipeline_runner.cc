@@ -180,6 +180,8 @@ class PipelineRunner final : public RankRunner {
 
   absl::StatusOr<RunEnd> RunSteps(const std::function<void(Report)>& report) {
     StepId done = resumed_.step;
+    // A rank on another worker than before holds no copies yet, and the next ones may be far away.
+    if (copies_.has_value() && resumed_.from_memory) copies_->Copy(done);
     while (done < End()) {
       ASSIGN_OR_RETURN(done, RunTo(StepId(done.value() + 1), NextBoundary(done), report));
       if (SavesAfter(done)) checkpoints_->Save(done, report);
