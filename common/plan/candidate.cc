@@ -168,6 +168,13 @@ std::vector<MemoryBytes> MemoryOf(const CandidateInputs& inputs, const Plan& pla
                             .vocabulary_ends = plan.vocabulary_ends})
             .bytes());
   }
+  const std::int64_t room = inputs.options.worker_memory_bytes;
+  const auto too_large = [room](const MemoryBytes& bytes) { return bytes.total() > room; };
+  // Copies that were not asked for are given up before the job needs more workers, or computes
+  // more.
+  if (room > 0 && !AsksForCopies(inputs.job) && std::ranges::any_of(memory, too_large)) {
+    for (MemoryBytes& bytes : memory) bytes[MemoryKind::kCopies] = 0;
+  }
   return memory;
 }
 

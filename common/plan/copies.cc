@@ -23,6 +23,11 @@ std::string WhyNoCopies(const CopyInputs& inputs) {
   return "";
 }
 
+bool AsksForCopies(const config::JobSpec& job) {
+  return job.copy_every_steps > 0 ||
+         (job.copy_every_steps == config::kAutoCopies && !job.checkpoint.has_value());
+}
+
 CopyCounts CopiesKept(const CopyInputs& inputs) {
   if (!WhyNoCopies(inputs).empty()) return {};
   return {.own = 2, .peer = inputs.mesh.dp_size > 1 ? 0 : 2};

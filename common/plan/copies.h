@@ -24,6 +24,10 @@ struct CopyInputs {
 // Returns why the job keeps no copies, for people; empty: it keeps them.
 std::string WhyNoCopies(const CopyInputs& inputs);
 
+// Returns whether the job itself asks for copies: by a number, or because it saves no files. Then
+// what the plan chooses must not rule them out.
+bool AsksForCopies(const config::JobSpec& job);
+
 // Returns how many copies of its own state a rank keeps (two, so that one of them is always whole),
 // and how many it keeps of another rank's. Another rank's are kept only if no replica has the same.
 struct CopyCounts {

@@ -54,6 +54,14 @@ TEST_F(CopiesTest, JobsThatCannotGoOnFromCopiesKeepNone) {
   EXPECT_EQ(CopiesKept(Inputs({.pp_size = 2, .dp_size = 1})).own, 0);
 }
 
+TEST_F(CopiesTest, AJobAsksForThemByANumberOrWithoutFiles) {
+  EXPECT_TRUE(AsksForCopies(job_)) << "it saves no files";
+  job_.checkpoint = config::Checkpoint{.directory = "runs"};
+  EXPECT_FALSE(AsksForCopies(job_)) << "the plan may choose";
+  job_.copy_every_steps = 3;
+  EXPECT_TRUE(AsksForCopies(job_));
+}
+
 TEST(LargestCopy, IsThatOfThePipelineRankWithMostParameters) {
   model::Model model;
   for (const std::int64_t elements : {10, 20, 5}) {

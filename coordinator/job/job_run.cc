@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/plan/copies.h"
 #include "coordinator/job/blame.h"
 #include "coordinator/job/fault_record.h"
 #include "coordinator/job/job.h"
@@ -172,15 +173,14 @@ control::MemoryCopies Job::Copies(const plan::Plan& plan, const placement::Gang&
   }
   CopyPlan chosen = PlanCopies(facts);
   // A job that leaves the choice to the plan, and saves files, needs no word about it.
-  const bool asked = spec_.copy_every_steps > 0 || !spec_.checkpoint;
-  if (spec_.copy_every_steps != 0 && asked && !chosen.why_none.empty())
+  if (plan::AsksForCopies(spec_) && !chosen.why_none.empty())
     AddNotice(absl::StrCat("checkpoint.in_memory has no effect: ", chosen.why_none));
   record_.plan.copy_every_steps = chosen.copies.every_steps;
-  chosen.copies.required = record_.last_step && !spec_.checkpoint;
+  const StepId committed = CommittedStep(record_);
+  chosen.copies.required = committed > StepId(0) && !spec_.checkpoint;
   // A generation that keeps none, for it has one rank, may go on from those of the last one.
   const bool may_hold = chosen.copies.every_steps > 0 || !copy_holders_.empty();
-  if (record_.last_step && (may_hold || chosen.copies.required))
-    chosen.copies.at_most = record_.last_step->step;
+  if (may_hold || chosen.copies.required) chosen.copies.at_most = committed;
   return chosen.copies;
 }
 

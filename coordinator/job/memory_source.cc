@@ -29,6 +29,12 @@ std::int64_t ChooseInterval(const CopyFacts& facts) {
   return static_cast<std::int64_t>(std::clamp(std::ceil(steps), 1.0, kMostSteps));
 }
 
+// The planner leaves copies out where they do not fit.
+bool HasRoom(const plan::Plan& plan) {
+  const auto counts = [](const MemoryBytes& bytes) { return bytes[MemoryKind::kCopies] > 0; };
+  return plan.memory.empty() || std::ranges::any_of(plan.memory, counts);
+}
+
 int ChooseShift(const std::vector<std::string>& hosts) {
   const int size = static_cast<int>(hosts.size());
   int best = 1, most = -1;
@@ -52,8 +58,10 @@ CopyPlan PlanCopies(const CopyFacts& facts) {
   CopyPlan result{.why_none = plan::WhyNoCopies(inputs)};
   if (result.why_none.empty() && facts.oldest_protocol < kCopiesProtocolVersion)
     result.why_none = "a worker's program is too old for them";
-  if (!result.why_none.empty()) return result;
   const std::int64_t asked = facts.spec.copy_every_steps;
+  if (result.why_none.empty() && !plan::AsksForCopies(facts.spec) && !HasRoom(facts.plan))
+    result.why_none = "they do not fit into the workers' memory";
+  if (!result.why_none.empty()) return result;
   result.copies.every_steps = asked == config::kAutoCopies ? ChooseInterval(facts) : asked;
   if (plan::CopiesKept(inputs).peer > 0) result.copies.shift = ChooseShift(facts.hosts);
   return result;

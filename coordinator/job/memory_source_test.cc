@@ -54,6 +54,15 @@ TEST_F(MemorySourceTest, AutoCopiesAsOftenAsTwoPercentOfAStepAllow) {
   EXPECT_EQ(Plan().copies.every_steps, 7);
 }
 
+TEST_F(MemorySourceTest, AJobThatDidNotAskKeepsNoneWhereTheyDoNotFit) {
+  spec_.checkpoint = config::Checkpoint{.directory = "runs"};
+  plan_.memory.resize(4);
+  EXPECT_EQ(Plan().copies.every_steps, 0);
+  EXPECT_THAT(Plan().why_none, HasSubstr("do not fit"));
+  plan_.memory[1][MemoryKind::kCopies] = 48'000'000;
+  EXPECT_EQ(Plan().copies.every_steps, 1);
+}
+
 TEST_F(MemorySourceTest, CopiesGoToAnotherHostWhereThereIsOne) {
   EXPECT_EQ(Plan().copies.shift, 1);
   hosts_ = {"a", "a", "b", "b"};

@@ -163,8 +163,9 @@ class Restorer {
 
   absl::StatusOr<std::optional<StepId>> None(const std::string& reason) const {
     if (!options_.assignment->copies.required) return std::nullopt;
+    const std::int64_t asked = options_.assignment->job.copy_every_steps;
     return InvalidField({.field = "checkpoint.in_memory",
-                         .value = absl::StrCat(options_.assignment->job.copy_every_steps),
+                         .value = asked == config::kAutoCopies ? "auto" : absl::StrCat(asked),
                          .rule = absl::StrCat("cannot bring the job's state back: ", reason,
                                               ", and the job saves no files"),
                          .fix = "submit the job again, and give it a checkpoint.directory"});

@@ -65,6 +65,7 @@ class MemoryCopies {
   // Whether the state is copied after this step.
   bool CopiesAfter(StepId step) const { return step.value() % every_steps() == 0; }
   // Copies the state after `step`, while training stands still, and lets the rest follow beside it.
+  // All ranks call it for the same steps.
   // Copies that fail are no error: the worker logs and counts them. After one that only came
   // damaged it goes on, and after any other it makes no more.
   void Copy(StepId step);

@@ -190,6 +190,8 @@ class PipelineRunner final : public RankRunner {
 
   absl::StatusOr<RunEnd> RunSteps(const std::function<void(Report)>& report) {
     StepId done = resumed_.step;
+    // A rank on another worker than before holds no copies yet, and the next ones may be far away.
+    if (keeps_copies() && resumed_.from_memory) copies_->Copy(done);
     while (done < End()) {
       ASSIGN_OR_RETURN(done, RunTo(StepId(done.value() + 1), NextBoundary(done), report));
       if (SavesAfter(done)) checkpoints_->Save(done, report);
@@ -200,7 +202,10 @@ class PipelineRunner final : public RankRunner {
   }
 
   void CreateCopies() {
-    if (options_.copies == nullptr || model_.config.family == model::Family::kEmulated) return;
+    if (options_.copies == nullptr) return;
+    // Copies of another job would take memory that this one was promised.
+    options_.copies->Begin(assignment_.key.job, assignment_.job_id);
+    if (model_.config.family == model::Family::kEmulated) return;
     const control::MemoryCopies& copies = assignment_.copies;
     if (copies.every_steps == 0 && copies.at_most == StepId(0))
       return options_.copies->Forget(assignment_.key.job);
@@ -230,6 +235,7 @@ class PipelineRunner final : public RankRunner {
     }
     if (from_memory.has_value()) {
       resumed_ = *std::move(from_memory);
+      if (checkpoints_.has_value()) checkpoints_->KeepConfig();
     } else if (checkpoints_.has_value()) {
       ASSIGN_OR_RETURN(resumed_, checkpoints_->Restore(store));
     }

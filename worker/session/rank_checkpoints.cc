@@ -97,13 +97,27 @@ absl::StatusOr<control::Resumed> RankCheckpoints::Restore(train::ParameterStore*
                        [&](const checkpoint::StepFiles& step) { return Load(step, store); });
 }
 
+void RankCheckpoints::KeepConfig() {
+  const StepId saved = options_.assignment->saved;
+  if (!first() || saved == StepId(0)) return;
+  const absl::StatusOr<checkpoint::StepFiles> step = checkpoint::StepFiles::Open(
+      absl::StrCat(directory_, "/", checkpoint::StepDirectoryName(saved)));
+  const std::vector<std::string> names = {checkpoint::kConfigFile};
+  if (step.ok() && worker_checkpoint::VerifyFiles(*step, names, /*threads=*/1).ok())
+    ReadConfig(*step);
+}
+
+void RankCheckpoints::ReadConfig(const checkpoint::StepFiles& step) {
+  std::ifstream config(absl::StrCat(step.path(), "/", checkpoint::kConfigFile));
+  config_text_ = {std::istreambuf_iterator<char>(config), {}};
+}
+
 absl::Status RankCheckpoints::Load(const checkpoint::StepFiles& step,
                                    train::ParameterStore* store) {
   if (first()) {
     RETURN_IF_ERROR(worker_checkpoint::VerifyFiles(
         step, UnloadedFiles(step.manifest(), num_layers()), options_.threads));
-    std::ifstream config(absl::StrCat(step.path(), "/", checkpoint::kConfigFile));
-    config_text_ = {std::istreambuf_iterator<char>(config), {}};
+    ReadConfig(step);
     kernel_plan_ = ReadKernelPlan(step);
   }
   if (store == nullptr) return absl::OkStatus();

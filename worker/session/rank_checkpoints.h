@@ -56,6 +56,10 @@ class RankCheckpoints {
   // Fills `store` (null: the model has no state) from the checkpoint that all ranks agree on.
   // Blocks: until all ranks do the same. Errors: as AgreeOnResume.
   absl::StatusOr<control::Resumed> Restore(train::ParameterStore* store);
+  // For a job that goes on from copies in memory instead: keeps the config of the checkpoint that
+  // it has, as Restore does, so that the next checkpoints have the same. Without one that can be
+  // read, they get that of the job.
+  void KeepConfig();
   // Returns the kernel plan of the checkpoint that was restored, or nullopt if no checkpoint was
   // restored or it has none. Only rank 0 knows it.
   const std::optional<KeptPlan>& kernel_plan() const { return kernel_plan_; }
@@ -74,6 +78,7 @@ class RankCheckpoints {
 
  private:
   absl::Status Load(const checkpoint::StepFiles& step, train::ParameterStore* store);
+  void ReadConfig(const checkpoint::StepFiles& step);
   absl::StatusOr<std::vector<worker_checkpoint::TextFile>> Texts(
       const std::string& kernel_plan) const;
   std::vector<worker_checkpoint::LayerState> WrittenState() const;
