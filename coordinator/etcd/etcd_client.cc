@@ -40,7 +40,7 @@ absl::Status CheckFiles(const certificates::TlsFiles& files) {
       {"--etcd-key", files.key},
       {"--etcd-authority", files.authority}};
   for (const auto& [flag, path] : given) {
-    if (!path.empty() && access(path.c_str(), R_OK) == 0) continue;
+    if (!path.empty() && ::access(path.c_str(), R_OK) == 0) continue;
     return InvalidField({.field = flag,
                          .value = path,
                          .rule = path.empty() ? "is not given, and etcd is spoken to over mutual "

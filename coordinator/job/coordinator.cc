@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
 }
 
 std::unique_ptr<Coordinator> Coordinator::Follow(store::Store* store) {
-  std::unique_ptr<Coordinator> coordinator(new Coordinator({}, store));
+  std::unique_ptr<Coordinator> coordinator(new Coordinator(CoordinatorOptions(), store));
   coordinator->Stop();
   return coordinator;
 }

@@ -251,7 +251,7 @@ std::string Trains(const JobRun& run) {
   if (!slow) return "training";
   const control::BoundRank& bound = run.ranks[slow->rank.value()].bound;
   return absl::StrCat("training; rank ", bound.rank.value(), " (", bound.worker, ") ",
-                      Describe(*slow));
+                      DescribeStraggler(*slow));
 }
 
 Decision DecideRunning(absl::Duration now, const JobRecord& job, const JobRun& run,

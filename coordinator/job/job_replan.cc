@@ -183,10 +183,10 @@ void Job::ConsiderEviction(Moment now) {
   const mesh::Mesh& mesh = record_.plan.mesh;
   evicted_from_.emplace(mesh.pp_size, mesh.PpRankOf(slow.rank));
   evicted_workers_.insert(worker);
-  context_.workers->Blame(worker, record_.name, absl::StrCat("it ", Describe(slow)), now);
+  context_.workers->Blame(worker, record_.name, absl::StrCat("it ", DescribeStraggler(slow)), now);
   RequestHalt({.next = JobState::kQueued,
                .reason = absl::StrCat("worker ", worker, " (rank ", slow.rank.value(),
-                                      ") is evicted: it ", Describe(slow)),
+                                      ") is evicted: it ", DescribeStraggler(slow)),
                .in_memory = run_->keeps_copies},
               now);
 }

@@ -21,7 +21,7 @@ double LowerMedian(std::vector<double> values) {
 
 }  // namespace
 
-std::string Describe(const Straggler& straggler) {
+std::string DescribeStraggler(const Straggler& straggler) {
   return absl::StrCat("computes ", absl::StrFormat("%.1f", straggler.slowdown),
                       " times as long as predicted, beside the other ranks, since step ",
                       straggler.since.value());

@@ -30,7 +30,7 @@ struct Straggler {
 };
 
 // Returns "computes 1.8 times as long as predicted, beside the other ranks, since step 120".
-std::string Describe(const Straggler& straggler);
+std::string DescribeStraggler(const Straggler& straggler);
 
 // Returns the predicted seconds of compute in a step, by pp rank. Empty: the plan has no times, or
 // its ranks have two copies of the weights, between which a rank's work is not told apart.

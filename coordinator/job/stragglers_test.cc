@@ -35,7 +35,7 @@ TEST_F(StragglersTest, ARankThatIsSlowForTwentyStepsIsNamed) {
   EXPECT_EQ(watch_.named(), std::nullopt);
   Train(1, {1, 3, 1});
   EXPECT_EQ(watch_.named(), (Straggler{.rank = Rank(1), .slowdown = 1.5, .since = StepId(6)}));
-  EXPECT_EQ(Describe(*watch_.named()),
+  EXPECT_EQ(DescribeStraggler(*watch_.named()),
             "computes 1.5 times as long as predicted, beside the other ranks, since step 6");
 }
 

@@ -124,7 +124,9 @@ class MemoryCopiesTest : public ::testing::Test {
         if (is_time && !fault.HasBeenNotified()) fault.Notify();
       });
       EXPECT_EQ(end.ok(), !stops) << end.status();
-      if (end.ok()) EXPECT_EQ(*end == RunEnd::kHalted, halts);
+      if (end.ok()) {
+        EXPECT_EQ(*end == RunEnd::kHalted, halts);
+      }
     };
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 2; ++rank) threads.emplace_back(run, rank);
