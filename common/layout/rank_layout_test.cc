@@ -32,10 +32,10 @@ std::string ReadFile(const std::string& name) {
 
 TEST(RankLayout, KeepsTensorsApartAlignedAndInsideTheirAllocation) {
   for (const model::ModelConfig& config :
-       {Gpt2(6), Llama(Family::kLlama, 6), Llama(Family::kQwen2, 6)}) {
+       {Gpt2(6), Llama(Family::kLlama, 6), Llama(Family::kQwen2, 6), Llama(Family::kQwen3, 6)}) {
     for (const std::string schedule :
          {"1f1b", "zb-h1", "interleaved-1f1b", "zb-v", "dualpipe", "pipedream", "pipedream-2bw"}) {
-      const bool ties = config.family != Family::kLlama;
+      const bool ties = config.tied_head;
       if (ties && schedule == "pipedream") continue;  // it does not run tied models
       for (const Recompute recompute :
            {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
