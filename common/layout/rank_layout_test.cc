@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/layout/gpu_scratch.h"
 #include "common/layout/packed_matrix.h"
 #include "common/layout/regions.h"
 #include "common/layout/testing/jobs.h"
@@ -52,6 +53,21 @@ TEST(RankLayout, KeepsTensorsApartAlignedAndInsideTheirAllocation) {
       }
     }
   }
+}
+
+TEST(GpuScratch, HoldsTheGradientsOfQueriesThatAreNormalised) {
+  const auto rounded_bytes = [](Family family) -> std::int64_t {
+    model::ModelConfig config = Llama(family, 2);
+    config.head_size = 10;
+    const model::Model model = *model::BuildModel(config, 2, {Precision::kBf16, Precision::kBf16});
+    for (const Tensor& tensor : LayOutGpuScratch(model).tensors) {
+      if (tensor.role == Role::kRoundedForInputGrad) return tensor.bytes;
+    }
+    return 0;
+  };
+  constexpr std::int64_t kRows = 2 * 8, kBytes = 2;
+  EXPECT_EQ(rounded_bytes(Family::kLlama), kRows * 24 * kBytes);
+  EXPECT_EQ(rounded_bytes(Family::kQwen3), kRows * 40 * kBytes);
 }
 
 // Sizes are whole cache lines, where slots share allocations, and then are not.
