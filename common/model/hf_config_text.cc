@@ -70,9 +70,9 @@ FamilyNames NamesOf(Family family) {
 
 // Adds the keys that only some of the families have.
 void AddOwnKeys(const ModelConfig& config, json& shape) {
-  if (config.family == Family::kLlama) shape["mlp_bias"] = false;
   if (config.family == Family::kLlama || config.family == Family::kQwen3)
     shape["attention_bias"] = false;
+  if (config.family == Family::kLlama) shape["mlp_bias"] = false;
   if (config.family == Family::kQwen3) shape["use_sliding_window"] = false;
   if (config.family == Family::kMistral) {
     const std::optional<int>& window = config.attention_window;

@@ -61,7 +61,7 @@ class LlamaBlock final : public Block {
 
  private:
   // The block's parameters by name, in the order of model::LlamaLayers. Each bias comes after its
-  // weight, if there are biases. Null: the family has none.
+  // weight, if there are biases. What the family does not have is null.
   struct Parameters {
     const ParameterRef *norm1, *q, *q_bias, *k, *k_bias, *v, *v_bias, *q_norm, *k_norm, *o, *norm2,
         *gate, *up, *down;
@@ -159,7 +159,7 @@ class LlamaBlock final : public Block {
 
   bool NormalisesHeads() const { return q_norm_.has_value(); }
 
-  // A row of it is one head of one token.
+  // Returns a norm whose rows are single heads of tokens, or none if it has no weight.
   std::optional<RmsNorm> HeadNorm(std::int64_t rows, const ParameterRef* weight) const {
     if (weight == nullptr) return std::nullopt;
     return RmsNorm(rows, config_.norm_epsilon, {weight, 1});

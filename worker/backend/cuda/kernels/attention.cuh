@@ -38,7 +38,7 @@ __device__ inline AttentionBlock BlockOfQueries(std::int64_t heads, std::int64_t
   return block;
 }
 
-// Which keys queries see: the last ones up to their own, at most as many as the window has.
+// Says which keys queries see: the last ones up to their own, at most as many as the window has.
 class KeysSeen {
  public:
   __device__ explicit KeysSeen(const AttentionShape& s)
