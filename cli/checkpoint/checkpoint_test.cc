@@ -105,7 +105,7 @@ TEST_F(CheckpointTest, WhatIsNotThereExitsWith4) {
 }
 
 TEST_F(CheckpointTest, WhatWentInComesOutBitForBit) {
-  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny"}) {
+  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "mistral-tiny"}) {
     for (const FloatFormat format : {FloatFormat::kF32, FloatFormat::kBf16, FloatFormat::kF16}) {
       for (const int shards : {1, 3}) {
         SCOPED_TRACE(
@@ -113,7 +113,7 @@ TEST_F(CheckpointTest, WhatWentInComesOutBitForBit) {
         const std::string source = Source(name, format, shards);
         WriteCheckpoint(root(), 1, source);
         const Outcome outcome = RunTakt({"checkpoint", "export", root(), out(), "--max-shard-size",
-                                         shards == 1 ? "1GB" : "40kb"});
+                                         shards == 1 ? "1GB" : "20kb"});
         ASSERT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
         ExpectSameTensors(source, out());
         EXPECT_EQ(fs::exists(out() + "/model.safetensors"), shards == 1);

@@ -63,11 +63,9 @@ int DefaultInner(model::Family family, int hidden) {
 
 void ReadRope(const v1::ModelSpec& proto, model::ModelConfig& model, Rules& rules) {
   const bool given = proto.has_rope_theta() || proto.has_rope_scaling();
-  const bool rotary =
-      model.family == model::Family::kLlama || model.family == model::Family::kQwen2;
-  if (given && !rotary) {
+  if (given && !model::HasRotaryPositions(model.family)) {
     rules.Check(false, {.field = proto.has_rope_theta() ? "model.rope_theta" : "model.rope_scaling",
-                        .rule = "only llama and qwen2 have rotary positions",
+                        .rule = "gpt2 and emulated models have no rotary positions",
                         .fix = "remove it"});
     return;
   }
@@ -85,7 +83,7 @@ void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
           v1::ModelFamily_IsValid(proto.family()) && proto.family() != v1::MODEL_FAMILY_UNSPECIFIED,
           {.field = "model.family",
            .rule = "is missing",
-           .fix = "use gpt2, llama, qwen2 or emulated, or name a hf_config"})) {
+           .fix = "use gpt2, llama, qwen2, qwen3, mistral or emulated, or name a hf_config"})) {
     return;
   }
   model::ModelConfig& model = job.model;
@@ -104,6 +102,7 @@ void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
   model.tied_head =
       proto.has_tied_head() ? proto.tied_head() : model.family == model::Family::kGpt2;
   ReadRope(proto, model, rules);
+  if (proto.has_attention_window()) model.attention_window = proto.attention_window();
   model.forward_seconds = proto.forward_ms() * 1e-3;
   model.input_grad_seconds = proto.input_grad_ms() * 1e-3;
   model.weight_grad_seconds = proto.weight_grad_ms() * 1e-3;

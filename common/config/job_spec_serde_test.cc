@@ -224,6 +224,10 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
        "high_freq_factor: 4, original_positions: 8192}}"},
       {"model={family: qwen2, layers: 2, hidden: 48, heads: 4, context: 8, vocab: 9, tied_head: "
        "true}"},
+      {"model={family: qwen3, layers: 2, hidden: 48, heads: 4, head_size: 20, context: 8, vocab: "
+       "9}"},
+      {"model={family: mistral, layers: 2, hidden: 48, heads: 4, context: 8, vocab: 9, "
+       "attention_window: 3}"},
   };
   for (const auto& change : changes) {
     const v1::JobSpec proto = ToProto(*ToJobSpec(Parse(change)));
@@ -252,6 +256,25 @@ TEST(JobSpecSerde, LlamaHasDefaultsOfItsOwn) {
   EXPECT_FALSE(job.model.tied_head);
 }
 
+// A window that is as long as the model can read is none, and a longer one is a mistake.
+TEST(JobSpecSerde, AWindowEndsWithThePositions) {
+  const auto with = [](const char* window) {
+    return ToJobSpec(Parse(std::vector<std::string>{
+        "model={family: mistral, layers: 2, hidden: 48, heads: 4, context: 8, positions: 16, "
+        "vocab: 9}",
+        absl::StrCat("model.attention_window=", window)}));
+  };
+  EXPECT_EQ(with("7")->model.EffectiveWindow(), 7);
+  EXPECT_EQ(with("16")->model.EffectiveWindow(), 0);
+  EXPECT_FALSE(with("auto")->model.attention_window.has_value());
+  for (const char* const bad : {"17", "0", "-3"}) {
+    EXPECT_EQ(with(bad).status().message(),
+              absl::StrCat("model.attention_window is ", bad,
+                           ": must be between 1 and the model's positions (16); remove it, and a "
+                           "token sees all tokens before it"));
+  }
+}
+
 TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
   const struct {
     const char* override;
@@ -261,7 +284,9 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "name is -x: must be 1 to 63 letters, digits, '-', '_' and '.', the first a letter or a "
        "digit; e.g. my-gpt"},
       {"model.rope_theta=1e6",
-       "model.rope_theta: only llama and qwen2 have rotary positions; remove it"},
+       "model.rope_theta: gpt2 and emulated models have no rotary positions; remove it"},
+      {"model.attention_window=8",
+       "model.attention_window is 8: only mistral has a window; remove it"},
       {"model.kv_heads=2", "model.kv_heads is 2: gpt2 has as many key heads as heads; remove it"},
       {"model.heads=5",
        "model.heads is 5: must divide model.hidden (64); use one of 1, 2, 4, 8, 16, 32, 64"},

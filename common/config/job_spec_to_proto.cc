@@ -116,6 +116,7 @@ void WriteModel(const model::ModelConfig& model, v1::ModelSpec& proto) {
   proto.set_initializer_range(model.initializer_range);
   if (model.family == model::Family::kGpt2) return;
   proto.set_rope_theta(model.rope_theta);
+  if (model.attention_window.has_value()) proto.set_attention_window(*model.attention_window);
   if (!model.rope_scaling.has_value()) return;
   v1::RopeScalingSpec& scaling = *proto.mutable_rope_scaling();
   scaling.set_factor(model.rope_scaling->factor);

@@ -61,6 +61,9 @@ absl::Status FillModel(v1::ModelSpec& spec, const std::string& path,
   check("model.vocab", spec.vocab(), config.vocab);
   check("model.positions", spec.positions(), config.positions);
   check("model.inner", spec.inner(), config.inner);
+  // Without a window in the file a token sees all positions.
+  check("model.attention_window", spec.attention_window(),
+        config.attention_window.value_or(config.positions));
   model::ModelConfig shape = config;
   if (spec.context() != 0) shape.context = spec.context();
   WriteModel(shape, spec);

@@ -16,6 +16,11 @@ constexpr char kConfig[] =
     R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 64, "n_head": 4, "vocab_size": 256,
   "n_positions": 32, "n_inner": 100, "layer_norm_epsilon": 1e-6})";
 
+constexpr char kMistral[] =
+    R"({"model_type": "mistral", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+  "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 8,
+  "vocab_size": 9, "sliding_window": 4})";
+
 // Reads files from a map. Every other file is missing.
 ReadFile Files(std::map<std::string, std::string> files) {
   return [files](const std::string& path) -> absl::StatusOr<std::string> {
@@ -48,7 +53,7 @@ TEST(SpecFiles, KeepAShorterContext) {
 
 TEST(SpecFiles, FillingTwiceChangesNothing) {
   v1::JobSpec once = Parse("model: {hf_config: c.json}\nparallelism: {schedule: 'file:s.csv'}");
-  const ReadFile files = Files({{"c.json", kConfig}, {"s.csv", "0F0,0B0\n"}});
+  const ReadFile files = Files({{"c.json", kMistral}, {"s.csv", "0F0,0B0\n"}});
   ASSERT_TRUE(FillFromFiles(once, files).ok());
   EXPECT_EQ(once.parallelism().schedule_csv(), "0F0,0B0\n");
   v1::JobSpec twice = once;
@@ -64,6 +69,8 @@ TEST(SpecFiles, NameWhatContradictsOrIsMissing) {
       {"model: {hf_config: c.json, layers: 8, heads: 2}",
        "model.layers is 8: must be 4, as c.json says; remove it from the job\n"
        "model.heads is 2: must be 4, as c.json says; remove it from the job"},
+      {"model: {hf_config: mistral.json, attention_window: 8}",
+       "model.attention_window is 8: must be 4, as mistral.json says; remove it from the job"},
       {"model: {init_from: nowhere}",
        "model.init_from is nowhere/config.json: must name a readable file: no such file; check the "
        "path"},
@@ -76,7 +83,9 @@ TEST(SpecFiles, NameWhatContradictsOrIsMissing) {
   };
   for (const auto& [job, message] : cases) {
     v1::JobSpec spec = Parse(job);
-    EXPECT_EQ(FillFromFiles(spec, Files({{"c.json", kConfig}})).message(), message);
+    const absl::Status status =
+        FillFromFiles(spec, Files({{"c.json", kConfig}, {"mistral.json", kMistral}}));
+    EXPECT_EQ(status.message(), message);
   }
 }
 

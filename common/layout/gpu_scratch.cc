@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/layout/gpu_scratch.h"
 
+#include <algorithm>
+
 #include "common/layout/regions.h"
 
 namespace takt::layout {
@@ -25,6 +27,14 @@ std::int64_t ScoreBytes(const model::Model& model) {
   return sequences * bytes;
 }
 
+// Returns the columns of the widest gradient in f32 that a product reads: that of a layer's output
+// or, where queries are normalised, that of the queries.
+std::int64_t WidestRounded(const model::ModelConfig& config) {
+  const std::int64_t hidden = config.hidden;
+  if (config.family != model::Family::kQwen3) return hidden;
+  return std::max(hidden, std::int64_t{config.heads} * config.head_size);
+}
+
 }  // namespace
 
 Section LayOutGpuScratch(const model::Model& model, int microbatches_of_w) {
@@ -36,7 +46,7 @@ Section LayOutGpuScratch(const model::Model& model, int microbatches_of_w) {
   add(Role::kProductWorkspace, kWorkspaceBytes);
   if (model.precisions.activations == model::Precision::kF32) return section;
   const std::int64_t rows = std::int64_t{model.microbatch} * config.context;
-  const std::int64_t rounded = kBf16Bytes * rows * RoundUp(config.hidden, kPerVector);
+  const std::int64_t rounded = kBf16Bytes * rows * RoundUp(WidestRounded(config), kPerVector);
   add(Role::kRoundedForInputGrad, rounded);
   add(Role::kRoundedForWeightGrad, microbatches_of_w * rounded);
   if (config.head_size % kPerVector == 0) add(Role::kScoreGradients, ScoreBytes(model));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/layout/gpu_scratch.h"
 #include "common/layout/packed_matrix.h"
 #include "common/layout/regions.h"
 #include "common/layout/testing/jobs.h"
@@ -32,10 +33,10 @@ std::string ReadFile(const std::string& name) {
 
 TEST(RankLayout, KeepsTensorsApartAlignedAndInsideTheirAllocation) {
   for (const model::ModelConfig& config :
-       {Gpt2(6), Llama(Family::kLlama, 6), Llama(Family::kQwen2, 6)}) {
+       {Gpt2(6), Llama(Family::kLlama, 6), Llama(Family::kQwen2, 6), Llama(Family::kQwen3, 6)}) {
     for (const std::string schedule :
          {"1f1b", "zb-h1", "interleaved-1f1b", "zb-v", "dualpipe", "pipedream", "pipedream-2bw"}) {
-      const bool ties = config.family != Family::kLlama;
+      const bool ties = config.tied_head;
       if (ties && schedule == "pipedream") continue;  // it does not run tied models
       for (const Recompute recompute :
            {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
@@ -52,6 +53,21 @@ TEST(RankLayout, KeepsTensorsApartAlignedAndInsideTheirAllocation) {
       }
     }
   }
+}
+
+TEST(GpuScratch, HoldsTheGradientsOfQueriesThatAreNormalised) {
+  const auto rounded_bytes = [](Family family) -> std::int64_t {
+    model::ModelConfig config = Llama(family, 2);
+    config.head_size = 10;
+    const model::Model model = *model::BuildModel(config, 2, {Precision::kBf16, Precision::kBf16});
+    for (const Tensor& tensor : LayOutGpuScratch(model).tensors) {
+      if (tensor.role == Role::kRoundedForInputGrad) return tensor.bytes;
+    }
+    return 0;
+  };
+  constexpr std::int64_t kRows = 2 * 8, kBytes = 2;
+  EXPECT_EQ(rounded_bytes(Family::kLlama), kRows * 24 * kBytes);
+  EXPECT_EQ(rounded_bytes(Family::kQwen3), kRows * 40 * kBytes);
 }
 
 // Sizes are whole cache lines, where slots share allocations, and then are not.

@@ -31,7 +31,7 @@ enum class Role : std::uint8_t {
   kSlot,          // of a program
   // The GPU backend takes these for itself.
   kProductWorkspace,
-  kRoundedForInputGrad,   // gradients of the residual stream, as products of I read them
+  kRoundedForInputGrad,   // gradients in f32, as products of I read them
   kRoundedForWeightGrad,  // the same, as products of W read them
   kScoreGradients,        // gradients of attention's scores
   kSnapshot,              // what a checkpoint is written from

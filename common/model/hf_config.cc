@@ -23,6 +23,12 @@ std::string Shown(const json& value) {
   return text;
 }
 
+constexpr std::pair<const char*, Family> kModelTypes[] = {{"gpt2", Family::kGpt2},
+                                                          {"llama", Family::kLlama},
+                                                          {"qwen2", Family::kQwen2},
+                                                          {"qwen3", Family::kQwen3},
+                                                          {"mistral", Family::kMistral}};
+
 // Reads keys of one object and collects their errors.
 class Reader {
  public:
@@ -54,11 +60,11 @@ class Reader {
   }
   Family ModelType() {
     const json* value = Find("model_type");
-    if (value != nullptr && *value == "gpt2") return Family::kGpt2;
-    if (value != nullptr && *value == "llama") return Family::kLlama;
-    if (value != nullptr && *value == "qwen2") return Family::kQwen2;
+    for (const auto& [name, family] : kModelTypes) {
+      if (value != nullptr && *value == name) return family;
+    }
     Fail("model_type", value == nullptr ? "" : Shown(*value),
-         "must be one that this version supports: gpt2, llama or qwen2", "");
+         "must be one that this version supports: gpt2, llama, qwen2, qwen3 or mistral", "");
     return Family::kGpt2;
   }
   // Returns the object of a key, or null if there is none.
@@ -67,6 +73,10 @@ class Reader {
     if (value == nullptr || value->is_object()) return value;
     Fail(key, Shown(*value), "must be an object", "");
     return nullptr;
+  }
+  // Demands a key, which may be null. It is for keys whose default depends on the family.
+  void Present(const char* key) {
+    if (!object_.contains(key)) FailMissing(key);
   }
   // Refuses a key, whatever its value.
   void Absent(const char* key) {
@@ -109,8 +119,11 @@ class Reader {
   }
   bool Has(const char* key) {
     if (Find(key) != nullptr) return true;
-    Fail(key, "", "is missing", "take the config.json that belongs to the model");
+    FailMissing(key);
     return false;
+  }
+  void FailMissing(const char* key) {
+    Fail(key, "", "is missing", "take the config.json that belongs to the model");
   }
   void CheckSupported(const char* key, const json& value, const json& supported) {
     if (value == supported) return;
@@ -171,6 +184,24 @@ void ReadRope(Reader& reader, std::string_view name, ModelConfig& config) {
   }
 }
 
+// Reads the window of mistral. One that is longer than all positions hides nothing, and shows that
+// some number is wrong.
+void ReadWindow(Reader& reader, ModelConfig& config) {
+  reader.Present("sliding_window");
+  const int window = reader.Int("sliding_window", 0);
+  if (window == 0) {  // null, or refused
+    reader.EachOnly("layer_types", "full_attention");
+    return;
+  }
+  reader.EachOnly("layer_types", "sliding_attention");
+  config.attention_window = window;
+  if (window <= config.positions) return;
+  reader.Fail(
+      "sliding_window", absl::StrCat(window),
+      absl::StrCat("must be at most max_position_embeddings (", config.positions, ")"),
+      "set it to null, which lets a token see all tokens before it, or correct the other number");
+}
+
 ModelConfig ReadLlama(Reader& reader, std::string_view name, Family family) {
   ModelConfig config{.family = family};
   config.layers = reader.RequiredInt("num_hidden_layers");
@@ -191,10 +222,16 @@ ModelConfig ReadLlama(Reader& reader, std::string_view name, Family family) {
   reader.Only("attention_bias", family == Family::kQwen2);
   reader.Only("mlp_bias", false);
   reader.Only("pretraining_tp", 1);
-  reader.Only("use_sliding_window", false);
-  reader.EachOnly("layer_types", "full_attention");
   reader.Only("partial_rotary_factor", 1);
   reader.Absent("quantization_config");
+  if (family == Family::kQwen3 || family == Family::kMistral) reader.Present("num_key_value_heads");
+  if (family == Family::kQwen3) reader.Present("head_dim");
+  if (family == Family::kMistral) {
+    ReadWindow(reader, config);
+  } else {
+    reader.Only("use_sliding_window", false);
+    reader.EachOnly("layer_types", "full_attention");
+  }
   return config;
 }
 

@@ -13,7 +13,7 @@ namespace takt::model {
 // for generation are ignored, and so are dropout probabilities: training runs without dropout.
 // Errors: kInvalidArgument (FieldError, `where` = `name`): the text is not JSON, a key is missing
 // or has the wrong type, or a value changes the arithmetic in a way that Takt does not support
-// (another activation, scaled attention, an untied head).
+// (another activation, scaled attention, an untied head, a window where the family has none).
 absl::StatusOr<ModelConfig> ParseHfConfig(std::string_view text, std::string_view name);
 
 }  // namespace takt::model

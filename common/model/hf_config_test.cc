@@ -64,7 +64,8 @@ TEST(HfConfig, RefusesByNameWhatItDoesNotCompute) {
 TEST(HfConfig, RefusesOtherFamiliesAndOtherFiles) {
   EXPECT_EQ(
       ParseHfConfig(R"({"model_type": "bert"})", "c").status().message(),
-      "c: model_type is \"bert\": must be one that this version supports: gpt2, llama or qwen2");
+      "c: model_type is \"bert\": must be one that this version supports: gpt2, llama, qwen2, "
+      "qwen3 or mistral");
   EXPECT_THAT(std::string(ParseHfConfig("[1]", "c").status().message()),
               HasSubstr("must be a JSON object"));
   EXPECT_THAT(std::string(ParseHfConfig("{\"a", "c").status().message()),
@@ -153,6 +154,65 @@ TEST(HfConfig, RefusesByNameWhatLlamaHereDoesNotCompute) {
   };
   for (const auto& [text, message] : cases) {
     EXPECT_EQ(ParseLlama(text).status().message(), message);
+  }
+}
+
+TEST(HfConfig, ReadsQwen3) {
+  const ModelConfig config = ParseHfConfig(ReadGolden("qwen3-tiny/config.json"), "c").value();
+  EXPECT_EQ(config.family, Family::kQwen3);
+  EXPECT_EQ(config.head_size, 12);
+  EXPECT_EQ(config.kv_heads, 2);
+  EXPECT_TRUE(config.tied_head);
+  EXPECT_FALSE(config.attention_window.has_value());
+  EXPECT_TRUE(BuildModel(config, 1).ok());
+}
+
+TEST(HfConfig, ReadsMistralWithAndWithoutAWindow) {
+  std::string text = ReadGolden("mistral-tiny/config.json");
+  const ModelConfig config = ParseHfConfig(text, "c").value();
+  EXPECT_EQ(config.family, Family::kMistral);
+  EXPECT_EQ(config.attention_window, 7);
+  EXPECT_TRUE(BuildModel(config, 1).ok());
+  const std::string window = R"("sliding_window": 7)";
+  text.replace(text.find(window), window.size(), R"("sliding_window": null)");
+  EXPECT_FALSE(ParseHfConfig(text, "c")->attention_window.has_value());
+}
+
+TEST(HfConfig, RefusesByNameWhatQwen3AndMistralHereDoNotCompute) {
+  constexpr char kSizes[] = R"("hidden_size": 64, "intermediate_size": 172,
+      "num_hidden_layers": 4, "num_attention_heads": 4, "max_position_embeddings": 32,
+      "vocab_size": 300)";
+  const struct {
+    const char* text;
+    const char* message;
+  } cases[] = {
+      {R"("model_type": "qwen3")",
+       "c: num_key_value_heads: is missing; take the config.json that belongs to the model\n"
+       "c: head_dim: is missing; take the config.json that belongs to the model"},
+      {R"("model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 16,
+          "use_sliding_window": true, "attention_bias": true)",
+       "c: attention_bias is true: is not supported by this version, only false\n"
+       "c: use_sliding_window is true: is not supported by this version, only false"},
+      {R"("model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 16,
+          "layer_types": ["sliding_attention"])",
+       "c: layer_types is \"sliding_attention\": is not supported by this version, only "
+       "\"full_attention\""},
+      {R"("model_type": "mistral")",
+       "c: num_key_value_heads: is missing; take the config.json that belongs to the model\n"
+       "c: sliding_window: is missing; take the config.json that belongs to the model"},
+      {R"("model_type": "mistral", "num_key_value_heads": 2, "sliding_window": 0)",
+       "c: sliding_window is 0: must be a whole number, 1 or more"},
+      {R"("model_type": "mistral", "num_key_value_heads": 2, "sliding_window": 33)",
+       "c: sliding_window is 33: must be at most max_position_embeddings (32); set it to null, "
+       "which lets a token see all tokens before it, or correct the other number"},
+      {R"("model_type": "mistral", "num_key_value_heads": 2, "sliding_window": 8,
+          "layer_types": ["full_attention"])",
+       "c: layer_types is \"full_attention\": is not supported by this version, only "
+       "\"sliding_attention\""},
+  };
+  for (const auto& [text, message] : cases) {
+    EXPECT_EQ(ParseHfConfig(absl::StrCat("{", kSizes, ", ", text, "}"), "c").status().message(),
+              message);
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/model/hf_config_text.h"
 
+#include <optional>
 #include <utility>
 
 #include "common/base/status.h"
@@ -47,10 +48,42 @@ json RopeParameters(const ModelConfig& config) {
           {"rope_type", "llama3"}};
 }
 
+struct FamilyNames {
+  const char *model_type, *architecture;
+};
+
+FamilyNames NamesOf(Family family) {
+  switch (family) {
+    case Family::kQwen2:
+      return {"qwen2", "Qwen2ForCausalLM"};
+    case Family::kQwen3:
+      return {"qwen3", "Qwen3ForCausalLM"};
+    case Family::kMistral:
+      return {"mistral", "MistralForCausalLM"};
+    case Family::kGpt2:
+    case Family::kLlama:
+    case Family::kEmulated:
+      break;
+  }
+  return {"llama", "LlamaForCausalLM"};
+}
+
+// Adds the keys that only some of the families have.
+void AddOwnKeys(const ModelConfig& config, json& shape) {
+  if (config.family == Family::kLlama || config.family == Family::kQwen3)
+    shape["attention_bias"] = false;
+  if (config.family == Family::kLlama) shape["mlp_bias"] = false;
+  if (config.family == Family::kQwen3) shape["use_sliding_window"] = false;
+  if (config.family == Family::kMistral) {
+    const std::optional<int>& window = config.attention_window;
+    shape["sliding_window"] = window.has_value() ? json(*window) : json(nullptr);
+  }
+}
+
 json LlamaShape(const ModelConfig& config) {
-  const bool qwen2 = config.family == Family::kQwen2;
-  json shape = {{"architectures", {qwen2 ? "Qwen2ForCausalLM" : "LlamaForCausalLM"}},
-                {"model_type", qwen2 ? "qwen2" : "llama"},
+  const auto [model_type, architecture] = NamesOf(config.family);
+  json shape = {{"architectures", {architecture}},
+                {"model_type", model_type},
                 {"head_dim", config.head_size},
                 {"hidden_act", "silu"},
                 {"hidden_size", config.hidden},
@@ -65,10 +98,7 @@ json LlamaShape(const ModelConfig& config) {
                 {"rope_theta", config.rope_theta},
                 {"tie_word_embeddings", config.tied_head},
                 {"vocab_size", config.vocab}};
-  if (!qwen2) {
-    shape["attention_bias"] = false;
-    shape["mlp_bias"] = false;
-  }
+  AddOwnKeys(config, shape);
   shape["rope_scaling"] = nullptr;
   if (config.rope_scaling.has_value()) {
     shape["rope_scaling"] = RopeParameters(config);

@@ -53,10 +53,17 @@ TEST(HfConfigText, IsReadBackAsTheSameModel) {
   ModelConfig qwen2 = OddLlama();
   qwen2.family = Family::kQwen2;
   qwen2.rope_scaling.reset();
-  for (const ModelConfig& config : {gpt2, OddLlama(), qwen2}) {
+  ModelConfig qwen3 = OddLlama();
+  qwen3.family = Family::kQwen3;
+  ModelConfig mistral = OddLlama(), without_window = OddLlama();
+  mistral.family = without_window.family = Family::kMistral;
+  mistral.attention_window = 5;
+  for (const ModelConfig& config : {gpt2, OddLlama(), qwen2, qwen3, mistral, without_window}) {
     const std::string text = FormatHfConfig(config);
     EXPECT_EQ(Rewritten(text), text);
   }
+  EXPECT_EQ(ParseHfConfig(FormatHfConfig(mistral), "c")->attention_window, 5);
+  EXPECT_EQ(ParseHfConfig(FormatHfConfig(qwen3), "c")->family, Family::kQwen3);
   const ModelConfig again = ParseHfConfig(FormatHfConfig(OddLlama()), "c").value();
   EXPECT_EQ(again.head_size, 8);
   EXPECT_EQ(again.norm_epsilon, 1e-4);
@@ -77,7 +84,7 @@ TEST(HfConfigText, SaysRotaryPositionsInOldAndNewWords) {
 }
 
 TEST(HfConfigText, KeepsWhatItDoesNotUse) {
-  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny"}) {
+  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "mistral-tiny"}) {
     json source = json::parse(GoldenConfig(name));
     source["bos_token_id"] = 3;
     source["_name_or_path"] = "somebody/\xc3\xa4";

@@ -49,10 +49,18 @@ inline std::int64_t ActivationBytes(const ModelConfig& config, int microbatch) {
   return kFloatBytes * Tokens(config, microbatch) * config.hidden;
 }
 
+// Returns how many keys a token sees on average. Position t sees t+1 keys, or as many as the window
+// has.
+inline double KeysPerToken(const ModelConfig& config) {
+  const double context = config.context, window = config.EffectiveWindow();
+  if (window == 0) return (context + 1) / 2;
+  return (window * (window + 1) / 2 + (context - window) * window) / context;
+}
+
 // Returns the FLOPs of QK^T and PV of one token. Each has 2 multiplications and additions for each
-// channel and key. Position t sees t+1 keys, which are (T+1)/2 on average.
+// channel and key.
 inline double AttentionFlops(const ModelConfig& config) {
-  return 2.0 * (config.context + 1.0) * config.heads * config.head_size;
+  return 4.0 * KeysPerToken(config) * config.heads * config.head_size;
 }
 
 // Returns the costs of a layer that has, for one token forward, `linear` FLOPs of products with

@@ -4,6 +4,9 @@
 #include <cmath>
 #include <numbers>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/model/layer_parts.h"
@@ -20,6 +23,11 @@ std::int64_t KeyWidth(const ModelConfig& config) {
   return std::int64_t{config.kv_heads} * config.head_size;
 }
 
+// Names the tensors that AddHeadNorm adds.
+struct HeadNormNames {
+  std::string_view input, stats, part;
+};
+
 Layer Embedding(const ModelConfig& config, int microbatch) {
   return {.kind = LayerKind::kEmbedding,
           .parameters = {TableByWord(kTokenTable, config)},
@@ -32,14 +40,26 @@ double LinearFlops(const ModelConfig& config) {
   return 4 * c * static_cast<double>(QueryWidth(config) + KeyWidth(config)) + 6 * c * config.inner;
 }
 
+bool NormalisesHeads(const ModelConfig& config) { return config.family == Family::kQwen3; }
+
+// Adds what a norm of so many heads reads, and what it leaves. Its output is another tensor.
+void AddHeadNorm(std::vector<StashTensor>& stash, const HeadNormNames& names, std::int64_t rows,
+                 int heads, const ModelConfig& config) {
+  stash.push_back(Product(names.input, rows, std::int64_t{heads} * config.head_size));
+  stash.push_back(Rowwise(names.stats, rows, heads));
+  stash.push_back({names.part, Origin::kInputGrad, kFloatBytes * config.head_size});
+}
+
 // Returns the tensors of LlamaBlockStash.
 std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows,
                                       const Precisions& precisions) {
   const auto [products, activations] = precisions;
   std::vector<StashTensor> stash;
   AddNorm(stash, kNorm1, rows, config.hidden, 1, products);
-  stash.push_back(Product("q", rows, QueryWidth(config), activations));
-  stash.push_back(Product("k", rows, KeyWidth(config), activations));
+  // The norms of queries and keys are cheap to compute again, from what they normalise.
+  const auto query_or_key = NormalisesHeads(config) ? Rowwise : Product;
+  stash.push_back(query_or_key("q", rows, QueryWidth(config), activations));
+  stash.push_back(query_or_key("k", rows, KeyWidth(config), activations));
   stash.push_back(Product("v", rows, KeyWidth(config), activations));
   stash.push_back(Product("attention", rows, QueryWidth(config), activations));
   stash.push_back(Product("logsumexp", rows, config.heads));
@@ -48,6 +68,10 @@ std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t ro
   stash.push_back(Product("gate", rows, config.inner, activations));
   stash.push_back(Product("up", rows, config.inner, activations));
   stash.push_back(Rowwise("product", rows, config.inner, products));
+  if (NormalisesHeads(config)) {
+    AddHeadNorm(stash, {"raw_q", "q_norm_stats", "q_norm_part"}, rows, config.heads, config);
+    AddHeadNorm(stash, {"raw_k", "k_norm_stats", "k_norm_part"}, rows, config.kv_heads, config);
+  }
   return stash;
 }
 
@@ -76,12 +100,17 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
   const std::int64_t c = config.hidden;
   const bool bias = config.family == Family::kQwen2;
   const std::string prefix = absl::StrCat("model.layers.", block, ".");
-  Layer layer{.kind = LayerKind::kLlamaBlock, .block = block};
+  Layer layer{.kind = NormalisesHeads(config) ? LayerKind::kQwen3Block : LayerKind::kLlamaBlock,
+              .block = block};
   std::vector<Parameter>& p = layer.parameters;
   p.push_back(Ones(prefix + "input_layernorm.weight", c));
   AddProjection(p, prefix + "self_attn.q_proj", {QueryWidth(config), c}, config, bias);
   AddProjection(p, prefix + "self_attn.k_proj", {KeyWidth(config), c}, config, bias);
   AddProjection(p, prefix + "self_attn.v_proj", {KeyWidth(config), c}, config, bias);
+  if (NormalisesHeads(config)) {
+    p.push_back(Ones(prefix + "self_attn.q_norm.weight", config.head_size));
+    p.push_back(Ones(prefix + "self_attn.k_norm.weight", config.head_size));
+  }
   AddProjection(p, prefix + "self_attn.o_proj", {c, QueryWidth(config)}, config, false);
   p.push_back(Ones(prefix + "post_attention_layernorm.weight", c));
   AddProjection(p, prefix + "mlp.gate_proj", {config.inner, c}, config, false);
@@ -139,8 +168,8 @@ std::vector<double> RotaryFrequencies(const ModelConfig& config) {
 }
 
 std::int64_t RotaryTableElements(const ModelConfig& config) {
-  const bool turns = config.family == Family::kLlama || config.family == Family::kQwen2;
-  return turns ? std::int64_t{config.context} * config.head_size : 0;
+  if (!HasRotaryPositions(config.family)) return 0;
+  return std::int64_t{config.context} * config.head_size;
 }
 
 std::vector<float> RotaryTable(const ModelConfig& config) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Llama and Qwen2 families: names, shapes, initial values and costs of their layers. Qwen2 is
-// Llama with biases on q, k and v.
+// The families that descend from Llama: names, shapes, initial values and costs of their layers.
+// Qwen2 is Llama with biases on q, k and v. Qwen3 is Llama with a norm of each query and key.
+// Mistral is Llama whose tokens see only the last keys (ModelConfig::attention_window).
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 namespace takt::model {
 
 // Layer::stash of a block. N rows of tokens, C hidden, Q and K widths of query and key, E inner, H
-// heads. The arrow points to what I leaves there for W. *: in the precision of activations, **: in
-// that of products (model.h).
+// heads, G key/value heads, D head size. The arrow points to what I leaves there for W. *: in the
+// precision of activations, **: in that of products (model.h).
 struct LlamaBlockStash {
   enum Tensor : std::uint8_t {
     kNorm1,       // [N,C] the first norm's output; **
@@ -30,6 +31,14 @@ struct LlamaBlockStash {
     kGate,     // [N,E] -> its gradient; *
     kUp,       // [N,E] -> its gradient; *
     kProduct,  // [N,E] silu(gate) * up; **
+    // Only a kQwen3Block has the tensors below. Its kQ and kK are normalised before they are
+    // rotated, and I leaves nothing there.
+    kRawQ,        // [N,Q] before the norm, in f32 -> its gradient
+    kQNormStats,  // [N,H] rstd
+    kQNormPart,   // [D] gradient of the weight, of this microbatch
+    kRawK,        // [N,K] before the norm, in f32 -> its gradient
+    kKNormStats,  // [N,G] rstd
+    kKNormPart,   // [D]
   };
 };
 

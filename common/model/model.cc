@@ -60,6 +60,26 @@ void CheckGpt2(const ModelConfig& config, FieldRules& rules) {
                                  .fix = "remove it"});
 }
 
+void CheckWindow(const ModelConfig& config, FieldRules& rules) {
+  if (!config.attention_window.has_value()) return;
+  const int window = *config.attention_window;
+  const char* const field = "model.attention_window";
+  const std::string value = absl::StrCat(window);
+  if (!rules.Check(config.family == Family::kMistral, {.field = field,
+                                                       .value = value,
+                                                       .rule = "only mistral has a window",
+                                                       .fix = "remove it"})) {
+    return;
+  }
+  // A context may be shorter than the window: a model is often trained on less than it can read.
+  rules.Check(
+      window >= 1 && window <= config.positions,
+      {.field = field,
+       .value = value,
+       .rule = absl::StrCat("must be between 1 and the model's positions (", config.positions, ")"),
+       .fix = "remove it, and a token sees all tokens before it"});
+}
+
 void CheckRopeScaling(const RopeScaling& scaling, FieldRules& rules) {
   CheckNumber(rules, "model.rope_scaling.factor", scaling.factor, scaling.factor >= 1,
               "must be a finite number, 1 or more", "Llama 3.1 has 8");
@@ -187,6 +207,7 @@ std::vector<FieldError> CheckConfig(const ModelConfig& given) {
   } else {
     CheckTransformer(config, rules);
   }
+  CheckWindow(config, rules);
   return rules.Take();
 }
 
@@ -203,6 +224,8 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
       break;
     case Family::kLlama:
     case Family::kQwen2:
+    case Family::kQwen3:
+    case Family::kMistral:
       model.layers = LlamaLayers(model.config, microbatch, precisions);
       break;
     case Family::kEmulated:

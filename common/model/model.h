@@ -29,7 +29,19 @@ struct Precisions {
   Precision activations = Precision::kF32;
 };
 
-enum class Family : std::uint8_t { kGpt2 = 1, kLlama = 2, kQwen2 = 3, kEmulated = 4 };
+enum class Family : std::uint8_t {
+  kGpt2 = 1,
+  kLlama = 2,
+  kQwen2 = 3,
+  kEmulated = 4,
+  kQwen3 = 5,
+  kMistral = 6
+};
+
+// Returns whether the family turns queries and keys by the angles of their positions.
+constexpr bool HasRotaryPositions(Family family) {
+  return family != Family::kGpt2 && family != Family::kEmulated;
+}
 
 // Says how Llama 3.1 stretches rotary positions beyond those that it was first trained on.
 struct RopeScaling {
@@ -53,12 +65,20 @@ struct ModelConfig {
   bool tied_head = true;
   double norm_epsilon = 1e-5;
   double initializer_range = 0.02;
-  // Rotary positions of llama and qwen2.
+  // Rotary positions of the families that have them.
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;
+  // The most keys that a token of mistral sees: its own, and those of the tokens right before it.
+  // Without it a token sees all keys up to its own.
+  std::optional<int> attention_window;
   // Costs of a layer of the emulated family, for each microbatch.
   double forward_seconds = 0, input_grad_seconds = 0, weight_grad_seconds = 0;
   std::int64_t activation_bytes = 0;
+
+  // Returns attention_window, or 0 if it hides no key from any token of a sequence of `context`.
+  int EffectiveWindow() const {
+    return attention_window.has_value() && *attention_window < context ? *attention_window : 0;
+  }
 };
 
 enum class LayerKind : std::uint8_t {
@@ -66,8 +86,9 @@ enum class LayerKind : std::uint8_t {
   kGpt2Block = 2,
   kGpt2Head = 3,
   kEmulated = 4,
-  kLlamaBlock = 5,  // of qwen2 too
-  kLlamaHead = 6
+  kLlamaBlock = 5,  // of qwen2 and mistral too
+  kLlamaHead = 6,   // of all families with rotary positions
+  kQwen3Block = 7   // a llama block that normalises each query and key
 };
 
 enum class Init : std::uint8_t { kZeros = 1, kOnes = 2, kNormal = 3 };

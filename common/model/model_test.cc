@@ -144,6 +144,45 @@ TEST(Qwen2Model, HasBiasesOnQueriesKeysAndValuesAlone) {
   EXPECT_THAT(model.layers.back().tied_parameters, ElementsAre("model.embed_tokens.weight"));
 }
 
+TEST(Qwen3Model, NormalisesEachHeadOfQueriesAndKeys) {
+  ModelConfig config = TinyLlama();
+  config.family = Family::kQwen3;
+  config.head_size = 24;
+  const Model model = *BuildModel(config, 1);
+  auto shapes = Shapes(model);
+  EXPECT_THAT(shapes, SizeIs(1 + 4 * 11 + 2));
+  EXPECT_THAT(shapes["model.layers.1.self_attn.q_proj.weight"], ElementsAre(96, 64));
+  EXPECT_THAT(shapes["model.layers.1.self_attn.q_norm.weight"], ElementsAre(24));
+  EXPECT_THAT(shapes["model.layers.1.self_attn.k_norm.weight"], ElementsAre(24));
+  const Parameter* const norm = model.Find("model.layers.3.self_attn.k_norm.weight");
+  EXPECT_EQ(norm->init, Init::kOnes);
+  EXPECT_FALSE(norm->decayed());
+  EXPECT_EQ(model.layers[1].kind, LayerKind::kQwen3Block);
+  EXPECT_EQ(model.layers[1].stash.size(), std::size_t{LlamaBlockStash::kKNormPart} + 1);
+  config.family = Family::kLlama;
+  EXPECT_EQ(model.FlopsPerMicrobatch(), BuildModel(config, 1)->FlopsPerMicrobatch());
+}
+
+// Of 32 positions the first 6 see 1 to 6 keys, and the others see 7.
+TEST(MistralModel, CountsTheKeysOfTheWindow) {
+  ModelConfig config = TinyLlama();
+  const LayerCost all = BuildModel(config, 2)->layers[1].cost;
+  config.family = Family::kMistral;
+  EXPECT_EQ(BuildModel(config, 2)->layers[1].cost.forward_flops, all.forward_flops);
+  config.attention_window = 32;
+  EXPECT_EQ(config.EffectiveWindow(), 0);
+  EXPECT_EQ(BuildModel(config, 2)->layers[1].cost.forward_flops, all.forward_flops);
+  config.attention_window = 7;
+  EXPECT_EQ(config.EffectiveWindow(), 7);
+  const LayerCost cost = BuildModel(config, 2)->layers[1].cost;
+  const double hidden_pairs = 32 * 33 / 2 - (6 * 7 / 2 + 26 * 7), width = 4 * 16;
+  EXPECT_DOUBLE_EQ(cost.forward_flops, all.forward_flops - 2 * 4 * hidden_pairs * width);
+  EXPECT_DOUBLE_EQ(cost.input_grad_flops, all.input_grad_flops - 2 * 8 * hidden_pairs * width);
+  EXPECT_EQ(cost.weight_grad_flops, all.weight_grad_flops);
+  config.context = 6;
+  EXPECT_EQ(config.EffectiveWindow(), 0);
+}
+
 TEST(LlamaModel, RotaryFrequenciesFallFromOne) {
   const std::vector<double> frequencies = RotaryFrequencies(BuildModel(TinyLlama(), 1)->config);
   ASSERT_THAT(frequencies, SizeIs(8));
@@ -197,6 +236,13 @@ TEST(Model, KeepsActivationsInBf16WhereTheyAre) {
   constexpr std::int64_t kQ = 64, kK = 32, kInner = 172;
   EXPECT_EQ(BytesPerToken(llama, 1, true), 8 * kC + 4 * kQ + 4 * kK + 6 * kInner + 4 * kH + 8);
   EXPECT_EQ(BytesPerToken(llama, 1, false), 4 * kC + 4 * kQ + 4 * kK + 4 * kInner + 4 * kH);
+  ModelConfig normalised = TinyLlama();
+  normalised.family = Family::kQwen3;
+  const Model qwen3 = *BuildModel(normalised, 2, kOnGpus);
+  constexpr std::int64_t kG = 2;
+  EXPECT_EQ(BytesPerToken(qwen3, 1, true),
+            8 * kC + 8 * kQ + 8 * kK + 6 * kInner + 8 * kH + 4 * kG + 8);
+  EXPECT_EQ(BytesPerToken(qwen3, 1, false), 4 * kC + 6 * kQ + 6 * kK + 4 * kInner + 4 * kH);
   EXPECT_EQ(LogitsStride(300, Precision::kF32), 300);
   EXPECT_EQ(BytesPerToken(llama, 5, false), 2 * 320 + kSoftmax);
 }
@@ -266,6 +312,29 @@ TEST(CheckConfig, NamesTheFieldAndTheRule) {
        [](ModelConfig& c) {
          c.family = Family::kLlama;
          c.head_size = 15;
+       }},
+      {"model.head_size is 7: must be even: rotary positions turn pairs; change model.hidden or "
+       "model.heads",
+       [](ModelConfig& c) {
+         c.family = Family::kQwen3;
+         c.head_size = 7;
+       }},
+      {"model.attention_window is 0: must be between 1 and the model's positions (32); remove it, "
+       "and a token sees all tokens before it",
+       [](ModelConfig& c) {
+         c.family = Family::kMistral;
+         c.attention_window = 0;
+       }},
+      {"model.attention_window is 33: must be between 1 and the model's positions (32); remove it, "
+       "and a token sees all tokens before it",
+       [](ModelConfig& c) {
+         c.family = Family::kMistral;
+         c.attention_window = 33;
+       }},
+      {"model.attention_window is 8: only mistral has a window; remove it",
+       [](ModelConfig& c) {
+         c.family = Family::kQwen3;
+         c.attention_window = 8;
        }},
       {"model.norm_epsilon is nan: must be a finite number above 0; use 1e-5",
        [](ModelConfig& c) { c.norm_epsilon = std::nan(""); }},

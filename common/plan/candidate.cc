@@ -207,7 +207,7 @@ absl::Status CheckWithoutFlush(const CandidateInputs& inputs, const schedule::Sc
          .rule = under("false",
                        "a stage applies each gradient without waiting for the other "
                        "use of the weights"),
-         .fix = "use pipedream-2bw, or a model of llama or qwen2 with tied_head: false"});
+         .fix = "use pipedream-2bw, or tied_head: false, which every family but gpt2 has"});
   }
   return errors.empty() ? absl::OkStatus() : InvalidFields(std::move(errors));
 }

@@ -26,6 +26,8 @@ const char* KindName(LayerKind kind) {
       return "llama block";
     case LayerKind::kLlamaHead:
       return "llama head";
+    case LayerKind::kQwen3Block:
+      return "qwen3 block";
     case LayerKind::kEmulated:
       return "emulated";
   }
@@ -55,6 +57,7 @@ LayerShape ShapeOf(const model::Model& model, const model::Layer& layer,
     shape.head_size = config.head_size > 0 ? config.head_size : config.hidden / config.heads;
     shape.inner = config.inner;
     shape.recompute = recompute;
+    shape.attention_window = config.EffectiveWindow();
   } else if (IsHead(layer.kind)) {
     shape.vocab = config.vocab;
   }
@@ -108,8 +111,9 @@ std::string ToString(const LayerShape& shape) {
     absl::StrAppend(&text, ", inner ", shape.inner);
   }
   if (shape.vocab > 0) absl::StrAppend(&text, ", vocab ", shape.vocab);
-  absl::StrAppend(&text, ", context ", shape.context, ", microbatch ", shape.microbatch, ", ",
-                  PrecisionName(shape));
+  absl::StrAppend(&text, ", context ", shape.context);
+  if (shape.attention_window > 0) absl::StrAppend(&text, ", window ", shape.attention_window);
+  absl::StrAppend(&text, ", microbatch ", shape.microbatch, ", ", PrecisionName(shape));
   if (shape.recompute != model::Recompute::kNone)
     absl::StrAppend(&text, ", recompute ", std::string(model::Name(shape.recompute)));
   return text;

@@ -69,7 +69,7 @@ absl::StatusOr<Passes> ReadPasses(const char* what, const v1::LayerPasses& proto
 v1::LayerShape ToProto(const LayerShape& shape) {
   // This names every field, so that a new one that is not written here does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_size, inner, vocab, context, microbatch,
-               products, activations, recompute, spread] = shape;
+               products, activations, recompute, spread, attention_window] = shape;
   v1::LayerShape out;
   out.set_kind(static_cast<int>(kind));
   out.set_hidden(hidden);
@@ -84,6 +84,7 @@ v1::LayerShape ToProto(const LayerShape& shape) {
   out.set_activations(static_cast<int>(activations));
   out.set_recompute(static_cast<int>(recompute));
   out.set_spread(spread);
+  out.set_attention_window(attention_window);
   return out;
 }
 
@@ -96,16 +97,17 @@ absl::StatusOr<LayerShape> FromProto(const v1::LayerShape& proto) {
                    .vocab = proto.vocab(),
                    .context = proto.context(),
                    .microbatch = proto.microbatch(),
-                   .spread = proto.spread()};
+                   .spread = proto.spread(),
+                   .attention_window = proto.attention_window()};
   const int least = std::min({shape.hidden, shape.heads, shape.kv_heads, shape.head_size,
-                              shape.inner, shape.vocab, shape.context});
+                              shape.inner, shape.vocab, shape.context, shape.attention_window});
   RETURN_IF_ERROR(CheckAtLeast("size of a layer", 0, least));
   RETURN_IF_ERROR(CheckAtLeast("microbatch", 1, shape.microbatch));
   // An emulated job says itself what its layers take.
-  ASSIGN_OR_RETURN(shape.kind,
-                   ReadName("kind of layer", proto.kind(),
-                            {LayerKind::kEmbedding, LayerKind::kGpt2Block, LayerKind::kGpt2Head,
-                             LayerKind::kLlamaBlock, LayerKind::kLlamaHead}));
+  ASSIGN_OR_RETURN(shape.kind, ReadName("kind of layer", proto.kind(),
+                                        {LayerKind::kEmbedding, LayerKind::kGpt2Block,
+                                         LayerKind::kGpt2Head, LayerKind::kLlamaBlock,
+                                         LayerKind::kLlamaHead, LayerKind::kQwen3Block}));
   const auto precisions = {Precision::kF32, Precision::kBf16};
   ASSIGN_OR_RETURN(shape.products, ReadName("precision", proto.products(), precisions));
   ASSIGN_OR_RETURN(shape.activations, ReadName("precision", proto.activations(), precisions));

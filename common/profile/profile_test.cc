@@ -144,6 +144,11 @@ TEST(Profile, AddsAPartForEachRankOfASum) {
 TEST(LayerShape, ReadsAsText) {
   EXPECT_EQ(ToString(kBlock),
             "gpt2 block, hidden 64, heads 4, inner 256, context 32, microbatch 1, f32");
+  LayerShape windowed = kBlock;
+  windowed.kind = LayerKind::kQwen3Block;
+  windowed.attention_window = 9;
+  EXPECT_EQ(ToString(windowed),
+            "qwen3 block, hidden 64, heads 4, inner 256, context 32, window 9, microbatch 1, f32");
   EXPECT_EQ(ToString(kHere), "a processor, 1 thread, 2 ranks on the host");
 }
 
@@ -163,6 +168,12 @@ TEST(LayerShape, LeavesOutWhatDoesNotMatter) {
   EXPECT_EQ(ShapeOf(model, model.layers[0], kNone), ShapeOf(model, model.layers[0], kFull));
   EXPECT_EQ(ShapeOf(model, model.layers[0], kNone).vocab, 0);
   EXPECT_EQ(ShapeOf(model, model.layers[4], kNone).vocab, 100);
+  model::ModelConfig windowed = config;
+  windowed.family = model::Family::kMistral;
+  windowed.attention_window = 9;
+  const model::Model mistral = model::BuildModel(windowed, 1).value();
+  EXPECT_EQ(ShapeOf(mistral, mistral.layers[1], kNone).attention_window, 9);
+  EXPECT_EQ(ShapeOf(mistral, mistral.layers[0], kNone).attention_window, 0);
 }
 
 // Whoever reports a time may report nonsense. What is stored must be readable again.

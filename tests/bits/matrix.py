@@ -59,6 +59,8 @@ LLAMA_ROPE = Patch("llama stretched rope", model={
     "rope_scaling": {"factor": 4, "low_freq_factor": 1, "high_freq_factor": 4, "original_positions": 8}})
 QWEN2 = Patch("qwen2", model={"family": "qwen2", "kv_heads": 1, "inner": 48, **SHAPE})
 QWEN2_TIED = Patch("qwen2 tied", model={"family": "qwen2", "kv_heads": 2, "inner": 48, "tied_head": True, **SHAPE})
+QWEN3 = Patch("qwen3", model={"family": "qwen3", "kv_heads": 2, "inner": 48, "head_size": 12, **SHAPE})
+MISTRAL = Patch("mistral", model={"family": "mistral", "kv_heads": 2, "inner": 48, "attention_window": 7, **SHAPE})
 # Its losses are not computed from tokens; its steps and checkpoints are recorded nevertheless.
 EMULATED = Patch("emulated", data=None, model={
     "family": "emulated", "layers": 8, "forward_ms": 0.2, "input_grad_ms": 0.2, "weight_grad_ms": 0.2, "activation_bytes": 4096})
@@ -141,7 +143,8 @@ def jobs():
         job(GPT2, pipeline=4, schedule=schedule_file("vhalf/p4_m8_v2.csv")),
         job(GPT2, pipeline=4, schedule=schedule_file("zb2p/p4_m8.csv")),
         # The other families of models, whose embedding and head are two tensors or one.
-        *[job(model, pipeline=ranks) for model in (LLAMA, LLAMA_TIED, LLAMA_ROPE, QWEN2, QWEN2_TIED) for ranks in (1, 3)],
+        *[job(model, pipeline=ranks) for model in (LLAMA, LLAMA_TIED, LLAMA_ROPE, QWEN2, QWEN2_TIED, QWEN3, MISTRAL)
+          for ranks in (1, 3)],
         job(LLAMA, pipeline=4, schedule="zb-h1"),
         job(LLAMA, batch(16), pipeline=4, schedule="dualpipe"),
         job(QWEN2, pipeline=2, schedule="zb-v"),
@@ -165,11 +168,11 @@ def jobs():
         job(GPT2, batch(16), pipeline=4, schedule="dualpipe", transport="gloo"),
         job(GPT2, pipeline=2, threads=2),
         # Precision.
-        *[job(model, BF16, pipeline=ranks) for model in (GPT2, LLAMA, QWEN2) for ranks in (1, 2)],
+        *[job(model, BF16, pipeline=ranks) for model in (GPT2, LLAMA, QWEN2, QWEN3, MISTRAL) for ranks in (1, 2)],
         job(GPT2, BF16, batch(12), pipeline=2, data=3, schedule="zb-h1"),
         job(GPT2, BF16, batch(16), pipeline=4, schedule="chimera"),
         # Recomputation.
-        *[job(model, pipeline=2, recompute=mode) for model in (GPT2, LLAMA) for mode in ("selective", "full")],
+        *[job(model, pipeline=2, recompute=mode) for model in (GPT2, LLAMA, QWEN3, MISTRAL) for mode in ("selective", "full")],
         job(GPT2, pipeline=3, recompute=["none", "selective", "full"]),
         job(GPT2, pipeline=2, schedule="zb-h1", recompute="full"),
         job(LLAMA, BF16, pipeline=2, schedule="zb-v", recompute="selective"),

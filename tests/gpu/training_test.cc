@@ -110,7 +110,8 @@ std::string NameOf(const testing::TestParamInfo<GpuTraining::ParamType>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Models, GpuTraining,
                          testing::Combine(testing::Values("gpt2-tiny", "gpt2-ignore-index",
-                                                          "llama-tiny", "qwen2-tiny"),
+                                                          "llama-tiny", "qwen2-tiny", "qwen3-tiny",
+                                                          "mistral-tiny"),
                                           testing::Values(Precision::kF32, Precision::kBf16)),
                          NameOf);
 

@@ -65,7 +65,8 @@ std::vector<Case> Cases() {
       {.pipeline = 3, .precision = Precision::kBf16, .recompute = Recompute::kFull},
   };
   std::vector<Case> cases;
-  for (const char* model : {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny"}) {
+  for (const char* model : {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny",
+                            "qwen3-tiny", "mistral-tiny"}) {
     for (const Layout& layout : kLayouts) {
       // The targets of -100 are no part of a stream of tokens.
       const bool masked = std::string_view(model) == "gpt2-ignore-index";

@@ -6,7 +6,7 @@ usage: interop.py BIN
 For each model: transformers writes a folder (some in bfloat16, some in shards), safetensors writes
 a batch; `takt local run` takes one step on them; its loss must be torch's. The exported folder must
 have the same tensors to the byte for Python's safetensors, and the same logits to the bit for
-transformers. Two golden models are compared with their golden logits as well.
+transformers. The golden models are compared with their golden logits as well.
 """
 
 import contextlib
@@ -44,6 +44,10 @@ MODELS = [
     ("llama-head-dim-f16", lambda: transformers.LlamaConfig(**LLAMA, head_dim=16), torch.float16, "5GB"),
     ("qwen2-untied", lambda: transformers.Qwen2Config(**LLAMA), torch.float32, "5GB"),
     ("qwen2-tied-bf16", lambda: transformers.Qwen2Config(**LLAMA, tie_word_embeddings=True), torch.bfloat16, "40KB"),
+    ("qwen3-head-dim", lambda: transformers.Qwen3Config(**LLAMA, head_dim=20), torch.float32, "5GB"),
+    ("qwen3-tied-bf16", lambda: transformers.Qwen3Config(**LLAMA, head_dim=16, tie_word_embeddings=True), torch.bfloat16, "40KB"),
+    ("mistral-window", lambda: transformers.MistralConfig(**LLAMA, sliding_window=5), torch.float32, "5GB"),
+    ("mistral-no-window", lambda: transformers.MistralConfig(**LLAMA, sliding_window=None), torch.bfloat16, "5GB"),
 ]
 
 
@@ -161,7 +165,7 @@ def main(binaries):
             rows = torch.randint(model.config.vocab_size, (BATCH, LENGTH + 1), generator=generator)
             batch = {"tokens": rows[:, :-1].contiguous(), "targets": rows[:, 1:].contiguous()}
             check_round_trip(name, binaries, folder, shard, batch)
-    for name in ("gpt2-tiny", "llama-tiny", "qwen2-tiny", "gpt2-ignore-index"):
+    for name in ("gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "mistral-tiny", "gpt2-ignore-index"):
         batch = safetensors.torch.load_file(GOLDEN / name / "batch.safetensors")
         logits = safetensors.torch.load_file(GOLDEN / name / "expected.safetensors")["logits"]
         check_round_trip(name, binaries, GOLDEN / name, "5GB", batch, logits)

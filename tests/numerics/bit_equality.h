@@ -115,6 +115,20 @@ inline model::ModelConfig Llama(model::ModelConfig config) {
   return config;
 }
 
+inline model::ModelConfig Qwen3(model::ModelConfig config) {
+  config = Llama(config);
+  config.family = model::Family::kQwen3;
+  return config;
+}
+
+// The window is shorter than the context, and is no multiple of anything.
+inline model::ModelConfig Mistral(model::ModelConfig config) {
+  config = Llama(config);
+  config.family = model::Family::kMistral;
+  config.attention_window = 7;
+  return config;
+}
+
 // Returns the families that flush and have one copy of the weights.
 inline std::vector<schedule::Family> OneWayFamilies() {
   std::vector<schedule::Family> families;

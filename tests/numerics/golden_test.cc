@@ -58,13 +58,14 @@ void PrintTo(const Layout& layout, std::ostream* out) { *out << Print(layout); }
 
 using Case = std::tuple<std::string, Layout, Rounded>;
 
-// Every stage holds a block at least: the models have three or four.
+// Every stage holds a layer at least: the models have two to four blocks, an embedding and a head.
 std::vector<Case> Cases(Rounded rounded) {
   std::vector<Case> cases;
   const auto add = [&](const char* model, const Layout& layout) {
     cases.push_back({model, layout, rounded});
   };
-  for (const char* model : {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny"}) {
+  for (const char* model : {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny",
+                            "qwen3-tiny", "mistral-tiny"}) {
     for (const int pp : {1, 2, 3}) {
       for (const char* schedule : {"naive", "gpipe", "1f1b"}) {
         add(model, {.schedule = schedule, .pipeline = pp});
@@ -80,13 +81,19 @@ std::vector<Case> Cases(Rounded rounded) {
   add("llama-tiny", {.schedule = "interleaved-1f1b", .pipeline = 2, .chunks = 2});
   add("llama-tiny", {.schedule = "1f1b", .pipeline = 2, .data = 2});
   add("qwen2-tiny", {.schedule = "1f1b", .pipeline = 2, .data = 2});
+  add("qwen3-tiny", {.schedule = "1f1b", .pipeline = 2, .data = 2});
+  for (const model::Recompute mode : {model::Recompute::kSelective, model::Recompute::kFull}) {
+    add("qwen3-tiny", {.schedule = "zb-h1", .pipeline = 2, .recompute = mode});
+    add("mistral-tiny", {.schedule = "zb-h1", .pipeline = 2, .recompute = mode});
+  }
   return cases;
 }
 
 std::vector<Case> CasesOfBf16Activations() {
   using enum model::Recompute;
   std::vector<Case> cases;
-  for (const char* model : {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny"}) {
+  for (const char* model : {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny",
+                            "qwen3-tiny", "mistral-tiny"}) {
     for (const Layout& layout : {Layout{.schedule = "1f1b"},
                                  {.schedule = "zb-h1", .pipeline = 3},
                                  {.schedule = "1f1b", .pipeline = 2, .data = 2},

@@ -35,6 +35,21 @@ inline model::ModelConfig Llama(bool tied) {
           .tied_head = tied};
 }
 
+inline model::ModelConfig Qwen3() {
+  model::ModelConfig config = Llama(/*tied=*/true);
+  config.family = model::Family::kQwen3;
+  return config;
+}
+
+// A power of two as the context makes the average number of keys of a token exact.
+inline model::ModelConfig Mistral() {
+  model::ModelConfig config = Llama(/*tied=*/false);
+  config.family = model::Family::kMistral;
+  config.context = config.positions = 16;
+  config.attention_window = 5;
+  return config;
+}
+
 // Its layers are on two pp ranks.
 inline config::JobSpec JobOf(const model::ModelConfig& model, const std::string& schedule) {
   config::JobSpec job;

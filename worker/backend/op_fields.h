@@ -158,6 +158,7 @@ void DescribeFields(AttentionShape& s, auto& v) {
   v.Size("q_stride", s.q_stride, s.heads * s.head_size);
   v.Size("kv_stride", s.kv_stride, s.kv_heads * s.head_size);
   v.Size("out_stride", s.out_stride, s.heads * s.head_size);
+  v.Size("window", s.window, 0);
 }
 void DescribeFields(AttentionForward& o, auto& v) {
   v.Name("AttentionForward");

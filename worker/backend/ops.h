@@ -257,12 +257,14 @@ struct AttentionShape {
   std::int64_t heads = 0, kv_heads = 0, head_size = 0;  // heads divisible by kv_heads
   std::int64_t q_stride = 0, kv_stride = 0,
                out_stride = 0;  // elements between rows: of q; of k and v; of the output
+  // Query t sees the keys t - window + 1 .. t. 0: it sees all keys up to t.
+  std::int64_t window = 0;
 };
 
-// output = softmax(causal(q k^T / sqrt(D))) v, heads side by side. Where tensors are in bf16, the
-// numbers multiplied inside (probabilities, gradients of scores) may be in bf16 too. It needs no
-// memory of size T x T: it goes through blocks of keys with a running maximum and sum
-// (FlashAttention, Dao et al. 2022, algorithm 1).
+// output = softmax(q k^T / sqrt(D)) v over the keys that a query sees, heads side by side. Where
+// tensors are in bf16, the numbers multiplied inside (probabilities, gradients of scores) may be in
+// bf16 too. It needs no memory of size T x T: it goes through blocks of keys with a running maximum
+// and sum (FlashAttention, Dao et al. 2022, algorithm 1).
 struct AttentionForward {
   AttentionShape shape;
   Operand q;

@@ -14,6 +14,7 @@ std::unique_ptr<Layer> MakeLayer(const LayerOptions& options) {
     case model::LayerKind::kGpt2Head:
       return MakeGpt2Head(options);
     case model::LayerKind::kLlamaBlock:
+    case model::LayerKind::kQwen3Block:
       return MakeLlamaBlock(options);
     case model::LayerKind::kLlamaHead:
       return MakeLlamaHead(options);

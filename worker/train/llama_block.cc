@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // x2 = x + o_proj(attention(rope(q_proj(n)), rope(k_proj(n)), v_proj(n))),  n = RMS1(x)
 // y  = x2 + down_proj(silu(gate_proj(n)) * up_proj(n)),                     n = RMS2(x2)
-// Touvron et al. 2023; Qwen2 adds biases to q, k and v.
+// Touvron et al. 2023; Qwen2 adds biases to q, k and v. Qwen3 has none, and applies an RMS norm to
+// each head of q and k before rope. Attention of Mistral has a window (Jiang et al. 2023).
+#include <optional>
 #include <vector>
 
 #include "common/base/status.h"
@@ -30,8 +32,7 @@ constexpr auto kOutIn = Linear::Storage::kOutIn;
 
 class LlamaBlock final : public Block {
  public:
-  explicit LlamaBlock(const LayerOptions& options)
-      : LlamaBlock(options, Parameters(options.parameters.refs)) {}
+  explicit LlamaBlock(const LayerOptions& options) : LlamaBlock(options, Parameters(options)) {}
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
     backend::Backend& backend = *call.backend;
@@ -43,21 +44,34 @@ class LlamaBlock final : public Block {
     RETURN_IF_ERROR(norm2_.WeightGrad(backend, s(kNorm2Part), add));
     RETURN_IF_ERROR(o_.WeightGrad(backend, s(kAttention), s(kMiddle), add));
     RETURN_IF_ERROR(v_.WeightGrad(backend, s(kNorm1), call.Left(layout_, kV, scratch_[kDV]), add));
-    RETURN_IF_ERROR(k_.WeightGrad(backend, s(kNorm1), call.Left(layout_, kK, scratch_[kDK]), add));
-    RETURN_IF_ERROR(q_.WeightGrad(backend, s(kNorm1), call.Left(layout_, kQ, scratch_[kDQ]), add));
+    if (NormalisesHeads()) {
+      RETURN_IF_ERROR(k_norm_->WeightGrad(backend, s(kKNormPart), add));
+      RETURN_IF_ERROR(q_norm_->WeightGrad(backend, s(kQNormPart), add));
+      RETURN_IF_ERROR(k_.WeightGrad(backend, s(kNorm1), s(kRawK), add));
+      RETURN_IF_ERROR(q_.WeightGrad(backend, s(kNorm1), s(kRawQ), add));
+    } else {
+      const auto left = [&](auto tensor, auto scratch) {
+        return call.Left(layout_, tensor, scratch_[scratch]);
+      };
+      RETURN_IF_ERROR(k_.WeightGrad(backend, s(kNorm1), left(kK, kDK), add));
+      RETURN_IF_ERROR(q_.WeightGrad(backend, s(kNorm1), left(kQ, kDQ), add));
+    }
     return norm1_.WeightGrad(backend, s(kNorm1Part), add);
   }
 
  private:
   // The block's parameters by name, in the order of model::LlamaLayers. Each bias comes after its
-  // weight, if there are biases.
+  // weight, if there are biases. What the family does not have is null.
   struct Parameters {
-    const ParameterRef *norm1, *q, *q_bias, *k, *k_bias, *v, *v_bias, *o, *norm2, *gate, *up, *down;
+    const ParameterRef *norm1, *q, *q_bias, *k, *k_bias, *v, *v_bias, *q_norm, *k_norm, *o, *norm2,
+        *gate, *up, *down;
 
-    explicit Parameters(const std::vector<ParameterRef>& refs) {
-      const ParameterRef* next = refs.data();
-      const bool biases = refs.size() == 12;
+    explicit Parameters(const LayerOptions& options) {
+      const ParameterRef* next = options.parameters.refs.data();
+      const bool biases = options.model.config.family == model::Family::kQwen2;
+      const bool head_norms = options.layer.kind == model::LayerKind::kQwen3Block;
       const auto bias = [&] { return biases ? next++ : nullptr; };
+      const auto head_norm = [&] { return head_norms ? next++ : nullptr; };
       norm1 = next++;
       q = next++;
       q_bias = bias();
@@ -65,6 +79,8 @@ class LlamaBlock final : public Block {
       k_bias = bias();
       v = next++;
       v_bias = bias();
+      q_norm = head_norm();
+      k_norm = head_norm();
       o = next++;
       norm2 = next++;
       gate = next++;
@@ -81,6 +97,8 @@ class LlamaBlock final : public Block {
         q_(rows_, kOutIn, *p.q, p.q_bias),
         k_(rows_, kOutIn, *p.k, p.k_bias),
         v_(rows_, kOutIn, *p.v, p.v_bias),
+        q_norm_(HeadNorm(rows_ * config_.heads, p.q_norm)),
+        k_norm_(HeadNorm(rows_ * config_.kv_heads, p.k_norm)),
         o_(rows_, kOutIn, *p.o, nullptr),
         norm2_(rows_, config_.norm_epsilon, {p.norm2, 1}),
         gate_(rows_, kOutIn, *p.gate, nullptr),
@@ -95,10 +113,18 @@ class LlamaBlock final : public Block {
                              bool products) const override {
     RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
     if (products) {
-      RETURN_IF_ERROR(q_.Forward(backend, s.Tensor(kNorm1), nullptr, s.Tensor(kQ)));
-      RETURN_IF_ERROR(k_.Forward(backend, s.Tensor(kNorm1), nullptr, s.Tensor(kK)));
+      const bool raw = NormalisesHeads();
+      RETURN_IF_ERROR(q_.Forward(backend, s.Tensor(kNorm1), nullptr, s.Tensor(raw ? kRawQ : kQ)));
+      RETURN_IF_ERROR(k_.Forward(backend, s.Tensor(kNorm1), nullptr, s.Tensor(raw ? kRawK : kK)));
       RETURN_IF_ERROR(v_.Forward(backend, s.Tensor(kNorm1), nullptr, s.Tensor(kV)));
+    }
+    if (NormalisesHeads()) {
+      RETURN_IF_ERROR(q_norm_->Forward(backend, s[kRawQ], QNorm(s)));
+      RETURN_IF_ERROR(k_norm_->Forward(backend, s[kRawK], KNorm(s)));
+    }
+    if (products || NormalisesHeads())
       RETURN_IF_ERROR(Turn(backend, s.Tensor(kQ), s.Tensor(kK), /*inverse=*/false));
+    if (products) {
       RETURN_IF_ERROR(backend.Run(backend::AttentionForward{.shape = Shape(),
                                                             .q = s.Tensor(kQ),
                                                             .k = s.Tensor(kK),
@@ -123,6 +149,20 @@ class LlamaBlock final : public Block {
   }
   static NormStash Norm2(const StashView& s) {
     return {s.Tensor(kNorm2), s[kNorm2Stats], s[kNorm2Part]};
+  }
+  static NormStash QNorm(const StashView& s) {
+    return {s.Tensor(kQ), s[kQNormStats], s[kQNormPart]};
+  }
+  static NormStash KNorm(const StashView& s) {
+    return {s.Tensor(kK), s[kKNormStats], s[kKNormPart]};
+  }
+
+  bool NormalisesHeads() const { return q_norm_.has_value(); }
+
+  // Returns a norm whose rows are single heads of tokens, or none if it has no weight.
+  std::optional<RmsNorm> HeadNorm(std::int64_t rows, const ParameterRef* weight) const {
+    if (weight == nullptr) return std::nullopt;
+    return RmsNorm(rows, config_.norm_epsilon, {weight, 1});
   }
 
   absl::Status MlpInputGrad(const InputGradCall& call) const override {
@@ -166,11 +206,20 @@ class LlamaBlock final : public Block {
                                                            .d_k = d_k,
                                                            .d_v = d_v}));
     RETURN_IF_ERROR(Turn(backend, d_q, d_k, /*inverse=*/true));
-    RETURN_IF_ERROR(q_.InputGrad(backend, d_q, d_norm));
-    RETURN_IF_ERROR(k_.InputGrad(backend, d_k, d_norm, d_norm));
+    if (NormalisesHeads()) {
+      RETURN_IF_ERROR(
+          q_norm_->InputGrad(backend, {.dy = d_q, .x = s[kRawQ], .dx = s[kRawQ]}, QNorm(s)));
+      RETURN_IF_ERROR(
+          k_norm_->InputGrad(backend, {.dy = d_k, .x = s[kRawK], .dx = s[kRawK]}, KNorm(s)));
+      RETURN_IF_ERROR(q_.InputGrad(backend, s[kRawQ], d_norm));
+      RETURN_IF_ERROR(k_.InputGrad(backend, s[kRawK], d_norm, d_norm));
+    } else {
+      RETURN_IF_ERROR(q_.InputGrad(backend, d_q, d_norm));
+      RETURN_IF_ERROR(k_.InputGrad(backend, d_k, d_norm, d_norm));
+      RETURN_IF_ERROR(LeaveToWeightGrad(call, d_q, s.Tensor(kQ), rows_ * width_.query));
+      RETURN_IF_ERROR(LeaveToWeightGrad(call, d_k, s.Tensor(kK), rows_ * width_.key));
+    }
     RETURN_IF_ERROR(v_.InputGrad(backend, d_v, d_norm, d_norm));
-    RETURN_IF_ERROR(LeaveToWeightGrad(call, d_q, s.Tensor(kQ), rows_ * width_.query));
-    RETURN_IF_ERROR(LeaveToWeightGrad(call, d_k, s.Tensor(kK), rows_ * width_.key));
     RETURN_IF_ERROR(LeaveToWeightGrad(call, d_v, s.Tensor(kV), rows_ * width_.key));
     return norm1_.InputGrad(
         backend, {.dy = d_norm, .x = call.input, .residual = s[kMiddle], .dx = call.d_input},
@@ -203,13 +252,16 @@ class LlamaBlock final : public Block {
             .head_size = config_.head_size,
             .q_stride = width_.query,
             .kv_stride = width_.key,
-            .out_stride = width_.query};
+            .out_stride = width_.query,
+            .window = config_.EffectiveWindow()};
   }
 
   const Widths width_;
   const float* const rotary_table_;
   const RmsNorm norm1_;
-  const Linear q_, k_, v_, o_;
+  const Linear q_, k_, v_;
+  const std::optional<RmsNorm> q_norm_, k_norm_;
+  const Linear o_;
   const RmsNorm norm2_;
   const Linear gate_, up_, down_;
 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes causal attention of one (sequence, key/value head) on one thread, after FlashAttention-2
 // (Dao 2023, algorithms 1 and 2). The outer loop goes over blocks of queries, the inner loop over
-// blocks of keys, and no score outside the current block is kept. Unlike the paper, the backward
-// has queries in the outer loop too, because one thread owns d_k and d_v of its head and can add to
-// them.
+// blocks of keys, and no score outside the current block is kept. Blocks that a window hides wholly
+// are left out. Unlike the paper, the backward has queries in the outer loop too, because one
+// thread owns d_k and d_v of its head and can add to them.
 //
 // Everything is first packed into scratch with rows of W floats: D is rounded up to full vectors
 // and the rest is filled with zeros. The padding adds nothing to any product, rows do not compete
@@ -17,8 +17,6 @@ namespace {
 // Rows and columns of a block. Its scores and its slices of q, k and v stay in the L1 cache.
 constexpr std::int64_t kQueries = 32;
 constexpr std::int64_t kKeys = 64;
-static_assert(kKeys % kQueries == 0,
-              "so that every query sees at least one key of each of its blocks");
 constexpr float kLowest = -3.402823466e+38F;
 
 // c[m,n] (+)= a * b. Element (i, j) of a is a[i * row + j * column]; n is a multiple of kWidth.
@@ -137,6 +135,7 @@ struct Item {
         size(s.head_size),
         width(RoundUp(s.head_size, kWidth)),
         keys(RoundUp(s.context, kWidth)),
+        window(s.window > 0 ? s.window : s.context),
         group(s.heads / s.kv_heads),
         batch(item / s.kv_heads),
         kv_head(item % s.kv_heads),
@@ -151,39 +150,59 @@ struct Item {
   }
 
   std::int64_t context, size;
-  std::int64_t width;  // W
-  std::int64_t keys;   // T rounded up to full vectors
-  std::int64_t group;  // query heads of a key/value head
+  std::int64_t width;   // W
+  std::int64_t keys;    // T rounded up to full vectors
+  std::int64_t window;  // the most keys that a query sees
+  std::int64_t group;   // query heads of a key/value head
   std::int64_t batch, kv_head, kv_offset;
   float scale;
 };
 
 // A block of scores: queries [q_begin, q_begin + rows), keys [k_begin, k_begin + columns).
 struct Block {
-  std::int64_t q_begin, rows, k_begin, columns;
+  std::int64_t q_begin, rows, k_begin, columns, window;
   std::int64_t padded() const { return RoundUp(columns, kWidth); }
-  // Returns how many keys of the block its query `row` sees.
-  std::int64_t Visible(std::int64_t row) const { return Min(columns, q_begin + row + 1 - k_begin); }
+
+  // Query `row` sees the keys [first, end) of the block. `end` is 0 if it sees none.
+  struct Seen {
+    std::int64_t first, end;
+  };
+  Seen SeenBy(std::int64_t row) const {
+    const std::int64_t end = Clip(q_begin + row + 1 - k_begin);
+    const std::int64_t first = Clip(q_begin + row + 1 - window - k_begin);
+    return first < end ? Seen{first, end} : Seen{0, 0};
+  }
+  std::int64_t Clip(std::int64_t key) const { return key < 0 ? 0 : Min(columns, key); }
 };
 
-// Calls f(block) for all blocks of keys that queries [q_begin, q_end) see.
+// Calls f(block) for all blocks of keys of which some of the queries [q_begin, q_end) see a key.
 template <class F>
-inline void ForKeyBlocks(std::int64_t q_begin, std::int64_t q_end, const F& f) {
-  for (std::int64_t k = 0; k < q_end; k += kKeys)
-    f(Block{q_begin, q_end - q_begin, k, Min(kKeys, q_end - k)});
+inline void ForKeyBlocks(const Item& item, std::int64_t q_begin, std::int64_t q_end, const F& f) {
+  const std::int64_t first = q_begin + 1 - item.window;
+  for (std::int64_t k = first > 0 ? first / kKeys * kKeys : 0; k < q_end; k += kKeys)
+    f(Block{q_begin, q_end - q_begin, k, Min(kKeys, q_end - k), item.window});
 }
 
-// Makes the first n scores e^(score - shift), and those up to `padded` zero. Returns the sum.
-float ExpScores(float* scores, float shift, std::int64_t n, std::int64_t padded) {
+// Makes the scores that are seen e^(score - shift), and the others up to `padded` zero. Returns the
+// sum.
+float ExpScores(float* scores, float shift, const Block::Seen& seen, std::int64_t padded) {
   Vec sum = {};
   std::int64_t i = 0;
-  for (; i + kWidth <= n; i += kWidth) {
+  for (; i + kWidth <= seen.first; i += kWidth) Store(scores + i, Vec{});
+  if (i < seen.first) {
+    const Vec e = DropFirst(Exp(Load(scores + i) - shift), seen.first - i);
+    const Vec kept = KeepFirst(e, seen.end - i);
+    Store(scores + i, kept);
+    sum += kept;
+    i += kWidth;
+  }
+  for (; i + kWidth <= seen.end; i += kWidth) {
     const Vec e = Exp(Load(scores + i) - shift);
     Store(scores + i, e);
     sum += e;
   }
-  if (i < n) {
-    const Vec e = KeepFirst(Exp(Load(scores + i) - shift), n - i);
+  if (i < seen.end) {
+    const Vec e = KeepFirst(Exp(Load(scores + i) - shift), seen.end - i);
     Store(scores + i, e);
     sum += e;
     i += kWidth;
@@ -206,11 +225,12 @@ void SoftmaxBlock(const Block& block, float* scores, Running& running, float* ou
                   std::int64_t width) {
   for (std::int64_t r = 0; r < block.rows; ++r) {
     float* row = scores + r * kKeys;
-    const std::int64_t n = block.Visible(r);
+    const Block::Seen seen = block.SeenBy(r);
     Vec row_max = Splat(running.max[r]);
-    std::int64_t i = 0;
-    for (; i + kWidth <= n; i += kWidth) row_max = Max(Load(row + i), row_max);
-    if (i < n) row_max = Max(LoadPart(row + i, n - i, kLowest), row_max);
+    std::int64_t i = seen.first / kWidth * kWidth;
+    for (std::int64_t hidden = i; hidden < seen.first; ++hidden) row[hidden] = kLowest;
+    for (; i + kWidth <= seen.end; i += kWidth) row_max = Max(Load(row + i), row_max);
+    if (i < seen.end) row_max = Max(LoadPart(row + i, seen.end - i, kLowest), row_max);
     const float max = MaxElement(row_max);
     if (max > running.max[r] && running.sum[r] > 0) {
       const float shrink = Exp(Splat(running.max[r] - max))[0];
@@ -218,7 +238,7 @@ void SoftmaxBlock(const Block& block, float* scores, Running& running, float* ou
       ScaleRow(output + r * width, width, shrink);
     }
     running.max[r] = max;
-    running.sum[r] += ExpScores(row, max, n, block.padded());
+    running.sum[r] += ExpScores(row, max, seen, block.padded());
   }
 }
 
@@ -256,7 +276,7 @@ void AttentionForwardItem(const AttentionForward& op, std::int64_t item_index, f
         running.max[r] = kLowest;
         running.sum[r] = 0;
       }
-      ForKeyBlocks(begin, begin + rows, [&](const Block& block) {
+      ForKeyBlocks(item, begin, begin + rows, [&](const Block& block) {
         Multiply({q, width, 1}, {k_transposed + block.k_begin, item.keys}, {scores, kKeys, false},
                  rows, block.padded(), item.size);
         SoftmaxBlock(block, scores, running, output, width);
@@ -290,7 +310,7 @@ void SoftmaxBackwardBlock(const Block& block, const float* logsumexp, const floa
   for (std::int64_t r = 0; r < block.rows; ++r) {
     float* p = scores + r * kKeys;
     float* d = d_scores + r * kKeys;
-    ExpScores(p, logsumexp[r], block.Visible(r), block.padded());
+    ExpScores(p, logsumexp[r], block.SeenBy(r), block.padded());
     for (std::int64_t i = 0; i < block.padded(); i += kWidth)
       Store(d + i, Load(p + i) * (Load(d + i) - delta[r]));
   }
@@ -342,7 +362,7 @@ void AttentionBackwardItem(const AttentionBackward& op, std::int64_t item_index,
         delta[r] =
             Dot(op.output.f32 + out_offset + r * shape.out_stride, d_output + r * width, size);
       }
-      ForKeyBlocks(begin, begin + rows, [&](const Block& block) {
+      ForKeyBlocks(item, begin, begin + rows, [&](const Block& block) {
         const std::int64_t first = block.k_begin * width;
         Multiply({q, width, 1}, {k_transposed + block.k_begin, item.keys}, {scores, kKeys, false},
                  rows, block.padded(), size);

@@ -9,7 +9,7 @@ namespace {
 // Puts q, k and v in one tensor of rows [q heads, k heads, v heads], as a fused projection writes
 // them.
 struct Case {
-  std::int64_t batch, context, heads, kv_heads, head_size;
+  std::int64_t batch, context, heads, kv_heads, head_size, window = 0;
   std::int64_t q_columns() const { return heads * head_size; }
   std::int64_t columns() const { return (heads + 2 * kv_heads) * head_size; }
   std::int64_t rows() const { return batch * context; }
@@ -21,14 +21,28 @@ struct Case {
             .head_size = head_size,
             .q_stride = columns(),
             .kv_stride = columns(),
-            .out_stride = q_columns()};
+            .out_stride = q_columns(),
+            .window = window};
   }
 };
 
 // The shapes are around the kernel's blocks of 32 queries and 64 keys, and vectors of 4, 8 and 16.
-constexpr Case kCases[] = {{1, 1, 1, 1, 8},   {2, 1, 2, 2, 12},  {1, 5, 3, 1, 4},
-                           {2, 33, 2, 2, 12}, {1, 64, 2, 1, 64}, {1, 65, 1, 1, 8},
-                           {1, 100, 4, 2, 5}, {2, 129, 1, 1, 16}};
+constexpr Case kCases[] = {{1, 1, 1, 1, 8},
+                           {2, 1, 2, 2, 12},
+                           {1, 5, 3, 1, 4},
+                           {2, 33, 2, 2, 12},
+                           {1, 64, 2, 1, 64},
+                           {1, 65, 1, 1, 8},
+                           {1, 100, 4, 2, 5},
+                           {2, 129, 1, 1, 16},
+                           // Windows, some of which hide whole blocks of keys from a query or from
+                           // a block of queries.
+                           {1, 5, 3, 1, 4, 1},
+                           {2, 33, 2, 2, 12, 32},
+                           {1, 65, 1, 1, 8, 64},
+                           {1, 100, 4, 2, 5, 7},
+                           {2, 129, 1, 1, 16, 40},
+                           {1, 200, 2, 1, 8, 65}};
 
 Doubles Attention(const Case& c, const Doubles& qkv) {
   Doubles output(static_cast<std::size_t>(c.rows() * c.q_columns()));
@@ -42,7 +56,9 @@ Doubles Attention(const Case& c, const Doubles& qkv) {
       const std::int64_t v_column = k_column + c.kv_heads * c.head_size;
       for (std::int64_t t = b * c.context; t < (b + 1) * c.context; ++t) {
         Doubles p;
-        for (std::int64_t s = b * c.context; s <= t; ++s) {
+        std::int64_t first = b * c.context;
+        if (c.window > 0) first = std::max(first, t - c.window + 1);
+        for (std::int64_t s = first; s <= t; ++s) {
           double score = 0;
           for (std::int64_t d = 0; d < c.head_size; ++d)
             score += at(t, q_column + d) * at(s, k_column + d);
@@ -54,7 +70,7 @@ Doubles Attention(const Case& c, const Doubles& qkv) {
         for (std::size_t s = 0; s < p.size(); ++s) {
           for (std::int64_t d = 0; d < c.head_size; ++d) {
             output[static_cast<std::size_t>(t * c.q_columns() + q_column + d)] +=
-                p[s] / sum * at(b * c.context + static_cast<std::int64_t>(s), v_column + d);
+                p[s] / sum * at(first + static_cast<std::int64_t>(s), v_column + d);
           }
         }
       }
@@ -88,11 +104,27 @@ TEST_P(AttentionTest, ForwardAgreesWithDouble) {
 }
 
 TEST_P(AttentionTest, SurvivesScoresThatOverflowWithoutTheMaximum) {
-  const Case c{1, 70, 1, 1, 8};
-  const Floats qkv = Random(c.rows() * c.columns(), 1, 30);
+  for (const Case& c : {Case{1, 70, 1, 1, 8}, Case{1, 140, 1, 1, 8, 9}}) {
+    const Floats qkv = Random(c.rows() * c.columns(), 1, 30);
+    Forward(c, qkv);
+    // Scores of size 3000 are known to 3000 roundings, and so are probabilities; values have size
+    // 30.
+    ExpectNear(output_, Attention(c, ToDoubles(qkv)), 30 * SumTolerance(c.head_size, 3000),
+               "output");
+  }
+}
+
+TEST_P(AttentionTest, AWindowThatHidesNothingChangesNoBit) {
+  Case c{2, 130, 2, 1, 12};
+  const Floats qkv = Random(c.rows() * c.columns(), 1);
   Forward(c, qkv);
-  // Scores of size 3000 are known to 3000 roundings, and so are probabilities; values have size 30.
-  ExpectNear(output_, Attention(c, ToDoubles(qkv)), 30 * SumTolerance(c.head_size, 3000), "output");
+  const Floats output = output_, logsumexp = logsumexp_;
+  for (const std::int64_t window : {130, 131, 1000}) {
+    c.window = window;
+    Forward(c, qkv);
+    EXPECT_EQ(output_, output) << window;
+    EXPECT_EQ(logsumexp_, logsumexp) << window;
+  }
 }
 
 TEST_P(AttentionTest, BackwardAgreesWithFiniteDifferences) {

@@ -241,14 +241,15 @@ TEST_P(Bf16FormsTest, CrossEntropy) {
 }
 
 struct HeadsCase {
-  std::int64_t batch, context, heads, kv_heads, head_size;
+  std::int64_t batch, context, heads, kv_heads, head_size, window = 0;
 };
 
 // Probabilities and gradients of scores may be rounded too, where they are multiplied: each element
 // is a sum of numbers that are off by kUnit of themselves, and is rounded once more.
 TEST_P(Bf16FormsTest, Attention) {
-  for (const HeadsCase& c : {HeadsCase{1, 1, 1, 1, 8}, HeadsCase{1, 66, 2, 1, 12},
-                             HeadsCase{2, 20, 2, 2, 100}, HeadsCase{1, 18, 1, 1, 136}}) {
+  for (const HeadsCase& c :
+       {HeadsCase{1, 1, 1, 1, 8}, HeadsCase{1, 66, 2, 1, 12}, HeadsCase{2, 20, 2, 2, 100},
+        HeadsCase{1, 18, 1, 1, 136}, HeadsCase{1, 140, 2, 1, 16, 9}}) {
     const std::int64_t rows = c.batch * c.context, q = c.heads * c.head_size,
                        kv = c.kv_heads * c.head_size, stride = q + 2 * kv;
     const AttentionShape shape = {.batch = c.batch,
@@ -258,7 +259,8 @@ TEST_P(Bf16FormsTest, Attention) {
                                   .head_size = c.head_size,
                                   .q_stride = stride,
                                   .kv_stride = stride,
-                                  .out_stride = q};
+                                  .out_stride = q,
+                                  .window = c.window};
     std::vector<Bf16s> left;  // aligned and not
     ForAlignments([&] {
       Twin qkv = Some(rows * stride), output = None(rows * q), d_output = Some(rows * q),

@@ -240,6 +240,8 @@ TEST(CpuBackend, RefusesOpsThatBreakARule) {
             "AttentionForward: heads must be divisible by kv_heads");
   EXPECT_EQ(backend->Run(AttentionForward{.shape = {1, 1, 2, 2, 4, 7, 8, 8}}).message(),
             "AttentionForward.q_stride is 7, must be at least 8");
+  EXPECT_EQ(backend->Run(AttentionForward{.shape = {1, 1, 2, 2, 4, 8, 8, 8, -1}}).message(),
+            "AttentionForward.window is -1, must be at least 0");
   EXPECT_EQ(backend->Run(LayerNormForward{.input = &x, .residual = &x}).message(),
             "LayerNormForward: residual and sum go together");
 }

@@ -78,6 +78,13 @@ inline Vec KeepFirst(Vec v, std::int64_t n) {
   return lane < static_cast<std::int32_t>(Min(n, kWidth)) ? v : Vec{};
 }
 
+// Returns v with zeros in the lanes before n.
+inline Vec DropFirst(Vec v, std::int64_t n) {
+  IntVec lane;
+  for (int i = 0; i < kWidth; ++i) lane[i] = i;
+  return lane < static_cast<std::int32_t>(Min(n, kWidth)) ? Vec{} : v;
+}
+
 inline Vec Max(Vec a, Vec b) { return a > b ? a : b; }
 inline Vec Clamp(Vec x, float low, float high) {
   x = x < low ? Splat(low) : x;

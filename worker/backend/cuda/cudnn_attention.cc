@@ -75,15 +75,20 @@ std::unique_ptr<Graph> NewGraph() {
   return graph;
 }
 
+// The library's bound counts the query's own key, as our window does.
+void SetWindow(auto& attributes, const AttentionShape& s) {
+  if (s.window > 0) attributes.set_diagonal_band_left_bound(static_cast<int>(s.window));
+}
+
 std::unique_ptr<Graph> DescribeForward(const AttentionShape& s) {
   auto graph = NewGraph();
   const Tensor q = Heads(*graph, kQ, s, s.heads, s.q_stride);
   const Tensor k = Heads(*graph, kK, s, s.kv_heads, s.kv_stride);
   const Tensor v = Heads(*graph, kV, s, s.kv_heads, s.kv_stride);
-  auto [output, stats] = graph->sdpa(
-      q, k, v,
-      fe::graph::SDPA_attributes().set_generate_stats(true).set_causal_mask(true).set_attn_scale(
-          Scale(s)));
+  fe::graph::SDPA_attributes attributes;
+  attributes.set_generate_stats(true).set_causal_mask(true).set_attn_scale(Scale(s));
+  SetWindow(attributes, s);
+  auto [output, stats] = graph->sdpa(q, k, v, attributes);
   MakeOutput(output, kOutput, s, s.heads, s.out_stride);
   stats->set_output(true)
       .set_uid(kStats)
@@ -105,11 +110,10 @@ std::unique_ptr<Graph> DescribeBackward(const AttentionShape& s) {
                                          .set_data_type(fe::DataType_t::FLOAT)
                                          .set_dim(StatsDims(s))
                                          .set_stride(StatsStrides(s)));
-  auto [d_q, d_k, d_v] = graph->sdpa_backward(q, k, v, output, d_output, stats,
-                                              fe::graph::SDPA_backward_attributes()
-                                                  .set_causal_mask(true)
-                                                  .set_attn_scale(Scale(s))
-                                                  .set_deterministic_algorithm(true));
+  fe::graph::SDPA_backward_attributes attributes;
+  attributes.set_causal_mask(true).set_attn_scale(Scale(s)).set_deterministic_algorithm(true);
+  SetWindow(attributes, s);
+  auto [d_q, d_k, d_v] = graph->sdpa_backward(q, k, v, output, d_output, stats, attributes);
   MakeOutput(d_q, kDQ, s, s.heads, s.q_stride);
   MakeOutput(d_k, kDK, s, s.kv_heads, s.kv_stride);
   MakeOutput(d_v, kDV, s, s.kv_heads, s.kv_stride);
@@ -171,7 +175,7 @@ class CudnnAttention final : public Attention {
     std::int64_t workspace_bytes = 0;
   };
   using PlanKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                             std::int64_t, std::int64_t, std::int64_t, bool>;
+                             std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool>;
 
   explicit CudnnAttention(const AttentionOptions& options) : scratch_(*options.arena) {}
 
@@ -195,7 +199,7 @@ class CudnnAttention final : public Attention {
   const Plan& PlanOf(const AttentionShape& s, bool backward) {
     const auto [it, is_new] =
         plans_.try_emplace(PlanKey(s.batch, s.context, s.heads, s.kv_heads, s.head_size, s.q_stride,
-                                   s.kv_stride, s.out_stride, backward));
+                                   s.kv_stride, s.out_stride, s.window, backward));
     if (is_new) it->second = Build(s, backward);
     return it->second;
   }

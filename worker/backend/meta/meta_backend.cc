@@ -14,10 +14,12 @@
 namespace takt::backend {
 namespace {
 
-// Each query meets (T+1)/2 keys on average, in two products of head_size.
+// Each pair of a query and a key that it sees takes part in two products of head_size.
 double AttentionFlops(const AttentionShape& shape) {
-  return 2.0 * static_cast<double>(shape.batch * shape.context) *
-         (static_cast<double>(shape.context) + 1) *
+  const std::int64_t window =
+      shape.window > 0 ? std::min(shape.window, shape.context) : shape.context;
+  const std::int64_t pairs = window * (window + 1) / 2 + (shape.context - window) * window;
+  return 4.0 * static_cast<double>(shape.batch * pairs) *
          static_cast<double>(shape.heads * shape.head_size);
 }
 

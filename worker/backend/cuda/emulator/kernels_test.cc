@@ -258,6 +258,7 @@ TEST(CudaKernels, CrossEntropy) {
 struct AttentionCase {
   std::int64_t batch, context, heads, kv_heads, head_size;
   bool bf16 = false;
+  std::int64_t window = 0;
 };
 
 // Runs both directions on tensors that lie in rows of q, k and v.
@@ -273,7 +274,8 @@ Result RunAttention(Backend& backend, const AttentionCase& c, T* qkv, T* output,
                                 .head_size = c.head_size,
                                 .q_stride = stride,
                                 .kv_stride = stride,
-                                .out_stride = q};
+                                .out_stride = q,
+                                .window = c.window};
   RunOp(backend, AttentionForward{.shape = shape,
                                   .q = qkv,
                                   .k = qkv + q,
@@ -302,10 +304,13 @@ TEST(CudaKernels, Attention) {
        {AttentionCase{1, 1, 1, 1, 12}, AttentionCase{2, 65, 2, 1, 12},
         AttentionCase{1, 130, 1, 1, 64}, AttentionCase{1, 67, 2, 2, 100},
         AttentionCase{1, 33, 2, 1, 130}, AttentionCase{1, 66, 1, 1, 8, true},
-        AttentionCase{1, 65, 2, 1, 100, true}, AttentionCase{1, 40, 1, 1, 130, true}}) {
+        AttentionCase{1, 65, 2, 1, 100, true}, AttentionCase{1, 40, 1, 1, 130, true},
+        AttentionCase{1, 200, 1, 1, 12, false, 5}, AttentionCase{1, 130, 2, 1, 64, false, 66},
+        AttentionCase{1, 70, 1, 1, 130, false, 33}, AttentionCase{1, 140, 2, 1, 100, true, 20}}) {
     // The CPU's products are f32, so each of a row's factors is off by 2^-9 of itself.
     const double tolerance = c.bf16 ? 0x1p-5 : 4 * kFew;
-    Check("context " + std::to_string(c.context) + ", head size " + std::to_string(c.head_size),
+    Check("context " + std::to_string(c.context) + ", head size " + std::to_string(c.head_size) +
+              ", window " + std::to_string(c.window),
           tolerance, [&](Backend& backend, Tensors& t) {
             const std::int64_t rows = c.batch * c.context, q = rows * c.heads * c.head_size,
                                qkv = q + 2 * rows * c.kv_heads * c.head_size;

@@ -38,6 +38,34 @@ __device__ inline AttentionBlock BlockOfQueries(std::int64_t heads, std::int64_t
   return block;
 }
 
+// Says which keys queries see: the last ones up to their own, at most as many as the window has.
+class KeysSeen {
+ public:
+  __device__ explicit KeysSeen(const AttentionShape& s)
+      : window_(static_cast<int>(s.window > 0 ? s.window : s.context)) {}
+
+  // Returns where the first tile of `rows` keys begins that has a key which query q_begin sees.
+  __device__ std::int64_t FirstTile(std::int64_t q_begin, int rows) const {
+    const std::int64_t first = q_begin + 1 - window_;
+    return first > 0 ? first / rows * rows : 0;
+  }
+  // Returns where the queries end that see some of `rows` keys from k_begin on.
+  __device__ std::int64_t EndOfQueries(std::int64_t k_begin, int rows, std::int64_t context) const {
+    const std::int64_t end = k_begin + rows - 1 + window_;
+    return end < context ? end : context;
+  }
+  // Returns whether each query of a tile of `rows` sees each key of a tile that begins `distance`
+  // before it.
+  __device__ bool Whole(int distance, int rows) const {
+    return distance > 0 && distance + rows <= window_;
+  }
+  // Returns whether a query sees the key that is `distance` before it.
+  __device__ bool Sees(int distance) const { return distance >= 0 && distance < window_; }
+
+ private:
+  const int window_;
+};
+
 // Calls launch(tiling) with the tiling for a shape and the type of its tensors.
 template <class F>
 void ForTiling(const AttentionShape& shape, bool bf16, const F& launch) {

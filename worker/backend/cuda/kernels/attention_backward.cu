@@ -74,9 +74,11 @@ struct Reader {
 
   // Computes, from the tiles in shared memory, p (probabilities) and ds (gradients of scores before
   // the scale). Queries and keys beyond the context have zeros for d_output, q and k, and add
-  // nothing.
-  __device__ void Scores(bool diagonal, typename T::Scores& p, typename T::Scores& ds) const {
+  // nothing. distance: from the first key to the first query.
+  __device__ void Scores(const KeysSeen& keys, int distance, typename T::Scores& p,
+                         typename T::Scores& ds) const {
     const auto& shared = Shared<BackwardShared<T>>();
+    const bool whole = keys.Whole(distance, T::kRows);
     const float scale = kLog2E / sqrtf(static_cast<float>(Size()));
     T::Multiply(shared.q, shared.k, p);
     T::Multiply(shared.d_output, shared.v, ds);
@@ -85,7 +87,7 @@ struct Reader {
       const float logsumexp = shared.logsumexp[T::Row(a)], row_delta = shared.delta[T::Row(a)];
 #pragma unroll
       for (int b = 0; b < T::kKeysOfThread; ++b) {
-        const bool seen = !diagonal || T::Key(b) <= T::Row(a);
+        const bool seen = whole || keys.Sees(distance + T::Row(a) - T::Key(b));
         p[a][b] = seen ? exp2f(p[a][b] * scale - logsumexp) : 0;
         ds[a][b] = p[a][b] * (ds[a][b] - row_delta);
       }
@@ -108,12 +110,14 @@ __global__ __launch_bounds__(T::kThreads) void QueryGradientKernel(AttentionBack
   read.FillQueries(block.head, q_begin);
   typename T::Columns d_q;
   Zero<T>(d_q);
-  for (std::int64_t k_begin = 0; k_begin <= q_begin; k_begin += kRows) {
+  const KeysSeen keys(s);
+  for (std::int64_t k_begin = keys.FirstTile(q_begin, kRows); k_begin <= q_begin;
+       k_begin += kRows) {
     __syncthreads();  // the last tile of keys has been read
     read.FillKeys(block.head / (s.heads / s.kv_heads), k_begin);
     __syncthreads();
     typename T::Scores p, ds;
-    read.Scores(k_begin == q_begin, p, ds);
+    read.Scores(keys, static_cast<int>(q_begin - k_begin), p, ds);
     Put<T>(shared.weights, ds);
     __syncthreads();
     T::Accumulate(shared.weights, shared.k, d_q);
@@ -143,13 +147,15 @@ __global__ __launch_bounds__(T::kThreads) void KeyGradientKernel(AttentionBackwa
   typename T::Columns d_k, d_v;
   Zero<T>(d_k);
   Zero<T>(d_v);
+  const KeysSeen keys(s);
+  const std::int64_t q_end = keys.EndOfQueries(k_begin, kRows, s.context);
   for (std::int64_t head = block.head * group; head < (block.head + 1) * group; ++head) {
-    for (std::int64_t q_begin = k_begin; q_begin < s.context; q_begin += kRows) {
+    for (std::int64_t q_begin = k_begin; q_begin < q_end; q_begin += kRows) {
       __syncthreads();  // the last tile of queries and its weights have been read
       read.FillQueries(head, q_begin);
       __syncthreads();
       typename T::Scores p, ds;
-      read.Scores(k_begin == q_begin, p, ds);
+      read.Scores(keys, static_cast<int>(q_begin - k_begin), p, ds);
       Put<T>(shared.weights, p);
       __syncthreads();
       T::AccumulateTransposed(shared.weights, shared.d_output, d_v);
