@@ -2,10 +2,12 @@
 // Writes token files, with Megatron's index where it is wanted. The counterpart of token_file.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

@@ -15,7 +15,7 @@
 namespace takt::tokenizer {
 namespace {
 
-constexpr std::size_t kMaxPieces = std::size_t{1} << 24;
+constexpr std::size_t kMaxPieces = std::size_t{1} << 21;
 
 // One field of a message: a number, or bytes.
 struct Field {

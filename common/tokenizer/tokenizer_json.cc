@@ -23,7 +23,7 @@ constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 // An id beyond it would be a mistake of the file, and would cost memory for each id below.
-constexpr std::int64_t kMaxIds = std::int64_t{1} << 24;
+constexpr std::int64_t kMaxIds = std::int64_t{1} << 21;
 
 const json* Find(const json& object, const char* key) {
   const auto it = object.is_object() ? object.find(key) : object.end();
