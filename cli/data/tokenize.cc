@@ -3,8 +3,10 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <string>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

@@ -2,6 +2,7 @@
 // Text to token ids and back. docs/data.md says which kinds of tokenizers there are.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>

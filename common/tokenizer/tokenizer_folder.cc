@@ -27,6 +27,12 @@ bool Exists(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
+// Returns null if there is no such key.
+json ValueIn(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it == object.end() ? json() : json(*it);
+}
+
 std::string_view TextOf(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
@@ -104,8 +110,8 @@ class FolderReader {
   absl::Status FindEndOfDocument() {
     json settings = json::object(), config = json::object();
     RETURN_IF_ERROR(ReadSettings("tokenizer_config.json", settings));
-    json token = settings.value("eos_token", json());
-    if (token.is_object()) token = token.value("content", json());
+    json token = ValueIn(settings, "eos_token");
+    if (token.is_object()) token = ValueIn(token, "content");
     if (token.is_string()) {
       if (const auto id = result_.tokenizer->FindToken(token.get<std::string>())) {
         result_.end_of_document = id;
@@ -114,7 +120,7 @@ class FolderReader {
     }
     if (result_.end_of_document.has_value()) return absl::OkStatus();
     RETURN_IF_ERROR(ReadSettings("config.json", config));
-    json id = config.value("eos_token_id", json());
+    json id = ValueIn(config, "eos_token_id");
     if (id.is_array() && !id.empty()) id = json(id.front());
     if (id.is_number_integer() && id.get<std::int64_t>() >= 0 &&
         id.get<std::int64_t>() < result_.tokenizer->vocab_size()) {
