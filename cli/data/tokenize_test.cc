@@ -96,7 +96,9 @@ TEST(DataTokenize, GivesTheIdsOfTheReference) {
     std::string storage;
     const std::string text(tokenizer::ReplaceInvalidUtf8(bytes, storage).text);
     if (text.empty()) continue;
-    absl::StrAppend(&lines, json({{"text", text}}).dump(), "\n");
+    json line;
+    line["text"] = text;
+    absl::StrAppend(&lines, line.dump(), "\n");
     const Ids own = expected["tokenizers"]["gpt2"]["plain"][i].get<Ids>();
     ids.insert(ids.end(), own.begin(), own.end());
     ids.push_back(kEnd);
