@@ -44,9 +44,8 @@ struct Options {
 
 absl::StatusOr<DocumentKind> KindOf(const Options& options, const std::vector<InputFile>& files) {
   if (options.documents.has_value()) return *options.documents;
-  const auto num_jsonl = std::ranges::count_if(files, [](const InputFile& file) {
-    return file.path.ends_with(".jsonl") || file.path.ends_with(".ndjson");
-  });
+  const auto num_jsonl = std::ranges::count_if(
+      files, [](const InputFile& file) { return file.path.ends_with(".jsonl"); });
   if (num_jsonl == 0) return DocumentKind::kFiles;
   if (num_jsonl == std::ssize(files)) return DocumentKind::kJsonl;
   return InvalidField({.field = "--documents",
