@@ -6,9 +6,10 @@
 
 namespace takt::cli {
 
-void AddData(CLI::App& app, Context& context);  // data info
+void AddData(CLI::App& app, Context& context);  // data info, tokenize
 
 // Used by the above.
 void AddDataInfo(CLI::App& data, Context& context);
+void AddDataTokenize(CLI::App& data, Context& context);
 
 }  // namespace takt::cli

@@ -4,11 +4,12 @@
 namespace takt::cli {
 
 void AddData(CLI::App& app, Context& context) {
-  CLI::App* data = app.add_subcommand("data", "Look into token files");
+  CLI::App* data = app.add_subcommand("data", "Make token files, and look into them");
   data->footer(
-      "These commands need no coordinator.\n\nExample:\n  takt data info train.bin --format uint16 "
-      "--context "
-      "1024");
+      "These commands need no coordinator.\n\nExamples:\n"
+      "  takt data tokenize book.txt --tokenizer gpt2 --out train.bin\n"
+      "  takt data info train.bin --format uint16 --context 1024");
+  AddDataTokenize(*data, context);
   AddDataInfo(*data, context);
 }
 

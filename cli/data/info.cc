@@ -7,10 +7,13 @@
 #include "cli/base/report.h"
 #include "cli/base/text.h"
 #include "cli/data/commands.h"
+#include "cli/data/document_text.h"
 #include "cli/job/job_input.h"
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
 #include "common/data/corpus.h"
+#include "common/data/token_origin.h"
+#include "common/tokenizer/tokenizer_folder.h"
 
 namespace takt::cli {
 namespace {
@@ -23,6 +26,8 @@ struct InfoOptions {
   std::optional<DataFormat> format;
   int context = 0;  // 0: not given
   int vocab = 0;
+  std::string tokenizer;  // folder; empty: not given
+  int show = 3;           // documents
 };
 
 // The demands on the file. 0: there is none.
@@ -74,8 +79,9 @@ absl::StatusOr<data::Corpus> Open(const InfoOptions& options) {
 struct Findings {
   std::int64_t bytes = 0;
   std::int64_t largest_id = -1;
-  int context = 0;                  // tokens of a window; 0: unknown
-  std::optional<absl::Status> fit;  // absent: there were no demands
+  int context = 0;                      // tokens of a window; 0: unknown
+  std::optional<absl::Status> fit;      // absent: there were no demands
+  std::vector<DocumentText> documents;  // with --tokenizer
 };
 
 // Returns everything that does not fit, as one status.
@@ -123,6 +129,13 @@ Json ToJson(const data::Corpus& corpus, const InfoOptions& options, const Findin
                {"files", files}};
   json["fits"] = findings.fit.has_value() ? Json(findings.fit->ok()) : Json(nullptr);
   json["problems"] = ViolationsJson(findings.fit.value_or(absl::OkStatus()));
+  if (!options.tokenizer.empty()) {
+    json["texts"] = Json::array();
+    for (const DocumentText& document : findings.documents) {
+      json["texts"].push_back(
+          {{"tokens", document.tokens}, {"text", document.text}, {"whole", document.is_whole}});
+    }
+  }
   return json;
 }
 
@@ -147,13 +160,43 @@ std::string ToText(const data::Corpus& corpus, const Findings& findings) {
                                        findings.context, " tokens")});
   }
   if (findings.fit.has_value()) table.Add({"fits", findings.fit->ok() ? "yes" : "no"});
-  return table.ToString();
+  std::string text = table.ToString();
+  for (std::size_t i = 0; i < findings.documents.size(); ++i) {
+    const DocumentText& document = findings.documents[i];
+    absl::StrAppend(&text, "\ndocument ", i, ", ", document.tokens, " tokens:\n",
+                    Harmless(document.text), document.is_whole ? "\n" : " ...\n");
+  }
+  return text;
+}
+
+// Decodes the first documents. Says on stderr if the tokens are of another tokenizer.
+absl::StatusOr<std::vector<DocumentText>> ReadDocuments(const Context& context,
+                                                        const InfoOptions& options,
+                                                        const data::Corpus& corpus) {
+  ASSIGN_OR_RETURN(const tokenizer::TokenizerFolder folder,
+                   tokenizer::OpenTokenizerFolder("--tokenizer", options.tokenizer));
+  std::optional<std::int64_t> end = folder.end_of_document;
+  const std::string& path = corpus.shards().front().path;
+  const auto origin = data::ReadTokenOrigin(path);
+  if (!origin.ok()) {
+    Say(context, absl::StrCat("warning: ", origin.status().message()));
+  } else if (origin->has_value()) {
+    end = (*origin)->end_of_document;
+    if ((*origin)->tokenizer_hash != folder.hash) {
+      Say(context, absl::StrCat("warning: ", data::TokenOriginPath(path),
+                                " says that the tokens are of another tokenizer"));
+    }
+  }
+  return FirstDocuments(corpus, *folder.tokenizer, end, options.show);
 }
 
 absl::StatusOr<ExitCode> Info(const Context& context, const InfoOptions& options) {
   ASSIGN_OR_RETURN(const Demands demands, DemandsOf(options));
   ASSIGN_OR_RETURN(const data::Corpus corpus, Open(options));
-  const Findings findings = Examine(corpus, demands);
+  Findings findings = Examine(corpus, demands);
+  if (!options.tokenizer.empty()) {
+    ASSIGN_OR_RETURN(findings.documents, ReadDocuments(context, options, corpus));
+  }
   const bool fits = !findings.fit.has_value() || findings.fit->ok();
   if (context.json()) {
     PrintJson(context, ToJson(corpus, options, findings));
@@ -193,6 +236,13 @@ void AddDataInfo(CLI::App& data, Context& context) {
         app.add_option("--vocab", options.vocab, "Ids must be below it; default: the job's")
             ->type_name("V")
             ->check(CLI::PositiveNumber);
+        app.add_option("--tokenizer", options.tokenizer,
+                       "Hugging Face folder; shows the first documents as text")
+            ->type_name("FOLDER");
+        app.add_option("--show", options.show, "How many documents --tokenizer shows")
+            ->type_name("N")
+            ->check(CLI::PositiveNumber)
+            ->capture_default_str();
       },
       Info);
   command->footer(
@@ -201,6 +251,7 @@ void AddDataInfo(CLI::App& data, Context& context) {
       "or --vocab;\n2 if it cannot be read as the format.\n\nExamples:\n"
       "  takt data info train.bin --format uint16 --context 1024 --vocab 50257\n"
       "  takt data info 'fineweb/*_train_*.bin' --format llmc job.yaml\n"
+      "  takt data info train.bin --format uint16 --tokenizer gpt2\n"
       "  takt -o json data info corpus_text_document --format megatron | jq .documents");
 }
 

@@ -2,6 +2,7 @@
 #include "tests/fuzz/targets.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,9 @@
 #include "common/model/hf_config_text.h"
 #include "common/schedule/text.h"
 #include "common/schedule/validator.h"
+#include "common/tokenizer/byte_level.h"
+#include "common/tokenizer/sentencepiece.h"
+#include "common/tokenizer/tokenizer_json.h"
 #include "common/trace/encoding.h"
 #include "takt/v1/job_spec.pb.h"
 
@@ -146,6 +150,48 @@ void StepTrace(Bytes input) {
   if (step.ok()) TAKT_CHECK(trace::Encode(*step) == Text(input));
 }
 
+constexpr std::string_view kTexts[] = {"", "Hello, world.  It's 12345\n\n\tx",
+                                       "e\xCC\x81 \xE6\x97\xA5\xE6\x9C\xAC \xF0\x9F\x99\x82",
+                                       "<|endoftext|><tool> \xE2\x96\x81 aaaaaaaaaaaaaaaaaaaa"};
+
+// Every id can be decoded. Returns false if the text has no ids: an expression may take too long.
+bool EncodeInRange(const tokenizer::Tokenizer& tokenizer, std::string_view text,
+                   std::vector<std::int32_t>& ids) {
+  const auto encoder = tokenizer.NewEncoder({});
+  if (!encoder->Encode(text, ids).ok()) return false;
+  for (const std::int32_t id : ids) TAKT_CHECK(id >= 0 && id < tokenizer.vocab_size());
+  return true;
+}
+
+// Ids are of the text and nothing else, unless the text is normalized or an added token is written
+// in the alphabet of bytes.
+void TokenizerJson(Bytes input) {
+  absl::StatusOr<tokenizer::ByteLevelModel> model =
+      tokenizer::ParseTokenizerJson(Text(input), "input");
+  if (!model.ok()) return;
+  const bool keeps_text =
+      !model->nfc && std::ranges::all_of(model->added_tokens, &tokenizer::AddedToken::special);
+  const tokenizer::ByteLevelTokenizer tokenizer(*std::move(model));
+  for (const std::string_view text : kTexts) {
+    std::vector<std::int32_t> ids;
+    if (!EncodeInRange(tokenizer, text, ids)) return;
+    if (keeps_text) TAKT_CHECK(tokenizer.Decode(ids) == text);
+  }
+}
+
+void SentencePiece(Bytes input) {
+  absl::StatusOr<tokenizer::SentencePieceModel> model =
+      tokenizer::ParseSentencePieceModel(Text(input), "input");
+  if (!model.ok()) return;
+  const auto tokenizer = tokenizer::SentencePieceTokenizer::Create(*std::move(model), "input");
+  if (!tokenizer.ok()) return;
+  for (const std::string_view text : kTexts) {
+    std::vector<std::int32_t> ids;
+    if (!EncodeInRange(**tokenizer, text, ids)) return;
+    (void)(*tokenizer)->Decode(ids);
+  }
+}
+
 constexpr Target kTargets[] = {{"llmc", Llmc},
                                {"megatron", Megatron},
                                {"safetensors", Safetensors},
@@ -155,7 +201,9 @@ constexpr Target kTargets[] = {{"llmc", Llmc},
                                {"hf_config", HfConfig},
                                {"hf_index", HfIndex},
                                {"manifest", Manifest},
-                               {"step_trace", StepTrace}};
+                               {"step_trace", StepTrace},
+                               {"tokenizer_json", TokenizerJson},
+                               {"sentencepiece", SentencePiece}};
 
 }  // namespace
 

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/data/token_origin.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mapped_file.h"
+#include "common/base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace takt::data {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr int kVersion = 1;
+
+// Reads a count; an absent one stays as it is. Returns whether it is a count.
+bool ReadCount(const json& object, const char* key, std::int64_t& count) {
+  const auto it = object.find(key);
+  if (it == object.end()) return true;
+  if (!it->is_number_integer() || it->get<std::int64_t>() < 0) return false;
+  count = it->get<std::int64_t>();
+  return true;
+}
+
+bool ReadText(const json& object, const char* key, std::string& text) {
+  const auto it = object.find(key);
+  if (it == object.end()) return true;
+  if (!it->is_string()) return false;
+  text = it->get<std::string>();
+  return true;
+}
+
+}  // namespace
+
+std::string FormatTokenOrigin(const TokenOrigin& origin) {
+  ordered_json object;
+  object["version"] = kVersion;
+  object["tokenizer"] = origin.tokenizer;
+  object["tokenizer_xxh3_128"] = origin.tokenizer_hash;
+  object["vocab"] = origin.vocab;
+  object["end_of_document"] = nullptr;
+  if (origin.end_of_document.has_value()) object["end_of_document"] = *origin.end_of_document;
+  object["documents"] = origin.documents;
+  object["tokens"] = origin.tokens;
+  object["bytes"] = origin.bytes;
+  object["replaced"] = origin.replaced;
+  return object.dump(2) + "\n";
+}
+
+absl::StatusOr<TokenOrigin> ParseTokenOrigin(std::string_view text) {
+  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return absl::InvalidArgumentError("must be a JSON object");
+  std::int64_t version = 0;
+  if (!ReadCount(object, "version", version) || version != kVersion) {
+    return absl::InvalidArgumentError(absl::StrCat("must be of version ", kVersion));
+  }
+  TokenOrigin origin;
+  bool ok = ReadText(object, "tokenizer", origin.tokenizer) &&
+            ReadText(object, "tokenizer_xxh3_128", origin.tokenizer_hash) &&
+            ReadCount(object, "vocab", origin.vocab) &&
+            ReadCount(object, "documents", origin.documents) &&
+            ReadCount(object, "tokens", origin.tokens) &&
+            ReadCount(object, "bytes", origin.bytes) &&
+            ReadCount(object, "replaced", origin.replaced);
+  if (const auto end = object.find("end_of_document"); end != object.end() && !end->is_null()) {
+    std::int64_t id = 0;
+    ok = ok && ReadCount(object, "end_of_document", id);
+    origin.end_of_document = id;
+  }
+  if (!ok) return absl::InvalidArgumentError("has a field of the wrong type");
+  return origin;
+}
+
+std::string TokenOriginPath(std::string_view token_file) {
+  return absl::StrCat(std::string(token_file), ".json");
+}
+
+absl::StatusOr<std::optional<TokenOrigin>> ReadTokenOrigin(std::string_view token_file) {
+  const std::string path = TokenOriginPath(token_file);
+  const absl::StatusOr<MappedFile> file = MappedFile::Open(path);
+  if (absl::IsNotFound(file.status())) return std::optional<TokenOrigin>();
+  RETURN_IF_ERROR(file.status());
+  absl::StatusOr<TokenOrigin> origin =
+      ParseTokenOrigin({reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()});
+  if (!origin.ok()) return Annotate(origin.status(), path);
+  return std::optional<TokenOrigin>(*std::move(origin));
+}
+
+}  // namespace takt::data
