@@ -28,6 +28,7 @@ endif()
 install(TARGETS takt RUNTIME COMPONENT cli)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/deploy/examples/ DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-cli/examples
   COMPONENT cli)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/deploy/slurm DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-cli COMPONENT cli)
 # The pages link to each other and to README.md. Their links to sources lead nowhere there.
 install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-cli COMPONENT cli)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-cli COMPONENT cli

@@ -19,10 +19,11 @@
 # fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
 # upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
+# slurm      ?   deploy/slurm trains, requeues itself and fails as it must under a real Slurm; needs root
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
-alone=(threads tsan checks clang tidy repeat matrix soak fuzz)
+alone=(threads tsan checks clang tidy repeat matrix soak fuzz slurm)
 between=(bits upgrade speed)
 sections=()
 other=
@@ -31,7 +32,7 @@ for argument in "$@"; do
     *" $argument "*) sections+=("$argument") ;;
     *)
       if [ "$argument" = -h ] || [ "$argument" = --help ]; then
-        sed -n '3,22p' "$0" | sed 's/^# \?//'
+        sed -n '3,23p' "$0" | sed 's/^# \?//'
         exit 0
       elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
         other=$(realpath "$argument")
@@ -106,6 +107,11 @@ fuzz() {
   for fuzzer in build/fuzz/bin/fuzz_*; do
     "$fuzzer" -max_total_time=60 -timeout=10 -rss_limit_mb=1024 build/fuzz/found "tests/fuzz/corpus/${fuzzer##*/fuzz_}"
   done
+}
+
+slurm() {
+  release takt takt-coordinator takt-worker
+  tests/deploy/slurm.sh
 }
 
 bits() {
