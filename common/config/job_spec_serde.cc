@@ -14,6 +14,7 @@
 #include "common/base/field_rules.h"
 #include "common/base/status.h"
 #include "common/config/file_names.h"
+#include "common/config/logging_fields.h"
 #include "common/config/read_batch.h"
 #include "common/config/replan_field.h"
 #include "takt/v1/job_spec.pb.h"
@@ -462,12 +463,6 @@ void ReadPriority(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
                .value = absl::StrCat(job.priority),
                .rule = absl::StrCat("must be between 0 and ", kHighestPriority),
                .fix = absl::StrCat("correct it, or leave it out: ", kDefaultPriority)});
-}
-
-void ReadLogging(const v1::LoggingSpec& proto, JobSpec& job, Rules& rules) {
-  if (!proto.has_tensorboard()) return;
-  job.tensorboard = proto.tensorboard();
-  CheckPath("logging.tensorboard", job.tensorboard, "name a folder, or null for none", rules);
 }
 
 }  // namespace

@@ -73,6 +73,7 @@ config::JobSpec ProbeJob(const config::JobSpec& job, const ProbeOptions& options
   probe.checkpoint.reset();
   probe.replan = config::Replan::kNever;
   probe.tensorboard.clear();
+  probe.mlflow.clear();
   probe.warnings.clear();
   return probe;
 }
