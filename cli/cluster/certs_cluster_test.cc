@@ -101,6 +101,8 @@ TEST_F(CertsClusterTest, RefusesAWrongInventoryBeforeItWritesAnything) {
     EXPECT_THAT(outcome.err, HasSubstr(part));
   }
   EXPECT_FALSE(fs::exists(Out("")));
+  EXPECT_THAT(Issue("coordinator: {name: c1, hosts: [c1, a/b]}").err,
+              HasSubstr("coordinator.hosts[1]"));
   EXPECT_THAT(Issue("machines: [a]").err, HasSubstr("is not a known field"));
 }
 

@@ -102,6 +102,13 @@ class InventoryReader {
                  {.field = "coordinator.hosts",
                   .rule = "is missing: clients check it",
                   .fix = "give every name and address by which the coordinator is dialled"});
+    for (std::size_t i = 0; i < inventory.hosts.size(); ++i) {
+      rules_.Check(IsAddress(inventory.hosts[i]),
+                   {.field = absl::StrCat("coordinator.hosts[", i, "]"),
+                    .value = inventory.hosts[i],
+                    .rule = "is neither a host's name nor an address",
+                    .fix = "name the coordinator as its clients dial it, without a port"});
+    }
     if (coordinator.has_port()) inventory.port = coordinator.port();
     rules_.Between("coordinator.port", inventory.port, 1, 65535);
   }
