@@ -13,6 +13,7 @@
 #include "cli/cluster/commands.h"
 #include "cli/commands.h"
 #include "cli/data/commands.h"
+#include "cli/init/commands.h"
 #include "cli/job/commands.h"
 #include "cli/local/commands.h"
 #include "cli/local/local_workers.h"
@@ -33,7 +34,7 @@ constexpr char kFooter[] =
     "`takt local up`), TAKT_TLS_CERTIFICATE, TAKT_TLS_KEY, TAKT_TLS_AUTHORITY, TAKT_INSECURE=1\n"
     "(like the options of these names), NO_COLOR, XDG_STATE_HOME.\n\n"
     "Examples:\n"
-    "  takt local run deploy/examples/kjv.yaml          train on this machine\n"
+    "  takt init tiny && takt local run tiny.yaml       train on this machine\n"
     "  takt submit job.yaml && takt watch my-job        on a cluster\n"
     "  takt schedule show 1f1b --ranks 4 --microbatches 8";
 
@@ -126,6 +127,8 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   app->fallthrough();  // global options may come after the command
   app->get_formatter()->column_width(34);
   AddGlobalOptions(*app, context);
+  AddInit(*app, context);
+  AddSchema(*app, context);
   AddLocal(*app, context);
   AddSubmit(*app, context);
   AddPlan(*app, context, WithLocalWorkers);

@@ -28,6 +28,11 @@ endif()
 install(TARGETS takt RUNTIME COMPONENT cli)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/deploy/examples/ DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-cli/examples
   COMPONENT cli)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/deploy/slurm DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-cli COMPONENT cli)
+# The pages link to each other and to README.md. Their links to sources lead nowhere there.
+install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-cli COMPONENT cli)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-cli COMPONENT cli
+  PATTERN logs EXCLUDE)
 
 if(NOT TAKT_PACKAGES)
   return()
@@ -71,6 +76,12 @@ set(completion ${PROJECT_BINARY_DIR}/completion/takt)
 install(FILES ${completion}.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME takt COMPONENT cli)
 install(FILES ${completion}.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions RENAME _takt COMPONENT cli)
 install(FILES ${completion}.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT cli)
+
+# The first line of every template names it there.
+set(schema ${PROJECT_BINARY_DIR}/job.schema.json)
+add_custom_command(OUTPUT ${schema} COMMAND sh -c "$<TARGET_FILE:takt> schema > ${schema}" DEPENDS takt VERBATIM)
+add_custom_target(takt-schema ALL DEPENDS ${schema})
+install(FILES ${schema} DESTINATION ${CMAKE_INSTALL_DATADIR}/takt COMPONENT cli)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME takt)

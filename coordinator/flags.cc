@@ -90,6 +90,15 @@ void AddRetention(CLI::App& app, Flags& flags) {
       ->check(CLI::NonNegativeNumber);
 }
 
+// Adds the flags of the tracking server.
+void AddTracking(CLI::App& app, Flags& flags) {
+  app.add_option("--mlflow", flags.mlflow,
+                 "URL of an MLflow server, which gets the curves of jobs that name an experiment "
+                 "(default: none)");
+  app.add_option("--mlflow-token-file", flags.mlflow_token_file,
+                 "File with a bearer token for it; read for every request (default: none)");
+}
+
 // Adds the flags of the process: what it logs, and how plans are made.
 void AddProcess(CLI::App& app, Flags& flags) {
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
@@ -116,6 +125,7 @@ Flags ParseFlags(int argc, char** argv) {
   AddStore(app, flags);
   AddQueue(app, flags);
   AddRetention(app, flags);
+  AddTracking(app, flags);
   AddProcess(app, flags);
   app.set_version_flag("--version", std::string("takt-coordinator ") + kTaktVersion);
   daemon::AddSettings(app, "/etc/takt/coordinator.yaml", "TAKT_COORDINATOR");

@@ -31,6 +31,8 @@ struct Flags {
   std::string log_level = "info", log_format = "text";
   certificates::TlsFiles tls;
   std::string join_authority;  // empty: no first certificates are signed
+  std::string mlflow;          // URL of a tracking server; empty: none
+  std::string mlflow_token_file;
   bool insecure = false;
   std::string planner = "child";
   // The largest plan that is not refused takes half of the default.

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <functional>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -40,6 +41,8 @@
 #include "coordinator/store/state_dir.h"
 #include "coordinator/traces/step_explainer.h"
 #include "coordinator/traces/trace_keeper.h"
+#include "coordinator/tracking/mlflow_tracker.h"
+#include "coordinator/tracking/step_sender.h"
 
 namespace takt {
 namespace {
@@ -106,11 +109,39 @@ absl::StatusOr<job::ClusterOptions> ClusterOptionsOf(const Flags& flags) {
   job::ClusterOptions options;
   options.random_bytes = RandomBytes;
   options.retention = RetentionOf(flags);
+  options.tracks = !flags.mlflow.empty();
   if (flags.abandon_held_seconds > 0)
     options.abandon_held_after = absl::Seconds(flags.abandon_held_seconds);
   ASSIGN_OR_RETURN(options.quotas, placement::Quotas::Parse(flags.quotas));
   return options;
 }
+
+// Brings the curves of jobs to a tracking server.
+class Tracking final {
+ public:
+  // Returns null if there is no server. coordinator: borrowed.
+  static absl::StatusOr<std::unique_ptr<Tracking>> Start(const Flags& flags,
+                                                         job::Coordinator* coordinator) {
+    if (flags.mlflow.empty()) return std::unique_ptr<Tracking>();
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<tracking::HttpClient> http,
+        tracking::MakeCurlClient({.url = flags.mlflow, .token_file = flags.mlflow_token_file}));
+    return std::make_unique<Tracking>(std::move(http), coordinator);
+  }
+
+  Tracking(std::unique_ptr<tracking::HttpClient> http, job::Coordinator* coordinator)
+      : http_(std::move(http)),
+        tracker_(http_.get()),
+        sender_(&tracker_, &coordinator->store(), [coordinator] {
+          return coordinator->board().List(0, std::numeric_limits<int>::max(),
+                                           [](const store::JobRecord&) { return true; });
+        }) {}
+
+ private:
+  const std::unique_ptr<tracking::HttpClient> http_;
+  tracking::MlflowTracker tracker_;
+  tracking::StepSender sender_;
+};
 
 // The parts that Serve needs. All are borrowed.
 struct Parts {
@@ -135,6 +166,8 @@ absl::Status Serve(const Parts& parts, store::Addresses addresses, const sigset_
   server_options.open_backup = [file = parts.state.state_file()] {
     return store::OpenBackup(file);
   };
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tracking> tracking,
+                   Tracking::Start(flags, &parts.coordinator));
   // The server calls the coordinator until it is destroyed. The coordinator is stopped before that.
   ASSIGN_OR_RETURN(const std::unique_ptr<coordinator_rpc::Server> server,
                    coordinator_rpc::Server::Start(server_options, &parts.coordinator));

@@ -24,10 +24,11 @@
 # simulation 20  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
 # upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
+# slurm      ?   deploy/slurm trains, requeues itself and fails as it must under a real Slurm; needs root
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
-alone=(threads tsan checks clang tidy repeat matrix soak power failpoints flips failover fuzz simulation)
+alone=(threads tsan checks clang tidy repeat matrix soak power failpoints flips failover fuzz simulation slurm)
 between=(bits upgrade speed)
 sections=()
 other=
@@ -36,7 +37,7 @@ for argument in "$@"; do
     *" $argument "*) sections+=("$argument") ;;
     *)
       if [ "$argument" = -h ] || [ "$argument" = --help ]; then
-        sed -n '3,27p' "$0" | sed 's/^# \?//'
+        sed -n '3,28p' "$0" | sed 's/^# \?//'
         exit 0
       elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
         other=$(realpath "$argument")
@@ -137,6 +138,11 @@ fuzz() {
 simulation() {
   release takt-simulate
   build/release/bin/takt-simulate --seeds 100000
+}
+
+slurm() {
+  release takt takt-coordinator takt-worker
+  tests/deploy/slurm.sh
 }
 
 bits() {

@@ -107,6 +107,7 @@ void AddCerts(CLI::App& app, Context& context) {
           "  takt certs issue takt-ca coordinator n1 --host n1 --host 10.0.0.1\n"
           "  takt certs issue takt-ca worker n2 --out n2\n"
           "  takt certs issue takt-ca worker n2 --out n2 --renew");
+  AddCertsCluster(*certs, context);
   AddCertsJoin(*certs, context);
 }
 

@@ -13,6 +13,7 @@ void AddCluster(CLI::App& app, Context& context);  // cluster describe, in descr
 void AddCerts(CLI::App& app, Context& context);    // certs init, certs issue
 
 // Used by the above.
+void AddCertsCluster(CLI::App& certs, Context& context);
 void AddCertsJoin(CLI::App& certs, Context& context);  // certs token, certs join
 
 }  // namespace takt::cli

@@ -168,6 +168,39 @@ TEST(Commands, PauseAndResumeShowTheJob) {
   EXPECT_EQ(resumed.err, "error: job j is RUNNING, not PAUSED\n");
 }
 
+TEST(Commands, PauseWaitsForTheCheckpointIfAsked) {
+  FakeCoordinator coordinator;
+  coordinator.pause = [](auto&, const v1::PauseJobRequest&, v1::PauseJobResponse& response) {
+    *response.mutable_job() = StateEvent(v1::JOB_STATE_RUNNING).job();
+    return grpc::Status::OK;
+  };
+  coordinator.watch = [](grpc::ServerContext& context, auto&, auto& writer) {
+    writer.Write(StateEvent(v1::JOB_STATE_RUNNING));
+    writer.Write(StateEvent(v1::JOB_STATE_PAUSED));
+    while (!context.IsCancelled()) std::this_thread::yield();  // the stream of a job stays open
+    return grpc::Status::CANCELLED;
+  };
+  EXPECT_THAT(RunTakt(coordinator, {"pause", "j"}).out, HasSubstr("state: RUNNING\n"));
+  const Outcome waited = RunTakt(coordinator, {"pause", "j", "--wait"});
+  EXPECT_EQ(waited.code, ExitCode::kDone) << waited.err;
+  EXPECT_THAT(waited.out, HasSubstr("state: PAUSED\n"));
+}
+
+TEST(Commands, PauseOfAJobThatEndsFirstExitsWithItsVerdict) {
+  FakeCoordinator coordinator;
+  coordinator.pause = [](auto&, const v1::PauseJobRequest&, v1::PauseJobResponse&) {
+    return grpc::Status::OK;
+  };
+  coordinator.watch = [](auto&, auto&, auto& writer) {
+    writer.Write(StateEvent(v1::JOB_STATE_FAILED));
+    return grpc::Status::OK;
+  };
+  const Outcome outcome = RunTakt(coordinator, {"pause", "j", "--wait"});
+  EXPECT_EQ(outcome.code, ExitCode::kFailed);
+  EXPECT_THAT(outcome.out, HasSubstr("state: FAILED\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("j ended before it could be paused\n"));
+}
+
 TEST(Commands, LogsShowWhoWroteALineAndAtWhichStepAndNothingThatATerminalActsOn) {
   FakeCoordinator coordinator;
   std::vector<int> ranks;

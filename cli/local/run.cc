@@ -266,7 +266,7 @@ void AddLocalRun(CLI::App& local, Context& context) {
       "a second one kills it.\nThe exit status is that of the job (0 succeeded, 1 failed or "
       "cancelled, 2 invalid input).\n\n"
       "Examples:\n"
-      "  takt local run deploy/examples/kjv.yaml\n"
+      "  takt init tiny && takt local run tiny.yaml\n"
       "  takt -o json local run job.yaml --set steps=10 | jq .loss\n"
       "  takt local run job.yaml --workers 8 --state /tmp/state\n"
       "  takt local run job.yaml --trace timeline.html");

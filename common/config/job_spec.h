@@ -129,6 +129,7 @@ struct JobSpec {
   // are kept. Without a checkpoint section it is 0.
   std::int64_t copy_every_steps = 0;
   std::string tensorboard;  // a directory of event files, under the checkpoint root; empty: none
+  std::string mlflow;       // an experiment of the coordinator's MLflow server; empty: none
   std::uint64_t seed = 0;
   bool exact = true;                // results have the same bits with every schedule
   int priority = kDefaultPriority;  // 0 to kHighestPriority

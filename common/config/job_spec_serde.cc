@@ -15,6 +15,7 @@
 #include "common/config/checkpoint_field.h"
 #include "common/config/elastic_field.h"
 #include "common/config/file_names.h"
+#include "common/config/logging_fields.h"
 #include "common/config/read_batch.h"
 #include "common/config/replan_field.h"
 #include "common/config/spec_rules.h"
@@ -389,12 +390,6 @@ void ReadPriority(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
                .value = absl::StrCat(job.priority),
                .rule = absl::StrCat("must be between 0 and ", kHighestPriority),
                .fix = absl::StrCat("correct it, or leave it out: ", kDefaultPriority)});
-}
-
-void ReadLogging(const v1::LoggingSpec& proto, JobSpec& job, Rules& rules) {
-  if (!proto.has_tensorboard()) return;
-  job.tensorboard = proto.tensorboard();
-  rules.Path("logging.tensorboard", job.tensorboard, "name a folder, or null for none");
 }
 
 }  // namespace

@@ -217,7 +217,7 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
        "data.validation={path: v, format: uint16, batches: 3}", "seed=99",
        "optimizer.lr_schedule={warmup_steps: 2, decay: cosine, min_learning_rate: 1e-5}",
        "model.positions=64", "checkpoint={directory: c, every_steps: 7, keep: 1, resume: 40}",
-       "logging={tensorboard: t}"},
+       "logging={tensorboard: t, mlflow: lab/gpt 2}"},
       {"model={family: emulated, layers: 3, forward_ms: 0.7, activation_bytes: 9}"},
       {"model={family: llama, layers: 2, hidden: 64, heads: 4, kv_heads: 2, head_size: 8, "
        "context: 8, vocab: 9, rope_theta: 5e5, rope_scaling: {factor: 8, low_freq_factor: 1, "
@@ -246,6 +246,7 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
   EXPECT_EQ(job.checkpoint->keep, 1);
   EXPECT_EQ(job.checkpoint->resume, "40");
   EXPECT_EQ(job.tensorboard, "t");
+  EXPECT_EQ(job.mlflow, "lab/gpt 2");
 }
 
 TEST(JobSpecSerde, LlamaHasDefaultsOfItsOwn) {
@@ -380,6 +381,9 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "checkpoint.resume is 0: must be auto, none or the number of a step; use one of them"},
       {"logging={tensorboard: ''}",
        "logging.tensorboard: is missing; name a folder, or null for none"},
+      {"logging={mlflow: \"it's\"}",
+       "logging.mlflow is it\\'s: must be 1 to 200 letters, digits, blanks, '-', '_', '.' and '/'; "
+       "name an experiment, or null for none"},
   };
   for (const auto& [override, message] : cases)
     EXPECT_EQ(ErrorOf(Parse({override})), message) << override;

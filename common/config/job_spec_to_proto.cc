@@ -139,6 +139,7 @@ v1::JobSpec ToProto(const JobSpec& job) {
   if (job.checkpoint.has_value()) Write(*job.checkpoint, *proto.mutable_checkpoint());
   WriteCopies(job, proto);
   if (!job.tensorboard.empty()) proto.mutable_logging()->set_tensorboard(job.tensorboard);
+  if (!job.mlflow.empty()) proto.mutable_logging()->set_mlflow(job.mlflow);
   proto.set_precision(static_cast<v1::Precision>(job.precision));
   proto.set_seed(job.seed);
   // The defaults are left out, for readers that do not know these fields.

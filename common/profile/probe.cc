@@ -75,6 +75,7 @@ config::JobSpec ProbeJob(const config::JobSpec& job, const ProbeOptions& options
   probe.elastic = {};
   probe.replan = config::Replan::kNever;
   probe.tensorboard.clear();
+  probe.mlflow.clear();
   probe.warnings.clear();
   return probe;
 }

@@ -44,6 +44,7 @@ struct ClusterOptions {
   std::function<std::string(int)> random_bytes;  // so many of them
   RetentionOptions retention;
   placement::Quotas quotas;  // of workers, by the owner of a job
+  bool tracks = false;       // there is a tracking server, so jobs may name an experiment
   // Returns what was measured on workers, never null. Any thread may call it.
   std::function<std::shared_ptr<const profile::Profile>()> read_profile =
       [nothing = std::make_shared<const profile::Profile>()] { return nothing; };

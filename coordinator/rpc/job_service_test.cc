@@ -38,6 +38,15 @@ TEST_F(RpcTest, ASpecThatCannotBePlannedIsRefusedAtOnce) {
   EXPECT_THAT(FieldErrorsOf(status), ::testing::Not(IsEmpty()));
 }
 
+TEST_F(RpcTest, AnExperimentNeedsATrackingServer) {
+  v1::JobSpec spec = Spec("j", 2);
+  spec.mutable_logging()->set_mlflow("gpt");
+  const absl::Status status = Submit(spec).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_THAT(FieldErrorsOf(status), SizeIs(1));
+  EXPECT_EQ(FieldErrorsOf(status)[0].field, "logging.mlflow");
+}
+
 TEST_F(RpcTest, ValidateOnlyStoresNothing) {
   v1::SubmitJobRequest request;
   *request.mutable_spec() = Spec("j", 2);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "coordinator/placement/placement.h"
 
 namespace takt::submission {
@@ -68,8 +69,13 @@ void Plan(job::Coordinator* coordinator, const Shared& submission, const plan::P
 
 void Submit(job::Coordinator* coordinator, Submission submission, Done done) {
   const auto shared = std::make_shared<const Submission>(std::move(submission));
-  // With `auto` the plan depends on the workers that will be there.
   const config::JobSpec& job = shared->parsed;
+  if (!job.mlflow.empty() && !coordinator->tracks()) {
+    return done(UnusableField({.field = "logging.mlflow",
+                               .value = job.mlflow,
+                               .rule = "needs a tracking server, and this coordinator has none",
+                               .fix = "remove it, or start takt-coordinator with --mlflow URL"}));
+  }
   if (job.LeavesSizeOpen() || job.LeavesBitsOpen()) return Enqueue(coordinator, shared, {}, done);
   // The deciding thread alone knows the workers that are there now.
   coordinator->Post([coordinator, shared, done](job::Cluster& cluster, Moment) {

@@ -34,7 +34,7 @@ struct Accepted {
 
 // Calls `done` once, on the planning or the deciding thread; it is dropped when the coordinator
 // stops. Errors: those of plan::MakePlan and job::Cluster::CheckSubmit, kResourceExhausted (too
-// many jobs wait to be planned).
+// many jobs wait to be planned), kFailedPrecondition (FieldError: there is no tracking server).
 using Done = std::function<void(const absl::StatusOr<Accepted>&)>;
 void Submit(job::Coordinator* coordinator, Submission submission, Done done);
 

@@ -57,6 +57,14 @@ class Overlays(unittest.TestCase):
         objects = self.overlays["base"] + manifests.client()
         self.assertEqual(list(manifests.reference_faults(objects)) + list(manifests.security_faults(objects)), [])
 
+    def test_the_job_fits_the_base_and_the_client(self):
+        objects = self.overlays["base"] + manifests.client() + manifests.job()
+        self.assertEqual(list(manifests.reference_faults(objects)) + list(manifests.security_faults(objects)), [])
+        job, = manifests.job()
+        policy = next(o for o in manifests.client() if o["kind"] == "NetworkPolicy")
+        self.assertTrue(manifests.selects(policy["spec"]["podSelector"], job))
+        self.assertEqual(manifests.containers(job)[0]["env"], manifests.containers(manifests.client()[0])[0]["env"])
+
     def test_everything_is_in_one_namespace(self):
         for objects in self.overlays.values():
             namespaces = {o["metadata"].get("namespace") for o in objects if o["kind"] not in ("Namespace", "PriorityClass")}
@@ -120,7 +128,7 @@ class Overlays(unittest.TestCase):
         self.assertTrue(pod["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"])
 
     def test_every_field_is_one_of_its_kind(self):
-        for overlay, objects in {**self.overlays, "client": manifests.client()}.items():
+        for overlay, objects in {**self.overlays, "client": manifests.client(), "job": manifests.job()}.items():
             self.assertEqual([fault for o in objects for fault in schemas.faults(o)], [], overlay)
         if schemas.models is None:
             self.skipTest("SKIPPED: Kubernetes' own kinds need python3-kubernetes (deploy/install-deps.sh)")

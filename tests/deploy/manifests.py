@@ -12,6 +12,8 @@ FOLDER = ROOT / "deploy" / "kubernetes"
 OVERLAYS = ["base", "overlays/local", "overlays/gpu", "overlays/ha"]
 # Where there is no cert-manager these are made by hand with `takt certs` (docs/deploy.md); the last one comes with an etcd.
 SECRETS_BY_HAND = {"takt-coordinator-tls", "takt-worker-tls", "takt-client-tls", "takt-etcd-client"}
+# The user's own job file, made with kubectl (docs/deploy.md).
+MAPS_BY_HAND = {"takt-job"}
 
 
 def kustomize(folder):
@@ -43,6 +45,10 @@ def build_as_of_old(overlay):
 
 def client():
     return list(yaml.safe_load_all((FOLDER / "client.yaml").read_text()))
+
+
+def job():
+    return list(yaml.safe_load_all((FOLDER / "job.yaml").read_text()))
 
 
 def of_kind(objects, *kinds):
@@ -92,7 +98,7 @@ def reference_faults(objects):
     """Every reference that leads nowhere, in words."""
     yield from selector_faults(objects)
     yield from port_faults(objects)
-    for workload in workloads(objects) + of_kind(objects, "Pod"):
+    for workload in workloads(objects) + of_kind(objects, "Pod", "Job"):
         for fault in pod_faults(objects, workload):
             yield f"{workload['kind']} {workload['metadata']['name']}: {fault}"
 
@@ -165,7 +171,7 @@ def pod_faults(objects, workload):
     if volumes != mounted:
         yield f"volumes {sorted(volumes)}, but {sorted(mounted)} are mounted"
     for volume in spec["volumes"]:
-        if "configMap" in volume and volume["configMap"]["name"] not in names(objects, "ConfigMap"):
+        if "configMap" in volume and volume["configMap"]["name"] not in names(objects, "ConfigMap") | MAPS_BY_HAND:
             yield f"no ConfigMap {volume['configMap']['name']}"
         if "secret" in volume and volume["secret"]["secretName"] not in secrets:
             yield f"nobody makes the Secret {volume['secret']['secretName']}"
@@ -185,7 +191,7 @@ def pod_faults(objects, workload):
 
 def security_faults(objects):
     """Breaches of the Pod Security Standard `restricted`, and of what we ask for beyond it."""
-    for workload in workloads(objects) + of_kind(objects, "Pod"):
+    for workload in workloads(objects) + of_kind(objects, "Pod", "Job"):
         name, spec = workload["metadata"]["name"], template(workload)["spec"]
         pod = spec["securityContext"]
         if not (pod.get("runAsNonRoot") and pod.get("runAsUser") and pod.get("seccompProfile") == {"type": "RuntimeDefault"}):

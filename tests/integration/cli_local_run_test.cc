@@ -65,6 +65,18 @@ TEST_F(LocalRunTest, TrainsOnAFileBesideTheJobFromAnyDirectory) {
   EXPECT_LT(steps[3]["loss"].get<double>(), steps[0]["loss"].get<double>());
 }
 
+TEST_F(LocalRunTest, TrainsTemplatesThatNeedNothingElse) {
+  for (const std::string from : {"tiny", "auto", "emulated"}) {
+    const std::string name = "my-" + from;
+    Command init("takt", {"init", name, "--from", from, "--out", directory_.Path("")});
+    ASSERT_EQ(init.Wait(), "exit status 0") << init.err();
+    Command run("takt", {"-o", "json", "local", "run", directory_.Path(name + ".yaml"), "--state",
+                         state()});
+    EXPECT_EQ(run.Wait(), "exit status 0") << run.err();
+    EXPECT_EQ(JsonLines(run.out()).size(), from == "emulated" ? 20u : 50u);
+  }
+}
+
 TEST_F(LocalRunTest, WritesTheTimelineOfItsLastSteps) {
   const std::string page = directory_.Path("timeline.html");
   Command run("takt", {"local", "run", Emulated(), "--state", state(), "--trace", page});

@@ -46,13 +46,17 @@ class TlsTest : public testing::Test {
   }
 
   void StartCluster() {
-    coordinator_ = std::make_unique<Command>("takt-coordinator",
-                                             With(CoordinatorArguments(), coordinator_files_));
+    StartCluster(coordinator_files_,
+                 {authority_.Issue(Role::kWorker, "w0"), authority_.Issue(Role::kWorker, "w1")});
+  }
+  void StartCluster(const TlsFiles& coordinator, const std::vector<TlsFiles>& workers) {
+    coordinator_ =
+        std::make_unique<Command>("takt-coordinator", With(CoordinatorArguments(), coordinator));
     ASSERT_TRUE(coordinator_->WaitForText("coordinator ready")) << coordinator_->err();
     address_ = json::parse(ReadFile(directory_.Path("state/coordinator.json")))["listen"];
-    for (const char* name : {"w0", "w1"}) {
-      workers_.push_back(std::make_unique<Command>(
-          "takt-worker", With(WorkerArguments(address_), authority_.Issue(Role::kWorker, name))));
+    for (const TlsFiles& files : workers) {
+      workers_.push_back(
+          std::make_unique<Command>("takt-worker", With(WorkerArguments(address_), files)));
     }
     for (const auto& worker : workers_)
       ASSERT_TRUE(worker->WaitForText("attached")) << worker->err();
@@ -129,6 +133,33 @@ TEST_F(TlsTest, AJobTrainsOnWhileItsCertificatesExpireAndAreRenewed) {
   EXPECT_EQ(Takt({"cancel", "a"}, authority_.Issue(Role::kAdmin, "root")).end, "exit status 0");
   EXPECT_THAT(coordinator_->err(), HasSubstr("audit who=user/bob"));
   EXPECT_THAT(coordinator_->err(), HasSubstr("audit who=admin/root"));
+}
+
+TEST_F(TlsTest, AnInventoryGivesAClusterItsCertificatesAndSettings) {
+  const std::string inventory =
+      directory_.Write("inventory.yaml",
+                       "coordinator: {name: c1, hosts: [127.0.0.1]}\nworkers: [{name: "
+                       "\"w[0-1]\"}]\nusers: [alice]\n");
+  const std::string out = directory_.Path("cluster");
+  const Result issued = Run("takt", {"certs", "cluster", inventory, out});
+  ASSERT_EQ(issued.end, "exit status 0") << issued.err;
+  const auto files = [&](const std::string& name) {
+    const std::string tls = absl::StrCat(out, "/", name, "/tls/");
+    return TlsFiles{.certificate = absl::StrCat(tls, name, ".pem"),
+                    .key = absl::StrCat(tls, name, ".key"),
+                    .authority = tls + "ca.pem"};
+  };
+  // Exit status 2 would say that a setting is wrong, and 1 says that no daemon runs with these.
+  EXPECT_EQ(Run("takt-coordinator", {"--settings", out + "/c1/coordinator.yaml", "--health"}).end,
+            "exit status 1");
+  EXPECT_EQ(Run("takt-worker", {"--settings", out + "/w1/worker.yaml", "--health"}).end,
+            "exit status 1");
+
+  StartCluster(files("c1"), {files("w0"), files("w1")});
+  const std::string job = directory_.Write("a.yaml", kEndlessJob);
+  const Result trained = Takt({"submit", job, "--set", "steps=3", "--wait"}, files("alice"));
+  EXPECT_EQ(trained.end, "exit status 0") << trained.err;
+  EXPECT_THAT(trained.out, HasSubstr("user/alice"));
 }
 
 TEST_F(TlsTest, NothingRunsOpenByAccident) {

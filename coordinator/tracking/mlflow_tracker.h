@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// MLflow by its REST interface, version 2.0. A job is a run with the tag `takt_job_id`, so that it
+// is found again without any state here. Metrics have the names that event files have.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "coordinator/tracking/http_client.h"
+#include "coordinator/tracking/tracker.h"
+#include "nlohmann/json.hpp"
+
+namespace takt::tracking {
+
+class MlflowTracker final : public Tracker {
+ public:
+  // http: borrowed.
+  explicit MlflowTracker(HttpClient* http) : http_(http) {}
+
+  absl::StatusOr<StepId> Open(const TrackedJob& job) override;
+  absl::Status Append(const std::string& job_id,
+                      const std::vector<store::StepRecord>& steps) override;
+  absl::Status Close(const std::string& job_id, store::JobState state, absl::Time end) override;
+
+ private:
+  absl::StatusOr<nlohmann::json> Call(const std::string& method, const nlohmann::json& request);
+  absl::StatusOr<std::string> FindExperiment(const std::string& name);
+  absl::Status CreateRun(const TrackedJob& job, const std::string& experiment_id);
+
+  HttpClient* const http_;
+  std::map<std::string, std::string> run_by_job_;
+};
+
+}  // namespace takt::tracking
