@@ -15,7 +15,7 @@
 #include "common/config/checkpoint_field.h"
 #include "common/config/elastic_field.h"
 #include "common/config/file_names.h"
-#include "common/config/logging_fields.h"
+#include "common/config/logging_field.h"
 #include "common/config/read_batch.h"
 #include "common/config/replan_field.h"
 #include "common/config/spec_rules.h"

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads where the curves of a job go, for job_spec_serde.h.
+// Reads the section `logging` of a job.
 #pragma once
 
-#include "common/base/field_rules.h"
 #include "common/config/job_spec.h"
+#include "common/config/spec_rules.h"
 
 namespace takt::v1 {
 class LoggingSpec;
-}
+}  // namespace takt::v1
 
 namespace takt::config {
 
-// Reads `proto` into `job`, and judges it.
-void ReadLogging(const v1::LoggingSpec& proto, JobSpec& job, FieldRules& rules);
+void ReadLogging(const v1::LoggingSpec& proto, JobSpec& job, SpecRules& rules);
 
 }  // namespace takt::config
