@@ -63,7 +63,7 @@ void AddPause(CLI::App& app, Context& context) {
       ->footer(
           "The command answers at once. The job is PAUSED, and its workers are free, when its "
           "checkpoint is complete.\nWith --wait the command ends then, or when the job has ended "
-          "before, with its verdict.\nOnly a job with a checkpoint section can be paused.\n\n"
+          "before, with its verdict.\nOnly a job that saves checkpoints in files can be paused.\n\n"
           "Examples:\n"
           "  takt pause kjv-gpt\n"
           "  takt pause kjv-gpt --wait && takt local down");
