@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `takt certs cluster`: the certificates and settings of a whole cluster, a folder for each machine
-// and person.
+// `takt certs cluster` issues the certificates of a whole cluster and writes its settings, into a
+// folder for each machine and person.
 #include <filesystem>
 #include <string>
 #include <system_error>

@@ -44,7 +44,7 @@ std::vector<std::string> Expand(const std::string& text) {
   return names;
 }
 
-// What a setting can hold without quotes.
+// Returns whether a setting can hold the text without quotes.
 bool IsAddress(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
     return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_' || c == ':';

@@ -96,7 +96,7 @@ class Coordinator final {
   std::shared_ptr<const profile::Profile> ReadProfile() const {
     return options_.cluster.read_profile();
   }
-  // Whether jobs may name an experiment.
+  // Returns whether jobs may name an experiment.
   bool tracks() const { return options_.cluster.tracks; }
   Moment now() const { return Moment::Of(*options_.clock); }
   // Is part of every command to a worker (store::Snapshot).

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests to an HTTP server.
+// Sends requests to an HTTP server.
 #pragma once
 
 #include <memory>
@@ -31,7 +31,8 @@ struct CurlOptions {
   absl::Duration time_limit = absl::Seconds(10);
 };
 
-// It follows no redirects. Errors: kInvalidArgument (FieldError): the URL is none.
+// Returns a client that follows no redirects. Errors: kInvalidArgument (FieldError): `url` is not
+// the URL of a server.
 absl::StatusOr<std::unique_ptr<HttpClient>> MakeCurlClient(CurlOptions options);
 
 }  // namespace takt::tracking

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MLflow by its REST interface, version 2.0. A job is a run with the tag `takt_job_id`, so that it
-// is found again without any state here. Metrics have the names that event files have.
+// Sends jobs to MLflow by its REST interface, version 2.0. A job is a run with the tag
+// `takt_job_id`, so that it is found again without any state here. Metrics have the names that
+// event files have.
 #pragma once
 
 #include <map>

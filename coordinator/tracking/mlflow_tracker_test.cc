@@ -16,7 +16,7 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Answers with what a test lays ready, in order, and keeps the requests.
+// Answers with what a test has prepared, in order, and keeps the requests.
 class FakeServer final : public HttpClient {
  public:
   absl::StatusOr<HttpResponse> Post(const std::string& path, const std::string& text) override {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr absl::Duration kInterval = absl::Seconds(2);
 constexpr absl::Duration kLongestInterval = absl::Minutes(5);
-// A coordinator that was away for less brings the server the end of jobs that ended before.
+// A coordinator that was away for less time tells the server of jobs that ended before.
 constexpr absl::Duration kPast = absl::Hours(24);
 
 }  // namespace
@@ -50,7 +50,7 @@ void StepSender::Loop() {
     said = error;
     interval = status.ok() ? kInterval : std::min(2 * interval, kLongestInterval);
   }
-  // The end of a job of `takt local run`, which stops its coordinator at once.
+  // `takt local run` stops its coordinator as soon as the job has ended. Its end is delivered here.
   if (said.empty()) deliveries_.Round(jobs_()).IgnoreError();
 }
 

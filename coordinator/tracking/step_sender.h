@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that brings steps to a tracking server. It looks for new ones every two seconds, and
-// less often while the server fails, up to every five minutes.
+// Brings steps to a tracking server on a thread of its own. It looks for new ones every two
+// seconds, and less often while the server fails: at least every five minutes.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@ class StepSender final {
 
  private:
   void Loop();
-  // True: the sender ends.
+  // Returns true if the sender is to end.
   bool Rest(absl::Duration time);
 
   const std::function<Deliveries::Jobs()> jobs_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tracking server is to the coordinator: a place where people compare the curves of jobs.
+// Describes a tracking server as the coordinator sees it: a place where people compare the curves
+// of jobs.
 #pragma once
 
 #include <map>
