@@ -187,8 +187,7 @@ void AddInit(CLI::App& app, Context& context) {
       Init)
       ->footer(
           "Without NAME the command lists the templates. Text and scripts that a template names "
-          "are "
-          "written beside it\nwhere they are not there.\n\n"
+          "are written\nbeside it where they are not there.\n\n"
           "Examples:\n"
           "  takt init\n"
           "  takt init my-job && takt local run my-job.yaml\n"
