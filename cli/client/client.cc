@@ -430,7 +430,7 @@ absl::Status Client::BackUpState(
   grpc::ClientContext context;
   context.set_deadline(Deadline(absl::Now() + timeout));
   const StreamStop::Registration registration(stop, context);
-  return ReadAll(context, *wire_->cluster->BackUpState(&context, {}), on_part);
+  return Judge(ReadAll(context, *wire().cluster->BackUpState(&context, {}), on_part));
 }
 
 absl::StatusOr<trace::JobTrace> Client::GetTrace(const std::string& name, std::int64_t first,
