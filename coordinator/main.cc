@@ -132,9 +132,12 @@ absl::Status Serve(const Parts& parts, store::Addresses addresses, const sigset_
       .listen = flags.listen, .tls = flags.tls, .insecure = flags.insecure};
   server_options.traces = &parts.traces;
   server_options.join_authority = flags.join_authority;
-  server_options.open_backup = [file = parts.state.state_file()] {
-    return store::OpenBackup(file);
-  };
+  // The directory of a coordinator with its state in etcd may hold the file of an earlier state.
+  if (parts.leadership == nullptr) {
+    server_options.open_backup = [file = parts.state.state_file()] {
+      return store::OpenBackup(file);
+    };
+  }
   // The server calls the coordinator until it is destroyed. The coordinator is stopped before that.
   ASSIGN_OR_RETURN(const std::unique_ptr<coordinator_rpc::Server> server,
                    coordinator_rpc::Server::Start(server_options, &parts.coordinator));
