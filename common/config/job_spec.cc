@@ -1,21 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/config/job_spec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <utility>
 
 namespace takt::config {
 
-double LearningRate(const Adamw& adamw, const LrSchedule& schedule, std::int64_t step) {
-  const double peak = adamw.learning_rate, min = schedule.min_learning_rate;
+namespace {
+
+// Returns the rate on a line from peak to min. progress: 0 to 1 on the line.
+double OnLine(double peak, double min, double progress) {
+  if (progress <= 0) return peak;
+  if (progress >= 1) return min;
+  return min + (peak - min) * (1 - progress);
+}
+
+}  // namespace
+
+double LearningRate(double peak, const LrSchedule& schedule, std::int64_t step) {
+  const double min = schedule.min_learning_rate;
   const auto warmup = static_cast<double>(schedule.warmup_steps), k = static_cast<double>(step);
+  const auto decay_steps = static_cast<double>(schedule.decay_steps);
   if (step <= schedule.warmup_steps) return peak * k / warmup;
-  if (schedule.decay == LrDecay::kConstant) return peak;
-  if (step > schedule.decay_steps) return min;
-  const double turn =
-      std::numbers::pi * (k - warmup) / (static_cast<double>(schedule.decay_steps) - warmup);
-  return min + 0.5 * (peak - min) * (1 + std::cos(turn));
+  switch (schedule.decay) {
+    case LrDecay::kConstant:
+      return peak;
+    case LrDecay::kCosine: {
+      if (step > schedule.decay_steps) return min;
+      const double turn = std::numbers::pi * (k - warmup) / (decay_steps - warmup);
+      return min + 0.5 * (peak - min) * (1 + std::cos(turn));
+    }
+    case LrDecay::kLinear:
+      if (step > schedule.decay_steps) return min;
+      return OnLine(peak, min, (k - warmup) / (decay_steps - warmup));
+    case LrDecay::kWsd:
+      return OnLine(peak, min,
+                    (k - warmup - static_cast<double>(schedule.stable_steps)) / decay_steps);
+    case LrDecay::kInverseSqrt:
+      return std::max(min, peak * std::sqrt(warmup / k));
+  }
+  return peak;
 }
 
 void JobSpec::FixBits(int chosen_data, int chosen_microbatch) {

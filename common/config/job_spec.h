@@ -22,7 +22,7 @@ enum class DataFormat : std::uint8_t {
   kMegatron,
   kSafetensors
 };
-enum class LrDecay : std::uint8_t { kConstant = 1, kCosine };
+enum class LrDecay : std::uint8_t { kConstant = 1, kCosine, kLinear, kWsd, kInverseSqrt };
 enum class TransportKind : std::uint8_t { kAuto = 0, kShm, kGloo, kNccl };
 enum class DeviceKind : std::uint8_t { kAuto = 0, kCpu, kCuda };
 // Where the words of the head and of the embedding are: on the ranks with the last and the first
@@ -62,13 +62,19 @@ struct Adamw {
 struct LrSchedule {
   std::int64_t warmup_steps = 0;
   LrDecay decay = LrDecay::kConstant;
+  std::int64_t stable_steps = 0;  // of kWsd: between warmup and decay
+  // The step at which kCosine and kLinear end. Of kWsd it is the number of steps that it falls.
   std::int64_t decay_steps = 0;
   double min_learning_rate = 0;
 };
 
-// Returns the learning rate of `step` (1-based): peak*k/warmup_steps up to warmup_steps, then a
-// cosine to min at decay_steps, then min.
-double LearningRate(const Adamw& adamw, const LrSchedule& schedule, std::int64_t step);
+// Returns the learning rate of `step` (k, 1-based): peak*k/warmup_steps up to warmup_steps, and
+// then by decay, never below min:
+//   kCosine, kLinear   falls to min at decay_steps, along half a cosine or a line
+//   kWsd               the peak for stable_steps, then a line to min in decay_steps
+//                      (warmup-stable-decay, Hu et al. 2024, with a linear fall)
+//   kInverseSqrt       peak * sqrt(warmup_steps / k)  (Vaswani et al. 2017)
+double LearningRate(double peak, const LrSchedule& schedule, std::int64_t step);
 
 struct Parallelism {
   std::optional<int> pipeline, data, chunks, threads, group;

@@ -15,6 +15,7 @@
 #include "common/base/status.h"
 #include "common/config/file_names.h"
 #include "common/config/read_batch.h"
+#include "common/config/read_optimizer.h"
 #include "common/config/replan_field.h"
 #include "takt/v1/job_spec.pb.h"
 
@@ -32,16 +33,6 @@ class Rules final : public FieldRules {
                                   .value = value == 0 ? "0 or missing" : absl::StrCat(value),
                                   .rule = absl::StrCat("must be ", least, " or more"),
                                   .fix = "set it"});
-  }
-  // Checks that `value` is a finite number in [least, below).
-  bool Number(const char* field, double value, double least, double below) {
-    const bool bounded = std::isfinite(below);
-    return Check(std::isfinite(value) && value >= least && value < below,
-                 {.field = field,
-                  .value = absl::StrCat(value),
-                  .rule = bounded ? absl::StrCat("must be at least ", least, " and below ", below)
-                                  : absl::StrCat("must be a finite number, ", least, " or more"),
-                  .fix = "correct it"});
   }
   // Checks that the value is one that this version can serve. `supported` lists these for people.
   bool Supported(const std::string& field, const std::string& value, bool is_supported,
@@ -214,59 +205,6 @@ void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
                  .format = ReadFormat("data.validation.format", validation.format(), rules),
                  .every_steps = validation.every_steps(),
                  .batches = batches};
-}
-
-void ReadAdamw(const v1::AdamwSpec& proto, Adamw& adamw, Rules& rules) {
-  const double infinity = HUGE_VAL;
-  if (proto.has_learning_rate()) adamw.learning_rate = proto.learning_rate();
-  if (proto.has_beta1()) adamw.beta1 = proto.beta1();
-  if (proto.has_beta2()) adamw.beta2 = proto.beta2();
-  if (proto.has_epsilon()) adamw.epsilon = proto.epsilon();
-  if (proto.has_weight_decay()) adamw.weight_decay = proto.weight_decay();
-  if (proto.has_clip_norm()) adamw.clip_norm = proto.clip_norm();
-  rules.Number("optimizer.adamw.learning_rate", adamw.learning_rate, 0, infinity);
-  rules.Number("optimizer.adamw.beta1", adamw.beta1, 0, 1);
-  rules.Number("optimizer.adamw.beta2", adamw.beta2, 0, 1);
-  rules.Number("optimizer.adamw.epsilon", adamw.epsilon, 0, infinity);
-  rules.Number("optimizer.adamw.weight_decay", adamw.weight_decay, 0, infinity);
-  rules.Number("optimizer.adamw.clip_norm", adamw.clip_norm, 0, infinity);
-}
-
-void ReadLrSchedule(const v1::LrScheduleSpec& proto, JobSpec& job, Rules& rules) {
-  LrSchedule& schedule = job.lr_schedule;
-  schedule.warmup_steps = proto.warmup_steps();
-  schedule.decay = proto.decay() == v1::LR_DECAY_COSINE ? LrDecay::kCosine : LrDecay::kConstant;
-  schedule.decay_steps = proto.decay_steps() == 0 ? job.steps : proto.decay_steps();
-  schedule.min_learning_rate = proto.min_learning_rate();
-  rules.Check(v1::LrDecay_IsValid(proto.decay()), {.field = "optimizer.lr_schedule.decay",
-                                                   .value = NameOf(proto.decay()),
-                                                   .rule = "must be constant or cosine",
-                                                   .fix = "use one of them"});
-  rules.AtLeast("optimizer.lr_schedule.warmup_steps", schedule.warmup_steps, 0);
-  rules.Number("optimizer.lr_schedule.min_learning_rate", schedule.min_learning_rate, 0, HUGE_VAL);
-  rules.Check(!(schedule.min_learning_rate > std::max(job.adamw.learning_rate, 0.0)),
-              {.field = "optimizer.lr_schedule.min_learning_rate",
-               .value = absl::StrCat(schedule.min_learning_rate),
-               .rule = absl::StrCat("must be at most optimizer.adamw.learning_rate (",
-                                    job.adamw.learning_rate, ")"),
-               .fix = "lower it"});
-  if (schedule.decay != LrDecay::kCosine) {
-    const auto check_unset = [&](const char* field, double value) {
-      rules.Check(value == 0,
-                  {.field = field,
-                   .value = absl::StrCat(value),
-                   .rule = "has no effect while optimizer.lr_schedule.decay is constant",
-                   .fix = "set decay: cosine, or remove it"});
-    };
-    check_unset("optimizer.lr_schedule.decay_steps", static_cast<double>(proto.decay_steps()));
-    check_unset("optimizer.lr_schedule.min_learning_rate", proto.min_learning_rate());
-    return;
-  }
-  rules.Check(schedule.decay_steps >= schedule.warmup_steps,
-              {.field = "optimizer.lr_schedule.decay_steps",
-               .value = absl::StrCat(schedule.decay_steps),
-               .rule = absl::StrCat("must be at least warmup_steps (", schedule.warmup_steps, ")"),
-               .fix = "it counts from the first step, warmup included"});
 }
 
 // A stage may consist of the embedding or of the head alone, which an emulated model has not.
@@ -483,8 +421,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   ReadModel(proto.model(), job, rules);
   ReadData(proto.data(), job, rules);
   ReadBatch(proto, job, rules);
-  ReadAdamw(proto.optimizer().adamw(), job.adamw, rules);
-  ReadLrSchedule(proto.optimizer().lr_schedule(), job, rules);
+  ReadOptimizer(proto.optimizer(), job, rules);
   rules.AtLeast("steps", proto.steps(), 1);
   ReadParallelism(proto.parallelism(), job, rules);
   ReadPrecision(proto, job, rules);

@@ -34,9 +34,12 @@ void Write(const JobSpec& job, v1::OptimizerSpec& proto) {
   v1::LrScheduleSpec& schedule = *proto.mutable_lr_schedule();
   schedule.set_warmup_steps(job.lr_schedule.warmup_steps);
   schedule.set_decay(static_cast<v1::LrDecay>(job.lr_schedule.decay));
-  if (job.lr_schedule.decay != LrDecay::kCosine) return;
-  schedule.set_decay_steps(job.lr_schedule.decay_steps);
+  if (job.lr_schedule.decay == LrDecay::kConstant) return;
   schedule.set_min_learning_rate(job.lr_schedule.min_learning_rate);
+  if (job.lr_schedule.decay == LrDecay::kInverseSqrt) return;
+  schedule.set_decay_steps(job.lr_schedule.decay_steps);
+  if (job.lr_schedule.decay == LrDecay::kWsd)
+    schedule.set_stable_steps(job.lr_schedule.stable_steps);
 }
 
 void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {

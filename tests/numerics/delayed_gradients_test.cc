@@ -241,7 +241,8 @@ class Recurrence {
     }
     whole_.Adamw({.tensors = tensors,
                   .step = std::ssize(weights_),
-                  .learning_rate = config::LearningRate(job_.adamw, job_.lr_schedule, step + 1),
+                  .learning_rate =
+                      config::LearningRate(job_.adamw.learning_rate, job_.lr_schedule, step + 1),
                   .beta1 = job_.adamw.beta1,
                   .beta2 = job_.adamw.beta2,
                   .epsilon = job_.adamw.epsilon,
@@ -250,10 +251,10 @@ class Recurrence {
   }
 
   void Report(double loss, std::int64_t tokens, int step, RunResult& result) const {
-    result.steps.push_back(
-        {.loss = loss / static_cast<double>(tokens),
-         .learning_rate = config::LearningRate(job_.adamw, job_.lr_schedule, step + 1),
-         .tokens = tokens});
+    result.steps.push_back({.loss = loss / static_cast<double>(tokens),
+                            .learning_rate = config::LearningRate(job_.adamw.learning_rate,
+                                                                  job_.lr_schedule, step + 1),
+                            .tokens = tokens});
     result.weights = weights_.back();
   }
 

@@ -65,7 +65,8 @@ absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& los
   for (std::size_t i = 0; i < num_squares; ++i) squares += sums[i];
   result_ = {.loss = scored > 0 ? loss_sum / scored : 0,
              .grad_norm = std::sqrt(squares),
-             .learning_rate = config::LearningRate(job_.adamw, job_.lr_schedule, step.value()),
+             .learning_rate =
+                 config::LearningRate(job_.adamw.learning_rate, job_.lr_schedule, step.value()),
              .tokens = static_cast<std::int64_t>(scored),
              .halting = halting > 0};
   return result_;
@@ -75,7 +76,8 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
   const config::Adamw& adamw = job_.adamw;
   const double scale =
       adamw.clip_norm > 0 ? std::min(1.0, adamw.clip_norm / (result_.grad_norm + 1e-6)) : 1.0;
-  const double learning_rate = config::LearningRate(adamw, job_.lr_schedule, step.value());
+  const double learning_rate =
+      config::LearningRate(adamw.learning_rate, job_.lr_schedule, step.value());
   parameters_.BeginUpdate();
   std::vector<backend::AdamwTensor> tensors;
   for (const ParameterRef* const ref : parameters_.trained()) {
