@@ -76,6 +76,13 @@ struct LrSchedule {
 //   kInverseSqrt       peak * sqrt(warmup_steps / k)  (Vaswani et al. 2017)
 double LearningRate(double peak, const LrSchedule& schedule, std::int64_t step);
 
+// Parameters that the optimizer treats otherwise than the rest (parameter_groups.h).
+struct ParameterGroup {
+  std::string parameters;  // a name, in which `*` stands for any characters
+  double learning_rate_scale = 1;
+  std::optional<double> weight_decay;  // nullopt: as without the group
+};
+
 struct Parallelism {
   std::optional<int> pipeline, data, chunks, threads, group;
   std::string schedule = "auto";  // a family, "auto" or "file:PATH"
@@ -109,6 +116,7 @@ struct JobSpec {
   bool microbatch_auto = false;  // the first plan chooses `microbatch`, which is 1 until then
   Adamw adamw;
   LrSchedule lr_schedule;
+  std::vector<ParameterGroup> groups;  // a parameter belongs to the first that matches its name
   std::int64_t steps = 1;
   Parallelism parallelism;
   Precision precision = Precision::kF32;

@@ -219,9 +219,6 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
        "model.positions=64", "checkpoint={directory: c, every_steps: 7, keep: 1, resume: 40}",
        "logging={tensorboard: t}"},
       {"model={family: emulated, layers: 3, forward_ms: 0.7, activation_bytes: 9}"},
-      {"optimizer.lr_schedule={warmup_steps: 2, decay: linear, min_learning_rate: 1e-5}"},
-      {"optimizer.lr_schedule={decay: wsd, stable_steps: 4, decay_steps: 2}"},
-      {"optimizer.lr_schedule={warmup_steps: 2, decay: inverse_sqrt, min_learning_rate: 1e-5}"},
       {"model={family: llama, layers: 2, hidden: 64, heads: 4, kv_heads: 2, head_size: 8, "
        "context: 8, vocab: 9, rope_theta: 5e5, rope_scaling: {factor: 8, low_freq_factor: 1, "
        "high_freq_factor: 4, original_positions: 8192}}"},
@@ -245,19 +242,6 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
   EXPECT_EQ(job.checkpoint->keep, 1);
   EXPECT_EQ(job.checkpoint->resume, "40");
   EXPECT_EQ(job.tensorboard, "t");
-}
-
-TEST(JobSpecSerde, WsdEndsWithTheJobUnlessItSaysHowLongItIsStable) {
-  const JobSpec job =
-      *ToJobSpec(Parse({"optimizer.lr_schedule={decay: wsd, warmup_steps: 2, decay_steps: 3}"}));
-  EXPECT_EQ(job.lr_schedule.decay, LrDecay::kWsd);
-  EXPECT_EQ(job.lr_schedule.stable_steps, 5);
-  EXPECT_EQ(job.lr_schedule.decay_steps, 3);
-  EXPECT_EQ(ToJobSpec(ToProto(job))->lr_schedule.stable_steps, 5);
-  const JobSpec at_once =
-      *ToJobSpec(Parse({"optimizer.lr_schedule={decay: wsd, stable_steps: 0, decay_steps: 3}"}));
-  EXPECT_EQ(at_once.lr_schedule.stable_steps, 0);
-  EXPECT_EQ(ToJobSpec(ToProto(at_once))->lr_schedule.stable_steps, 0);
 }
 
 TEST(JobSpecSerde, LlamaHasDefaultsOfItsOwn) {
@@ -309,43 +293,6 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
       {"batch={global: 131074, microbatch: 1}",
        "batch.microbatch is 1: makes 131074 microbatches a step; at most 65536 are possible; use "
        "larger microbatches"},
-      {"optimizer.adamw.learning_rate=-0.1",
-       "optimizer.adamw.learning_rate is -0.1: must be a finite number, 0 or more; correct it"},
-      {"optimizer.adamw.beta2=1",
-       "optimizer.adamw.beta2 is 1: must be at least 0 and below 1; correct it"},
-      {"optimizer.lr_schedule={decay: cosine, min_learning_rate: 1}",
-       "optimizer.lr_schedule.min_learning_rate is 1: must be at most "
-       "optimizer.adamw.learning_rate (0.0003); lower it"},
-      {"optimizer.lr_schedule={decay: cosine, warmup_steps: 11}",
-       "optimizer.lr_schedule.decay_steps is 10: must be at least warmup_steps (11); it counts "
-       "from the first step, warmup "
-       "included"},
-      {"optimizer.lr_schedule={min_learning_rate: 1e-5}",
-       "optimizer.lr_schedule.min_learning_rate is 1e-05: has no effect while "
-       "optimizer.lr_schedule.decay is constant; set decay: cosine, or remove it"},
-      {"optimizer.lr_schedule={decay: constant, decay_steps: 5}",
-       "optimizer.lr_schedule.decay_steps is 5: has no effect while "
-       "optimizer.lr_schedule.decay is constant; set decay: cosine, or remove it"},
-      {"optimizer.lr_schedule={decay: linear, stable_steps: 5}",
-       "optimizer.lr_schedule.stable_steps is 5: has no effect while optimizer.lr_schedule.decay "
-       "is linear; set decay: wsd, or remove it"},
-      {"optimizer.lr_schedule={decay: linear, warmup_steps: 3, decay_steps: 2}",
-       "optimizer.lr_schedule.decay_steps is 2: must be at least warmup_steps (3); it counts from "
-       "the first step, warmup included"},
-      {"optimizer.lr_schedule={decay: inverse_sqrt}",
-       "optimizer.lr_schedule.warmup_steps is 0 or missing: must be 1 or more; set it: "
-       "inverse_sqrt falls as sqrt(warmup_steps / step)"},
-      {"optimizer.lr_schedule={decay: inverse_sqrt, warmup_steps: 2, decay_steps: 5}",
-       "optimizer.lr_schedule.decay_steps is 5: has no effect while optimizer.lr_schedule.decay is "
-       "inverse_sqrt; set decay: cosine, or remove it"},
-      {"optimizer.lr_schedule={decay: wsd, stable_steps: 5}",
-       "optimizer.lr_schedule.decay_steps is 0 or missing: must be 1 or more: the steps that wsd "
-       "falls; set it, e.g. to a tenth of steps"},
-      {"optimizer.lr_schedule={decay: wsd, stable_steps: -1, decay_steps: 2}",
-       "optimizer.lr_schedule.stable_steps is -1: must be 0 or more; correct it"},
-      {"optimizer.lr_schedule={decay: wsd, warmup_steps: 4, decay_steps: 7}",
-       "optimizer.lr_schedule.decay_steps is 7: must be at most steps (10) less warmup_steps (4) "
-       "where stable_steps is left out; lower it, or set stable_steps"},
       {"steps=0", "steps is 0 or missing: must be 1 or more; set it"},
       {"parallelism.pipeline=7",
        "parallelism.pipeline is 7: x chunks (1) makes 7 stages; must be at most model.layers + 2 "

@@ -31,6 +31,12 @@ void Write(const JobSpec& job, v1::OptimizerSpec& proto) {
   adamw.set_epsilon(job.adamw.epsilon);
   adamw.set_weight_decay(job.adamw.weight_decay);
   adamw.set_clip_norm(job.adamw.clip_norm);
+  for (const ParameterGroup& group : job.groups) {
+    v1::ParameterGroupSpec& out = *proto.add_groups();
+    out.set_parameters(group.parameters);
+    out.set_learning_rate_scale(group.learning_rate_scale);
+    if (group.weight_decay.has_value()) out.set_weight_decay(*group.weight_decay);
+  }
   v1::LrScheduleSpec& schedule = *proto.mutable_lr_schedule();
   schedule.set_warmup_steps(job.lr_schedule.warmup_steps);
   schedule.set_decay(static_cast<v1::LrDecay>(job.lr_schedule.decay));

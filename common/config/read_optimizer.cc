@@ -3,12 +3,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/field_rules.h"
 #include "common/config/file_names.h"
+#include "common/config/parameter_groups.h"
+#include "common/model/model.h"
 #include "takt/v1/job_spec.pb.h"
 
 namespace takt::config {
@@ -125,11 +131,69 @@ void ReadLrSchedule(const v1::LrScheduleSpec& proto, JobSpec& job, FieldRules& r
                .fix = "it counts from the first step, warmup included"});
 }
 
+// Checks that each group has a parameter that no group before it takes.
+void CheckGroups(const JobSpec& job, FieldRules& rules) {
+  const absl::StatusOr<model::Model> model = model::BuildModel(job.model, /*microbatch=*/1);
+  if (!model.ok()) return;  // ReadModel reports this
+  std::vector<bool> matches(job.groups.size());
+  for (const model::Parameter* const parameter : model->AllParameters()) {
+    const auto group = GroupOf(job.groups, parameter->name);
+    if (group.has_value()) matches[*group] = true;
+  }
+  for (std::size_t i = 0; i < matches.size(); ++i) {
+    rules.Check(matches[i],
+                {.field = absl::StrCat("optimizer.groups[", i, "].parameters"),
+                 .value = absl::Utf8SafeCHexEscape(job.groups[i].parameters),
+                 .rule = "must match a parameter that no group above it matches",
+                 .fix = absl::StrCat("e.g. *.bias; names are as in Hugging Face's files: ",
+                                     model->layers.back().parameters.front().name)});
+  }
+}
+
+void ReadGroups(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rules) {
+  if (proto.groups_size() == 0) return;
+  if (job.model.family == model::Family::kEmulated) {
+    job.warnings.push_back(
+        "optimizer.groups: has no effect on an emulated model, which has no parameters");
+    return;
+  }
+  constexpr int kMaxGroups = 64;
+  constexpr std::size_t kLongestPattern = 200;
+  if (!rules.Check(proto.groups_size() <= kMaxGroups,
+                   {.field = "optimizer.groups",
+                    .value = absl::StrCat(proto.groups_size(), " groups"),
+                    .rule = absl::StrCat("must be at most ", kMaxGroups),
+                    .fix = "join some by `*` in their patterns"})) {
+    return;
+  }
+  bool patterns_ok = true;
+  for (int i = 0; i < proto.groups_size(); ++i) {
+    const v1::ParameterGroupSpec& group = proto.groups(i);
+    const std::string field = absl::StrCat("optimizer.groups[", i, "].");
+    ParameterGroup& read = job.groups.emplace_back();
+    read.parameters = group.parameters();
+    const std::size_t length = read.parameters.size();
+    patterns_ok &= rules.Check(
+        length >= 1 && length <= kLongestPattern,
+        {.field = field + "parameters",
+         .value = length == 0 ? "" : absl::StrCat(length, " bytes long"),
+         .rule = length == 0 ? "is missing"
+                             : absl::StrCat("must have at most ", kLongestPattern, " bytes"),
+         .fix = "name parameters, e.g. *.bias"});
+    if (group.has_learning_rate_scale()) read.learning_rate_scale = group.learning_rate_scale();
+    if (group.has_weight_decay()) read.weight_decay = group.weight_decay();
+    Number(rules, field + "learning_rate_scale", read.learning_rate_scale);
+    Number(rules, field + "weight_decay", read.weight_decay.value_or(0));
+  }
+  if (patterns_ok) CheckGroups(job, rules);
+}
+
 }  // namespace
 
 void ReadOptimizer(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rules) {
   ReadAdamw(proto.adamw(), job.adamw, rules);
   ReadLrSchedule(proto.lr_schedule(), job, rules);
+  ReadGroups(proto, job, rules);
 }
 
 }  // namespace takt::config

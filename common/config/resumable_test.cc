@@ -51,6 +51,10 @@ TEST(Resumable, EverythingElseIsRefusedByName) {
   EXPECT_THAT(DifferingFields({"batch.global=8"}), testing::ElementsAre("batch.global"));
   EXPECT_THAT(DifferingFields({"data.train.path=b.txt"}),
               testing::ElementsAre("data.train.0.path"));
+  EXPECT_THAT(DifferingFields({"optimizer.groups={parameters: '*', weight_decay: 0}"}),
+              testing::UnorderedElementsAre("optimizer.groups.0.parameters",
+                                            "optimizer.groups.0.learning_rate_scale",
+                                            "optimizer.groups.0.weight_decay"));
 }
 
 TEST(Resumable, TheMessageSaysWhatItWas) {

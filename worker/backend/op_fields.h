@@ -214,7 +214,7 @@ void DescribeFields(CrossEntropyGradient& o, auto& v) {
   v.Tensor("logits", o.logits, Extent{o.rows, o.stride == 0 ? o.columns : o.stride});
   v.Tensor("targets", o.targets), v.Tensor("parts", o.parts), v.Tensor("softmax", o.softmax);
 }
-void DescribeFields(AdamwTensor& o, auto& v) {
+void DescribeFields(UpdatedTensor& o, auto& v) {
   v.SizeOrNone("count", o.count);
   v.Tensor("parameter", o.parameter), v.Tensor("gradient", o.gradient);
   v.Tensor("m", o.m), v.Tensor("v", o.v);

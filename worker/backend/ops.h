@@ -361,25 +361,26 @@ struct CrossEntropyGradient {
   std::int64_t rows = 0, columns = 0, stride = 0, first = 0;
 };
 
-struct AdamwTensor {
+// A tensor that an optimizer updates.
+struct UpdatedTensor {
   float* parameter = nullptr;
   const float* previous = nullptr;  // the parameter as it was, left alone; null: in place
   const float* gradient = nullptr;
   float* m = nullptr;
   float* v = nullptr;
-  std::int64_t count = 0;  // may be 0
-  bool decayed = true;
+  std::int64_t count = 0;          // may be 0
+  double learning_rate_scale = 1;  // lr of the tensor = this * the update's learning_rate
+  double weight_decay = 0;
 };
 
-// One AdamW step of many tensors, some of them with decoupled decay, for scaled gradients g =
-// gradient_scale * gradient:
+// One AdamW step of many tensors with decoupled decay, for scaled gradients g = gradient_scale *
+// gradient:
 //   m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  p = p * (1 - lr * weight_decay)
 //   p = p - lr * (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + epsilon)
 struct AdamwUpdate {
-  std::span<const AdamwTensor> tensors;  // the list: host memory, read before Run returns
-  std::int64_t step = 1;                 // 1-based
+  std::span<const UpdatedTensor> tensors;  // the list: host memory, read before Run returns
+  std::int64_t step = 1;                   // 1-based
   double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
-  double weight_decay = 0;    // of the decayed tensors
   double gradient_scale = 1;  // of clipping
 };
 

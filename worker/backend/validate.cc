@@ -126,7 +126,7 @@ struct CrossFieldRules {
     FieldCheck check;
     check.Name("AdamwUpdate");
     check.Size("step", o.step);
-    for (AdamwTensor tensor : o.tensors) DescribeFields(tensor, check);
+    for (UpdatedTensor tensor : o.tensors) DescribeFields(tensor, check);
     return check.status();
   }
   absl::Status operator()(const Copy& o) const {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -34,6 +35,13 @@ absl::StatusOr<Optimizer> Optimizer::Create(const config::JobSpec& job, const mo
   ASSIGN_OR_RETURN(backend::Buffer exchanged,
                    parameters.backend().AllocateHost(entries * sizeof(double)));
   return Optimizer(job, parameters, groups, std::move(exchanged));
+}
+
+Optimizer::Optimizer(const config::JobSpec& job, ParameterStore& parameters, ResultGroups groups,
+                     backend::Buffer exchanged)
+    : job_(job), parameters_(parameters), groups_(groups), exchanged_(std::move(exchanged)) {
+  for (const ParameterRef* const ref : parameters.trained())
+    settings_.push_back(config::SettingsOf(job, *ref->parameter));
 }
 
 absl::Status Optimizer::NormPartial(backend::Backend& backend) {
@@ -79,15 +87,17 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
   const double learning_rate =
       config::LearningRate(adamw.learning_rate, job_.lr_schedule, step.value());
   parameters_.BeginUpdate();
-  std::vector<backend::AdamwTensor> tensors;
+  std::vector<backend::UpdatedTensor> tensors;
   for (const ParameterRef* const ref : parameters_.trained()) {
+    const config::UpdateSettings& settings = settings_[tensors.size()];
     tensors.push_back({.parameter = ref->weight,
                        .previous = ref->previous,
                        .gradient = ref->gradient,
                        .m = ref->m,
                        .v = ref->v,
                        .count = ref->elements(),
-                       .decayed = ref->parameter->decayed()});
+                       .learning_rate_scale = settings.learning_rate_scale,
+                       .weight_decay = settings.weight_decay});
   }
   return backend.Run(backend::AdamwUpdate{.tensors = tensors,
                                           .step = number,
@@ -95,7 +105,6 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
                                           .beta1 = adamw.beta1,
                                           .beta2 = adamw.beta2,
                                           .epsilon = adamw.epsilon,
-                                          .weight_decay = adamw.weight_decay,
                                           .gradient_scale = scale});
 }
 

@@ -167,6 +167,25 @@ TEST_F(OptimizerTest, ClipsToTheNormAndDecaysMatricesOnly) {
   }
 }
 
+TEST_F(OptimizerTest, GroupsHaveTheirOwnRateAndDecay) {
+  job_.adamw.epsilon = 1;
+  job_.groups = {{.parameters = "transformer.wte.*", .weight_decay = 0},
+                 {.parameters = "*.ln_*.weight", .learning_rate_scale = 0.5, .weight_decay = 1}};
+  Optimizer optimizer = Optimizer::Create(job_, model_, *parameters_, {}).value();
+  SetGradients(3);
+  ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
+  ASSERT_TRUE(optimizer.Exchange(StepId(1), {}).ok());
+  ASSERT_TRUE(optimizer.Update(*backend_, StepId(1), 1).ok());
+  const auto weight_of = [&](int layer, std::size_t index) {
+    return parameters_->Layer(LayerId(layer)).refs[index].weight[0];
+  };
+  const double update = 0.1 * 3 / 4;
+  EXPECT_NEAR(weight_of(0, 0), 2 - update, 1e-6);                       // wte
+  EXPECT_NEAR(weight_of(0, 1), 2 * (1 - 0.1 * 0.5) - update, 1e-6);     // wpe
+  EXPECT_NEAR(weight_of(2, 0), 2 * (1 - 0.05 * 1) - update / 2, 1e-6);  // ln_f.weight
+  EXPECT_NEAR(weight_of(2, 1), 2 - update, 1e-6);                       // ln_f.bias
+}
+
 TEST_F(OptimizerTest, DoesNotClipBelowTheNormOrWithoutOne) {
   for (const double clip : {0.0, 1e6}) {
     job_.adamw.epsilon = 1;

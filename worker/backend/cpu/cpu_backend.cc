@@ -209,7 +209,7 @@ class CpuBackend final : public HostMemory<Backend> {
   }
 
   void Execute(const AdamwUpdate& op) {
-    for (const AdamwTensor& tensor : op.tensors) {
+    for (const UpdatedTensor& tensor : op.tensors) {
       ForElements(tensor.count, [&](Range range) { kernels_.adamw(op, tensor, range); });
     }
   }

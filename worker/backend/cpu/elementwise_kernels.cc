@@ -108,22 +108,23 @@ void GeluBackwardRange(const GeluBackward& op, Range elements) {
   });
 }
 
-void AdamwRange(const AdamwUpdate& op, const AdamwTensor& tensor, Range elements) {
+void AdamwRange(const AdamwUpdate& op, const UpdatedTensor& tensor, Range elements) {
   const double correction1 = 1 - __builtin_pow(op.beta1, static_cast<double>(op.step));
   const double correction2 = 1 - __builtin_pow(op.beta2, static_cast<double>(op.step));
   const auto beta1 = static_cast<float>(op.beta1), rest1 = static_cast<float>(1 - op.beta1);
   const auto beta2 = static_cast<float>(op.beta2), rest2 = static_cast<float>(1 - op.beta2);
-  const auto rate = static_cast<float>(op.learning_rate / correction1);
+  const double learning_rate = op.learning_rate * tensor.learning_rate_scale;
+  const auto rate = static_cast<float>(learning_rate / correction1);
   const auto v_scale = static_cast<float>(1 / correction2);
   const auto epsilon = static_cast<float>(op.epsilon);
   const auto scale = static_cast<float>(op.gradient_scale);
   // p (1 - lr wd) - update is computed as p - (lr wd p + update), because rounding 1 - lr wd to a
   // float would change the decay.
-  const auto decay = static_cast<float>(tensor.decayed ? op.learning_rate * op.weight_decay : 0);
+  const auto decay = static_cast<float>(learning_rate * tensor.weight_decay);
   const float* previous = tensor.previous != nullptr ? tensor.previous : tensor.parameter;
   // If not, every bit stays: the sign of a zero, and numbers so small that arithmetic makes them
   // zero.
-  const bool moves = op.learning_rate != 0;
+  const bool moves = learning_rate != 0;
   ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
     const Vec g = LoadN(tensor.gradient + i, n) * scale;
     const Vec m = LoadN(tensor.m + i, n) * beta1 + g * rest1;

@@ -265,16 +265,14 @@ TEST_P(OptimizerTest, AdamwAgreesWithDoubleOverSteps) {
     for (std::int64_t step = 1; step <= 10; ++step) {
       const double rate = 1e-3 * static_cast<double>(step), scale = 0.7;
       const Floats g = Random(count, 100 + static_cast<unsigned>(step), 1e-3F);
-      const AdamwTensor tensors[] = {{.parameter = p.data(),
-                                      .gradient = g.data(),
-                                      .m = m.data(),
-                                      .v = v.data(),
-                                      .count = count}};
-      Run(AdamwUpdate{.tensors = tensors,
-                      .step = step,
-                      .learning_rate = rate,
-                      .weight_decay = weight_decay,
-                      .gradient_scale = scale});
+      const UpdatedTensor tensors[] = {{.parameter = p.data(),
+                                        .gradient = g.data(),
+                                        .m = m.data(),
+                                        .v = v.data(),
+                                        .count = count,
+                                        .weight_decay = weight_decay}};
+      Run(AdamwUpdate{
+          .tensors = tensors, .step = step, .learning_rate = rate, .gradient_scale = scale});
       for (std::size_t i = 0; i < pd.size(); ++i) {
         const double gd = scale * g[i];
         md[i] = 0.9 * md[i] + 0.1 * gd;
@@ -300,23 +298,26 @@ TEST_P(OptimizerTest, AdamwAtARateOfZeroLeavesEveryBit) {
   Floats p = {-0.0F, 0.0F, 1.5F, -1e-40F, -0.0F};
   const Floats g = {-1, -1, -1, -1, 1}, before = p;
   Floats m(p.size(), 0), v(p.size(), 0);
-  const AdamwTensor tensors[] = {{.parameter = p.data(),
-                                  .gradient = g.data(),
-                                  .m = m.data(),
-                                  .v = v.data(),
-                                  .count = static_cast<std::int64_t>(p.size())}};
-  Run(AdamwUpdate{.tensors = tensors, .step = 1, .learning_rate = 0, .weight_decay = 0.1});
+  const UpdatedTensor tensors[] = {{.parameter = p.data(),
+                                    .gradient = g.data(),
+                                    .m = m.data(),
+                                    .v = v.data(),
+                                    .count = static_cast<std::int64_t>(p.size()),
+                                    .weight_decay = 0.1}};
+  Run(AdamwUpdate{.tensors = tensors, .step = 1, .learning_rate = 0});
   EXPECT_EQ(std::memcmp(p.data(), before.data(), p.size() * sizeof(float)), 0);
   EXPECT_NE(m[0], 0);
 
   Floats copy(p.size(), 7);
-  const AdamwTensor copied[] = {{.parameter = copy.data(),
-                                 .previous = p.data(),
-                                 .gradient = g.data(),
-                                 .m = m.data(),
-                                 .v = v.data(),
-                                 .count = static_cast<std::int64_t>(p.size())}};
-  Run(AdamwUpdate{.tensors = copied, .step = 1, .learning_rate = 0, .weight_decay = 0.1});
+  const UpdatedTensor copied[] = {{.parameter = copy.data(),
+                                   .previous = p.data(),
+                                   .gradient = g.data(),
+                                   .m = m.data(),
+                                   .v = v.data(),
+                                   .count = static_cast<std::int64_t>(p.size()),
+                                   .learning_rate_scale = 0,
+                                   .weight_decay = 0.1}};
+  Run(AdamwUpdate{.tensors = copied, .step = 1, .learning_rate = 1});
   EXPECT_EQ(std::memcmp(copy.data(), before.data(), p.size() * sizeof(float)), 0);
 }
 
@@ -324,17 +325,17 @@ TEST_P(OptimizerTest, AdamwLeavesThePreviousParameterAlone) {
   const std::int64_t count = 37;
   const Floats previous = Random(count, 1), g = Random(count, 2);
   Floats in_place = previous, elsewhere(count, 0), m(count, 0), v(count, 0), m2 = m, v2 = v;
-  const AdamwTensor tensors[] = {{.parameter = in_place.data(),
-                                  .gradient = g.data(),
-                                  .m = m.data(),
-                                  .v = v.data(),
-                                  .count = count},
-                                 {.parameter = elsewhere.data(),
-                                  .previous = previous.data(),
-                                  .gradient = g.data(),
-                                  .m = m2.data(),
-                                  .v = v2.data(),
-                                  .count = count}};
+  const UpdatedTensor tensors[] = {{.parameter = in_place.data(),
+                                    .gradient = g.data(),
+                                    .m = m.data(),
+                                    .v = v.data(),
+                                    .count = count},
+                                   {.parameter = elsewhere.data(),
+                                    .previous = previous.data(),
+                                    .gradient = g.data(),
+                                    .m = m2.data(),
+                                    .v = v2.data(),
+                                    .count = count}};
   Run(AdamwUpdate{.tensors = tensors, .learning_rate = 0.1});
   EXPECT_EQ(elsewhere, in_place);
   EXPECT_EQ(previous, Random(count, 1));

@@ -26,7 +26,7 @@ absl::Status NotOurs(const void* address) {
 // An op together with everything that it refers to in the caller's memory.
 struct Held {
   Op op;
-  std::vector<AdamwTensor> tensors;
+  std::vector<UpdatedTensor> tensors;
 
   Op Whole() const {
     Op whole = op;
@@ -46,7 +46,7 @@ class Translation : public IgnoreFields {
       held.tensors.assign(adamw->tensors.begin(), adamw->tensors.end());
     }
     std::visit([this](auto& o) { DescribeFields(o, *this); }, held.op);
-    for (AdamwTensor& tensor : held.tensors) DescribeFields(tensor, *this);
+    for (UpdatedTensor& tensor : held.tensors) DescribeFields(tensor, *this);
     if (stranger_ != nullptr) return NotOurs(stranger_);
     return held;
   }

@@ -13,8 +13,7 @@ constexpr int kGroups = 4;  // of four elements, of a thread
 constexpr std::int64_t kElementsPerBlock = kThreads * kGroups * 4;
 
 struct Rule {
-  float scale, beta1, rest1, beta2, rest2, rate, v_scale, epsilon, decay;
-  bool moves;  // if not, every bit stays, also the sign of a zero
+  float scale, beta1, rest1, beta2, rest2, v_scale, epsilon;
 };
 
 struct Entry {
@@ -24,13 +23,15 @@ struct Entry {
   float* m;
   float* v;
   std::int64_t count;
+  float rate, decay;
   unsigned first_block;
-  bool decayed, fours;
+  bool moves;  // if not, every bit stays, also the sign of a zero
+  bool fours;
 };
 
 // Everything that a launch reads beside the tensors themselves. A kernel takes 4 KB by value.
 struct AdamwList {
-  static constexpr int kMost = 72;
+  static constexpr int kMost = 63;
   Rule rule;
   Entry entries[kMost];
   int count;
@@ -41,7 +42,6 @@ template <bool kFours>
 __device__ inline void UpdateGroup(const Rule& rule, const Entry& t, std::int64_t i) {
   Four g = Load<kFours>(t.gradient, i, t.count), m = Load<kFours>(t.m, i, t.count),
        v = Load<kFours>(t.v, i, t.count), p = Load<kFours>(t.previous, i, t.count);
-  const float decay = t.decayed ? rule.decay : 0;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     g.v[k] *= rule.scale;
@@ -49,9 +49,9 @@ __device__ inline void UpdateGroup(const Rule& rule, const Entry& t, std::int64_
     v.v[k] = v.v[k] * rule.beta2 + g.v[k] * g.v[k] * rule.rest2;
     // p (1 - lr wd) - update, in a form that does not round 1 - lr wd to a float: that would change
     // the decay.
-    const float update = rule.rate * m.v[k] / (sqrtf(v.v[k] * rule.v_scale) + rule.epsilon);
-    const float moved = p.v[k] - (p.v[k] * decay + update);
-    if (rule.moves) p.v[k] = moved;
+    const float update = t.rate * m.v[k] / (sqrtf(v.v[k] * rule.v_scale) + rule.epsilon);
+    const float moved = p.v[k] - (p.v[k] * t.decay + update);
+    if (t.moves) p.v[k] = moved;
   }
   Store<kFours>(t.m, i, t.count, m);
   Store<kFours>(t.v, i, t.count, v);
@@ -80,16 +80,15 @@ Rule RuleOf(const AdamwUpdate& op) {
       .rest1 = static_cast<float>(1 - op.beta1),
       .beta2 = static_cast<float>(op.beta2),
       .rest2 = static_cast<float>(1 - op.beta2),
-      .rate = static_cast<float>(op.learning_rate / (1 - std::pow(op.beta1, step))),
       .v_scale = static_cast<float>(1 / (1 - std::pow(op.beta2, step))),
       .epsilon = static_cast<float>(op.epsilon),
-      .decay = static_cast<float>(op.learning_rate * op.weight_decay),
-      .moves = op.learning_rate != 0,
   };
 }
 
-Entry EntryOf(const AdamwTensor& t, unsigned first_block) {
+Entry EntryOf(const AdamwUpdate& op, const UpdatedTensor& t, unsigned first_block) {
   const float* previous = t.previous != nullptr ? t.previous : t.parameter;
+  const double learning_rate = op.learning_rate * t.learning_rate_scale;
+  const double correction = 1 - std::pow(op.beta1, static_cast<double>(op.step));
   return {
       .parameter = t.parameter,
       .previous = previous,
@@ -97,8 +96,10 @@ Entry EntryOf(const AdamwTensor& t, unsigned first_block) {
       .m = t.m,
       .v = t.v,
       .count = t.count,
+      .rate = static_cast<float>(learning_rate / correction),
+      .decay = static_cast<float>(learning_rate * t.weight_decay),
       .first_block = first_block,
-      .decayed = t.decayed,
+      .moves = learning_rate != 0,
       .fours = InFours(t.count, t.parameter, previous, t.gradient, t.m, t.v),
   };
 }
@@ -114,9 +115,9 @@ void Launch(const AdamwUpdate& op, const LaunchContext& context) {
     list.count = 0;
     blocks = 0;
   };
-  for (const AdamwTensor& tensor : op.tensors) {
+  for (const UpdatedTensor& tensor : op.tensors) {
     if (tensor.count == 0) continue;
-    list.entries[list.count++] = EntryOf(tensor, blocks);
+    list.entries[list.count++] = EntryOf(op, tensor, blocks);
     blocks += static_cast<unsigned>(CeilDiv(tensor.count, kElementsPerBlock));
     if (list.count == AdamwList::kMost) flush();
   }
