@@ -54,6 +54,12 @@ struct Validation {
   int batches = 1;
 };
 
+// The terms of the loss of training beside the cross-entropy with the targets.
+struct Loss {
+  double label_smoothing = 0;  // below 1
+  double z_loss = 0;
+};
+
 struct Adamw {
   double learning_rate = 3e-4, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
   double clip_norm = 1.0;  // 0: no clipping
@@ -114,6 +120,7 @@ struct JobSpec {
   bool shuffle = false;
   int global_batch = 1, microbatch = 1;
   bool microbatch_auto = false;  // the first plan chooses `microbatch`, which is 1 until then
+  Loss loss;
   Adamw adamw;
   LrSchedule lr_schedule;
   std::vector<ParameterGroup> groups;  // a parameter belongs to the first that matches its name

@@ -98,6 +98,19 @@ void ReadRope(const v1::ModelSpec& proto, model::ModelConfig& model, Rules& rule
                                           .original_positions = scaling.original_positions()};
 }
 
+void ReadDropout(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
+  rules.Check(proto.dropout() == 0,
+              {.field = "model.dropout",
+               .value = absl::StrCat(proto.dropout()),
+               .rule = "is not supported: its random numbers would have to be the same with every "
+                       "schedule, partition and number of ranks, so that losses keep their bits",
+               .fix = "remove it; weight_decay and loss.label_smoothing regularize, too"});
+  if (proto.has_dropout() || !(proto.hf_config_dropout() > 0)) return;
+  job.warnings.push_back(absl::StrCat("model: the config.json names dropout of ",
+                                      proto.hf_config_dropout(),
+                                      ", but this job trains without; dropout: 0 confirms that"));
+}
+
 void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
   if (!rules.Check(
           v1::ModelFamily_IsValid(proto.family()) && proto.family() != v1::MODEL_FAMILY_UNSPECIFIED,
@@ -122,6 +135,7 @@ void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
   model.tied_head =
       proto.has_tied_head() ? proto.tied_head() : model.family == model::Family::kGpt2;
   ReadRope(proto, model, rules);
+  ReadDropout(proto, job, rules);
   model.forward_seconds = proto.forward_ms() * 1e-3;
   model.input_grad_seconds = proto.input_grad_ms() * 1e-3;
   model.weight_grad_seconds = proto.weight_grad_ms() * 1e-3;
@@ -393,6 +407,25 @@ void ReadPrecision(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
   job.precision = Precision::kBf16;
 }
 
+void ReadLoss(const v1::LossSpec& proto, JobSpec& job, Rules& rules) {
+  const Loss loss{.label_smoothing = proto.label_smoothing(), .z_loss = proto.z_loss()};
+  rules.Check(loss.label_smoothing >= 0 && loss.label_smoothing < 1,
+              {.field = "loss.label_smoothing",
+               .value = absl::StrCat(loss.label_smoothing),
+               .rule = "must be at least 0 and below 1",
+               .fix = "correct it, e.g. 0.1"});
+  rules.Check(std::isfinite(loss.z_loss) && loss.z_loss >= 0,
+              {.field = "loss.z_loss",
+               .value = absl::StrCat(loss.z_loss),
+               .rule = "must be a finite number, 0 or more",
+               .fix = "correct it, e.g. 1e-4"});
+  if (job.model.family != model::Family::kEmulated) {
+    job.loss = loss;
+  } else if (loss.label_smoothing != 0 || loss.z_loss != 0) {
+    job.warnings.push_back("loss: has no effect on an emulated model, which computes none");
+  }
+}
+
 void ReadPriority(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
   if (!proto.has_priority()) return;
   job.priority = proto.priority();
@@ -421,6 +454,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   ReadModel(proto.model(), job, rules);
   ReadData(proto.data(), job, rules);
   ReadBatch(proto, job, rules);
+  ReadLoss(proto.loss(), job, rules);
   ReadOptimizer(proto.optimizer(), job, rules);
   rules.AtLeast("steps", proto.steps(), 1);
   ReadParallelism(proto.parallelism(), job, rules);

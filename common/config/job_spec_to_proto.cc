@@ -141,6 +141,9 @@ v1::JobSpec ToProto(const JobSpec& job) {
   // The defaults are left out, for readers that do not know these fields.
   if (!job.exact) proto.set_exact(false);
   if (job.priority != kDefaultPriority) proto.set_priority(job.priority);
+  if (job.loss.label_smoothing != 0)
+    proto.mutable_loss()->set_label_smoothing(job.loss.label_smoothing);
+  if (job.loss.z_loss != 0) proto.mutable_loss()->set_z_loss(job.loss.z_loss);
   if (job.replan != Replan::kNever) proto.set_replan(static_cast<v1::ReplanMode>(job.replan));
   return proto;
 }

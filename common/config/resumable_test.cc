@@ -51,6 +51,7 @@ TEST(Resumable, EverythingElseIsRefusedByName) {
   EXPECT_THAT(DifferingFields({"batch.global=8"}), testing::ElementsAre("batch.global"));
   EXPECT_THAT(DifferingFields({"data.train.path=b.txt"}),
               testing::ElementsAre("data.train.0.path"));
+  EXPECT_THAT(DifferingFields({"loss.z_loss=1e-4"}), testing::ElementsAre("loss.z_loss"));
   EXPECT_THAT(DifferingFields({"optimizer.groups={parameters: '*', weight_decay: 0}"}),
               testing::UnorderedElementsAre("optimizer.groups.0.parameters",
                                             "optimizer.groups.0.learning_rate_scale",

@@ -53,6 +53,7 @@ struct ModelConfig {
   bool tied_head = true;
   double norm_epsilon = 1e-5;
   double initializer_range = 0.02;
+  double dropout = 0;  // the largest that a config.json names; training has none
   // Rotary positions of llama and qwen2.
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;

@@ -252,8 +252,8 @@ class KernelBench {
     const std::int64_t block = model::kVocabularyBlock;
     const int blocks = model::NumVocabularyBlocks(v);
     Elementwise("softmax", backend::SoftmaxBlock{x, tokens, parts, n, block}, n * block, 1, blocks);
-    Elementwise("cross entropy", backend::CrossEntropy{parts, tokens, rows, result, n, 1, v, 1e-3F},
-                n, 8, 1);
+    Elementwise("cross entropy", backend::CrossEntropy{parts, tokens, rows, result, n, 1, 1e-3F}, n,
+                8, 1);
     Elementwise("softmax I", backend::CrossEntropyGradient{x, tokens, parts, rows, n, block},
                 n * block, 2, blocks);
     const std::int64_t parameters = v * c;

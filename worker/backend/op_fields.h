@@ -202,7 +202,7 @@ void DescribeFields(SoftmaxBlock& o, auto& v) {
 }
 void DescribeFields(CrossEntropy& o, auto& v) {
   v.Name("CrossEntropy");
-  v.Size("rows", o.rows), v.Size("blocks", o.blocks), v.Size("block_columns", o.block_columns);
+  v.Size("rows", o.rows), v.Size("blocks", o.blocks);
   v.Tensor("parts", o.parts), v.Tensor("targets", o.targets), v.Tensor("softmax", o.softmax);
   v.Host("loss_sum", o.loss_sum);
 }

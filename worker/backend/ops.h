@@ -312,19 +312,29 @@ struct EmbeddingBackward {
 //   SoftmaxBlock          of each block
 //   CrossEntropy          once, from what the blocks have left: the loss
 //   CrossEntropyGradient  of each block
-// A target is kIgnoredTarget, where the row is not scored, or a column of the whole row. Blocks
-// have `block_columns` columns each; the last one may have fewer.
+// A target is kIgnoredTarget, where the row is not scored, or a column of the whole row.
+
+// How much the target's distribution gives to each column of the whole row. Label smoothing by e
+// over V columns (Szegedy et al. 2016, section 7) has target = 1 - e and each = e / V.
+struct TargetShares {
+  float target = 1;  // what the target has beside `each`
+  float each = 0;    // every column, also the target
+  bool operator==(const TargetShares&) const = default;
+};
 
 // What a block adds to the softmax of a row; all zero where the row is not scored.
 struct SoftmaxPart {
-  double sum = 0;          // of e^(logit - max)
-  float max = 0;           // the largest logit
-  float target_logit = 0;  // the target's, if it is in the block
+  double sum = 0;  // of e^(logit - max)
+  float max = 0;   // the largest logit
+  // The sum of the columns' shares * logits. Without smoothing it is the target's logit, if that is
+  // in the block, and 0 otherwise.
+  float target_logit = 0;
 };
 
-// The softmax of a whole row is e^(logit - max) * factor / scale; all zero where it is not scored.
+// What the gradients of a row need. Its softmax is e^(logit - max) * factor / scale, times 1 + 2
+// z_loss Z; all zero where it is not scored.
 struct SoftmaxRow {
-  double factor = 0;  // scale / the sum of e^(logit - max)
+  double factor = 0;  // scale * (1 + 2 z_loss Z) / the sum of e^(logit - max)
   float max = 0;
   float scale = 0;  // CrossEntropy::scale
 };
@@ -337,28 +347,33 @@ struct SoftmaxBlock {
   SoftmaxPart* parts = nullptr;           // [N]
   std::int64_t rows = 0, columns = 0, stride = 0;
   std::int64_t first = 0;  // the number of the first of the columns
+  TargetShares shares;
 };
 
-// loss_sum: the sum over scored rows of -log softmax(logits)[target]. Sums over blocks are in
-// double in ascending order. Row losses are summed in double in row order and not divided.
+// loss_sum: the sum over scored rows of the cross-entropy with the target's distribution, and of
+// z_loss * Z^2 with Z = log(sum of e^logit) (PaLM, Chowdhery et al. 2022, section 5). Sums over
+// blocks are in double in ascending order. Row losses are summed in double in row order and not
+// divided.
 struct CrossEntropy {
   const SoftmaxPart* parts = nullptr;     // [blocks,N]
   const std::int32_t* targets = nullptr;  // [N]
   SoftmaxRow* softmax = nullptr;          // [N]
   double* loss_sum = nullptr;             // one number, host memory
-  std::int64_t rows = 0, blocks = 0, block_columns = 0;
+  std::int64_t rows = 0, blocks = 0;
   // For the gradient of the mean over the global batch: 1 / (its number of scored tokens).
   float scale = 1;
+  double z_loss = 0;
 };
 
-// logits: overwritten by scale * (softmax - onehot(target)), with zeros in rows that are not scored
-// and between `columns` and `stride`.
+// logits: overwritten by scale * ((1 + 2 z_loss Z) softmax - shares), with zeros in rows that are
+// not scored and between `columns` and `stride`.
 struct CrossEntropyGradient {
   Output logits;                          // [N,columns] as of SoftmaxBlock
   const std::int32_t* targets = nullptr;  // [N]
   const SoftmaxPart* parts = nullptr;     // [N]: of this block
   const SoftmaxRow* softmax = nullptr;    // [N]
   std::int64_t rows = 0, columns = 0, stride = 0, first = 0;
+  TargetShares shares;  // the same as of SoftmaxBlock
 };
 
 // A tensor that an optimizer updates.

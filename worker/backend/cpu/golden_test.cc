@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares updates of parameters with those of PyTorch in double, which
-// tests/golden/optimizers/make.py has computed.
+// Compares updates of parameters, losses and gradients of logits with those of PyTorch in double,
+// which tests/golden/optimizers/make.py has computed.
+#include <algorithm>
 #include <fstream>
 #include <span>
 #include <string>
@@ -24,11 +25,14 @@ Op UpdateOf(const nlohmann::json& each, std::span<const UpdatedTensor> tensors, 
                      .epsilon = options["epsilon"]};
 }
 
+nlohmann::json CasesOf(const std::string& file) {
+  std::ifstream in(TAKT_SOURCE_DIR "/tests/golden/optimizers/" + file);
+  return nlohmann::json::parse(in).at("cases");
+}
+
 TEST_P(GoldenUpdatesTest, AreThoseOfPyTorch) {
-  std::ifstream in(TAKT_SOURCE_DIR "/tests/golden/optimizers/updates.json");
-  const nlohmann::json golden = nlohmann::json::parse(in);
   int compared = 0;
-  for (const nlohmann::json& each : golden["cases"]) {
+  for (const nlohmann::json& each : CasesOf("updates.json")) {
     if (each["optimizer"] != "adamw") continue;
     ++compared;
     const std::size_t num_tensors = each["groups"].size(), num_steps = each["after"].size();
@@ -69,6 +73,52 @@ TEST_P(GoldenUpdatesTest, AreThoseOfPyTorch) {
   EXPECT_EQ(compared, 2);
 }
 
+class GoldenLossTest : public OpTest {};
+
+TEST_P(GoldenLossTest, IsThatOfPyTorchHoweverTheColumnsAreCut) {
+  const nlohmann::json cases = CasesOf("losses.json");
+  ASSERT_EQ(cases.size(), 4u);
+  for (const nlohmann::json& each : cases) {
+    const auto targets = each["targets"].get<std::vector<std::int32_t>>();
+    const auto rows = each["logits"].get<std::vector<Floats>>();
+    const auto gradient = each["gradient"].get<std::vector<Doubles>>();
+    const std::size_t vocab = rows[0].size();
+    const double smoothing = each["label_smoothing"];
+    const TargetShares shares = {
+        .target = static_cast<float>(1 - smoothing),
+        .each = static_cast<float>(smoothing / static_cast<double>(vocab))};
+    for (const std::size_t block_columns : {std::size_t{7}, std::size_t{3}, std::size_t{1}}) {
+      std::vector<Floats> blocks;
+      Doubles expected;  // in the order of the blocks
+      for (std::size_t first = 0; first < vocab; first += block_columns) {
+        const std::size_t end = std::min(vocab, first + block_columns);
+        Floats& block = blocks.emplace_back();
+        for (std::size_t r = 0; r < rows.size(); ++r) {
+          for (std::size_t i = first; i < end; ++i) {
+            block.push_back(rows[r][i]);
+            expected.push_back(gradient[r][i]);
+          }
+        }
+      }
+      std::vector<BlockedCrossEntropy<float>::Block> tensors;
+      for (Floats& block : blocks) {
+        tensors.push_back({.logits = block.data(),
+                           .columns = static_cast<std::int64_t>(block.size() / rows.size())});
+      }
+      BlockedCrossEntropy<float> cross_entropy(*backend_, tensors, targets);
+      const double loss = cross_entropy.Loss(each["scale"], shares, each["z_loss"]);
+      // Logits are up to 10, and the loss is a sum over three rows.
+      EXPECT_NEAR(loss, each["loss"].get<double>(), 100 * kEpsilon) << block_columns;
+      cross_entropy.Gradient();
+      Floats computed;
+      for (const Floats& block : blocks)
+        computed.insert(computed.end(), block.begin(), block.end());
+      ExpectNear(computed, expected, 16 * kEpsilon, "gradient of logits");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, GoldenLossTest, ::testing::ValuesIn(TestedBackends()));
 INSTANTIATE_TEST_SUITE_P(Backends, GoldenUpdatesTest, ::testing::ValuesIn(TestedBackends()));
 
 }  // namespace
