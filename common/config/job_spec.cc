@@ -6,6 +6,8 @@
 #include <numbers>
 #include <utility>
 
+#include "common/base/status.h"
+
 namespace takt::config {
 
 namespace {
@@ -49,9 +51,32 @@ void JobSpec::FixBits(int chosen_data, int chosen_microbatch) {
   if (std::exchange(microbatch_auto, false)) microbatch = chosen_microbatch;
 }
 
+OptimizerTraits TraitsOf(const JobSpec& job) {
+  const auto traits = [](const char* name, const auto& optimizer, int moments) -> OptimizerTraits {
+    return {.name = name,
+            .learning_rate = optimizer.learning_rate,
+            .weight_decay = optimizer.weight_decay,
+            .clip_norm = optimizer.clip_norm,
+            .moments = moments};
+  };
+  if (job.lion.has_value()) return traits("lion", *job.lion, 1);
+  if (job.sgd.has_value()) return traits("sgd", *job.sgd, job.sgd->momentum > 0 ? 1 : 0);
+  return traits("adamw", job.adamw, 2);
+}
+
 model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device) {
   return {.products = job.precision,
           .activations = device == DeviceKind::kCuda ? job.precision : Precision::kF32};
+}
+
+absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device) {
+  ASSIGN_OR_RETURN(model::Model model,
+                   model::BuildModel(job.model, microbatch, PrecisionsOf(job, device)));
+  const int moments = TraitsOf(job).moments;
+  for (model::Layer& layer : model.layers) {
+    for (model::Parameter& parameter : layer.parameters) parameter.moments = moments;
+  }
+  return model;
 }
 
 }  // namespace takt::config

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "common/model/model.h"
 #include "common/model/recompute.h"
 
@@ -63,6 +64,25 @@ struct Loss {
 struct Adamw {
   double learning_rate = 3e-4, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
   double clip_norm = 1.0;  // 0: no clipping
+};
+
+struct Lion {
+  double learning_rate = 1e-4, beta1 = 0.9, beta2 = 0.99, weight_decay = 0.1;
+  double clip_norm = 1.0;  // 0: no clipping
+};
+
+// Gradient descent with momentum, if that is above 0. Its decay is part of the gradient.
+struct Sgd {
+  double learning_rate = 1e-2, momentum = 0.9, weight_decay = 0;
+  bool nesterov = false;
+  double clip_norm = 1.0;  // 0: no clipping
+};
+
+// What all optimizers have.
+struct OptimizerTraits {
+  const char* name = "";  // of the section in job files
+  double learning_rate = 0, weight_decay = 0, clip_norm = 0;
+  int moments = 0;  // f32 numbers that it keeps of each element of a parameter
 };
 
 struct LrSchedule {
@@ -121,7 +141,9 @@ struct JobSpec {
   int global_batch = 1, microbatch = 1;
   bool microbatch_auto = false;  // the first plan chooses `microbatch`, which is 1 until then
   Loss loss;
-  Adamw adamw;
+  Adamw adamw;  // trains if there is neither of these two, of which there is one at most
+  std::optional<Lion> lion;
+  std::optional<Sgd> sgd;
   LrSchedule lr_schedule;
   std::vector<ParameterGroup> groups;  // a parameter belongs to the first that matches its name
   std::int64_t steps = 1;
@@ -152,8 +174,15 @@ struct JobSpec {
   int MicrobatchesPerStep(int dp_size) const { return global_batch / (microbatch * dp_size); }
 };
 
+// Returns what the optimizer of the job has in common with others.
+OptimizerTraits TraitsOf(const JobSpec& job);
+
 // Returns what a job rounds to bf16 on ranks that compute on `device`. With `precision: bf16` these
 // are the operands of products, and on GPUs, which are bound by memory, activations too.
 model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device);
+
+// Builds the job's model as ranks on `device` train it, with microbatches of so many sequences and
+// the moments of its optimizer. Errors: as model::BuildModel.
+absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device);
 
 }  // namespace takt::config

@@ -23,14 +23,39 @@ void Write(const JobSpec& job, v1::DataSpec& proto) {
   out.set_batches(job.validation->batches);
 }
 
+void Write(const Adamw& adamw, v1::AdamwSpec& proto) {
+  proto.set_learning_rate(adamw.learning_rate);
+  proto.set_beta1(adamw.beta1);
+  proto.set_beta2(adamw.beta2);
+  proto.set_epsilon(adamw.epsilon);
+  proto.set_weight_decay(adamw.weight_decay);
+  proto.set_clip_norm(adamw.clip_norm);
+}
+
+void Write(const Lion& lion, v1::LionSpec& proto) {
+  proto.set_learning_rate(lion.learning_rate);
+  proto.set_beta1(lion.beta1);
+  proto.set_beta2(lion.beta2);
+  proto.set_weight_decay(lion.weight_decay);
+  proto.set_clip_norm(lion.clip_norm);
+}
+
+void Write(const Sgd& sgd, v1::SgdSpec& proto) {
+  proto.set_learning_rate(sgd.learning_rate);
+  proto.set_momentum(sgd.momentum);
+  proto.set_weight_decay(sgd.weight_decay);
+  proto.set_nesterov(sgd.nesterov);
+  proto.set_clip_norm(sgd.clip_norm);
+}
+
 void Write(const JobSpec& job, v1::OptimizerSpec& proto) {
-  v1::AdamwSpec& adamw = *proto.mutable_adamw();
-  adamw.set_learning_rate(job.adamw.learning_rate);
-  adamw.set_beta1(job.adamw.beta1);
-  adamw.set_beta2(job.adamw.beta2);
-  adamw.set_epsilon(job.adamw.epsilon);
-  adamw.set_weight_decay(job.adamw.weight_decay);
-  adamw.set_clip_norm(job.adamw.clip_norm);
+  if (job.lion.has_value()) {
+    Write(*job.lion, *proto.mutable_lion());
+  } else if (job.sgd.has_value()) {
+    Write(*job.sgd, *proto.mutable_sgd());
+  } else {
+    Write(job.adamw, *proto.mutable_adamw());
+  }
   for (const ParameterGroup& group : job.groups) {
     v1::ParameterGroupSpec& out = *proto.add_groups();
     out.set_parameters(group.parameters);

@@ -34,7 +34,7 @@ std::optional<std::size_t> GroupOf(const std::vector<ParameterGroup>& groups,
 }
 
 UpdateSettings SettingsOf(const JobSpec& job, const model::Parameter& parameter) {
-  UpdateSettings settings{.weight_decay = parameter.decayed() ? job.adamw.weight_decay : 0};
+  UpdateSettings settings{.weight_decay = parameter.decayed() ? TraitsOf(job).weight_decay : 0};
   const std::optional<std::size_t> index = GroupOf(job.groups, parameter.name);
   if (!index.has_value()) return settings;
   const ParameterGroup& group = job.groups[*index];

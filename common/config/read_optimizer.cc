@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/field_rules.h"
 #include "common/config/file_names.h"
 #include "common/config/parameter_groups.h"
@@ -45,6 +46,51 @@ void ReadAdamw(const v1::AdamwSpec& proto, Adamw& adamw, FieldRules& rules) {
   Number(rules, "optimizer.adamw.epsilon", adamw.epsilon);
   Number(rules, "optimizer.adamw.weight_decay", adamw.weight_decay);
   Number(rules, "optimizer.adamw.clip_norm", adamw.clip_norm);
+}
+
+void ReadLion(const v1::LionSpec& proto, Lion& lion, FieldRules& rules) {
+  if (proto.has_learning_rate()) lion.learning_rate = proto.learning_rate();
+  if (proto.has_beta1()) lion.beta1 = proto.beta1();
+  if (proto.has_beta2()) lion.beta2 = proto.beta2();
+  if (proto.has_weight_decay()) lion.weight_decay = proto.weight_decay();
+  if (proto.has_clip_norm()) lion.clip_norm = proto.clip_norm();
+  Number(rules, "optimizer.lion.learning_rate", lion.learning_rate);
+  Number(rules, "optimizer.lion.beta1", lion.beta1, 1);
+  Number(rules, "optimizer.lion.beta2", lion.beta2, 1);
+  Number(rules, "optimizer.lion.weight_decay", lion.weight_decay);
+  Number(rules, "optimizer.lion.clip_norm", lion.clip_norm);
+}
+
+void ReadSgd(const v1::SgdSpec& proto, Sgd& sgd, FieldRules& rules) {
+  if (proto.has_learning_rate()) sgd.learning_rate = proto.learning_rate();
+  if (proto.has_momentum()) sgd.momentum = proto.momentum();
+  if (proto.has_weight_decay()) sgd.weight_decay = proto.weight_decay();
+  if (proto.has_clip_norm()) sgd.clip_norm = proto.clip_norm();
+  sgd.nesterov = proto.nesterov();
+  Number(rules, "optimizer.sgd.learning_rate", sgd.learning_rate);
+  Number(rules, "optimizer.sgd.momentum", sgd.momentum, 1);
+  Number(rules, "optimizer.sgd.weight_decay", sgd.weight_decay);
+  Number(rules, "optimizer.sgd.clip_norm", sgd.clip_norm);
+  rules.Check(!sgd.nesterov || sgd.momentum != 0,
+              {.field = "optimizer.sgd.nesterov",
+               .value = "true",
+               .rule = "needs momentum, whose step it takes in advance",
+               .fix = "set momentum, e.g. 0.9, or remove it"});
+}
+
+// Reads the section of the one optimizer that there is.
+void ReadSections(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rules) {
+  std::vector<std::string> given;
+  if (proto.has_adamw()) given.emplace_back("adamw");
+  if (proto.has_lion()) given.emplace_back("lion");
+  if (proto.has_sgd()) given.emplace_back("sgd");
+  rules.Check(given.size() <= 1, {.field = "optimizer",
+                                  .value = absl::StrJoin(given, " and "),
+                                  .rule = "must have one of adamw, lion and sgd",
+                                  .fix = "remove the others"});
+  if (proto.has_lion()) ReadLion(proto.lion(), job.lion.emplace(), rules);
+  if (proto.has_sgd()) ReadSgd(proto.sgd(), job.sgd.emplace(), rules);
+  if (proto.has_adamw()) ReadAdamw(proto.adamw(), job.adamw, rules);
 }
 
 // Checks that the fields that the schedule's decay does not read are left out.
@@ -107,7 +153,7 @@ void ReadLrSchedule(const v1::LrScheduleSpec& proto, JobSpec& job, FieldRules& r
   schedule.warmup_steps = proto.warmup_steps();
   schedule.decay_steps = proto.decay_steps() == 0 ? job.steps : proto.decay_steps();
   schedule.min_learning_rate = proto.min_learning_rate();
-  const double peak = job.adamw.learning_rate;
+  const OptimizerTraits optimizer = TraitsOf(job);
   const std::int64_t least = schedule.decay == LrDecay::kInverseSqrt ? 1 : 0;
   rules.Check(
       schedule.warmup_steps >= least,
@@ -116,10 +162,11 @@ void ReadLrSchedule(const v1::LrScheduleSpec& proto, JobSpec& job, FieldRules& r
        .rule = absl::StrCat("must be ", least, " or more"),
        .fix = least == 0 ? "set it" : "set it: inverse_sqrt falls as sqrt(warmup_steps / step)"});
   Number(rules, "optimizer.lr_schedule.min_learning_rate", schedule.min_learning_rate);
-  rules.Check(!(schedule.min_learning_rate > std::max(peak, 0.0)),
+  rules.Check(!(schedule.min_learning_rate > std::max(optimizer.learning_rate, 0.0)),
               {.field = "optimizer.lr_schedule.min_learning_rate",
                .value = absl::StrCat(schedule.min_learning_rate),
-               .rule = absl::StrCat("must be at most optimizer.adamw.learning_rate (", peak, ")"),
+               .rule = absl::StrCat("must be at most optimizer.", optimizer.name,
+                                    ".learning_rate (", optimizer.learning_rate, ")"),
                .fix = "lower it"});
   CheckUnread(proto, schedule.decay, rules);
   if (schedule.decay == LrDecay::kWsd) ReadWsd(proto, job, rules);
@@ -191,7 +238,7 @@ void ReadGroups(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rules)
 }  // namespace
 
 void ReadOptimizer(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rules) {
-  ReadAdamw(proto.adamw(), job.adamw, rules);
+  ReadSections(proto, job, rules);
   ReadLrSchedule(proto.lr_schedule(), job, rules);
   ReadGroups(proto, job, rules);
 }

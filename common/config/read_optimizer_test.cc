@@ -57,6 +57,24 @@ TEST(ReadOptimizer, GroupsNeedParameters) {
                                 "no parameters"));
 }
 
+TEST(ReadOptimizer, EachOptimizerHasItsTraits) {
+  const auto traits = [](const char* section) { return TraitsOf(*ToJobSpec(Parse({section}))); };
+  EXPECT_STREQ(traits("optimizer={}").name, "adamw");
+  EXPECT_EQ(traits("optimizer={}").moments, 2);
+  EXPECT_STREQ(traits("optimizer={lion: {weight_decay: 0.25}}").name, "lion");
+  EXPECT_EQ(traits("optimizer={lion: {weight_decay: 0.25}}").weight_decay, 0.25);
+  EXPECT_EQ(traits("optimizer={lion: {}}").moments, 1);
+  EXPECT_EQ(traits("optimizer={lion: {}}").learning_rate, 1e-4);
+  EXPECT_STREQ(traits("optimizer={sgd: {}}").name, "sgd");
+  EXPECT_EQ(traits("optimizer={sgd: {}}").moments, 1);
+  EXPECT_EQ(traits("optimizer={sgd: {momentum: 0}}").moments, 0);
+  EXPECT_EQ(traits("optimizer={sgd: {clip_norm: 3}}").clip_norm, 3);
+  const JobSpec job = *ToJobSpec(Parse({"optimizer={sgd: {momentum: 0}}"}));
+  const model::Model model = *BuildModelOf(job, 1, DeviceKind::kCpu);
+  for (const model::Parameter* const parameter : model.AllParameters())
+    EXPECT_EQ(parameter->state_elements(), parameter->elements());
+}
+
 TEST(ReadOptimizer, WsdEndsWithTheJobUnlessItSaysHowLongItIsStable) {
   const JobSpec job =
       *ToJobSpec(Parse({"optimizer.lr_schedule={decay: wsd, warmup_steps: 2, decay_steps: 3}"}));
@@ -74,6 +92,8 @@ TEST(ReadOptimizer, ProtoAndBackIsTheSame) {
   const std::vector<std::string> changes[] = {
       {"optimizer.groups=[{parameters: '*.bias', learning_rate_scale: 2, weight_decay: 0.5}, "
        "{parameters: transformer.wte.weight, learning_rate_scale: 0}]"},
+      {"optimizer={lion: {learning_rate: 2e-4, beta2: 0.5}}"},
+      {"optimizer={sgd: {momentum: 0.5, nesterov: true, clip_norm: 0}}"},
       {"optimizer.lr_schedule={warmup_steps: 2, decay: linear, min_learning_rate: 1e-5}"},
       {"optimizer.lr_schedule={decay: wsd, stable_steps: 4, decay_steps: 2}"},
       {"optimizer.lr_schedule={warmup_steps: 2, decay: inverse_sqrt, min_learning_rate: 1e-5}"},
@@ -99,6 +119,18 @@ TEST(ReadOptimizer, EachRuleHasItsOwnMessage) {
        "optimizer.adamw.learning_rate is -0.1: must be a finite number, 0 or more; correct it"},
       {"optimizer.adamw.beta2=1",
        "optimizer.adamw.beta2 is 1: must be at least 0 and below 1; correct it"},
+      {"optimizer={adamw: {}, sgd: {}}",
+       "optimizer is adamw and sgd: must have one of adamw, lion and sgd; remove the others"},
+      {"optimizer={lion: {beta2: 1}}",
+       "optimizer.lion.beta2 is 1: must be at least 0 and below 1; correct it"},
+      {"optimizer={sgd: {momentum: 1}}",
+       "optimizer.sgd.momentum is 1: must be at least 0 and below 1; correct it"},
+      {"optimizer={sgd: {momentum: 0, nesterov: true}}",
+       "optimizer.sgd.nesterov is true: needs momentum, whose step it takes in advance; set "
+       "momentum, e.g. 0.9, or remove it"},
+      {"optimizer={sgd: {learning_rate: 0.1}, lr_schedule: {decay: linear, min_learning_rate: 1}}",
+       "optimizer.lr_schedule.min_learning_rate is 1: must be at most optimizer.sgd.learning_rate "
+       "(0.1); lower it"},
       {"optimizer.lr_schedule={decay: cosine, min_learning_rate: 1}",
        "optimizer.lr_schedule.min_learning_rate is 1: must be at most "
        "optimizer.adamw.learning_rate (0.0003); lower it"},

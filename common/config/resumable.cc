@@ -41,6 +41,11 @@ std::map<std::string, std::string> Fields(const JobSpec& job) {
   return fields;
 }
 
+// Drops the fields whose paths begin with `prefix`.
+void DropSection(const std::string& prefix, std::map<std::string, std::string>& fields) {
+  std::erase_if(fields, [&](const auto& field) { return absl::StartsWith(field.first, prefix); });
+}
+
 absl::StatusOr<JobSpec> ParseSaved(std::string_view saved) {
   ASSIGN_OR_RETURN(const v1::JobSpec spec, ParseJobFile(saved, {.name = "job_spec"}));
   return ToJobSpec(spec);
@@ -59,7 +64,22 @@ absl::Status CheckResumes(const JobSpec& job, std::string_view saved) {
                       .rule = absl::StrCat("the checkpoint is of a job with ", then),
                       .fix = "set it back, or save to another checkpoint.directory"});
   };
-  for (const auto& [field, value] : Fields(job)) {
+  std::map<std::string, std::string> is = Fields(job);
+  // The moments of one optimizer mean nothing to another.
+  const std::string now = TraitsOf(job).name, then = TraitsOf(*before).name;
+  if (now != then) {
+    errors.push_back(
+        {.field = "optimizer",
+         .value = now,
+         .rule = absl::StrCat("the checkpoint is of a job with ", then, ", whose moments ", now,
+                              " cannot use"),
+         .fix = absl::StrCat("use ", then,
+                             " again, or save to another checkpoint.directory and start from the "
+                             "weights by model.init_from")});
+    DropSection(absl::StrCat("optimizer.", now, "."), is);
+    DropSection(absl::StrCat("optimizer.", then, "."), was);
+  }
+  for (const auto& [field, value] : is) {
     const auto it = was.find(field);
     const std::string then = it == was.end() ? "none" : it->second;
     if (then != value) add(field, value, then);

@@ -58,6 +58,23 @@ TEST(Resumable, EverythingElseIsRefusedByName) {
                                             "optimizer.groups.0.weight_decay"));
 }
 
+TEST(Resumable, AnotherOptimizerIsRefusedWithTheReason) {
+  const JobSpec job = *ToJobSpec(Parse({"optimizer={lion: {}, lr_schedule: {warmup_steps: 2}}"}));
+  const absl::Status status = CheckResumes(job, FormatJobFile(ToProto(*ToJobSpec(Parse({})))));
+  const std::vector<FieldError> errors = FieldErrorsOf(status);
+  ASSERT_EQ(errors.size(), 2u) << status;
+  EXPECT_EQ(errors[0].ToString(),
+            "optimizer is lion: the checkpoint is of a job with adamw, whose moments lion cannot "
+            "use; use adamw again, or save to another checkpoint.directory and start from the "
+            "weights by model.init_from");
+  EXPECT_EQ(errors[1].field, "optimizer.lr_schedule.warmup_steps");
+  const JobSpec sgd = *ToJobSpec(Parse({"optimizer={sgd: {momentum: 0}}"}));
+  const std::string saved = FormatJobFile(ToProto(*ToJobSpec(Parse({"optimizer={sgd: {}}"}))));
+  const std::vector<FieldError> momentum = FieldErrorsOf(CheckResumes(sgd, saved));
+  ASSERT_EQ(momentum.size(), 1u);
+  EXPECT_EQ(momentum[0].field, "optimizer.sgd.momentum");
+}
+
 TEST(Resumable, TheMessageSaysWhatItWas) {
   const JobSpec job = *ToJobSpec(Parse({"model.layers=3"}));
   const absl::Status status = CheckResumes(job, FormatJobFile(ToProto(*ToJobSpec(Parse({})))));

@@ -79,11 +79,14 @@ struct Parameter {
   Init init = Init::kZeros;
   double stddev = 0;     // of kNormal
   bool by_word = false;  // a row for each word of the vocabulary: see vocabulary.h
+  int moments = 2;       // f32 numbers that the job's optimizer keeps of each element
   std::int64_t elements() const {
     std::int64_t n = 1;
     for (const std::int64_t d : shape) n *= d;
     return n;
   }
+  // Counts the floats of its state, which checkpoints and copies keep: the weight and its moments.
+  std::int64_t state_elements() const { return (1 + moments) * elements(); }
   bool decayed() const { return shape.size() >= 2; }
 };
 

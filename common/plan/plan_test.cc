@@ -251,6 +251,9 @@ TEST(MakePlan, RefusesWhatCannotBeDoneWithoutAFlush) {
       "step");
   job.parallelism.schedule = "pipedream";
   EXPECT_THAT(ErrorOf(job), HasSubstr("optimizer.adamw.clip_norm is 0.5"));
+  job.sgd = config::Sgd{.clip_norm = 0.25};
+  EXPECT_THAT(ErrorOf(job), HasSubstr("optimizer.sgd.clip_norm is 0.25"));
+  job.sgd = std::nullopt;
   EXPECT_THAT(ErrorOf(job), HasSubstr("parallelism.data is 2: must be 1 under pipedream"));
   EXPECT_THAT(ErrorOf(job), HasSubstr("model.tied_head is true: must be false under pipedream"));
   job = AsynchronousJob("pipedream");

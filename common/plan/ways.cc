@@ -187,9 +187,7 @@ absl::StatusOr<JobInputs> JobInputs::Create(const config::JobSpec& job,
                                             const PlanOptions& options) {
   TAKT_CHECK(options.max_workers >= 0 && options.matmul_flops_per_second > 0);
   RETURN_IF_ERROR(CheckBatch(job));
-  ASSIGN_OR_RETURN(
-      model::Model model,
-      model::BuildModel(job.model, job.microbatch, config::PrecisionsOf(job, options.device)));
+  ASSIGN_OR_RETURN(model::Model model, config::BuildModelOf(job, job.microbatch, options.device));
   JobInputs inputs(job, options);
   ASSIGN_OR_RETURN(inputs.divisions_,
                    DivisionsOf(job, options.max_workers, std::ssize(model.layers)));
@@ -200,8 +198,8 @@ absl::StatusOr<JobInputs> JobInputs::Create(const config::JobSpec& job,
 CandidateInputs JobInputs::Of(const Division& division) {
   auto found = models_.find(division.microbatch);
   if (found == models_.end()) {
-    absl::StatusOr<model::Model> model = model::BuildModel(
-        job_->model, division.microbatch, config::PrecisionsOf(*job_, options_->device));
+    absl::StatusOr<model::Model> model =
+        config::BuildModelOf(*job_, division.microbatch, options_->device);
     TAKT_CHECK(model.ok());  // as for another size of a microbatch
     found = models_.emplace(division.microbatch, *std::move(model)).first;
   }

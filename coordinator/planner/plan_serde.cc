@@ -146,8 +146,7 @@ absl::StatusOr<plan::Plan> FromProto(const v1::Plan& plan, const PlanRequest& re
   plan::Plan out;
   const config::JobSpec& job = request.job;
   if (plan.microbatch() < 1) return absl::DataLossError("the planner's plan has no microbatches");
-  ASSIGN_OR_RETURN(out.model, model::BuildModel(job.model, plan.microbatch(),
-                                                config::PrecisionsOf(job, request.options.device)));
+  ASSIGN_OR_RETURN(out.model, config::BuildModelOf(job, plan.microbatch(), request.options.device));
   out.mesh = {.pp_size = plan.pp_size(), .dp_size = plan.dp_size()};
   out.microbatch = plan.microbatch();
   for (const v1::StageAssignment& stage : plan.stages())

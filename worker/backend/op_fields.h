@@ -217,11 +217,12 @@ void DescribeFields(CrossEntropyGradient& o, auto& v) {
 void DescribeFields(UpdatedTensor& o, auto& v) {
   v.SizeOrNone("count", o.count);
   v.Tensor("parameter", o.parameter), v.Tensor("gradient", o.gradient);
-  v.Tensor("m", o.m), v.Tensor("v", o.v);
-  v.Optional(o.previous);
+  v.Optional(o.previous), v.Optional(o.m), v.Optional(o.v);
 }
 // The list of tensors is left out, because its elements are described one by one.
 void DescribeFields(AdamwUpdate& /*o*/, auto& v) { v.Name("AdamwUpdate"); }
+void DescribeFields(LionUpdate& /*o*/, auto& v) { v.Name("LionUpdate"); }
+void DescribeFields(SgdUpdate& /*o*/, auto& v) { v.Name("SgdUpdate"); }
 void DescribeFields(SumOfSquares& o, auto& v) {
   v.Name("SumOfSquares");
   v.SizeOrNone("count", o.count);

@@ -16,7 +16,7 @@
 //   either type".
 // - A stride is the distance of rows in elements, and is at least their columns. 0 means dense.
 // - The same op on the same data gives the same bits on every run and for every number of threads.
-// - Sizes are at least 1 (SumOfSquares, Fill, Copy, Add and tensors of AdamwUpdate may have none).
+// - Sizes are at least 1 (SumOfSquares, Fill, Copy, Add and tensors of updates may have none).
 // - Where a layer has input gradients (I) and weight gradients (W), they are different ops, and W
 //   reads nothing that I writes beyond its declared outputs: a joint backward is I, then W, with
 //   the same bits.
@@ -376,7 +376,7 @@ struct CrossEntropyGradient {
   TargetShares shares;  // the same as of SoftmaxBlock
 };
 
-// A tensor that an optimizer updates.
+// A tensor that an optimizer updates. It has the moments that its update names, and no others.
 struct UpdatedTensor {
   float* parameter = nullptr;
   const float* previous = nullptr;  // the parameter as it was, left alone; null: in place
@@ -397,6 +397,25 @@ struct AdamwUpdate {
   std::int64_t step = 1;                   // 1-based
   double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
   double gradient_scale = 1;  // of clipping
+};
+
+// One Lion step (Chen et al. 2023, algorithm 2) of many tensors, for scaled gradients g:
+//   p = p - lr * (sign(beta1 m + (1-beta1) g) + weight_decay p);  m = beta2 m + (1-beta2) g
+struct LionUpdate {
+  std::span<const UpdatedTensor> tensors;
+  double learning_rate = 0, beta1 = 0.9, beta2 = 0.99;
+  double gradient_scale = 1;
+};
+
+// One step of gradient descent of many tensors, for d = scaled gradient + weight_decay p, as
+// PyTorch's SGD without dampening:
+//   m = momentum m + d;  p = p - lr * (nesterov ? d + momentum m : m)
+// Without momentum there is no m, and p = p - lr * d.
+struct SgdUpdate {
+  std::span<const UpdatedTensor> tensors;
+  double learning_rate = 0, momentum = 0;
+  bool nesterov = false;
+  double gradient_scale = 1;
 };
 
 // *result = the sum of squares in double over blocks of 4096 elements; block sums are added in
@@ -427,13 +446,19 @@ struct Add {
   std::int64_t count = 0;
 };
 
-using Op =
-    std::variant<Matmul, PackBf16, MatmulBf16, MatmulTransposedBf16, BiasGrad, LayerNormForward,
-                 LayerNormBackwardInput, LayerNormBackwardWeights, RmsNormForward,
-                 RmsNormBackwardInput, RmsNormBackwardWeights, Rotary, SwigluForward,
-                 SwigluBackward, GeluForward, GeluBackward, AttentionForward, AttentionBackward,
-                 EmbeddingForward, EmbeddingBackward, SoftmaxBlock, CrossEntropy,
-                 CrossEntropyGradient, AdamwUpdate, SumOfSquares, Fill, Copy, Add>;
+using Op = std::variant<Matmul, PackBf16, MatmulBf16, MatmulTransposedBf16, BiasGrad,
+                        LayerNormForward, LayerNormBackwardInput, LayerNormBackwardWeights,
+                        RmsNormForward, RmsNormBackwardInput, RmsNormBackwardWeights, Rotary,
+                        SwigluForward, SwigluBackward, GeluForward, GeluBackward, AttentionForward,
+                        AttentionBackward, EmbeddingForward, EmbeddingBackward, SoftmaxBlock,
+                        CrossEntropy, CrossEntropyGradient, AdamwUpdate, LionUpdate, SgdUpdate,
+                        SumOfSquares, Fill, Copy, Add>;
+
+// The ops that update parameters.
+template <class O>
+concept UpdateOp = requires(const O& op) {
+  op.tensors;
+};
 
 // The ops that multiply matrices.
 template <class O>

@@ -69,23 +69,24 @@ absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& los
   halting = told.halting;
   if (groups_.pipeline != nullptr) RETURN_IF_ERROR(groups_.pipeline->AllReduceSum(step, sums));
 
+  const config::OptimizerTraits traits = config::TraitsOf(job_);
   double squares = 0;
   for (std::size_t i = 0; i < num_squares; ++i) squares += sums[i];
-  result_ = {.loss = scored > 0 ? loss_sum / scored : 0,
-             .grad_norm = std::sqrt(squares),
-             .learning_rate =
-                 config::LearningRate(job_.adamw.learning_rate, job_.lr_schedule, step.value()),
-             .tokens = static_cast<std::int64_t>(scored),
-             .halting = halting > 0};
+  result_ = {
+      .loss = scored > 0 ? loss_sum / scored : 0,
+      .grad_norm = std::sqrt(squares),
+      .learning_rate = config::LearningRate(traits.learning_rate, job_.lr_schedule, step.value()),
+      .tokens = static_cast<std::int64_t>(scored),
+      .halting = halting > 0};
   return result_;
 }
 
 absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int64_t number) {
-  const config::Adamw& adamw = job_.adamw;
+  const config::OptimizerTraits traits = config::TraitsOf(job_);
   const double scale =
-      adamw.clip_norm > 0 ? std::min(1.0, adamw.clip_norm / (result_.grad_norm + 1e-6)) : 1.0;
+      traits.clip_norm > 0 ? std::min(1.0, traits.clip_norm / (result_.grad_norm + 1e-6)) : 1.0;
   const double learning_rate =
-      config::LearningRate(adamw.learning_rate, job_.lr_schedule, step.value());
+      config::LearningRate(traits.learning_rate, job_.lr_schedule, step.value());
   parameters_.BeginUpdate();
   std::vector<backend::UpdatedTensor> tensors;
   for (const ParameterRef* const ref : parameters_.trained()) {
@@ -99,12 +100,26 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
                        .learning_rate_scale = settings.learning_rate_scale,
                        .weight_decay = settings.weight_decay});
   }
+  if (job_.lion.has_value()) {
+    return backend.Run(backend::LionUpdate{.tensors = tensors,
+                                           .learning_rate = learning_rate,
+                                           .beta1 = job_.lion->beta1,
+                                           .beta2 = job_.lion->beta2,
+                                           .gradient_scale = scale});
+  }
+  if (job_.sgd.has_value()) {
+    return backend.Run(backend::SgdUpdate{.tensors = tensors,
+                                          .learning_rate = learning_rate,
+                                          .momentum = job_.sgd->momentum,
+                                          .nesterov = job_.sgd->nesterov,
+                                          .gradient_scale = scale});
+  }
   return backend.Run(backend::AdamwUpdate{.tensors = tensors,
                                           .step = number,
                                           .learning_rate = learning_rate,
-                                          .beta1 = adamw.beta1,
-                                          .beta2 = adamw.beta2,
-                                          .epsilon = adamw.epsilon,
+                                          .beta1 = job_.adamw.beta1,
+                                          .beta2 = job_.adamw.beta2,
+                                          .epsilon = job_.adamw.epsilon,
                                           .gradient_scale = scale});
 }
 

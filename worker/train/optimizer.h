@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of a step on one rank: sums of squares, the exchange of norm and loss between ranks,
-// clipping and AdamW.
+// clipping and the update of the weights by AdamW, Lion or SGD.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ class Optimizer {
   // order, and block by block. So it is the same for every partition.
   absl::StatusOr<StepResult> Exchange(StepId step, const LossShare& loss);
 
-  // Applies AdamW to all parameters of the rank, each at the rate and decay of its group
-  // (common/config/parameter_groups.h), with gradients scaled by min(1, clip_norm /
+  // Updates all parameters of the rank by the job's optimizer, each at the rate and decay of its
+  // group (common/config/parameter_groups.h), with gradients scaled by min(1, clip_norm /
   // (grad_norm + 1e-6)). Makes version 0 of the weights and selects it. number: of the update, from
   // 1, for AdamW's bias correction. The learning rate is the step's.
   absl::Status Update(backend::Backend& backend, StepId step, std::int64_t number);

@@ -214,6 +214,18 @@ class CpuBackend final : public HostMemory<Backend> {
     }
   }
 
+  void Execute(const LionUpdate& op) {
+    for (const UpdatedTensor& tensor : op.tensors) {
+      ForElements(tensor.count, [&](Range range) { kernels_.lion(op, tensor, range); });
+    }
+  }
+
+  void Execute(const SgdUpdate& op) {
+    for (const UpdatedTensor& tensor : op.tensors) {
+      ForElements(tensor.count, [&](Range range) { kernels_.sgd(op, tensor, range); });
+    }
+  }
+
   void Execute(const SumOfSquares& op) {
     constexpr std::int64_t kBlocksPerPiece = 16;
     block_sums_.resize(static_cast<std::size_t>(CeilDiv(op.count, kSquaresPerBlock)));

@@ -126,6 +126,14 @@ Floats RunEveryOp(Backend& backend, std::int64_t batch, std::int64_t context, st
                                     .v = v.data(),
                                     .count = vocab * c,
                                     .weight_decay = 0.1}};
+  run(LionUpdate{.tensors = tensors, .learning_rate = 1e-4, .gradient_scale = 1 / norm},
+      {&table, &m});
+  run(SgdUpdate{.tensors = tensors,
+                .learning_rate = 1e-3,
+                .momentum = 0.9,
+                .nesterov = true,
+                .gradient_scale = 1 / norm},
+      {&table, &m});
   run(AdamwUpdate{.tensors = tensors, .learning_rate = 1e-3, .gradient_scale = 1 / norm},
       {&table, &m, &v});
   return all;

@@ -341,6 +341,61 @@ TEST_P(OptimizerTest, AdamwLeavesThePreviousParameterAlone) {
   EXPECT_EQ(previous, Random(count, 1));
 }
 
+// A rate of zero leaves the parameter alone, and a moment goes on.
+TEST_P(OptimizerTest, LionAndSgdAtARateOfZeroLeaveEveryBit) {
+  const Floats before = {-0.0F, 0.0F, 1.5F, -1e-40F}, g = {-1, 2, -1, 1};
+  const auto count = static_cast<std::int64_t>(before.size());
+  for (const bool lion : {true, false}) {
+    Floats p = before, copy(before.size(), 7), m(before.size(), 0), m2 = m;
+    const UpdatedTensor tensors[] = {{.parameter = p.data(),
+                                      .gradient = g.data(),
+                                      .m = m.data(),
+                                      .count = count,
+                                      .learning_rate_scale = 0,
+                                      .weight_decay = 0.1},
+                                     {.parameter = copy.data(),
+                                      .previous = before.data(),
+                                      .gradient = g.data(),
+                                      .m = m2.data(),
+                                      .count = count,
+                                      .learning_rate_scale = 0,
+                                      .weight_decay = 0.1}};
+    if (lion) {
+      Run(LionUpdate{.tensors = tensors, .learning_rate = 1});
+    } else {
+      Run(SgdUpdate{.tensors = tensors, .learning_rate = 1, .momentum = 0.5});
+    }
+    EXPECT_EQ(std::memcmp(p.data(), before.data(), p.size() * sizeof(float)), 0) << lion;
+    EXPECT_EQ(std::memcmp(copy.data(), before.data(), p.size() * sizeof(float)), 0) << lion;
+    EXPECT_NE(m[0], 0) << lion;
+    EXPECT_EQ(m2, m) << lion;
+  }
+}
+
+// A gradient that is not a number must not pass as a sign.
+TEST_P(OptimizerTest, LionPassesOnNan) {
+  Floats p = {1, 1}, m = {0, 0};
+  const Floats g = {kNan, 0};
+  const UpdatedTensor tensors[] = {
+      {.parameter = p.data(), .gradient = g.data(), .m = m.data(), .count = 2}};
+  Run(LionUpdate{.tensors = tensors, .learning_rate = 0.1});
+  EXPECT_TRUE(std::isnan(p[0]));
+  EXPECT_EQ(p[1], 1);
+}
+
+TEST_P(OptimizerTest, NamesTheMomentThatIsMissing) {
+  Floats p = {1}, m = {0};
+  const Floats g = {1};
+  const UpdatedTensor without[] = {{.parameter = p.data(), .gradient = g.data(), .count = 1}};
+  const UpdatedTensor with_one[] = {
+      {.parameter = p.data(), .gradient = g.data(), .m = m.data(), .count = 1}};
+  EXPECT_EQ(backend_->Run(LionUpdate{.tensors = without}).message(), "LionUpdate.m is null");
+  EXPECT_EQ(backend_->Run(SgdUpdate{.tensors = without, .momentum = 0.5}).message(),
+            "SgdUpdate.m is null");
+  EXPECT_EQ(backend_->Run(AdamwUpdate{.tensors = with_one}).message(), "AdamwUpdate.v is null");
+  Run(SgdUpdate{.tensors = without});
+}
+
 TEST_P(OptimizerTest, SumOfSquaresIsExactInDouble) {
   for (const std::int64_t count : {0, 1, 100, 4096, 4097, 100003}) {
     const Floats x = Random(count, 1);

@@ -30,7 +30,11 @@ struct Held {
 
   Op Whole() const {
     Op whole = op;
-    if (auto* const adamw = std::get_if<AdamwUpdate>(&whole)) adamw->tensors = tensors;
+    std::visit(
+        [this]<class O>(O& o) {
+          if constexpr (UpdateOp<O>) o.tensors = tensors;
+        },
+        whole);
     return whole;
   }
 };
@@ -42,9 +46,11 @@ class Translation : public IgnoreFields {
 
   absl::StatusOr<Held> operator()(const Op& op) {
     Held held{.op = op};
-    if (const auto* const adamw = std::get_if<AdamwUpdate>(&op)) {
-      held.tensors.assign(adamw->tensors.begin(), adamw->tensors.end());
-    }
+    std::visit(
+        [&held]<class O>(const O& o) {
+          if constexpr (UpdateOp<O>) held.tensors.assign(o.tensors.begin(), o.tensors.end());
+        },
+        op);
     std::visit([this](auto& o) { DescribeFields(o, *this); }, held.op);
     for (UpdatedTensor& tensor : held.tensors) DescribeFields(tensor, *this);
     if (stranger_ != nullptr) return NotOurs(stranger_);

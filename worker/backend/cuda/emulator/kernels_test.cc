@@ -322,7 +322,7 @@ TEST(CudaKernels, Attention) {
   }
 }
 
-TEST(CudaKernels, AdamwOverAListIsThatOfEachTensor) {
+TEST(CudaKernels, UpdatesOfAListAreThoseOfEachTensor) {
   // There are more tensors than a launch has, some empty, some longer than a block.
   std::vector<std::int64_t> counts = {4097, 0, 1, 4096, 12};
   while (counts.size() < 80) counts.push_back(7 + static_cast<std::int64_t>(counts.size()));
@@ -342,6 +342,14 @@ TEST(CudaKernels, AdamwOverAListIsThatOfEachTensor) {
   };
   const auto run = [](Backend& backend, std::span<const UpdatedTensor> tensors) {
     RunOp(backend, AdamwUpdate{.tensors = tensors, .step = 3, .learning_rate = 1e-3});
+    RunOp(backend, LionUpdate{.tensors = tensors, .learning_rate = 1e-3, .gradient_scale = 0.5});
+    for (const double momentum : {0.0, 0.75}) {
+      RunOp(backend, SgdUpdate{.tensors = tensors,
+                               .learning_rate = 1e-3,
+                               .momentum = momentum,
+                               .nesterov = momentum > 0,
+                               .gradient_scale = 0.5});
+    }
   };
   const auto result = [](const std::vector<UpdatedTensor>& tensors) {
     Result left;
@@ -360,7 +368,7 @@ TEST(CudaKernels, AdamwOverAListIsThatOfEachTensor) {
     for (const UpdatedTensor& tensor : tensors) run(backend, std::span(&tensor, 1));
     return result(tensors);
   };
-  Check("adamw", kFew, together);
+  Check("updates", kFew, together);
   const auto emulated = CreateEmulatedBackend(ThreadOrder::kForward);
   EXPECT_TRUE(SameBits(RunCase(together, *emulated).values, RunCase(one_by_one, *emulated).values));
 }
