@@ -23,7 +23,7 @@ namespace {
 
 static_assert(static_cast<int>(LrDecay::kInverseSqrt) == v1::LR_DECAY_INVERSE_SQRT);
 
-// Checks that `value` is a finite number in [least, below).
+// Checks that `value` is a finite number in [0, below).
 void Number(FieldRules& rules, const std::string& field, double value, double below = HUGE_VAL) {
   rules.Check(std::isfinite(value) && value >= 0 && value < below,
               {.field = field,

@@ -66,18 +66,18 @@ absl::Status CheckResumes(const JobSpec& job, std::string_view saved) {
   };
   std::map<std::string, std::string> is = Fields(job);
   // The moments of one optimizer mean nothing to another.
-  const std::string now = TraitsOf(job).name, then = TraitsOf(*before).name;
-  if (now != then) {
+  const std::string optimizer = TraitsOf(job).name, saved_one = TraitsOf(*before).name;
+  if (optimizer != saved_one) {
     errors.push_back(
         {.field = "optimizer",
-         .value = now,
-         .rule = absl::StrCat("the checkpoint is of a job with ", then, ", whose moments ", now,
-                              " cannot use"),
-         .fix = absl::StrCat("use ", then,
+         .value = optimizer,
+         .rule = absl::StrCat("the checkpoint is of a job with ", saved_one, ", whose moments ",
+                              optimizer, " cannot use"),
+         .fix = absl::StrCat("use ", saved_one,
                              " again, or save to another checkpoint.directory and start from the "
                              "weights by model.init_from")});
-    DropSection(absl::StrCat("optimizer.", now, "."), is);
-    DropSection(absl::StrCat("optimizer.", then, "."), was);
+    DropSection(absl::StrCat("optimizer.", optimizer, "."), is);
+    DropSection(absl::StrCat("optimizer.", saved_one, "."), was);
   }
   for (const auto& [field, value] : is) {
     const auto it = was.find(field);

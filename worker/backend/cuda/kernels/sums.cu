@@ -205,9 +205,9 @@ __global__ __launch_bounds__(kRowThreads) void CrossEntropyGradientKernel(CrossE
       const auto x = Load<kAligned, kCount>(logits, i, stride);
       d = Each<kCount>([&](int k) {
         // In the order of the CPU: what the target has beside the others is taken off last.
-        const float d = factor * expf(x.v[k] - max) - each;
+        const float shared = factor * expf(x.v[k] - max) - each;
         const float own = i + k == target ? of_target : 0.0F;
-        return i + k < columns ? d - own : 0.0F;
+        return i + k < columns ? shared - own : 0.0F;
       });
     }
     Store<kAligned>(logits, i, stride, d);
