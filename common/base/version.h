@@ -17,6 +17,9 @@ inline constexpr int kProtocolVersion = 3;
 // From this version on a worker keeps copies of the state in memory (takt.v1.MemoryCopies).
 inline constexpr int kCopiesProtocolVersion = 3;
 
+// From this version on a worker runs programs that spread the vocabulary.
+inline constexpr int kSpreadProtocolVersion = 3;
+
 // The floor. A coordinator accepts workers that speak a version from here to its own, so every
 // later version must work with this one. Programs before the floor all said 1 while the messages
 // were still changing: that number does not tell what such a worker understands, so it is refused.

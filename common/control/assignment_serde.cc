@@ -127,6 +127,7 @@ absl::StatusOr<Assignment> ReadShared(const v1::Assignment& proto) {
   for (const v1::BoundRank& bound : binding.ranks()) assignment.ranks.push_back(FromProto(bound));
   ASSIGN_OR_RETURN(assignment.job, config::ToJobSpec(proto.spec()));
   ASSIGN_OR_RETURN(assignment.partition, ToPartition(proto, binding.pp_size()));
+  ASSIGN_OR_RETURN(assignment.copies, ToCopies(proto.copies(), assignment.mesh.size()));
   return assignment;
 }
 
@@ -154,6 +155,8 @@ v1::Assignment WriteShared(const Assignment& assignment) {
   proto.set_epoch(assignment.epoch);
   proto.mutable_vocabulary_ends()->Add(assignment.vocabulary_ends.begin(),
                                        assignment.vocabulary_ends.end());
+  // All ranks write the same text, also those of workers that know no copies.
+  if (assignment.copies.every_steps > 0) *proto.mutable_copies() = FromCopies(assignment.copies);
   return proto;
 }
 
@@ -205,7 +208,6 @@ v1::Assignment ToProto(const Assignment& assignment) {
   }
   proto.mutable_binding()->set_threads(assignment.threads);
   proto.mutable_binding()->set_secret(assignment.secret);
-  *proto.mutable_copies() = FromCopies(assignment.copies);
   return proto;
 }
 
@@ -218,7 +220,6 @@ absl::StatusOr<Assignment> FromProto(const v1::Assignment& proto) {
         "the assignment's secret has ", assignment.secret.size(), " bytes, not ", kSecretBytes));
   }
   ASSIGN_OR_RETURN(assignment.program, program::FromProto(proto.program()));
-  ASSIGN_OR_RETURN(assignment.copies, ToCopies(proto.copies(), assignment.mesh.size()));
   if (proto.has_validation_program()) {
     ASSIGN_OR_RETURN(assignment.validation_program, program::FromProto(proto.validation_program()));
   }

@@ -207,6 +207,7 @@ TEST(SharedAssignment, IsTheSameForAllRanksAndHasNeitherProgramNorSecret) {
   EXPECT_EQ(parsed->ranks.size(), 2u);
   EXPECT_EQ(parsed->ranks[1].worker, "w1");
   EXPECT_EQ(parsed->owner, "user/ada");
+  EXPECT_EQ(parsed->copies, assignment.copies);
   EXPECT_EQ(SharedText(*parsed), text);
 }
 

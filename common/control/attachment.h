@@ -142,6 +142,7 @@ struct RankDescription {
   std::string assignment;  // SharedText (assignment_serde.h)
   std::string schedule;
   StepId resumed;
+  bool from_memory = false;  // `resumed` is of copies that workers held, not of a checkpoint
   std::string kernel_plan;
   // What is in the directory of checkpoints.
   StepId saved;

@@ -97,6 +97,7 @@ void Write(const RankDescription& description, v1::AttachRequest& request) {
   proto.set_assignment(description.assignment);
   proto.set_schedule(description.schedule);
   proto.set_resumed_step(description.resumed.value());
+  proto.set_from_memory(description.from_memory);
   proto.set_kernel_plan(description.kernel_plan);
   proto.set_saved_step(description.saved.value());
   proto.set_highest_generation(description.highest_generation.value());
@@ -175,6 +176,7 @@ RankDescription Read(const v1::RankDescription& proto) {
           .assignment = proto.assignment(),
           .schedule = proto.schedule(),
           .resumed = StepId(proto.resumed_step()),
+          .from_memory = proto.from_memory(),
           .kernel_plan = proto.kernel_plan(),
           .saved = StepId(proto.saved_step()),
           .highest_generation = Generation(proto.highest_generation()),

@@ -175,7 +175,7 @@ inline constexpr Metric kInFlight =
 inline constexpr Metric kMemoryCopies = kByWorker.Counter(
     "takt_memory_copies_total", Unit::kNone, {"job", "pp_rank", "result"},
     "Copies of this rank's state that became whole in memory (done) or did not (failed); after a "
-    "failure the rank makes no more.");
+    "failure the rank makes no more, unless one was only damaged on its way.");
 inline constexpr Metric kMemoryCopyStep =
     kByWorker.Gauge("takt_memory_copy_step", Unit::kNone, {"job", "pp_rank"},
                     "Step of the newest copy of this rank's state that is whole in memory.");

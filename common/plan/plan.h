@@ -51,6 +51,7 @@ struct PlanOptions {
   double link_latency_seconds = 20e-6;
   double link_seconds_per_byte = 0.5e-9;
   bool use_measured_links = true;  // false: all messages cost this
+  bool workers_spread = true;      // the programs of all workers can spread the vocabulary
   // The least memory that a worker has for a rank. 0: it is not known, and no plan is too large.
   std::int64_t worker_memory_bytes = 0;
 };

@@ -27,6 +27,8 @@ constexpr int kDeepest = 3;
 // Steps that differ by a smaller share differ by rounding.
 constexpr double kRounding = 1e-9;
 
+constexpr char kTooOld[] = "a worker's program is too old to spread the vocabulary";
+
 // Returns whether the job leaves the choice, and there is something to choose.
 bool IsOpen(const CandidateInputs& inputs, int pp_size) {
   return pp_size > 1 && inputs.job.parallelism.vocabulary == Vocabulary::kAuto &&
@@ -52,15 +54,22 @@ VocabularyModes ModesOf(const CandidateInputs& inputs, int pp_size) {
   if (pp_size == 1 || inputs.job.model.family == model::Family::kEmulated) return {};
   if (asked != Vocabulary::kAuto)
     return {.last = asked == Vocabulary::kLast, .spread = asked == Vocabulary::kSpread};
-  return {.last = true, .spread = !OnGpus(inputs) && IsOpen(inputs, pp_size)};
+  const bool can = inputs.options.workers_spread && !OnGpus(inputs);
+  return {.last = true, .spread = can && IsOpen(inputs, pp_size)};
 }
 
 std::string_view WhyAutoKeepsLast(const CandidateInputs& inputs, int pp_size) {
-  if (!IsOpen(inputs, pp_size) || !OnGpus(inputs)) return "";
+  if (!IsOpen(inputs, pp_size)) return "";
+  if (!inputs.options.workers_spread) return kTooOld;
+  if (!OnGpus(inputs)) return "";
   return "spreading the vocabulary has not been tested on GPUs yet";
 }
 
 absl::Status CheckSpread(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
+  if (!inputs.options.workers_spread) {
+    return CannotSpread(absl::StrCat("must be last, as ", kTooOld),
+                        "use auto or last, or upgrade takt-worker");
+  }
   if (OnGpus(inputs)) {
     return CannotSpread("must be last on GPUs, on which spread has not been tested yet",
                         "use auto or last, or device: cpu");

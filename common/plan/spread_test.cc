@@ -108,6 +108,9 @@ TEST_F(SpreadTest, WhatCannotSpreadSaysWhyAndWhatToDo) {
   EXPECT_EQ(error_of(job_, {.max_workers = 2, .device = config::DeviceKind::kCuda}),
             "parallelism.vocabulary is spread: must be last on GPUs, on which spread has not been "
             "tested yet; use auto or last, or device: cpu");
+  EXPECT_EQ(error_of(job_, {.max_workers = 2, .workers_spread = false}),
+            "parallelism.vocabulary is spread: must be last, as a worker's program is too old to "
+            "spread the vocabulary; use auto or last, or upgrade takt-worker");
   job_.parallelism.schedule = "chimera";
   EXPECT_THAT(error_of(job_, kFreeLinks), HasSubstr("must be last under chimera: "));
   job_.parallelism.schedule = "pipedream-2bw";
@@ -150,6 +153,9 @@ TEST(SpreadPlan, AutoTakesWhatIsMoreThanOnePercentFaster) {
   PlanOptions slow = kFreeLinks;
   slow.link_latency_seconds = 1;
   EXPECT_THAT(MakePlan(Job(Vocabulary::kAuto), slow)->vocabulary_ends, IsEmpty());
+  PlanOptions old = kFreeLinks;
+  old.workers_spread = false;
+  EXPECT_THAT(MakePlan(Job(Vocabulary::kAuto), old)->vocabulary_ends, IsEmpty());
 }
 
 TEST(SpreadPlan, ForecastsCompareBothAndSayWhyGpusDoNotSpread) {

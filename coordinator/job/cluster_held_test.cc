@@ -203,6 +203,18 @@ TEST(HeldJobs, AnAdoptedJobHasTheVocabularyOfItsPlan) {
               ElementsAre(1, 3));
 }
 
+TEST(HeldJobs, AnAdoptedJobThatWentOnFromMemoryHasItsCheckpointAndKeepsCopies) {
+  HeldJob job{.key = {"j", Generation(2)}};
+  job.ranks["w0"].description = control::RankDescription{.resumed = StepId(9), .from_memory = true};
+  job.assignment = control::Assignment{.saved = StepId(4), .copies = {.every_steps = 2}};
+  const store::JobRecord record = AdoptionOf(job, /*epoch=*/1, Moment()).record;
+  ASSERT_TRUE(record.checkpoint);
+  EXPECT_EQ(record.checkpoint->step, StepId(4)) << "no file has step 9";
+  EXPECT_EQ(record.resumed_step, StepId(4));
+  EXPECT_EQ(record.memory_step, StepId(9));
+  EXPECT_EQ(record.plan.copy_every_steps, 2);
+}
+
 TEST_F(HeldTest, AJobOfWhichARankIsMissingCannotBeAdopted) {
   LoseStateOf(Spec("j", 2, 100));
   Return(0);

@@ -275,6 +275,11 @@ Decision DecideAdmitted(const JobRecord& job, const JobRun& run) {
                      "step ",
                      SavedStep(job).value()));
   }
+  if (resumed == StepId(0) && !run.has_checkpoints && CommittedStep(job) > StepId(0)) {
+    return Stop(absl::StrCat("the ranks would begin with step 1, though the job has done ",
+                             CommittedStep(job).value(),
+                             " steps: it saves no files, and its workers keep no copies now"));
+  }
   return {.kind = Decision::Kind::kStart,
           .reason = absl::StrCat(
               "all ", run.ranks.size(), " ranks admitted",
@@ -298,6 +303,12 @@ Decision DecideUnstopped(absl::Duration now, const JobRecord& job, const JobRun&
 
 StepId SavedStep(const JobRecord& job) {
   return std::max(job.resumed_step, job.checkpoint ? job.checkpoint->step : StepId(0));
+}
+
+StepId CommittedStep(const JobRecord& job) {
+  const StepId logged = job.last_step ? job.last_step->step : StepId(0);
+  // Of a job that was adopted, an earlier coordinator has logged the first ones.
+  return std::max(logged, job.faults.empty() ? StepId(0) : job.faults.back().committed);
 }
 
 std::string DescribeFault(const JobRecord& job, const JobRun& run) {

@@ -147,6 +147,9 @@ struct Decision {
 // one is damaged.
 StepId SavedStep(const store::JobRecord& job);
 
+// Returns the last step that is known to be committed; 0: none.
+StepId CommittedStep(const store::JobRecord& job);
+
 // job: STARTING, RUNNING or RECOVERING; `run` is its run. now: its wall time is that of the clock
 // which gives faults their times (JobContext).
 Decision Decide(Moment now, const store::JobRecord& job, const JobRun& run,

@@ -70,6 +70,18 @@ TEST_F(DecideTest, AJobWithACheckpointNeverBeginsAnew) {
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kStart);
 }
 
+TEST_F(DecideTest, AJobThatLosesItsCopiesAndSavesNoFilesNeverBeginsAnew) {
+  All(RankPhase::kAdmitted);
+  job_.last_step = store::StepRecord{.step = StepId(15)};
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
+  EXPECT_EQ(DecideNow().state, JobState::kFailed);
+  EXPECT_EQ(DecideNow().reason,
+            "the ranks would begin with step 1, though the job has done 15 steps: it saves no "
+            "files, and its workers keep no copies now");
+  for (RankRun& rank : run_.ranks) rank.resumed_step = StepId(14);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStart);
+}
+
 TEST_F(DecideTest, StopsWhenAdmissionTakesTooLong) {
   run_.ranks[0].phase = run_.ranks[1].phase = RankPhase::kAdmitted;
   now_ += options_.admission_timeout - absl::Milliseconds(1);

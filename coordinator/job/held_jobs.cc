@@ -289,11 +289,14 @@ Adoption AdoptionOf(const HeldJob& job, std::int64_t epoch, Moment now) {
                  .vocabulary_ends = assignment.vocabulary_ends,
                  .predicted_step_seconds = assignment.predicted_step_seconds,
                  .predicted_bubble_fraction = assignment.predicted_bubble_fraction,
-                 .checkpoint_every_steps = every};
+                 .checkpoint_every_steps = every,
+                 .copy_every_steps = assignment.copies.every_steps};
   record.ranks = assignment.ranks;
-  const StepId newest = std::max(whole.saved, whole.resumed);
+  // A generation that went on from memory has no checkpoint of that step.
+  record.resumed_step = whole.from_memory ? assignment.saved : whole.resumed;
+  if (whole.from_memory) record.memory_step = whole.resumed;
+  const StepId newest = std::max(whole.saved, record.resumed_step);
   if (newest > StepId(0)) record.checkpoint = {.step = newest, .time = now.wall};
-  record.resumed_step = whole.resumed;
   record.kernel_plan = whole.kernel_plan;
   record.saving.settled = settled;
   const Generation highest = std::max(job.key.generation, whole.highest_generation);

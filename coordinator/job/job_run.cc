@@ -158,8 +158,8 @@ control::MemoryCopies Job::Copies(const plan::Plan& plan, const placement::Gang&
   if (spec_.copy_every_steps != 0 && asked && !chosen.why_none.empty())
     AddNotice(absl::StrCat("checkpoint.in_memory has no effect: ", chosen.why_none));
   record_.plan.copy_every_steps = chosen.copies.every_steps;
-  if (record_.last_step) chosen.copies.at_most = record_.last_step->step;
-  chosen.copies.required = record_.last_step && !spec_.checkpoint;
+  chosen.copies.at_most = CommittedStep(record_);
+  chosen.copies.required = chosen.copies.at_most > StepId(0) && !spec_.checkpoint;
   return chosen.copies;
 }
 

@@ -6,6 +6,8 @@
 #include <map>
 #include <tuple>
 
+#include "common/base/version.h"
+
 namespace takt::placement {
 namespace {
 
@@ -105,6 +107,9 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Gang& gang, 
   plan::PlanOptions options = plan::PlanOptionsFor(spec, offers, device);
   options.host = plan::HostOf(attached, device);
   options.host.free = most;
+  options.workers_spread = std::ranges::all_of(gang, [](const Worker* worker) {
+    return worker->hello.protocol_version >= kSpreadProtocolVersion;
+  });
   return options;
 }
 

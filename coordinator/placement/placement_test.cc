@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/placement/placement.h"
 
+#include "common/base/version.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -112,6 +113,13 @@ TEST_F(PlacementTest, WorkersOfAHostShareItsMemoryAndTheSmallestShareCounts) {
 TEST_F(PlacementTest, WorkersOfAGpuShareItsMemory) {
   AddWithGpu("a", "h", "gpu0"), AddWithGpu("b", "h", "gpu0"), AddWithGpu("c", "h", "gpu1");
   EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCuda, workers_).worker_memory_bytes, 50);
+}
+
+TEST_F(PlacementTest, AnOlderWorkerKeepsTheVocabularyTogether) {
+  Add("a", "h").hello.protocol_version = kProtocolVersion;
+  EXPECT_TRUE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_spread);
+  Add("b", "h").hello.protocol_version = kSpreadProtocolVersion - 1;
+  EXPECT_FALSE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_spread);
 }
 
 TEST_F(PlacementTest, SlowestMeasuredWorkerSetsTheRate) {

@@ -115,7 +115,8 @@ void WorkerProcess::Describe(const LifePtr& life, bool whole) {
                                        .acknowledged_step = acknowledged.step,
                                        .acknowledged_checkpoint = acknowledged.checkpoint,
                                        .epoch = life->fence.epoch(),
-                                       .resumed = life->held.resumed().step};
+                                       .resumed = life->held.resumed().step,
+                                       .from_memory = life->held.resumed().from_memory};
   const control::Assignment* const assignment =
       life->rank == nullptr ? nullptr : life->rank->assignment();
   if (assignment != nullptr) {

@@ -272,6 +272,7 @@ void Agent::DescribeHeld(bool whole, std::int64_t epoch) {
                                        .acknowledged_checkpoint = acknowledged.checkpoint,
                                        .epoch = epoch,
                                        .resumed = resumed.step,
+                                       .from_memory = resumed.from_memory,
                                        .kernel_plan = resumed.kernel_plan};
   if (!whole || shared.hash.empty()) return link_->Send(description);
   describer_->Add([this, link = link_, shared = std::move(shared),

@@ -212,7 +212,13 @@ void MemoryCopies::Record(StepId step, const absl::Status& status) {
   const std::string& job = options_.assignment->key.job;
   // After an abort or the loss of a peer the generation ends anyway.
   const bool ends = absl::IsAborted(status) || absl::IsUnavailable(status);
-  if (!status.ok() && !failed_.exchange(true) && !ends) {
+  if (absl::IsDataLoss(status)) {
+    // If this rank stopped, the one that it sends to would wait for its next copy.
+    Log(LogLevel::kWarning, "a copy of the state was damaged; the next one is made as usual",
+        {{"job", job},
+         {"step", std::to_string(step.value())},
+         {"error", std::string(status.message())}});
+  } else if (!status.ok() && !failed_.exchange(true) && !ends) {
     Log(LogLevel::kWarning, "no more copies of the state are kept in memory; training goes on",
         {{"job", job},
          {"step", std::to_string(step.value())},

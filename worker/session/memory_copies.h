@@ -63,7 +63,8 @@ class MemoryCopies {
   // Whether the state is copied after this step.
   bool CopiesAfter(StepId step) const { return step.value() % every_steps() == 0; }
   // Copies the state after `step`, while training stands still, and lets the rest follow beside it.
-  // Copies that fail are no error: the worker logs and counts them, and makes no more.
+  // Copies that fail are no error: the worker logs and counts them, and makes no more, unless one
+  // was only damaged on its way.
   void Copy(StepId step);
   // Blocks until what Copy left to do is done or has failed, at the latest after the transport was
   // aborted.

@@ -189,7 +189,10 @@ class PipelineRunner final : public RankRunner {
   }
 
   void CreateCopies() {
-    if (options_.copies == nullptr || model_.config.family == model::Family::kEmulated) return;
+    if (options_.copies == nullptr) return;
+    // Copies of another job would take memory that this one was promised.
+    options_.copies->Begin(assignment_.key.job, assignment_.job_id);
+    if (model_.config.family == model::Family::kEmulated) return;
     if (assignment_.copies.every_steps == 0) return options_.copies->Forget(assignment_.key.job);
     copies_.emplace(MemoryCopiesOptions{.assignment = &assignment_,
                                         .model = &model_,
