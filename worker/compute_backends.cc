@@ -13,9 +13,9 @@ namespace {
 // Returns the device memory that the plan predicts. The prediction for the process and for the copy
 // of a checkpoint is host memory, so it leaves these out.
 absl::StatusOr<MemoryBytes> PredictedOnDevice(const control::Assignment& assignment) {
-  ASSIGN_OR_RETURN(const model::Model model,
-                   model::BuildModel(assignment.job.model, assignment.job.microbatch,
-                                     config::PrecisionsOf(assignment.job, assignment.device)));
+  ASSIGN_OR_RETURN(
+      const model::Model model,
+      config::BuildModelOf(assignment.job, assignment.job.microbatch, assignment.device));
   MemoryBytes predicted =
       layout::LayOutRank(
           {.model = model,

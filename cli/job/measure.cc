@@ -212,8 +212,7 @@ std::vector<int> MicrobatchesOf(const config::JobSpec& job) {
 }
 
 model::Model ModelOf(const config::JobSpec& job, int microbatch, config::DeviceKind device) {
-  absl::StatusOr<model::Model> model =
-      model::BuildModel(job.model, microbatch, config::PrecisionsOf(job, device));
+  absl::StatusOr<model::Model> model = config::BuildModelOf(job, microbatch, device);
   TAKT_CHECK(model.ok());  // the job was validated
   return *std::move(model);
 }

@@ -13,7 +13,7 @@ namespace takt {
 enum class MemoryKind : std::uint8_t {
   kWeights,  // all versions
   kGradients,
-  kOptimizer,  // AdamW's moments
+  kOptimizer,  // its moments
   kStash,      // what F and I leave for I and W
   kMessages,   // activations and their gradients between stages
   kTokens,

@@ -20,6 +20,10 @@ inline constexpr int kCopiesProtocolVersion = 3;
 // From this version on a worker runs programs that spread the vocabulary.
 inline constexpr int kSpreadProtocolVersion = 3;
 
+// From this version on a worker knows `loss` and all of `optimizer` but adamw and the decays
+// constant and cosine.
+inline constexpr int kOptimizersProtocolVersion = 3;
+
 // The floor. A coordinator accepts workers that speak a version from here to its own, so every
 // later version must work with this one. Programs before the floor all said 1 while the messages
 // were still changing: that number does not tell what such a worker understands, so it is refused.

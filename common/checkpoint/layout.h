@@ -64,8 +64,8 @@ std::optional<PartialWriter> WriterOf(std::string_view suffix);
 std::string ModelFile(LayerId layer, int num_layers);
 std::string OptimizerFile(LayerId layer, int num_layers);
 
-// Returns the names of the tensors of an optimizer file: AdamW's first and second moment of a
-// parameter.
+// Returns the names of the tensors of an optimizer file: the first and the second moment of a
+// parameter, as far as the optimizer has them. Without any moments there are no such files.
 std::string FirstMomentName(std::string_view parameter);
 std::string SecondMomentName(std::string_view parameter);
 

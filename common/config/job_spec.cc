@@ -1,21 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/config/job_spec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <utility>
 
+#include "common/base/status.h"
+
 namespace takt::config {
 
-double LearningRate(const Adamw& adamw, const LrSchedule& schedule, std::int64_t step) {
-  const double peak = adamw.learning_rate, min = schedule.min_learning_rate;
+namespace {
+
+// Returns the rate on a line from peak to min. progress: 0 to 1 on the line.
+double OnLine(double peak, double min, double progress) {
+  if (progress <= 0) return peak;
+  if (progress >= 1) return min;
+  return min + (peak - min) * (1 - progress);
+}
+
+}  // namespace
+
+double LearningRate(double peak, const LrSchedule& schedule, std::int64_t step) {
+  const double min = schedule.min_learning_rate;
   const auto warmup = static_cast<double>(schedule.warmup_steps), k = static_cast<double>(step);
+  const auto decay_steps = static_cast<double>(schedule.decay_steps);
   if (step <= schedule.warmup_steps) return peak * k / warmup;
-  if (schedule.decay == LrDecay::kConstant) return peak;
-  if (step > schedule.decay_steps) return min;
-  const double turn =
-      std::numbers::pi * (k - warmup) / (static_cast<double>(schedule.decay_steps) - warmup);
-  return min + 0.5 * (peak - min) * (1 + std::cos(turn));
+  switch (schedule.decay) {
+    case LrDecay::kConstant:
+      return peak;
+    case LrDecay::kCosine: {
+      if (step > schedule.decay_steps) return min;
+      const double turn = std::numbers::pi * (k - warmup) / (decay_steps - warmup);
+      return min + 0.5 * (peak - min) * (1 + std::cos(turn));
+    }
+    case LrDecay::kLinear:
+      if (step > schedule.decay_steps) return min;
+      return OnLine(peak, min, (k - warmup) / (decay_steps - warmup));
+    case LrDecay::kWsd:
+      return OnLine(peak, min,
+                    (k - warmup - static_cast<double>(schedule.stable_steps)) / decay_steps);
+    case LrDecay::kInverseSqrt:
+      return std::max(min, peak * std::sqrt(warmup / k));
+  }
+  return peak;
 }
 
 void JobSpec::FixBits(int chosen_data, int chosen_microbatch) {
@@ -61,9 +89,32 @@ std::optional<int> JobSpec::MostWorkers() const {
   return *data * *pipeline;
 }
 
+OptimizerTraits TraitsOf(const JobSpec& job) {
+  const auto traits = [](const char* name, const auto& optimizer, int moments) -> OptimizerTraits {
+    return {.name = name,
+            .learning_rate = optimizer.learning_rate,
+            .weight_decay = optimizer.weight_decay,
+            .clip_norm = optimizer.clip_norm,
+            .moments = moments};
+  };
+  if (job.lion.has_value()) return traits("lion", *job.lion, 1);
+  if (job.sgd.has_value()) return traits("sgd", *job.sgd, job.sgd->momentum > 0 ? 1 : 0);
+  return traits("adamw", job.adamw, 2);
+}
+
 model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device) {
   return {.products = job.precision,
           .activations = device == DeviceKind::kCuda ? job.precision : Precision::kF32};
+}
+
+absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device) {
+  ASSIGN_OR_RETURN(model::Model model,
+                   model::BuildModel(job.model, microbatch, PrecisionsOf(job, device)));
+  const int moments = TraitsOf(job).moments;
+  for (model::Layer& layer : model.layers) {
+    for (model::Parameter& parameter : layer.parameters) parameter.moments = moments;
+  }
+  return model;
 }
 
 }  // namespace takt::config

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "common/model/model.h"
 #include "common/model/recompute.h"
 
@@ -22,7 +23,7 @@ enum class DataFormat : std::uint8_t {
   kMegatron,
   kSafetensors
 };
-enum class LrDecay : std::uint8_t { kConstant = 1, kCosine };
+enum class LrDecay : std::uint8_t { kConstant = 1, kCosine, kLinear, kWsd, kInverseSqrt };
 enum class TransportKind : std::uint8_t { kAuto = 0, kShm, kGloo, kNccl };
 enum class DeviceKind : std::uint8_t { kAuto = 0, kCpu, kCuda };
 // Where the words of the head and of the embedding are: on the ranks with the last and the first
@@ -54,21 +55,59 @@ struct Validation {
   int batches = 1;
 };
 
+// The terms of the loss of training beside the cross-entropy with the targets.
+struct Loss {
+  double label_smoothing = 0;  // below 1
+  double z_loss = 0;
+};
+
 struct Adamw {
   double learning_rate = 3e-4, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
   double clip_norm = 1.0;  // 0: no clipping
 };
 
+struct Lion {
+  double learning_rate = 1e-4, beta1 = 0.9, beta2 = 0.99, weight_decay = 0.1;
+  double clip_norm = 1.0;  // 0: no clipping
+};
+
+// Gradient descent with momentum, if that is above 0. Its decay is part of the gradient.
+struct Sgd {
+  double learning_rate = 1e-2, momentum = 0.9, weight_decay = 0;
+  bool nesterov = false;
+  double clip_norm = 1.0;  // 0: no clipping
+};
+
+// What all optimizers have.
+struct OptimizerTraits {
+  const char* name = "";  // of the section in job files
+  double learning_rate = 0, weight_decay = 0, clip_norm = 0;
+  int moments = 0;  // f32 numbers that it keeps of each element of a parameter
+};
+
 struct LrSchedule {
   std::int64_t warmup_steps = 0;
   LrDecay decay = LrDecay::kConstant;
+  std::int64_t stable_steps = 0;  // of kWsd: between warmup and decay
+  // The step at which kCosine and kLinear end. Of kWsd it is the number of steps that it falls.
   std::int64_t decay_steps = 0;
   double min_learning_rate = 0;
 };
 
-// Returns the learning rate of `step` (1-based): peak*k/warmup_steps up to warmup_steps, then a
-// cosine to min at decay_steps, then min.
-double LearningRate(const Adamw& adamw, const LrSchedule& schedule, std::int64_t step);
+// Returns the learning rate of `step` (k, 1-based): peak*k/warmup_steps up to warmup_steps, and
+// then by decay, never below min:
+//   kCosine, kLinear   falls to min at decay_steps, along half a cosine or a line
+//   kWsd               the peak for stable_steps, then a line to min in decay_steps
+//                      (warmup-stable-decay, Hu et al. 2024, with a linear fall)
+//   kInverseSqrt       peak * sqrt(warmup_steps / k)  (Vaswani et al. 2017)
+double LearningRate(double peak, const LrSchedule& schedule, std::int64_t step);
+
+// Parameters that the optimizer treats otherwise than the rest (parameter_groups.h).
+struct ParameterGroup {
+  std::string parameters;  // a name, in which `*` stands for any characters
+  double learning_rate_scale = 1;
+  std::optional<double> weight_decay;  // nullopt: as without the group
+};
 
 struct Parallelism {
   std::optional<int> pipeline, data, chunks, threads, group;
@@ -119,8 +158,12 @@ struct JobSpec {
   bool shuffle = false;
   int global_batch = 1, microbatch = 1;
   bool microbatch_auto = false;  // the first plan chooses `microbatch`, which is 1 until then
-  Adamw adamw;
+  Loss loss;
+  Adamw adamw;  // trains if there is neither of these two, of which there is one at most
+  std::optional<Lion> lion;
+  std::optional<Sgd> sgd;
   LrSchedule lr_schedule;
+  std::vector<ParameterGroup> groups;  // a parameter belongs to the first that matches its name
   std::int64_t steps = 1;
   Parallelism parallelism;
   Precision precision = Precision::kF32;
@@ -160,8 +203,15 @@ struct JobSpec {
   int MicrobatchesPerStep(int dp_size) const { return global_batch / (microbatch * dp_size); }
 };
 
+// Returns what the optimizer of the job has in common with others.
+OptimizerTraits TraitsOf(const JobSpec& job);
+
 // Returns what a job rounds to bf16 on ranks that compute on `device`. With `precision: bf16` these
 // are the operands of products, and on GPUs, which are bound by memory, activations too.
 model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device);
+
+// Builds the job's model as ranks on `device` train it, with microbatches of so many sequences and
+// the moments of its optimizer. Errors: as model::BuildModel.
+absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device);
 
 }  // namespace takt::config

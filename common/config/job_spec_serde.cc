@@ -17,6 +17,7 @@
 #include "common/config/file_names.h"
 #include "common/config/logging_field.h"
 #include "common/config/read_batch.h"
+#include "common/config/read_optimizer.h"
 #include "common/config/replan_field.h"
 #include "common/config/spec_rules.h"
 #include "takt/v1/job_spec.pb.h"
@@ -79,6 +80,19 @@ void ReadRope(const v1::ModelSpec& proto, model::ModelConfig& model, Rules& rule
                                           .original_positions = scaling.original_positions()};
 }
 
+void ReadDropout(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
+  rules.Check(proto.dropout() == 0,
+              {.field = "model.dropout",
+               .value = absl::StrCat(proto.dropout()),
+               .rule = "is not supported: its random numbers would have to be the same with every "
+                       "schedule, partition and number of ranks, so that losses keep their bits",
+               .fix = "remove it; weight_decay and loss.label_smoothing regularize, too"});
+  if (proto.has_dropout() || !(proto.hf_config_dropout() > 0)) return;
+  job.warnings.push_back(absl::StrCat("model: the config.json names dropout of ",
+                                      proto.hf_config_dropout(),
+                                      ", but this job trains without; dropout: 0 confirms that"));
+}
+
 void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
   if (!rules.Check(
           v1::ModelFamily_IsValid(proto.family()) && proto.family() != v1::MODEL_FAMILY_UNSPECIFIED,
@@ -104,6 +118,7 @@ void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
       proto.has_tied_head() ? proto.tied_head() : model.family == model::Family::kGpt2;
   ReadRope(proto, model, rules);
   if (proto.has_attention_window()) model.attention_window = proto.attention_window();
+  ReadDropout(proto, job, rules);
   model.forward_seconds = proto.forward_ms() * 1e-3;
   model.input_grad_seconds = proto.input_grad_ms() * 1e-3;
   model.weight_grad_seconds = proto.weight_grad_ms() * 1e-3;
@@ -180,59 +195,6 @@ void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
                  .format = ReadFormat("data.validation.format", validation.format(), rules),
                  .every_steps = validation.every_steps(),
                  .batches = batches};
-}
-
-void ReadAdamw(const v1::AdamwSpec& proto, Adamw& adamw, Rules& rules) {
-  const double infinity = HUGE_VAL;
-  if (proto.has_learning_rate()) adamw.learning_rate = proto.learning_rate();
-  if (proto.has_beta1()) adamw.beta1 = proto.beta1();
-  if (proto.has_beta2()) adamw.beta2 = proto.beta2();
-  if (proto.has_epsilon()) adamw.epsilon = proto.epsilon();
-  if (proto.has_weight_decay()) adamw.weight_decay = proto.weight_decay();
-  if (proto.has_clip_norm()) adamw.clip_norm = proto.clip_norm();
-  rules.Number("optimizer.adamw.learning_rate", adamw.learning_rate, 0, infinity);
-  rules.Number("optimizer.adamw.beta1", adamw.beta1, 0, 1);
-  rules.Number("optimizer.adamw.beta2", adamw.beta2, 0, 1);
-  rules.Number("optimizer.adamw.epsilon", adamw.epsilon, 0, infinity);
-  rules.Number("optimizer.adamw.weight_decay", adamw.weight_decay, 0, infinity);
-  rules.Number("optimizer.adamw.clip_norm", adamw.clip_norm, 0, infinity);
-}
-
-void ReadLrSchedule(const v1::LrScheduleSpec& proto, JobSpec& job, Rules& rules) {
-  LrSchedule& schedule = job.lr_schedule;
-  schedule.warmup_steps = proto.warmup_steps();
-  schedule.decay = proto.decay() == v1::LR_DECAY_COSINE ? LrDecay::kCosine : LrDecay::kConstant;
-  schedule.decay_steps = proto.decay_steps() == 0 ? job.steps : proto.decay_steps();
-  schedule.min_learning_rate = proto.min_learning_rate();
-  rules.Check(v1::LrDecay_IsValid(proto.decay()), {.field = "optimizer.lr_schedule.decay",
-                                                   .value = NameOf(proto.decay()),
-                                                   .rule = "must be constant or cosine",
-                                                   .fix = "use one of them"});
-  rules.AtLeast("optimizer.lr_schedule.warmup_steps", schedule.warmup_steps, 0);
-  rules.Number("optimizer.lr_schedule.min_learning_rate", schedule.min_learning_rate, 0, HUGE_VAL);
-  rules.Check(!(schedule.min_learning_rate > std::max(job.adamw.learning_rate, 0.0)),
-              {.field = "optimizer.lr_schedule.min_learning_rate",
-               .value = absl::StrCat(schedule.min_learning_rate),
-               .rule = absl::StrCat("must be at most optimizer.adamw.learning_rate (",
-                                    job.adamw.learning_rate, ")"),
-               .fix = "lower it"});
-  if (schedule.decay != LrDecay::kCosine) {
-    const auto check_unset = [&](const char* field, double value) {
-      rules.Check(value == 0,
-                  {.field = field,
-                   .value = absl::StrCat(value),
-                   .rule = "has no effect while optimizer.lr_schedule.decay is constant",
-                   .fix = "set decay: cosine, or remove it"});
-    };
-    check_unset("optimizer.lr_schedule.decay_steps", static_cast<double>(proto.decay_steps()));
-    check_unset("optimizer.lr_schedule.min_learning_rate", proto.min_learning_rate());
-    return;
-  }
-  rules.Check(schedule.decay_steps >= schedule.warmup_steps,
-              {.field = "optimizer.lr_schedule.decay_steps",
-               .value = absl::StrCat(schedule.decay_steps),
-               .rule = absl::StrCat("must be at least warmup_steps (", schedule.warmup_steps, ")"),
-               .fix = "it counts from the first step, warmup included"});
 }
 
 // A stage may consist of the embedding or of the head alone, which an emulated model has not.
@@ -382,6 +344,25 @@ void ReadPrecision(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
   job.precision = Precision::kBf16;
 }
 
+void ReadLoss(const v1::LossSpec& proto, JobSpec& job, Rules& rules) {
+  const Loss loss{.label_smoothing = proto.label_smoothing(), .z_loss = proto.z_loss()};
+  rules.Check(loss.label_smoothing >= 0 && loss.label_smoothing < 1,
+              {.field = "loss.label_smoothing",
+               .value = absl::StrCat(loss.label_smoothing),
+               .rule = "must be at least 0 and below 1",
+               .fix = "correct it, e.g. 0.1"});
+  rules.Check(std::isfinite(loss.z_loss) && loss.z_loss >= 0,
+              {.field = "loss.z_loss",
+               .value = absl::StrCat(loss.z_loss),
+               .rule = "must be a finite number, 0 or more",
+               .fix = "correct it, e.g. 1e-4"});
+  if (job.model.family != model::Family::kEmulated) {
+    job.loss = loss;
+  } else if (loss.label_smoothing != 0 || loss.z_loss != 0) {
+    job.warnings.push_back("loss: has no effect on an emulated model, which computes none");
+  }
+}
+
 void ReadPriority(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
   if (!proto.has_priority()) return;
   job.priority = proto.priority();
@@ -404,8 +385,8 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   ReadModel(proto.model(), job, rules);
   ReadData(proto.data(), job, rules);
   ReadBatch(proto, job, rules);
-  ReadAdamw(proto.optimizer().adamw(), job.adamw, rules);
-  ReadLrSchedule(proto.optimizer().lr_schedule(), job, rules);
+  ReadLoss(proto.loss(), job, rules);
+  ReadOptimizer(proto.optimizer(), job, rules);
   rules.AtLeast("steps", proto.steps(), 1);
   ReadParallelism(proto.parallelism(), job, rules);
   ReadPrecision(proto, job, rules);

@@ -23,20 +23,54 @@ void Write(const JobSpec& job, v1::DataSpec& proto) {
   out.set_batches(job.validation->batches);
 }
 
+void Write(const Adamw& adamw, v1::AdamwSpec& proto) {
+  proto.set_learning_rate(adamw.learning_rate);
+  proto.set_beta1(adamw.beta1);
+  proto.set_beta2(adamw.beta2);
+  proto.set_epsilon(adamw.epsilon);
+  proto.set_weight_decay(adamw.weight_decay);
+  proto.set_clip_norm(adamw.clip_norm);
+}
+
+void Write(const Lion& lion, v1::LionSpec& proto) {
+  proto.set_learning_rate(lion.learning_rate);
+  proto.set_beta1(lion.beta1);
+  proto.set_beta2(lion.beta2);
+  proto.set_weight_decay(lion.weight_decay);
+  proto.set_clip_norm(lion.clip_norm);
+}
+
+void Write(const Sgd& sgd, v1::SgdSpec& proto) {
+  proto.set_learning_rate(sgd.learning_rate);
+  proto.set_momentum(sgd.momentum);
+  proto.set_weight_decay(sgd.weight_decay);
+  proto.set_nesterov(sgd.nesterov);
+  proto.set_clip_norm(sgd.clip_norm);
+}
+
 void Write(const JobSpec& job, v1::OptimizerSpec& proto) {
-  v1::AdamwSpec& adamw = *proto.mutable_adamw();
-  adamw.set_learning_rate(job.adamw.learning_rate);
-  adamw.set_beta1(job.adamw.beta1);
-  adamw.set_beta2(job.adamw.beta2);
-  adamw.set_epsilon(job.adamw.epsilon);
-  adamw.set_weight_decay(job.adamw.weight_decay);
-  adamw.set_clip_norm(job.adamw.clip_norm);
+  if (job.lion.has_value()) {
+    Write(*job.lion, *proto.mutable_lion());
+  } else if (job.sgd.has_value()) {
+    Write(*job.sgd, *proto.mutable_sgd());
+  } else {
+    Write(job.adamw, *proto.mutable_adamw());
+  }
+  for (const ParameterGroup& group : job.groups) {
+    v1::ParameterGroupSpec& out = *proto.add_groups();
+    out.set_parameters(group.parameters);
+    out.set_learning_rate_scale(group.learning_rate_scale);
+    if (group.weight_decay.has_value()) out.set_weight_decay(*group.weight_decay);
+  }
   v1::LrScheduleSpec& schedule = *proto.mutable_lr_schedule();
   schedule.set_warmup_steps(job.lr_schedule.warmup_steps);
   schedule.set_decay(static_cast<v1::LrDecay>(job.lr_schedule.decay));
-  if (job.lr_schedule.decay != LrDecay::kCosine) return;
-  schedule.set_decay_steps(job.lr_schedule.decay_steps);
+  if (job.lr_schedule.decay == LrDecay::kConstant) return;
   schedule.set_min_learning_rate(job.lr_schedule.min_learning_rate);
+  if (job.lr_schedule.decay == LrDecay::kInverseSqrt) return;
+  schedule.set_decay_steps(job.lr_schedule.decay_steps);
+  if (job.lr_schedule.decay == LrDecay::kWsd)
+    schedule.set_stable_steps(job.lr_schedule.stable_steps);
 }
 
 void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {
@@ -145,6 +179,9 @@ v1::JobSpec ToProto(const JobSpec& job) {
   // The defaults are left out, for readers that do not know these fields.
   if (!job.exact) proto.set_exact(false);
   if (job.priority != kDefaultPriority) proto.set_priority(job.priority);
+  if (job.loss.label_smoothing != 0)
+    proto.mutable_loss()->set_label_smoothing(job.loss.label_smoothing);
+  if (job.loss.z_loss != 0) proto.mutable_loss()->set_z_loss(job.loss.z_loss);
   if (job.replan != Replan::kNever) proto.set_replan(static_cast<v1::ReplanMode>(job.replan));
   if (job.elastic != Elastic()) Write(job.elastic, *proto.mutable_elastic());
   return proto;

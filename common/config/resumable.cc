@@ -41,6 +41,11 @@ std::map<std::string, std::string> Fields(const JobSpec& job) {
   return fields;
 }
 
+// Drops the fields whose paths begin with `prefix`.
+void DropSection(const std::string& prefix, std::map<std::string, std::string>& fields) {
+  std::erase_if(fields, [&](const auto& field) { return absl::StartsWith(field.first, prefix); });
+}
+
 absl::StatusOr<JobSpec> ParseSaved(std::string_view saved) {
   ASSIGN_OR_RETURN(const v1::JobSpec spec, ParseJobFile(saved, {.name = "job_spec"}));
   return ToJobSpec(spec);
@@ -59,7 +64,22 @@ absl::Status CheckResumes(const JobSpec& job, std::string_view saved) {
                       .rule = absl::StrCat("the checkpoint is of a job with ", then),
                       .fix = "set it back, or save to another checkpoint.directory"});
   };
-  for (const auto& [field, value] : Fields(job)) {
+  std::map<std::string, std::string> is = Fields(job);
+  // The moments of one optimizer mean nothing to another.
+  const std::string optimizer = TraitsOf(job).name, saved_one = TraitsOf(*before).name;
+  if (optimizer != saved_one) {
+    errors.push_back(
+        {.field = "optimizer",
+         .value = optimizer,
+         .rule = absl::StrCat("the checkpoint is of a job with ", saved_one, ", whose moments ",
+                              optimizer, " cannot use"),
+         .fix = absl::StrCat("use ", saved_one,
+                             " again, or save to another checkpoint.directory and start from the "
+                             "weights by model.init_from")});
+    DropSection(absl::StrCat("optimizer.", optimizer, "."), is);
+    DropSection(absl::StrCat("optimizer.", saved_one, "."), was);
+  }
+  for (const auto& [field, value] : is) {
     const auto it = was.find(field);
     const std::string then = it == was.end() ? "none" : it->second;
     if (then != value) add(field, value, then);

@@ -51,6 +51,28 @@ TEST(Resumable, EverythingElseIsRefusedByName) {
   EXPECT_THAT(DifferingFields({"batch.global=8"}), testing::ElementsAre("batch.global"));
   EXPECT_THAT(DifferingFields({"data.train.path=b.txt"}),
               testing::ElementsAre("data.train.0.path"));
+  EXPECT_THAT(DifferingFields({"loss.z_loss=1e-4"}), testing::ElementsAre("loss.z_loss"));
+  EXPECT_THAT(DifferingFields({"optimizer.groups={parameters: '*', weight_decay: 0}"}),
+              testing::UnorderedElementsAre("optimizer.groups.0.parameters",
+                                            "optimizer.groups.0.learning_rate_scale",
+                                            "optimizer.groups.0.weight_decay"));
+}
+
+TEST(Resumable, AnotherOptimizerIsRefusedWithTheReason) {
+  const JobSpec job = *ToJobSpec(Parse({"optimizer={lion: {}, lr_schedule: {warmup_steps: 2}}"}));
+  const absl::Status status = CheckResumes(job, FormatJobFile(ToProto(*ToJobSpec(Parse({})))));
+  const std::vector<FieldError> errors = FieldErrorsOf(status);
+  ASSERT_EQ(errors.size(), 2u) << status;
+  EXPECT_EQ(errors[0].ToString(),
+            "optimizer is lion: the checkpoint is of a job with adamw, whose moments lion cannot "
+            "use; use adamw again, or save to another checkpoint.directory and start from the "
+            "weights by model.init_from");
+  EXPECT_EQ(errors[1].field, "optimizer.lr_schedule.warmup_steps");
+  const JobSpec sgd = *ToJobSpec(Parse({"optimizer={sgd: {momentum: 0}}"}));
+  const std::string saved = FormatJobFile(ToProto(*ToJobSpec(Parse({"optimizer={sgd: {}}"}))));
+  const std::vector<FieldError> momentum = FieldErrorsOf(CheckResumes(sgd, saved));
+  ASSERT_EQ(momentum.size(), 1u);
+  EXPECT_EQ(momentum[0].field, "optimizer.sgd.momentum");
 }
 
 TEST(Resumable, TheMessageSaysWhatItWas) {

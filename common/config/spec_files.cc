@@ -67,6 +67,7 @@ absl::Status FillModel(v1::ModelSpec& spec, const std::string& path,
   model::ModelConfig shape = config;
   if (spec.context() != 0) shape.context = spec.context();
   WriteModel(shape, spec);
+  if (config.dropout > 0) spec.set_hf_config_dropout(config.dropout);
   return rules.status();
 }
 

@@ -3,7 +3,9 @@
 
 #include <map>
 
+#include "absl/strings/str_cat.h"
 #include "common/config/job_file.h"
+#include "common/config/job_spec_serde.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
@@ -42,6 +44,29 @@ TEST(SpecFiles, FillTheModelFromTheFolderOfWeights) {
   EXPECT_EQ(spec.model().context(), 32);
   EXPECT_EQ(spec.model().norm_epsilon(), 1e-6);
   EXPECT_EQ(spec.model().init_from(), "dir");
+}
+
+TEST(SpecFiles, DropoutOfTheFileIsAWarningUnlessTheJobSaysZero) {
+  const std::string config = std::string(kConfig).substr(0, sizeof(kConfig) - 2) +
+                             R"(, "attn_pdrop": 0.1, "embd_pdrop": 0.2, "resid_pdrop": null})";
+  for (const bool confirmed : {false, true}) {
+    v1::JobSpec spec = Parse(absl::StrCat(
+        "{name: a, steps: 1, batch: {global: 1, microbatch: 1}, data: {train: {path: a, format: "
+        "bytes}}, model: {hf_config: c.json",
+        confirmed ? ", dropout: 0" : "", "}}"));
+    const absl::Status filled = FillFromFiles(spec, Files({{"c.json", config}}));
+    ASSERT_TRUE(filled.ok()) << filled;
+    const absl::StatusOr<JobSpec> job = ToJobSpec(spec);
+    ASSERT_TRUE(job.ok()) << job.status();
+    const std::string warning =
+        "model: the config.json names dropout of 0.2, but this job trains without; dropout: 0 "
+        "confirms that";
+    if (confirmed) {
+      EXPECT_THAT(job->warnings, testing::IsEmpty());
+    } else {
+      EXPECT_THAT(job->warnings, testing::ElementsAre(warning));
+    }
+  }
 }
 
 TEST(SpecFiles, KeepAShorterContext) {

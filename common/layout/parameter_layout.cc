@@ -62,8 +62,22 @@ class ParameterLayout {
     const int allocation = section_.Allocate(MemoryKind::kWeights, num_versions_ * state.size());
     for (int version = 0; version < num_versions_; ++version)
       AddTensors(Role::kWeight, allocation, weights, version, version * state.size());
-    for (const Role role : {Role::kFirstMoment, Role::kSecondMoment})
-      AddTensors(role, section_.Allocate(MemoryKind::kOptimizer, state.size()), weights);
+    AddMoments(Role::kFirstMoment, 1, weights);
+    AddMoments(Role::kSecondMoment, 2, weights);
+  }
+
+  // Adds moment `number` of the weights whose optimizer has it.
+  void AddMoments(Role role, int number, std::span<const Tensor> weights) {
+    std::vector<Tensor> moments;
+    Regions region;
+    for (Tensor tensor : weights) {
+      if (tensor.parameter->moments < number) continue;
+      tensor.offset = region.Add(tensor.bytes);
+      moments.push_back(tensor);
+    }
+    // Weights that lie elsewhere have allocations without bytes.
+    if (moments.empty() && !weights.empty()) return;
+    AddTensors(role, section_.Allocate(MemoryKind::kOptimizer, region.size()), moments);
   }
 
   // Adds a tensor of this role for each of `tensors`, so many bytes behind it.

@@ -17,7 +17,8 @@ namespace takt::layout {
 // multiplies by has packed copies.
 //
 // Each layer has these allocations, in this order: gradients, all versions of the weights, first
-// moments, second moments. The packed copies of each use follow all layers.
+// moments, second moments; an allocation is left out if the optimizer has no such moment
+// (model::Parameter::moments). The packed copies of each use follow all layers.
 // model: borrowed for the section's life. spread: the vocabulary is, so tables with a row for each
 // word are left out. A layer that has no other parameters then has no allocations.
 Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& layers,

@@ -75,7 +75,8 @@ Section LayOutSnapshot(const RankInputs& inputs) {
     if (stage.pp_rank != inputs.program.pp_rank) continue;
     for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
       for (const model::Parameter& parameter : inputs.model.layers[id.value()].parameters) {
-        by_replica[WriterOf(id, inputs.dp_size).value()] += 3 * kFloatBytes * parameter.elements();
+        by_replica[WriterOf(id, inputs.dp_size).value()] +=
+            kFloatBytes * parameter.state_elements();
       }
     }
   }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/layout/gpu_scratch.h"
 #include "common/layout/packed_matrix.h"
+#include "common/layout/parameter_layout.h"
 #include "common/layout/regions.h"
 #include "common/layout/testing/jobs.h"
 #include "common/program/forward_only.h"
@@ -114,6 +115,31 @@ TEST(RankLayout, SharesTheWeightsOfATiedParameterOnOneRankOnly) {
     EXPECT_EQ(count(layout, Role::kGradient), 1);
     EXPECT_EQ(count(layout, Role::kWeight), 1);
   }
+}
+
+// A moment that no optimizer has takes no memory, and the others stay where they are.
+TEST(RankLayout, HasTheMomentsOfEachParametersOptimizer) {
+  model::Model model = *model::BuildModel(Gpt2(2), 1);
+  const auto bytes_of = [&](Role role) {
+    std::int64_t bytes = 0;
+    const Section parameters = LayOutParameters(model, {LayerId(0), LayerId(1)});
+    for (const Tensor& tensor : parameters.tensors) bytes += tensor.role == role ? tensor.bytes : 0;
+    return bytes;
+  };
+  const std::int64_t all = bytes_of(Role::kWeight);
+  EXPECT_EQ(bytes_of(Role::kFirstMoment), all);
+  EXPECT_EQ(bytes_of(Role::kSecondMoment), all);
+  model::Parameter& table = model.layers[0].parameters[0];
+  table.moments = 1;
+  EXPECT_EQ(bytes_of(Role::kFirstMoment), all);
+  EXPECT_EQ(bytes_of(Role::kSecondMoment), all - 4 * table.elements());
+  for (model::Layer& layer : model.layers) {
+    for (model::Parameter& parameter : layer.parameters) parameter.moments = 0;
+  }
+  EXPECT_EQ(bytes_of(Role::kFirstMoment), 0);
+  const Section section = LayOutParameters(model, {LayerId(0), LayerId(1)});
+  for (const Allocation& allocation : section.allocations)
+    EXPECT_NE(allocation.kind, MemoryKind::kOptimizer);
 }
 
 TEST(RankLayout, HasPackedMatricesWhereALayerMultipliesInBf16) {

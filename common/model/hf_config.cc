@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/model/hf_config.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <utility>
@@ -50,6 +52,12 @@ class Reader {
     if (value->is_number()) return value->get<double>();
     Fail(key, Shown(*value), "must be a number", "");
     return fallback;
+  }
+  // Returns the largest of the probabilities.
+  double Dropout(std::initializer_list<const char*> keys) {
+    double largest = 0;
+    for (const char* const key : keys) largest = std::max(largest, Number(key, 0));
+    return largest;
   }
   bool Bool(const char* key, bool fallback) {
     const json* value = Find(key);
@@ -149,6 +157,7 @@ ModelConfig ReadGpt2(Reader& reader) {
   config.inner = reader.Int("n_inner", config.hidden <= kWidest ? 4 * config.hidden : 0);
   config.norm_epsilon = reader.Number("layer_norm_epsilon", config.norm_epsilon);
   config.initializer_range = reader.Number("initializer_range", config.initializer_range);
+  config.dropout = reader.Dropout({"attn_pdrop", "embd_pdrop", "resid_pdrop"});
   reader.Only("activation_function", "gelu_new");
   reader.Only("scale_attn_weights", true);
   reader.Only("scale_attn_by_inverse_layer_idx", false);
@@ -218,6 +227,7 @@ ModelConfig ReadLlama(Reader& reader, std::string_view name, Family family) {
   config.initializer_range = reader.Number("initializer_range", config.initializer_range);
   config.tied_head = reader.Bool("tie_word_embeddings", false);
   ReadRope(reader, name, config);
+  config.dropout = reader.Dropout({"attention_dropout"});
   reader.Only("hidden_act", "silu");
   reader.Only("attention_bias", family == Family::kQwen2);
   reader.Only("mlp_bias", false);

@@ -65,6 +65,7 @@ struct ModelConfig {
   bool tied_head = true;
   double norm_epsilon = 1e-5;
   double initializer_range = 0.02;
+  double dropout = 0;  // the largest that a config.json names; training has none
   // Rotary positions of the families that have them.
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;
@@ -99,11 +100,14 @@ struct Parameter {
   Init init = Init::kZeros;
   double stddev = 0;     // of kNormal
   bool by_word = false;  // a row for each word of the vocabulary: see vocabulary.h
+  int moments = 2;       // f32 numbers that the job's optimizer keeps of each element
   std::int64_t elements() const {
     std::int64_t n = 1;
     for (const std::int64_t d : shape) n *= d;
     return n;
   }
+  // Counts the floats of its state, which checkpoints and copies keep: the weight and its moments.
+  std::int64_t state_elements() const { return (1 + moments) * elements(); }
   bool decayed() const { return shape.size() >= 2; }
 };
 

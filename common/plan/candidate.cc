@@ -186,10 +186,11 @@ absl::Status CheckWithoutFlush(const CandidateInputs& inputs, const schedule::Sc
     return absl::StrCat("must be ", must, " under ", schedule.name, ": ", why);
   };
   std::vector<FieldError> errors;
-  if (job.adamw.clip_norm > 0 && job.model.family != model::Family::kEmulated) {
+  const config::OptimizerTraits optimizer = config::TraitsOf(job);
+  if (optimizer.clip_norm > 0 && job.model.family != model::Family::kEmulated) {
     errors.push_back(
-        {.field = "optimizer.adamw.clip_norm",
-         .value = absl::StrCat(job.adamw.clip_norm),
+        {.field = absl::StrCat("optimizer.", optimizer.name, ".clip_norm"),
+         .value = absl::StrCat(optimizer.clip_norm),
          .rule = under("0", "weights change before the norm of all gradients is known"),
          .fix = "set it to 0, or use a schedule that flushes every step"});
   }

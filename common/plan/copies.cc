@@ -34,12 +34,12 @@ CopyCounts CopiesKept(const CopyInputs& inputs) {
 }
 
 std::int64_t LargestCopyBytes(const model::Model& model, const mesh::Partition& partition) {
-  constexpr std::int64_t kBytesPerParameter = 3 * sizeof(float);  // the weight and two moments
+  constexpr std::int64_t kFloatBytes = sizeof(float);
   std::map<PpRank, std::int64_t> bytes;
   for (const mesh::Stage& stage : partition) {
     for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
       for (const model::Parameter& parameter : model.layers[id.value()].parameters)
-        bytes[stage.pp_rank] += kBytesPerParameter * parameter.elements();
+        bytes[stage.pp_rank] += kFloatBytes * parameter.state_elements();
     }
   }
   std::int64_t largest = 0;

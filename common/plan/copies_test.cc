@@ -72,6 +72,8 @@ TEST(LargestCopy, IsThatOfThePipelineRankWithMostParameters) {
                                      {StageId(1), PpRank(1), LayerId(1), LayerId(2)},
                                      {StageId(2), PpRank(0), LayerId(2), LayerId(3)}};
   EXPECT_EQ(LargestCopyBytes(model, partition), 20 * 12);
+  for (model::Layer& layer : model.layers) layer.parameters[0].moments = 1;
+  EXPECT_EQ(LargestCopyBytes(model, partition), 20 * 8);
 }
 
 }  // namespace

@@ -50,8 +50,9 @@ struct PlanOptions {
   double matmul_flops_per_second = 1e11;
   double link_latency_seconds = 20e-6;
   double link_seconds_per_byte = 0.5e-9;
-  bool use_measured_links = true;  // false: all messages cost this
-  bool workers_spread = true;      // the programs of all workers can spread the vocabulary
+  bool use_measured_links = true;       // false: all messages cost this
+  bool workers_spread = true;           // the programs of all workers can spread the vocabulary
+  bool workers_know_optimizers = true;  // those of kOptimizersProtocolVersion, and the loss's terms
   // The least memory that a worker has for a rank. 0: it is not known, and no plan is too large.
   std::int64_t worker_memory_bytes = 0;
 };

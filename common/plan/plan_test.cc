@@ -238,6 +238,30 @@ TEST(MakePlan, PredictsAStepAmongOthersWithoutAFlush) {
   EXPECT_NEAR(plan.predicted_bubble_fraction, 0, 1e-9);
 }
 
+// A program that does not know a field would train otherwise than the job says.
+TEST(MakePlan, RefusesWhatAWorkersProgramDoesNotKnow) {
+  const PlanOptions old = {.workers_know_optimizers = false};
+  const auto error_of = [&](const config::JobSpec& job) {
+    EXPECT_TRUE(MakePlan(job, {}).ok());
+    return std::string(MakePlan(job, old).status().message());
+  };
+  EXPECT_EQ(error_of(SmallGpt2Job()), "");
+  config::JobSpec job = SmallGpt2Job();
+  job.lion = config::Lion();
+  EXPECT_EQ(error_of(job),
+            "optimizer.lion: is not known to a worker, whose program is too old; upgrade "
+            "takt-worker, or remove it");
+  job.lion = std::nullopt;
+  job.groups = {{.parameters = "*.bias"}};
+  EXPECT_THAT(error_of(job), HasSubstr("optimizer.groups: "));
+  job.groups.clear();
+  job.lr_schedule.decay = config::LrDecay::kLinear;
+  EXPECT_THAT(error_of(job), HasSubstr("optimizer.lr_schedule.decay: "));
+  job.lr_schedule = {};
+  job.loss.z_loss = 1e-4;
+  EXPECT_THAT(error_of(job), HasSubstr("loss: "));
+}
+
 TEST(MakePlan, RefusesWhatCannotBeDoneWithoutAFlush) {
   config::JobSpec job = AsynchronousJob("pipedream-2bw");
   job.parallelism.data = 2;
@@ -251,6 +275,9 @@ TEST(MakePlan, RefusesWhatCannotBeDoneWithoutAFlush) {
       "step");
   job.parallelism.schedule = "pipedream";
   EXPECT_THAT(ErrorOf(job), HasSubstr("optimizer.adamw.clip_norm is 0.5"));
+  job.sgd = config::Sgd{.clip_norm = 0.25};
+  EXPECT_THAT(ErrorOf(job), HasSubstr("optimizer.sgd.clip_norm is 0.25"));
+  job.sgd = std::nullopt;
   EXPECT_THAT(ErrorOf(job), HasSubstr("parallelism.data is 2: must be 1 under pipedream"));
   EXPECT_THAT(ErrorOf(job), HasSubstr("model.tied_head is true: must be false under pipedream"));
   job = AsynchronousJob("pipedream");

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -64,6 +65,26 @@ absl::Status CheckBatch(const config::JobSpec& job) {
                          .fix = "remove it, or use a schedule that flushes every step"});
   }
   return absl::OkStatus();
+}
+
+// Returns the first field of the job that programs before kOptimizersProtocolVersion would pass
+// over, or refuse without saying why; empty: there is none.
+std::string_view NewFieldOf(const config::JobSpec& job) {
+  if (job.model.family == model::Family::kEmulated) return "";
+  if (job.lion.has_value()) return "optimizer.lion";
+  if (job.sgd.has_value()) return "optimizer.sgd";
+  if (!job.groups.empty()) return "optimizer.groups";
+  if (job.lr_schedule.decay > config::LrDecay::kCosine) return "optimizer.lr_schedule.decay";
+  return job.loss.label_smoothing != 0 || job.loss.z_loss != 0 ? "loss" : "";
+}
+
+// Refuses what the workers' programs do not know.
+absl::Status CheckPrograms(const config::JobSpec& job, const PlanOptions& options) {
+  const std::string_view field = NewFieldOf(job);
+  if (options.workers_know_optimizers || field.empty()) return absl::OkStatus();
+  return InvalidField({.field = std::string(field),
+                       .rule = "is not known to a worker, whose program is too old",
+                       .fix = "upgrade takt-worker, or remove it"});
 }
 
 // Returns all divisors, ascending.
@@ -207,9 +228,8 @@ absl::StatusOr<JobInputs> JobInputs::Create(const config::JobSpec& job,
                                             const PlanOptions& options) {
   TAKT_CHECK(options.max_workers >= 0 && options.matmul_flops_per_second > 0);
   RETURN_IF_ERROR(CheckBatch(job));
-  ASSIGN_OR_RETURN(
-      model::Model model,
-      model::BuildModel(job.model, job.microbatch, config::PrecisionsOf(job, options.device)));
+  RETURN_IF_ERROR(CheckPrograms(job, options));
+  ASSIGN_OR_RETURN(model::Model model, config::BuildModelOf(job, job.microbatch, options.device));
   JobInputs inputs(job, options);
   ASSIGN_OR_RETURN(inputs.divisions_,
                    DivisionsOf(job, options.max_workers, std::ssize(model.layers)));
@@ -220,8 +240,8 @@ absl::StatusOr<JobInputs> JobInputs::Create(const config::JobSpec& job,
 CandidateInputs JobInputs::Of(const Division& division) {
   auto found = models_.find(division.microbatch);
   if (found == models_.end()) {
-    absl::StatusOr<model::Model> model = model::BuildModel(
-        job_->model, division.microbatch, config::PrecisionsOf(*job_, options_->device));
+    absl::StatusOr<model::Model> model =
+        config::BuildModelOf(*job_, division.microbatch, options_->device);
     TAKT_CHECK(model.ok());  // as for another size of a microbatch
     found = models_.emplace(division.microbatch, *std::move(model)).first;
   }

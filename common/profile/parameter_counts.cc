@@ -20,11 +20,25 @@ bool Owns(const model::Model& model, const mesh::Partition& partition, PpRank ra
   return false;
 }
 
-// Returns the elements of the layer's own parameters. spread: of those that are no table of words.
-double OwnElements(const model::Layer& layer, bool spread) {
+double Elements(const model::Parameter& parameter) {
+  return static_cast<double>(parameter.elements());
+}
+
+// Returns the elements, each counted as the share of AdamW's time that its norm and update take.
+// They are bound by memory: the norm reads the gradient, and the update reads it again, and reads
+// and writes the weight and the moments.
+double UpdatedElements(const model::Parameter& parameter) {
+  constexpr double kAdamwBytes = 32;
+  return Elements(parameter) * (16 + 8 * parameter.moments) / kAdamwBytes;
+}
+
+using Count = double(const model::Parameter&);
+
+// Returns the count of the layer's own parameters. spread: of those that are no table of words.
+double OwnElements(const model::Layer& layer, bool spread, Count count) {
   double elements = 0;
   for (const model::Parameter& parameter : layer.parameters) {
-    if (!spread || !parameter.by_word) elements += static_cast<double>(parameter.elements());
+    if (!spread || !parameter.by_word) elements += count(parameter);
   }
   return elements;
 }
@@ -36,12 +50,11 @@ double TiedElements(const model::Model& model, const model::Layer& layer) {
   return elements;
 }
 
-// Returns the elements of one row of each table of words.
-double ElementsOfAWord(const model::Model& model) {
+// Returns the count of one row of each table of words.
+double ElementsOfAWord(const model::Model& model, Count count) {
   double elements = 0;
   for (const model::Parameter* const parameter : model.AllParameters()) {
-    if (parameter->by_word)
-      elements += static_cast<double>(parameter->elements()) / model.config.vocab;
+    if (parameter->by_word) elements += count(*parameter) / model.config.vocab;
   }
   return elements;
 }
@@ -55,25 +68,25 @@ std::vector<double> UpdatedParameters(const model::Model& model, const mesh::Par
   for (const mesh::Stage& stage : partition) {
     double& count = counts[stage.pp_rank.value()];
     for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i) {
-      count += OwnElements(model.layers[i], spread);
+      count += OwnElements(model.layers[i], spread, UpdatedElements);
       if (spread) continue;  // what is tied is a table of words
       for (const std::string& name : model.layers[i].tied_parameters) {
         const model::Parameter* const tied = model.Find(name);
-        if (!Owns(model, partition, stage.pp_rank, tied))
-          count += static_cast<double>(tied->elements());
+        if (!Owns(model, partition, stage.pp_rank, tied)) count += UpdatedElements(*tied);
       }
     }
   }
   if (!spread) return counts;
   for (PpRank rank(0); rank.value() < pp_size; ++rank) {
     const mesh::WordRun run = mesh::WordsOf(vocabulary_ends, rank, model.config.vocab);
-    counts[rank.value()] += static_cast<double>(run.words) * ElementsOfAWord(model);
+    counts[rank.value()] +=
+        static_cast<double>(run.words) * ElementsOfAWord(model, UpdatedElements);
   }
   return counts;
 }
 
 double GradientElements(const model::Model& model, const model::Layer& layer, bool spread) {
-  return OwnElements(layer, spread) + (spread ? 0 : TiedElements(model, layer));
+  return OwnElements(layer, spread, Elements) + (spread ? 0 : TiedElements(model, layer));
 }
 
 double RowElements(const model::Model& model, const mesh::VocabularyEnds& vocabulary_ends,
@@ -81,7 +94,8 @@ double RowElements(const model::Model& model, const mesh::VocabularyEnds& vocabu
   const mesh::WordRun run = mesh::WordsOf(vocabulary_ends, pp_rank, model.config.vocab);
   double tied = 0;  // they have a gradient for each of their two uses
   for (const model::Layer& layer : model.layers) tied += TiedElements(model, layer);
-  return static_cast<double>(run.words) * (ElementsOfAWord(model) + tied / model.config.vocab);
+  return static_cast<double>(run.words) *
+         (ElementsOfAWord(model, Elements) + tied / model.config.vocab);
 }
 
 }  // namespace takt::profile

@@ -42,8 +42,11 @@ TEST(ProbeJob, HasAStageForEachKindOfLayer) {
 }
 
 TEST(ProbeJob, LeavesNothingBehind) {
-  const config::JobSpec probe = ProbeJob(Job(model::Family::kGpt2, 1), {});
+  config::JobSpec job = Job(model::Family::kGpt2, 1);
+  job.groups = {{.parameters = "transformer.h.11.*"}};
+  const config::JobSpec probe = ProbeJob(job, {});
   EXPECT_EQ(probe.model.layers, 1);
+  EXPECT_TRUE(probe.groups.empty()) << "the probe may have fewer blocks";
   EXPECT_FALSE(probe.checkpoint.has_value());
   EXPECT_EQ(probe.replan, config::Replan::kNever) << "it needs checkpoints";
   EXPECT_FALSE(probe.validation.has_value());

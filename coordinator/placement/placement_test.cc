@@ -132,6 +132,13 @@ TEST_F(PlacementTest, AnOlderWorkerKeepsTheVocabularyTogether) {
   EXPECT_FALSE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_spread);
 }
 
+TEST_F(PlacementTest, AnOlderWorkerDoesNotKnowAllOptimizers) {
+  Add("a", "h").hello.protocol_version = kProtocolVersion;
+  EXPECT_TRUE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_optimizers);
+  Add("b", "h").hello.protocol_version = kOptimizersProtocolVersion - 1;
+  EXPECT_FALSE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_optimizers);
+}
+
 TEST_F(PlacementTest, SlowestMeasuredWorkerSetsTheRate) {
   Add("a", "h"), Add("b", "h").hello.matmul_rates.f32 = 2e10;
   Add("c", "h").hello.matmul_rates.f32 = 0;  // not measured

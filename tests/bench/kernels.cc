@@ -252,8 +252,8 @@ class KernelBench {
     const std::int64_t block = model::kVocabularyBlock;
     const int blocks = model::NumVocabularyBlocks(v);
     Elementwise("softmax", backend::SoftmaxBlock{x, tokens, parts, n, block}, n * block, 1, blocks);
-    Elementwise("cross entropy", backend::CrossEntropy{parts, tokens, rows, result, n, 1, v, 1e-3F},
-                n, 8, 1);
+    Elementwise("cross entropy", backend::CrossEntropy{parts, tokens, rows, result, n, 1, 1e-3F}, n,
+                8, 1);
     Elementwise("softmax I", backend::CrossEntropyGradient{x, tokens, parts, rows, n, block},
                 n * block, 2, blocks);
     const std::int64_t parameters = v * c;
@@ -264,12 +264,14 @@ class KernelBench {
     if (const absl::Status status = backend_->Run(backend::Fill{second, 0.5F, parameters});
         !status.ok())
       std::abort();
-    const backend::AdamwTensor tensors[] = {
-        {.parameter = x, .gradient = m + parameters, .m = m, .v = second, .count = parameters}};
-    Elementwise(
-        "adamw",
-        backend::AdamwUpdate{.tensors = tensors, .learning_rate = 1e-4, .weight_decay = 0.1},
-        parameters, 7, 3);
+    const backend::UpdatedTensor tensors[] = {{.parameter = x,
+                                               .gradient = m + parameters,
+                                               .m = m,
+                                               .v = second,
+                                               .count = parameters,
+                                               .weight_decay = 0.1}};
+    Elementwise("adamw", backend::AdamwUpdate{.tensors = tensors, .learning_rate = 1e-4},
+                parameters, 7, 3);
     Elementwise("embedding F", backend::EmbeddingForward{tokens, m, nullptr, x, 1, n, c}, n * c, 2,
                 1);
     Elementwise("embedding W", backend::EmbeddingBackward{tokens, x, m, nullptr, 1, n, c, v, 0},

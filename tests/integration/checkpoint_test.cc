@@ -38,14 +38,15 @@ struct TrainingJob {
   int steps = 20;
   int every_steps = 5;
   int keep = 2;  // more where steps are looked at while the job goes on
+  std::string optimizer = "adamw: {learning_rate: 3.0e-3}";
 
   std::string Yaml() const {
     return absl::StrCat("name: ", name, "\nmodel: ", model,
                         "\ndata: {train: {path: data.txt, format: bytes}, shuffle: true}"
                         "\nbatch: {global: 8, microbatch: 1}"
-                        "\noptimizer: {adamw: {learning_rate: 3.0e-3}, lr_schedule: {warmup_steps: "
-                        "2, decay: cosine, "
-                        "decay_steps: 100}}"
+                        "\noptimizer: {",
+                        optimizer,
+                        ", lr_schedule: {warmup_steps: 2, decay: cosine, decay_steps: 100}}"
                         "\nprecision: ",
                         precision, "\nsteps: ", steps, "\nseed: 7\nparallelism: {threads: 1, ",
                         parallelism, "}\ncheckpoint: {directory: ", directory,
@@ -135,6 +136,44 @@ TEST_F(CheckpointTest, AResumedJobGoesOnDigitForDigitWhateverItsLayout) {
       ExpectLatest(rest.directory);
     }
   }
+}
+
+// An optimizer has as many moments as it needs, and only these are saved and loaded.
+TEST_F(CheckpointTest, OtherOptimizersResumeWithTheirMoments) {
+  struct Case {
+    std::string name, optimizer;
+    int files;  // of tensors: weights of six layers, and moments if there are any
+  };
+  for (const Case& c : {Case{"lion", "lion: {learning_rate: 1.0e-3}", 12},
+                        Case{"sgd", "sgd: {learning_rate: 0.1}", 12},
+                        Case{"plain", "sgd: {learning_rate: 0.1, momentum: 0}", 6}}) {
+    TrainingJob job{.name = c.name + "-straight",
+                    .directory = Directory(c.name + "-straight"),
+                    .optimizer = c.optimizer};
+    const std::vector<Step> straight = Train(job);
+    ASSERT_EQ(straight.size(), 20u);
+    EXPECT_LT(straight.back().loss, straight.front().loss) << c.name;
+    job.name = c.name + "-half";
+    job.directory = Directory(c.name + "-half");
+    job.steps = 10;
+    Train(job);
+    ExpectLatest(job.directory);
+    int files = 0;
+    for (const fs::directory_entry& file : fs::directory_iterator(job.directory + "/step-00000010"))
+      files += file.path().extension() == ".safetensors" ? 1 : 0;
+    EXPECT_EQ(files, c.files) << c.name;
+    job.name = c.name + "-rest";
+    job.steps = 20;
+    job.parallelism = "pipeline: 3, schedule: zb-h1";
+    EXPECT_EQ(Train(job), From(straight, 11)) << c.name;
+  }
+  TrainingJob adamw{.name = "adamw", .directory = Directory("lion-half")};
+  cluster_.Submit(adamw.Yaml());
+  const v1::Job refused = cluster_.AwaitEnd(adamw.name);
+  EXPECT_EQ(refused.state(), v1::JOB_STATE_FAILED);
+  EXPECT_TRUE(refused.invalid_input()) << refused.reason();
+  EXPECT_THAT(refused.reason(), HasSubstr("optimizer is adamw: the checkpoint is of a job with "
+                                          "lion, whose moments adamw cannot use"));
 }
 
 std::string ReadFile(const fs::path& path) {

@@ -21,6 +21,32 @@ TEST_F(BitEquality, OverFamiliesStagesAndChunks) {
   }
 }
 
+TEST_F(BitEquality, OfOtherOptimizersAndGroups) {
+  for (const int optimizer : {0, 1, 2, 3}) {
+    SCOPED_TRACE(optimizer);
+    const auto choose = [optimizer](config::JobSpec job) {
+      job.loss = {.label_smoothing = 0.1, .z_loss = 1e-4};
+      job.groups = {{.parameters = "*.bias", .learning_rate_scale = 0.5, .weight_decay = 0.1},
+                    {.parameters = "transformer.h.3.*", .learning_rate_scale = 2}};
+      if (optimizer == 1) job.lion = config::Lion{.learning_rate = 1e-3};
+      if (optimizer == 2) job.sgd = config::Sgd{.learning_rate = 0.1, .nesterov = true};
+      if (optimizer == 3) job.sgd = config::Sgd{.learning_rate = 0.5, .momentum = 0};
+      return job;
+    };
+    const RunResult reference = Train(choose(Job()));
+    EXPECT_LT(reference.steps[3].loss, reference.steps[0].loss);
+    for (const char* family : {"1f1b", "zb-v"}) {
+      config::JobSpec job = choose(Job());
+      job.parallelism.pipeline = 3;
+      job.parallelism.schedule = family;
+      job.parallelism.chunks = std::nullopt;
+      job.parallelism.threads = 2;
+      ExpectSameBits(reference, Train(job));
+    }
+    ExpectSameBits(reference, TrainOnDevice(choose(Job()), /*lazy=*/true));
+  }
+}
+
 TEST_F(BitEquality, OfReplicasOverFamilies) {
   config::JobSpec job = Job();
   job.parallelism.data = 2;

@@ -229,7 +229,7 @@ class Recurrence {
 
   void Update(const Tensors& gradients, int step) {
     Tensors next = weights_.back();
-    std::vector<backend::AdamwTensor> tensors;
+    std::vector<backend::UpdatedTensor> tensors;
     for (const model::Parameter* parameter : whole_.model().AllParameters()) {
       const std::string& name = parameter->name;
       tensors.push_back({.parameter = next[name].data(),
@@ -237,23 +237,23 @@ class Recurrence {
                          .m = m_[name].data(),
                          .v = v_[name].data(),
                          .count = parameter->elements(),
-                         .decayed = parameter->decayed()});
+                         .weight_decay = parameter->decayed() ? job_.adamw.weight_decay : 0});
     }
     whole_.Adamw({.tensors = tensors,
                   .step = std::ssize(weights_),
-                  .learning_rate = config::LearningRate(job_.adamw, job_.lr_schedule, step + 1),
+                  .learning_rate =
+                      config::LearningRate(job_.adamw.learning_rate, job_.lr_schedule, step + 1),
                   .beta1 = job_.adamw.beta1,
                   .beta2 = job_.adamw.beta2,
-                  .epsilon = job_.adamw.epsilon,
-                  .weight_decay = job_.adamw.weight_decay});
+                  .epsilon = job_.adamw.epsilon});
     weights_.push_back(std::move(next));
   }
 
   void Report(double loss, std::int64_t tokens, int step, RunResult& result) const {
-    result.steps.push_back(
-        {.loss = loss / static_cast<double>(tokens),
-         .learning_rate = config::LearningRate(job_.adamw, job_.lr_schedule, step + 1),
-         .tokens = tokens});
+    result.steps.push_back({.loss = loss / static_cast<double>(tokens),
+                            .learning_rate = config::LearningRate(job_.adamw.learning_rate,
+                                                                  job_.lr_schedule, step + 1),
+                            .tokens = tokens});
     result.weights = weights_.back();
   }
 

@@ -101,6 +101,18 @@ TEST_F(SpreadVocabulary, OfBf16AndThreads) {
   ExpectSameBits(reference, TrainSpread(On(2, "zb-v", job)));
 }
 
+TEST_F(SpreadVocabulary, OfSmoothedTargetsAndZLoss) {
+  config::JobSpec job = Job();
+  const RunResult plain = Train(job);
+  job.loss = {.label_smoothing = 0.1, .z_loss = 1e-3};
+  const RunResult reference = Train(job);
+  EXPECT_GT(reference.steps[0].loss, plain.steps[0].loss);
+  for (const char* schedule : {"1f1b", "zb-v"}) {
+    ExpectSameBits(reference, TrainSpread(On(2, schedule, job)));
+    ExpectSameBits(reference, Train(On(3, schedule, job, config::Vocabulary::kLast)));
+  }
+}
+
 TEST_F(SpreadVocabulary, OverWhatIsRecomputedAndWhereStepsAreInterrupted) {
   const RunResult reference = Train(Job());
   for (const model::Recompute mode : {model::Recompute::kSelective, model::Recompute::kFull}) {

@@ -203,7 +203,7 @@ void DescribeFields(SoftmaxBlock& o, auto& v) {
 }
 void DescribeFields(CrossEntropy& o, auto& v) {
   v.Name("CrossEntropy");
-  v.Size("rows", o.rows), v.Size("blocks", o.blocks), v.Size("block_columns", o.block_columns);
+  v.Size("rows", o.rows), v.Size("blocks", o.blocks);
   v.Tensor("parts", o.parts), v.Tensor("targets", o.targets), v.Tensor("softmax", o.softmax);
   v.Host("loss_sum", o.loss_sum);
 }
@@ -215,14 +215,15 @@ void DescribeFields(CrossEntropyGradient& o, auto& v) {
   v.Tensor("logits", o.logits, Extent{o.rows, o.stride == 0 ? o.columns : o.stride});
   v.Tensor("targets", o.targets), v.Tensor("parts", o.parts), v.Tensor("softmax", o.softmax);
 }
-void DescribeFields(AdamwTensor& o, auto& v) {
+void DescribeFields(UpdatedTensor& o, auto& v) {
   v.SizeOrNone("count", o.count);
   v.Tensor("parameter", o.parameter), v.Tensor("gradient", o.gradient);
-  v.Tensor("m", o.m), v.Tensor("v", o.v);
-  v.Optional(o.previous);
+  v.Optional(o.previous), v.Optional(o.m), v.Optional(o.v);
 }
 // The list of tensors is left out, because its elements are described one by one.
 void DescribeFields(AdamwUpdate& /*o*/, auto& v) { v.Name("AdamwUpdate"); }
+void DescribeFields(LionUpdate& /*o*/, auto& v) { v.Name("LionUpdate"); }
+void DescribeFields(SgdUpdate& /*o*/, auto& v) { v.Name("SgdUpdate"); }
 void DescribeFields(SumOfSquares& o, auto& v) {
   v.Name("SumOfSquares");
   v.SizeOrNone("count", o.count);

@@ -16,7 +16,7 @@
 //   either type".
 // - A stride is the distance of rows in elements, and is at least their columns. 0 means dense.
 // - The same op on the same data gives the same bits on every run and for every number of threads.
-// - Sizes are at least 1 (SumOfSquares, Fill, Copy, Add and tensors of AdamwUpdate may have none).
+// - Sizes are at least 1 (SumOfSquares, Fill, Copy, Add and tensors of updates may have none).
 // - Where a layer has input gradients (I) and weight gradients (W), they are different ops, and W
 //   reads nothing that I writes beyond its declared outputs: a joint backward is I, then W, with
 //   the same bits.
@@ -314,19 +314,29 @@ struct EmbeddingBackward {
 //   SoftmaxBlock          of each block
 //   CrossEntropy          once, from what the blocks have left: the loss
 //   CrossEntropyGradient  of each block
-// A target is kIgnoredTarget, where the row is not scored, or a column of the whole row. Blocks
-// have `block_columns` columns each; the last one may have fewer.
+// A target is kIgnoredTarget, where the row is not scored, or a column of the whole row.
+
+// How much the target's distribution gives to each column of the whole row. Label smoothing by e
+// over V columns (Szegedy et al. 2016, section 7) has target = 1 - e and each = e / V.
+struct TargetShares {
+  float target = 1;  // what the target has beside `each`
+  float each = 0;    // every column, also the target
+  bool operator==(const TargetShares&) const = default;
+};
 
 // What a block adds to the softmax of a row; all zero where the row is not scored.
 struct SoftmaxPart {
-  double sum = 0;          // of e^(logit - max)
-  float max = 0;           // the largest logit
-  float target_logit = 0;  // the target's, if it is in the block
+  double sum = 0;  // of e^(logit - max)
+  float max = 0;   // the largest logit
+  // The sum of the columns' shares * logits. Without smoothing it is the target's logit, if that is
+  // in the block, and 0 otherwise.
+  float target_logit = 0;
 };
 
-// The softmax of a whole row is e^(logit - max) * factor / scale; all zero where it is not scored.
+// What the gradients of a row need. Its softmax is e^(logit - max) * factor / scale, times 1 + 2
+// z_loss Z; all zero where it is not scored.
 struct SoftmaxRow {
-  double factor = 0;  // scale / the sum of e^(logit - max)
+  double factor = 0;  // scale * (1 + 2 z_loss Z) / the sum of e^(logit - max)
   float max = 0;
   float scale = 0;  // CrossEntropy::scale
 };
@@ -339,50 +349,75 @@ struct SoftmaxBlock {
   SoftmaxPart* parts = nullptr;           // [N]
   std::int64_t rows = 0, columns = 0, stride = 0;
   std::int64_t first = 0;  // the number of the first of the columns
+  TargetShares shares;
 };
 
-// loss_sum: the sum over scored rows of -log softmax(logits)[target]. Sums over blocks are in
-// double in ascending order. Row losses are summed in double in row order and not divided.
+// loss_sum: the sum over scored rows of the cross-entropy with the target's distribution, and of
+// z_loss * Z^2 with Z = log(sum of e^logit) (PaLM, Chowdhery et al. 2022, section 5). Sums over
+// blocks are in double in ascending order. Row losses are summed in double in row order and not
+// divided.
 struct CrossEntropy {
   const SoftmaxPart* parts = nullptr;     // [blocks,N]
   const std::int32_t* targets = nullptr;  // [N]
   SoftmaxRow* softmax = nullptr;          // [N]
   double* loss_sum = nullptr;             // one number, host memory
-  std::int64_t rows = 0, blocks = 0, block_columns = 0;
+  std::int64_t rows = 0, blocks = 0;
   // For the gradient of the mean over the global batch: 1 / (its number of scored tokens).
   float scale = 1;
+  double z_loss = 0;
 };
 
-// logits: overwritten by scale * (softmax - onehot(target)), with zeros in rows that are not scored
-// and between `columns` and `stride`.
+// logits: overwritten by scale * ((1 + 2 z_loss Z) softmax - shares), with zeros in rows that are
+// not scored and between `columns` and `stride`.
 struct CrossEntropyGradient {
   Output logits;                          // [N,columns] as of SoftmaxBlock
   const std::int32_t* targets = nullptr;  // [N]
   const SoftmaxPart* parts = nullptr;     // [N]: of this block
   const SoftmaxRow* softmax = nullptr;    // [N]
   std::int64_t rows = 0, columns = 0, stride = 0, first = 0;
+  TargetShares shares;  // the same as of SoftmaxBlock
 };
 
-struct AdamwTensor {
+// A tensor that an optimizer updates. It has the moments that its update names, and no others.
+struct UpdatedTensor {
   float* parameter = nullptr;
   const float* previous = nullptr;  // the parameter as it was, left alone; null: in place
   const float* gradient = nullptr;
   float* m = nullptr;
   float* v = nullptr;
-  std::int64_t count = 0;  // may be 0
-  bool decayed = true;
+  std::int64_t count = 0;          // may be 0
+  double learning_rate_scale = 1;  // lr of the tensor = this * the update's learning_rate
+  double weight_decay = 0;
 };
 
-// One AdamW step of many tensors, some of them with decoupled decay, for scaled gradients g =
-// gradient_scale * gradient:
+// One AdamW step of many tensors with decoupled decay, for scaled gradients g = gradient_scale *
+// gradient:
 //   m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  p = p * (1 - lr * weight_decay)
 //   p = p - lr * (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + epsilon)
 struct AdamwUpdate {
-  std::span<const AdamwTensor> tensors;  // the list: host memory, read before Run returns
-  std::int64_t step = 1;                 // 1-based
+  std::span<const UpdatedTensor> tensors;  // the list: host memory, read before Run returns
+  std::int64_t step = 1;                   // 1-based
   double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
-  double weight_decay = 0;    // of the decayed tensors
   double gradient_scale = 1;  // of clipping
+};
+
+// One Lion step (Chen et al. 2023, algorithm 2) of many tensors, for scaled gradients g:
+//   p = p - lr * (sign(beta1 m + (1-beta1) g) + weight_decay p);  m = beta2 m + (1-beta2) g
+struct LionUpdate {
+  std::span<const UpdatedTensor> tensors;
+  double learning_rate = 0, beta1 = 0.9, beta2 = 0.99;
+  double gradient_scale = 1;
+};
+
+// One step of gradient descent of many tensors, for d = scaled gradient + weight_decay p, as
+// PyTorch's SGD without dampening:
+//   m = momentum m + d;  p = p - lr * (nesterov ? d + momentum m : m)
+// Without momentum there is no m, and p = p - lr * d.
+struct SgdUpdate {
+  std::span<const UpdatedTensor> tensors;
+  double learning_rate = 0, momentum = 0;
+  bool nesterov = false;
+  double gradient_scale = 1;
 };
 
 // *result = the sum of squares in double over blocks of 4096 elements; block sums are added in
@@ -413,13 +448,19 @@ struct Add {
   std::int64_t count = 0;
 };
 
-using Op =
-    std::variant<Matmul, PackBf16, MatmulBf16, MatmulTransposedBf16, BiasGrad, LayerNormForward,
-                 LayerNormBackwardInput, LayerNormBackwardWeights, RmsNormForward,
-                 RmsNormBackwardInput, RmsNormBackwardWeights, Rotary, SwigluForward,
-                 SwigluBackward, GeluForward, GeluBackward, AttentionForward, AttentionBackward,
-                 EmbeddingForward, EmbeddingBackward, SoftmaxBlock, CrossEntropy,
-                 CrossEntropyGradient, AdamwUpdate, SumOfSquares, Fill, Copy, Add>;
+using Op = std::variant<Matmul, PackBf16, MatmulBf16, MatmulTransposedBf16, BiasGrad,
+                        LayerNormForward, LayerNormBackwardInput, LayerNormBackwardWeights,
+                        RmsNormForward, RmsNormBackwardInput, RmsNormBackwardWeights, Rotary,
+                        SwigluForward, SwigluBackward, GeluForward, GeluBackward, AttentionForward,
+                        AttentionBackward, EmbeddingForward, EmbeddingBackward, SoftmaxBlock,
+                        CrossEntropy, CrossEntropyGradient, AdamwUpdate, LionUpdate, SgdUpdate,
+                        SumOfSquares, Fill, Copy, Add>;
+
+// The ops that update parameters.
+template <class O>
+concept UpdateOp = requires(const O& op) {
+  op.tensors;
+};
 
 // The ops that multiply matrices.
 template <class O>

@@ -2,6 +2,7 @@
 #include "worker/backend/validate.h"
 
 #include <initializer_list>
+#include <span>
 #include <type_traits>
 #include <variant>
 
@@ -72,6 +73,15 @@ absl::Status CheckHeads(const char* op, const AttentionShape& shape) {
               "heads must be divisible by kv_heads");
 }
 
+// Checks the tensors of an update that needs so many moments.
+void CheckTensors(std::span<const UpdatedTensor> tensors, int moments, FieldCheck& check) {
+  for (UpdatedTensor tensor : tensors) {
+    DescribeFields(tensor, check);
+    if (moments >= 1) check.Tensor("m", tensor.m);
+    if (moments >= 2) check.Tensor("v", tensor.v);
+  }
+}
+
 // Checks the rules between fields, for the ops that have some.
 struct CrossFieldRules {
   template <class O>
@@ -126,7 +136,19 @@ struct CrossFieldRules {
     FieldCheck check;
     check.Name("AdamwUpdate");
     check.Size("step", o.step);
-    for (AdamwTensor tensor : o.tensors) DescribeFields(tensor, check);
+    CheckTensors(o.tensors, /*moments=*/2, check);
+    return check.status();
+  }
+  absl::Status operator()(const LionUpdate& o) const {
+    FieldCheck check;
+    check.Name("LionUpdate");
+    CheckTensors(o.tensors, /*moments=*/1, check);
+    return check.status();
+  }
+  absl::Status operator()(const SgdUpdate& o) const {
+    FieldCheck check;
+    check.Name("SgdUpdate");
+    CheckTensors(o.tensors, /*moments=*/o.momentum != 0 ? 1 : 0, check);
     return check.status();
   }
   absl::Status operator()(const Copy& o) const {

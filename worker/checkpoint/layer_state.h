@@ -15,7 +15,8 @@ namespace takt::worker_checkpoint {
 // of them, or those that are in this rank's memory.
 struct ParameterState {
   const model::Parameter* parameter = nullptr;
-  std::span<const float> weight, m, v;  // m, v: AdamW's moments
+  // m, v: the moments that the optimizer has; the others are empty.
+  std::span<const float> weight, m, v;
   std::int64_t first_row = 0;
 };
 
@@ -24,8 +25,8 @@ struct LayerState {
   std::vector<ParameterState> parameters;  // the layer's own, in the model's order
 };
 
-// A parameter is loaded here. m and v are both empty where only the weight is wanted (a copy of a
-// tied weight).
+// A parameter is loaded here. A moment that the optimizer does not have, or that is not wanted (of
+// the copy of a tied weight), is empty.
 struct ParameterTarget {
   const model::Parameter* parameter = nullptr;
   std::span<float> weight, m, v;  // as many floats as there are rows to load, from `first_row` on

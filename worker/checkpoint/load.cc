@@ -49,13 +49,15 @@ std::vector<FileToLoad> FilesOf(std::span<const LayerTarget> targets, int num_la
       const auto elements = static_cast<std::size_t>(parameter.elements());
       const auto columns = elements / static_cast<std::size_t>(parameter.shape[0]);
       const std::size_t first = static_cast<std::size_t>(wanted.first_row) * columns;
-      TAKT_CHECK(first + wanted.weight.size() <= elements && wanted.m.size() == wanted.v.size());
+      TAKT_CHECK(first + wanted.weight.size() <= elements);
       model.wanted[parameter.name] = {&parameter, wanted.weight, first};
-      if (wanted.m.empty()) continue;
-      TAKT_CHECK(wanted.m.size() == wanted.weight.size());
-      optimizer.wanted[checkpoint::FirstMomentName(parameter.name)] = {&parameter, wanted.m, first};
-      optimizer.wanted[checkpoint::SecondMomentName(parameter.name)] = {&parameter, wanted.v,
-                                                                        first};
+      const auto want = [&](std::string name, std::span<float> moment) {
+        if (moment.empty()) return;
+        TAKT_CHECK(moment.size() == wanted.weight.size());
+        optimizer.wanted[std::move(name)] = {&parameter, moment, first};
+      };
+      want(checkpoint::FirstMomentName(parameter.name), wanted.m);
+      want(checkpoint::SecondMomentName(parameter.name), wanted.v);
     }
     if (!model.wanted.empty()) files.push_back(std::move(model));
     if (!optimizer.wanted.empty()) files.push_back(std::move(optimizer));

@@ -87,8 +87,10 @@ std::vector<checkpoint::Tensor> Moments(const LayerState& layer) {
   std::vector<checkpoint::Tensor> tensors;
   for (const ParameterState& state : layer.parameters) {
     const model::Parameter& parameter = *state.parameter;
-    tensors.push_back(TensorOf(checkpoint::FirstMomentName(parameter.name), parameter, state.m));
-    tensors.push_back(TensorOf(checkpoint::SecondMomentName(parameter.name), parameter, state.v));
+    if (parameter.moments >= 1)
+      tensors.push_back(TensorOf(checkpoint::FirstMomentName(parameter.name), parameter, state.m));
+    if (parameter.moments >= 2)
+      tensors.push_back(TensorOf(checkpoint::SecondMomentName(parameter.name), parameter, state.v));
   }
   return tensors;
 }
@@ -102,8 +104,10 @@ class ShardSaver {
     for (const LayerState& layer : shards_.layers) {
       RETURN_IF_ERROR(
           SaveTensors(checkpoint::ModelFile(layer.layer, shards_.num_layers), Weights(layer)));
+      const std::vector<checkpoint::Tensor> moments = Moments(layer);
+      if (moments.empty()) continue;
       RETURN_IF_ERROR(
-          SaveTensors(checkpoint::OptimizerFile(layer.layer, shards_.num_layers), Moments(layer)));
+          SaveTensors(checkpoint::OptimizerFile(layer.layer, shards_.num_layers), moments));
     }
     for (const TextFile& text : shards_.texts) RETURN_IF_ERROR(SaveText(text));
     RETURN_IF_ERROR(files_.SyncDirectory(shards_.directory));

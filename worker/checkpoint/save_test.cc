@@ -47,6 +47,36 @@ TEST_F(SaveTest, WritesAFileALayerAndSaysWhatIsInThem) {
                          "config.json"));
 }
 
+// An optimizer with fewer moments saves fewer tensors, and without any there is no file.
+TEST_F(SaveTest, WritesTheMomentsThatThereAre) {
+  const std::vector<float> weight = {1, 2}, m = {3, 4};
+  for (const int moments : {1, 0}) {
+    const model::Parameter parameter{.name = "w", .shape = {2}, .moments = moments};
+    const std::vector<LayerState> layers = {
+        {.layer = LayerId(0),
+         .parameters = {
+             {.parameter = &parameter,
+              .weight = weight,
+              .m = moments == 1 ? std::span<const float>(m) : std::span<const float>()}}}};
+    auto snapshot = Snapshot::Create(layers);
+    ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+    EXPECT_EQ(snapshot->bytes(), 8 * (1 + moments));
+    ASSERT_TRUE(snapshot->Take(layers, {}).ok());
+    const std::string partial = absl::StrCat(directory_.path(), "/p", moments);
+    const auto entries =
+        SaveShards(*files_, {.directory = partial, .num_layers = 1, .layers = snapshot->layers()});
+    ASSERT_TRUE(entries.ok()) << entries.status();
+    ASSERT_EQ(entries->size(), static_cast<std::size_t>(1 + moments));
+    if (moments == 0) continue;
+    const auto written = MappedFile::Open(absl::StrCat(partial, "/", (*entries)[1].name));
+    ASSERT_TRUE(written.ok());
+    const std::string expected = checkpoint::FormatSafetensors(
+        {{.name = "exp_avg.w", .dtype = "F32", .shape = {2}, .bytes = std::as_bytes(std::span(m))}},
+        {{"format", "pt"}});
+    EXPECT_TRUE(std::ranges::equal(written->bytes(), std::as_bytes(std::span(expected))));
+  }
+}
+
 // The streaming writer and the one in memory must agree, so that what holds for one holds for both.
 TEST_F(SaveTest, FilesAreThoseOfTheReferenceOrder) {
   const testing::ModelState state = job_.StateAt(StepId(1));

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -25,7 +26,8 @@ std::size_t ElementsOf(const ParameterState& state) {
 std::size_t CountFloats(std::span<const LayerState> layers) {
   std::size_t count = 0;
   for (const LayerState& layer : layers) {
-    for (const ParameterState& state : layer.parameters) count += 3 * ElementsOf(state);
+    for (const ParameterState& state : layer.parameters)
+      count += static_cast<std::size_t>(state.parameter->state_elements());
   }
   return count;
 }
@@ -53,8 +55,9 @@ std::vector<Piece> PiecesOf(std::span<const LayerState> live, std::span<float> t
       const std::size_t count = ElementsOf(state);
       const std::size_t columns = count / static_cast<std::size_t>(state.parameter->shape[0]);
       const std::size_t first = static_cast<std::size_t>(state.first_row) * columns;
-      for (const std::span<const float> from : {state.weight, state.m, state.v}) {
-        AddPieces(from, to.first(count), first, pieces);
+      const std::array parts = {state.weight, state.m, state.v};
+      for (int part = 0; part <= state.parameter->moments; ++part) {
+        AddPieces(parts[static_cast<std::size_t>(part)], to.first(count), first, pieces);
         to = to.subspan(count);
       }
     }
@@ -97,7 +100,9 @@ absl::StatusOr<Snapshot> Snapshot::Create(std::span<const LayerState> live,
     LayerTarget& places = snapshot.places_.emplace_back(LayerTarget{.layer = layer.layer});
     for (const ParameterState& state : layer.parameters) {
       const std::size_t count = ElementsOf(state);
-      const std::span<float> weight = take(count), m = take(count), v = take(count);
+      const int moments = state.parameter->moments;
+      const std::span<float> weight = take(count), m = take(moments >= 1 ? count : 0),
+                             v = take(moments >= 2 ? count : 0);
       copy.parameters.push_back({.parameter = state.parameter, .weight = weight, .m = m, .v = v});
       places.parameters.push_back({.parameter = state.parameter, .weight = weight, .m = m, .v = v});
     }

@@ -12,7 +12,7 @@ namespace takt::worker_checkpoint {
 std::size_t StateFloats(const model::Layer& layer) {
   std::size_t count = 0;
   for (const model::Parameter& parameter : layer.parameters)
-    count += 3 * static_cast<std::size_t>(parameter.elements());
+    count += static_cast<std::size_t>(parameter.state_elements());
   return count;
 }
 

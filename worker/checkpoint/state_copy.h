@@ -21,7 +21,7 @@
 namespace takt::worker_checkpoint {
 
 // Returns the number of floats that the state of a layer has: of each of its own parameters, in the
-// model's order, the weight and two moments.
+// model's order, the weight and the moments of its optimizer.
 std::size_t StateFloats(const model::Layer& layer);
 
 // The state of some layers after one step, or of none while it is written. One caller at a time.

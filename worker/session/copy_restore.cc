@@ -49,7 +49,7 @@ absl::Status Write(const model::Layer& layer, std::span<const float> values,
     const auto wanted = std::ranges::find(target.parameters, &parameter,
                                           &worker_checkpoint::ParameterTarget::parameter);
     const bool is_wanted = wanted != target.parameters.end();
-    for (int part = 0; part < 3; ++part) {
+    for (int part = 0; part <= parameter.moments; ++part) {
       const std::span<float> to = !is_wanted  ? std::span<float>()
                                   : part == 0 ? wanted->weight
                                   : part == 1 ? wanted->m

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -63,6 +64,7 @@ class MemoryCopiesTest : public ::testing::Test {
     job.global_batch = 4;
     job.microbatch = 1;
     job.adamw.learning_rate = 3e-3;
+    job.lion = lion_;
     job.steps = kSteps;
     job.copy_every_steps = every_steps_;
     job.parallelism.pipeline = pipeline_;
@@ -152,6 +154,7 @@ class MemoryCopiesTest : public ::testing::Test {
   const takt::testing::TemporaryDirectory directory_;
   int pipeline_ = 2;  // 2: two stages; 1: two replicas
   std::int64_t every_steps_ = 1;
+  std::optional<config::Lion> lion_;                  // nullopt: AdamW trains
   std::array<std::unique_ptr<CopyStore>, 2> stores_;  // of the workers of the two ranks
   metrics::Registry registry_;
 };
@@ -183,6 +186,16 @@ TEST_F(MemoryCopiesTest, TheFirstRankIsRebuiltTooAndCopiesMayBeRare) {
   ASSERT_TRUE(second.resumed[0].ok()) << second.resumed[0].status();
   EXPECT_EQ(second.resumed[0]->step.value() % 7, 0);
   EXPECT_GE(second.resumed[0]->step.value(), kFault - 2 * 7);
+  ExpectUndisturbed(second);
+}
+
+TEST_F(MemoryCopiesTest, CopiesHaveTheMomentsThatTheOptimizerHas) {
+  lion_ = config::Lion{.learning_rate = 1e-3};
+  const Outcome first = Train(1, StepId(0), /*stops=*/true);
+  stores_[1] = std::make_unique<CopyStore>();
+  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+  ASSERT_TRUE(second.resumed[1].ok()) << second.resumed[1].status();
+  EXPECT_TRUE(second.resumed[1]->from_memory);
   ExpectUndisturbed(second);
 }
 

@@ -25,8 +25,8 @@ View ViewOf(const train::ParameterRef& ref) {
   const auto size = static_cast<std::size_t>(ref.elements());
   return {.parameter = ref.parameter,
           .weight = {ref.weight, size},
-          .m = {ref.m, size},
-          .v = {ref.v, size},
+          .m = ref.moment(ref.m),
+          .v = ref.moment(ref.v),
           .first_row = ref.first_row};
 }
 

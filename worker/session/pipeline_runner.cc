@@ -77,9 +77,8 @@ class PipelineRunner final : public RankRunner {
                       .on_stuck = options_.on_stuck}) {}
 
   absl::StatusOr<control::Resumed> Prepare() override {
-    ASSIGN_OR_RETURN(model_,
-                     model::BuildModel(assignment_.job.model, assignment_.job.microbatch,
-                                       config::PrecisionsOf(assignment_.job, assignment_.device)));
+    ASSIGN_OR_RETURN(model_, config::BuildModelOf(assignment_.job, assignment_.job.microbatch,
+                                                  assignment_.device));
     RETURN_IF_ERROR(CheckLayers());
     SetPhase("LOAD", "");
     RETURN_IF_ERROR(

@@ -32,8 +32,8 @@ ParameterState StateOf(const model::Parameter& parameter, const train::Parameter
   const auto count = static_cast<std::size_t>(rows->elements());
   return {.parameter = &parameter,
           .weight = {rows->weight, count},
-          .m = {rows->m, count},
-          .v = {rows->v, count},
+          .m = rows->moment(rows->m),
+          .v = rows->moment(rows->v),
           .first_row = rows->first_row};
 }
 
@@ -88,8 +88,8 @@ absl::Status SpreadTables::Join(StepId step, const worker_checkpoint::Snapshot& 
       return group_.SendTo(step, table.writer, std::as_bytes(own), parts);
     };
     RETURN_IF_ERROR(pass(mine.weight, whole.weight));
-    RETURN_IF_ERROR(pass(mine.m, whole.m));
-    RETURN_IF_ERROR(pass(mine.v, whole.v));
+    if (parameter.moments >= 1) RETURN_IF_ERROR(pass(mine.m, whole.m));
+    if (parameter.moments >= 2) RETURN_IF_ERROR(pass(mine.v, whole.v));
   }
   return absl::OkStatus();
 }

@@ -215,7 +215,8 @@ class EmulatedTrainer final : public Trainer {
     const double k = static_cast<double>(step.value());
     return {.loss = 1.0 / k,
             .grad_norm = 1.0 / std::sqrt(k),
-            .learning_rate = config::LearningRate(job.adamw, job.lr_schedule, step.value()),
+            .learning_rate = config::LearningRate(config::TraitsOf(job).learning_rate,
+                                                  job.lr_schedule, step.value()),
             .tokens = std::int64_t{job.global_batch} * std::max(1, options_.model->config.context),
             .halt = halt};
   }

@@ -59,7 +59,8 @@ class Head final : public Layer {
                                                               .rows = rows_,
                                                               .columns = block.words,
                                                               .stride = block.stride,
-                                                              .first = block.first}));
+                                                              .first = block.first,
+                                                              .shares = call.view.terms.shares}));
     }
     return call.backend->Run(
         backend::CrossEntropy{.parts = PartsOf(s, 0),
@@ -68,8 +69,8 @@ class Head final : public Layer {
                               .loss_sum = call.loss_sum,
                               .rows = rows_,
                               .blocks = static_cast<std::int64_t>(blocks_.size()),
-                              .block_columns = model::kVocabularyBlock,
-                              .scale = call.loss_scale});
+                              .scale = call.loss_scale,
+                              .z_loss = call.view.terms.z_loss});
   }
 
   // The stash keeps the logits in every mode.
@@ -133,14 +134,16 @@ class Head final : public Layer {
     for (std::size_t b = 0; b < blocks_.size(); ++b) {
       const Block& block = blocks_[b];
       const Output logits = s.Tensor(kLogits + b);
-      RETURN_IF_ERROR(call.backend->Run(backend::CrossEntropyGradient{.logits = logits,
-                                                                      .targets = call.view.targets,
-                                                                      .parts = PartsOf(s, b),
-                                                                      .softmax = SoftmaxOf(s),
-                                                                      .rows = rows_,
-                                                                      .columns = block.words,
-                                                                      .stride = block.stride,
-                                                                      .first = block.first}));
+      RETURN_IF_ERROR(
+          call.backend->Run(backend::CrossEntropyGradient{.logits = logits,
+                                                          .targets = call.view.targets,
+                                                          .parts = PartsOf(s, b),
+                                                          .softmax = SoftmaxOf(s),
+                                                          .rows = rows_,
+                                                          .columns = block.words,
+                                                          .stride = block.stride,
+                                                          .first = block.first,
+                                                          .shares = call.view.terms.shares}));
       RETURN_IF_ERROR(block.product.InputGrad(*call.backend, logits, DNorm(call, sum.size())));
       RETURN_IF_ERROR(sum.Push({.first = static_cast<int>(b), .size = 1}, add));
     }

@@ -166,7 +166,6 @@ Computed HeadTest::ByRanks(const Floats& norm, const std::vector<int>& ends) {
                             .loss_sum = &computed.loss,
                             .rows = kRows,
                             .blocks = kBlocks,
-                            .block_columns = model::kVocabularyBlock,
                             .scale = kScale});
   model::TreeSum whole;
   std::vector<Buffer> sums;

@@ -28,10 +28,19 @@
 
 namespace takt::train {
 
-// Token ids and targets of one microbatch, [N] each. They are null on a stage that needs neither.
+// What the loss has beside the cross-entropy with the targets. The default is nothing.
+struct LossTerms {
+  backend::TargetShares shares;  // label smoothing
+  double z_loss = 0;
+  bool operator==(const LossTerms&) const = default;
+};
+
+// Token ids and targets of one microbatch, [N] each, and how these are scored. They are null on a
+// stage that needs neither.
 struct TokenView {
   const std::int32_t* tokens = nullptr;
   const std::int32_t* targets = nullptr;
+  LossTerms terms = {};
   bool operator==(const TokenView&) const = default;
 };
 

@@ -108,6 +108,24 @@ TEST(MetaRun, AllocatesAndComputesWhatIsPredicted) {
   }
 }
 
+TEST(MetaRun, AllocatesWhatIsPredictedOfOptimizersWithFewerMoments) {
+  std::vector<std::int64_t> bytes;
+  for (const int moments : {2, 1, 0}) {
+    for (const std::string schedule : {"1f1b", "dualpipe", "pipedream-2bw"}) {
+      SCOPED_TRACE(absl::StrCat(schedule, " moments ", moments));
+      config::JobSpec job = JobOf(Gpt2(), schedule);
+      if (moments == 1) job.lion = config::Lion{.clip_norm = 0};
+      if (moments == 0) job.sgd = config::Sgd{.momentum = 0, .clip_norm = 0};
+      ExpectAsPredicted(job);
+      const absl::StatusOr<plan::Plan> plan = plan::MakePlan(job, {.max_workers = 8});
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      if (schedule == "1f1b") bytes.push_back(plan->memory[0][MemoryKind::kOptimizer]);
+    }
+  }
+  EXPECT_EQ(bytes[0], 2 * bytes[1]);
+  EXPECT_EQ(bytes[2], 0);
+}
+
 TEST(MetaRun, AllocatesWhatIsPredictedOfBf16OnGpus) {
   const model::ModelConfig models[] = {Gpt2(), Llama(false), Llama(true), Qwen3(), Mistral()};
   for (const model::ModelConfig& model : models) {

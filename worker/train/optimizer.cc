@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -36,6 +37,13 @@ absl::StatusOr<Optimizer> Optimizer::Create(const config::JobSpec& job, const mo
   return Optimizer(job, parameters, groups, std::move(exchanged));
 }
 
+Optimizer::Optimizer(const config::JobSpec& job, ParameterStore& parameters, ResultGroups groups,
+                     backend::Buffer exchanged)
+    : job_(job), parameters_(parameters), groups_(groups), exchanged_(std::move(exchanged)) {
+  for (const ParameterRef* const ref : parameters.trained())
+    settings_.push_back(config::SettingsOf(job, *ref->parameter));
+}
+
 absl::Status Optimizer::NormPartial(backend::Backend& backend) {
   const std::span<double> sums = exchanged();
   std::ranges::fill(sums, 0.0);
@@ -61,39 +69,57 @@ absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& los
   halting = told.halting;
   if (groups_.pipeline != nullptr) RETURN_IF_ERROR(groups_.pipeline->AllReduceSum(step, sums));
 
+  const config::OptimizerTraits traits = config::TraitsOf(job_);
   double squares = 0;
   for (std::size_t i = 0; i < num_squares; ++i) squares += sums[i];
-  result_ = {.loss = scored > 0 ? loss_sum / scored : 0,
-             .grad_norm = std::sqrt(squares),
-             .learning_rate = config::LearningRate(job_.adamw, job_.lr_schedule, step.value()),
-             .tokens = static_cast<std::int64_t>(scored),
-             .halt = RequestOf(halting)};
+  result_ = {
+      .loss = scored > 0 ? loss_sum / scored : 0,
+      .grad_norm = std::sqrt(squares),
+      .learning_rate = config::LearningRate(traits.learning_rate, job_.lr_schedule, step.value()),
+      .tokens = static_cast<std::int64_t>(scored),
+      .halt = RequestOf(halting)};
   return result_;
 }
 
 absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int64_t number) {
-  const config::Adamw& adamw = job_.adamw;
+  const config::OptimizerTraits traits = config::TraitsOf(job_);
   const double scale =
-      adamw.clip_norm > 0 ? std::min(1.0, adamw.clip_norm / (result_.grad_norm + 1e-6)) : 1.0;
-  const double learning_rate = config::LearningRate(adamw, job_.lr_schedule, step.value());
+      traits.clip_norm > 0 ? std::min(1.0, traits.clip_norm / (result_.grad_norm + 1e-6)) : 1.0;
+  const double learning_rate =
+      config::LearningRate(traits.learning_rate, job_.lr_schedule, step.value());
   parameters_.BeginUpdate();
-  std::vector<backend::AdamwTensor> tensors;
+  std::vector<backend::UpdatedTensor> tensors;
   for (const ParameterRef* const ref : parameters_.trained()) {
+    const config::UpdateSettings& settings = settings_[tensors.size()];
     tensors.push_back({.parameter = ref->weight,
                        .previous = ref->previous,
                        .gradient = ref->gradient,
                        .m = ref->m,
                        .v = ref->v,
                        .count = ref->elements(),
-                       .decayed = ref->parameter->decayed()});
+                       .learning_rate_scale = settings.learning_rate_scale,
+                       .weight_decay = settings.weight_decay});
+  }
+  if (job_.lion.has_value()) {
+    return backend.Run(backend::LionUpdate{.tensors = tensors,
+                                           .learning_rate = learning_rate,
+                                           .beta1 = job_.lion->beta1,
+                                           .beta2 = job_.lion->beta2,
+                                           .gradient_scale = scale});
+  }
+  if (job_.sgd.has_value()) {
+    return backend.Run(backend::SgdUpdate{.tensors = tensors,
+                                          .learning_rate = learning_rate,
+                                          .momentum = job_.sgd->momentum,
+                                          .nesterov = job_.sgd->nesterov,
+                                          .gradient_scale = scale});
   }
   return backend.Run(backend::AdamwUpdate{.tensors = tensors,
                                           .step = number,
                                           .learning_rate = learning_rate,
-                                          .beta1 = adamw.beta1,
-                                          .beta2 = adamw.beta2,
-                                          .epsilon = adamw.epsilon,
-                                          .weight_decay = adamw.weight_decay,
+                                          .beta1 = job_.adamw.beta1,
+                                          .beta2 = job_.adamw.beta2,
+                                          .epsilon = job_.adamw.epsilon,
                                           .gradient_scale = scale});
 }
 

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of a step on one rank: sums of squares, the exchange of norm and loss between ranks,
-// clipping and AdamW.
+// clipping and the update of the weights by AdamW, Lion or SGD.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "common/config/job_spec.h"
+#include "common/config/parameter_groups.h"
 #include "common/model/model.h"
 #include "worker/backend/backend.h"
 #include "worker/train/loss_share.h"
@@ -38,15 +39,15 @@ class Optimizer {
   // order, and block by block. So it is the same for every partition.
   absl::StatusOr<StepResult> Exchange(StepId step, const LossShare& loss);
 
-  // Applies AdamW to all parameters of the rank, with gradients scaled by min(1, clip_norm /
+  // Updates all parameters of the rank by the job's optimizer, each at the rate and decay of its
+  // group (common/config/parameter_groups.h), with gradients scaled by min(1, clip_norm /
   // (grad_norm + 1e-6)). Makes version 0 of the weights and selects it. number: of the update, from
   // 1, for AdamW's bias correction. The learning rate is the step's.
   absl::Status Update(backend::Backend& backend, StepId step, std::int64_t number);
 
  private:
   Optimizer(const config::JobSpec& job, ParameterStore& parameters, ResultGroups groups,
-            backend::Buffer exchanged)
-      : job_(job), parameters_(parameters), groups_(groups), exchanged_(std::move(exchanged)) {}
+            backend::Buffer exchanged);
   std::span<double> exchanged() const {
     return {reinterpret_cast<double*>(exchanged_.data()), exchanged_.bytes() / sizeof(double)};
   }
@@ -54,6 +55,7 @@ class Optimizer {
   const config::JobSpec& job_;
   ParameterStore& parameters_;
   const ResultGroups groups_;
+  std::vector<config::UpdateSettings> settings_;  // of ParameterStore::trained
   // [sums of squares by parameter and block..., loss sum, scored tokens, weights of halts]
   backend::Buffer exchanged_;
   StepResult result_;

@@ -3,6 +3,7 @@
 #include "worker/backend/cpu/cpu_backend.h"
 
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "common/layout/parameter_layout.h"
@@ -166,6 +167,76 @@ TEST_F(OptimizerTest, ClipsToTheNormAndDecaysMatricesOnly) {
       EXPECT_NEAR(ref.weight[0], decayed - update, 1e-6) << ref.parameter->name;
     }
   }
+}
+
+TEST_F(OptimizerTest, LionMovesBySignsAndSgdByMomentum) {
+  const auto weight_after = [&](int steps) {
+    Optimizer optimizer = Optimizer::Create(job_, model_, *parameters_, {}).value();
+    SetGradients(3);
+    for (const ParameterRef* const ref : parameters_->trained())
+      std::fill_n(ref->m, ref->elements(), 0.0F);
+    for (int step = 1; step <= steps; ++step) {
+      EXPECT_TRUE(optimizer.NormPartial(*backend_).ok());
+      EXPECT_TRUE(optimizer.Exchange(StepId(step), {}).ok());
+      EXPECT_TRUE(optimizer.Update(*backend_, StepId(step), step).ok());
+    }
+    return parameters_->Layer(LayerId(2)).refs[1].weight[0];  // a bias, which does not decay
+  };
+  job_.lion = config::Lion{.learning_rate = 0.25, .clip_norm = 1e-3};
+  EXPECT_NEAR(weight_after(1), 2 - 0.25, 1e-6);
+  EXPECT_NEAR(weight_after(2), 2 - 2 * 0.25, 1e-6);
+  job_.lion = std::nullopt;
+  job_.sgd = config::Sgd{.learning_rate = 0.125, .momentum = 0.5, .clip_norm = 0};
+  EXPECT_NEAR(weight_after(1), 2 - 0.125 * 3, 1e-6);
+  EXPECT_NEAR(weight_after(2), 2 - 0.125 * (3 + 4.5), 1e-6);
+  job_.sgd->momentum = 0;
+  EXPECT_NEAR(weight_after(2), 2 - 2 * 0.125 * 3, 1e-6);
+  job_.sgd->clip_norm = 1;
+  const double norm = 3 * std::sqrt(static_cast<double>(model_.num_parameters()));
+  EXPECT_NEAR(weight_after(1), 2 - 0.125 * 3 / norm, 1e-6);
+}
+
+// Without moments a weight is still updated once, where it lies.
+TEST_F(OptimizerTest, TrainsWeightsThatHaveNoMoments) {
+  model::Model model = model_;
+  for (model::Layer& layer : model.layers) {
+    for (model::Parameter& parameter : layer.parameters) parameter.moments = 0;
+  }
+  const auto store =
+      ParameterStore::Create(
+          model, layout::LayOutParameters(model, {LayerId(0), LayerId(1), LayerId(2)}), *backend_)
+          .value();
+  EXPECT_EQ(store->trained().size(), parameters_->trained().size());
+  job_.sgd = config::Sgd{.learning_rate = 0.125, .momentum = 0, .clip_norm = 0};
+  Optimizer optimizer = Optimizer::Create(job_, model, *store, {}).value();
+  for (const ParameterRef* const ref : store->trained()) {
+    EXPECT_EQ(ref->m, nullptr);
+    EXPECT_TRUE(ref->moment(ref->m).empty());
+    std::fill_n(ref->weight, ref->elements(), 2.0F);
+    std::fill_n(ref->gradient, ref->elements(), 3.0F);
+  }
+  ASSERT_TRUE(optimizer.Update(*backend_, StepId(1), 1).ok());
+  for (const ParameterRef* const ref : store->trained())
+    EXPECT_EQ(ref->weight[0], 2 - 0.125F * 3) << ref->parameter->name;
+}
+
+TEST_F(OptimizerTest, GroupsHaveTheirOwnRateAndDecay) {
+  job_.adamw.epsilon = 1;
+  job_.groups = {{.parameters = "transformer.wte.*", .weight_decay = 0},
+                 {.parameters = "*.ln_*.weight", .learning_rate_scale = 0.5, .weight_decay = 1}};
+  Optimizer optimizer = Optimizer::Create(job_, model_, *parameters_, {}).value();
+  SetGradients(3);
+  ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
+  ASSERT_TRUE(optimizer.Exchange(StepId(1), {}).ok());
+  ASSERT_TRUE(optimizer.Update(*backend_, StepId(1), 1).ok());
+  const auto weight_of = [&](int layer, std::size_t index) {
+    return parameters_->Layer(LayerId(layer)).refs[index].weight[0];
+  };
+  const double update = 0.1 * 3 / 4;
+  EXPECT_NEAR(weight_of(0, 0), 2 - update, 1e-6);                       // wte
+  EXPECT_NEAR(weight_of(0, 1), 2 * (1 - 0.1 * 0.5) - update, 1e-6);     // wpe
+  EXPECT_NEAR(weight_of(2, 0), 2 * (1 - 0.05 * 1) - update / 2, 1e-6);  // ln_f.weight
+  EXPECT_NEAR(weight_of(2, 1), 2 - update, 1e-6);                       // ln_f.bias
 }
 
 TEST_F(OptimizerTest, DoesNotClipBelowTheNormOrWithoutOne) {

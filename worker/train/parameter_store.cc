@@ -117,6 +117,7 @@ void ParameterStore::Resolve(const layout::Tensor& tensor, const layout::Allocat
       break;
     case layout::Role::kWeight:
       use.weight.push_back(floats);
+      use.ref->updated = true;
       break;
     case layout::Role::kFirstMoment:
       use.ref->m = floats;
@@ -175,7 +176,7 @@ absl::Status ParameterStore::PackVersion(backend::Backend& backend, int version)
 absl::Status ParameterStore::SpreadNewest(backend::Backend& backend) {
   ShowVersion(0);
   for (const Use& use : uses_) {
-    if (use.ref->m == nullptr) continue;
+    if (!use.ref->updated) continue;
     for (int version = 1; version < num_versions_; ++version) {
       RETURN_IF_ERROR(backend.Run(backend::Copy{.input = use.ref->weight,
                                                 .output = use.weight[PlaceOf(version)],
@@ -217,7 +218,7 @@ const LayerParameters* ParameterStore::Rows(LayerId layer) const {
 std::vector<const ParameterRef*> ParameterStore::trained() const {
   std::vector<const ParameterRef*> trained;
   for (const Use& use : uses_) {
-    if (use.ref->m != nullptr) trained.push_back(use.ref);
+    if (use.ref->updated) trained.push_back(use.ref);
   }
   return trained;
 }

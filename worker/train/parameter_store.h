@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters of one rank: weights, f32 gradients and AdamW moments, at the places that
-// common/layout gives.
+// The parameters of one rank: weights, f32 gradients and the optimizer's moments, at the places
+// that common/layout gives.
 #pragma once
 
 #include <cstddef>
@@ -36,9 +36,11 @@ struct ParameterRef {
   const backend::Bf16* packed = nullptr;
   const backend::Bf16* packed_transposed = nullptr;
   float* gradient = nullptr;  // this use's own
-  // The optimizer's moments. Null if another layer of this rank owns the weight and updates it.
+  // The optimizer's moments. Null if it does not have them, and if `updated` is false.
   float* m = nullptr;
   float* v = nullptr;
+  // False: another layer of this rank owns the weight and updates it.
+  bool updated = false;
   // The first of its rows' entries in the norm exchange (model::NumNormEntries); -1: a tied copy,
   // which another rank or layer counts.
   int norm_index = -1;
@@ -47,6 +49,10 @@ struct ParameterRef {
   std::int64_t columns() const { return parameter->elements() / parameter->shape[0]; }
   std::int64_t first_element() const { return first_row * columns(); }
   std::int64_t elements() const { return rows > 0 ? rows * columns() : parameter->elements(); }
+  // Returns m or v as far as there is one.
+  std::span<float> moment(float* which) const {
+    return {which, which == nullptr ? 0 : static_cast<std::size_t>(elements())};
+  }
   // Returns the runs of the rank's rows on which one op works at a time, counted from its first
   // row: blocks of words, or all rows.
   std::vector<model::VocabularyBlock> Runs() const;
@@ -111,7 +117,7 @@ class ParameterStore {
   std::span<const LayerParameters> stage_layers() const {
     return layers().first(num_stage_layers_);
   }
-  // Returns the uses that have optimizer state on this rank: each weight once, layer by layer.
+  // Returns the uses that update their weight: each weight of this rank once, layer by layer.
   std::vector<const ParameterRef*> trained() const;
 
   // The two uses of the tied parameter: `own` in the embedding's bucket, `tied` in the head's. A

@@ -10,6 +10,18 @@ namespace takt::train {
 using program::Program;
 using program::SlotKind;
 
+namespace {
+
+LossTerms TermsOf(const TrainerOptions& options) {
+  const config::Loss& loss = options.job->loss;
+  return {
+      .shares = {.target = static_cast<float>(1 - loss.label_smoothing),
+                 .each = static_cast<float>(loss.label_smoothing / options.model->config.vocab)},
+      .z_loss = loss.z_loss};
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<ProgramState>> ProgramState::Create(RankState& rank,
                                                                    const Options& options) {
   const Program& program = *options.program;
@@ -22,13 +34,15 @@ absl::StatusOr<std::unique_ptr<ProgramState>> ProgramState::Create(RankState& ra
                          {.num_microbatches = program.num_microbatches,
                           .holds_last_stage = rank.stages.contains(StageId(program.num_stages - 1)),
                           .updates_microbatches = program::UpdatesEachMicrobatch(program)}));
-  std::unique_ptr<ProgramState> state(new ProgramState{.rank = rank,
-                                                       .program = program,
-                                                       .trains = options.trains,
-                                                       .tokens = tokens,
-                                                       .slots = std::move(slots),
-                                                       .losses = std::move(losses),
-                                                       .replays = Replays(options.recorder)});
+  std::unique_ptr<ProgramState> state(
+      new ProgramState{.rank = rank,
+                       .program = program,
+                       .trains = options.trains,
+                       .loss_terms = options.trains ? TermsOf(rank.options) : LossTerms(),
+                       .tokens = tokens,
+                       .slots = std::move(slots),
+                       .losses = std::move(losses),
+                       .replays = Replays(options.recorder)});
   bool reads_data = false;
   for (std::size_t i = 0; i < program.slots.size(); ++i) {
     if (program.slots[i].kind != SlotKind::kTokens) continue;

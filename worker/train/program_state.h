@@ -46,7 +46,8 @@ struct ProgramState {
   RankState& rank;
   const program::Program& program;
   const bool trains;
-  layout::TokenBlock tokens;  // the layout of every kTokens slot
+  const LossTerms loss_terms;  // of the job; validation is plain cross-entropy
+  layout::TokenBlock tokens;   // the layout of every kTokens slot
   SlotMemory slots;
   std::vector<backend::Buffer> host_tokens;          // by slot; empty: the slots are host memory
   std::unique_ptr<worker_data::TokenSource> source;  // null: no stage here reads tokens

@@ -49,7 +49,8 @@ absl::Status SpreadHead::Forward(backend::Backend& backend, const SpreadHeadMemo
                                                       .rows = rows_,
                                                       .columns = block.words,
                                                       .stride = block.stride,
-                                                      .first = block.first}));
+                                                      .first = block.first,
+                                                      .shares = memory.view.terms.shares}));
   }
   return absl::OkStatus();
 }
@@ -62,8 +63,8 @@ absl::Status SpreadHead::Loss(backend::Backend& backend, const SpreadHeadMemory&
                                            .loss_sum = loss.sum,
                                            .rows = rows_,
                                            .blocks = num_blocks_,
-                                           .block_columns = model::kVocabularyBlock,
-                                           .scale = loss.scale});
+                                           .scale = loss.scale,
+                                           .z_loss = memory.view.terms.z_loss});
 }
 
 absl::Status SpreadHead::Backward(backend::Backend& backend, const SpreadHeadMemory& memory,
@@ -87,7 +88,8 @@ absl::Status SpreadHead::Backward(backend::Backend& backend, const SpreadHeadMem
                                                   .rows = rows_,
                                                   .columns = block.words,
                                                   .stride = block.stride,
-                                                  .first = block.first}));
+                                                  .first = block.first,
+                                                  .shares = memory.view.terms.shares}));
     RETURN_IF_ERROR(block.product.InputGrad(backend, logits, buffer(sum.size())));
     RETURN_IF_ERROR(sum.Push({.first = block.number, .size = 1}, add));
     const backend::Operand d_logits = logits;

@@ -32,6 +32,9 @@ constexpr std::int64_t kRows = 6, kHidden = 4, kVocab = 10000;
 constexpr int kBlocks = 3, kMicrobatches = 2;
 constexpr LayerId kEmbedding{0}, kHead{2};
 constexpr float kScale = 1.0F / 11;
+// Smoothing and z-loss go through all blocks.
+constexpr LossTerms kTerms = {.shares = {.target = 0.9F, .each = 0.1F / static_cast<float>(kVocab)},
+                              .z_loss = 1e-3};
 
 // What goes into one microbatch, and what comes out.
 struct Microbatch {
@@ -106,11 +109,12 @@ void SpreadVocabularyTest::ByOneRank() {
         microbatch.d_norm.assign(values.begin(), values.end());
     };
     microbatch.d_input.resize(kRows * kHidden);
-    const StageBuffers buffers{
-        .view = {.tokens = microbatch.tokens.data(), .targets = microbatch.targets.data()},
-        .input = microbatch.input.data(),
-        .d_input = microbatch.d_input.data(),
-        .stash = stash.data()};
+    const StageBuffers buffers{.view = {.tokens = microbatch.tokens.data(),
+                                        .targets = microbatch.targets.data(),
+                                        .terms = kTerms},
+                               .input = microbatch.input.data(),
+                               .d_input = microbatch.d_input.data(),
+                               .stash = stash.data()};
     ASSERT_TRUE(stage.Forward(buffers, {.sum = &microbatch.loss, .scale = kScale}).ok());
     ASSERT_TRUE(stage.InputGrad(buffers).ok());
     ASSERT_TRUE(stage.WeightGrad({&buffers, 1}, m > 0).ok());
@@ -210,11 +214,12 @@ void SpreadVocabularyTest::CheckRank(transport::Collective& group, const mesh::V
     const StepId step(1);
     Floats norm = is_root ? expected.norm : Floats(kRows * kHidden);
     ASSERT_TRUE(meetings.Share(step, std::as_writable_bytes(std::span(norm))).ok());
-    SpreadHeadMemory memory{
-        .view = {.tokens = expected.tokens.data(), .targets = expected.targets.data()},
-        .norm = norm.data(),
-        .parts = parts.data(),
-        .softmax = softmax.data()};
+    SpreadHeadMemory memory{.view = {.tokens = expected.tokens.data(),
+                                     .targets = expected.targets.data(),
+                                     .terms = kTerms},
+                            .norm = norm.data(),
+                            .parts = parts.data(),
+                            .softmax = softmax.data()};
     for (Floats& block : logits) memory.logits.emplace_back(block.data());
     for (Floats& sum : sums) memory.sums.emplace_back(sum.data());
     ASSERT_TRUE(head.Forward(*rows.backend, memory).ok());

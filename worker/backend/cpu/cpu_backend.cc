@@ -209,8 +209,20 @@ class CpuBackend final : public HostMemory<Backend> {
   }
 
   void Execute(const AdamwUpdate& op) {
-    for (const AdamwTensor& tensor : op.tensors) {
+    for (const UpdatedTensor& tensor : op.tensors) {
       ForElements(tensor.count, [&](Range range) { kernels_.adamw(op, tensor, range); });
+    }
+  }
+
+  void Execute(const LionUpdate& op) {
+    for (const UpdatedTensor& tensor : op.tensors) {
+      ForElements(tensor.count, [&](Range range) { kernels_.lion(op, tensor, range); });
+    }
+  }
+
+  void Execute(const SgdUpdate& op) {
+    for (const UpdatedTensor& tensor : op.tensors) {
+      ForElements(tensor.count, [&](Range range) { kernels_.sgd(op, tensor, range); });
     }
   }
 

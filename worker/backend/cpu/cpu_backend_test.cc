@@ -120,15 +120,21 @@ Floats RunEveryOp(Backend& backend, std::int64_t batch, std::int64_t context, st
   run(SumOfSquares{d_table.data(), &norm, vocab * c}, {});
   keep(norm);
   Floats m(table.size(), 0), v(table.size(), 0);
-  const AdamwTensor tensors[] = {{.parameter = table.data(),
-                                  .gradient = d_table.data(),
-                                  .m = m.data(),
-                                  .v = v.data(),
-                                  .count = vocab * c}};
-  run(AdamwUpdate{.tensors = tensors,
-                  .learning_rate = 1e-3,
-                  .weight_decay = 0.1,
-                  .gradient_scale = 1 / norm},
+  const UpdatedTensor tensors[] = {{.parameter = table.data(),
+                                    .gradient = d_table.data(),
+                                    .m = m.data(),
+                                    .v = v.data(),
+                                    .count = vocab * c,
+                                    .weight_decay = 0.1}};
+  run(LionUpdate{.tensors = tensors, .learning_rate = 1e-4, .gradient_scale = 1 / norm},
+      {&table, &m});
+  run(SgdUpdate{.tensors = tensors,
+                .learning_rate = 1e-3,
+                .momentum = 0.9,
+                .nesterov = true,
+                .gradient_scale = 1 / norm},
+      {&table, &m});
+  run(AdamwUpdate{.tensors = tensors, .learning_rate = 1e-3, .gradient_scale = 1 / norm},
       {&table, &m, &v});
   return all;
 }

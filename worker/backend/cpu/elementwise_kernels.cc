@@ -23,6 +23,13 @@ constexpr float kGeluCubic = kGeluLinear * 0.044715F;
 
 inline Vec ExpOfMinus2U(Vec x) { return Exp(x * (kGeluLinear + kGeluCubic * x * x)); }
 
+// Gives a parameter that does not move the bits that it had.
+void KeepPrevious(const UpdatedTensor& tensor, const float* previous, Range elements) {
+  if (previous == tensor.parameter) return;
+  __builtin_memcpy(tensor.parameter + elements.begin, previous + elements.begin,
+                   sizeof(float) * static_cast<std::size_t>(elements.end - elements.begin));
+}
+
 }  // namespace
 
 void Epilogue(const MatmulEpilogue& op) {
@@ -108,22 +115,23 @@ void GeluBackwardRange(const GeluBackward& op, Range elements) {
   });
 }
 
-void AdamwRange(const AdamwUpdate& op, const AdamwTensor& tensor, Range elements) {
+void AdamwRange(const AdamwUpdate& op, const UpdatedTensor& tensor, Range elements) {
   const double correction1 = 1 - __builtin_pow(op.beta1, static_cast<double>(op.step));
   const double correction2 = 1 - __builtin_pow(op.beta2, static_cast<double>(op.step));
   const auto beta1 = static_cast<float>(op.beta1), rest1 = static_cast<float>(1 - op.beta1);
   const auto beta2 = static_cast<float>(op.beta2), rest2 = static_cast<float>(1 - op.beta2);
-  const auto rate = static_cast<float>(op.learning_rate / correction1);
+  const double learning_rate = op.learning_rate * tensor.learning_rate_scale;
+  const auto rate = static_cast<float>(learning_rate / correction1);
   const auto v_scale = static_cast<float>(1 / correction2);
   const auto epsilon = static_cast<float>(op.epsilon);
   const auto scale = static_cast<float>(op.gradient_scale);
   // p (1 - lr wd) - update is computed as p - (lr wd p + update), because rounding 1 - lr wd to a
   // float would change the decay.
-  const auto decay = static_cast<float>(tensor.decayed ? op.learning_rate * op.weight_decay : 0);
+  const auto decay = static_cast<float>(learning_rate * tensor.weight_decay);
   const float* previous = tensor.previous != nullptr ? tensor.previous : tensor.parameter;
   // If not, every bit stays: the sign of a zero, and numbers so small that arithmetic makes them
   // zero.
-  const bool moves = op.learning_rate != 0;
+  const bool moves = learning_rate != 0;
   ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
     const Vec g = LoadN(tensor.gradient + i, n) * scale;
     const Vec m = LoadN(tensor.m + i, n) * beta1 + g * rest1;
@@ -134,10 +142,53 @@ void AdamwRange(const AdamwUpdate& op, const AdamwTensor& tensor, Range elements
     const Vec p = LoadN(previous + i, n);
     StoreN(tensor.parameter + i, p - (p * decay + rate * m / (Sqrt(v * v_scale) + epsilon)), n);
   });
-  if (!moves && previous != tensor.parameter) {
-    __builtin_memcpy(tensor.parameter + elements.begin, previous + elements.begin,
-                     sizeof(float) * static_cast<std::size_t>(elements.end - elements.begin));
-  }
+  if (!moves) KeepPrevious(tensor, previous, elements);
+}
+
+void LionRange(const LionUpdate& op, const UpdatedTensor& tensor, Range elements) {
+  const double learning_rate = op.learning_rate * tensor.learning_rate_scale;
+  const auto beta1 = static_cast<float>(op.beta1), rest1 = static_cast<float>(1 - op.beta1);
+  const auto beta2 = static_cast<float>(op.beta2), rest2 = static_cast<float>(1 - op.beta2);
+  const auto rate = static_cast<float>(learning_rate);
+  const auto scale = static_cast<float>(op.gradient_scale);
+  const auto decay = static_cast<float>(learning_rate * tensor.weight_decay);
+  const float* previous = tensor.previous != nullptr ? tensor.previous : tensor.parameter;
+  const bool moves = learning_rate != 0;
+  ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
+    const Vec g = LoadN(tensor.gradient + i, n) * scale;
+    const Vec m = LoadN(tensor.m + i, n);
+    const Vec c = m * beta1 + g * rest1;
+    StoreN(tensor.m + i, m * beta2 + g * rest2, n);
+    if (!moves) return;
+    const Vec p = LoadN(previous + i, n);
+    // A zero and a NaN stay what they are.
+    const Vec sign = c > 0.0F ? Splat(1.0F) : (c < 0.0F ? Splat(-1.0F) : c);
+    StoreN(tensor.parameter + i, p - (p * decay + rate * sign), n);
+  });
+  if (!moves) KeepPrevious(tensor, previous, elements);
+}
+
+void SgdRange(const SgdUpdate& op, const UpdatedTensor& tensor, Range elements) {
+  const double learning_rate = op.learning_rate * tensor.learning_rate_scale;
+  const auto rate = static_cast<float>(learning_rate);
+  const auto momentum = static_cast<float>(op.momentum);
+  const auto scale = static_cast<float>(op.gradient_scale);
+  const auto decay = static_cast<float>(tensor.weight_decay);
+  const float* previous = tensor.previous != nullptr ? tensor.previous : tensor.parameter;
+  const bool has_momentum = op.momentum != 0;
+  const bool moves = learning_rate != 0;
+  ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
+    const Vec p = LoadN(previous + i, n);
+    const Vec d = LoadN(tensor.gradient + i, n) * scale + p * decay;
+    Vec update = d;
+    if (has_momentum) {
+      const Vec m = LoadN(tensor.m + i, n) * momentum + d;
+      StoreN(tensor.m + i, m, n);
+      update = op.nesterov ? d + m * momentum : m;
+    }
+    if (moves) StoreN(tensor.parameter + i, p - rate * update, n);
+  });
+  if (!moves) KeepPrevious(tensor, previous, elements);
 }
 
 void AddRange(const Add& op, Range elements) {

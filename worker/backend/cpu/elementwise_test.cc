@@ -265,16 +265,14 @@ TEST_P(OptimizerTest, AdamwAgreesWithDoubleOverSteps) {
     for (std::int64_t step = 1; step <= 10; ++step) {
       const double rate = 1e-3 * static_cast<double>(step), scale = 0.7;
       const Floats g = Random(count, 100 + static_cast<unsigned>(step), 1e-3F);
-      const AdamwTensor tensors[] = {{.parameter = p.data(),
-                                      .gradient = g.data(),
-                                      .m = m.data(),
-                                      .v = v.data(),
-                                      .count = count}};
-      Run(AdamwUpdate{.tensors = tensors,
-                      .step = step,
-                      .learning_rate = rate,
-                      .weight_decay = weight_decay,
-                      .gradient_scale = scale});
+      const UpdatedTensor tensors[] = {{.parameter = p.data(),
+                                        .gradient = g.data(),
+                                        .m = m.data(),
+                                        .v = v.data(),
+                                        .count = count,
+                                        .weight_decay = weight_decay}};
+      Run(AdamwUpdate{
+          .tensors = tensors, .step = step, .learning_rate = rate, .gradient_scale = scale});
       for (std::size_t i = 0; i < pd.size(); ++i) {
         const double gd = scale * g[i];
         md[i] = 0.9 * md[i] + 0.1 * gd;
@@ -300,23 +298,26 @@ TEST_P(OptimizerTest, AdamwAtARateOfZeroLeavesEveryBit) {
   Floats p = {-0.0F, 0.0F, 1.5F, -1e-40F, -0.0F};
   const Floats g = {-1, -1, -1, -1, 1}, before = p;
   Floats m(p.size(), 0), v(p.size(), 0);
-  const AdamwTensor tensors[] = {{.parameter = p.data(),
-                                  .gradient = g.data(),
-                                  .m = m.data(),
-                                  .v = v.data(),
-                                  .count = static_cast<std::int64_t>(p.size())}};
-  Run(AdamwUpdate{.tensors = tensors, .step = 1, .learning_rate = 0, .weight_decay = 0.1});
+  const UpdatedTensor tensors[] = {{.parameter = p.data(),
+                                    .gradient = g.data(),
+                                    .m = m.data(),
+                                    .v = v.data(),
+                                    .count = static_cast<std::int64_t>(p.size()),
+                                    .weight_decay = 0.1}};
+  Run(AdamwUpdate{.tensors = tensors, .step = 1, .learning_rate = 0});
   EXPECT_EQ(std::memcmp(p.data(), before.data(), p.size() * sizeof(float)), 0);
   EXPECT_NE(m[0], 0);
 
   Floats copy(p.size(), 7);
-  const AdamwTensor copied[] = {{.parameter = copy.data(),
-                                 .previous = p.data(),
-                                 .gradient = g.data(),
-                                 .m = m.data(),
-                                 .v = v.data(),
-                                 .count = static_cast<std::int64_t>(p.size())}};
-  Run(AdamwUpdate{.tensors = copied, .step = 1, .learning_rate = 0, .weight_decay = 0.1});
+  const UpdatedTensor copied[] = {{.parameter = copy.data(),
+                                   .previous = p.data(),
+                                   .gradient = g.data(),
+                                   .m = m.data(),
+                                   .v = v.data(),
+                                   .count = static_cast<std::int64_t>(p.size()),
+                                   .learning_rate_scale = 0,
+                                   .weight_decay = 0.1}};
+  Run(AdamwUpdate{.tensors = copied, .step = 1, .learning_rate = 1});
   EXPECT_EQ(std::memcmp(copy.data(), before.data(), p.size() * sizeof(float)), 0);
 }
 
@@ -324,20 +325,75 @@ TEST_P(OptimizerTest, AdamwLeavesThePreviousParameterAlone) {
   const std::int64_t count = 37;
   const Floats previous = Random(count, 1), g = Random(count, 2);
   Floats in_place = previous, elsewhere(count, 0), m(count, 0), v(count, 0), m2 = m, v2 = v;
-  const AdamwTensor tensors[] = {{.parameter = in_place.data(),
-                                  .gradient = g.data(),
-                                  .m = m.data(),
-                                  .v = v.data(),
-                                  .count = count},
-                                 {.parameter = elsewhere.data(),
-                                  .previous = previous.data(),
-                                  .gradient = g.data(),
-                                  .m = m2.data(),
-                                  .v = v2.data(),
-                                  .count = count}};
+  const UpdatedTensor tensors[] = {{.parameter = in_place.data(),
+                                    .gradient = g.data(),
+                                    .m = m.data(),
+                                    .v = v.data(),
+                                    .count = count},
+                                   {.parameter = elsewhere.data(),
+                                    .previous = previous.data(),
+                                    .gradient = g.data(),
+                                    .m = m2.data(),
+                                    .v = v2.data(),
+                                    .count = count}};
   Run(AdamwUpdate{.tensors = tensors, .learning_rate = 0.1});
   EXPECT_EQ(elsewhere, in_place);
   EXPECT_EQ(previous, Random(count, 1));
+}
+
+// A rate of zero leaves the parameter alone, and a moment goes on.
+TEST_P(OptimizerTest, LionAndSgdAtARateOfZeroLeaveEveryBit) {
+  const Floats before = {-0.0F, 0.0F, 1.5F, -1e-40F}, g = {-1, 2, -1, 1};
+  const auto count = static_cast<std::int64_t>(before.size());
+  for (const bool lion : {true, false}) {
+    Floats p = before, copy(before.size(), 7), m(before.size(), 0), m2 = m;
+    const UpdatedTensor tensors[] = {{.parameter = p.data(),
+                                      .gradient = g.data(),
+                                      .m = m.data(),
+                                      .count = count,
+                                      .learning_rate_scale = 0,
+                                      .weight_decay = 0.1},
+                                     {.parameter = copy.data(),
+                                      .previous = before.data(),
+                                      .gradient = g.data(),
+                                      .m = m2.data(),
+                                      .count = count,
+                                      .learning_rate_scale = 0,
+                                      .weight_decay = 0.1}};
+    if (lion) {
+      Run(LionUpdate{.tensors = tensors, .learning_rate = 1});
+    } else {
+      Run(SgdUpdate{.tensors = tensors, .learning_rate = 1, .momentum = 0.5});
+    }
+    EXPECT_EQ(std::memcmp(p.data(), before.data(), p.size() * sizeof(float)), 0) << lion;
+    EXPECT_EQ(std::memcmp(copy.data(), before.data(), p.size() * sizeof(float)), 0) << lion;
+    EXPECT_NE(m[0], 0) << lion;
+    EXPECT_EQ(m2, m) << lion;
+  }
+}
+
+// A gradient that is not a number must not pass as a sign.
+TEST_P(OptimizerTest, LionPassesOnNan) {
+  Floats p = {1, 1}, m = {0, 0};
+  const Floats g = {kNan, 0};
+  const UpdatedTensor tensors[] = {
+      {.parameter = p.data(), .gradient = g.data(), .m = m.data(), .count = 2}};
+  Run(LionUpdate{.tensors = tensors, .learning_rate = 0.1});
+  EXPECT_TRUE(std::isnan(p[0]));
+  EXPECT_EQ(p[1], 1);
+}
+
+TEST_P(OptimizerTest, NamesTheMomentThatIsMissing) {
+  Floats p = {1}, m = {0};
+  const Floats g = {1};
+  const UpdatedTensor without[] = {{.parameter = p.data(), .gradient = g.data(), .count = 1}};
+  const UpdatedTensor with_one[] = {
+      {.parameter = p.data(), .gradient = g.data(), .m = m.data(), .count = 1}};
+  EXPECT_EQ(backend_->Run(LionUpdate{.tensors = without}).message(), "LionUpdate.m is null");
+  EXPECT_EQ(backend_->Run(SgdUpdate{.tensors = without, .momentum = 0.5}).message(),
+            "SgdUpdate.m is null");
+  EXPECT_EQ(backend_->Run(AdamwUpdate{.tensors = with_one}).message(), "AdamwUpdate.v is null");
+  Run(SgdUpdate{.tensors = without});
 }
 
 TEST_P(OptimizerTest, SumOfSquaresIsExactInDouble) {

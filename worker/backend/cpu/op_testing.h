@@ -168,7 +168,8 @@ class BlockedCrossEntropy {
         softmax_(targets.size()) {}
 
   // Returns the sum of the losses. The logits stay as they are.
-  double Loss(float scale) {
+  double Loss(float scale, const TargetShares& shares = {}, double z_loss = 0) {
+    shares_ = shares;
     for (std::size_t b = 0; b < blocks_.size(); ++b) {
       Run(SoftmaxBlock{.logits = blocks_[b].logits,
                        .targets = targets_.data(),
@@ -176,7 +177,8 @@ class BlockedCrossEntropy {
                        .rows = rows(),
                        .columns = blocks_[b].columns,
                        .stride = blocks_[b].stride,
-                       .first = First(b)});
+                       .first = First(b),
+                       .shares = shares_});
     }
     double loss = -1;
     Run(CrossEntropy{.parts = parts_.data(),
@@ -185,8 +187,8 @@ class BlockedCrossEntropy {
                      .loss_sum = &loss,
                      .rows = rows(),
                      .blocks = static_cast<std::int64_t>(blocks_.size()),
-                     .block_columns = blocks_[0].columns,
-                     .scale = scale});
+                     .scale = scale,
+                     .z_loss = z_loss});
     return loss;
   }
 
@@ -200,7 +202,8 @@ class BlockedCrossEntropy {
                                .rows = rows(),
                                .columns = blocks_[b].columns,
                                .stride = blocks_[b].stride,
-                               .first = First(b)});
+                               .first = First(b),
+                               .shares = shares_});
     }
   }
 
@@ -218,6 +221,7 @@ class BlockedCrossEntropy {
   Backend& backend_;
   const std::vector<Block> blocks_;
   const std::vector<std::int32_t>& targets_;
+  TargetShares shares_;  // of the last Loss
   std::vector<SoftmaxPart> parts_;
   std::vector<SoftmaxRow> softmax_;
 };

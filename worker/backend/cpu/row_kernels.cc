@@ -58,6 +58,19 @@ double SumOfExp(const float* x, std::int64_t columns, float max) {
   return total;
 }
 
+// Returns the sum of x, added likewise.
+double SumOfRow(const float* x, std::int64_t columns) {
+  constexpr std::int64_t kChunk = 64 * kWidth;
+  double total = 0;
+  for (std::int64_t begin = 0; begin < columns; begin += kChunk) {
+    const std::int64_t end = Min(columns, begin + kChunk);
+    Vec sum = {};
+    for (std::int64_t i = begin; i < end; i += kWidth) sum += LoadN(x + i, end - i);
+    total += static_cast<double>(Sum(sum));
+  }
+  return total;
+}
+
 }  // namespace
 
 void LayerNormForwardRows(const LayerNormForward& op, Range rows) {
@@ -227,7 +240,12 @@ void SoftmaxBlockRows(const SoftmaxBlock& op, Range rows) {
     part.max = RowMax(logits, columns);
     part.sum = SumOfExp(logits, columns, part.max);
     const std::int64_t target = op.targets[r] - op.first;
-    if (target >= 0 && target < columns) part.target_logit = logits[target];
+    const bool here = target >= 0 && target < columns;
+    double logit =
+        here ? static_cast<double>(op.shares.target) * static_cast<double>(logits[target]) : 0;
+    if (op.shares.each != 0)
+      logit += static_cast<double>(op.shares.each) * SumOfRow(logits, columns);
+    part.target_logit = static_cast<float>(logit);
   }
 }
 
@@ -243,14 +261,19 @@ void CrossEntropyRows(const CrossEntropy& op, Range rows, double* row_losses) {
       const float of_block = parts[b * op.rows].max;
       max = of_block > max ? of_block : max;
     }
-    double sum = 0;
+    double sum = 0, target_logit = 0;
     for (std::int64_t b = 0; b < op.blocks; ++b) {
       const SoftmaxPart& part = parts[b * op.rows];
       sum += part.sum * __builtin_exp(static_cast<double>(part.max) - static_cast<double>(max));
+      target_logit += static_cast<double>(part.target_logit);
     }
-    const double target_logit = parts[op.targets[r] / op.block_columns * op.rows].target_logit;
-    row_losses[r] = __builtin_log(sum) + static_cast<double>(max) - target_logit;
+    const double z = __builtin_log(sum) + static_cast<double>(max);
+    row_losses[r] = z - target_logit;
     softmax.factor = static_cast<double>(op.scale) / sum;
+    if (op.z_loss != 0) {
+      row_losses[r] += op.z_loss * z * z;
+      softmax.factor *= 1 + 2 * op.z_loss * z;
+    }
     softmax.max = max;
     softmax.scale = op.scale;
   }
@@ -273,12 +296,13 @@ void CrossEntropyGradientRows(const CrossEntropyGradient& op, Range rows) {
     const auto factor =
         static_cast<float>(softmax.factor * __builtin_exp(static_cast<double>(max) -
                                                           static_cast<double>(softmax.max)));
+    const float each = softmax.scale * op.shares.each;
     for (std::int64_t i = 0; i < columns; i += kWidth) {
       const std::int64_t n = columns - i;
-      StoreN(logits + i, Exp(LoadN(logits + i, n) - max) * factor, n);
+      StoreN(logits + i, Exp(LoadN(logits + i, n) - max) * factor - each, n);
     }
     const std::int64_t target = op.targets[r] - op.first;
-    if (target >= 0 && target < columns) logits[target] -= softmax.scale;
+    if (target >= 0 && target < columns) logits[target] -= softmax.scale * op.shares.target;
     clear(logits + columns, logits + stride);
   }
 }

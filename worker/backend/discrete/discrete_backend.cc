@@ -26,11 +26,15 @@ absl::Status NotOurs(const void* address) {
 // An op together with everything that it refers to in the caller's memory.
 struct Held {
   Op op;
-  std::vector<AdamwTensor> tensors;
+  std::vector<UpdatedTensor> tensors;
 
   Op Whole() const {
     Op whole = op;
-    if (auto* const adamw = std::get_if<AdamwUpdate>(&whole)) adamw->tensors = tensors;
+    std::visit(
+        [this]<class O>(O& o) {
+          if constexpr (UpdateOp<O>) o.tensors = tensors;
+        },
+        whole);
     return whole;
   }
 };
@@ -42,11 +46,13 @@ class Translation : public IgnoreFields {
 
   absl::StatusOr<Held> operator()(const Op& op) {
     Held held{.op = op};
-    if (const auto* const adamw = std::get_if<AdamwUpdate>(&op)) {
-      held.tensors.assign(adamw->tensors.begin(), adamw->tensors.end());
-    }
+    std::visit(
+        [&held]<class O>(const O& o) {
+          if constexpr (UpdateOp<O>) held.tensors.assign(o.tensors.begin(), o.tensors.end());
+        },
+        op);
     std::visit([this](auto& o) { DescribeFields(o, *this); }, held.op);
-    for (AdamwTensor& tensor : held.tensors) DescribeFields(tensor, *this);
+    for (UpdatedTensor& tensor : held.tensors) DescribeFields(tensor, *this);
     if (stranger_ != nullptr) return NotOurs(stranger_);
     return held;
   }

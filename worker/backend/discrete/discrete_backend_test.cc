@@ -72,8 +72,7 @@ struct HeadTensors {
                      .softmax = softmax,
                      .loss_sum = loss_sum,
                      .rows = kRows,
-                     .blocks = 1,
-                     .block_columns = kVocab});
+                     .blocks = 1});
     run(CrossEntropyGradient{.logits = logits,
                              .targets = targets,
                              .parts = parts,

@@ -9,7 +9,7 @@ namespace takt::train {
 // OPT: updates all weights of the rank, after a step or after one of its microbatches.
 Bound BindOptimizer(ProgramState& state, const program::Instruction& instruction) {
   RankState& rank = state.rank;
-  if (program::IsAsynchronous(state.program) && rank.options.job->adamw.clip_norm > 0) {
+  if (program::IsAsynchronous(state.program) && config::TraitsOf(*rank.options.job).clip_norm > 0) {
     return absl::InvalidArgumentError(
         "a program without a flush has no norm of all gradients, to which its job clips");
   }

@@ -88,7 +88,8 @@ TokenView ViewOf(const ProgramState& state, SlotId tokens, MicrobatchId microbat
   const std::span<std::byte> block = state.slots.Bytes(tokens);
   const MicrobatchId m = state.InBlock(microbatch);
   return {.tokens = state.tokens.tokens(block, m).data(),
-          .targets = state.tokens.targets(block, m).data()};
+          .targets = state.tokens.targets(block, m).data(),
+          .terms = state.loss_terms};
 }
 
 LossCall BoundLoss::Call(StepId step) const {

@@ -245,7 +245,11 @@ TEST(CudaKernels, CrossEntropy) {
           blocks.push_back({.logits = t.Random(s.rows * s.columns, 3), .columns = s.columns});
         testing::BlockedCrossEntropy<float> cross_entropy(backend, blocks, targets);
         Result result;
-        result.Add(cross_entropy.Loss(0.25F));
+        // Rows of several blocks are smoothed, too.
+        const bool smoothed = num_blocks > 1;
+        const TargetShares shares = {.target = smoothed ? 0.75F : 1.0F,
+                                     .each = smoothed ? 1e-4F : 0.0F};
+        result.Add(cross_entropy.Loss(0.25F, shares, smoothed ? 1e-2 : 0));
         if (s.rows == 260) return result;
         cross_entropy.Gradient();
         for (const auto& block : blocks) result.Add(block.logits, s.rows * s.columns);
@@ -323,45 +327,53 @@ TEST(CudaKernels, Attention) {
   }
 }
 
-TEST(CudaKernels, AdamwOverAListIsThatOfEachTensor) {
+TEST(CudaKernels, UpdatesOfAListAreThoseOfEachTensor) {
   // There are more tensors than a launch has, some empty, some longer than a block.
   std::vector<std::int64_t> counts = {4097, 0, 1, 4096, 12};
   while (counts.size() < 80) counts.push_back(7 + static_cast<std::int64_t>(counts.size()));
   const auto tensors_of = [&](Tensors& t) {
-    std::vector<AdamwTensor> tensors;
+    std::vector<UpdatedTensor> tensors;
     for (const std::int64_t count : counts) {
       tensors.push_back({.parameter = t.Random(count),
                          .gradient = t.Random(count),
                          .m = t.Random(count),
                          .v = t.Put(Floats(static_cast<std::size_t>(count), 0.5F)),
                          .count = count,
-                         .decayed = tensors.size() % 2 == 0});
+                         .learning_rate_scale = tensors.size() % 3 == 0 ? 0.5 : 1,
+                         .weight_decay = tensors.size() % 2 == 0 ? 0.1 : 0});
     }
     tensors[3].previous = t.Random(tensors[3].count);
     return tensors;
   };
-  const auto run = [](Backend& backend, std::span<const AdamwTensor> tensors) {
-    RunOp(backend,
-          AdamwUpdate{.tensors = tensors, .step = 3, .learning_rate = 1e-3, .weight_decay = 0.1});
+  const auto run = [](Backend& backend, std::span<const UpdatedTensor> tensors) {
+    RunOp(backend, AdamwUpdate{.tensors = tensors, .step = 3, .learning_rate = 1e-3});
+    RunOp(backend, LionUpdate{.tensors = tensors, .learning_rate = 1e-3, .gradient_scale = 0.5});
+    for (const double momentum : {0.0, 0.75}) {
+      RunOp(backend, SgdUpdate{.tensors = tensors,
+                               .learning_rate = 1e-3,
+                               .momentum = momentum,
+                               .nesterov = momentum > 0,
+                               .gradient_scale = 0.5});
+    }
   };
-  const auto result = [](const std::vector<AdamwTensor>& tensors) {
+  const auto result = [](const std::vector<UpdatedTensor>& tensors) {
     Result left;
-    for (const AdamwTensor& tensor : tensors) {
+    for (const UpdatedTensor& tensor : tensors) {
       for (const float* part : {tensor.parameter, tensor.m, tensor.v}) left.Add(part, tensor.count);
     }
     return left;
   };
   const Case together = [&](Backend& backend, Tensors& t) {
-    const std::vector<AdamwTensor> tensors = tensors_of(t);
+    const std::vector<UpdatedTensor> tensors = tensors_of(t);
     run(backend, tensors);
     return result(tensors);
   };
   const Case one_by_one = [&](Backend& backend, Tensors& t) {
-    const std::vector<AdamwTensor> tensors = tensors_of(t);
-    for (const AdamwTensor& tensor : tensors) run(backend, std::span(&tensor, 1));
+    const std::vector<UpdatedTensor> tensors = tensors_of(t);
+    for (const UpdatedTensor& tensor : tensors) run(backend, std::span(&tensor, 1));
     return result(tensors);
   };
-  Check("adamw", kFew, together);
+  Check("updates", kFew, together);
   const auto emulated = CreateEmulatedBackend(ThreadOrder::kForward);
   EXPECT_TRUE(SameBits(RunCase(together, *emulated).values, RunCase(one_by_one, *emulated).values));
 }

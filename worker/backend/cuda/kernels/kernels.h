@@ -54,6 +54,8 @@ void Launch(const CrossEntropy& op, const LaunchContext& context);
 void Launch(const CrossEntropyGradient& op, const LaunchContext& context);
 // Launches few kernels for many tensors.
 void Launch(const AdamwUpdate& op, const LaunchContext& context);
+void Launch(const LionUpdate& op, const LaunchContext& context);
+void Launch(const SgdUpdate& op, const LaunchContext& context);
 void Launch(const SumOfSquares& op, const LaunchContext& context);
 void Launch(const Fill& op, const LaunchContext& context);
 void Launch(const Copy& op, const LaunchContext& context);

@@ -85,6 +85,7 @@ __device__ inline Softmax WarpJoined(Softmax s) {
 // saves a second reading (Milakov & Gimelshein 2018).
 constexpr int kRowThreads = 512;
 struct SoftmaxShared {
+  double logits[kRowThreads / kWarpSize];
   float max[kRowThreads / kWarpSize];
   float sum[kRowThreads / kWarpSize];
 };
@@ -120,6 +121,19 @@ __device__ inline Softmax SoftmaxOfRow(const T* logits, std::int64_t columns, st
   return softmax;
 }
 
+// Returns the sum of the logits of a row, to every thread.
+template <bool kAligned, class T>
+__device__ inline double SumOfRow(const T* logits, std::int64_t columns, std::int64_t stride) {
+  constexpr int kCount = kIn16Bytes<T>;
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x * kCount; i < columns; i += kRowThreads * kCount) {
+    const auto x = Load<kAligned, kCount>(logits, i, stride);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) sum += i + k < columns ? static_cast<double>(x.v[k]) : 0.0;
+  }
+  return TeamSum<kRowThreads>(sum, Shared<SoftmaxShared>().logits);
+}
+
 template <bool kAligned, class T>
 __global__ __launch_bounds__(kRowThreads) void SoftmaxBlockKernel(SoftmaxBlock op, const T* all,
                                                                   std::int64_t stride) {
@@ -130,7 +144,12 @@ __global__ __launch_bounds__(kRowThreads) void SoftmaxBlockKernel(SoftmaxBlock o
     const Softmax softmax = SoftmaxOfRow<kAligned>(logits, op.columns, stride);
     const std::int64_t target = op.targets[row] - op.first;
     const bool here = target >= 0 && target < op.columns;
-    part = {static_cast<double>(softmax.sum), softmax.max, here ? Widened(logits[target]) : 0.0F};
+    double logit =
+        here ? static_cast<double>(op.shares.target) * static_cast<double>(Widened(logits[target]))
+             : 0.0;
+    if (op.shares.each != 0)
+      logit += static_cast<double>(op.shares.each) * SumOfRow<kAligned>(logits, op.columns, stride);
+    part = {static_cast<double>(softmax.sum), softmax.max, static_cast<float>(logit)};
   }
   if (threadIdx.x == 0) op.parts[row] = part;
 }
@@ -146,15 +165,19 @@ __global__ __launch_bounds__(kThreads) void CrossEntropyKernel(CrossEntropy op,
   if (op.targets[row] != kIgnoredTarget) {
     float max = parts->max;
     for (std::int64_t b = 1; b < op.blocks; ++b) max = fmaxf(max, parts[b * op.rows].max);
-    double sum = 0;
+    double sum = 0, target_logit = 0;
     for (std::int64_t b = 0; b < op.blocks; ++b) {
       const SoftmaxPart& part = parts[b * op.rows];
       sum += part.sum * exp(static_cast<double>(part.max) - static_cast<double>(max));
+      target_logit += static_cast<double>(part.target_logit);
     }
-    const std::int64_t block = op.targets[row] / op.block_columns;
-    loss = log(sum) + static_cast<double>(max) -
-           static_cast<double>(parts[block * op.rows].target_logit);
+    const double z = log(sum) + static_cast<double>(max);
+    loss = z - target_logit;
     softmax = {static_cast<double>(op.scale) / sum, max, op.scale};
+    if (op.z_loss != 0) {
+      loss += op.z_loss * z * z;
+      softmax.factor *= 1 + 2 * op.z_loss * z;
+    }
   }
   op.softmax[row] = softmax;
   row_losses[row] = loss;
@@ -175,13 +198,16 @@ __global__ __launch_bounds__(kRowThreads) void CrossEntropyGradientKernel(CrossE
   // Every thread computes the same bits.
   const auto factor = static_cast<float>(
       softmax.factor * exp(static_cast<double>(max) - static_cast<double>(softmax.max)));
+  const float each = softmax.scale * op.shares.each, of_target = softmax.scale * op.shares.target;
   for (std::int64_t i = threadIdx.x * kCount; i < stride; i += kRowThreads * kCount) {
     Numbers<kCount> d = {};
     if (scored) {
       const auto x = Load<kAligned, kCount>(logits, i, stride);
       d = Each<kCount>([&](int k) {
-        const float onehot = i + k == target ? softmax.scale : 0.0F;
-        return i + k < columns ? factor * expf(x.v[k] - max) - onehot : 0.0F;
+        // In the order of the CPU: what the target has beside the others is taken off last.
+        const float shared = factor * expf(x.v[k] - max) - each;
+        const float own = i + k == target ? of_target : 0.0F;
+        return i + k < columns ? shared - own : 0.0F;
       });
     }
     Store<kAligned>(logits, i, stride, d);
