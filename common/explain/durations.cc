@@ -137,7 +137,7 @@ absl::StatusOr<MeasuredStep> MeasuredStep::Create(const trace::Timeline& timelin
   MeasuredStep measured;
   measured.window_ = *window;
   measured.programs_ =
-      sim::SpreadOverCopies(timeline.trace->programs, timeline.trace->mesh.dp_size);
+      sim::SpreadOverCopies(timeline.trace->programs, timeline.trace->mesh.num_chains());
   measured.usual_ = Extractor(timeline, static_cast<int>(window - timeline.steps.begin())).Usual();
   // From here on replays cannot fail, because programs and the shape of durations stay the same.
   RETURN_IF_ERROR(sim::Replay(measured.programs_, measured.usual_).status());

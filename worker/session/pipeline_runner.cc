@@ -66,7 +66,6 @@ class PipelineRunner final : public RankRunner {
   PipelineRunner(PipelineRunnerOptions options, control::Assignment assignment)
       : options_(std::move(options)),
         assignment_(std::move(assignment)),
-        dp_rank_(assignment_.mesh.DpRankOf(assignment_.rank)),
         rendezvous_(options_.make_rendezvous(assignment_.key)),
         connections_({.assignment = &assignment_,
                       .data = options_.data,
@@ -323,7 +322,7 @@ class PipelineRunner final : public RankRunner {
         engine::Engine::Create(
             program, compute,
             {.transport = &connections_.messages(),
-             .rank_of = [this](PpRank pp) { return assignment_.mesh.RankOf(pp, dp_rank_); },
+             .rank_of = [this](PpRank pp) { return assignment_.mesh.PeerOf(assignment_.rank, pp); },
              .generation = assignment_.key.generation.value(),
              .channel_prefix = std::move(channel_prefix)}));
     absl::MutexLock lock(&mutex_);
@@ -423,7 +422,6 @@ class PipelineRunner final : public RankRunner {
 
   const PipelineRunnerOptions options_;
   const control::Assignment assignment_;
-  const DpRank dp_rank_;
   std::atomic<bool> halt_requested_ = false;
   std::atomic<std::int64_t> halt_after_ = kNever;  // the last step
 
