@@ -55,7 +55,7 @@ DeviceKind DeviceOf(const config::JobSpec& spec, DeviceKind before, const Worker
 
 Need NeedOf(const config::JobSpec& spec, DeviceKind device) {
   const config::Parallelism& p = spec.parallelism;
-  return {.workers = p.pipeline.value_or(1) * p.data.value_or(1),
+  return {.workers = p.pipeline.value_or(1) * p.data.value_or(1) * p.RanksPerReplica(),
           .up_to_all = !p.pipeline.has_value() || p.data_auto,
           .device = device,
           .nccl = p.transport == config::TransportKind::kNccl};
@@ -117,7 +117,7 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Workers& wor
     if (worker.attached() && fits) gang.push_back(&worker);
   }
   plan::PlanOptions options = PlanOptionsFor(spec, gang, device, workers);
-  options.max_workers = *p.pipeline * p.data.value_or(1);
+  options.max_workers = *p.pipeline * p.data.value_or(1) * p.RanksPerReplica();
   options.worker_memory_bytes = 0;
   return options;
 }

@@ -76,6 +76,7 @@ class PipelineRunner final : public RankRunner {
     ASSIGN_OR_RETURN(model_,
                      model::BuildModel(assignment_.job.model, assignment_.job.microbatch,
                                        config::PrecisionsOf(assignment_.job, assignment_.device)));
+    RETURN_IF_ERROR(CheckMesh());
     RETURN_IF_ERROR(CheckLayers());
     SetPhase("LOAD", "");
     RETURN_IF_ERROR(
@@ -142,6 +143,14 @@ class PipelineRunner final : public RankRunner {
   }
 
  private:
+  // Coordinators of later versions may plan meshes of more axes.
+  absl::Status CheckMesh() const {
+    if (assignment_.mesh.HasTwoAxes()) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a worker of this version runs no mesh of ", mesh::ToString(assignment_.mesh),
+        " ranks; give the job parallelism.tensor: 1 and context: 1, or update the worker"));
+  }
+
   absl::Status CheckLayers() const {
     const int layers = static_cast<int>(model_.layers.size());
     const int given =
