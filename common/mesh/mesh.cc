@@ -84,11 +84,15 @@ std::vector<Rank> RanksOf(const Mesh& mesh, Group group, Rank member) {
   return ranks;
 }
 
-std::string ToString(const Mesh& mesh) {
-  std::string text = absl::StrCat(mesh.pp_size, " x ", mesh.dp_size);
+std::string OtherAxes(const Mesh& mesh) {
+  std::string text;
   if (mesh.cp_size != 1) absl::StrAppend(&text, " x context ", mesh.cp_size);
   if (mesh.tp_size != 1) absl::StrAppend(&text, " x tensor ", mesh.tp_size);
   return text;
+}
+
+std::string ToString(const Mesh& mesh) {
+  return absl::StrCat(mesh.pp_size, " x ", mesh.dp_size, OtherAxes(mesh));
 }
 
 std::string PlaceName(const Mesh& mesh, Rank rank) {

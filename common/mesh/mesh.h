@@ -75,8 +75,12 @@ std::string_view NameOf(Group group);
 // Returns the ranks of the group to which `member` belongs, in ascending order.
 std::vector<Rank> RanksOf(const Mesh& mesh, Group group, Rank member);
 
-// Returns the sizes for errors and lists: "4 x 2" for pipeline and data. Other axes follow with
-// their names where they have more than one rank: "4 x 2 x tensor 4".
+// Returns the axes besides pipeline and data that have more than one rank, to follow these in a
+// text: " x context 2 x tensor 4".
+std::string OtherAxes(const Mesh& mesh);
+
+// Returns the sizes for errors and lists: "4 x 2" for pipeline and data, and OtherAxes:
+// "4 x 2 x tensor 4".
 std::string ToString(const Mesh& mesh);
 
 // Returns where a rank is: "pp 1, dp 0", with "cp 1" and "tp 3" where those axes have more than one
