@@ -38,6 +38,21 @@ class ChannelCollective final : public Collective {
   absl::Status AllReduceSum(StepId step, std::span<double> data) override {
     return Reduce(step, data);
   }
+  absl::Status ReduceScatterSum(StepId step, Parts parts) override {
+    TAKT_CHECK(parts.size() == options_.ranks.size());
+    if (size() == 1) return absl::OkStatus();
+    std::size_t longest = 0;
+    for (const std::span<float> part : parts) longest = std::max(longest, part.size());
+    constexpr std::size_t kSlice = kSliceBytes / sizeof(float);
+    for (std::size_t begin = 0; begin < longest; begin += kSlice) {
+      RETURN_IF_ERROR(SumSlices(step, [&](int index) {
+        const std::span<float> part = parts[static_cast<std::size_t>(index)];
+        const std::size_t from = std::min(begin, part.size());
+        return part.subspan(from, std::min(kSlice, part.size() - from));
+      }));
+    }
+    return absl::OkStatus();
+  }
   absl::Status Pass(StepId step, Sent sent, Received received) override {
     TAKT_CHECK(sent.size() == options_.ranks.size() && received.size() == options_.ranks.size());
     return Exchange(step, kPass, [&](int peer) { return std::pair{sent[peer], received[peer]}; });
@@ -70,14 +85,22 @@ class ChannelCollective final : public Collective {
       const Range range = Part(data.size(), size(), index);
       return data.subspan(range.begin, range.size);
     };
+    RETURN_IF_ERROR(SumSlices(step, slice));
     const std::span<T> mine = slice(options_.index);
+    return Exchange(step, kAllGather, [&](int peer) {
+      return std::pair{std::as_bytes(mine), std::as_writable_bytes(slice(peer))};
+    });
+  }
+
+  // Adds slice(i) of all ranks on rank i. Slices have at most kSliceBytes.
+  template <class Slice>
+  absl::Status SumSlices(StepId step, const Slice& slice) {
+    const auto mine = slice(options_.index);
     RETURN_IF_ERROR(Exchange(step, kReduceScatter, [&](int peer) {
       return std::pair{std::as_bytes(slice(peer)), Contribution(peer).first(mine.size_bytes())};
     }));
     Sum(mine);
-    return Exchange(step, kAllGather, [&](int peer) {
-      return std::pair{std::as_bytes(mine), std::as_writable_bytes(slice(peer))};
-    });
+    return absl::OkStatus();
   }
 
   // data[i] = ((x0[i] + x1[i]) + x2[i]) + ..., with our own values in their place among the

@@ -5,6 +5,12 @@
 
 namespace takt::transport {
 
+absl::Status Collective::ReduceScatterSum(StepId step, Parts parts) {
+  TAKT_CHECK(parts.size() == static_cast<std::size_t>(size()));
+  for (const std::span<float> part : parts) RETURN_IF_ERROR(AllReduceSum(step, part));
+  return absl::OkStatus();
+}
+
 absl::Status Collective::Pass(StepId, Sent, Received) {
   return absl::UnimplementedError(
       "this group only sums: bytes pass between ranks by transports of host memory (shm, gloo), "

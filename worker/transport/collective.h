@@ -36,6 +36,13 @@ class Collective {
   virtual absl::Status AllReduceSum(StepId step, std::span<float> data) = 0;
   virtual absl::Status AllReduceSum(StepId step, std::span<double> data) = 0;
 
+  // Adds as AllReduceSum does, but only for the rank that gets a part: afterwards parts[index()]
+  // has the sums, and the other parts mean nothing. The parts lie where floats of AllReduceSum do.
+  // Part i has the same length on every rank, which may be 0. Without a way of its own a group adds
+  // every part on every rank.
+  using Parts = std::span<const std::span<float>>;
+  virtual absl::Status ReduceScatterSum(StepId step, Parts parts);
+
   // Passes bytes of host memory: sent[i] to rank i of the group, and what that rank sends here to
   // received[i]. Both ends know each length, and nothing passes where it is 0. A rank's own entries
   // are ignored.

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// One layer where the ranks that sum its gradients share the optimizer's state (docs/adr/0010).
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/id.h"
+#include "common/layout/shard.h"
+#include "worker/backend/ops.h"
+#include "worker/train/parameter_store.h"
+#include "worker/transport/collective.h"
+
+namespace takt::train {
+
+// Each rank of the group has the optimizer's state of its shard of the layer. A step sums the
+// gradients, updates the shards and gathers the weights:
+//   ReduceGradients, AdamW of Tensors(), GatherWeights.
+// Afterwards all weights have the bits that they would have if every rank had updated all of them:
+// a shard's gradients are summed in the same order, AdamW works element by element, and the gather
+// copies.
+//
+// A table by word is cut by itself, the layer's other parameters together. So both uses of a tied
+// table have the same shards. All ranks make the same calls in the same order. Not synchronised:
+// the slots of the program order the calls.
+class LayerShards {
+ public:
+  // layer: in host memory; layer, group: borrowed for the object's life.
+  LayerShards(const LayerParameters& layer, transport::Collective& group);
+
+  // Adds the gradients of all ranks, each shard on the rank that has it. The other gradients mean
+  // nothing afterwards.  Errors: as the group's.
+  absl::Status ReduceGradients(StepId step);
+
+  // Returns the rank's parts of the parameters that this layer updates, with the weights of the
+  // selected version. The moments are those of the whole parameters; only the parts' are used.
+  std::vector<backend::AdamwTensor> Tensors() const;
+
+  // Copies the weights of the selected version from the rank that updates them to all others.
+  // Errors: as the group's.
+  absl::Status GatherWeights(StepId step);
+
+ private:
+  // Parameters that follow one another in the bucket, and are cut together.
+  struct Unit {
+    std::size_t first_ref = 0;
+    std::vector<layout::FloatRun> tensors;  // of its parameters
+    std::vector<layout::FloatRun> shards;   // by rank of the group
+  };
+
+  const ParameterRef& RefOf(const Unit& unit, std::size_t tensor) const {
+    return layer_.refs[unit.first_ref + tensor];
+  }
+  const layout::FloatRun& Mine(const Unit& unit) const {
+    return unit.shards[static_cast<std::size_t>(group_.index())];
+  }
+
+  const LayerParameters& layer_;
+  transport::Collective& group_;
+  std::vector<Unit> units_;
+};
+
+}  // namespace takt::train
