@@ -1,17 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/layer_shards.h"
 
-#include <cstdint>
-#include <span>
+#include <algorithm>
+#include <numeric>
 
 #include "common/base/status.h"
 
 namespace takt::train {
 namespace {
 
+static_assert(layout::kShardBlock == backend::kSquaresPerBlock);
+
+std::int64_t BlocksOf(std::int64_t elements) {
+  return (elements + backend::kSquaresPerBlock - 1) / backend::kSquaresPerBlock;
+}
+
 // Returns where the gradient of a parameter lies in its layer's bucket.
 layout::FloatRun RunOf(const LayerParameters& layer, const ParameterRef& ref) {
   return {.first = ref.gradient - layer.gradients.data(), .count = ref.elements()};
+}
+
+// Returns how many blocks of a parameter are in the norm. A tied copy has none.
+std::int64_t NormBlocksOf(const ParameterRef& ref) {
+  return ref.norm_index < 0 ? 0 : BlocksOf(ref.elements());
 }
 
 }  // namespace
@@ -36,6 +47,46 @@ absl::Status LayerShards::ReduceGradients(StepId step) {
     RETURN_IF_ERROR(group_.ReduceScatterSum(step, parts));
   }
   return absl::OkStatus();
+}
+
+std::int64_t LayerShards::num_blocks() const {
+  std::int64_t blocks = 0;
+  for (const ParameterRef& ref : layer_.refs) blocks += NormBlocksOf(ref);
+  return blocks;
+}
+
+absl::Status LayerShards::SumSquares(backend::Backend& backend, std::span<double> blocks) const {
+  std::ranges::fill(blocks, 0.0);
+  double* of_ref = blocks.data();
+  for (const Unit& unit : units_) {
+    for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
+      const ParameterRef& ref = RefOf(unit, i);
+      const auto [first, count] = layout::PartIn(Mine(unit), unit.tensors[i]);
+      if (ref.norm_index >= 0 && count > 0) {
+        RETURN_IF_ERROR(backend.Run(
+            backend::SumOfSquares{.input = ref.gradient + first,
+                                  .count = count,
+                                  .block_sums = of_ref + first / backend::kSquaresPerBlock}));
+      }
+      of_ref += NormBlocksOf(ref);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void LayerShards::AddSquares(std::span<const double> blocks, std::span<double> entries) const {
+  if (!layer_.primary) return;
+  auto next = blocks.begin();
+  for (const ParameterRef& ref : layer_.refs) {
+    if (ref.norm_index < 0) continue;
+    std::size_t entry = static_cast<std::size_t>(ref.norm_index);
+    // Runs of words begin where a block begins.
+    for (const model::VocabularyBlock& run : ref.Runs()) {
+      const auto end = next + BlocksOf(run.words * ref.columns());
+      entries[entry++] = std::accumulate(next, end, 0.0);
+      next = end;
+    }
+  }
 }
 
 std::vector<backend::AdamwTensor> LayerShards::Tensors() const {

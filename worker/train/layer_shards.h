@@ -3,23 +3,26 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/id.h"
 #include "common/layout/shard.h"
-#include "worker/backend/ops.h"
+#include "worker/backend/backend.h"
 #include "worker/train/parameter_store.h"
 #include "worker/transport/collective.h"
 
 namespace takt::train {
 
 // Each rank of the group has the optimizer's state of its shard of the layer. A step sums the
-// gradients, updates the shards and gathers the weights:
-//   ReduceGradients, AdamW of Tensors(), GatherWeights.
-// Afterwards all weights have the bits that they would have if every rank had updated all of them:
-// a shard's gradients are summed in the same order, AdamW works element by element, and the gather
-// copies.
+// gradients, passes on the squares of their blocks, updates the shards and gathers the weights:
+//   ReduceGradients, SumSquares, a sum of the blocks over the group, AddSquares, AdamW of
+//   Tensors(), GatherWeights.
+// Afterwards norm and weights have the bits that they would have if every rank had computed all of
+// them: a shard's gradients and the blocks are summed in the same order, AdamW works element by
+// element, and the gather copies.
 //
 // A table by word is cut by itself, the layer's other parameters together. So both uses of a tied
 // table have the same shards. All ranks make the same calls in the same order. Not synchronised:
@@ -32,6 +35,17 @@ class LayerShards {
   // Adds the gradients of all ranks, each shard on the rank that has it. The other gradients mean
   // nothing afterwards.  Errors: as the group's.
   absl::Status ReduceGradients(StepId step);
+
+  // Returns how many blocks of backend::kSquaresPerBlock elements of the layer are in the norm.
+  std::int64_t num_blocks() const;
+  // Computes the sum of squares of each block of the rank's shard. The others become 0, so that
+  // sums over the group are exact. The sums exist once `backend` has done what it was given.
+  // blocks: num_blocks(), in host memory.
+  absl::Status SumSquares(backend::Backend& backend, std::span<double> blocks) const;
+  // Adds up the blocks of each parameter, or of each of its blocks of words, into its entry of the
+  // norm exchange. A layer that is not the primary copy has no entries.
+  // blocks: summed over the group. entries: of the norm exchange.
+  void AddSquares(std::span<const double> blocks, std::span<double> entries) const;
 
   // Returns the rank's parts of the parameters that this layer updates, with the weights of the
   // selected version. The moments are those of the whole parameters; only the parts' are used.

@@ -19,8 +19,8 @@
 namespace takt::train {
 namespace {
 
-// A model whose matrices have several blocks of a shard, and whose table has a row for each of 700
-// words. tied: the head uses the embedding's table.
+// A model whose matrices have several blocks of a shard, and whose tables have two blocks of words.
+// tied: the head uses the embedding's table.
 model::Model SmallModel(bool tied) {
   model::ModelConfig config{.layers = 1,
                             .hidden = 64,
@@ -29,7 +29,7 @@ model::Model SmallModel(bool tied) {
                             .inner = 200,
                             .context = 8,
                             .positions = 8,
-                            .vocab = 700,
+                            .vocab = 5000,
                             .tied_head = tied};
   if (!tied) config.family = model::Family::kLlama;
   return model::BuildModel(config, /*microbatch=*/1).value();
@@ -62,6 +62,10 @@ class Replica {
       std::fill_n(ref->v, ref->elements(), 0.0F);
     }
     for (const LayerParameters& layer : store_->stage_layers()) shards_.emplace_back(layer, group);
+    std::size_t entries = 0;
+    for (const model::Parameter* const parameter : model.AllParameters())
+      entries += static_cast<std::size_t>(model::NumNormEntries(*parameter));
+    squares_.assign(entries, 0.0);
   }
 
   const ParameterStore& store() const { return *store_; }
@@ -69,8 +73,19 @@ class Replica {
   // Takes a step with gradients that differ between ranks, every rank updating everything.
   absl::Status StepWithAll(StepId step) {
     MakeGradients(step);
-    for (const LayerParameters& layer : store_->stage_layers())
+    for (const LayerParameters& layer : store_->stage_layers()) {
       RETURN_IF_ERROR(group_.AllReduceSum(step, layer.gradients));
+      for (const ParameterRef& ref : layer.refs) {
+        if (ref.norm_index < 0) continue;
+        double* entry = &squares_[static_cast<std::size_t>(ref.norm_index)];
+        for (const auto& [first, words] : ref.Runs()) {
+          RETURN_IF_ERROR(
+              backend_->Run(backend::SumOfSquares{.input = ref.gradient + first * ref.columns(),
+                                                  .result = entry++,
+                                                  .count = words * ref.columns()}));
+        }
+      }
+    }
     store_->BeginUpdate();
     std::vector<backend::AdamwTensor> tensors;
     for (const ParameterRef* const ref : store_->trained()) {
@@ -88,7 +103,13 @@ class Replica {
   // Takes the same step, every rank updating its shards.
   absl::Status StepWithShards(StepId step) {
     MakeGradients(step);
-    for (LayerShards& layer : shards_) RETURN_IF_ERROR(layer.ReduceGradients(step));
+    for (LayerShards& layer : shards_) {
+      RETURN_IF_ERROR(layer.ReduceGradients(step));
+      std::vector<double> blocks(static_cast<std::size_t>(layer.num_blocks()));
+      RETURN_IF_ERROR(layer.SumSquares(*backend_, blocks));
+      RETURN_IF_ERROR(group_.AllReduceSum(step, std::span<double>(blocks)));
+      layer.AddSquares(blocks, squares_);
+    }
     store_->BeginUpdate();
     num_updated_ = 0;
     for (LayerShards& layer : shards_) {
@@ -100,6 +121,8 @@ class Replica {
     return absl::OkStatus();
   }
 
+  // Returns the entries of the norm exchange in its last step.
+  const std::vector<double>& squares() const { return squares_; }
   // Returns how many elements the rank updated in its last step with shards.
   std::int64_t num_updated() const { return num_updated_; }
 
@@ -124,6 +147,7 @@ class Replica {
   std::unique_ptr<backend::Backend> backend_;
   std::unique_ptr<ParameterStore> store_;
   std::vector<LayerShards> shards_;
+  std::vector<double> squares_;
   std::int64_t num_updated_ = 0;
 };
 
@@ -167,6 +191,7 @@ TEST(LayerShards, UpdateToTheBitsOfRanksThatUpdateEverything) {
         for (const StepId step : {StepId(1), StepId(2), StepId(3)}) {
           ASSERT_TRUE(all.StepWithAll(step).ok());
           ASSERT_TRUE(sharded.StepWithShards(step).ok());
+          EXPECT_EQ(all.squares(), sharded.squares());
           ExpectSameWeights(all.store(), sharded.store());
         }
       });
