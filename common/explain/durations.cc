@@ -118,6 +118,7 @@ Work WorkOf(Op op) {
       return Work::kMessage;
     case Op::kReduceGrad:
     case Op::kReduceTied:
+    case Op::kGatherWeights:
     case Op::kNormExchange:
     case Op::kEval:
       return Work::kSum;

@@ -14,8 +14,8 @@ using program::Program;
 namespace {
 
 bool SumsOverRanks(Op op) {
-  return op == Op::kReduceGrad || op == Op::kReduceTied || op == Op::kNormExchange ||
-         op == Op::kEval;
+  return op == Op::kReduceGrad || op == Op::kReduceTied || op == Op::kGatherWeights ||
+         op == Op::kNormExchange || op == Op::kEval;
 }
 
 // Ranks with the same key meet. The number is of the group of ranks. Sums of gradients are of ranks
@@ -38,7 +38,8 @@ MeetingKey KeyOf(const JobTrace& trace, int rank, const Instruction& instruction
     const int group = program::SpreadsVocabulary(program) ? rank : chain;
     return {op, instruction.layer, kAll, group, tp_rank};
   }
-  const bool of_rows = op == Op::kReduceGrad && instruction.stage.value() == program.num_stages;
+  const bool of_rows = (op == Op::kReduceGrad || op == Op::kGatherWeights) &&
+                       instruction.stage.value() == program.num_stages;
   const bool of_all = op == Op::kNormExchange || op == Op::kEval;
   return {op, instruction.layer, kAll, of_rows ? 1 + pp_rank : 0, of_all ? TpRank(0) : tp_rank};
 }
