@@ -20,6 +20,9 @@ layout::FloatRun RunOf(const LayerParameters& layer, const ParameterRef& ref) {
   return {.first = ref.gradient - layer.gradients.data(), .count = ref.elements()};
 }
 
+// False: another layer of this rank owns the weight, and updates it.
+bool IsUpdatedHere(const ParameterRef& ref) { return ref.m != nullptr; }
+
 // Returns how many blocks of a parameter are in the norm. A tied copy has none.
 std::int64_t NormBlocksOf(const ParameterRef& ref) {
   return ref.norm_index < 0 ? 0 : BlocksOf(ref.elements());
@@ -89,29 +92,22 @@ void LayerShards::AddSquares(std::span<const double> blocks, std::span<double> e
   }
 }
 
-std::vector<backend::AdamwTensor> LayerShards::Tensors() const {
-  std::vector<backend::AdamwTensor> tensors;
+std::vector<LayerShards::Part> LayerShards::Parts() const {
+  std::vector<Part> parts;
   for (const Unit& unit : units_) {
     for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
       const ParameterRef& ref = RefOf(unit, i);
       const auto [first, count] = layout::PartIn(Mine(unit), unit.tensors[i]);
-      if (ref.m == nullptr || count == 0) continue;
-      tensors.push_back({.parameter = ref.weight + first,
-                         .previous = ref.previous + first,
-                         .gradient = ref.gradient + first,
-                         .m = ref.m + first,
-                         .v = ref.v + first,
-                         .count = count,
-                         .decayed = ref.parameter->decayed()});
+      if (IsUpdatedHere(ref) && count > 0) parts.push_back({&ref, first, count});
     }
   }
-  return tensors;
+  return parts;
 }
 
 absl::Status LayerShards::GatherWeights(StepId step) {
   for (const Unit& unit : units_) {
     const ParameterRef& front = RefOf(unit, 0);
-    if (front.m == nullptr) continue;  // another layer of this rank owns the table
+    if (!IsUpdatedHere(front)) continue;
     // Weights lie behind one another as gradients do.
     const std::int64_t origin = unit.tensors.front().first;
     for (std::size_t i = 0; i < unit.tensors.size(); ++i)

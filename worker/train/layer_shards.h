@@ -18,10 +18,10 @@ namespace takt::train {
 
 // Each rank of the group has the optimizer's state of its shard of the layer. A step sums the
 // gradients, passes on the squares of their blocks, updates the shards and gathers the weights:
-//   ReduceGradients, SumSquares, a sum of the blocks over the group, AddSquares, AdamW of
-//   Tensors(), GatherWeights.
+//   ReduceGradients, SumSquares, a sum of the blocks over the group, AddSquares, an update of
+//   Parts(), GatherWeights.
 // Afterwards norm and weights have the bits that they would have if every rank had computed all of
-// them: a shard's gradients and the blocks are summed in the same order, AdamW works element by
+// them: a shard's gradients and the blocks are summed in the same order, updates work element by
 // element, and the gather copies.
 //
 // A table by word is cut by itself, the layer's other parameters together. So both uses of a tied
@@ -47,9 +47,13 @@ class LayerShards {
   // blocks: summed over the group. entries: of the norm exchange.
   void AddSquares(std::span<const double> blocks, std::span<double> entries) const;
 
-  // Returns the rank's parts of the parameters that this layer updates, with the weights of the
-  // selected version. The moments are those of the whole parameters; only the parts' are used.
-  std::vector<backend::AdamwTensor> Tensors() const;
+  // The elements [first, first + count) of one use of a parameter.
+  struct Part {
+    const ParameterRef* ref = nullptr;
+    std::int64_t first = 0, count = 0;
+  };
+  // Returns the rank's parts of the parameters that this layer updates.
+  std::vector<Part> Parts() const;
 
   // Copies the weights of the selected version from the rank that updates them to all others.
   // Errors: as the group's.

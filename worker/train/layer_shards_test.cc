@@ -87,17 +87,10 @@ class Replica {
       }
     }
     store_->BeginUpdate();
-    std::vector<backend::AdamwTensor> tensors;
-    for (const ParameterRef* const ref : store_->trained()) {
-      tensors.push_back({.parameter = ref->weight,
-                         .previous = ref->previous,
-                         .gradient = ref->gradient,
-                         .m = ref->m,
-                         .v = ref->v,
-                         .count = ref->elements(),
-                         .decayed = ref->parameter->decayed()});
-    }
-    return Update(step, tensors);
+    std::vector<LayerShards::Part> parts;
+    for (const ParameterRef* const ref : store_->trained())
+      parts.push_back({.ref = ref, .count = ref->elements()});
+    return Update(step, parts);
   }
 
   // Takes the same step, every rank updating its shards.
@@ -113,9 +106,9 @@ class Replica {
     store_->BeginUpdate();
     num_updated_ = 0;
     for (LayerShards& layer : shards_) {
-      const std::vector<backend::AdamwTensor> tensors = layer.Tensors();
-      for (const backend::AdamwTensor& tensor : tensors) num_updated_ += tensor.count;
-      RETURN_IF_ERROR(Update(step, tensors));
+      const std::vector<LayerShards::Part> parts = layer.Parts();
+      for (const LayerShards::Part& part : parts) num_updated_ += part.count;
+      RETURN_IF_ERROR(Update(step, parts));
     }
     for (LayerShards& layer : shards_) RETURN_IF_ERROR(layer.GatherWeights(step));
     return absl::OkStatus();
@@ -135,7 +128,17 @@ class Replica {
     }
   }
 
-  absl::Status Update(StepId step, std::span<const backend::AdamwTensor> tensors) {
+  absl::Status Update(StepId step, const std::vector<LayerShards::Part>& parts) {
+    std::vector<backend::AdamwTensor> tensors;
+    for (const auto& [ref, first, count] : parts) {
+      tensors.push_back({.parameter = ref->weight + first,
+                         .previous = ref->previous + first,
+                         .gradient = ref->gradient + first,
+                         .m = ref->m + first,
+                         .v = ref->v + first,
+                         .count = count,
+                         .decayed = ref->parameter->decayed()});
+    }
     return backend_->Run(backend::AdamwUpdate{.tensors = tensors,
                                               .step = step.value(),
                                               .learning_rate = 0.01,
