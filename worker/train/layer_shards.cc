@@ -112,12 +112,12 @@ absl::Status LayerShards::GatherWeights(StepId step) {
     const std::int64_t origin = unit.tensors.front().first;
     for (std::size_t i = 0; i < unit.tensors.size(); ++i)
       TAKT_CHECK(RefOf(unit, i).weight - front.weight == unit.tensors[i].first - origin);
-    std::vector<std::span<std::byte>> parts;
+    std::vector<std::span<float>> parts;
     for (const layout::FloatRun& shard : unit.shards) {
-      parts.push_back(std::as_writable_bytes(
-          std::span(front.weight + (shard.first - origin), static_cast<std::size_t>(shard.count))));
+      parts.emplace_back(front.weight + (shard.first - origin),
+                         static_cast<std::size_t>(shard.count));
     }
-    RETURN_IF_ERROR(group_.AllGather(step, parts));
+    RETURN_IF_ERROR(group_.AllGatherParts(step, parts));
   }
   return absl::OkStatus();
 }

@@ -29,7 +29,7 @@ namespace takt::train {
 // the slots of the program order the calls.
 class LayerShards {
  public:
-  // layer: in host memory; layer, group: borrowed for the object's life.
+  // layer, group: borrowed for the object's life.
   LayerShards(const LayerParameters& layer, transport::Collective& group);
 
   // Adds the gradients of all ranks, each shard on the rank that has it. The other gradients mean

@@ -11,6 +11,12 @@ absl::Status Collective::ReduceScatterSum(StepId step, Parts parts) {
   return absl::OkStatus();
 }
 
+absl::Status Collective::AllGatherParts(StepId step, Parts parts) {
+  std::vector<std::span<std::byte>> bytes;
+  for (const std::span<float> part : parts) bytes.push_back(std::as_writable_bytes(part));
+  return AllGather(step, bytes);
+}
+
 absl::Status Collective::Pass(StepId, Sent, Received) {
   return absl::UnimplementedError(
       "this group only sums: bytes pass between ranks by transports of host memory (shm, gloo), "

@@ -45,6 +45,23 @@ class DeviceSums final : public Collective {
   absl::Status AllReduceSum(StepId step, std::span<double> data) override {
     return options_.host->AllReduceSum(step, data);
   }
+  absl::Status ReduceScatterSum(StepId, Parts parts) override {
+    std::size_t longest = 0;
+    for (const std::span<float> part : parts) longest = std::max(longest, part.size());
+    for (std::size_t begin = 0; begin < longest; begin += SlotFloats()) {
+      RETURN_IF_ERROR(SumSlices([&](int rank) {
+        const std::span<float> part = parts[static_cast<std::size_t>(rank)];
+        const std::size_t from = std::min(begin, part.size());
+        return part.subspan(from, std::min(SlotFloats(), part.size() - from));
+      }));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status AllGatherParts(StepId, Parts parts) override {
+    const std::span<float> mine = parts[static_cast<std::size_t>(options_.index)];
+    return Exchange(
+        [&](int peer) { return std::pair(mine, parts[static_cast<std::size_t>(peer)]); });
+  }
 
  private:
   // Returns what is sent to a rank, and where its message is put.
@@ -56,11 +73,17 @@ class DeviceSums final : public Collective {
       const std::size_t begin = data.size() * r / n;
       return data.subspan(begin, data.size() * (r + 1) / n - begin);
     };
+    RETURN_IF_ERROR(SumSlices(slice));
+    const std::span<float> mine = slice(options_.index);
+    return Exchange([&](int peer) { return std::pair(mine, slice(peer)); });
+  }
+
+  // Adds slice(i) of all ranks on rank i. Slices have at most SlotFloats.
+  absl::Status SumSlices(absl::FunctionRef<std::span<float>(int rank)> slice) {
     const std::span<float> mine = slice(options_.index);
     RETURN_IF_ERROR(
         Exchange([&](int peer) { return std::pair(slice(peer), Slot(peer).first(mine.size())); }));
-    RETURN_IF_ERROR(Sum(mine));
-    return Exchange([&](int peer) { return std::pair(mine, slice(peer)); });
+    return Sum(mine);
   }
 
   // mine[i] = ((x0[i] + x1[i]) + x2[i]) + ..., with our own values in their place among the

@@ -163,6 +163,44 @@ TEST_F(NcclTransportTest, SumsHaveTheBitsOfRankOrder) {
   }
 }
 
+TEST_F(NcclTransportTest, PartsAreSummedInRankOrderAndThenGathered) {
+  constexpr int kRanks = 3;
+  MakeRanks(kRanks);
+  // A part of one round, none, and a part of several rounds.
+  const std::vector<std::size_t> sizes = {1000, 0, kTestScratchBytes / sizeof(float) * 5 / 2 + 3};
+  const std::size_t all_floats = sizes[0] + sizes[1] + sizes[2];
+  std::vector<std::vector<float>> values;
+  for (int r = 0; r < kRanks; ++r) {
+    std::minstd_rand random(static_cast<unsigned>(r) + 1);
+    values.emplace_back(all_floats);
+    for (float& value : values.back()) value = 1.0F / static_cast<float>(random() % 1000 + 1);
+  }
+  const std::vector<float> expected = SumInOrder(values);
+  std::vector<std::function<void()>> all;
+  for (int index = 0; index < kRanks; ++index) {
+    all.emplace_back([&, index] {
+      TestRank& mine = rank(index);
+      const auto sums =
+          mine.transport
+              ->OpenSums({.name = "replicas", .ranks = {Rank(0), Rank(1), Rank(2)}, .index = index})
+              .value();
+      const backend::Buffer buffer = mine.Allocate(all_floats);
+      mine.Write(buffer, values[static_cast<std::size_t>(index)]);
+      std::vector<std::span<float>> parts;
+      std::size_t begin = 0;
+      for (const std::size_t size : sizes) {
+        parts.push_back(buffer.float_span().subspan(begin, size));
+        begin += size;
+      }
+      EXPECT_TRUE(sums->ReduceScatterSum(StepId(1), parts).ok());
+      EXPECT_TRUE(sums->AllGatherParts(StepId(1), parts).ok());
+      EXPECT_TRUE(Finish(*sums->stream()).ok());
+      EXPECT_EQ(mine.Read(buffer), expected) << "rank " << index;
+    });
+  }
+  AtOnce(all);
+}
+
 TEST_F(NcclTransportTest, RanksWithoutNcclOrOnOneGpuGoThroughTheHost) {
   ranks_.push_back(std::make_unique<TestRank>(world_, 0, TestRank::Options{.num_ranks = 4}));
   ranks_.push_back(
