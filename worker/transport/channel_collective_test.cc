@@ -186,6 +186,36 @@ TEST(Collective, EachRankGetsTheSumsOfItsPartInRankOrder) {
   }
 }
 
+// Returns the sum of leaves [first, first + count) along a binary tree. count: a power of two.
+std::vector<float> TreeOfLeaves(int first, int count, std::size_t size) {
+  if (count == 1) return Values<float>(first, size);
+  std::vector<float> sum = TreeOfLeaves(first, count / 2, size);
+  const std::vector<float> right = TreeOfLeaves(first + count / 2, count / 2, size);
+  for (std::size_t i = 0; i < size; ++i) sum[i] += right[i];
+  return sum;
+}
+
+TEST(Collective, ATreeOfLeavesHasTheSameBitsForEveryNumberOfRanks) {
+  constexpr int kLeaves = 8;
+  for (const std::size_t count : {0u, 1u, 9u, 300'001u}) {
+    std::vector<float> sums = TreeOfLeaves(0, kLeaves, count);
+    for (const int size : {1, 2, 4, 8}) {
+      SCOPED_TRACE(::testing::Message() << size << " ranks, " << count << " values");
+      const auto expected = Cut(std::span<float>(sums), size);
+      Traffic traffic;
+      OnEveryRank(size, traffic, [&](Collective& collective, int index) {
+        const int of_rank = kLeaves / size;
+        std::vector<float> data = TreeOfLeaves(index * of_rank, of_rank, count);
+        const auto parts = Cut(std::span<float>(data), size);
+        const absl::Status status = collective.ReduceScatterTree(StepId(3), parts);
+        ASSERT_TRUE(status.ok()) << status;
+        EXPECT_TRUE(std::ranges::equal(std::as_bytes(parts[index]), std::as_bytes(expected[index])))
+            << "index " << index;
+      });
+    }
+  }
+}
+
 // A group with no way of its own to add parts. It doubles what it adds.
 class TwinGroup final : public Collective {
  public:
@@ -207,6 +237,7 @@ TEST(Collective, AGroupThatAddsOnlyWholeDataAddsEveryPart) {
                                                std::span(data).subspan(1)};
   EXPECT_TRUE(group.ReduceScatterSum(StepId(1), parts).ok());
   EXPECT_EQ(data, (std::vector<float>{2, 4, 6}));
+  EXPECT_EQ(group.ReduceScatterTree(StepId(1), parts).code(), absl::StatusCode::kUnimplemented);
 }
 
 TEST(Collective, RefusesAnotherStep) {

@@ -11,6 +11,10 @@ absl::Status Collective::ReduceScatterSum(StepId step, Parts parts) {
   return absl::OkStatus();
 }
 
+absl::Status Collective::ReduceScatterTree(StepId, Parts) {
+  return absl::UnimplementedError("this group does not add along a tree");
+}
+
 absl::Status Collective::AllGatherParts(StepId step, Parts parts) {
   std::vector<std::span<std::byte>> bytes;
   for (const std::span<float> part : parts) bytes.push_back(std::as_writable_bytes(part));

@@ -43,6 +43,13 @@ class Collective {
   // sums, and the other parts mean nothing. A group without a way of its own adds every part on
   // every rank.
   virtual absl::Status ReduceScatterSum(StepId step, Parts parts);
+  // Does the same in another order, along a binary tree over the ranks: (x0 + x1) + (x2 + x3) for
+  // four. If each rank brings the sum of equally many leaves, added along such a tree
+  // (common/model/tree_sum.h), the bits depend on the leaves alone and not on the number of ranks.
+  // Precondition: the number of ranks is a power of two, at most kMostInTree.
+  // Errors: also kUnimplemented, as Pass, for a group without a way of its own.
+  virtual absl::Status ReduceScatterTree(StepId step, Parts parts);
+  static constexpr int kMostInTree = 1024;
   // Copies part i of rank i to every rank, unchanged.
   // Errors: also kUnimplemented, as Pass, for a group of devices without a way of its own.
   virtual absl::Status AllGatherParts(StepId step, Parts parts);

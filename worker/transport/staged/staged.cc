@@ -122,13 +122,11 @@ class StagedCollective final : public Collective {
     return inner_->AllReduceSum(step, data);
   }
   absl::Status ReduceScatterSum(StepId step, Parts parts) override {
-    ASSIGN_OR_RETURN(const std::vector<std::span<float>> staged, PlacesOf(parts));
-    for (std::size_t i = 0; i < parts.size(); ++i) RETURN_IF_ERROR(ToHost(parts[i], staged[i]));
-    RETURN_IF_ERROR(stage_.Await(*backend_, aborted_));
-    RETURN_IF_ERROR(inner_->ReduceScatterSum(step, staged));
-    const auto mine = static_cast<std::size_t>(index());
-    RETURN_IF_ERROR(ToDevice(staged[mine], parts[mine]));
-    return stage_.Await(*backend_, aborted_);
+    return ReduceParts(parts, [&](Parts staged) { return inner_->ReduceScatterSum(step, staged); });
+  }
+  absl::Status ReduceScatterTree(StepId step, Parts parts) override {
+    return ReduceParts(parts,
+                       [&](Parts staged) { return inner_->ReduceScatterTree(step, staged); });
   }
   absl::Status AllGatherParts(StepId step, Parts parts) override {
     ASSIGN_OR_RETURN(const std::vector<std::span<float>> staged, PlacesOf(parts));
@@ -143,6 +141,18 @@ class StagedCollective final : public Collective {
   }
 
  private:
+  // reduce(staged): leaves the sums of the rank's part in the host's buffer.
+  template <class Reduce>
+  absl::Status ReduceParts(Parts parts, const Reduce& reduce) {
+    ASSIGN_OR_RETURN(const std::vector<std::span<float>> staged, PlacesOf(parts));
+    for (std::size_t i = 0; i < parts.size(); ++i) RETURN_IF_ERROR(ToHost(parts[i], staged[i]));
+    RETURN_IF_ERROR(stage_.Await(*backend_, aborted_));
+    RETURN_IF_ERROR(reduce(staged));
+    const auto mine = static_cast<std::size_t>(index());
+    RETURN_IF_ERROR(ToDevice(staged[mine], parts[mine]));
+    return stage_.Await(*backend_, aborted_);
+  }
+
   // Returns where the parts lie in the host's buffer, one behind the other.
   absl::StatusOr<std::vector<std::span<float>>> PlacesOf(Parts parts) {
     std::size_t floats = 0;
