@@ -39,6 +39,7 @@ absl::StatusOr<Optimizer> Optimizer::Create(const config::JobSpec& job, const mo
 absl::Status Optimizer::NormPartial(backend::Backend& backend) {
   const std::span<double> sums = exchanged();
   std::ranges::fill(sums, 0.0);
+  if (shards_ != nullptr) return shards_->SumSquares(backend);
   for (const LayerParameters& layer : parameters_.layers()) {
     if (!layer.primary) continue;
     for (const ParameterRef& ref : layer.refs) {
@@ -59,6 +60,7 @@ absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& los
   loss_sum = told.sum;
   scored = static_cast<double>(told.scored);
   halting = told.halting;
+  if (shards_ != nullptr) RETURN_IF_ERROR(shards_->AddSquares(step, sums.first(num_squares)));
   if (groups_.pipeline != nullptr) RETURN_IF_ERROR(groups_.pipeline->AllReduceSum(step, sums));
 
   double squares = 0;
@@ -71,6 +73,14 @@ absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& los
   return result_;
 }
 
+std::vector<LayerShards::Part> Optimizer::UpdatedParts() const {
+  if (shards_ != nullptr) return shards_->Parts();
+  std::vector<LayerShards::Part> parts;
+  for (const ParameterRef* const ref : parameters_.trained())
+    parts.push_back({.ref = ref, .count = ref->elements()});
+  return parts;
+}
+
 absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int64_t number) {
   const config::Adamw& adamw = job_.adamw;
   const double scale =
@@ -78,13 +88,13 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
   const double learning_rate = config::LearningRate(adamw, job_.lr_schedule, step.value());
   parameters_.BeginUpdate();
   std::vector<backend::AdamwTensor> tensors;
-  for (const ParameterRef* const ref : parameters_.trained()) {
-    tensors.push_back({.parameter = ref->weight,
-                       .previous = ref->previous,
-                       .gradient = ref->gradient,
-                       .m = ref->m,
-                       .v = ref->v,
-                       .count = ref->elements(),
+  for (const auto& [ref, first, count] : UpdatedParts()) {
+    tensors.push_back({.parameter = ref->weight + first,
+                       .previous = ref->previous + first,
+                       .gradient = ref->gradient + first,
+                       .m = ref->m + first,
+                       .v = ref->v + first,
+                       .count = count,
                        .decayed = ref->parameter->decayed()});
   }
   return backend.Run(backend::AdamwUpdate{.tensors = tensors,
