@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests that replicas that share the optimizer's state compute the bits of replicas that do not.
-#include <fstream>
 #include <string>
 #include <string_view>
 
 #include "common/model/vocabulary.h"
+#include "gmock/gmock.h"
 #include "tests/numerics/bit_equality.h"
 
 namespace takt::numerics {
 namespace {
+
+using ::testing::HasSubstr;
 
 class ShardBitEquality : public BitEquality {
  protected:
@@ -68,6 +70,36 @@ TEST_F(ShardBitEquality, OfASpreadVocabulary) {
                      .vocabulary = config::Vocabulary::kSpread};
   job.steps = 2;
   ExpectSameBitsWithShards(job);
+}
+
+// Sums and gathers of device memory go through the host. Work waits on streams.
+TEST_F(ShardBitEquality, OnDevices) {
+  config::JobSpec job = Job();
+  job.parallelism = {.pipeline = 2, .data = 2, .threads = 1, .schedule = "1f1b"};
+  RunResult whole = Train(job);
+  whole.gradients.clear();
+  for (const bool lazy : {false, true}) {
+    SCOPED_TRACE(lazy);
+    const auto make_backends = [&](int threads) {
+      return backend::CreateDiscreteBackends(
+          {.threads = threads, .lazy = lazy, .prepared_only = true});
+    };
+    ExpectSameBits(whole,
+                   Trained({.job = job, .shard_optimizer = true, .make_backends = make_backends}));
+  }
+}
+
+TEST_F(ShardBitEquality, RefusesWhatItCannotShareYet) {
+  const auto error = [](const config::JobSpec& job) {
+    return std::string(TrainInProcess({.job = job, .shard_optimizer = true}).status().message());
+  };
+  config::JobSpec bf16 = Job();
+  bf16.precision = config::Precision::kBf16;
+  bf16.parallelism.data = 2;
+  EXPECT_THAT(error(bf16), HasSubstr("before GATHER_WEIGHTS"));
+  config::JobSpec tied = Job();
+  tied.parallelism = {.pipeline = 2, .data = 1, .threads = 1, .schedule = "chimera"};
+  EXPECT_THAT(error(tied), HasSubstr("two shards"));
 }
 
 }  // namespace
