@@ -214,11 +214,11 @@ absl::Status AppendCandidate(const Forecast& forecast, std::size_t number,
                              std::int64_t worker_memory_bytes, std::string& html) {
   const Plan& plan = forecast.plan;
   const std::vector<plan::Messages> messages = plan::MessagesOf(plan.programs);
-  absl::StrAppend(&html, "<section>\n<h2>", number, ": ", Escape(plan.schedule.name), ", pipeline ",
-                  plan.mesh.pp_size,
-                  plan.mesh.dp_size > 1 ? absl::StrCat(" x data ", plan.mesh.dp_size) : "",
-                  plan.vocabulary_ends.empty() ? "" : ", vocabulary spread", "</h2>\n<p>",
-                  Escape(StepText(forecast, messages)), "</p>\n");
+  absl::StrAppend(
+      &html, "<section>\n<h2>", number, ": ", Escape(plan.schedule.name), ", pipeline ",
+      plan.mesh.pp_size, plan.mesh.dp_size > 1 ? absl::StrCat(" x data ", plan.mesh.dp_size) : "",
+      mesh::OtherAxes(plan.mesh), plan.vocabulary_ends.empty() ? "" : ", vocabulary spread",
+      "</h2>\n<p>", Escape(StepText(forecast, messages)), "</p>\n");
   ASSIGN_OR_RETURN(const std::string picture, DrawStep(plan, worker_memory_bytes));
   html += picture;
   html += "<details><summary>Stages: layers, recompute, times of a microbatch</summary>\n";

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/base/report.h"
 #include "cli/base/text.h"
+#include "common/mesh/mesh.h"
 
 namespace takt::cli {
 namespace {
@@ -79,8 +80,8 @@ Json ForecastJson(const config::JobSpec& job, const plan::PlanOptions& options,
   }
   return {{"pipeline", plan.mesh.pp_size},
           {"data", plan.mesh.dp_size},
-          {"tensor", 1},
-          {"context", 1},
+          {"tensor", plan.mesh.tp_size},
+          {"context", plan.mesh.cp_size},
           {"expert", 1},
           {"shard", "none"},
           {"microbatch", plan.microbatch},
@@ -108,9 +109,10 @@ const char* DivisionHeader(const config::JobSpec& job) {
 
 // Returns e.g. "2", "2 x 4" for four replicas, or, if the plan chooses that, "2 x 4, 8" for
 // microbatches of eight sequences.
-std::string DivisionText(const config::JobSpec& job, int pp_size, int dp_size, int microbatch) {
-  std::string text = absl::StrCat(pp_size);
-  if (dp_size > 1) absl::StrAppend(&text, " x ", dp_size);
+std::string DivisionText(const config::JobSpec& job, const mesh::Mesh& mesh, int microbatch) {
+  std::string text = absl::StrCat(mesh.pp_size);
+  if (mesh.dp_size > 1) absl::StrAppend(&text, " x ", mesh.dp_size);
+  text += mesh::OtherAxes(mesh);
   if (job.microbatch_auto) absl::StrAppend(&text, ", ", microbatch);
   return text;
 }
@@ -127,8 +129,8 @@ void PrintForecastsJson(const Context& context, const config::JobSpec& job,
   for (std::size_t i = 0; i < forecasts.candidates.size(); ++i)
     candidates.push_back(ForecastJson(job, options, forecasts, i));
   for (const plan::Refusal& refusal : forecasts.refused) {
-    refused.push_back({{"pipeline", refusal.pp_size},
-                       {"data", refusal.dp_size},
+    refused.push_back({{"pipeline", refusal.mesh.pp_size},
+                       {"data", refusal.mesh.dp_size},
                        {"microbatch", refusal.microbatch},
                        {"schedule", refusal.schedule},
                        {"recompute", RecomputeText(refusal.recompute)},
@@ -226,7 +228,7 @@ Table CandidateTable(const config::JobSpec& job, const plan::PlanOptions& option
                FormatCount(TokensPerSecond(job, plan)), FormatPercent(Mfu(job, options, plan)),
                FormatPercent(plan.predicted_bubble_fraction),
                FormatBytes(static_cast<double>(largest.total())),
-               DivisionText(job, plan.mesh.pp_size, plan.mesh.dp_size, plan.microbatch),
+               DivisionText(job, plan.mesh, plan.microbatch),
                ScheduleText(plan.schedule.name, !plan.vocabulary_ends.empty()),
                absl::StrJoin(StageLayers(plan), ","), absl::StrJoin(recompute, ","),
                LimitedBy(candidates[i])});
@@ -251,7 +253,7 @@ Table RefusalTable(const config::JobSpec& job, const std::vector<plan::Refusal>&
   for (std::size_t i = 0; i < std::min(most, refused.size()); ++i) {
     const plan::Refusal& refusal = refused[i];
     table.Add({ScheduleText(refusal.schedule, refusal.spread),
-               DivisionText(job, refusal.pp_size, refusal.dp_size, refusal.microbatch),
+               DivisionText(job, refusal.mesh, refusal.microbatch),
                RecomputeText(refusal.recompute), refusal.reason});
   }
   return table;

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "cli/base/report.h"
 #include "cli/base/text.h"
+#include "cli/job/job_mesh.h"
 #include "cli/job/step_printer.h"
 #include "common/base/memory_serde.h"
 #include "common/config/job_spec.h"
@@ -75,8 +76,11 @@ void PrintPlacement(std::ostream& out, const v1::Job& job) {
     out << '\n';
   }
   PrintWords(out, job);
+  const mesh::Mesh mesh = MeshOf(job);
   for (const v1::BoundRank& rank : job.ranks()) {
-    out << "rank " << rank.rank() << ": worker " << rank.worker() << '\n';
+    out << "rank " << rank.rank();
+    if (!mesh.HasTwoAxes()) out << " (" << mesh::PlaceName(mesh, Rank(rank.rank())) << ')';
+    out << ": worker " << rank.worker() << '\n';
   }
 }
 

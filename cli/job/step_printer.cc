@@ -9,6 +9,7 @@
 #include "cli/base/message_json.h"
 #include "cli/base/report.h"
 #include "cli/base/text.h"
+#include "cli/job/job_mesh.h"
 #include "cli/job/job_text.h"
 
 namespace takt::cli {
@@ -43,7 +44,7 @@ std::string BarText(const v1::StepReport& step, const v1::Job& job, double step_
 std::string JobLine(const v1::Job& job) {
   std::string line = absl::StrCat(job.name(), ": ", StateName(job.state()));
   if (job.state() == v1::JOB_STATE_RUNNING && !job.schedule().empty()) {
-    absl::StrAppend(&line, " ", job.schedule(), " on ", job.ranks_size(), " ranks");
+    absl::StrAppend(&line, " ", job.schedule(), " on ", RanksText(job));
   }
   if (!job.reason().empty()) absl::StrAppend(&line, " (", job.reason(), ")");
   return line;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/base/message_json.h"
 #include "cli/base/text.h"
+#include "cli/job/job_mesh.h"
 #include "cli/job/step_printer.h"
 #include "cli/terminal/styled_line.h"
 
@@ -92,7 +93,7 @@ class Renderer {
     std::vector<StyledLine> head = {StyledLine(Printable(job.name()), Style::kBold),
                                     StyledLine(StateName(job.state()), StyleOf(job.state()))};
     if (!job.schedule().empty())
-      head.emplace_back(absl::StrCat(job.schedule(), " on ", job.ranks_size(), " ranks"));
+      head.emplace_back(absl::StrCat(job.schedule(), " on ", RanksText(job)));
     if (job.generation() > 1) head.emplace_back(absl::StrCat("generation ", job.generation()));
     Lines lines = Flow(head);
     lines.push_back(Progress());

@@ -86,7 +86,7 @@ std::optional<int> JobSpec::MostWorkers() const {
     data = 1;
   }
   if (!data.has_value() || !pipeline.has_value()) return std::nullopt;
-  return *data * *pipeline;
+  return *data * *pipeline * parallelism.RanksPerReplica();
 }
 
 OptimizerTraits TraitsOf(const JobSpec& job) {

@@ -29,6 +29,8 @@ enum class DeviceKind : std::uint8_t { kAuto = 0, kCpu, kCuda };
 // Where the words of the head and of the embedding are: on the ranks with the last and the first
 // stage, or on all ranks.
 enum class Vocabulary : std::uint8_t { kAuto = 0, kLast, kSpread };
+// What data-parallel replicas share out among them. No job may ask for kGradients.
+enum class Shard : std::uint8_t { kNone = 1, kOptimizer, kGradients, kParameters };
 enum class Replan : std::uint8_t { kNever = 1, kAtCheckpoint };
 using model::Precision;
 
@@ -119,6 +121,12 @@ struct Parallelism {
   DeviceKind device = DeviceKind::kAuto;
   Vocabulary vocabulary = Vocabulary::kAuto;
   bool data_auto = false;  // the first plan chooses `data`, which is unset until then
+  int tensor = 1;          // ranks that split every layer
+  int context = 1;         // ranks that split every sequence
+  Shard shard = Shard::kNone;
+
+  // Returns how many ranks share one replica of a stage.
+  int RanksPerReplica() const { return tensor * context; }
 };
 
 struct Checkpoint {

@@ -9,8 +9,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "common/base/field_rules.h"
 #include "common/base/status.h"
 #include "common/config/checkpoint_field.h"
 #include "common/config/elastic_field.h"
@@ -18,6 +16,7 @@
 #include "common/config/logging_field.h"
 #include "common/config/read_batch.h"
 #include "common/config/read_optimizer.h"
+#include "common/config/read_parallelism.h"
 #include "common/config/replan_field.h"
 #include "common/config/spec_rules.h"
 #include "takt/v1/job_spec.pb.h"
@@ -29,10 +28,6 @@ using Rules = SpecRules;
 
 static_assert(static_cast<int>(model::Recompute::kFull) == v1::RECOMPUTE_MODE_FULL);
 static_assert(static_cast<int>(Vocabulary::kSpread) == v1::VOCABULARY_MODE_SPREAD);
-
-std::optional<int> Optional(bool has, int value) {
-  return has ? std::optional<int>(value) : std::nullopt;
-}
 
 void ReadName(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
   const std::string& name = proto.name();
@@ -195,141 +190,6 @@ void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
                  .format = ReadFormat("data.validation.format", validation.format(), rules),
                  .every_steps = validation.every_steps(),
                  .batches = batches};
-}
-
-// A stage may consist of the embedding or of the head alone, which an emulated model has not.
-void CheckStages(const Parallelism& p, const model::ModelConfig& model, Rules& rules) {
-  const int ends = model.family == model::Family::kEmulated ? 0 : 2;
-  const std::int64_t chunks = p.chunks.value_or(1);
-  if (p.pipeline.has_value()) {
-    const std::int64_t stages = *p.pipeline * chunks;
-    rules.Check(stages <= model.layers + ends,
-                {.field = "parallelism.pipeline",
-                 .value = absl::StrCat(*p.pipeline),
-                 .rule = absl::StrCat("x chunks (", chunks, ") makes ", stages,
-                                      " stages; must be at most model.layers",
-                                      ends == 0 ? "" : " + 2", " (", model.layers + ends, ")"),
-                 .fix = "use fewer ranks or chunks, or more layers"});
-  }
-  if (p.stage_layers.empty()) return;
-  const std::string shown = absl::StrCat("[", absl::StrJoin(p.stage_layers, ", "), "]");
-  std::int64_t sum = 0;
-  for (const int count : p.stage_layers) sum += count;
-  bool positive = true;
-  for (std::size_t stage = 0; stage < p.stage_layers.size(); ++stage) {
-    const bool at_an_end = stage == 0 || stage + 1 == p.stage_layers.size();
-    positive &= p.stage_layers[stage] >= (at_an_end && ends > 0 ? 0 : 1);
-  }
-  rules.Check(positive,
-              {.field = "parallelism.stage_layers",
-               .value = shown,
-               .rule = ends == 0 ? "every stage must have at least 1 layer"
-                                 : "every stage must have at least 1 layer; only the first and the "
-                                   "last may have 0, where the embedding or the head is alone",
-               .fix = "correct the counts"});
-  rules.Check(sum == model.layers,
-              {.field = "parallelism.stage_layers",
-               .value = shown,
-               .rule = absl::StrCat("must sum to model.layers (", model.layers, "), not ", sum),
-               .fix = "correct the counts"});
-  const auto stages = static_cast<std::int64_t>(p.stage_layers.size());
-  const bool fits =
-      !p.pipeline.has_value() ||
-      (p.chunks.has_value() ? stages == *p.pipeline * chunks : stages % *p.pipeline == 0);
-  rules.Check(fits,
-              {.field = "parallelism.stage_layers",
-               .value = shown,
-               .rule = p.chunks.has_value() ? absl::StrCat("must have pipeline x chunks = ",
-                                                           *p.pipeline * chunks, " entries")
-                                            : absl::StrCat("must have a multiple of pipeline (",
-                                                           p.pipeline.value_or(1), ") entries"),
-               .fix = "give one count for each stage"});
-}
-
-void ReadRecompute(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
-  for (const int number : proto.recompute()) {
-    const auto mode = static_cast<v1::RecomputeMode>(number);
-    const bool known =
-        rules.Check(v1::RecomputeMode_IsValid(number) && mode != v1::RECOMPUTE_MODE_UNSPECIFIED,
-                    {.field = "parallelism.recompute",
-                     .value = NameOf(mode),
-                     .rule = "must be none, selective or full, or a list of them, one a stage",
-                     .fix = "correct it, or leave it out: auto"});
-    if (!known) return;
-    rules.Check(mode == v1::RECOMPUTE_MODE_NONE || job.model.family != model::Family::kEmulated,
-                {.field = "parallelism.recompute",
-                 .value = NameOf(mode),
-                 .rule = "the layers of an emulated model keep nothing",
-                 .fix = "remove it"});
-    job.parallelism.recompute.push_back(static_cast<model::Recompute>(mode));
-  }
-}
-
-// The planner checks later whether the schedule and the devices allow the mode.
-void ReadVocabulary(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
-  rules.Supported("parallelism.vocabulary", NameOf(proto.vocabulary()),
-                  v1::VocabularyMode_IsValid(proto.vocabulary()), "auto, last or spread");
-  const bool spreads = proto.vocabulary() == v1::VOCABULARY_MODE_SPREAD;
-  rules.Check(!spreads || job.model.family != model::Family::kEmulated,
-              {.field = "parallelism.vocabulary",
-               .value = "spread",
-               .rule = "an emulated model has no words",
-               .fix = "remove it"});
-  job.parallelism.vocabulary = static_cast<Vocabulary>(proto.vocabulary());
-}
-
-// Whether there are such devices shows when the job gets its workers.
-void CheckDevice(const v1::ParallelismSpec& proto, const model::ModelConfig& model, Rules& rules) {
-  rules.Supported("parallelism.transport", NameOf(proto.transport()),
-                  v1::TransportKind_IsValid(proto.transport()), "auto, shm, gloo or nccl");
-  rules.Supported("parallelism.device", NameOf(proto.device()),
-                  v1::DeviceKind_IsValid(proto.device()), "auto, cpu or cuda");
-  const bool cuda = proto.device() == v1::DEVICE_KIND_CUDA;
-  const bool nccl = proto.transport() == v1::TRANSPORT_KIND_NCCL;
-  const bool emulated = model.family == model::Family::kEmulated;
-  rules.Check(!cuda || !emulated, {.field = "parallelism.device",
-                                   .value = "cuda",
-                                   .rule = "emulated layers compute nothing",
-                                   .fix = "use auto or cpu"});
-  rules.Check(!nccl || (!emulated && proto.device() != v1::DEVICE_KIND_CPU),
-              {.field = "parallelism.transport",
-               .value = "nccl",
-               .rule = "moves memory of GPUs, and this job computes on CPUs",
-               .fix = "use auto, shm or gloo, or device: cuda"});
-}
-
-void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
-  constexpr int kMaxRanks = 4096, kMaxThreads = 1024;
-  Parallelism& p = job.parallelism;
-  p.pipeline = Optional(proto.has_pipeline(), proto.pipeline());
-  p.data_auto = proto.data() == kAutoNumber;
-  p.data = Optional(proto.has_data() && !p.data_auto, proto.data());
-  p.chunks = Optional(proto.has_chunks(), proto.chunks());
-  p.threads = Optional(proto.has_threads(), proto.threads());
-  p.group = Optional(proto.has_group(), proto.group());
-  if (proto.has_schedule()) p.schedule = proto.schedule();
-  p.schedule_csv = proto.schedule_csv();
-  p.stage_layers.assign(proto.stage_layers().begin(), proto.stage_layers().end());
-  p.transport = static_cast<TransportKind>(proto.transport());
-  p.device = static_cast<DeviceKind>(proto.device());
-  bool sizes_ok = true;
-  const auto check = [&](const char* field, const std::optional<int>& value, int most) {
-    if (value.has_value()) sizes_ok &= rules.Between(field, *value, 1, most);
-  };
-  check("parallelism.pipeline", p.pipeline, kMaxRanks);
-  check("parallelism.data", p.data, kMaxRanks);
-  check("parallelism.chunks", p.chunks, kMaxRanks);
-  check("parallelism.group", p.group, kMaxMicrobatches);
-  check("parallelism.threads", p.threads, kMaxThreads);
-  if (sizes_ok && job.model.layers >= 1) CheckStages(p, job.model, rules);
-  rules.Check(!p.schedule.starts_with("file:") || !p.schedule_csv.empty(),
-              {.field = "parallelism.schedule",
-               .value = Shown(p.schedule),
-               .rule = "names a file whose text did not come with the job",
-               .fix = "submit with takt, and check that the file is not empty"});
-  CheckDevice(proto, job.model, rules);
-  ReadRecompute(proto, job, rules);
-  ReadVocabulary(proto, job, rules);
 }
 
 void ReadPrecision(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {

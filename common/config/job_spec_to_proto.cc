@@ -95,6 +95,10 @@ void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {
   if (parallelism.vocabulary != Vocabulary::kAuto) {
     proto.set_vocabulary(static_cast<v1::VocabularyMode>(parallelism.vocabulary));
   }
+  if (parallelism.tensor != 1) proto.set_tensor(parallelism.tensor);
+  if (parallelism.context != 1) proto.set_context(parallelism.context);
+  if (parallelism.shard != Shard::kNone)
+    proto.set_shard(static_cast<v1::ShardMode>(parallelism.shard));
 }
 
 void Write(const Checkpoint& checkpoint, v1::CheckpointSpec& proto) {

@@ -2,7 +2,6 @@
 // The rules that values of job specs must keep, for the functions that read their sections.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -25,16 +24,6 @@ class SpecRules final : public FieldRules {
                                   .value = value == 0 ? "0 or missing" : absl::StrCat(value),
                                   .rule = absl::StrCat("must be ", least, " or more"),
                                   .fix = "set it"});
-  }
-  // Checks that `value` is a finite number in [least, below).
-  bool Number(const char* field, double value, double least, double below) {
-    const bool bounded = std::isfinite(below);
-    return Check(std::isfinite(value) && value >= least && value < below,
-                 {.field = field,
-                  .value = absl::StrCat(value),
-                  .rule = bounded ? absl::StrCat("must be at least ", least, " and below ", below)
-                                  : absl::StrCat("must be a finite number, ", least, " or more"),
-                  .fix = "correct it"});
   }
   // Checks that the value is one that this version can serve. `supported` lists these for people.
   bool Supported(const std::string& field, const std::string& value, bool is_supported,

@@ -11,6 +11,7 @@
 #include "common/config/job_spec_serde.h"
 #include "common/control/job_key_serde.h"
 #include "common/control/shared_assignment.h"
+#include "common/mesh/mesh_serde.h"
 #include "common/program/program_serde.h"
 
 namespace takt::control {
@@ -59,12 +60,11 @@ absl::StatusOr<MemoryCopies> ToCopies(const v1::MemoryCopies& proto, int num_ran
 }
 
 absl::Status CheckRank(const Assignment& assignment) {
-  const mesh::Mesh& mesh = assignment.mesh;
   const int rank = assignment.rank.value();
-  if (mesh.pp_size >= 1 && mesh.dp_size >= 1 && rank >= 0 && rank < mesh.size())
+  if (assignment.mesh.IsPossible() && rank >= 0 && rank < assignment.mesh.size())
     return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "rank ", rank, " of the assignment is not in a mesh of ", mesh.pp_size, " x ", mesh.dp_size));
+      "rank ", rank, " of the assignment is not in a mesh of ", mesh::ToString(assignment.mesh)));
 }
 
 absl::Status CheckVocabulary(const Assignment& assignment) {
@@ -90,11 +90,12 @@ absl::Status CheckAgreement(const Assignment& assignment) {
           absl::StrCat("the ", std::string(what), spreads ? " spreads" : " does not spread",
                        " the vocabulary, the assignment ", spreads ? "does not" : "does"));
     }
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the ", std::string(what), " (pp rank ", program.pp_rank.value(), " of ", program.pp_size,
-        ", ", program.num_stages, " stages, ", program.num_microbatches,
-        " microbatches) is not one for rank ", assignment.rank.value(), " of ", mesh.pp_size, " x ",
-        mesh.dp_size, " with ", num_stages, " stages and ", num_microbatches, " microbatches"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ", std::string(what), " (pp rank ", program.pp_rank.value(), " of ",
+                     program.pp_size, ", ", program.num_stages, " stages, ",
+                     program.num_microbatches, " microbatches) is not one for rank ",
+                     assignment.rank.value(), " of ", mesh::ToString(mesh), " with ", num_stages,
+                     " stages and ", num_microbatches, " microbatches"));
   };
   RETURN_IF_ERROR(check(assignment.program, "program"));
   if (assignment.job.validation.has_value() != assignment.validation_program.has_value()) {
@@ -110,7 +111,7 @@ absl::StatusOr<Assignment> ReadShared(const v1::Assignment& proto) {
   Assignment assignment{
       .key = KeyOf(proto),
       .rank = Rank(proto.rank()),
-      .mesh = {.pp_size = binding.pp_size(), .dp_size = binding.dp_size()},
+      .mesh = mesh::MeshOf(binding),
       .transport = static_cast<config::TransportKind>(binding.transport()),
       .device = static_cast<config::DeviceKind>(binding.device()),
       .predicted_step_seconds = proto.predicted_step_seconds(),
@@ -140,8 +141,7 @@ v1::Assignment WriteShared(const Assignment& assignment) {
   for (const mesh::Stage& stage : assignment.partition) *proto.add_stages() = ToProto(stage);
   v1::Binding& binding = *proto.mutable_binding();
   for (const BoundRank& bound : assignment.ranks) *binding.add_ranks() = ToProto(bound);
-  binding.set_pp_size(assignment.mesh.pp_size);
-  binding.set_dp_size(assignment.mesh.dp_size);
+  mesh::SetMesh(assignment.mesh, binding);
   binding.set_transport(static_cast<v1::TransportKind>(assignment.transport));
   binding.set_device(static_cast<v1::DeviceKind>(assignment.device));
   proto.set_predicted_step_seconds(assignment.predicted_step_seconds);
@@ -241,13 +241,13 @@ absl::StatusOr<Assignment> ParseShared(const std::string& text) {
   ASSIGN_OR_RETURN(Assignment assignment, ReadShared(proto));
   RETURN_IF_ERROR(CheckVocabulary(assignment));
   const int num_ranks = static_cast<int>(assignment.ranks.size());
-  bool in_order = num_ranks == std::int64_t{assignment.mesh.pp_size} * assignment.mesh.dp_size;
+  bool in_order = num_ranks == assignment.mesh.size();
   for (int rank = 0; rank < num_ranks; ++rank)
     in_order = in_order && assignment.ranks[rank].rank == Rank(rank);
   if (in_order) return assignment;
-  return absl::InvalidArgumentError(
-      absl::StrCat("the assignment binds ", num_ranks, " ranks, not those of a mesh of ",
-                   assignment.mesh.pp_size, " x ", assignment.mesh.dp_size));
+  return absl::InvalidArgumentError(absl::StrCat("the assignment binds ", num_ranks,
+                                                 " ranks, not those of a mesh of ",
+                                                 mesh::ToString(assignment.mesh)));
 }
 
 }  // namespace takt::control

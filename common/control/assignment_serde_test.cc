@@ -84,6 +84,14 @@ Assignment SomeSpreadAssignment() {
   return assignment;
 }
 
+// Returns the first rank of the second pp rank, where each pp rank has four.
+Assignment SomeAssignmentOfFourAxes() {
+  Assignment assignment = SomeSpreadAssignment();
+  assignment.mesh.cp_size = assignment.mesh.tp_size = 2;
+  assignment.rank = Rank(4);
+  return assignment;
+}
+
 std::string ErrorOf(const v1::Assignment& proto) {
   return std::string(FromProto(proto).status().message());
 }
@@ -113,7 +121,7 @@ void CollectFields(const google::protobuf::Message& message, std::set<std::strin
 }
 
 TEST(AssignmentSerde, KeepsEveryField) {
-  const v1::Assignment proto = ToProto(SomeSpreadAssignment());
+  const v1::Assignment proto = ToProto(SomeAssignmentOfFourAxes());
   std::set<std::string> all, set;
   CollectFields(proto, all, set);
   std::vector<std::string> missing;
@@ -132,6 +140,13 @@ TEST(AssignmentSerde, WithoutAWordOnTheVocabularyItIsNotSpread) {
   const v1::Assignment proto = ToProto(SomeAssignment());
   EXPECT_EQ(proto.vocabulary_ends_size(), 0);
   EXPECT_THAT(FromProto(proto)->vocabulary_ends, IsEmpty());
+}
+
+TEST(AssignmentSerde, AMeshOfTwoAxesSaysNothingOfOthers) {
+  const v1::Assignment proto = ToProto(SomeAssignment());
+  EXPECT_EQ(proto.binding().cp_size(), 0);
+  EXPECT_EQ(proto.binding().tp_size(), 0);
+  EXPECT_TRUE(FromProto(proto)->mesh.HasTwoAxes());
 }
 
 TEST(AssignmentSerde, APrepareIsReadWhenItIsAskedFor) {
@@ -159,6 +174,9 @@ TEST(AssignmentSerde, RefusesPartsThatCannotBe) {
   proto = good;
   proto.mutable_binding()->set_dp_size(0);
   EXPECT_THAT(ErrorOf(proto), HasSubstr("a mesh of 2 x 0"));
+  proto = good;
+  proto.mutable_binding()->set_tp_size(1 << 30);
+  EXPECT_THAT(ErrorOf(proto), HasSubstr("a mesh of 2 x 1 x tensor 1073741824"));
   proto = good;
   proto.mutable_binding()->set_secret("short");
   EXPECT_THAT(ErrorOf(proto), HasSubstr("secret has 5 bytes, not 32"));

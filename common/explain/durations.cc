@@ -118,6 +118,7 @@ Work WorkOf(Op op) {
       return Work::kMessage;
     case Op::kReduceGrad:
     case Op::kReduceTied:
+    case Op::kGatherWeights:
     case Op::kNormExchange:
     case Op::kEval:
       return Work::kSum;
@@ -137,7 +138,7 @@ absl::StatusOr<MeasuredStep> MeasuredStep::Create(const trace::Timeline& timelin
   MeasuredStep measured;
   measured.window_ = *window;
   measured.programs_ =
-      sim::SpreadOverCopies(timeline.trace->programs, timeline.trace->mesh.dp_size);
+      sim::SpreadOverCopies(timeline.trace->programs, timeline.trace->mesh.num_chains());
   measured.usual_ = Extractor(timeline, static_cast<int>(window - timeline.steps.begin())).Usual();
   // From here on replays cannot fail, because programs and the shape of durations stay the same.
   RETURN_IF_ERROR(sim::Replay(measured.programs_, measured.usual_).status());

@@ -35,11 +35,13 @@ constexpr Label kAllLabels[] = {
     {"stage", "number of the stage; empty: the instruction belongs to none", {0, Of::kStages}},
     {"pp_rank", "number of the pp rank", {0, Of::kPpRanks}},
     {"dp_rank", "number of the replica", {0, Of::kDpRanks}},
+    {"cp_rank", "number of the part of each sequence; 0: no rank has other parts", {1}},
+    {"tp_rank", "number of the part of each layer; 0: no rank has other parts", {1}},
     {"kind",
      "of instructions: LOAD, F, I, W, B, O, SEND, RECV, ... as docs/programs.md has them, S, T and "
      "the meetings of a spread vocabulary among them; of memory: weights, gradients, optimizer, "
      "stash, messages, tokens, scratch, snapshot, process, copies",
-     {25}},
+     {26}},
     {"component",
      "compute, imbalance, schedule, communication, data, sync, runtime (docs/explain.md)",
      {7}},

@@ -169,9 +169,9 @@ inline constexpr Metric kRecoveryDuration =
                              "queue (its gang is there), start (planned, loaded, connected).");
 
 // A worker measures these of the rank that it holds.
-inline constexpr Metric kRankInfo =
-    kByWorker.Gauge("takt_rank_info", Unit::kNone, {"job", "pp_rank", "dp_rank"},
-                    "1; its labels say which rank of which job this worker holds, or held last.");
+inline constexpr Metric kRankInfo = kByWorker.Gauge(
+    "takt_rank_info", Unit::kNone, {"job", "pp_rank", "dp_rank", "cp_rank", "tp_rank"},
+    "1; its labels say which rank of which job this worker holds, or held last.");
 inline constexpr Metric kOpDuration =
     kByWorker.Histogram("takt_op_duration_seconds", Unit::kSeconds, {"job", "stage", "kind"},
                         "Time of one instruction from when all that it needs of its own rank is "

@@ -56,7 +56,7 @@ ValueCount CountValues(const Extent& extent, const JobShape& shape) {
     case Extent::Of::kWorkers:
       break;
   }
-  return {extent.count, absl::StrCat(extent.count)};
+  return {extent.count, extent.count == 1 ? "" : absl::StrCat(extent.count)};
 }
 
 // Each replica's workers have series of their own; their targets tell them apart.

@@ -17,7 +17,7 @@ enum class Unit : std::uint8_t { kNone, kSeconds, kBytes, kTokens, kNats, kRatio
 enum class Source : std::uint8_t { kCoordinator, kWorker, kBoth };
 
 // Unused names are empty and come last.
-using LabelNames = std::array<std::string_view, 4>;
+using LabelNames = std::array<std::string_view, 5>;
 
 struct Metric {
   std::string_view name;

@@ -119,8 +119,9 @@ absl::StatusOr<Forecasts> MakeForecasts(const config::JobSpec& job, const PlanOp
 
 std::string ToString(const Plan& plan) {
   std::string text =
-      absl::StrFormat("pipeline %d x data %d, schedule %s, %d microbatches\n", plan.mesh.pp_size,
-                      plan.mesh.dp_size, plan.schedule.name, plan.schedule.num_microbatches);
+      absl::StrFormat("pipeline %d x data %d%s, schedule %s, %d microbatches\n", plan.mesh.pp_size,
+                      plan.mesh.dp_size, mesh::OtherAxes(plan.mesh), plan.schedule.name,
+                      plan.schedule.num_microbatches);
   for (const mesh::Stage& stage : plan.partition) {
     absl::StrAppendFormat(&text, "stage %d on pp rank %d: layers %d to %d of %d\n",
                           stage.id.value(), stage.pp_rank.value(), stage.first_layer.value(),

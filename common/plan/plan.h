@@ -107,7 +107,8 @@ absl::StatusOr<double> PredictStep(const config::JobSpec& job, const PlanOptions
 
 // A way to run a job that was considered and left out.
 struct Refusal {
-  int pp_size = 1, dp_size = 1, microbatch = 1;
+  mesh::Mesh mesh;
+  int microbatch = 1;
   std::string schedule;
   std::vector<model::Recompute> recompute;  // one for all stages, or one a stage
   bool spread = false;                      // the vocabulary

@@ -83,8 +83,7 @@ class Ranker {
     }
     const MemoryBytes& largest = Largest(candidate);
     ranking_.refused.push_back(
-        {.pp_size = candidate.plan.mesh.pp_size,
-         .dp_size = candidate.plan.mesh.dp_size,
+        {.mesh = candidate.plan.mesh,
          .microbatch = candidate.plan.microbatch,
          .schedule = candidate.plan.schedule.name,
          .recompute = RecomputeOf(candidate),
@@ -231,8 +230,7 @@ bool AddFamily(const CandidateInputs& inputs, const std::string& family, int pp_
     ranker.Add(*std::move(candidate));
     return true;
   }
-  ranker.Refuse({.pp_size = pp_size,
-                 .dp_size = inputs.dp_size,
+  ranker.Refuse({.mesh = {.pp_size = pp_size, .dp_size = inputs.dp_size},
                  .microbatch = inputs.model.microbatch,
                  .schedule = family,
                  .recompute = inputs.recompute,
@@ -246,8 +244,7 @@ bool AddFamily(const CandidateInputs& inputs, const std::string& family, int pp_
 void RefuseSpread(const CandidateInputs& inputs, int pp_size, Ranker& ranker) {
   const std::string_view why_not = WhyAutoKeepsLast(inputs, pp_size);
   if (why_not.empty()) return;
-  ranker.Refuse({.pp_size = pp_size,
-                 .dp_size = inputs.dp_size,
+  ranker.Refuse({.mesh = {.pp_size = pp_size, .dp_size = inputs.dp_size},
                  .microbatch = inputs.model.microbatch,
                  .schedule = inputs.job.parallelism.schedule,
                  .recompute = inputs.recompute,
@@ -303,8 +300,8 @@ void AddFile(const CandidateInputs& inputs, Ranker& ranker) {
       ranker.Add(*std::move(candidate));
       continue;
     }
-    ranker.Refuse({.pp_size = pp_size > 0 ? pp_size : inputs.job.parallelism.pipeline.value_or(1),
-                   .dp_size = inputs.dp_size,
+    const int refused = pp_size > 0 ? pp_size : inputs.job.parallelism.pipeline.value_or(1);
+    ranker.Refuse({.mesh = {.pp_size = refused, .dp_size = inputs.dp_size},
                    .microbatch = inputs.model.microbatch,
                    .schedule = inputs.job.parallelism.schedule,
                    .recompute = inputs.recompute,

@@ -254,7 +254,7 @@ TEST(MakeForecasts, SayOfWhichDivisionTheyLeaveAScheduleOut) {
   const Forecasts forecasts = *MakeForecasts(job, {.max_workers = 1}, 1);
   std::set<int> sizes;
   for (const Refusal& refusal : forecasts.refused) {
-    EXPECT_EQ(refusal.dp_size, 1);
+    EXPECT_EQ(refusal.mesh.dp_size, 1);
     sizes.insert(refusal.microbatch);
   }
   EXPECT_GT(sizes.size(), 1u);

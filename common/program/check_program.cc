@@ -126,6 +126,7 @@ std::optional<LaneKind> LaneOf(Op op) {
     case Op::kReduceTied:
     case Op::kNormExchange:
     case Op::kEval:
+    case Op::kGatherWeights:
       return LaneKind::kReduce;
     default:
       return std::nullopt;
@@ -247,8 +248,9 @@ class SlotCheck {
       case Op::kLoad:
         return reads_.empty() && writes_.size() == 1 && Only(writes_, {SlotKind::kTokens});
       case Op::kReduceGrad:
-        return reads_.size() == 1 && writes_ == reads_ && Only(reads_, {SlotKind::kGradient}) &&
-               At(reads_[0]).index == layer_ && At(reads_[0]).stage.value() == stage_;
+        return IsOneOfLayer(SlotKind::kGradient);
+      case Op::kGatherWeights:
+        return IsOneOfLayer(SlotKind::kWeights);
       case Op::kReduceTied:
         return !reads_.empty() && reads_.size() <= 2 && writes_ == reads_ &&
                Only(reads_, {SlotKind::kGradient});
@@ -307,6 +309,12 @@ class SlotCheck {
     bool any = false;
     while (Take(from, kind, stage_)) any = true;
     return any;
+  }
+
+  // Returns whether one slot is read and written, that of the instruction's layer.
+  bool IsOneOfLayer(SlotKind kind) const {
+    return reads_.size() == 1 && writes_ == reads_ && Only(reads_, {kind}) &&
+           At(reads_[0]).index == layer_ && At(reads_[0]).stage.value() == stage_;
   }
 
   bool Only(const SlotList& slots, std::initializer_list<SlotKind> kinds) const {

@@ -55,6 +55,20 @@ absl::Status CheckUpdates(const schedule::Schedule& schedule, const LowerOptions
        .fix = "use pipedream-2bw"});
 }
 
+absl::Status CheckShards(const schedule::Schedule& schedule, const LowerOptions& options) {
+  if (!options.shard_optimizer) return absl::OkStatus();
+  const bool flushes = schedule.updates == schedule::Updates::kFlush;
+  const bool two_copies = schedule.placement == schedule::Placement::kBidirectional;
+  if (flushes && options.optimizer && (options.reduce_gradients || two_copies))
+    return absl::OkStatus();
+  return InvalidField(
+      {.field = "parallelism.shard",
+       .value = "optimizer",
+       .rule = flushes ? "no two ranks sum a gradient, so none can share the optimizer's state"
+                       : absl::StrCat(schedule.name, " keeps whole old weights"),
+       .fix = "use none"});
+}
+
 absl::Status CheckVocabulary(const schedule::Schedule& schedule,
                              const std::optional<VocabularyShape>& vocabulary) {
   if (vocabulary.has_value() != schedule.spreads_vocabulary) {
@@ -104,6 +118,7 @@ absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule,
   RETURN_IF_ERROR(CheckStages(schedule, complete.stages));
 
   RETURN_IF_ERROR(CheckUpdates(schedule, complete));
+  RETURN_IF_ERROR(CheckShards(schedule, complete));
   RETURN_IF_ERROR(CheckVocabulary(schedule, complete.vocabulary));
 
   ASSIGN_OR_RETURN(const UnrolledSchedule steps, Unroll(schedule));

@@ -45,6 +45,9 @@ struct LowerOptions {
   // are then handed out in turn, so that neighbouring microbatches have neighbouring slots.
   bool merge_weight_grads = false;
   bool optimizer = true;  // NORM_PARTIAL, NORM_EXCHANGE and OPT; false: none of them
+  // The ranks that sum a gradient share the optimizer's state: each layer has a GATHER_WEIGHTS
+  // after OPT.
+  bool shard_optimizer = false;
   std::optional<VocabularyShape> vocabulary;  // set exactly if the schedule spreads it
 };
 
@@ -52,8 +55,8 @@ struct LowerOptions {
 // have slots enough never to block what does not need them.
 // kInvalidArgument (FieldError): as schedule::Validate; a number of stages or layers that do not
 // fit the schedule; sizes of a vocabulary that do not; without a flush, a schedule whose steps
-// cannot overlap (Unroll), too few microbatches, or sums over ranks of a gradient that is applied
-// at once.
+// cannot overlap (Unroll), too few microbatches, sums over ranks of a gradient that is applied at
+// once, or shards of the optimizer; shards where no ranks sum gradients.
 absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule,
                                            const LowerOptions& options);
 

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/program/program_serde.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/text.h"
 #include "gmock/gmock.h"
@@ -71,6 +72,35 @@ TEST(Lower, EndsTheStepWithReductionsNormAndOptimizer) {
   EXPECT_EQ(
       Body((*programs)[1]),
       "LOAD 0RECV_F0 1F0 1B0 1SEND_B0 REDUCE_GRAD(2) REDUCE_TIED NORM_PARTIAL NORM_EXCHANGE OPT");
+}
+
+TEST(Lower, GathersShardsAfterTheUpdateInTheOrderOfTheNextStep) {
+  const auto programs = Lower(Family("gpipe", 2, 1),
+                              {.stages = {{.first_layer = LayerId(0), .last_layer = LayerId(2)},
+                                          {.first_layer = LayerId(2), .last_layer = LayerId(3)}},
+                               .reduce_gradients = true,
+                               .shard_optimizer = true});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  const Program& first = (*programs)[0];
+  EXPECT_EQ(Body(first),
+            "LOAD 0F0 0SEND_F0 1RECV_B0 0B0 REDUCE_GRAD(1) REDUCE_GRAD(0) NORM_PARTIAL "
+            "NORM_EXCHANGE OPT GATHER_WEIGHTS(0) GATHER_WEIGHTS(1)");
+  const Instruction& gather = Find(first, "GATHER_WEIGHTS(1)");
+  EXPECT_EQ(Kinds(first, gather.reads), std::vector{SlotKind::kWeights});
+  EXPECT_EQ(gather.reads, gather.writes);
+  EXPECT_EQ(ToProto(first).version(), 7);
+  const absl::StatusOr<Program> read = FromProto(ToProto(first));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(Body(*read), Body(first));
+}
+
+TEST(Lower, RefusesShardsThatNoTwoRanksShare) {
+  const auto error = [](std::string_view family, const LowerOptions& options) {
+    return std::string(Lower(Family(family, 2, 2), options).status().message());
+  };
+  EXPECT_THAT(error("1f1b", {.shard_optimizer = true}), HasSubstr("no two ranks sum a gradient"));
+  EXPECT_THAT(error("pipedream-2bw", {.reduce_gradients = true, .shard_optimizer = true}),
+              HasSubstr("pipedream-2bw keeps whole old weights"));
 }
 
 TEST(Lower, TouchesSlotsInTheOrderOfTheTable) {

@@ -45,7 +45,8 @@ std::string_view Name(Op op) {
                                          "ROWS_GRAD",
                                          "S",
                                          "T",
-                                         "LOSS"};
+                                         "LOSS",
+                                         "GATHER_WEIGHTS"};
   const auto number = static_cast<std::size_t>(op);
   return number > 0 && number < std::size(kNames) ? kNames[number] : "UNKNOWN";
 }
@@ -82,6 +83,7 @@ std::string ToString(const Instruction& instruction, const Program& program) {
       return absl::StrCat(stage, name, "_", DirectionName(lane.direction), microbatch);
     }
     case Op::kReduceGrad:
+    case Op::kGatherWeights:
       return absl::StrCat(name, stage == program.num_stages ? "(rows " : "(",
                           instruction.layer.value(), ")");
     default:
@@ -142,6 +144,11 @@ bool IsOfVocabulary(Op op) { return op >= Op::kRows && op <= Op::kLoss; }
 bool SpreadsVocabulary(const Program& program) {
   return std::any_of(program.lanes.begin(), program.lanes.end(),
                      [](const Lane& lane) { return lane.kind == LaneKind::kVocabulary; });
+}
+
+bool ShardsOptimizer(const Program& program) {
+  return std::any_of(program.body.begin(), program.body.end(),
+                     [](const Instruction& each) { return each.op == Op::kGatherWeights; });
 }
 
 bool MergesWeightGrads(const Program& program) {

@@ -23,8 +23,8 @@ namespace takt::program {
 
 // The newest version of the stored form. Version 2 adds kOverlap and `mirror`, 3 adds versions of
 // weights and work for the next step, 4 adds kRecomputed, 5 adds W of several microbatches, 6 adds
-// the vocabulary over all ranks.
-inline constexpr int kProgramVersion = 6;
+// the vocabulary over all ranks, 7 adds shards of the optimizer's state.
+inline constexpr int kProgramVersion = 7;
 
 // The numbers equal takt.v1.Op and are stored. 12 and 16 were never used and stay free.
 enum class Op : std::uint8_t {
@@ -52,6 +52,9 @@ enum class Op : std::uint8_t {
   kVocabularyForward = 23,   // S: logits of the rank's blocks
   kVocabularyBackward = 24,  // T: the loss, and the gradients of the head
   kLoss = 25,                // the root's T where there are no gradients
+  // Where replicas share the optimizer's state, kReduceGrad gives each its shard of the sum, and
+  // this copies each shard of one layer's new weights to all of them.
+  kGatherWeights = 26,
 };
 
 enum class SlotKind : std::uint8_t {
@@ -109,7 +112,7 @@ struct Instruction {
   std::int32_t num_microbatches = 1;
   // Its microbatch is this many steps later: 1 where a forward runs while the step before it ends.
   std::int32_t step_ahead = 0;
-  LayerId layer{-1};  // kReduceGrad: the bucket
+  LayerId layer{-1};  // kReduceGrad, kGatherWeights: the bucket
   // The five meetings of the vocabulary: the bytes that this rank passes on, for costs alone.
   std::int64_t bytes = 0;
   // In a kOverlap these are its B's, and `stage` and `microbatch` are its F's.
@@ -161,6 +164,9 @@ bool IsOfVocabulary(Op op);
 
 // Returns whether every rank has a part of the vocabulary.
 bool SpreadsVocabulary(const Program& program);
+
+// Returns whether replicas share the optimizer's state.
+bool ShardsOptimizer(const Program& program);
 
 // Returns whether any W is of several microbatches.
 bool MergesWeightGrads(const Program& program);

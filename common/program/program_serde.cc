@@ -9,7 +9,7 @@
 namespace takt::program {
 namespace {
 
-static_assert(static_cast<int>(Op::kLoss) == v1::OP_LOSS_OF_VOCABULARY);
+static_assert(static_cast<int>(Op::kGatherWeights) == v1::OP_GATHER_WEIGHTS);
 static_assert(static_cast<int>(SlotKind::kHeadGrad) == v1::SLOT_KIND_HEAD_GRAD);
 static_assert(static_cast<int>(LaneKind::kVocabulary) == v1::LANE_KIND_VOCABULARY);
 static_assert(static_cast<int>(Direction::kGradient) == v1::DIRECTION_GRADIENT);
@@ -82,6 +82,7 @@ absl::Status CheckEnumerators(const v1::Program& proto) {
 
 // The oldest version that can say this program, so that older readers take what they understand.
 int VersionFor(const Program& program) {
+  if (ShardsOptimizer(program)) return 7;
   if (SpreadsVocabulary(program)) return 6;
   if (MergesWeightGrads(program)) return 5;
   const bool recomputes =

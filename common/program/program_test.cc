@@ -77,11 +77,11 @@ TEST(ProgramSerde, ReadsBackWhatItWrote) {
 
 TEST(ProgramSerde, NamesBothVersionsWhenTheyDiffer) {
   v1::Program proto = ToProto(MiddleOfThree());
-  proto.set_version(7);
+  proto.set_version(8);
   const absl::Status status = FromProto(proto).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("version 7, this worker runs versions 1 to 6"));
+              HasSubstr("version 8, this worker runs versions 1 to 7"));
 }
 
 TEST(ProgramSerde, WritesTheOldestVersionThatSaysItAll) {
@@ -137,7 +137,7 @@ TEST(ProgramSerde, RefusesEachKindOfDamage) {
        [](v1::Program& p) { p.mutable_slots(0)->set_kind(v1::SlotKind(77)); }},
       {"negative", [](v1::Program& p) { p.mutable_slots(0)->set_bytes(-1); }},
       {"unknown op", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::Op(258)); }},
-      {"not part of version 6", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::Op(12)); }},
+      {"not part of version 7", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::Op(12)); }},
       {"lane is out of range", [](v1::Program& p) { p.mutable_body(0)->set_lane(100); }},
       {"lane of another kind", [](v1::Program& p) { p.mutable_body(0)->set_lane(0); }},
       {"slot 4000 is out of range", [](v1::Program& p) { p.mutable_body(0)->add_writes(4000); }},

@@ -76,6 +76,7 @@ Program RankLowering::Build(const ReceivePoints& receives, const MeetingPoints& 
     if (schedule_.updates == schedule::Updates::kDelayed) AddUpdate(MicrobatchId(-1));
     AddNorm();
     if (Flushes()) AddUpdate(MicrobatchId(-1));
+    if (options_.shard_optimizer) AddGathers();
   }
   return std::move(program_);
 }
@@ -359,9 +360,25 @@ void RankLowering::AddReductions(StageId stage) {
   for (std::size_t i = state.gradients.size(); i-- > 0;) {
     Instruction& added = Add(Op::kReduceGrad, LaneOf(LaneKind::kReduce));
     added.stage = stage;
-    const std::int32_t first = stage == Vocabulary() ? 0 : Shape(stage).first_layer.value();
-    added.layer = LayerId(first + static_cast<std::int32_t>(i));
+    added.layer = LayerAt(stage, i);
     added.reads = added.writes = {state.gradients[i]};
+  }
+}
+
+// A step begins with rows, then stages in ascending order. A tied table is gathered with the first
+// layer that uses it, so that one comes first on every rank that has both.
+void RankLowering::AddGathers() {
+  const auto add = [&](StageId stage, const StageState& state) {
+    for (std::size_t i = 0; i < state.weights[0].size(); ++i) {
+      Instruction& added = Add(Op::kGatherWeights, LaneOf(LaneKind::kReduce));
+      added.stage = stage;
+      added.layer = LayerAt(stage, i);
+      added.reads = added.writes = {state.weights[0][i]};
+    }
+  };
+  if (Spreads()) add(Vocabulary(), stages_.at(Vocabulary()));
+  for (const auto& [stage, state] : stages_) {
+    if (stage != Vocabulary()) add(stage, state);
   }
 }
 

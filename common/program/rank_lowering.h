@@ -74,6 +74,8 @@ class RankLowering {
   // can follow now.
   void FinishGradients(StageId stage);
   void AddReductions(StageId stage);
+  // Adds the gathers of all weights, in the order in which the next step needs them.
+  void AddGathers();
   void AddTiedReduction();
   void AddNorm();
   // microbatch: whose gradient is applied; -1: the step's.
@@ -108,6 +110,11 @@ class RankLowering {
   }
   bool TwoWays() const { return schedule_.placement == schedule::Placement::kBidirectional; }
   const StageShape& Shape(StageId stage) const { return options_.stages[stage.value()]; }
+  // Returns the layer of a stage, or the use of rows, that has this place in its lists.
+  LayerId LayerAt(StageId stage, std::size_t place) const {
+    const std::int32_t first = stage == Vocabulary() ? 0 : Shape(stage).first_layer.value();
+    return LayerId(first + static_cast<std::int32_t>(place));
+  }
   bool Recomputes(StageId stage) const { return Shape(stage).recomputed_bytes > 0; }
   std::int64_t OutputBytes(int stage) const { return options_.stages[stage].output_bytes; }
   // If there is a flush, one LOAD brings the tokens of all microbatches.

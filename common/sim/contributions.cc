@@ -27,6 +27,7 @@ class Count {
     if (auto refusal = CheckVocabulary()) return refusal;
     if (auto refusal = CheckEnds()) return refusal;
     if (auto refusal = CheckSums()) return refusal;
+    if (auto refusal = CheckGathers()) return refusal;
     return CheckNorm();
   }
 
@@ -267,6 +268,21 @@ class Count {
                     absl::StrCat("has the gradient of layer ", slot.index, " in ", times, " ",
                                  std::string(Name(op)), ", must be in ", needed ? 1 : 0));
         }
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Where replicas share the optimizer's state, every rank gathers each of its weights once.
+  std::optional<Refusal> CheckGathers() const {
+    const int needed = AnyHas(Op::kGatherWeights) ? 1 : 0;
+    for (const Program& program : programs_) {
+      const std::vector<int> times = TimesRead(program, Op::kGatherWeights);
+      for (std::size_t i = 0; i < program.slots.size(); ++i) {
+        const Slot& slot = program.slots[i];
+        if (slot.kind != SlotKind::kWeights || times[i] == needed) continue;
+        return On(program, absl::StrCat("has the weights of layer ", slot.index, " in ", times[i],
+                                        " GATHER_WEIGHTS, must be in ", needed));
       }
     }
     return std::nullopt;

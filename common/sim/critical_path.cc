@@ -12,7 +12,9 @@ using program::Program;
 using After = CriticalLink::After;
 using Place = Machine::Place;
 
-bool IsReduction(Op op) { return op == Op::kReduceGrad || op == Op::kReduceTied; }
+bool IsReduction(Op op) {
+  return op == Op::kReduceGrad || op == Op::kReduceTied || op == Op::kGatherWeights;
+}
 
 // Norms and loads take no time of their own, so the path shows what is around them.
 bool IsShown(Op op) {

@@ -90,6 +90,9 @@ class Follower {
       case Op::kOptimizer:
         updates_weights_ = true;
         return;
+      case Op::kGatherWeights:
+        gathers_ = true;
+        return;
       case Op::kVocabularyBackward:
       case Op::kRowsGrad:
         num_losses_expected_ += vocabulary_.MakesLoss(instruction) ? 1 : 0;
@@ -308,7 +311,7 @@ class Follower {
     return updates < 0 ? "does not read every layer of its stage in one version" : "";
   }
 
-  // Reductions, norm, optimizer.
+  // Reductions, norm, optimizer, gathers.
   std::string StepEnd(const Instruction& instruction) {
     const std::string problem = CheckGradients(instruction);
     if (!problem.empty()) return problem;
@@ -329,6 +332,8 @@ class Follower {
         return Update(instruction);
       case Op::kSnapshot:
         return Snapshot(instruction);
+      case Op::kGatherWeights:
+        return Gather(instruction);
       default:
         return "";
     }
@@ -383,9 +388,18 @@ class Follower {
     ++updates_;
     for (const SlotId slot : optimizer.writes) {
       const int made = updates_ - At(slot).version;
-      contents_.Set(slot, {.what = What::kWeights, .updates = std::max(0, made)});
+      contents_.Set(
+          slot, {.what = gathers_ ? What::kShards : What::kWeights, .updates = std::max(0, made)});
     }
     RestartGradients();
+    return "";
+  }
+
+  std::string Gather(const Instruction& gather) {
+    Content weights = contents_.At(gather.reads[0]);
+    if (weights.what != What::kShards) return "finds no shards of new weights";
+    weights.what = What::kWeights;
+    contents_.Set(gather.writes[0], weights);
     return "";
   }
 
@@ -465,6 +479,7 @@ class Follower {
   std::map<StageId, Layers> layers_;
   std::vector<SlotId> all_gradients_;
   bool updates_weights_ = false;  // the body has an OPT
+  bool gathers_ = false;          // the OPT updates a shard of each layer
   int num_losses_expected_ = 0;   // the last stage's F in the body, or the root's T
   SlotContents contents_;
   std::vector<Gradient> gradients_;  // by slot

@@ -117,6 +117,7 @@ void Machine::CountMeetings() {
     for (std::size_t i = 0; i < program.body.size(); ++i) {
       const Instruction& instruction = program.body[i];
       if (!Meets(instruction)) continue;
+      shards_ |= instruction.op == Op::kGatherWeights;
       const auto [entry, is_new] = meetings_.try_emplace(KeyOf(rank, instruction));
       entry->second.places.push_back({rank, static_cast<std::int32_t>(i)});
       entry->second.bytes += instruction.bytes;
@@ -133,6 +134,7 @@ bool Machine::Meets(const Instruction& instruction) const {
     case Op::kReduceTied:
       return instruction.reads.size() == 1;  // else both uses are on this rank
     case Op::kReduceGrad:
+    case Op::kGatherWeights:
       return true;
     default:
       return program::IsMeeting(instruction.op);
@@ -144,7 +146,7 @@ Machine::MeetingKey Machine::KeyOf(int rank, const Instruction& instruction) con
   if (program::IsMeeting(instruction.op)) {
     key.microbatch = instruction.microbatch;
     key.group = rank % num_copies_;
-  } else if (instruction.op == Op::kReduceGrad &&
+  } else if ((instruction.op == Op::kReduceGrad || instruction.op == Op::kGatherWeights) &&
              instruction.stage.value() == programs_[0].num_stages) {
     key.group = 1 + rank / num_copies_;
   }
@@ -179,11 +181,13 @@ double Machine::Duration(int rank, const Instruction& instruction) const {
     case Op::kOverlap:
       return costs_.O(stage, instruction.backward_stage);
     case Op::kReduceGrad:
+    case Op::kGatherWeights:
       if (stage.value() == programs_[rank].num_stages &&
           static_cast<int>(costs_.reduction.size()) != programs_[rank].num_stages + 1) {
         return 0;  // of rows, whose time is not given
       }
-      return costs_.Reduction(stage) / num_reductions_[stage.value()];
+      // With shards the gather has the second half of the messages of a sum.
+      return costs_.Reduction(stage) / num_reductions_[stage.value()] / (shards_ ? 2 : 1);
     case Op::kReduceTied:
       return costs_.tied_reduction;
     case Op::kOptimizer:

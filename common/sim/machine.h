@@ -149,6 +149,7 @@ class Machine {
   std::size_t num_instructions_ = 0;       // of one step on all ranks
   std::vector<int> lane_of_;               // by instruction of all ranks
   std::vector<int> num_reductions_;        // by stage: how many layers REDUCE_GRAD sums
+  bool shards_ = false;                    // there are GATHER_WEIGHTS
   std::vector<LaneState> lanes_;
   std::map<MeetingKey, Meeting> meetings_;
   int num_copies_ = 1;           // of a pipeline that spreads the vocabulary

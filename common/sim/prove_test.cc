@@ -34,6 +34,23 @@ TEST(Prove, RefusesProgramsThatDoNotBelongTogether) {
               HasSubstr("another number of stages or microbatches"));
 }
 
+TEST(Prove, EveryLayerIsGatheredOnceAfterTheUpdateOfItsShards) {
+  const program::LowerOptions shards{.reduce_gradients = true, .shard_optimizer = true};
+  for (const char* family : {"1f1b", "zb-h1", "interleaved-1f1b", "zb-v", "chimera"})
+    EXPECT_EQ(Verdict(Programs(family, 4, 8, shards)), "") << family;
+  const std::vector<Program> good = Programs("1f1b", 2, 2, shards);
+  std::vector<Program> programs = good;
+  Erase(programs[0], "GATHER_WEIGHTS(0)");
+  EXPECT_THAT(Verdict(programs), HasSubstr("rank 0 has the weights of layer 0 in 0 "
+                                           "GATHER_WEIGHTS, must be in 1"));
+  programs = good;
+  Double(programs[0], "GATHER_WEIGHTS(0)");
+  EXPECT_THAT(Verdict(programs), HasSubstr("GATHER_WEIGHTS(0) finds no shards of new weights"));
+  programs = good;
+  Swap(programs[1], "OPT", "GATHER_WEIGHTS(1)");
+  EXPECT_THAT(Verdict(programs), HasSubstr("GATHER_WEIGHTS(1) finds no shards of new weights"));
+}
+
 TEST(Prove, FindsAMessageOrderThatDiffers) {
   auto programs = Programs("gpipe", 2, 2);
   Swap(programs[1], "0RECV_F0", "0RECV_F1");

@@ -199,6 +199,14 @@ TEST(Simulate, SharesTheTimeOfAReductionAmongTheLayersOfItsStage) {
   EXPECT_EQ(Simulate(programs, {.reduction = {8}}).value().makespan, 3 + 8);
 }
 
+TEST(Simulate, GathersOfShardsTakeTheSecondHalfOfASumAfterTheUpdate) {
+  const auto programs = Programs(
+      "gpipe", 1, 1,
+      {.stages = {{.last_layer = LayerId(4)}}, .reduce_gradients = true, .shard_optimizer = true});
+  const cost::Costs costs{.reduction = {8}, .optimizer = {2}};
+  EXPECT_EQ(Simulate(programs, costs).value().makespan, 3 + 4 + 2 + 4);
+}
+
 TEST(Simulate, MakesTheRanksOfATiedEmbeddingMeet) {
   const auto programs = Programs("gpipe", 2, 1, {.tied_embeddings = true});
   EXPECT_EQ(Simulate(programs, {.tied_reduction = 5}).value().makespan, 6 + 5);

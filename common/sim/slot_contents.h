@@ -28,6 +28,7 @@ enum class What : std::uint8_t {
   kAllParts,     // those of all ranks
   kPartialGrad,  // of the final norm's output, from this rank's blocks
   kHeadGrad,     // the sum of those of all ranks
+  kShards,       // weights of which each rank has updated its shard
 };
 
 struct Content {

@@ -188,6 +188,7 @@ class IdleFinder {
         return Cause::kData;
       case Op::kReduceGrad:
       case Op::kReduceTied:
+      case Op::kGatherWeights:
         return Cause::kReduction;
       case Op::kNormExchange:
       case Op::kEval:

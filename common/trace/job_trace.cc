@@ -43,11 +43,11 @@ bool Fits(const StepTrace& step, const program::Program& program) {
 absl::Status CheckJobTrace(const JobTrace& trace) {
   RETURN_IF_ERROR(sim::CheckTogether(trace.programs));
   RETURN_IF_ERROR(cost::CheckCosts(trace.predicted, trace.programs[0].num_stages));
-  if (trace.mesh.dp_size < 1 || trace.mesh.pp_size != static_cast<int>(trace.programs.size()) ||
+  if (!trace.mesh.IsPossible() || trace.mesh.pp_size != static_cast<int>(trace.programs.size()) ||
       trace.num_ranks() != trace.mesh.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "trace of job ", trace.job, ": ", trace.ranks.size(), " ranks and ", trace.programs.size(),
-        " programs for a mesh of ", trace.mesh.pp_size, " x ", trace.mesh.dp_size));
+        " programs for a mesh of ", mesh::ToString(trace.mesh)));
   }
   for (int rank = 0; rank < trace.num_ranks(); ++rank) {
     const std::size_t steps = trace.ranks[rank].steps.size();

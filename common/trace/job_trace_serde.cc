@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/mesh/mesh_serde.h"
 #include "common/program/program_serde.h"
 #include "common/trace/encoding.h"
 
@@ -26,8 +27,7 @@ v1::TraceHeader ToHeader(const JobTrace& trace) {
   v1::TraceHeader header;
   header.set_job(trace.job);
   header.set_generation(trace.generation.value());
-  header.set_pp_size(trace.mesh.pp_size);
-  header.set_dp_size(trace.mesh.dp_size);
+  mesh::SetMesh(trace.mesh, header);
   v1::TraceCosts& costs = *header.mutable_predicted();
   const auto put = [](const std::vector<double>& values, auto* field) {
     field->Add(values.begin(), values.end());
@@ -51,7 +51,7 @@ v1::TraceHeader ToHeader(const JobTrace& trace) {
 JobTrace FromHeader(const v1::TraceHeader& header) {
   JobTrace trace{.job = header.job(),
                  .generation = Generation(header.generation()),
-                 .mesh = {.pp_size = header.pp_size(), .dp_size = header.dp_size()},
+                 .mesh = mesh::MeshOf(header),
                  .layer_work = ToVector(header.layer_work())};
   const v1::TraceCosts& costs = header.predicted();
   trace.predicted.forward = ToVector(costs.forward());
@@ -80,11 +80,7 @@ v1::TracedStep ToProto(const StepTrace& step, const ClockOffset& clock) {
 }
 
 absl::Status TraceReader::AddHeader(const v1::TraceHeader& header) {
-  constexpr int kMostRanks = 1 << 20;
-  if (header.pp_size() < 1 || header.dp_size() < 1 ||
-      std::int64_t{header.pp_size()} * header.dp_size() > kMostRanks) {
-    return Damaged("its mesh is impossible");
-  }
+  if (!mesh::MeshOf(header).IsPossible()) return Damaged("its mesh is impossible");
   trace_ = FromHeader(header);
   trace_.ranks.resize(trace_.mesh.size());
   return absl::OkStatus();

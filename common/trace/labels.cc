@@ -10,9 +10,8 @@
 namespace takt::trace {
 
 std::string RankName(const JobTrace& trace, int rank) {
-  if (trace.mesh.dp_size == 1) return absl::StrCat("rank ", rank);
-  return absl::StrCat("rank ", rank, " (pp ", trace.mesh.PpRankOf(Rank(rank)).value(), ", dp ",
-                      trace.mesh.DpRankOf(Rank(rank)).value(), ")");
+  if (trace.mesh.num_chains() == 1) return absl::StrCat("rank ", rank);
+  return absl::StrCat("rank ", rank, " (", mesh::PlaceName(trace.mesh, Rank(rank)), ")");
 }
 
 std::vector<LaneId> LanesInOrder(const program::Program& program) {

@@ -25,6 +25,16 @@ TEST(StepsName, StaysShortWithManySteps) {
   EXPECT_EQ(StepsName(WithSteps(50, 46, 2)), "50 steps from 46 to 144");
 }
 
+TEST(RankName, SaysWhereARankIsWhereAPpRankHasSeveral) {
+  JobTrace trace;
+  trace.mesh = {.pp_size = 4};
+  EXPECT_EQ(RankName(trace, 3), "rank 3");
+  trace.mesh = {.pp_size = 2, .dp_size = 2};
+  EXPECT_EQ(RankName(trace, 3), "rank 3 (pp 1, dp 1)");
+  trace.mesh = {.pp_size = 2, .tp_size = 4};
+  EXPECT_EQ(RankName(trace, 7), "rank 7 (pp 1, dp 0, tp 3)");
+}
+
 TEST(Title, SaysWhichStepsAreThere) {
   JobTrace trace;
   trace.job = "kjv-gpt";

@@ -14,28 +14,34 @@ using program::Program;
 namespace {
 
 bool SumsOverRanks(Op op) {
-  return op == Op::kReduceGrad || op == Op::kReduceTied || op == Op::kNormExchange ||
-         op == Op::kEval;
+  return op == Op::kReduceGrad || op == Op::kReduceTied || op == Op::kGatherWeights ||
+         op == Op::kNormExchange || op == Op::kEval;
 }
 
-// Ranks with the same key meet. The last number is of the group of ranks.
-using MeetingKey = std::tuple<Op, LayerId, MicrobatchId, int>;
+// Ranks with the same key meet. The number is of the group of ranks. Sums of gradients are of ranks
+// with the same part of a layer.
+using MeetingKey = std::tuple<Op, LayerId, MicrobatchId, int, TpRank>;
 
 MeetingKey KeyOf(const JobTrace& trace, int rank, const Instruction& instruction) {
   const int pp_rank = trace.mesh.PpRankOf(Rank(rank)).value();
-  const int dp_rank = trace.mesh.DpRankOf(Rank(rank)).value();
+  const int chain = trace.mesh.ChainOf(Rank(rank));
+  const TpRank tp_rank = trace.mesh.TpRankOf(Rank(rank));
   const Program& program = trace.ProgramOf(rank);
   const Op op = instruction.op;
   // Under a spread vocabulary all ranks of a pipeline meet once for each microbatch.
-  if (program::IsMeeting(op)) return {op, instruction.layer, instruction.microbatch, dp_rank};
+  if (program::IsMeeting(op))
+    return {op, instruction.layer, instruction.microbatch, chain, tp_rank};
   constexpr MicrobatchId kAll{-1};
   // The two ends of each pipeline keep their embedding equal. If the vocabulary is spread, each
   // rank does that alone, and replicas sum the rows of each of their ranks.
   if (op == Op::kReduceTied) {
-    return {op, instruction.layer, kAll, program::SpreadsVocabulary(program) ? rank : dp_rank};
+    const int group = program::SpreadsVocabulary(program) ? rank : chain;
+    return {op, instruction.layer, kAll, group, tp_rank};
   }
-  const bool of_rows = op == Op::kReduceGrad && instruction.stage.value() == program.num_stages;
-  return {op, instruction.layer, kAll, of_rows ? 1 + pp_rank : 0};
+  const bool of_rows = (op == Op::kReduceGrad || op == Op::kGatherWeights) &&
+                       instruction.stage.value() == program.num_stages;
+  const bool of_all = op == Op::kNormExchange || op == Op::kEval;
+  return {op, instruction.layer, kAll, of_rows ? 1 + pp_rank : 0, of_all ? TpRank(0) : tp_rank};
 }
 
 }  // namespace
@@ -57,7 +63,7 @@ std::vector<Message> FindMessages(const JobTrace& trace) {
       const Instruction& instruction = program.body[i];
       if (instruction.op != Op::kSend && instruction.op != Op::kRecv) continue;
       const program::Lane& lane = program.lanes[instruction.lane.value()];
-      const int peer = trace.mesh.RankOf(lane.peer, trace.mesh.DpRankOf(Rank(rank))).value();
+      const int peer = trace.mesh.PeerOf(Rank(rank), lane.peer).value();
       const Place place{rank, static_cast<std::int32_t>(i)};
       if (instruction.op == Op::kSend) {
         sends[{rank, peer, lane.direction}].push_back(place);

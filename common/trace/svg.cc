@@ -215,8 +215,8 @@ class Drawing {
         const Instruction& instruction = program.body[event.instruction];
         const double x = X(step.start_nanos + std::llround(event.start * 1e9));
         const double width = (event.end - event.start) * 1e3 * scale_;
-        for (int copy = 0; copy < trace_.mesh.dp_size; ++copy) {
-          const int rank = trace_.mesh.RankOf(PpRank(event.pp_rank), DpRank(copy)).value();
+        for (int chain = 0; chain < trace_.mesh.num_chains(); ++chain) {
+          const int rank = trace_.mesh.RankOf(PpRank(event.pp_rank), chain).value();
           Work(program, instruction, x, width, Y(rank) + kRowHeight + 1, kPredictedHeight,
                absl::StrCat(ToString(instruction, program), ", predicted"));
         }

@@ -22,7 +22,8 @@ using membership::Worker;
 namespace {
 
 std::string HashOf(const store::PlanSummary& plan) {
-  std::string text = absl::StrCat(plan.schedule, " ", plan.mesh.pp_size, "x", plan.mesh.dp_size);
+  std::string text = absl::StrCat(plan.schedule, " ", plan.mesh.pp_size, "x", plan.mesh.dp_size,
+                                  mesh::OtherAxes(plan.mesh));
   for (const mesh::Stage& stage : plan.partition) {
     absl::StrAppend(&text, " ", stage.pp_rank.value(), ":", stage.first_layer.value(), "-",
                     stage.last_layer.value());

@@ -57,7 +57,8 @@ DeviceKind DeviceOf(const config::JobSpec& spec, DeviceKind before, const Worker
 
 Need NeedOf(const config::JobSpec& spec, DeviceKind device) {
   const bool open = spec.LeavesSizeOpen();
-  return {.workers = spec.LeastPipeline() * spec.LeastData(),
+  const int ranks = spec.parallelism.RanksPerReplica();
+  return {.workers = spec.LeastPipeline() * spec.LeastData() * ranks,
           .up_to_all = open,
           .most = open ? spec.MostWorkers() : std::nullopt,
           .device = device,
@@ -126,7 +127,7 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Workers& wor
     if (worker.attached() && fits) gang.push_back(&worker);
   }
   plan::PlanOptions options = PlanOptionsFor(spec, gang, device, workers);
-  options.max_workers = *p.pipeline * p.data.value_or(1);
+  options.max_workers = *p.pipeline * p.data.value_or(1) * p.RanksPerReplica();
   options.worker_memory_bytes = 0;
   return options;
 }

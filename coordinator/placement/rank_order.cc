@@ -47,8 +47,8 @@ struct LinkSeconds {
 
 // Says what a rank of one pp rank sends to each rank of another one, or of the same one.
 struct Edge {
-  int to = 0;              // pp rank
-  bool same_copy = false;  // only to the one of its own data-parallel copy
+  int to = 0;               // pp rank
+  bool same_chain = false;  // only to the one of its own chain (mesh::Mesh)
   Sent sent;
 };
 using Edges = std::vector<std::vector<Edge>>;  // by pp rank
@@ -57,12 +57,13 @@ Edges EdgesOf(const plan::Plan& plan, const std::vector<plan::Messages>& message
   Edges edges(plan.mesh.pp_size);
   for (const plan::Messages& link : messages) {
     edges[link.from.value()].push_back({.to = link.to.value(),
-                                        .same_copy = true,
+                                        .same_chain = true,
                                         .sent = {.messages = static_cast<double>(link.count)}});
   }
   for (const plan::SumTraffic& sum : plan::SumTrafficOf(plan)) {
-    edges[sum.from.value()].push_back(
-        {.to = sum.to.value(), .same_copy = sum.within_pipeline, .sent = {.sum_bytes = sum.bytes}});
+    edges[sum.from.value()].push_back({.to = sum.to.value(),
+                                       .same_chain = sum.within_pipeline,
+                                       .sent = {.sum_bytes = sum.bytes}});
   }
   return edges;
 }
@@ -84,7 +85,7 @@ struct Range {
   int size() const { return end - begin; }
 };
 
-// The ranks of a mesh in a row: the copies of one stage after the other, or one pipeline after the
+// The ranks of a mesh in a row: the copies of one stage after the other, or one chain after the
 // other. A host gets consecutive places of it.
 class Row {
  public:
@@ -94,29 +95,30 @@ class Row {
 
   Rank RankAt(int place) const {
     if (stage_by_stage_) return Rank(place);
-    return mesh_.RankOf(PpRank(place % mesh_.pp_size), DpRank(place / mesh_.pp_size));
+    return mesh_.RankOf(PpRank(place % mesh_.pp_size), place / mesh_.pp_size);
   }
 
   // Returns how many pp ranks have a rank at these places.
   int NumPpRanks(const Range& places) const {
     if (!stage_by_stage_) return std::min(places.size(), mesh_.pp_size);
-    return (places.end - 1) / mesh_.dp_size - places.begin / mesh_.dp_size + 1;
+    return (places.end - 1) / mesh_.num_chains() - places.begin / mesh_.num_chains() + 1;
   }
 
   // Returns what the ranks at some places send to those at others. The two may be the same;
   // otherwise they must have no place in common.
   Sent Between(const Range& from, const Range& to) const {
     Sent all;
-    const int first = stage_by_stage_ ? from.begin / mesh_.dp_size : from.begin % mesh_.pp_size;
+    const int first =
+        stage_by_stage_ ? from.begin / mesh_.num_chains() : from.begin % mesh_.pp_size;
     for (int i = 0; i < NumPpRanks(from); ++i) {
       const int pp_rank = (first + i) % mesh_.pp_size;
-      const Range senders = CopiesAt(from, pp_rank);
+      const Range senders = ChainsAt(from, pp_rank);
       for (const Edge& edge : edges_[pp_rank]) {
-        const Range receivers = CopiesAt(to, edge.to);
+        const Range receivers = ChainsAt(to, edge.to);
         const int common = std::max(
             0, std::min(senders.end, receivers.end) - std::max(senders.begin, receivers.begin));
         double pairs = common;
-        if (!edge.same_copy) {
+        if (!edge.same_chain) {
           // No rank sends to itself.
           pairs = static_cast<double>(senders.size()) * receivers.size() -
                   (edge.to == pp_rank ? common : 0);
@@ -129,12 +131,12 @@ class Row {
   }
 
  private:
-  // Returns the data-parallel copies of a pp rank that are at these places.
-  Range CopiesAt(const Range& places, int pp_rank) const {
+  // Returns the chains whose rank of a pp rank is at these places.
+  Range ChainsAt(const Range& places, int pp_rank) const {
     if (stage_by_stage_) {
-      const int begin = pp_rank * mesh_.dp_size;
-      return {std::clamp(places.begin - begin, 0, mesh_.dp_size),
-              std::clamp(places.end - begin, 0, mesh_.dp_size)};
+      const int begin = pp_rank * mesh_.num_chains();
+      return {std::clamp(places.begin - begin, 0, mesh_.num_chains()),
+              std::clamp(places.end - begin, 0, mesh_.num_chains())};
     }
     const int round_up = mesh_.pp_size - 1 - pp_rank;
     return {(places.begin + round_up) / mesh_.pp_size, (places.end + round_up) / mesh_.pp_size};
@@ -391,6 +393,23 @@ class Links {
   const LinkSeconds usual_;  // between most hosts
 };
 
+// Returns the workers that get ranks. The ranks of a tensor group are consecutive, so each host
+// gives workers for whole groups. If that is too few, the workers that are left follow, and their
+// groups span hosts.
+Gang WorkersFor(const Gang& gang, const mesh::Mesh& mesh) {
+  if (mesh.tp_size == 1) return Gang(gang.begin(), gang.begin() + mesh.size());
+  Gang workers, left;
+  for (const Block& block : BlocksOf(gang)) {
+    const auto begin = gang.begin() + block.first, end = begin + block.size;
+    const auto whole = begin + block.size / mesh.tp_size * mesh.tp_size;
+    workers.insert(workers.end(), begin, whole);
+    left.insert(left.end(), whole, end);
+  }
+  workers.insert(workers.end(), left.begin(), left.end());
+  workers.resize(mesh.size());
+  return workers;
+}
+
 Gang Place(const Gang& workers, const std::vector<Block>& blocks, const Row& row,
            const Order& order) {
   Gang ranks(workers.size());
@@ -406,10 +425,13 @@ Gang Place(const Gang& workers, const std::vector<Block>& blocks, const Row& row
 }  // namespace
 
 Gang PlaceRanks(const Gang& gang, const plan::Plan& plan, const profile::Profile& measured) {
-  const Gang workers(gang.begin(), gang.begin() + plan.mesh.size());
+  const Gang workers = WorkersFor(gang, plan.mesh);
   if (measured.links().empty()) return workers;
   std::vector<Block> blocks = BlocksOf(workers);
-  if (blocks.size() < 2) return workers;
+  const auto splits_a_group = [&](const Block& block) {
+    return block.size % plan.mesh.tp_size != 0;
+  };
+  if (blocks.size() < 2 || std::ranges::any_of(blocks, splits_a_group)) return workers;
   // This reads all programs, so it is done once.
   const std::vector<plan::Messages> messages = plan::MessagesOf(plan.programs);
   const Links links(measured, MessageBytes(messages));
@@ -417,7 +439,8 @@ Gang PlaceRanks(const Gang& gang, const plan::Plan& plan, const profile::Profile
   const Edges edges = EdgesOf(plan, messages);
   const Row stages(plan.mesh, edges, /*stage_by_stage=*/true);
   const Order by_stage = Search(stages, blocks, links.Within()).Run();
-  if (plan.mesh.pp_size == 1 || plan.mesh.dp_size == 1)
+  // The ranks of a tensor group are not neighbours in a row of chains.
+  if (plan.mesh.pp_size == 1 || plan.mesh.num_chains() == 1 || plan.mesh.tp_size > 1)
     return Place(workers, blocks, stages, by_stage);
   const Row pipelines(plan.mesh, edges, /*stage_by_stage=*/false);
   const Order by_pipeline = Search(pipelines, blocks, links.Within()).Run();

@@ -9,7 +9,8 @@
 namespace takt::placement {
 
 // Returns the workers that get the ranks of the plan, by rank. They are the first ones of the
-// gang, which is in the order of SortByRank.
+// gang, which is in the order of SortByRank. With tensor groups they are the first ones that keep
+// each group on one host, as far as the hosts have workers enough.
 //
 // If no message between two of their hosts was measured, they keep their order: rank after rank,
 // host after host. Else the hosts are ordered anew, so that the messages and sums of gradients of a

@@ -163,6 +163,22 @@ TEST(PlaceRanks, TakesTheFirstWorkersOfALargerGang) {
               ElementsAre("a0", "c0", "b0"));
 }
 
+TEST(PlaceRanks, ATensorGroupStaysOnAHostWhileHostsHaveWorkersEnough) {
+  const std::vector<std::pair<std::string, int>> hosts = {{"a", 3}, {"b", 3}, {"c", 2}};
+  const Workers workers = WorkersOn(hosts);
+  const auto place = [&](int pp_size, const profile::Profile& measured) {
+    plan::Plan plan = PlanOf({.pp_size = pp_size});
+    plan.mesh.tp_size = 2;
+    return NamesOf(PlaceRanks(SortedGang(workers), plan, measured));
+  };
+  EXPECT_THAT(place(2, {}), ElementsAre("a0", "a1", "b0", "b1"));
+  EXPECT_THAT(place(3, {}), ElementsAre("a0", "a1", "b0", "b1", "c0", "c1"));
+  EXPECT_THAT(place(4, {}), ElementsAre("a0", "a1", "b0", "b1", "c0", "c1", "a2", "b2"));
+  // Hosts change their places with all their groups.
+  EXPECT_THAT(place(3, MeasuredBothWays({{"a", "b", 20}})),
+              ElementsAre("a0", "a1", "c0", "c1", "b0", "b1"));
+}
+
 // The hosts of two groups take turns in the gang. Links between the groups are slow.
 TEST(PlaceRanks, SixteenHostsInTwoGroupsHaveOneSlowLinkInThePipeline) {
   std::vector<std::pair<std::string, int>> hosts;

@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
 #include "common/control/assignment_serde.h"
+#include "common/mesh/mesh_serde.h"
 #include "common/profile/profile_serde.h"
 #include "common/program/program_serde.h"
 #include "common/schedule/text.h"
@@ -126,8 +127,7 @@ v1::Plan ToProto(const plan::Plan& plan) {
   const auto& [model, mesh, microbatch, partition, vocabulary_ends, schedule, programs,
                validation_programs, memory, costs, step_seconds, bubble_fraction, warnings] = plan;
   v1::Plan out;
-  out.set_pp_size(mesh.pp_size);
-  out.set_dp_size(mesh.dp_size);
+  mesh::SetMesh(mesh, out);
   out.set_microbatch(microbatch);
   for (const mesh::Stage& stage : partition) *out.add_stages() = control::ToProto(stage);
   out.mutable_vocabulary_ends()->Assign(vocabulary_ends.begin(), vocabulary_ends.end());
@@ -147,7 +147,7 @@ absl::StatusOr<plan::Plan> FromProto(const v1::Plan& plan, const PlanRequest& re
   const config::JobSpec& job = request.job;
   if (plan.microbatch() < 1) return absl::DataLossError("the planner's plan has no microbatches");
   ASSIGN_OR_RETURN(out.model, config::BuildModelOf(job, plan.microbatch(), request.options.device));
-  out.mesh = {.pp_size = plan.pp_size(), .dp_size = plan.dp_size()};
+  out.mesh = mesh::MeshOf(plan);
   out.microbatch = plan.microbatch();
   for (const v1::StageAssignment& stage : plan.stages())
     out.partition.push_back(control::FromProto(stage));

@@ -9,6 +9,7 @@
 #include "common/control/assignment_serde.h"
 #include "common/control/rank_status_serde.h"
 #include "common/control/reports_serde.h"
+#include "common/mesh/mesh_serde.h"
 
 namespace takt::store {
 namespace {
@@ -187,8 +188,7 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
   out.mutable_job()->clear_replan_gain_ratio();
   out.mutable_job()->clear_warnings();
   out.mutable_job()->mutable_warnings()->Add(job.plan.warnings.begin(), job.plan.warnings.end());
-  out.set_pp_size(job.plan.mesh.pp_size);
-  out.set_dp_size(job.plan.mesh.dp_size);
+  mesh::SetMesh(job.plan.mesh, out);
   if (job.stop) {
     out.mutable_stop()->set_state(static_cast<v1::JobState>(job.stop->state));
     out.mutable_stop()->set_reason(job.stop->reason);
@@ -232,7 +232,7 @@ JobRecord FromProto(const v1::JobRecord& record) {
   out.steps = job.steps();
   out.plan = {.device = static_cast<config::DeviceKind>(job.device()),
               .schedule = job.schedule(),
-              .mesh = {.pp_size = record.pp_size(), .dp_size = record.dp_size()},
+              .mesh = mesh::MeshOf(record),
               .predicted_step_seconds = job.predicted_step_seconds(),
               .predicted_bubble_fraction = job.predicted_bubble_fraction(),
               .warnings = {job.warnings().begin(), job.warnings().end()},

@@ -93,7 +93,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   job.transitions = {{JobState::kQueued, absl::FromUnixNanos(1'000'000'007), "submitted"}};
   job.end_time = absl::FromUnixSeconds(9);
   job.plan = {.schedule = "1f1b",
-              .mesh = {.pp_size = 2, .dp_size = 3},
+              .mesh = {.pp_size = 2, .dp_size = 3, .cp_size = 4, .tp_size = 5},
               .partition = {{StageId(0), PpRank(1), LayerId(2), LayerId(4)}},
               .vocabulary_ends = {3, 7},
               .predicted_step_seconds = 0.5,
@@ -168,8 +168,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.end_time, absl::FromUnixSeconds(9));
   EXPECT_EQ(got.generation, Generation(2));
   EXPECT_EQ(got.plan.schedule, "1f1b");
-  EXPECT_EQ(got.plan.mesh.pp_size, 2);
-  EXPECT_EQ(got.plan.mesh.dp_size, 3);
+  EXPECT_EQ(mesh::ToString(got.plan.mesh), "2 x 3 x context 4 x tensor 5");
   ASSERT_THAT(got.plan.partition, SizeIs(1));
   EXPECT_EQ(got.plan.partition[0].last_layer, LayerId(4));
   EXPECT_EQ(got.plan.vocabulary_ends, (mesh::VocabularyEnds{3, 7}));

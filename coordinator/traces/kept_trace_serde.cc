@@ -33,7 +33,7 @@ absl::StatusOr<KeptHeader> ParseHeader(const std::string& bytes) {
     result.holders.emplace_back(holder.worker(), holder.incarnation());
   }
   const mesh::Mesh& mesh = result.header.mesh;
-  if (mesh.pp_size != static_cast<int>(result.header.programs.size()) || mesh.dp_size < 1 ||
+  if (!mesh.IsPossible() || mesh.pp_size != static_cast<int>(result.header.programs.size()) ||
       result.holders.size() != static_cast<std::size_t>(mesh.size())) {
     return absl::DataLossError("a trace's header does not hold together");
   }

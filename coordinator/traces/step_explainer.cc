@@ -28,7 +28,7 @@ void AddCompute(const trace::Timeline& timeline, job::StepSplit& split) {
     const program::Op op = trace.ProgramOf(slice.rank).body[slice.instruction].op;
     if (slice.step != split.step || !program::IsCompute(op)) continue;
     split.pp_ranks[trace.mesh.PpRankOf(Rank(slice.rank)).value()].compute_seconds +=
-        static_cast<double>(slice.end_nanos - slice.start_nanos) * 1e-9 / trace.mesh.dp_size;
+        static_cast<double>(slice.end_nanos - slice.start_nanos) * 1e-9 / trace.mesh.num_chains();
   }
 }
 
@@ -37,7 +37,8 @@ void AddIdle(const mesh::Mesh& mesh, const explain::Explanation& explanation,
   for (std::size_t rank = 0; rank < explanation.ranks.size(); ++rank) {
     job::PpRankSplit& of_rank = split.pp_ranks[mesh.PpRankOf(Rank(static_cast<int>(rank))).value()];
     for (std::size_t cause = 0; cause < of_rank.idle_seconds.size(); ++cause)
-      of_rank.idle_seconds[cause] += explanation.ranks[rank].idle_seconds[cause] / mesh.dp_size;
+      of_rank.idle_seconds[cause] +=
+          explanation.ranks[rank].idle_seconds[cause] / mesh.num_chains();
   }
 }
 

@@ -120,6 +120,37 @@ TEST_P(CollectiveTest, GathersPartsOfDifferentLengthsOnEveryRank) {
   }
 }
 
+// Returns the floats of a rank. Their magnitudes differ, so the order of additions shows.
+std::vector<float> FloatsOf(int replica, int index, std::size_t count) {
+  std::mt19937 random(static_cast<unsigned>(1000 * replica + index));
+  std::vector<float> floats(count);
+  for (float& value : floats) value = 1.0F / static_cast<float>(random() % 100'000 + 1);
+  return floats;
+}
+
+TEST_P(CollectiveTest, SumsPartsInRankOrderAndGathersThem) {
+  ExpectOkOnEveryRank(2, 4, [](Collective& group, int replica) -> absl::Status {
+    std::size_t count = 0;
+    for (int i = 0; i < group.size(); ++i) count += SizeOf(i);
+    std::vector<float> sum = FloatsOf(replica, 0, count);
+    for (int i = 1; i < group.size(); ++i) {
+      const std::vector<float> addend = FloatsOf(replica, i, count);
+      for (std::size_t k = 0; k < count; ++k) sum[k] += addend[k];
+    }
+    std::vector<float> data = FloatsOf(replica, group.index(), count);
+    std::vector<std::span<float>> parts;
+    std::span<float> left = data;
+    for (int i = 0; i < group.size(); ++i) {
+      parts.push_back(left.first(SizeOf(i)));
+      left = left.subspan(SizeOf(i));
+    }
+    RETURN_IF_ERROR(group.ReduceScatterSum(StepId(1), parts));
+    RETURN_IF_ERROR(group.AllGatherParts(StepId(1), parts));
+    EXPECT_TRUE(data == sum) << "rank " << group.index();
+    return absl::OkStatus();
+  });
+}
+
 TEST_P(CollectiveTest, SendsPartsOfDifferentLengthsToTheRootAlone) {
   ExpectOkOnEveryRank(2, 4, [](Collective& group, int replica) -> absl::Status {
     for (int root = 0; root < group.size(); ++root) {

@@ -25,6 +25,8 @@ struct RunOptions {
   train::TensorObserver observer;
   // Steps of one Run of the engine, as between two validations; 0: all of them.
   std::int64_t stop_every = 0;
+  // Replicas share the optimizer's state. No rank has whole gradients then, so the result has none.
+  bool shard_optimizer = false;
   // The device that the plan is made for, whatever computes: kCuda has activations of a bf16 job in
   // bf16.
   config::DeviceKind planned_for = config::DeviceKind::kCpu;

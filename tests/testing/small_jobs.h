@@ -74,7 +74,7 @@ inline absl::StatusOr<train::MetaReport> RunRank(const config::JobSpec& job, con
        .validation_program =
            plan.validation_programs.empty() ? nullptr : &plan.validation_programs[rank],
        .mesh = plan.mesh,
-       .rank = plan.mesh.RankOf(PpRank(rank), DpRank(0)),
+       .rank = plan.mesh.RankOf({.pp = PpRank(rank)}),
        .vocabulary_ends = plan.vocabulary_ends},
       std::move(listener));
 }

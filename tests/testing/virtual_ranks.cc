@@ -11,7 +11,7 @@ namespace takt::testing {
 
 absl::StatusOr<std::unique_ptr<engine::Engine>> VirtualRank::MakeEngine(
     const program::Program& program, engine::Compute& compute, const std::string& channel_prefix) {
-  const auto rank_of = [this](PpRank pp) { return mesh_.RankOf(pp, mesh_.DpRankOf(rank_)); };
+  const auto rank_of = [this](PpRank pp) { return mesh_.PeerOf(rank_, pp); };
   return engine::Engine::Create(
       program, compute,
       {.transport = &messages(), .rank_of = rank_of, .channel_prefix = channel_prefix});

@@ -227,7 +227,8 @@ void DescribeFields(SgdUpdate& /*o*/, auto& v) { v.Name("SgdUpdate"); }
 void DescribeFields(SumOfSquares& o, auto& v) {
   v.Name("SumOfSquares");
   v.SizeOrNone("count", o.count);
-  v.Tensor("input", o.input), v.Host("result", o.result);
+  v.Tensor("input", o.input);
+  v.Host("result", o.block_sums != nullptr ? o.block_sums : o.result);
 }
 void DescribeFields(Fill& o, auto& v) {
   v.Name("Fill");

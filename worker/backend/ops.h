@@ -420,12 +420,16 @@ struct SgdUpdate {
   double gradient_scale = 1;
 };
 
-// *result = the sum of squares in double over blocks of 4096 elements; block sums are added in
-// order. It is host memory.
+// SumOfSquares adds by blocks of so many elements.
+inline constexpr std::int64_t kSquaresPerBlock = 4096;
+
+// *result = the sum of squares in double over blocks; block sums are added in order. Or, where
+// `block_sums` is set, only these: one for each block. Both are host memory.
 struct SumOfSquares {
   const float* input = nullptr;
   double* result = nullptr;
   std::int64_t count = 0;
+  double* block_sums = nullptr;
 };
 
 struct Fill {

@@ -104,6 +104,7 @@ std::string DescribeWait(const Program& program, const std::vector<std::unique_p
       return absl::StrCat("RECV ", MessageName(*entry.instruction, lane), " from pp rank ",
                           lane.peer.value());
     case Op::kReduceGrad:
+    case Op::kGatherWeights:
       return absl::StrCat(program::ToString(*entry.instruction, program),
                           " with the other ranks that hold stage ",
                           entry.instruction->stage.value());

@@ -69,7 +69,6 @@ class PipelineRunner final : public RankRunner {
   PipelineRunner(PipelineRunnerOptions options, control::Assignment assignment)
       : options_(std::move(options)),
         assignment_(std::move(assignment)),
-        dp_rank_(assignment_.mesh.DpRankOf(assignment_.rank)),
         rendezvous_(options_.make_rendezvous(assignment_.key)),
         connections_({.assignment = &assignment_,
                       .data = options_.data,
@@ -79,6 +78,7 @@ class PipelineRunner final : public RankRunner {
   absl::StatusOr<control::Resumed> Prepare() override {
     ASSIGN_OR_RETURN(model_, config::BuildModelOf(assignment_.job, assignment_.job.microbatch,
                                                   assignment_.device));
+    RETURN_IF_ERROR(CheckMesh());
     RETURN_IF_ERROR(CheckLayers());
     SetPhase("LOAD", "");
     RETURN_IF_ERROR(
@@ -152,6 +152,14 @@ class PipelineRunner final : public RankRunner {
   }
 
  private:
+  // Coordinators of later versions may plan meshes of more axes.
+  absl::Status CheckMesh() const {
+    if (assignment_.mesh.HasTwoAxes()) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a worker of this version runs no mesh of ", mesh::ToString(assignment_.mesh),
+        " ranks; give the job parallelism.tensor: 1 and context: 1, or update the worker"));
+  }
+
   absl::Status CheckLayers() const {
     const int layers = static_cast<int>(model_.layers.size());
     const int given =
@@ -344,7 +352,7 @@ class PipelineRunner final : public RankRunner {
         engine::Engine::Create(
             program, compute,
             {.transport = &connections_.messages(),
-             .rank_of = [this](PpRank pp) { return assignment_.mesh.RankOf(pp, dp_rank_); },
+             .rank_of = [this](PpRank pp) { return assignment_.mesh.PeerOf(assignment_.rank, pp); },
              .generation = assignment_.key.generation.value(),
              .channel_prefix = std::move(channel_prefix)}));
     absl::MutexLock lock(&mutex_);
@@ -451,7 +459,6 @@ class PipelineRunner final : public RankRunner {
 
   const PipelineRunnerOptions options_;
   const control::Assignment assignment_;
-  const DpRank dp_rank_;
   std::atomic<train::HaltRequest> halt_requested_ = train::HaltRequest::kNone;
   // The last step, and whether nothing is saved for it. The thread that runs NORM_EXCHANGE sets
   // them, the step last.

@@ -33,8 +33,8 @@ StepId StepOf(const Report& report) { return std::get<control::RankStepReport>(r
 
 class PipelineRunnerTest : public ::testing::Test {
  protected:
-  // Makes one of the two ranks of a job with one emulated layer on each.
-  std::unique_ptr<RankRunner> Runner(int rank, std::int64_t steps) {
+  // Makes one of the two pp ranks of a job with one emulated layer on each.
+  std::unique_ptr<RankRunner> Runner(int rank, std::int64_t steps, int tp_size = 1) {
     config::JobSpec job;
     job.name = "emulated";
     job.model = {.family = model::Family::kEmulated,
@@ -55,7 +55,7 @@ class PipelineRunnerTest : public ::testing::Test {
     assignment.key = {"emulated", Generation(1)};
     assignment.rank = Rank(rank);
     assignment.job = job;
-    assignment.mesh = {.pp_size = 2, .dp_size = 1};
+    assignment.mesh = {.pp_size = 2, .dp_size = 1, .tp_size = tp_size};
     assignment.partition = {{StageId(0), PpRank(0), LayerId(0), LayerId(1)},
                             {StageId(1), PpRank(1), LayerId(1), LayerId(2)}};
     assignment.program = programs[rank];
@@ -153,6 +153,12 @@ TEST_F(PipelineRunnerTest, AHaltThatComesWithTheLastStepIsAnOrdinaryEnd) {
     });
   }
   for (std::thread& rank : ranks) rank.join();
+}
+
+TEST_F(PipelineRunnerTest, AMeshOfMoreAxesIsRefusedBeforeAnythingIsOpened) {
+  const absl::Status status = Runner(0, 3, /*tp_size=*/2)->Prepare().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("runs no mesh of 2 x 1 x tensor 2 ranks"));
 }
 
 TEST_F(PipelineRunnerTest, StopEndsAConnectionThatWaitsForAPeer) {

@@ -19,29 +19,20 @@ std::vector<Rank> TiedRanks(const RankGroups::Options& options) {
   const bool first = held.contains(options.partition->front().id);
   const bool last = held.contains(options.partition->back().id);
   if (first == last) return {};
-  const DpRank dp_rank = options.mesh.DpRankOf(options.rank);
-  return {options.mesh.RankOf(options.partition->front().pp_rank, dp_rank),
-          options.mesh.RankOf(options.partition->back().pp_rank, dp_rank)};
-}
-
-std::vector<Rank> PipelineRanks(const RankGroups::Options& options) {
-  std::vector<Rank> ranks;
-  for (PpRank pp(0); pp.value() < options.mesh.pp_size; ++pp) {
-    ranks.push_back(options.mesh.RankOf(pp, options.mesh.DpRankOf(options.rank)));
-  }
-  return ranks;
+  return {options.mesh.PeerOf(options.rank, options.partition->front().pp_rank),
+          options.mesh.PeerOf(options.rank, options.partition->back().pp_rank)};
 }
 
 }  // namespace
 
-std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh,
+std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, Rank rank,
                             const program::Program& program) {
   std::vector<PpRank> copies = {program.pp_rank};
   if (program.mirror.value() >= 0) copies.push_back(program.mirror);
   if (!program::IsPrimary(program, stage)) std::ranges::reverse(copies);
   std::vector<Rank> ranks;
-  for (DpRank dp(0); dp.value() < mesh.dp_size; ++dp) {
-    for (const PpRank pp : copies) ranks.push_back(mesh.RankOf(pp, dp));
+  for (const Rank replica : mesh::RanksOf(mesh, mesh::Group::kReplicas, rank)) {
+    for (const PpRank pp : copies) ranks.push_back(mesh.PeerOf(replica, pp));
   }
   return ranks;
 }
@@ -56,31 +47,33 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
   if (spreads) stages.insert(StageId(options.program->num_stages));
   for (const StageId stage : stages) {
     ASSIGN_OR_RETURN(transport::Collective* const replicas,
-                     groups.Group(transport, options, "replicas",
-                                  HoldersOf(stage, options.mesh, *options.program)));
+                     groups.Open(transport, options, mesh::NameOf(mesh::Group::kReplicas),
+                                 HoldersOf(stage, options.mesh, options.rank, *options.program)));
     if (replicas != nullptr) groups.replicas_[stage] = replicas;
   }
   // The groups of the pipeline are for host memory only.
   Options host = options;
   host.make_sums = nullptr;
-  ASSIGN_OR_RETURN(groups.pipeline_,
-                   groups.Group(transport, host, "pipeline", PipelineRanks(options)));
+  const auto open = [&](mesh::Group group) {
+    return groups.Open(transport, host, mesh::NameOf(group),
+                       mesh::RanksOf(options.mesh, group, options.rank));
+  };
+  ASSIGN_OR_RETURN(groups.pipeline_, open(mesh::Group::kPipeline));
   if (spreads) {
-    ASSIGN_OR_RETURN(groups.vocabulary_,
-                     groups.Group(transport, host, "vocabulary", PipelineRanks(options)));
+    ASSIGN_OR_RETURN(groups.vocabulary_, open(mesh::Group::kVocabulary));
   } else if (options.tied_embeddings) {
-    ASSIGN_OR_RETURN(groups.tied_, groups.Group(transport, options, "tied", TiedRanks(options)));
+    ASSIGN_OR_RETURN(groups.tied_, groups.Open(transport, options, "tied", TiedRanks(options)));
   }
   return groups;
 }
 
-absl::StatusOr<transport::Collective*> RankGroups::Group(transport::Transport& transport,
-                                                         const Options& options,
-                                                         const std::string& kind,
-                                                         const std::vector<Rank>& ranks) {
+absl::StatusOr<transport::Collective*> RankGroups::Open(transport::Transport& transport,
+                                                        const Options& options,
+                                                        std::string_view kind,
+                                                        const std::vector<Rank>& ranks) {
   if (ranks.size() < 2) return nullptr;
   // Groups of one kind that share ranks begin with different ranks.
-  const std::string name = absl::StrCat(kind, "-", ranks.front().value());
+  const std::string name = absl::StrCat(std::string(kind), "-", ranks.front().value());
   std::unique_ptr<transport::Collective>& group = groups_[name];
   if (group != nullptr) return group.get();
   const auto self = std::ranges::find(ranks, options.rank);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The groups over which one rank sums: the replicas of its stages, its pipeline, and the two ends
-// of a tied embedding. Where the vocabulary is spread, a group of the pipeline passes bytes.
+// The groups over which one rank sums: the replicas of its stages, its chain of the pipeline, and
+// the two ends of a tied embedding. Where the vocabulary is spread, a group of the chain passes
+// bytes. mesh::RanksOf says who is in which.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,11 +22,12 @@
 
 namespace takt::session {
 
-// Returns the ranks that hold `stage`, in the order in which their gradients are summed: by
-// data-parallel rank, and within each the primary copy first. Hence a bidirectional pipeline, whose
-// two copies have half of the microbatches each, sums as twice as many replicas would. program: of
-// a pp rank that holds the stage.
-std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, const program::Program& program);
+// Returns the ranks that hold the same part of `stage` as `rank`, in the order in which their
+// gradients are summed: that of mesh::Group::kReplicas, and of each replica the primary copy first.
+// Hence a bidirectional pipeline, whose two copies have half of the microbatches each, sums as
+// twice as many replicas would. program: of `rank`, which holds the stage.
+std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, Rank rank,
+                            const program::Program& program);
 
 class RankGroups {
  public:
@@ -57,9 +60,9 @@ class RankGroups {
 
  private:
   // Returns null for a group of less than two ranks. A group that already exists is used again.
-  absl::StatusOr<transport::Collective*> Group(transport::Transport& transport,
-                                               const Options& options, const std::string& kind,
-                                               const std::vector<Rank>& ranks);
+  absl::StatusOr<transport::Collective*> Open(transport::Transport& transport,
+                                              const Options& options, std::string_view kind,
+                                              const std::vector<Rank>& ranks);
 
   std::map<std::string, std::unique_ptr<transport::Collective>> groups_;  // by name
   std::map<StageId, transport::Collective*> replicas_;

@@ -49,15 +49,22 @@ program::Program Spread(int pp_rank) {
 
 TEST(HoldersOf, AreTheReplicasOfAStageInOrder) {
   const mesh::Mesh mesh{.pp_size = 4, .dp_size = 2};
-  EXPECT_THAT(HoldersOf(StageId(1), mesh, OneWay(1)), ElementsAre(Rank(2), Rank(3)));
+  EXPECT_THAT(HoldersOf(StageId(1), mesh, Rank(2), OneWay(1)), ElementsAre(Rank(2), Rank(3)));
+}
+
+TEST(HoldersOf, HaveTheSamePartOfTheLayersAndAnyPartOfTheSequences) {
+  const mesh::Mesh mesh{.pp_size = 4, .dp_size = 2, .cp_size = 2, .tp_size = 2};
+  EXPECT_THAT(HoldersOf(StageId(1), mesh, Rank(11), OneWay(1)),
+              ElementsAre(Rank(9), Rank(11), Rank(13), Rank(15)));
 }
 
 TEST(HoldersOf, OfABidirectionalStageAreOfEachReplicaThePrimaryThenTheOther) {
   const mesh::Mesh mesh{.pp_size = 4, .dp_size = 2};
   for (const int pp_rank : {0, 3}) {
-    EXPECT_THAT(HoldersOf(StageId(0), mesh, BothWays(pp_rank)),
+    const Rank rank(2 * pp_rank);
+    EXPECT_THAT(HoldersOf(StageId(0), mesh, rank, BothWays(pp_rank)),
                 ElementsAre(Rank(0), Rank(6), Rank(1), Rank(7)));
-    EXPECT_THAT(HoldersOf(StageId(3), mesh, BothWays(pp_rank)),
+    EXPECT_THAT(HoldersOf(StageId(3), mesh, rank, BothWays(pp_rank)),
                 ElementsAre(Rank(6), Rank(0), Rank(7), Rank(1)));
   }
 }

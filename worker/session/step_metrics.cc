@@ -37,11 +37,11 @@ std::map<StageId, int> MostInFlight(const Program& program) {
 
 }  // namespace
 
-StepMetrics::StepMetrics(metrics::Registry& registry, const std::string& job, DpRank dp_rank,
-                         const Program& program) {
+StepMetrics::StepMetrics(metrics::Registry& registry, const std::string& job,
+                         const mesh::Coordinates& at, const Program& program) {
   registry
-      .Gauge(metrics::kRankInfo,
-             {job, std::to_string(program.pp_rank.value()), std::to_string(dp_rank.value())})
+      .Gauge(metrics::kRankInfo, {job, std::to_string(at.pp.value()), std::to_string(at.dp.value()),
+                                  std::to_string(at.cp.value()), std::to_string(at.tp.value())})
       .Set(1);
   for (const auto& [stage, most] : MostInFlight(program))
     registry.Gauge(metrics::kInFlight, {job, Label(stage)}).Set(most);

@@ -19,7 +19,8 @@ class StepMetrics {
  public:
   // registry: borrowed for the object's life. Its series of `job` must not be dropped before this
   // object is destroyed.
-  StepMetrics(metrics::Registry& registry, const std::string& job, DpRank dp_rank,
+  // at: the rank's place in the mesh.
+  StepMetrics(metrics::Registry& registry, const std::string& job, const mesh::Coordinates& at,
               const program::Program& program);
 
   // timings: those of the body's instructions, in the order of the body.

@@ -22,6 +22,9 @@ constexpr std::int64_t kMillisecond = 1'000'000;
 // back.
 program::Program LastOfTwo() { return sim::Programs("gpipe", 2, 2, {})[1]; }
 
+constexpr mesh::Coordinates kPlace{
+    .pp = PpRank(1), .dp = DpRank(2), .cp = CpRank(3), .tp = TpRank(4)};
+
 class StepMetricsTest : public testing::Test {
  protected:
   // Sets the times of the instruction that prints as `text`. The others have length 0.
@@ -30,7 +33,7 @@ class StepMetricsTest : public testing::Test {
   }
   std::string TextAfter(int steps) {
     metrics::Registry registry;
-    StepMetrics metrics(registry, "kjv", DpRank(2), program_);
+    StepMetrics metrics(registry, "kjv", kPlace, program_);
     for (int i = 0; i < steps; ++i) metrics.Record(timings_);
     return registry.Text();
   }
@@ -69,7 +72,8 @@ TEST_F(StepMetricsTest, AWeightGradOfSeveralMicrobatchesCountsAsSoMany) {
 
 TEST_F(StepMetricsTest, SaysWhichRankThisIsAndWhatItHolds) {
   const std::string text = TextAfter(0);
-  EXPECT_THAT(text, HasSubstr("takt_rank_info{dp_rank=\"2\",job=\"kjv\",pp_rank=\"1\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("takt_rank_info{cp_rank=\"3\",dp_rank=\"2\",job=\"kjv\","
+                              "pp_rank=\"1\",tp_rank=\"4\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("takt_in_flight_microbatches{job=\"kjv\",stage=\"1\"} 2\n"));
 }
 
@@ -102,7 +106,7 @@ TEST_F(StepMetricsTest, StaysWithinTheBoundOnSeries) {
     std::map<std::string_view, int> series;  // over all targets
     for (const program::Program& program : programs) {
       metrics::Registry registry;
-      StepMetrics metrics(registry, "j", DpRank(0), program);
+      StepMetrics metrics(registry, "j", {}, program);
       const std::vector<std::string> lines = absl::StrSplit(registry.Text(), '\n');
       for (const metrics::Metric* metric : metrics::AllMetrics()) {
         if (!metric->of_job() || metric->source != metrics::Source::kWorker) continue;

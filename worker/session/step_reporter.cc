@@ -14,8 +14,8 @@ StepReporter::StepReporter(StepReporterOptions options)
     : options_(std::move(options)), stall_log_(*options_.clock) {
   if (options_.metrics == nullptr) return;
   const control::Assignment& assignment = *options_.assignment;
-  step_metrics_.emplace(*options_.metrics, assignment.key.job,
-                        assignment.mesh.DpRankOf(assignment.rank), assignment.program);
+  step_metrics_.emplace(*options_.metrics, assignment.key.job, assignment.mesh.At(assignment.rank),
+                        assignment.program);
 }
 
 control::RankStepReport StepReporter::Completed(const engine::StepTiming& timing) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/meta_run.h"
 
+#include <list>
 #include <memory>
 #include <utility>
 
@@ -15,10 +16,19 @@ using program::Op;
 // Replaces the other ranks of a group. They add nothing.
 class OtherRanks final : public transport::Collective {
  public:
-  int size() const override { return 2; }
-  int index() const override { return 0; }
+  // group: the one that it stands for; null: any.
+  explicit OtherRanks(const transport::Collective* group = nullptr)
+      : size_(group == nullptr ? 2 : group->size()),
+        index_(group == nullptr ? 0 : group->index()) {}
+
+  int size() const override { return size_; }
+  int index() const override { return index_; }
   absl::Status AllReduceSum(StepId, std::span<float>) override { return absl::OkStatus(); }
   absl::Status AllReduceSum(StepId, std::span<double>) override { return absl::OkStatus(); }
+  absl::Status AllGatherParts(StepId, Parts) override { return absl::OkStatus(); }
+
+ private:
+  const int size_, index_;
 };
 
 absl::Status Run(engine::Compute& compute, const Instruction& instruction) {
@@ -38,10 +48,13 @@ absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options, backend::OpListener
   options.backends = backends.get();
   options.shapes_only = true;
   options.observer = nullptr;
-  for (const StageId stage : program::HeldStages(*options.program))
-    options.replicas[stage] = &others;
-  if (program::SpreadsVocabulary(*options.program))
-    options.replicas[StageId(options.program->num_stages)] = &others;
+  std::list<OtherRanks> replicas;  // shards depend on the size of their group
+  const auto replace = [&](StageId stage) {
+    transport::Collective*& group = options.replicas[stage];
+    group = &replicas.emplace_back(group);
+  };
+  for (const StageId stage : program::HeldStages(*options.program)) replace(stage);
+  if (program::SpreadsVocabulary(*options.program)) replace(StageId(options.program->num_stages));
   options.pp_group = options.tied_group = &others;
   ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, CreateTrainer(options));
   // The instructions run in the order of the list, in which each finds what it needs.

@@ -121,6 +121,7 @@ class ModelTrainer final : public Trainer {
     ASSIGN_OR_RETURN(Optimizer optimizer, Optimizer::Create(*options().job, *options().model,
                                                             *rank_->parameters, rank_->Groups()));
     rank_->optimizer.emplace(std::move(optimizer));
+    rank_->optimizer->ShareWith(rank_->shards.get());
     return rank_->compute->Synchronize();
   }
 

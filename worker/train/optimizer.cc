@@ -41,12 +41,13 @@ Optimizer::Optimizer(const config::JobSpec& job, ParameterStore& parameters, Res
                      backend::Buffer exchanged)
     : job_(job), parameters_(parameters), groups_(groups), exchanged_(std::move(exchanged)) {
   for (const ParameterRef* const ref : parameters.trained())
-    settings_.push_back(config::SettingsOf(job, *ref->parameter));
+    settings_[ref->parameter] = config::SettingsOf(job, *ref->parameter);
 }
 
 absl::Status Optimizer::NormPartial(backend::Backend& backend) {
   const std::span<double> sums = exchanged();
   std::ranges::fill(sums, 0.0);
+  if (shards_ != nullptr) return shards_->SumSquares(backend);
   for (const LayerParameters& layer : parameters_.layers()) {
     if (!layer.primary) continue;
     for (const ParameterRef& ref : layer.refs) {
@@ -67,6 +68,7 @@ absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& los
   loss_sum = told.sum;
   scored = static_cast<double>(told.scored);
   halting = told.halting;
+  if (shards_ != nullptr) RETURN_IF_ERROR(shards_->AddSquares(step, sums.first(num_squares)));
   if (groups_.pipeline != nullptr) RETURN_IF_ERROR(groups_.pipeline->AllReduceSum(step, sums));
 
   const config::OptimizerTraits traits = config::TraitsOf(job_);
@@ -81,6 +83,14 @@ absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& los
   return result_;
 }
 
+std::vector<LayerShards::Part> Optimizer::UpdatedParts() const {
+  if (shards_ != nullptr) return shards_->Parts();
+  std::vector<LayerShards::Part> parts;
+  for (const ParameterRef* const ref : parameters_.trained())
+    parts.push_back({.ref = ref, .count = ref->elements()});
+  return parts;
+}
+
 absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int64_t number) {
   const config::OptimizerTraits traits = config::TraitsOf(job_);
   const double scale =
@@ -89,14 +99,14 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
       config::LearningRate(traits.learning_rate, job_.lr_schedule, step.value());
   parameters_.BeginUpdate();
   std::vector<backend::UpdatedTensor> tensors;
-  for (const ParameterRef* const ref : parameters_.trained()) {
-    const config::UpdateSettings& settings = settings_[tensors.size()];
-    tensors.push_back({.parameter = ref->weight,
-                       .previous = ref->previous,
-                       .gradient = ref->gradient,
-                       .m = ref->m,
-                       .v = ref->v,
-                       .count = ref->elements(),
+  for (const auto& [ref, first, count] : UpdatedParts()) {
+    const config::UpdateSettings& settings = settings_.at(ref->parameter);
+    tensors.push_back({.parameter = ref->weight + first,
+                       .previous = ref->previous + first,
+                       .gradient = ref->gradient + first,
+                       .m = ref->m == nullptr ? nullptr : ref->m + first,
+                       .v = ref->v == nullptr ? nullptr : ref->v + first,
+                       .count = count,
                        .learning_rate_scale = settings.learning_rate_scale,
                        .weight_decay = settings.weight_decay});
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "worker/backend/backend.h"
 #include "worker/train/loss_share.h"
 #include "worker/train/parameter_store.h"
+#include "worker/train/shard_state.h"
 #include "worker/train/trainer.h"
 
 namespace takt::train {
@@ -28,6 +30,9 @@ class Optimizer {
   // All arguments are borrowed. Errors: kResourceExhausted.
   static absl::StatusOr<Optimizer> Create(const config::JobSpec& job, const model::Model& model,
                                           ParameterStore& parameters, ResultGroups groups);
+
+  // From now on the rank computes and updates its shards alone. shards: borrowed.
+  void ShareWith(ShardState* shards) { shards_ = shards; }
 
   // Computes the sums of squares of every parameter whose gradient this rank counts: one a
   // parameter, or one for each block of words. Each parameter is counted once in a pipeline. The
@@ -48,6 +53,8 @@ class Optimizer {
  private:
   Optimizer(const config::JobSpec& job, ParameterStore& parameters, ResultGroups groups,
             backend::Buffer exchanged);
+  // Returns what the rank updates: all that it trains, or its shards.
+  std::vector<LayerShards::Part> UpdatedParts() const;
   std::span<double> exchanged() const {
     return {reinterpret_cast<double*>(exchanged_.data()), exchanged_.bytes() / sizeof(double)};
   }
@@ -55,7 +62,8 @@ class Optimizer {
   const config::JobSpec& job_;
   ParameterStore& parameters_;
   const ResultGroups groups_;
-  std::vector<config::UpdateSettings> settings_;  // of ParameterStore::trained
+  std::map<const model::Parameter*, config::UpdateSettings> settings_;  // of all that it trains
+  ShardState* shards_ = nullptr;  // null: the rank has the optimizer's state of all it trains
   // [sums of squares by parameter and block..., loss sum, scored tokens, weights of halts]
   backend::Buffer exchanged_;
   StepResult result_;

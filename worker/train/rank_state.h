@@ -13,6 +13,7 @@
 #include "worker/train/parameter_store.h"
 #include "worker/train/result_ring.h"
 #include "worker/train/section_memory.h"
+#include "worker/train/shard_state.h"
 #include "worker/train/spread_state.h"
 #include "worker/train/stage.h"
 #include "worker/train/trainer.h"
@@ -50,6 +51,7 @@ struct RankState {
   // uses it.
   std::map<StageId, bool> has_gradients;
   std::unique_ptr<SpreadState> vocabulary;  // null: it is not spread
+  std::unique_ptr<ShardState> shards;  // null: each rank has the optimizer's state of all it holds
   // The trainer sets it once the weights exist, before it binds.
   std::optional<Optimizer> optimizer;
   ResultRing results;  // the reduce lane's
@@ -57,6 +59,7 @@ struct RankState {
  private:
   absl::Status CreateParameters();
   absl::Status CreateStages();
+  absl::Status CreateShards();
   absl::Status AllocateShared();
 };
 

@@ -2,6 +2,7 @@
 #include "worker/transport/channel_collective.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,6 +39,13 @@ class ChannelCollective final : public Collective {
   absl::Status AllReduceSum(StepId step, std::span<double> data) override {
     return Reduce(step, data);
   }
+  absl::Status ReduceScatterSum(StepId step, Parts parts) override {
+    return ReduceParts(step, parts, [this](std::span<float> mine) { Sum(mine); });
+  }
+  absl::Status ReduceScatterTree(StepId step, Parts parts) override {
+    TAKT_CHECK(std::has_single_bit(static_cast<unsigned>(size())) && size() <= kMostInTree);
+    return ReduceParts(step, parts, [this](std::span<float> mine) { SumAsTree(mine); });
+  }
   absl::Status Pass(StepId step, Sent sent, Received received) override {
     TAKT_CHECK(sent.size() == options_.ranks.size() && received.size() == options_.ranks.size());
     return Exchange(step, kPass, [&](int peer) { return std::pair{sent[peer], received[peer]}; });
@@ -70,14 +78,41 @@ class ChannelCollective final : public Collective {
       const Range range = Part(data.size(), size(), index);
       return data.subspan(range.begin, range.size);
     };
+    RETURN_IF_ERROR(SumSlices(step, slice, [this](std::span<T> mine) { Sum(mine); }));
     const std::span<T> mine = slice(options_.index);
-    RETURN_IF_ERROR(Exchange(step, kReduceScatter, [&](int peer) {
-      return std::pair{std::as_bytes(slice(peer)), Contribution(peer).first(mine.size_bytes())};
-    }));
-    Sum(mine);
     return Exchange(step, kAllGather, [&](int peer) {
       return std::pair{std::as_bytes(mine), std::as_writable_bytes(slice(peer))};
     });
+  }
+
+  // add(mine): adds our values of a slice and those of the others, which are contributions.
+  template <class Add>
+  absl::Status ReduceParts(StepId step, Parts parts, const Add& add) {
+    TAKT_CHECK(parts.size() == options_.ranks.size());
+    if (size() == 1) return absl::OkStatus();
+    std::size_t longest = 0;
+    for (const std::span<float> part : parts) longest = std::max(longest, part.size());
+    constexpr std::size_t kSlice = kSliceBytes / sizeof(float);
+    for (std::size_t begin = 0; begin < longest; begin += kSlice) {
+      const auto slice = [&](int index) {
+        const std::span<float> part = parts[static_cast<std::size_t>(index)];
+        const std::size_t from = std::min(begin, part.size());
+        return part.subspan(from, std::min(kSlice, part.size() - from));
+      };
+      RETURN_IF_ERROR(SumSlices(step, slice, add));
+    }
+    return absl::OkStatus();
+  }
+
+  // Adds slice(i) of all ranks on rank i. Slices have at most kSliceBytes.
+  template <class Slice, class Add>
+  absl::Status SumSlices(StepId step, const Slice& slice, const Add& add) {
+    const auto mine = slice(options_.index);
+    RETURN_IF_ERROR(Exchange(step, kReduceScatter, [&](int peer) {
+      return std::pair{std::as_bytes(slice(peer)), Contribution(peer).first(mine.size_bytes())};
+    }));
+    add(mine);
+    return absl::OkStatus();
   }
 
   // data[i] = ((x0[i] + x1[i]) + x2[i]) + ..., with our own values in their place among the
@@ -99,6 +134,31 @@ class ChannelCollective final : public Collective {
         for (std::size_t i = 0; i < count; ++i) sum[i] += addend[i];
       }
       std::copy_n(sum, count, data.data() + begin);
+    }
+  }
+
+  // data[i] = (x0[i] + x1[i]) + (x2[i] + x3[i]) for four ranks, and so on.
+  void SumAsTree(std::span<float> data) {
+    constexpr std::size_t kBlock = 1024;
+    constexpr int kMostLevels = std::bit_width(static_cast<unsigned>(kMostInTree));
+    // waiting[l] has the sum of 2^l ranks, which waits for that of the 2^l ranks behind them.
+    float waiting[kMostLevels][kBlock] = {};
+    float sum[kBlock];
+    const int top = std::countr_zero(static_cast<unsigned>(size()));
+    for (std::size_t begin = 0; begin < data.size(); begin += kBlock) {
+      const std::size_t count = std::min(kBlock, data.size() - begin);
+      for (int index = 0; index < size(); ++index) {
+        const float* const values =
+            index == options_.index ? data.data()
+                                    : reinterpret_cast<const float*>(Contribution(index).data());
+        std::copy_n(values + begin, count, sum);
+        const int complete = std::countr_one(static_cast<unsigned>(index));
+        for (int level = 0; level < complete; ++level) {
+          for (std::size_t i = 0; i < count; ++i) sum[i] = waiting[level][i] + sum[i];
+        }
+        std::copy_n(sum, count, waiting[complete]);
+      }
+      std::copy_n(waiting[top], count, data.data() + begin);
     }
   }
 

@@ -7,6 +7,9 @@
 // them in rank order and sends the sum to every rank (direct reduce-scatter, all-gather).
 //   messages a rank sends: 2 * (n - 1) a round;  bytes: (size - own slices) + (n - 1) * own slices,
 //   which is 2 * (n - 1) / n * size when n divides it.
+// A sum of which each rank gets a part takes the first half of such rounds, with up to kSliceBytes
+// of each part.
+//   messages a rank sends: at most n - 1 a round;  bytes: size - own part.
 // Bytes that pass unchanged go from their rank to each that wants them, in messages of at most
 // kSliceBytes.
 // Pairs of ranks exchange in the rounds of a tournament (circle method), and the lower rank of a

@@ -152,6 +152,94 @@ TEST(Collective, SendsAsManyMessagesAndBytesAsTheFormulaSays) {
   }
 }
 
+// Cuts so many values into parts of different lengths. The second one is empty, the last one
+// longest.
+template <class T>
+std::vector<std::span<T>> Cut(std::span<T> values, int size) {
+  std::vector<std::span<T>> parts;
+  for (int i = 0; i < size; ++i) {
+    const std::size_t count = i + 1 == size ? values.size() : i == 1 ? 0 : values.size() / 5;
+    parts.push_back(values.first(count));
+    values = values.subspan(count);
+  }
+  return parts;
+}
+
+TEST(Collective, EachRankGetsTheSumsOfItsPartInRankOrder) {
+  for (const int size : {1, 2, 3, 4, 5}) {
+    for (const std::size_t count : {0u, 1u, 9u, 8193u, 300'001u}) {
+      SCOPED_TRACE(::testing::Message() << size << " ranks, " << count << " values");
+      std::vector<float> sums = SumInRankOrder<float>(size, count);
+      const auto expected = Cut(std::span<float>(sums), size);
+      Traffic traffic;
+      OnEveryRank(size, traffic, [&](Collective& collective, int index) {
+        std::vector<float> data = Values<float>(index, count);
+        const auto parts = Cut(std::span<float>(data), size);
+        const absl::Status status = collective.ReduceScatterSum(StepId(3), parts);
+        ASSERT_TRUE(status.ok()) << status;
+        EXPECT_TRUE(std::ranges::equal(std::as_bytes(parts[index]), std::as_bytes(expected[index])))
+            << "index " << index;
+      });
+      // Each rank sends what is not its own.
+      EXPECT_EQ(traffic.bytes, (size - 1) * static_cast<std::int64_t>(4 * count));
+    }
+  }
+}
+
+// Returns the sum of leaves [first, first + count) along a binary tree. count: a power of two.
+std::vector<float> TreeOfLeaves(int first, int count, std::size_t size) {
+  if (count == 1) return Values<float>(first, size);
+  std::vector<float> sum = TreeOfLeaves(first, count / 2, size);
+  const std::vector<float> right = TreeOfLeaves(first + count / 2, count / 2, size);
+  for (std::size_t i = 0; i < size; ++i) sum[i] += right[i];
+  return sum;
+}
+
+TEST(Collective, ATreeOfLeavesHasTheSameBitsForEveryNumberOfRanks) {
+  constexpr int kLeaves = 8;
+  for (const std::size_t count : {0u, 1u, 9u, 300'001u}) {
+    std::vector<float> sums = TreeOfLeaves(0, kLeaves, count);
+    for (const int size : {1, 2, 4, 8}) {
+      SCOPED_TRACE(::testing::Message() << size << " ranks, " << count << " values");
+      const auto expected = Cut(std::span<float>(sums), size);
+      Traffic traffic;
+      OnEveryRank(size, traffic, [&](Collective& collective, int index) {
+        const int of_rank = kLeaves / size;
+        std::vector<float> data = TreeOfLeaves(index * of_rank, of_rank, count);
+        const auto parts = Cut(std::span<float>(data), size);
+        const absl::Status status = collective.ReduceScatterTree(StepId(3), parts);
+        ASSERT_TRUE(status.ok()) << status;
+        EXPECT_TRUE(std::ranges::equal(std::as_bytes(parts[index]), std::as_bytes(expected[index])))
+            << "index " << index;
+      });
+    }
+  }
+}
+
+// A group with no way of its own to add parts. It doubles what it adds.
+class TwinGroup final : public Collective {
+ public:
+  int size() const override { return 2; }
+  int index() const override { return 0; }
+  absl::Status AllReduceSum(StepId, std::span<float> data) override {
+    for (float& value : data) value *= 2;
+    return absl::OkStatus();
+  }
+  absl::Status AllReduceSum(StepId, std::span<double>) override {
+    return absl::InternalError("not expected");
+  }
+};
+
+TEST(Collective, AGroupThatAddsOnlyWholeDataAddsEveryPart) {
+  TwinGroup group;
+  std::vector<float> data = {1, 2, 3};
+  const std::vector<std::span<float>> parts = {std::span(data).first(1),
+                                               std::span(data).subspan(1)};
+  EXPECT_TRUE(group.ReduceScatterSum(StepId(1), parts).ok());
+  EXPECT_EQ(data, (std::vector<float>{2, 4, 6}));
+  EXPECT_EQ(group.ReduceScatterTree(StepId(1), parts).code(), absl::StatusCode::kUnimplemented);
+}
+
 TEST(Collective, RefusesAnotherStep) {
   Traffic traffic;
   OnEveryRank(2, traffic, [](Collective& collective, int index) {

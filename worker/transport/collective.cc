@@ -5,6 +5,22 @@
 
 namespace takt::transport {
 
+absl::Status Collective::ReduceScatterSum(StepId step, Parts parts) {
+  TAKT_CHECK(parts.size() == static_cast<std::size_t>(size()));
+  for (const std::span<float> part : parts) RETURN_IF_ERROR(AllReduceSum(step, part));
+  return absl::OkStatus();
+}
+
+absl::Status Collective::ReduceScatterTree(StepId, Parts) {
+  return absl::UnimplementedError("this group does not add along a tree");
+}
+
+absl::Status Collective::AllGatherParts(StepId step, Parts parts) {
+  std::vector<std::span<std::byte>> bytes;
+  for (const std::span<float> part : parts) bytes.push_back(std::as_writable_bytes(part));
+  return AllGather(step, bytes);
+}
+
 absl::Status Collective::Pass(StepId, Sent, Received) {
   return absl::UnimplementedError(
       "this group only sums: bytes pass between ranks by transports of host memory (shm, gloo), "

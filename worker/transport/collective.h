@@ -36,6 +36,24 @@ class Collective {
   virtual absl::Status AllReduceSum(StepId step, std::span<float> data) = 0;
   virtual absl::Status AllReduceSum(StepId step, std::span<double> data) = 0;
 
+  // The parts of one piece of data, by rank of the group. They lie where floats of AllReduceSum do.
+  // Part i has the same length on every rank, which may be 0.
+  using Parts = std::span<const std::span<float>>;
+  // Adds as AllReduceSum does, but each part only for its rank: afterwards parts[index()] has the
+  // sums, and the other parts mean nothing. A group without a way of its own adds every part on
+  // every rank.
+  virtual absl::Status ReduceScatterSum(StepId step, Parts parts);
+  // Does the same in another order, along a binary tree over the ranks: (x0 + x1) + (x2 + x3) for
+  // four. If each rank brings the sum of equally many leaves, added along such a tree
+  // (common/model/tree_sum.h), the bits depend on the leaves alone and not on the number of ranks.
+  // Precondition: the number of ranks is a power of two, at most kMostInTree.
+  // Errors: also kUnimplemented, as Pass, for a group without a way of its own.
+  virtual absl::Status ReduceScatterTree(StepId step, Parts parts);
+  static constexpr int kMostInTree = 1024;
+  // Copies part i of rank i to every rank, unchanged.
+  // Errors: also kUnimplemented, as Pass, for a group of devices without a way of its own.
+  virtual absl::Status AllGatherParts(StepId step, Parts parts);
+
   // Passes bytes of host memory: sent[i] to rank i of the group, and what that rank sends here to
   // received[i]. Both ends know each length, and nothing passes where it is 0. A rank's own entries
   // are ignored.

@@ -193,6 +193,7 @@ class SyntheticTrace {
         return options_.load;
       case program::Op::kReduceGrad:
       case program::Op::kReduceTied:
+      case program::Op::kGatherWeights:
         return options_.reduction;
       case program::Op::kNormExchange:
         return options_.exchange;

@@ -23,10 +23,8 @@
 namespace takt::backend {
 namespace {
 
-// Results depend on these two numbers: column sums add partial sums of kRowsPerPartial rows, and
-// SumOfSquares adds sums of kSquaresPerBlock elements.
+// Results depend on this number: column sums add partial sums of kRowsPerPartial rows.
 constexpr std::int64_t kRowsPerPartial = 64;
-constexpr std::int64_t kSquaresPerBlock = 4096;
 
 class CpuBackend final : public HostMemory<Backend> {
  public:
@@ -236,7 +234,11 @@ class CpuBackend final : public HostMemory<Backend> {
             kernels_.sum_of_squares(op.input + first, std::min(kSquaresPerBlock, op.count - first));
       }
     });
-    *op.result = SumInOrder(block_sums_);
+    if (op.block_sums != nullptr) {
+      std::ranges::copy(block_sums_, op.block_sums);
+    } else {
+      *op.result = SumInOrder(block_sums_);
+    }
   }
 
   void Execute(const Fill& op) {

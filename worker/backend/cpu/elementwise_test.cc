@@ -406,6 +406,23 @@ TEST_P(OptimizerTest, SumOfSquaresIsExactInDouble) {
   }
 }
 
+TEST_P(OptimizerTest, BlocksOfSquaresAddUpToTheSum) {
+  for (const std::int64_t count : {1, 4096, 4097, 100003}) {
+    const Floats x = Random(count, 1);
+    double whole = -1, sum = 0;
+    std::vector<double> blocks(static_cast<std::size_t>((count + 4095) / 4096), -1);
+    Run(SumOfSquares{.input = x.data(), .result = &whole, .count = count});
+    Run(SumOfSquares{.input = x.data(), .count = count, .block_sums = blocks.data()});
+    for (const double block : blocks) sum += block;
+    EXPECT_EQ(sum, whole) << count;
+    // A block is the same wherever the input begins.
+    if (count <= 8192) continue;
+    double second = -1;
+    Run(SumOfSquares{.input = x.data() + 4096, .count = 4096, .block_sums = &second});
+    EXPECT_EQ(second, blocks[1]);
+  }
+}
+
 TEST_P(OptimizerTest, FillCopyAndAddReachEveryElement) {
   for (const std::int64_t count : {0, 1, 33, 40001}) {
     const Floats a = Random(count, 1), b = Random(count, 2);

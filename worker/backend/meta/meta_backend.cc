@@ -40,6 +40,14 @@ double FlopsOf(const Op& op) {
       op);
 }
 
+void ClearSums(const SumOfSquares& op) {
+  if (op.block_sums == nullptr) {
+    *op.result = 0;
+  } else {
+    std::fill_n(op.block_sums, (op.count + kSquaresPerBlock - 1) / kSquaresPerBlock, 0.0);
+  }
+}
+
 class MetaBackend final : public Backend {
  public:
   MetaBackend(MetaCounts& counts, OpListener listener)
@@ -49,7 +57,7 @@ class MetaBackend final : public Backend {
     RETURN_IF_ERROR(ValidateOp(op));
     counts_.flops += FlopsOf(op);
     if (const auto* loss = std::get_if<CrossEntropy>(&op)) *loss->loss_sum = 0;
-    if (const auto* squares = std::get_if<SumOfSquares>(&op)) *squares->result = 0;
+    if (const auto* squares = std::get_if<SumOfSquares>(&op)) ClearSums(*squares);
     return listener_ ? listener_(op) : absl::OkStatus();
   }
 

@@ -31,6 +31,7 @@ constexpr Kind kKinds[] = {
     {.op = Op::kNormPartial, .bind = BindNormPartial},
     {.op = Op::kNormExchange, .bind = BindNormExchange},
     {.op = Op::kOptimizer, .bind = BindOptimizer},
+    {.op = Op::kGatherWeights, .bind = BindGatherWeights},
     {.op = Op::kSnapshot, .bind = BindSnapshot},
     {.op = Op::kEval, .bind = BindEval, .trains = false, .validates = true},
     {.op = Op::kRows, .bind = BindRows, .validates = true},

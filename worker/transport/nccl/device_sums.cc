@@ -2,6 +2,7 @@
 #include "worker/transport/nccl/device_sums.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -45,6 +46,18 @@ class DeviceSums final : public Collective {
   absl::Status AllReduceSum(StepId step, std::span<double> data) override {
     return options_.host->AllReduceSum(step, data);
   }
+  absl::Status ReduceScatterSum(StepId, Parts parts) override {
+    return ReduceParts(parts, [this](std::span<float> mine) { return Sum(mine); });
+  }
+  absl::Status ReduceScatterTree(StepId, Parts parts) override {
+    TAKT_CHECK(std::has_single_bit(static_cast<unsigned>(size())) && size() <= kMostInTree);
+    return ReduceParts(parts, [this](std::span<float> mine) { return SumAsTree(mine); });
+  }
+  absl::Status AllGatherParts(StepId, Parts parts) override {
+    const std::span<float> mine = parts[static_cast<std::size_t>(options_.index)];
+    return Exchange(
+        [&](int peer) { return std::pair(mine, parts[static_cast<std::size_t>(peer)]); });
+  }
 
  private:
   // Returns what is sent to a rank, and where its message is put.
@@ -56,17 +69,39 @@ class DeviceSums final : public Collective {
       const std::size_t begin = data.size() * r / n;
       return data.subspan(begin, data.size() * (r + 1) / n - begin);
     };
+    RETURN_IF_ERROR(SumSlices(slice, [this](std::span<float> mine) { return Sum(mine); }));
+    const std::span<float> mine = slice(options_.index);
+    return Exchange([&](int peer) { return std::pair(mine, slice(peer)); });
+  }
+
+  // Adds our values of a slice and those of the others, which are in their slots.
+  using Add = absl::FunctionRef<absl::Status(std::span<float> mine)>;
+
+  absl::Status ReduceParts(Parts parts, Add add) {
+    std::size_t longest = 0;
+    for (const std::span<float> part : parts) longest = std::max(longest, part.size());
+    for (std::size_t begin = 0; begin < longest; begin += SlotFloats()) {
+      const auto slice = [&](int rank) {
+        const std::span<float> part = parts[static_cast<std::size_t>(rank)];
+        const std::size_t from = std::min(begin, part.size());
+        return part.subspan(from, std::min(SlotFloats(), part.size() - from));
+      };
+      RETURN_IF_ERROR(SumSlices(slice, add));
+    }
+    return absl::OkStatus();
+  }
+
+  // Adds slice(i) of all ranks on rank i. Slices have at most SlotFloats.
+  absl::Status SumSlices(absl::FunctionRef<std::span<float>(int rank)> slice, Add add) {
     const std::span<float> mine = slice(options_.index);
     RETURN_IF_ERROR(
         Exchange([&](int peer) { return std::pair(slice(peer), Slot(peer).first(mine.size())); }));
-    RETURN_IF_ERROR(Sum(mine));
-    return Exchange([&](int peer) { return std::pair(mine, slice(peer)); });
+    return mine.empty() ? absl::OkStatus() : add(mine);
   }
 
   // mine[i] = ((x0[i] + x1[i]) + x2[i]) + ..., with our own values in their place among the
   // others'.
   absl::Status Sum(std::span<float> mine) {
-    if (mine.empty()) return absl::OkStatus();
     const auto values = [&](int rank) {
       return rank == options_.index ? mine.data() : Slot(rank).data();
     };
@@ -80,6 +115,25 @@ class DeviceSums final : public Collective {
                                              .output = output,
                                              .count = static_cast<std::int64_t>(mine.size())}));
       sum = output;
+    }
+    return absl::OkStatus();
+  }
+
+  // mine[i] = (x0[i] + x1[i]) + (x2[i] + x3[i]) for four ranks, and so on. Sums take the place of
+  // their first addend, the last one that of our values.
+  absl::Status SumAsTree(std::span<float> mine) {
+    const auto values = [&](int rank) {
+      return rank == options_.index ? mine.data() : Slot(rank).data();
+    };
+    for (int distance = 1; distance < size(); distance *= 2) {
+      const bool last = 2 * distance == size();
+      for (int rank = 0; rank < size(); rank += 2 * distance) {
+        RETURN_IF_ERROR(
+            options_.backend->Run(backend::Add{.a = values(rank),
+                                               .b = values(rank + distance),
+                                               .output = last ? mine.data() : values(rank),
+                                               .count = static_cast<std::int64_t>(mine.size())}));
+      }
     }
     return absl::OkStatus();
   }

@@ -5,7 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <numeric>
 #include <random>
+#include <span>
+#include <vector>
 
 #include "worker/transport/nccl/device_sums.h"
 #include "worker/transport/nccl/nccl_testing.h"
@@ -161,6 +165,58 @@ TEST_F(NcclTransportTest, SumsHaveTheBitsOfRankOrder) {
     for (auto& each : ranks_) ends.emplace_back([&each] { each.reset(); });
     AtOnce(ends);
   }
+}
+
+// Adds along a binary tree over ranks. values: of a power of two.
+std::vector<float> SumAsTree(std::span<const std::vector<float>> values) {
+  if (values.size() == 1) return values[0];
+  std::vector<float> sum = SumAsTree(values.first(values.size() / 2));
+  const std::vector<float> right = SumAsTree(values.subspan(values.size() / 2));
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += right[i];
+  return sum;
+}
+
+TEST_F(NcclTransportTest, PartsAreSummedInEitherOrderAndThenGathered) {
+  constexpr int kRanks = 4;
+  MakeRanks(kRanks);
+  // A part of one round, none, and parts of several rounds.
+  const std::vector<std::size_t> sizes = {1000, 0, kTestScratchBytes / sizeof(float) * 5 / 2 + 3,
+                                          kTestScratchBytes / sizeof(float)};
+  const std::size_t all_floats = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
+  std::vector<std::vector<float>> values;
+  for (int r = 0; r < kRanks; ++r) {
+    std::minstd_rand random(static_cast<unsigned>(r) + 1);
+    values.emplace_back(all_floats);
+    for (float& value : values.back()) value = 1.0F / static_cast<float>(random() % 1000 + 1);
+  }
+  const std::vector<float> in_order = SumInOrder(values), as_tree = SumAsTree(values);
+  ASSERT_NE(in_order, as_tree);
+  std::vector<std::function<void()>> all;
+  for (int index = 0; index < kRanks; ++index) {
+    all.emplace_back([&, index] {
+      TestRank& mine = rank(index);
+      CollectiveOptions group{.name = "replicas", .index = index};
+      for (int r = 0; r < kRanks; ++r) group.ranks.push_back(Rank(r));
+      const auto sums = mine.transport->OpenSums(group).value();
+      const backend::Buffer buffer = mine.Allocate(all_floats);
+      std::vector<std::span<float>> parts;
+      std::size_t begin = 0;
+      for (const std::size_t size : sizes) {
+        parts.push_back(buffer.float_span().subspan(begin, size));
+        begin += size;
+      }
+      for (const bool tree : {false, true}) {
+        mine.Write(buffer, values[static_cast<std::size_t>(index)]);
+        EXPECT_TRUE((tree ? sums->ReduceScatterTree(StepId(1), parts)
+                          : sums->ReduceScatterSum(StepId(1), parts))
+                        .ok());
+        EXPECT_TRUE(sums->AllGatherParts(StepId(1), parts).ok());
+        EXPECT_TRUE(Finish(*sums->stream()).ok());
+        EXPECT_EQ(mine.Read(buffer), tree ? as_tree : in_order) << "rank " << index;
+      }
+    });
+  }
+  AtOnce(all);
 }
 
 TEST_F(NcclTransportTest, RanksWithoutNcclOrOnOneGpuGoThroughTheHost) {

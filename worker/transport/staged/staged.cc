@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/transport/staged/staged.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <utility>
+#include <vector>
 
 #include "common/base/status.h"
 #include "worker/transport/channel_collective.h"
@@ -119,8 +121,63 @@ class StagedCollective final : public Collective {
   absl::Status AllReduceSum(StepId step, std::span<double> data) override {
     return inner_->AllReduceSum(step, data);
   }
+  absl::Status ReduceScatterSum(StepId step, Parts parts) override {
+    return ReduceParts(parts, [&](Parts staged) { return inner_->ReduceScatterSum(step, staged); });
+  }
+  absl::Status ReduceScatterTree(StepId step, Parts parts) override {
+    return ReduceParts(parts,
+                       [&](Parts staged) { return inner_->ReduceScatterTree(step, staged); });
+  }
+  absl::Status AllGatherParts(StepId step, Parts parts) override {
+    ASSIGN_OR_RETURN(const std::vector<std::span<float>> staged, PlacesOf(parts));
+    const auto mine = static_cast<std::size_t>(index());
+    RETURN_IF_ERROR(ToHost(parts[mine], staged[mine]));
+    RETURN_IF_ERROR(stage_.Await(*backend_, aborted_));
+    RETURN_IF_ERROR(inner_->AllGatherParts(step, staged));
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (i != mine) RETURN_IF_ERROR(ToDevice(staged[i], parts[i]));
+    }
+    return stage_.Await(*backend_, aborted_);
+  }
 
  private:
+  // reduce(staged): leaves the sums of the rank's part in the host's buffer.
+  template <class Reduce>
+  absl::Status ReduceParts(Parts parts, const Reduce& reduce) {
+    ASSIGN_OR_RETURN(const std::vector<std::span<float>> staged, PlacesOf(parts));
+    for (std::size_t i = 0; i < parts.size(); ++i) RETURN_IF_ERROR(ToHost(parts[i], staged[i]));
+    RETURN_IF_ERROR(stage_.Await(*backend_, aborted_));
+    RETURN_IF_ERROR(reduce(staged));
+    const auto mine = static_cast<std::size_t>(index());
+    RETURN_IF_ERROR(ToDevice(staged[mine], parts[mine]));
+    return stage_.Await(*backend_, aborted_);
+  }
+
+  // Returns where the parts lie in the host's buffer, one behind the other.
+  absl::StatusOr<std::vector<std::span<float>>> PlacesOf(Parts parts) {
+    std::size_t floats = 0;
+    for (const std::span<float> part : parts) floats += part.size();
+    const std::size_t bytes = std::max<std::size_t>(floats, 1) * sizeof(float);
+    if (stage_.buffer.bytes() < bytes) {
+      ASSIGN_OR_RETURN(stage_, MakeStage(*backend_, bytes));
+    }
+    std::vector<std::span<float>> places;
+    std::span<float> left = stage_.buffer.float_span().first(floats);
+    for (const std::span<float> part : parts) {
+      places.push_back(left.first(part.size()));
+      left = left.subspan(part.size());
+    }
+    return places;
+  }
+  absl::Status ToHost(std::span<float> device, std::span<float> host) {
+    if (device.empty()) return absl::OkStatus();
+    return backend_->CopyToHost(std::as_bytes(device).data(), std::as_writable_bytes(host));
+  }
+  absl::Status ToDevice(std::span<float> host, std::span<float> device) {
+    if (device.empty()) return absl::OkStatus();
+    return backend_->CopyFromHost(std::as_bytes(host), std::as_writable_bytes(device).data());
+  }
+
   const std::unique_ptr<Collective> inner_;
   const std::unique_ptr<MemoryBackend> backend_;
   const std::atomic<bool>& aborted_;

@@ -166,6 +166,29 @@ TEST(StagedCollective, SumsTheMemoryOfDevices) {
   other.join();
 }
 
+TEST(StagedCollective, SumsAndGathersPartsOfTheMemoryOfDevices) {
+  testing::InprocHub hub;
+  std::vector<std::unique_ptr<Node>> nodes;
+  for (int rank = 0; rank < 2; ++rank) nodes.push_back(std::make_unique<Node>(hub, rank));
+  const auto share = [&](int rank) {
+    Node& node = *nodes[static_cast<std::size_t>(rank)];
+    const auto group =
+        node.staged().OpenSums({.name = "sum", .ranks = {Rank(0), Rank(1)}, .index = rank}).value();
+    const backend::Buffer buffer = node.Allocate();
+    node.Fill(buffer, static_cast<float>(1 + rank));
+    const std::span<float> all = buffer.float_span().first(kFloats);
+    const std::vector<std::span<float>> parts = {all.first(300), all.subspan(300)};
+    EXPECT_TRUE(group->ReduceScatterSum(StepId(1), parts).ok());
+    // The rank's own part has the sum.
+    EXPECT_EQ(node.Read(buffer)[rank == 0 ? 0 : 300], 3);
+    EXPECT_TRUE(group->AllGatherParts(StepId(1), parts).ok());
+    EXPECT_EQ(node.Read(buffer), std::vector<float>(kFloats, 3));
+  };
+  std::thread other([&] { share(1); });
+  share(0);
+  other.join();
+}
+
 TEST(Staged, HostMemoryNeedsNone) {
   testing::InprocHub hub;
   const auto transport = Connect(hub, 0);

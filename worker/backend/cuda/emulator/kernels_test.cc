@@ -121,7 +121,13 @@ TEST(CudaKernels, SumsOfColumnsAndSquares) {
       RunOp(backend,
             SumOfSquares{.input = d_output, .result = &squares, .count = s.rows * s.columns});
       RunOp(backend, SumOfSquares{.result = &nothing});
+      std::vector<double> blocks(
+          static_cast<std::size_t>((s.rows * s.columns + kSquaresPerBlock - 1) / kSquaresPerBlock));
+      RunOp(backend,
+            SumOfSquares{
+                .input = d_output, .count = s.rows * s.columns, .block_sums = blocks.data()});
       Result result;
+      for (const double block : blocks) result.Add(block);
       result.Add(d_bias, s.columns);
       result.Add(squares);
       result.Add(nothing);

@@ -4,8 +4,8 @@
 //
 // These rules hold for every launch beside those of ops.h:
 // - `op` has passed ValidateOp. The device writes through all its pointers, also those that ops.h
-//   places in host memory (CrossEntropy::loss_sum, SumOfSquares::result): they are device memory or
-//   pinned host memory.
+//   places in host memory (CrossEntropy::loss_sum, the sums of SumOfSquares): they are device
+//   memory or pinned host memory.
 // - It returns when the op is enqueued on the stream; cudaGetLastError then returns the error of
 //   the launch itself. It allocates nothing, waits for nothing, and may be captured into a graph.
 // - `scratch` has at least ScratchBytes(op), is 256-byte aligned, and belongs to the launch until

@@ -27,6 +27,7 @@ struct Scratch {
     return op.rows * static_cast<std::int64_t>(sizeof(double));
   }
   std::int64_t operator()(const SumOfSquares& op) const {
+    if (op.block_sums != nullptr) return 0;
     return (op.count + kSquaresPerBlock - 1) / kSquaresPerBlock *
            static_cast<std::int64_t>(sizeof(double));
   }

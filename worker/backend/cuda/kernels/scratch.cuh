@@ -23,6 +23,4 @@ struct RowRuns {
 // The stride of rows of partial sums, which makes every row 16-byte aligned.
 inline std::int64_t PartialStride(std::int64_t columns) { return (columns + 3) / 4 * 4; }
 
-constexpr std::int64_t kSquaresPerBlock = 4096;  // ops.h
-
 }  // namespace takt::backend::cuda

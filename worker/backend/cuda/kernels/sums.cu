@@ -217,7 +217,8 @@ __global__ __launch_bounds__(kRowThreads) void CrossEntropyGradientKernel(CrossE
 }  // namespace
 
 void Launch(const SumOfSquares& op, const LaunchContext& context) {
-  auto* block_sums = static_cast<double*>(context.scratch);
+  auto* block_sums =
+      op.block_sums != nullptr ? op.block_sums : static_cast<double*>(context.scratch);
   const std::int64_t blocks = CeilDiv(op.count, kSquaresPerBlock);
   if (blocks > 0) {
     Choose(InFours(op.count, op.input), [&](auto kFours) {
@@ -226,7 +227,7 @@ void Launch(const SumOfSquares& op, const LaunchContext& context) {
                    context.stream, op.input, op.count, block_sums);
     });
   }
-  SumInOrder(block_sums, blocks, op.result, context);
+  if (op.block_sums == nullptr) SumInOrder(block_sums, blocks, op.result, context);
 }
 
 void Launch(const SoftmaxBlock& op, const LaunchContext& context) {

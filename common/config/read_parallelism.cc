@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/read_parallelism.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/config/file_names.h"
+#include "common/config/read_batch.h"
+#include "common/config/spec_rules.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::config {
+
+static_assert(static_cast<int>(Shard::kParameters) == v1::SHARD_MODE_PARAMETERS);
+
+namespace {
+
+using Rules = SpecRules;
+
+constexpr int kMaxRanks = 4096, kMaxThreads = 1024;
+
+std::optional<int> Optional(bool has, int value) {
+  return has ? std::optional<int>(value) : std::nullopt;
+}
+
+// A stage may consist of the embedding or of the head alone, which an emulated model has not.
+void CheckStages(const Parallelism& p, const model::ModelConfig& model, Rules& rules) {
+  const int ends = model.family == model::Family::kEmulated ? 0 : 2;
+  const std::int64_t chunks = p.chunks.value_or(1);
+  if (p.pipeline.has_value()) {
+    const std::int64_t stages = *p.pipeline * chunks;
+    rules.Check(stages <= model.layers + ends,
+                {.field = "parallelism.pipeline",
+                 .value = absl::StrCat(*p.pipeline),
+                 .rule = absl::StrCat("x chunks (", chunks, ") makes ", stages,
+                                      " stages; must be at most model.layers",
+                                      ends == 0 ? "" : " + 2", " (", model.layers + ends, ")"),
+                 .fix = "use fewer ranks or chunks, or more layers"});
+  }
+  if (p.stage_layers.empty()) return;
+  const std::string shown = absl::StrCat("[", absl::StrJoin(p.stage_layers, ", "), "]");
+  std::int64_t sum = 0;
+  for (const int count : p.stage_layers) sum += count;
+  bool positive = true;
+  for (std::size_t stage = 0; stage < p.stage_layers.size(); ++stage) {
+    const bool at_an_end = stage == 0 || stage + 1 == p.stage_layers.size();
+    positive &= p.stage_layers[stage] >= (at_an_end && ends > 0 ? 0 : 1);
+  }
+  rules.Check(positive,
+              {.field = "parallelism.stage_layers",
+               .value = shown,
+               .rule = ends == 0 ? "every stage must have at least 1 layer"
+                                 : "every stage must have at least 1 layer; only the first and the "
+                                   "last may have 0, where the embedding or the head is alone",
+               .fix = "correct the counts"});
+  rules.Check(sum == model.layers,
+              {.field = "parallelism.stage_layers",
+               .value = shown,
+               .rule = absl::StrCat("must sum to model.layers (", model.layers, "), not ", sum),
+               .fix = "correct the counts"});
+  const auto stages = static_cast<std::int64_t>(p.stage_layers.size());
+  const bool fits =
+      !p.pipeline.has_value() ||
+      (p.chunks.has_value() ? stages == *p.pipeline * chunks : stages % *p.pipeline == 0);
+  rules.Check(fits,
+              {.field = "parallelism.stage_layers",
+               .value = shown,
+               .rule = p.chunks.has_value() ? absl::StrCat("must have pipeline x chunks = ",
+                                                           *p.pipeline * chunks, " entries")
+                                            : absl::StrCat("must have a multiple of pipeline (",
+                                                           p.pipeline.value_or(1), ") entries"),
+               .fix = "give one count for each stage"});
+}
+
+void ReadRecompute(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
+  for (const int number : proto.recompute()) {
+    const auto mode = static_cast<v1::RecomputeMode>(number);
+    const bool known =
+        rules.Check(v1::RecomputeMode_IsValid(number) && mode != v1::RECOMPUTE_MODE_UNSPECIFIED,
+                    {.field = "parallelism.recompute",
+                     .value = NameOf(mode),
+                     .rule = "must be none, selective or full, or a list of them, one a stage",
+                     .fix = "correct it, or leave it out: auto"});
+    if (!known) return;
+    rules.Check(mode == v1::RECOMPUTE_MODE_NONE || job.model.family != model::Family::kEmulated,
+                {.field = "parallelism.recompute",
+                 .value = NameOf(mode),
+                 .rule = "the layers of an emulated model keep nothing",
+                 .fix = "remove it"});
+    job.parallelism.recompute.push_back(static_cast<model::Recompute>(mode));
+  }
+}
+
+// The planner checks later whether the schedule and the devices allow the mode.
+void ReadVocabulary(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
+  rules.Supported("parallelism.vocabulary", NameOf(proto.vocabulary()),
+                  v1::VocabularyMode_IsValid(proto.vocabulary()), "auto, last or spread");
+  const bool spreads = proto.vocabulary() == v1::VOCABULARY_MODE_SPREAD;
+  rules.Check(!spreads || job.model.family != model::Family::kEmulated,
+              {.field = "parallelism.vocabulary",
+               .value = "spread",
+               .rule = "an emulated model has no words",
+               .fix = "remove it"});
+  job.parallelism.vocabulary = static_cast<Vocabulary>(proto.vocabulary());
+}
+
+// Whether there are such devices shows when the job gets its workers.
+void CheckDevice(const v1::ParallelismSpec& proto, const model::ModelConfig& model, Rules& rules) {
+  rules.Supported("parallelism.transport", NameOf(proto.transport()),
+                  v1::TransportKind_IsValid(proto.transport()), "auto, shm, gloo or nccl");
+  rules.Supported("parallelism.device", NameOf(proto.device()),
+                  v1::DeviceKind_IsValid(proto.device()), "auto, cpu or cuda");
+  const bool cuda = proto.device() == v1::DEVICE_KIND_CUDA;
+  const bool nccl = proto.transport() == v1::TRANSPORT_KIND_NCCL;
+  const bool emulated = model.family == model::Family::kEmulated;
+  rules.Check(!cuda || !emulated, {.field = "parallelism.device",
+                                   .value = "cuda",
+                                   .rule = "emulated layers compute nothing",
+                                   .fix = "use auto or cpu"});
+  rules.Check(!nccl || (!emulated && proto.device() != v1::DEVICE_KIND_CPU),
+              {.field = "parallelism.transport",
+               .value = "nccl",
+               .rule = "moves memory of GPUs, and this job computes on CPUs",
+               .fix = "use auto, shm or gloo, or device: cuda"});
+}
+
+// Returns "use one of 1, 2, 4" with all sizes that fit.
+std::string UseOneThatFits(const std::function<bool(int)>& fits) {
+  std::vector<int> sizes;
+  for (int size = 1; size <= kMaxRanks; ++size) {
+    if (fits(size)) sizes.push_back(size);
+  }
+  return absl::StrCat("use one of ", absl::StrJoin(sizes, ", "));
+}
+
+// Returns into how many parts the ranks of one replica cut each sequence. With several context
+// ranks each has two parts, an early and a late one, so that all have equally much attention.
+std::int64_t PartsOfSequence(std::int64_t tensor, std::int64_t context) {
+  return tensor * (context > 1 ? 2 * context : 1);
+}
+
+// Checks that the ranks of one replica can share a transformer evenly.
+void CheckSplits(const Parallelism& p, const model::ModelConfig& model, Rules& rules) {
+  const auto splits_sequences = [&](int tensor, int context) {
+    return model.context % PartsOfSequence(tensor, context) == 0;
+  };
+  const auto splits_kv_heads = [&](int tensor) {
+    return model.kv_heads % tensor == 0 || tensor % model.kv_heads == 0;
+  };
+  const auto check_tensor = [&](bool fits, std::string rule) {
+    const auto all_fit = [&](int tensor) {
+      return model.heads % tensor == 0 && splits_kv_heads(tensor) && model.inner % tensor == 0 &&
+             splits_sequences(tensor, p.context);
+    };
+    rules.Check(fits, {.field = "parallelism.tensor",
+                       .value = absl::StrCat(p.tensor),
+                       .rule = std::move(rule),
+                       .fix = fits ? "" : UseOneThatFits(all_fit)});
+  };
+  check_tensor(model.heads % p.tensor == 0,
+               absl::StrCat("must divide model.heads (", model.heads, ")"));
+  check_tensor(splits_kv_heads(p.tensor), absl::StrCat("must divide model.kv_heads (",
+                                                       model.kv_heads, ") or be a multiple of it"));
+  check_tensor(model.inner % p.tensor == 0,
+               absl::StrCat("must divide model.inner (", model.inner, ")"));
+  if (p.context == 1) {
+    check_tensor(splits_sequences(p.tensor, 1),
+                 absl::StrCat("must divide model.context (", model.context, ")"));
+    return;
+  }
+  const bool fits = splits_sequences(p.tensor, p.context);
+  rules.Check(fits, {.field = "parallelism.context",
+                     .value = absl::StrCat(p.context),
+                     .rule = absl::StrCat(
+                         "makes ", PartsOfSequence(p.tensor, p.context),
+                         " parts of a sequence, 2 for each context rank times tensor (", p.tensor,
+                         "); they must divide model.context (", model.context, ")"),
+                     .fix = fits ? "" : UseOneThatFits([&](int context) {
+                       return splits_sequences(p.tensor, context);
+                     })});
+}
+
+// No worker can run what the field asks for, though its value may be right.
+void RefuseYet(const char* field, const std::string& value, const char* usual, Rules& rules) {
+  rules.Check(value == usual, {.field = field,
+                               .value = value,
+                               .rule = "workers cannot run it yet",
+                               .fix = absl::StrCat("use ", usual)});
+}
+
+void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
+  Parallelism& p = job.parallelism;
+  if (proto.has_tensor()) p.tensor = proto.tensor();
+  if (proto.has_context()) p.context = proto.context();
+  const bool tensor_ok = rules.Between("parallelism.tensor", p.tensor, 1, kMaxRanks);
+  const bool context_ok = rules.Between("parallelism.context", p.context, 1, kMaxRanks);
+  if (!tensor_ok || !context_ok) return;
+  const model::ModelConfig& model = job.model;
+  const bool is_cut = model.family != model::Family::kEmulated && model.heads >= 1 &&
+                      model.kv_heads >= 1 && model.inner >= 1 && model.context >= 1;
+  if (is_cut) CheckSplits(p, model, rules);
+  RefuseYet("parallelism.tensor", absl::StrCat(p.tensor), "1", rules);
+  RefuseYet("parallelism.context", absl::StrCat(p.context), "1", rules);
+}
+
+void ReadShard(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
+  constexpr char kField[] = "parallelism.shard";
+  const v1::ShardMode mode = proto.shard();
+  if (mode == v1::SHARD_MODE_UNSPECIFIED || mode == v1::SHARD_MODE_NONE) return;
+  const std::string value = NameOf(mode);
+  if (!rules.Supported(kField, value, v1::ShardMode_IsValid(mode), "none, optimizer or parameters"))
+    return;
+  job.parallelism.shard = static_cast<Shard>(mode);
+  const bool known = rules.Check(
+      mode != v1::SHARD_MODE_GRADIENTS,
+      {.field = kField,
+       .value = value,
+       .rule = "gradients of all layers add up over the microbatches and are whole until the last "
+               "one, so it would save little, and earlier sums would change the bits of losses",
+       .fix = "use optimizer or parameters"});
+  if (!known) return;
+  const std::string& schedule = job.parallelism.schedule;
+  rules.Check(!absl::StartsWith(schedule, "pipedream"),
+              {.field = kField,
+               .value = value,
+               .rule = absl::StrCat("schedule ", Shown(schedule), " keeps whole old weights"),
+               .fix = "use none, or a schedule that flushes"});
+  rules.Check(mode != v1::SHARD_MODE_PARAMETERS || !absl::StartsWith(schedule, "file:"),
+              {.field = kField,
+               .value = value,
+               .rule = "a schedule's file does not say when weights are gathered",
+               .fix = "use none or optimizer, or a schedule family"});
+  RefuseYet(kField, value, "none", rules);
+}
+
+}  // namespace
+
+void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, SpecRules& rules) {
+  Parallelism& p = job.parallelism;
+  p.pipeline = Optional(proto.has_pipeline(), proto.pipeline());
+  p.data_auto = proto.data() == kAutoNumber;
+  p.data = Optional(proto.has_data() && !p.data_auto, proto.data());
+  p.chunks = Optional(proto.has_chunks(), proto.chunks());
+  p.threads = Optional(proto.has_threads(), proto.threads());
+  p.group = Optional(proto.has_group(), proto.group());
+  if (proto.has_schedule()) p.schedule = proto.schedule();
+  p.schedule_csv = proto.schedule_csv();
+  p.stage_layers.assign(proto.stage_layers().begin(), proto.stage_layers().end());
+  p.transport = static_cast<TransportKind>(proto.transport());
+  p.device = static_cast<DeviceKind>(proto.device());
+  bool sizes_ok = true;
+  const auto check = [&](const char* field, const std::optional<int>& value, int most) {
+    if (value.has_value()) sizes_ok &= rules.Between(field, *value, 1, most);
+  };
+  check("parallelism.pipeline", p.pipeline, kMaxRanks);
+  check("parallelism.data", p.data, kMaxRanks);
+  check("parallelism.chunks", p.chunks, kMaxRanks);
+  check("parallelism.group", p.group, kMaxMicrobatches);
+  check("parallelism.threads", p.threads, kMaxThreads);
+  if (sizes_ok && job.model.layers >= 1) CheckStages(p, job.model, rules);
+  rules.Check(!p.schedule.starts_with("file:") || !p.schedule_csv.empty(),
+              {.field = "parallelism.schedule",
+               .value = Shown(p.schedule),
+               .rule = "names a file whose text did not come with the job",
+               .fix = "submit with takt, and check that the file is not empty"});
+  CheckDevice(proto, job.model, rules);
+  ReadRecompute(proto, job, rules);
+  ReadVocabulary(proto, job, rules);
+  ReadAxes(proto, job, rules);
+  ReadShard(proto, job, rules);
+}
+
+}  // namespace takt::config

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/read_parallelism.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/config/job_file.h"
+#include "common/config/job_spec_serde.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::config {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kJob[] = R"(
+name: tiny
+model: {family: llama, layers: 4, hidden: 96, heads: 12, kv_heads: 2, inner: 96, context: 48,
+        vocab: 256}
+data: {train: {path: a.txt, format: bytes}}
+batch: {global: 8, microbatch: 2}
+steps: 10
+)";
+
+v1::JobSpec Parse(std::vector<std::string> overrides) {
+  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(kJob, {.overrides = std::move(overrides)});
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  return spec.ok() ? *spec : v1::JobSpec();
+}
+
+// Returns the errors of a job with these fields.
+std::vector<std::string> ErrorsOf(std::vector<std::string> overrides) {
+  std::vector<std::string> errors;
+  for (const FieldError& error : FieldErrorsOf(ToJobSpec(Parse(std::move(overrides))).status()))
+    errors.push_back(error.ToString());
+  return errors;
+}
+
+TEST(ReadParallelism, OneRankOnEachAxisIsTheDefault) {
+  for (const JobSpec& job :
+       {*ToJobSpec(Parse({})),
+        *ToJobSpec(Parse({"parallelism={tensor: 1, context: 1, shard: none}"}))}) {
+    EXPECT_EQ(job.parallelism.tensor, 1);
+    EXPECT_EQ(job.parallelism.context, 1);
+    EXPECT_EQ(job.parallelism.RanksPerReplica(), 1);
+    EXPECT_EQ(job.parallelism.shard, Shard::kNone);
+    // For readers that do not know them.
+    const v1::ParallelismSpec proto = ToProto(job).parallelism();
+    EXPECT_FALSE(proto.has_tensor() || proto.has_context() || proto.has_shard());
+  }
+}
+
+TEST(ReadParallelism, WhatWorkersCannotRunIsRefusedThoughTheValueIsRight) {
+  EXPECT_THAT(ErrorsOf({"parallelism.tensor=4"}),
+              ElementsAre("parallelism.tensor is 4: workers cannot run it yet; use 1"));
+  EXPECT_THAT(ErrorsOf({"parallelism.context=3"}),
+              ElementsAre("parallelism.context is 3: workers cannot run it yet; use 1"));
+  for (const std::string mode : {"optimizer", "parameters"}) {
+    EXPECT_THAT(
+        ErrorsOf({"parallelism.shard=" + mode}),
+        ElementsAre("parallelism.shard is " + mode + ": workers cannot run it yet; use none"));
+  }
+}
+
+TEST(ReadParallelism, TensorRanksShareHeadsInnerAndContextEvenly) {
+  constexpr char kFix[] = "; use one of 1, 2, 4, 6, 12";
+  // Key and value heads are copied where there are more ranks than heads.
+  EXPECT_EQ(ErrorsOf({"parallelism.tensor=12"}).size(), 1u);
+  EXPECT_THAT(
+      ErrorsOf({"parallelism.tensor=5"}),
+      ElementsAre("parallelism.tensor is 5: must divide model.heads (12)" + std::string(kFix),
+                  "parallelism.tensor is 5: must divide model.kv_heads (2) or be a "
+                  "multiple of it" +
+                      std::string(kFix),
+                  "parallelism.tensor is 5: must divide model.inner (96)" + std::string(kFix),
+                  "parallelism.tensor is 5: must divide model.context (48)" + std::string(kFix),
+                  HasSubstr("workers cannot run it yet")));
+  EXPECT_THAT(ErrorsOf({"parallelism.tensor=3"}).front(),
+              HasSubstr("must divide model.kv_heads (2)"));
+  EXPECT_THAT(ErrorsOf({"model.inner=98", "parallelism.tensor=4"}),
+              ElementsAre("parallelism.tensor is 4: must divide model.inner (98); use one of 1, 2",
+                          HasSubstr("yet")));
+}
+
+TEST(ReadParallelism, ContextRanksHaveTwoPartsOfASequenceEach) {
+  EXPECT_THAT(ErrorsOf({"parallelism.context=5"}),
+              ElementsAre("parallelism.context is 5: makes 10 parts of a sequence, 2 for each "
+                          "context rank times tensor (1); they must divide model.context (48); use "
+                          "one of 1, 2, 3, 4, 6, 8, 12, 24",
+                          HasSubstr("yet")));
+  EXPECT_THAT(ErrorsOf({"parallelism={tensor: 4, context: 4}"}),
+              ElementsAre("parallelism.context is 4: makes 32 parts of a sequence, 2 for each "
+                          "context rank times tensor (4); they must divide model.context (48); use "
+                          "one of 1, 2, 3, 6",
+                          HasSubstr("tensor"), HasSubstr("yet")));
+}
+
+TEST(ReadParallelism, SizesAreJudgedBeforeWhatTheyDivide) {
+  EXPECT_THAT(
+      ErrorsOf({"parallelism.tensor=0"}),
+      ElementsAre("parallelism.tensor is 0 or missing: must be between 1 and 4096; set it"));
+  EXPECT_THAT(ErrorsOf({"parallelism.context=-2"}),
+              ElementsAre("parallelism.context is -2: must be between 1 and 4096; set it"));
+}
+
+TEST(ReadParallelism, ShardingIsRefusedWhereItCannotBe) {
+  EXPECT_THAT(ErrorsOf({"parallelism.shard=gradients"}),
+              ElementsAre(HasSubstr("it would save little, and earlier sums would change the bits "
+                                    "of losses; use optimizer or parameters")));
+  EXPECT_THAT(
+      ErrorsOf({"parallelism={shard: optimizer, schedule: pipedream-2bw}"}),
+      ElementsAre("parallelism.shard is optimizer: schedule pipedream-2bw keeps whole old weights; "
+                  "use none, or a schedule that flushes",
+                  HasSubstr("yet")));
+  v1::JobSpec file = Parse({"parallelism={shard: parameters, schedule: file:a.csv}"});
+  file.mutable_parallelism()->set_schedule_csv("0F0,0B0\n");
+  EXPECT_THAT(std::string(ToJobSpec(file).status().message()),
+              HasSubstr("a schedule's file does not say when weights are gathered"));
+  v1::JobSpec hostile = Parse({});
+  hostile.mutable_parallelism()->set_shard(static_cast<v1::ShardMode>(77));
+  EXPECT_EQ(std::string(ToJobSpec(hostile).status().message()),
+            "parallelism.shard is 77: is not supported by this version; use none, optimizer or "
+            "parameters");
+}
+
+TEST(ReadParallelism, AnEmulatedModelHasNothingThatASizeMustDivide) {
+  EXPECT_THAT(ErrorsOf({"model={family: emulated, layers: 3, activation_bytes: 9}",
+                        "parallelism={tensor: 5}"}),
+              ElementsAre("parallelism.tensor is 5: workers cannot run it yet; use 1"));
+}
+
+}  // namespace
+}  // namespace takt::config

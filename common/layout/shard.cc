@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/layout/shard.h"
+
+#include <algorithm>
+
+#include "common/base/status.h"
+
+namespace takt::layout {
+namespace {
+
+std::int64_t BlocksOf(const FloatRun& tensor) {
+  return (tensor.count + kShardBlock - 1) / kShardBlock;
+}
+
+// Returns where block number `block` of the tensors begins, or where the last one ends.
+std::int64_t StartOf(std::span<const FloatRun> tensors, std::int64_t block) {
+  for (const FloatRun& tensor : tensors) {
+    const std::int64_t blocks = BlocksOf(tensor);
+    if (block < blocks) return tensor.first + block * kShardBlock;
+    block -= blocks;
+  }
+  return tensors.back().end();
+}
+
+}  // namespace
+
+std::vector<FloatRun> CutIntoShards(std::span<const FloatRun> tensors, int num_ranks) {
+  TAKT_CHECK(!tensors.empty() && num_ranks >= 1);
+  std::int64_t blocks = 0;
+  for (const FloatRun& tensor : tensors) blocks += BlocksOf(tensor);
+  std::vector<FloatRun> shards;
+  std::int64_t first = tensors.front().first;
+  for (int rank = 1; rank <= num_ranks; ++rank) {
+    const std::int64_t end = StartOf(tensors, blocks * rank / num_ranks);
+    shards.push_back({.first = first, .count = end - first});
+    first = end;
+  }
+  return shards;
+}
+
+FloatRun PartIn(const FloatRun& shard, const FloatRun& tensor) {
+  const std::int64_t first = std::max(shard.first, tensor.first);
+  const std::int64_t end = std::min(shard.end(), tensor.end());
+  if (end <= first) return {};
+  return {.first = first - tensor.first, .count = end - first};
+}
+
+}  // namespace takt::layout

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// One layer where the ranks that sum its gradients share the optimizer's state (docs/adr/0010).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/id.h"
+#include "common/layout/shard.h"
+#include "worker/backend/backend.h"
+#include "worker/train/parameter_store.h"
+#include "worker/transport/collective.h"
+
+namespace takt::train {
+
+// Each rank of the group has the optimizer's state of its shard of the layer. A step sums the
+// gradients, passes on the squares of their blocks, updates the shards and gathers the weights:
+//   ReduceGradients, SumSquares, a sum of the blocks over the group, AddSquares, an update of
+//   Parts(), GatherWeights.
+// Afterwards norm and weights have the bits that they would have if every rank had computed all of
+// them: a shard's gradients and the blocks are summed in the same order, updates work element by
+// element, and the gather copies.
+//
+// A table by word is cut by itself, the layer's other parameters together. So both uses of a tied
+// table have the same shards. All ranks make the same calls in the same order. Not synchronised:
+// the slots of the program order the calls.
+class LayerShards {
+ public:
+  // layer, group: borrowed for the object's life.
+  LayerShards(const LayerParameters& layer, transport::Collective& group);
+
+  // Adds the gradients of all ranks, each shard on the rank that has it. The other gradients mean
+  // nothing afterwards.  Errors: as the group's.
+  absl::Status ReduceGradients(StepId step);
+
+  // Returns how many blocks of backend::kSquaresPerBlock elements of the layer are in the norm.
+  std::int64_t num_blocks() const;
+  // Computes the sum of squares of each block of the rank's shard. The others become 0, so that
+  // sums over the group are exact. The sums exist once `backend` has done what it was given.
+  // blocks: num_blocks(), in host memory.
+  absl::Status SumSquares(backend::Backend& backend, std::span<double> blocks) const;
+  // Adds up the blocks of each parameter, or of each of its blocks of words, into its entry of the
+  // norm exchange. A layer that is not the primary copy has no entries.
+  // blocks: summed over the group. entries: of the norm exchange.
+  void AddSquares(std::span<const double> blocks, std::span<double> entries) const;
+
+  // The elements [first, first + count) of one use of a parameter.
+  struct Part {
+    const ParameterRef* ref = nullptr;
+    std::int64_t first = 0, count = 0;
+  };
+  // Returns the rank's parts of the parameters that this layer updates.
+  std::vector<Part> Parts() const;
+
+  // Copies the weights of the selected version from the rank that updates them to all others.
+  // Errors: as the group's.
+  absl::Status GatherWeights(StepId step);
+
+ private:
+  // Parameters that follow one another in the bucket, and are cut together.
+  struct Unit {
+    std::size_t first_ref = 0;
+    std::vector<layout::FloatRun> tensors;  // of its parameters
+    std::vector<layout::FloatRun> shards;   // by rank of the group
+  };
+
+  const ParameterRef& RefOf(const Unit& unit, std::size_t tensor) const {
+    return layer_.refs[unit.first_ref + tensor];
+  }
+  const layout::FloatRun& Mine(const Unit& unit) const {
+    return unit.shards[static_cast<std::size_t>(group_.index())];
+  }
+
+  const LayerParameters& layer_;
+  transport::Collective& group_;
+  std::vector<Unit> units_;
+};
+
+}  // namespace takt::train

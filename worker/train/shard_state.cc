@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/train/shard_state.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "common/base/status.h"
+
+namespace takt::train {
+
+absl::StatusOr<std::unique_ptr<ShardState>> ShardState::Create(const std::vector<Group>& groups,
+                                                               backend::MemoryBackend& memory) {
+  auto state = std::unique_ptr<ShardState>(new ShardState);
+  std::int64_t num_blocks = 0;
+  for (const Group& group : groups) {
+    const std::int64_t first = num_blocks;
+    for (const LayerParameters* const parameters : group.layers) {
+      const Layer& added = state->layers_.emplace_back(
+          Layer{parameters, LayerShards(*parameters, *group.replicas), num_blocks});
+      num_blocks += added.shards.num_blocks();
+    }
+    state->blocks_of_.push_back({group.replicas, first, num_blocks - first});
+  }
+  ASSIGN_OR_RETURN(state->blocks_, memory.AllocateHost(static_cast<std::size_t>(
+                                       std::max<std::int64_t>(num_blocks, 1) * sizeof(double))));
+  return state;
+}
+
+LayerShards& ShardState::Of(const LayerParameters& layer) {
+  const auto it = std::ranges::find(layers_, &layer, &Layer::parameters);
+  TAKT_CHECK(it != layers_.end());
+  return it->shards;
+}
+
+absl::Status ShardState::SumSquares(backend::Backend& backend) {
+  for (const Layer& layer : layers_) {
+    RETURN_IF_ERROR(
+        layer.shards.SumSquares(backend, BlocksAt(layer.first_block, layer.shards.num_blocks())));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShardState::AddSquares(StepId step, std::span<double> entries) {
+  // Each block has one owner and is 0 elsewhere, so the sums are exact.
+  for (const Blocks& blocks : blocks_of_) {
+    if (blocks.count == 0) continue;  // on every rank of the group
+    RETURN_IF_ERROR(blocks.replicas->AllReduceSum(step, BlocksAt(blocks.first, blocks.count)));
+  }
+  for (const Layer& layer : layers_)
+    layer.shards.AddSquares(BlocksAt(layer.first_block, layer.shards.num_blocks()), entries);
+  return absl::OkStatus();
+}
+
+std::vector<LayerShards::Part> ShardState::Parts() const {
+  std::vector<LayerShards::Part> all;
+  for (const Layer& layer : layers_) {
+    const std::vector<LayerShards::Part> parts = layer.shards.Parts();
+    all.insert(all.end(), parts.begin(), parts.end());
+  }
+  return all;
+}
+
+}  // namespace takt::train

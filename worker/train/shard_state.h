@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// All layers of a rank where the ranks that sum its gradients share the optimizer's state.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/id.h"
+#include "worker/backend/backend.h"
+#include "worker/train/layer_shards.h"
+#include "worker/train/parameter_store.h"
+#include "worker/transport/collective.h"
+
+namespace takt::train {
+
+// Not synchronised: the slots of the program order the calls. The lanes that make them are named
+// with each.
+class ShardState {
+ public:
+  // The layers of a stage, or the rank's rows, with the ranks that sum their gradients.
+  struct Group {
+    transport::Collective* replicas = nullptr;
+    std::vector<const LayerParameters*> layers;
+  };
+  // groups: the same on all ranks of each group, in one order. What they point to is borrowed for
+  // the object's life.  Errors: kResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<ShardState>> Create(const std::vector<Group>& groups,
+                                                            backend::MemoryBackend& memory);
+
+  // Returns the shards of a layer. Precondition: it is of a group.
+  LayerShards& Of(const LayerParameters& layer);
+
+  // Computes the sums of squares of the rank's shards. Compute lane.
+  absl::Status SumSquares(backend::Backend& backend);
+  // Passes them to the other ranks, and adds up those of all into the entries of the norm exchange.
+  // Reduce lane.  Errors: as the groups'.
+  absl::Status AddSquares(StepId step, std::span<double> entries);
+
+  // Returns the parts of parameters that the rank updates.
+  std::vector<LayerShards::Part> Parts() const;
+
+ private:
+  struct Layer {
+    const LayerParameters* parameters = nullptr;
+    LayerShards shards;
+    std::int64_t first_block = 0;  // in blocks_
+  };
+  struct Blocks {
+    transport::Collective* replicas = nullptr;
+    std::int64_t first = 0, count = 0;
+  };
+
+  ShardState() = default;
+  std::span<double> BlocksAt(std::int64_t first, std::int64_t count) const {
+    auto* const all = reinterpret_cast<double*>(blocks_.data());
+    return {all + first, static_cast<std::size_t>(count)};
+  }
+
+  std::vector<Layer> layers_;
+  std::vector<Blocks> blocks_of_;  // by group
+  backend::Buffer blocks_;         // sums of squares, by layer and block, in host memory
+};
+
+}  // namespace takt::train
