@@ -53,11 +53,11 @@ std::vector<double> StragglerWatch::SlowdownsOf(const std::vector<double>& busy)
   }
   const double usual = LowerMedian(slowdowns);
   if (!(usual > 0)) return {};
-  std::vector<double> of_stage(predicted_.size());  // the usual one of its replicas, by pp rank
-  const auto dp_size = static_cast<std::ptrdiff_t>(mesh_.dp_size);
+  std::vector<double> of_stage(predicted_.size());  // the usual one of its ranks, by pp rank
+  const std::ptrdiff_t chains = mesh_.num_chains();
   for (std::size_t p = 0; p < of_stage.size(); ++p) {
-    const auto first = slowdowns.begin() + static_cast<std::ptrdiff_t>(p) * dp_size;
-    of_stage[p] = dp_size > 1 ? LowerMedian(std::vector<double>(first, first + dp_size)) : usual;
+    const auto first = slowdowns.begin() + static_cast<std::ptrdiff_t>(p) * chains;
+    of_stage[p] = chains > 1 ? LowerMedian(std::vector<double>(first, first + chains)) : usual;
   }
   for (std::size_t rank = 0; rank < slowdowns.size(); ++rank) {
     const PpRank pp_rank = mesh_.PpRankOf(Rank(static_cast<int>(rank)));

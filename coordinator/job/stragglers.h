@@ -2,8 +2,8 @@
 // Finds ranks that compute slower than the plan says, beside the other ranks. It is pure.
 //
 // A plan may be wrong by one factor for all ranks, so what a rank takes is divided by its
-// prediction, and then compared with the median of all ranks. Where the stage has replicas, the
-// rank must also be slow beside these: else the plan is wrong about the stage.
+// prediction, and then compared with the median of all ranks. Where a pp rank has several ranks,
+// one must also be slow beside the others of these: else the plan is wrong about the stage.
 #pragma once
 
 #include <optional>
