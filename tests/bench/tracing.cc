@@ -75,7 +75,7 @@ Seconds Now() {
 class Recorder {
  public:
   explicit Recorder(const program::Program& program)
-      : metrics_(registry_, "bench", DpRank(0), program) {
+      : metrics_(registry_, "bench", mesh::Coordinates(), program) {
     outbox_.BeginJob({"bench", Generation(1)}, Rank(0));
   }
 
