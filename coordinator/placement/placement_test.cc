@@ -84,6 +84,9 @@ TEST_F(PlacementTest, AnElasticJobThatHasBegunTakesWhatItsRangesAllow) {
   EXPECT_EQ(NeedOf(spec_, DeviceKind::kCpu), (Need{.workers = 6}));
   EXPECT_EQ(NeedOf(spec_.WithOpenSizes(), DeviceKind::kCpu),
             (Need{.workers = 2, .up_to_all = true, .most = 16}));
+  spec_.parallelism.tensor = 3;
+  EXPECT_EQ(NeedOf(spec_.WithOpenSizes(), DeviceKind::kCpu),
+            (Need{.workers = 6, .up_to_all = true, .most = 48}));
 }
 
 TEST_F(PlacementTest, CapacityCountsWhoIsHeldDrainedAndLeaving) {
