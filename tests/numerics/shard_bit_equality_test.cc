@@ -72,6 +72,21 @@ TEST_F(ShardBitEquality, OfASpreadVocabulary) {
   ExpectSameBitsWithShards(job);
 }
 
+TEST_F(ShardBitEquality, OfOptimizersWithFewerMoments) {
+  for (const bool lion : {true, false}) {
+    SCOPED_TRACE(lion);
+    config::JobSpec job = Job();
+    job.parallelism = {.pipeline = 2, .data = 2, .threads = 1, .schedule = "1f1b"};
+    job.groups = {{.parameters = "*.bias", .learning_rate_scale = 0.5, .weight_decay = 0.1}};
+    if (lion) {
+      job.lion = config::Lion{.learning_rate = 1e-3};
+    } else {
+      job.sgd = config::Sgd{.learning_rate = 0.5, .momentum = 0};
+    }
+    ExpectSameBitsWithShards(job);
+  }
+}
+
 // Sums and gathers of device memory go through the host. Work waits on streams.
 TEST_F(ShardBitEquality, OnDevices) {
   config::JobSpec job = Job();
