@@ -271,6 +271,7 @@ TEST_F(HaltTest, ALeavingWorkersJobMovesToOthers) {
   Leave("w0");
   ASSERT_NE(Session("w1").Last<control::Halt>(), nullptr);
   EXPECT_EQ(Session("w1").Last<control::Halt>()->reason, "worker w0 leaves: SIGTERM");
+  TrainTo(key, 5);
   SaveAt(key, 5);
   SayAll(key, control::Phase::kHalted);
   EXPECT_NE(Session("w0").Last<control::Acknowledge>(), nullptr);
