@@ -353,7 +353,7 @@ TEST_F(RecoveryTest, AnAutomaticResumeMayTakeWhatIsInTheDirectory) {
   SaveAt(key, 1);
   Say("w0", key, 0, control::Phase::kFailed, "boom");
   EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume, "auto");
-  EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume_at_most, StepId(1));
+  EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume_at_most, StepId(0));
 }
 
 TEST_F(RecoveryTest, AJobThatBeganAnewTakesOnlyItsOwnCheckpoints) {
