@@ -14,12 +14,12 @@
 # clang     60   clang compiles everything without a warning, thread-safety annotations included; all tests pass
 # tidy      30   clang-tidy has no complaint, about tests neither
 # repeat    40   the tests with real daemons pass five times in a row
-# matrix     ?   each fault at each phase of a job leaves its losses as they are (tests/fault)
+# matrix    12   each fault at each phase of a job leaves its losses as they are (tests/fault)
 # soak       ?   2,000 killed workers leave memory, descriptors and threads as they were
-# power      ?   the power fails 100 times while jobs save, and they go on from complete checkpoints; wants root
+# power      4   the power fails 100 times while jobs save, and they go on from complete checkpoints; wants root
 # failpoints ?   a debug build ends at each change that must last, and loses nothing that was acknowledged
-# flips      ?   every flipped bit in 4 KiB of used pages of the coordinator's state is named or changes nothing
-# failover   ?   50 coordinators that lead are killed; a job trains on, and nothing acknowledged is lost (tests/fault)
+# flips      2   every flipped bit in 4 KiB of used pages of the coordinator's state is named or changes nothing
+# failover   4   50 coordinators that lead are killed; a job trains on, and nothing acknowledged is lost (tests/fault)
 # fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
 # simulation 20  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times

@@ -33,5 +33,6 @@ echo "== configure and build ($preset)"
 cmake --preset "$preset" >/dev/null
 cmake --build --preset "$preset" --target "$target"
 echo "== test ($preset)"
-# Two tests run at a time. Integration tests start a cluster of their own each and are RUN_SERIAL.
+# Two tests run at a time. Tests with real daemons start a cluster of their own each, which keeps a core busy: at most one of them runs at a time
+# (RESOURCE_LOCK daemons), and those that look at rates and limits run alone (RUN_SERIAL).
 ctest --preset "$preset" "${selection[@]}" "${label[@]}" --parallel 2

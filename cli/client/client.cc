@@ -128,14 +128,13 @@ bool Client::FindCoordinator() {
   std::set<std::size_t> followers;
   while (followers.size() < wires_.size() && absl::Now() < deadline) {
     for (std::size_t i = 0; i < wires_.size(); ++i) {
-      const bool connected =
-          wires_[i]->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
-      if (!connected || followers.contains(i)) continue;
+      if (followers.contains(i)) continue;
+      // A channel gets connected only while a thread waits for it.
+      if (!wires_[i]->channel->WaitForConnected(Deadline(absl::Now() + kLook))) continue;
       current_ = i;
       if (!Follows(wire())) return true;
       followers.insert(i);
     }
-    absl::SleepFor(kLook);
   }
   return !followers.empty();
 }

@@ -245,6 +245,23 @@ std::pair<double, double> UpdateSeconds(const Plan& plan) {
   return {sum / plan.mesh.pp_size, longest};
 }
 
+// Returns the passes of a step on the mean rank and on the one that has most, a spread vocabulary's
+// with them.
+std::pair<double, double> WorkSeconds(const Plan& plan) {
+  const cost::Costs& costs = plan.costs;
+  std::vector<double> of_ranks(plan.mesh.pp_size, 0);
+  for (const mesh::Stage& stage : plan.partition)
+    of_ranks[stage.pp_rank.value()] += costs.F(stage.id) + costs.I(stage.id) + costs.W(stage.id);
+  double sum = 0, most = 0;
+  for (PpRank rank(0); rank.value() < plan.mesh.pp_size; ++rank) {
+    const double seconds =
+        plan.schedule.num_microbatches * (of_ranks[rank.value()] + costs.S(rank) + costs.T(rank));
+    sum += seconds;
+    most = std::max(most, seconds);
+  }
+  return {sum / plan.mesh.pp_size, most};
+}
+
 // Returns by how much a step is shorter if sums of gradients take no time.
 absl::StatusOr<double> SyncSeconds(const Plan& plan) {
   cost::Costs costs = plan.costs;
@@ -414,9 +431,12 @@ absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& ca
                                            .costs = plan.costs,
                                            .max_in_flight = {candidate.report.peak_in_flight()},
                                            .message_bytes = std::move(message_bytes)}));
-    parts.imbalance += bound.imbalance;
+    // The bound of the stages does not know of the vocabulary's passes.
+    const bool spreads = plan.schedule.spreads_vocabulary;
+    const auto [mean_work, most_work] = spreads ? WorkSeconds(plan) : std::pair(0.0, 0.0);
+    parts.imbalance += spreads ? most_work - mean_work : bound.imbalance;
     parts.communication = bound.communication;
-    parts.lower_bound = bound.makespan + longest_update;
+    parts.lower_bound = std::max(bound.makespan, most_work) + longest_update;
   }
   parts.schedule = step - parts.compute - parts.imbalance - parts.communication - parts.sync;
   return parts;

@@ -140,6 +140,15 @@ TEST(SpreadPlan, AVocabularyThatIsSpreadHasAShorterStep) {
   EXPECT_THAT(ToString(spread), HasSubstr("pp rank 1 has words "));
 }
 
+TEST(SpreadPlan, TheLeastTimeOfAStepHasTheWordsOfTheRanks) {
+  const Forecasts forecasts = MakeForecasts(Job(Vocabulary::kSpread), kFreeLinks, 1).value();
+  const Forecast& spread = forecasts.candidates.front();
+  ASSERT_TRUE(spread.plan.schedule.spreads_vocabulary);
+  EXPECT_GE(spread.parts.lower_bound, spread.parts.compute * (1 - 1e-9));
+  EXPECT_LE(spread.parts.lower_bound, spread.plan.predicted_step_seconds * (1 + 1e-9));
+  EXPECT_GE(spread.parts.imbalance, 0);
+}
+
 TEST(SpreadPlan, AutoTakesWhatIsMoreThanOnePercentFaster) {
   EXPECT_THAT(MakePlan(Job(Vocabulary::kAuto), kFreeLinks)->vocabulary_ends, SizeIs(2));
   // One block cannot be spread, and one rank has all of them.

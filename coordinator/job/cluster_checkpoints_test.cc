@@ -68,6 +68,20 @@ TEST_F(ClusterTest, TheStepsOfACheckpointAreStoredBeforeItIsCommitted) {
   EXPECT_THAT(StoredSteps("j"), ElementsAre(1));
 }
 
+// After a restart one rank may tell its part before another one has told its steps again.
+TEST_F(ClusterTest, ACompleteCheckpointWaitsForItsSteps) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 9);
+  Report("w0", key, 0, 10);
+  ReportPart("w0", key, 0, 10);
+  ReportPart("w1", key, 1, 10);
+  EXPECT_EQ(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
+  Report("w1", key, 1, 10);
+  ASSERT_NE(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<control::CommitCheckpoint>()->step, StepId(10));
+}
+
 TEST_F(ClusterTest, AJobSucceedsOnlyWhenItsLastCheckpointIsVisible) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(SavingSpec("j", 2, 3));

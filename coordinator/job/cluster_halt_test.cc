@@ -271,14 +271,15 @@ TEST_F(HaltTest, ALeavingWorkersJobMovesToOthers) {
   Leave("w0");
   ASSERT_NE(Session("w1").Last<control::Halt>(), nullptr);
   EXPECT_EQ(Session("w1").Last<control::Halt>()->reason, "worker w0 leaves: SIGTERM");
+  TrainTo(key, 5);
   SaveAt(key, 5);
   SayAll(key, control::Phase::kHalted);
   EXPECT_NE(Session("w0").Last<control::Acknowledge>(), nullptr);
   EXPECT_EQ(Job("j").ranks[0].worker, "w1");
   ASSERT_TRUE(Submit(Spec("k", 1)).ok());
   EXPECT_EQ(Job("k").reason,
-            "needs 1 worker, 0 idle: 2 held by job j, 1 leaving; 1 is reserved for it at a time "
-            "that is not known yet");
+            "needs 1 worker, 0 idle: 2 held by job j, 1 leaving; 1 is reserved for it in about 2 "
+            "min");
   Attach("w0", "a");  // the same process on a new stream leaves still
   EXPECT_EQ(Job("k").state, JobState::kQueued);
   Detach("w0");

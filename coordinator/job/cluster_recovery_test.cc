@@ -349,6 +349,7 @@ TEST_F(RecoveryTest, AnAutomaticResumeMayTakeWhatIsInTheDirectory) {
   const control::JobKey key = RunJob(SavingSpec("j", 1));
   EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume, "auto");
   EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume_at_most, StepId(0));
+  TrainTo(key, 1);
   SaveAt(key, 1);
   Say("w0", key, 0, control::Phase::kFailed, "boom");
   EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume, "auto");

@@ -213,6 +213,30 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
   return out;
 }
 
+namespace {
+
+PlanSummary PlanOf(const v1::JobRecord& record) {
+  const v1::Job& job = record.job();
+  PlanSummary plan{.device = static_cast<config::DeviceKind>(job.device()),
+                   .schedule = job.schedule(),
+                   .mesh = mesh::MeshOf(record),
+                   .predicted_step_seconds = job.predicted_step_seconds(),
+                   .predicted_bubble_fraction = job.predicted_bubble_fraction(),
+                   .warnings = {job.warnings().begin(), job.warnings().end()},
+                   .model_flops = record.model_flops_per_step(),
+                   .matmul_flops_per_second = record.matmul_flops_per_second(),
+                   .checkpoint_every_steps = record.checkpoint_every_steps(),
+                   .copy_every_steps = job.copy_every_steps()};
+  for (const v1::StageAssignment& stage : job.stages())
+    plan.partition.push_back(control::FromProto(stage));
+  plan.vocabulary_ends.assign(job.vocabulary_ends().begin(), job.vocabulary_ends().end());
+  for (const v1::MemoryBytes& of_rank : job.memory())
+    plan.memory.push_back(takt::FromProto(of_rank));
+  return plan;
+}
+
+}  // namespace
+
 JobRecord FromProto(const v1::JobRecord& record) {
   const v1::Job& job = record.job();
   JobRecord out;
@@ -230,21 +254,7 @@ JobRecord FromProto(const v1::JobRecord& record) {
   if (job.has_end_time()) out.end_time = takt::FromProto(job.end_time());
   out.generation = Generation(job.generation());
   out.steps = job.steps();
-  out.plan = {.device = static_cast<config::DeviceKind>(job.device()),
-              .schedule = job.schedule(),
-              .mesh = mesh::MeshOf(record),
-              .predicted_step_seconds = job.predicted_step_seconds(),
-              .predicted_bubble_fraction = job.predicted_bubble_fraction(),
-              .warnings = {job.warnings().begin(), job.warnings().end()},
-              .model_flops = record.model_flops_per_step(),
-              .matmul_flops_per_second = record.matmul_flops_per_second(),
-              .checkpoint_every_steps = record.checkpoint_every_steps(),
-              .copy_every_steps = job.copy_every_steps()};
-  for (const v1::StageAssignment& stage : job.stages())
-    out.plan.partition.push_back(control::FromProto(stage));
-  out.plan.vocabulary_ends.assign(job.vocabulary_ends().begin(), job.vocabulary_ends().end());
-  for (const v1::MemoryBytes& of_rank : job.memory())
-    out.plan.memory.push_back(takt::FromProto(of_rank));
+  out.plan = PlanOf(record);
   for (const v1::BoundRank& bound : job.ranks()) out.ranks.push_back(control::FromProto(bound));
   for (const v1::RankStatus& status : job.fault()) out.fault.push_back(control::FromProto(status));
   out.invalid_input = job.invalid_input();

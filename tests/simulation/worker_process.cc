@@ -122,10 +122,9 @@ void WorkerProcess::BeforeDiskCall(const std::weak_ptr<Life>& weak_life) {
   if (life == nullptr || life->dead) throw ProcessKilled();
   if (world_.loop.stopped()) return;
   std::optional<CallFault>& fault = world_.call_fault;
-  bool kills = world_.disk.calls() + 1 == world_.config.kill_worker_at_call;
-  bool pauses = false;
+  bool kills = false, pauses = false;
   if (fault && --fault->calls <= 0) {
-    kills |= fault->kills;
+    kills = fault->kills;
     pauses = !fault->kills;
     fault.reset();
   }

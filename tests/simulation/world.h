@@ -38,6 +38,8 @@ struct World {
     disk.mood() = {.exchanges = config.exchanges,
                    .late_error_chance = config.late_renames,
                    .forgets_syncs = config.mutation == Mutation::kForgottenSyncs};
+    if (config.kill_worker_at_call > 0)
+      call_fault = {.kills = true, .calls = static_cast<int>(config.kill_worker_at_call)};
   }
   World(const World&) = delete;
   World& operator=(const World&) = delete;
