@@ -150,6 +150,18 @@ TEST_F(HeldTest, AnAdoptedJobGoesOnWithStepsFromThenOn) {
   EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
 }
 
+// The steps before the adoption were told to the coordinator that is gone, and do not come again.
+TEST_F(HeldTest, AnAdoptedJobCommitsACheckpointOfAnEarlierStep) {
+  LoseStateOf(SavingSpec("j", 2, 6));
+  ReturnAll();
+  ASSERT_TRUE(Adopt("j", "request").ok());
+  for (const int rank : {0, 1}) ReportPart(ranks_[rank].worker, key_, rank, 4);
+  const control::CommitCheckpoint* const commit =
+      Session(ranks_[0].worker).Last<control::CommitCheckpoint>();
+  ASSERT_NE(commit, nullptr);
+  EXPECT_EQ(commit->step, StepId(4));
+}
+
 TEST_F(HeldTest, AnAdoptedJobSurvivesARestart) {
   LoseStateOf(SavingSpec("j", 2, 100));
   ReturnAll();

@@ -83,8 +83,7 @@ bool Job::AdvanceCommit(Moment now) {
   }
   // No checkpoint is visible before its steps are. After a restart of the coordinator the last part
   // may be told by one rank before another one has told its steps again.
-  const StepId last_step = record_.last_step ? record_.last_step->step : StepId(0);
-  if (open.step > std::max(last_step, record_.resumed_step)) return true;
+  if (open.step > run_->steps.last_taken()) return true;
   const Worker* const worker = ChooseCommitter(now);
   if (worker == nullptr || worker->session == run_->commit->asked) return true;
   run_->commit->asked = worker->session;

@@ -86,15 +86,17 @@ class Findings {
                       {.heading = "measured", .key = "measured", .precision = 3},
                       {.heading = "limit", .key = "limit", .precision = 3}}) {}
 
-  void Add(const std::string& part, const std::string& figure, double measured, double limit) {
-    const bool holds = measured <= limit;
-    table_.Add({{"part", part},
-                {"figure", figure},
-                {"measured", measured},
-                {"limit", limit},
-                {"ratio", limit > 0 ? measured / limit : measured},
-                {"holds", holds}},
-               holds ? "" : "above its limit");
+  // limit: nullopt where nothing is promised.
+  void Add(const std::string& part, const std::string& figure, double measured,
+           std::optional<double> limit) {
+    const bool holds = !limit.has_value() || measured <= *limit;
+    nlohmann::json row = {{"part", part},     {"figure", figure}, {"measured", measured},
+                          {"limit", nullptr}, {"ratio", nullptr}, {"holds", holds}};
+    if (limit.has_value()) {
+      row["limit"] = *limit;
+      row["ratio"] = *limit > 0 ? measured / *limit : measured;
+    }
+    table_.Add(row, holds ? "" : "above its limit");
   }
   void End(nlohmann::json object) { table_.End(std::move(object)); }
 
@@ -204,8 +206,9 @@ void AddKills(const Kind& kind, const Kills& kills, Findings& table) {
   table.Add(part, "next new step, median, s", Median(next), kMostMedian);
   table.Add(part, "next new step, p99, s", Quantile(next, 0.99), kMostP99);
   // An emulated model has no state in memory, and goes on from its checkpoint.
-  if (kind.name != "emulated")
-    table.Add(part, "steps lost, most", *std::ranges::max_element(lost), kMostStepsLost);
+  const bool in_memory = kind.name != "emulated";
+  table.Add(part, "steps lost, most", *std::ranges::max_element(lost),
+            in_memory ? std::optional(kMostStepsLost) : std::nullopt);
   table.Add(part, absl::StrCat("of ", kills.jobs, " jobs, losses differ"), kills.jobs_that_differ,
             0);
 }

@@ -23,6 +23,7 @@ std::string Aligned(const Column& column, const std::string& text, bool words) {
 }
 
 std::string Cell(const Column& column, const nlohmann::json& value) {
+  if (value.is_null()) return "-";
   return value.is_string()
              ? value.get<std::string>()
              : absl::StrFormat("%.*f", column.precision, value.get<double>() * column.scale);

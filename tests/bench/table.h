@@ -24,7 +24,7 @@ class Table {
   ~Table();
 
   // Adds an object, which may have keys that no column shows. In text it prints a line that ends
-  // with `remark`, the first time below the headings.
+  // with `remark`, the first time below the headings, and a dash for null.
   void Add(const nlohmann::json& row, std::string_view remark = "");
 
   // In JSON it prints `object` with all rows under "rows".
