@@ -17,6 +17,7 @@
 #include "coordinator/store/sqlite_db.h"
 #include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/state_dir.h"
+#include "coordinator/store/sync_folder.h"
 #include "nlohmann/json.hpp"
 
 namespace takt::store {
@@ -120,17 +121,23 @@ absl::StatusOr<FileDescriptor> OpenBackup(const std::string& state_file) {
 absl::Status RestoreState(const std::string& from, const std::string& state_dir) {
   RETURN_IF_ERROR(CheckIsThere(from));
   ASSIGN_OR_RETURN(const StateDir state, StateDir::Acquire(state_dir));
-  const std::string file = state.state_file(), copy = file + ".restored";
-  const std::string old = file + ".replaced";
+  const std::string file = state.state_file(), copy = file + ".copied";
+  const std::string restored = file + kRestored, old = file + ".replaced";
   RemoveDatabase(copy);
   RETURN_IF_ERROR(CopyOrNothing(from, copy));
-  // A log of an earlier one must not stay beside another database.
-  for (const char* suffix : {"", "-wal", "-shm", ".commits"}) ::unlink((old + suffix).c_str());
-  // The log is moved before its database: a database without its log is noticed by the counter.
+  // A log of an earlier one must not stay beside another database. What an interrupted restore has
+  // moved away is the state itself.
+  if (::access(restored.c_str(), F_OK) != 0) {
+    for (const char* suffix : {"", "-wal", "-shm", ".commits"}) ::unlink((old + suffix).c_str());
+  }
+  // No store opens from this move to the last one.
+  RETURN_IF_ERROR(MoveIfThere(copy, restored));
+  RETURN_IF_ERROR(SyncFolderOf(file));
   for (const char* suffix : {"-wal", "", ".commits"})
     RETURN_IF_ERROR(MoveIfThere(file + suffix, old + suffix));
   ::unlink((file + "-shm").c_str());
-  RETURN_IF_ERROR(MoveIfThere(copy, file));
+  RETURN_IF_ERROR(SyncFolderOf(file));
+  RETURN_IF_ERROR(MoveIfThere(restored, file));
   // Opening it without a counter skips the epochs.
   return OpenSqliteStore(file).status();
 }

@@ -28,7 +28,8 @@ absl::Status BackUpState(const std::string& state_dir, const std::string& to);
 absl::StatusOr<FileDescriptor> OpenBackup(const std::string& state_file);
 
 // Puts a copy into the directory, whose coordinator must not run. What was there is kept beside it
-// as coordinator.sqlite.replaced. The state goes on kEpochsSkipped epochs later.
+// as coordinator.sqlite.replaced. The state goes on kEpochsSkipped epochs later. If it ends between
+// two moves, the state does not open until a later call has succeeded.
 // Errors: kFailedPrecondition (a coordinator runs), kNotFound (no such file), kDataLoss (the copy
 // is damaged).
 absl::Status RestoreState(const std::string& from, const std::string& state_dir);
