@@ -265,11 +265,11 @@ Adoption AdoptionOf(const HeldJob& job, std::int64_t epoch, Moment now) {
   const control::Assignment& assignment = *job.assignment;
   const RankDescription& whole = *job.FindWhole();
   Adoption adoption{.spec = assignment.job};
-  StepId settled;
+  StepId acknowledged, settled;
   std::int64_t seen_epoch = assignment.epoch;
   for (const auto& [worker, rank] : job.ranks) {
     const RankDescription& description = *rank.description;
-    adoption.acknowledged = std::max(adoption.acknowledged, description.acknowledged_step);
+    acknowledged = std::max(acknowledged, description.acknowledged_step);
     settled = std::max(settled, description.acknowledged_checkpoint);
     seen_epoch = std::max(seen_epoch, description.epoch);
   }
@@ -301,6 +301,7 @@ Adoption AdoptionOf(const HeldJob& job, std::int64_t epoch, Moment now) {
   record.saving.settled = settled;
   const Generation highest = std::max(job.key.generation, whole.highest_generation);
   record.next_generation = Generation(Bounded64(highest.value()) + kMargin);
+  record.adoption = store::JobAdoption{.cluster_id = job.cluster_id, .acknowledged = acknowledged};
   record.epoch_base = std::max<std::int64_t>(0, seen_epoch - epoch) + kMargin;
   return adoption;
 }

@@ -143,6 +143,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
                  .committed = StepId(5)}};
   job.notices = {"checkpoint of step 4 failed"};
   job.planning_ends = 2;
+  job.adoption = JobAdoption{.cluster_id = "0123", .acknowledged = StepId(8)};
   StepRecord step = Step("id-a", 7, 1.0 / 3);
   step.grad_norm = 2;
   step.learning_rate = 3e-4;
@@ -219,6 +220,9 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.faults, job.faults);
   EXPECT_THAT(got.notices, ElementsAre("checkpoint of step 4 failed"));
   EXPECT_EQ(got.planning_ends, 2);
+  ASSERT_TRUE(got.adoption.has_value());
+  EXPECT_EQ(got.adoption->cluster_id, "0123");
+  EXPECT_EQ(got.adoption->acknowledged, StepId(8));
   ASSERT_TRUE(got.last_step.has_value());
   EXPECT_EQ(got.last_step->step, StepId(7));
   EXPECT_EQ(got.last_step->loss, 1.0 / 3);
