@@ -38,7 +38,7 @@ absl::Status OnlyReads() {
   return absl::UnavailableError("this coordinator follows another one and writes nothing");
 }
 
-// What of the state the next commit depends on.
+// The next commit depends on this part of the state.
 struct Books {
   struct Job {
     std::int64_t number = 0;
