@@ -36,24 +36,6 @@ void Bound(Id& id) {
   id = Id(Bounded64(id.value()));
 }
 
-const char* EndOf(control::Phase phase) {
-  switch (phase) {
-    case control::Phase::kAdmitted:
-      return "";
-    case control::Phase::kRefused:
-      return "refused";
-    case control::Phase::kFinished:
-      return "finished";
-    case control::Phase::kFailed:
-      return "failed";
-    case control::Phase::kAborted:
-      return "aborted";
-    case control::Phase::kHalted:
-      return "halted";
-  }
-  return "";
-}
-
 std::string RankAndWorker(Rank rank, const std::string& worker) {
   return absl::StrCat("rank ", rank.value(), " (", worker, ")");
 }
@@ -149,7 +131,7 @@ void HeldJobs::SetStatus(const std::string& worker, const control::RankStatus& s
 void HeldJobs::SetEnd(const std::string& worker, const control::JobUpdate& update) {
   HeldRank* const rank = FindRank(worker, update.key);
   if (rank == nullptr) return;
-  rank->end = EndOf(update.phase);
+  rank->end = update.phase == control::Phase::kAdmitted ? "" : Name(update.phase);
   if (!update.failure.error.empty())
     absl::StrAppend(&rank->end, ": ", Bounded(update.failure.error));
 }
