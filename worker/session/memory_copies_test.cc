@@ -13,8 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "common/metrics/catalog.h"
 #include "common/metrics/registry.h"
 #include "common/plan/plan.h"
 #include "gmock/gmock.h"
@@ -159,6 +163,19 @@ TEST_F(MemoryCopiesTest, ALostRankIsRebuiltFromItsNeighboursMemory) {
       registry_.Text(),
       HasSubstr("takt_memory_copies_total{job=\"memory\",pp_rank=\"0\",result=\"failed\"} 0"));
   ExpectUndisturbed(second);
+}
+
+TEST_F(MemoryCopiesTest, TheSeriesOfCopiesStayWithinTheirBound) {
+  Train(1, StepId(0), /*stops=*/true);
+  const std::vector<std::string> lines = absl::StrSplit(registry_.Text(), '\n');
+  const metrics::JobShape shape{.stages = 2, .pp_ranks = 2, .dp_ranks = 1};
+  for (const metrics::Metric* metric : {&metrics::kMemoryCopies, &metrics::kMemoryCopyStep}) {
+    const auto series = std::ranges::count_if(lines, [&](const std::string& line) {
+      return absl::StartsWith(line, absl::StrCat(std::string(metric->name), "{"));
+    });
+    EXPECT_GT(series, 0) << metric->name;
+    EXPECT_LE(series, metrics::MostSeriesPerJob(*metric, shape)) << metric->name;
+  }
 }
 
 TEST_F(MemoryCopiesTest, TheFirstRankIsRebuiltTooAndCopiesMayBeRare) {
