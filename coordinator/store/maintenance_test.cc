@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "coordinator/store/memory_store.h"
 #include "coordinator/store/sqlite_db.h"
 #include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/state_dir.h"
@@ -135,6 +137,27 @@ TEST_F(MaintenanceTest, AStateThatLacksOnlyTheLastMoveOfItsRestoreIsRefused) {
   EXPECT_FALSE(std::filesystem::exists(file_));
   ASSERT_EQ(Run({"restore", copy, state_}), 0) << errors_.str();
   EXPECT_EQ(Open()->Load().value().jobs.size(), 1u);
+}
+
+TEST_F(MaintenanceTest, ABackupOfAnyStoreIsAStateFileThatAnyStoreTakes) {
+  const auto first = NewMemoryStore();
+  ASSERT_TRUE(Put(*first, 1).ok());
+  const std::string scratch = root_ + "/scratch", copy = root_ + "/copy";
+  {
+    const absl::StatusOr<FileDescriptor> backup = OpenBackup(*first, scratch);
+    ASSERT_TRUE(backup.ok()) << backup.status();
+    std::filesystem::copy_file(absl::StrCat("/proc/self/fd/", backup->get()), copy);
+  }
+  const auto second = NewMemoryStore();
+  ASSERT_TRUE(ImportState(copy, scratch, *second).ok());
+  EXPECT_EQ(second->Load().value().jobs.size(), 1u);
+  EXPECT_EQ(second->Load().value().epoch, kEpochsSkipped);
+  ASSERT_EQ(Run({"restore", copy, state_}), 0) << errors_.str();
+  EXPECT_EQ(Open()->Load().value().jobs.size(), 1u);
+  EXPECT_EQ(ImportState(copy, scratch, *second).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ImportState(root_ + "/none", scratch, *second).code(), absl::StatusCode::kNotFound);
+  for (const auto& entry : std::filesystem::directory_iterator(root_))
+    EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr("scratch")));
 }
 
 TEST_F(MaintenanceTest, FsckNamesEachDamagedRow) {

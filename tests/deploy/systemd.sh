@@ -177,6 +177,9 @@ SETTINGS
   machine_run "$n" systemctl start --no-block etcd  # it waits for the others
 done
 install_package 4 new takt-coordinator
+takt admin backup "$shared/state.sqlite" >/dev/null
+machine_run 1 chown takt "$shared/state.sqlite"
+machine_run 1 systemctl stop takt-coordinator
 for n in "${coordinators[@]}"; do
   cat >"$(machine_root "$n")/etc/takt/coordinator.yaml" <<YAML
 state: /var/lib/takt/coordinator
@@ -191,10 +194,13 @@ metrics_listen: 10.77.0.$n:9464
 YAML
   certificate "$n" "n$n"
   certificate "$n" "n$n" /etc/takt/etcd takt "$etcd_certs"
-  machine_run "$n" systemctl restart takt-coordinator
 done
+machine_run 4 systemctl stop takt-coordinator
+machine_run 1 runuser -u takt -- takt-coordinator --import-state "$shared/state.sqlite"
+for n in "${coordinators[@]}"; do machine_run "$n" systemctl start takt-coordinator; done
 leader >/dev/null || die "no coordinator leads"
 coordinator=10.77.0.1:7070,10.77.0.4:7070
+takt job calm >/dev/null || die "the state in the file did not come into etcd"
 for worker in "${workers[@]}"; do
   n=${worker%:*} name=${worker#*:}
   sed -i "s/^coordinator: .*/coordinator: $coordinator/" "$(machine_root "$n")/etc/takt/worker-$name.yaml"

@@ -129,30 +129,35 @@ class Failover : public ::testing::Test {
     etcd_ = std::make_unique<cli::Process>(*std::move(process));
   }
 
+  // Returns the arguments of a coordinator with this directory and address.
+  Arguments CoordinatorArguments(const std::string& state, const std::string& listen) const {
+    return With({"--settings",
+                 "",
+                 "--state",
+                 directory_.Path(state),
+                 "--listen",
+                 listen,
+                 "--store",
+                 "etcd",
+                 "--etcd-endpoints",
+                 endpoint_,
+                 "--etcd-certificate",
+                 etcd_files_.certificate,
+                 "--etcd-key",
+                 etcd_files_.key,
+                 "--etcd-authority",
+                 etcd_files_.authority,
+                 "--etcd-lease",
+                 absl::StrCat(kLeaseSeconds),
+                 "--metrics-listen",
+                 "127.0.0.1:0"},
+                coordinator_files_);
+  }
+
   // It follows at first. It waits for etcd by itself.
   void StartCoordinator(int index) {
     coordinators_[index] = std::make_unique<Command>(
-        "takt-coordinator", With({"--settings",
-                                  "",
-                                  "--state",
-                                  directory_.Path(absl::StrCat("c", index)),
-                                  "--listen",
-                                  addresses_[index],
-                                  "--store",
-                                  "etcd",
-                                  "--etcd-endpoints",
-                                  endpoint_,
-                                  "--etcd-certificate",
-                                  etcd_files_.certificate,
-                                  "--etcd-key",
-                                  etcd_files_.key,
-                                  "--etcd-authority",
-                                  etcd_files_.authority,
-                                  "--etcd-lease",
-                                  absl::StrCat(kLeaseSeconds),
-                                  "--metrics-listen",
-                                  "127.0.0.1:0"},
-                                 coordinator_files_));
+        "takt-coordinator", CoordinatorArguments(absl::StrCat("c", index), addresses_[index]));
   }
 
   // Returns the index of the coordinator that leads; -1: none does for a long time. One that has
@@ -276,6 +281,23 @@ TEST_F(Failover, AFollowerAnswersReadsAndNamesTheLeader) {
   EXPECT_NE(refused.Wait(), "exit status 0");
   EXPECT_THAT(refused.err(), HasSubstr("ask the one that leads: " + addresses_[leader]));
   EXPECT_EQ(Takt({"cancel", "a"}, all_).end, "exit status 0");
+}
+
+TEST_F(Failover, ABackupBecomesAStateFileOrTheStateOfAnotherCluster) {
+  Submit("a");
+  const std::string backup = directory_.Path("backup.sqlite");
+  Command fetch("takt", With({"admin", "backup", backup, "--coordinator", all_, "--timeout", "30"},
+                             authority_.Issue(Role::kAdmin, "root")));
+  ASSERT_EQ(fetch.Wait(), "exit status 0") << fetch.err();
+  Command restore("takt", {"admin", "restore", backup, "--state", directory_.Path("restored")});
+  EXPECT_EQ(restore.Wait(), "exit status 0") << restore.err();
+  for (const bool again : {false, true}) {
+    Arguments arguments = CoordinatorArguments("other", FreeAddress());
+    arguments.insert(arguments.end(), {"--etcd-prefix", "other/", "--import-state", backup});
+    Command importer("takt-coordinator", arguments);
+    EXPECT_EQ(importer.Wait(), again ? "exit status 1" : "exit status 0") << importer.err();
+    EXPECT_EQ(absl::StrContains(importer.err(), "has had jobs already"), again) << importer.err();
+  }
 }
 
 TEST_F(Failover, OnlyTheLeaderShowsHowMuchOfItsLeaseIsLeft) {
