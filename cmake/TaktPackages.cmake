@@ -116,6 +116,7 @@ function(takt_daemon_package component state)
     "${control}/postinst;${control}/prerm;${control}/postrm;${control}/conffiles" PARENT_SCOPE)
 endfunction()
 takt_daemon_package(coordinator "/var/lib/takt/coordinator")
+set(CPACK_DEBIAN_COORDINATOR_PACKAGE_SUGGESTS "etcd-server (>= 3.4)")
 takt_daemon_package(worker "/var/lib/takt/data /var/lib/takt/checkpoints /var/lib/takt/kernel-plans")
 # The libraries of CUDA come from NVIDIA in many ways, few of which dpkg knows: none is named, a missing one is a message of the worker.
 set(CPACK_DEBIAN_CUDA_PACKAGE_NAME takt-worker-cuda)

@@ -134,6 +134,11 @@ Flags ParseFlags(int argc, char** argv) {
                "makes progress) or --health=ready (it serves)")
       ->check(CLI::IsMember({"live", "ready"}))
       ->configurable(false);
+  app.add_option("--import-state", flags.import_state,
+                 "Copy this file of `takt admin backup` into the state in etcd, which must be new, "
+                 "and end; no other coordinator may run")
+      ->type_name("FILE")
+      ->configurable(false);
   try {
     app.parse(argc, argv);
     if (flags.health.empty() && flags.state.empty()) throw CLI::RequiredError("--state");
@@ -146,6 +151,12 @@ Flags ParseFlags(int argc, char** argv) {
 
 absl::Status CheckStore(const Flags& flags) {
   if (flags.store != "etcd") {
+    if (!flags.import_state.empty()) {
+      return InvalidField({.field = "--import-state",
+                           .value = flags.import_state,
+                           .rule = "is for a state in etcd",
+                           .fix = "use `takt admin restore` for a state in a file"});
+    }
     if (flags.etcd.endpoints.empty()) return absl::OkStatus();
     return InvalidField({.field = "--etcd-endpoints",
                          .rule = "is given, but the state is not in etcd",

@@ -28,6 +28,7 @@ struct Flags {
   std::string metrics_listen;  // empty: none
   std::string health_socket;   // empty: none
   std::string health;          // ask instead of run: "live" or "ready"
+  std::string import_state;    // take this copy of a state instead of serving; empty: serve
   std::string log_level = "info", log_format = "text";
   certificates::TlsFiles tls;
   std::string join_authority;  // empty: no first certificates are signed

@@ -163,10 +163,15 @@ absl::Status Serve(const Parts& parts, store::Addresses addresses, const sigset_
       .listen = flags.listen, .tls = flags.tls, .insecure = flags.insecure};
   server_options.traces = &parts.traces;
   server_options.join_authority = flags.join_authority;
-  // The directory of a coordinator with its state in etcd may hold the file of an earlier state.
   if (parts.leadership == nullptr) {
     server_options.open_backup = [file = parts.state.state_file()] {
       return store::OpenBackup(file);
+    };
+  } else {
+    // The directory may hold the file of an earlier state.
+    server_options.open_backup = [source = &parts.coordinator.store(),
+                                  scratch = parts.state.state_file() + ".etcd"] {
+      return store::OpenBackup(*source, scratch);
     };
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Tracking> tracking,
@@ -283,6 +288,8 @@ absl::Status Run(const Flags& flags) {
                                                      .signals = signals,
                                                      .addresses = addresses}));
     if (led == nullptr) return absl::OkStatus();
+    if (!flags.import_state.empty())
+      return store::ImportState(flags.import_state, state.state_file() + ".import", *led->store);
     Flags leading = flags;
     leading.listen = led->listen;
     return Lead(leading, {.state = state,

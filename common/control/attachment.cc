@@ -30,6 +30,24 @@ Cause CauseOf(const absl::Status& status) {
 
 }  // namespace
 
+const char* Name(Phase phase) {
+  switch (phase) {
+    case Phase::kAdmitted:
+      return "admitted";
+    case Phase::kRefused:
+      return "refused";
+    case Phase::kFinished:
+      return "finished";
+    case Phase::kFailed:
+      return "failed";
+    case Phase::kAborted:
+      return "aborted";
+    case Phase::kHalted:
+      return "halted";
+  }
+  return "unknown";
+}
+
 Failure FailureOf(const absl::Status& status) {
   if (status.ok()) return {};
   Failure failure{.error = std::string(status.message()),

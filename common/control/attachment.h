@@ -63,6 +63,9 @@ enum class Phase : std::uint8_t {
   kHalted = 6
 };
 
+// "admitted", "refused", ...
+const char* Name(Phase phase);
+
 // Says why a rank failed, as far as the rank itself can tell. Numbers equal
 // takt.v1.JobUpdate.Cause.
 enum class Cause : std::uint8_t {

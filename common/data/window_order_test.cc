@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/data/window_order.h"
 
+#include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -33,6 +35,45 @@ TEST(RowPosition, StepsBeyondTheRangeOfIntDoNotOverflow) {
   const BatchShape shape{.global = 1 << 24, .microbatch = 1};
   EXPECT_EQ(RowPosition(shape, StepId(1 << 20), DpRank(0), MicrobatchId(0), 0),
             ((std::int64_t{1} << 20) - 1) << 24);
+}
+
+// Returns the rows that all ranks together take in a step.
+std::vector<std::int64_t> RowsOf(const BatchShape& shape, StepId step) {
+  const int microbatches = shape.global / shape.dp_size / shape.microbatch;
+  std::vector<std::int64_t> rows;
+  for (int dp = 0; dp < shape.dp_size; ++dp) {
+    for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
+      for (int row = 0; row < shape.microbatch; ++row)
+        rows.push_back(RowPosition(shape, step, DpRank(dp), MicrobatchId(microbatch), row));
+    }
+  }
+  return rows;
+}
+
+// Each generation has a mesh of its own, does some steps, and loses those after its last
+// checkpoint, which the next one does again.
+RC_GTEST_PROP(RowPosition, AJobThatIsKilledAndResizedTakesEachRowOnce, ()) {
+  constexpr int kSteps = 30, kGlobal = 24;
+  std::vector<std::vector<std::int64_t>> rows_of_step(kSteps + 1);
+  const int generations = *rc::gen::inRange(1, 6);
+  int saved = 0;
+  for (int generation = 1; generation <= generations; ++generation) {
+    const bool is_last = generation == generations;
+    const BatchShape shape{.global = kGlobal,
+                           .microbatch = *rc::gen::element(1, 2, 3),
+                           .dp_size = *rc::gen::element(1, 2, 4)};
+    const int end = is_last ? kSteps : *rc::gen::inRange(saved, kSteps + 1);
+    for (int step = saved + 1; step <= end; ++step)
+      rows_of_step[step] = RowsOf(shape, StepId(step));
+    saved = is_last ? end : *rc::gen::inRange(saved, end + 1);
+  }
+  std::vector<std::int64_t> taken;
+  for (const std::vector<std::int64_t>& rows : rows_of_step)
+    taken.insert(taken.end(), rows.begin(), rows.end());
+  std::ranges::sort(taken);
+  std::vector<std::int64_t> each(kSteps * kGlobal);
+  std::iota(each.begin(), each.end(), 0);
+  RC_ASSERT(taken == each);
 }
 
 TEST(WindowOrder, UnshuffledIsFileOrderAndStartsOver) {

@@ -13,7 +13,7 @@
 
 namespace takt::plan {
 
-// What the copies of a job depend on. The struct borrows.
+// The copies of a job depend on these. The struct borrows.
 struct CopyInputs {
   const config::JobSpec& job;
   const schedule::Schedule& schedule;
@@ -28,11 +28,12 @@ std::string WhyNoCopies(const CopyInputs& inputs);
 // what the plan chooses must not rule them out.
 bool AsksForCopies(const config::JobSpec& job);
 
-// Returns how many copies of its own state a rank keeps (two, so that one of them is always whole),
-// and how many it keeps of another rank's. Another rank's are kept only if no replica has the same.
 struct CopyCounts {
   int own = 0, peer = 0;
 };
+
+// Returns how many copies of its own state a rank keeps (two, so that one of them is always whole),
+// and how many it keeps of another rank's. Another rank's are kept only if no replica has the same.
 CopyCounts CopiesKept(const CopyInputs& inputs);
 
 // Returns the bytes of one copy of the state of the pp rank that has most.

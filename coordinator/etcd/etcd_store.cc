@@ -38,7 +38,7 @@ absl::Status OnlyReads() {
   return absl::UnavailableError("this coordinator follows another one and writes nothing");
 }
 
-// What of the state the next commit depends on.
+// The next commit depends on this part of the state.
 struct Books {
   struct Job {
     std::int64_t number = 0;
@@ -174,6 +174,8 @@ class EtcdStore final : public store::Store {
   void WriteSteps(const Changes& changes, Writes& writes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteRequests(const Changes& changes, Writes& writes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void WriteWorkers(const Changes& changes, Writes& writes);
+  void WriteIdentity(const store::ClusterIdentity& identity, Writes& writes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteLines(const Changes& changes, Writes& writes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReadLineNumbers(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -197,6 +199,7 @@ absl::Status EtcdStore::Write(const Changes& changes) {
   WriteRequests(changes, writes);
   WriteWorkers(changes, writes);
   if (changes.profile) writes.Put(kProfileKey, *changes.profile, /*pieces=*/true);
+  if (changes.identity) WriteIdentity(*changes.identity, writes);
   RETURN_IF_ERROR(WriteLines(changes, writes));
   for (const std::string& id : changes.deleted_jobs) DeleteJob(id, writes);
   return log_->Commit(writes);
@@ -278,6 +281,19 @@ void EtcdStore::WriteWorkers(const Changes& changes, Writes& writes) {
     } else {
       writes.Put(kWorkers + worker, store::ToProto(record).SerializeAsString());
     }
+  }
+}
+
+void EtcdStore::WriteIdentity(const store::ClusterIdentity& identity, Writes& writes) {
+  epoch_ = identity.epoch;
+  books_.last_number = std::max(books_.last_number, identity.last_number);
+  writes.Put(kClusterKey, identity.cluster_id);
+  writes.Put(kEpochKey, absl::StrCat(epoch_));
+  writes.Put(kLastNumberKey, absl::StrCat(books_.last_number));
+  for (const auto& [name, generation] : identity.generations) {
+    Generation& highest = books_.generations[name];
+    highest = std::max(highest, generation);
+    writes.Put(kGenerations + name, absl::StrCat(highest.value()));
   }
 }
 

@@ -42,6 +42,12 @@ Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store:
   for (const auto& [name, worker] : workers_.workers()) {
     if (worker.away) expected_.insert(name);
   }
+  // The coordinator before may have died before its workers heard that their jobs were adopted.
+  for (const auto& [number, job] : jobs_) {
+    if (!job.record().adoption) continue;
+    for (const control::BoundRank& bound : job.record().ranks)
+      adopted_[bound.worker] = {job.key(), job.record().adoption->cluster_id};
+  }
 }
 
 void Cluster::Attach(const control::Hello& hello, SessionId id,

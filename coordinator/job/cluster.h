@@ -200,7 +200,8 @@ class Cluster final {
   std::set<std::string> expected_;  // workers that held ranks when the coordinator was started
   // Held jobs that were let go, with their clusters. Ranks that come back are told to abort.
   std::set<std::pair<control::JobKey, std::string>> abandoned_;
-  // The ranks that were adopted since their workers attached, and the clusters that had them.
+  // The ranks that were adopted since their workers attached, as far as this coordinator knows, and
+  // the clusters that had them.
   std::map<std::string, std::pair<control::JobKey, std::string>> adopted_;  // by worker
   absl::Duration forgot_at_ = -absl::InfiniteDuration();
   absl::Duration last_batch_ = -absl::InfiniteDuration();

@@ -305,27 +305,13 @@ TEST_F(ElasticTest, AJobGrowsAfterARestartOfTheCoordinator) {
   EXPECT_TRUE(WasHalted("w0"));
 }
 
-// A job that keeps copies in memory, and saves files as well or not.
-config::JobSpec CopyingSpec(config::JobSpec spec, bool files) {
-  spec.model = {.layers = 8,
-                .hidden = 8,
-                .heads = 2,
-                .kv_heads = 2,
-                .inner = 32,
-                .context = 8,
-                .positions = 8,
-                .vocab = 16};
-  spec.train = {{.path = "data.txt", .format = config::DataFormat::kBytes}};
-  spec.copy_every_steps = 1;
-  if (!files) spec.checkpoint.reset();
-  return spec;
-}
-
 TEST_F(ElasticTest, AJobGrowsInMemoryWithoutACheckpoint) {
   for (const bool files : {true, false}) {
     const std::string name = files ? "files" : "memory";
     for (int i = 0; i < 2; ++i) Attach(name + std::to_string(i));
-    const control::JobKey key = RunJob(CopyingSpec(ElasticSpec(name, 0), files));
+    config::JobSpec spec = CopyingSpec(ElasticSpec(name, 0));
+    if (!files) spec.checkpoint.reset();
+    const control::JobKey key = RunJob(spec);
     TrainTo(key, 8);
     Attach(name + "2");
     Wait(absl::Seconds(11));
@@ -354,7 +340,7 @@ TEST_F(ElasticTest, AJobGrowsInMemoryWithoutACheckpoint) {
 
 TEST_F(ElasticTest, APauseOfAJobThatEndsInMemoryAsksItToSave) {
   AttachWorkers(2);
-  const control::JobKey key = RunJob(CopyingSpec(ElasticSpec("j", 0), /*files=*/true));
+  const control::JobKey key = RunJob(CopyingSpec(ElasticSpec("j", 0)));
   TrainTo(key, 8);
   Attach("w2");
   Wait(absl::Seconds(11));
@@ -366,7 +352,7 @@ TEST_F(ElasticTest, APauseOfAJobThatEndsInMemoryAsksItToSave) {
 
 TEST_F(ElasticTest, AJobThatShrinksToOneRankGoesOnFromTheCopiesOfTheLastGeneration) {
   AttachWorkers(2);
-  config::JobSpec spec = CopyingSpec(ElasticSpec("j", 0), /*files=*/true);
+  config::JobSpec spec = CopyingSpec(ElasticSpec("j", 0));
   spec.elastic.pipeline->min = 1;
   const control::JobKey key = RunJob(spec);
   TrainTo(key, 8);

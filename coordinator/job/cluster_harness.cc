@@ -224,6 +224,20 @@ config::JobSpec ClusterTest::OpenSpec(const std::string& name) {
   return spec;
 }
 
+config::JobSpec ClusterTest::CopyingSpec(config::JobSpec spec) {
+  spec.model = {.layers = 8,
+                .hidden = 8,
+                .heads = 2,
+                .kv_heads = 2,
+                .inner = 32,
+                .context = 8,
+                .positions = 8,
+                .vocab = 16};
+  spec.train = {{.path = "data.txt", .format = config::DataFormat::kBytes}};
+  spec.copy_every_steps = 1;
+  return spec;
+}
+
 config::JobSpec ClusterTest::Spec(const std::string& name, int pipeline, std::int64_t steps) {
   v1::JobSpec proto;
   proto.set_name(name);

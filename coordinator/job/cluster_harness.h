@@ -87,6 +87,8 @@ class ClusterTest : public ::testing::Test {
   // Returns the same over any number of workers. It leaves its replicas and its microbatches to the
   // first plan, which chooses 2 and 4.
   static config::JobSpec OpenSpec(const std::string& name);
+  // Returns a job like this one, of a real model, that copies its state in memory after every step.
+  static config::JobSpec CopyingSpec(config::JobSpec spec);
   absl::StatusOr<store::JobRecord> Submit(const config::JobSpec& spec,
                                           const std::string& request_id = "");
   absl::StatusOr<store::JobRecord> Cancel(const std::string& name,

@@ -177,6 +177,46 @@ TEST_F(HeldTest, AnAdoptedJobSurvivesARestart) {
   EXPECT_THAT(cluster_->ListHeld(), IsEmpty());
 }
 
+TEST_F(HeldTest, AnAdoptedJobRemembersAfterARestartWhichStepsDoNotCome) {
+  LoseStateOf(SavingSpec("j", 2, 100));
+  ReturnAll();
+  ASSERT_TRUE(Adopt("j").ok());
+  Restart();
+  for (const int rank : {0, 1}) Attach(ranks_[rank].worker, "a", Hold{key_, Rank(rank)});
+  for (const int rank : {0, 1}) Report(ranks_[rank].worker, key_, rank, 5);
+  EXPECT_THAT(StoredSteps("j"), ElementsAre(5));
+}
+
+TEST_F(HeldTest, RanksThatMissedTheirAdoptionAreToldByTheNextCoordinator) {
+  LoseStateOf(SavingSpec("j", 2, 100));
+  ReturnAll();
+  ASSERT_TRUE(Adopt("j").ok());
+  Restart();  // after the commit, and before any worker read the Adopt
+  for (const int rank : {0, 1}) {
+    const FakeWorker& back = Return(rank);
+    Refuse(back);
+    ASSERT_NE(back.session->Last<control::Adopt>(), nullptr);
+    EXPECT_EQ(back.session->Last<control::Adopt>()->key, key_);
+    EXPECT_EQ(back.session->Last<control::Abort>(), nullptr);
+    EXPECT_EQ(cluster_->workers().at(back.name).refuses, "");
+  }
+  EXPECT_EQ(Job("j").reason, "training");
+  EXPECT_THAT(cluster_->ListHeld(), IsEmpty());
+  for (const int rank : {0, 1}) Report(ranks_[rank].worker, key_, rank, 5);
+  EXPECT_THAT(StoredSteps("j"), ElementsAre(5));
+}
+
+TEST_F(HeldTest, ALaterGenerationOfAnAdoptedJobWasNotAdopted) {
+  LoseStateOf(SavingSpec("j", 2, 100));
+  ReturnAll();
+  ASSERT_TRUE(Adopt("j").ok());
+  EXPECT_TRUE(Job("j").adoption.has_value());
+  Say(ranks_[0].worker, key_, 0, control::Phase::kFailed, "boom");
+  Say(ranks_[1].worker, key_, 1, control::Phase::kAborted);
+  ASSERT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_FALSE(Job("j").adoption.has_value());
+}
+
 TEST_F(HeldTest, ARankThatMissedItsAdoptionIsToldAgain) {
   LoseStateOf(SavingSpec("j", 2, 100));
   ReturnAll();

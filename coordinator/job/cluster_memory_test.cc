@@ -12,21 +12,6 @@ using ::testing::HasSubstr;
 
 class MemoryTest : public ClusterTest {
  protected:
-  // A job that saves no files and copies its state after every step.
-  static config::JobSpec CopyingSpec(const std::string& name, int pipeline) {
-    config::JobSpec spec = Spec(name, pipeline, 100);
-    spec.model = {.layers = 8,
-                  .hidden = 8,
-                  .heads = 2,
-                  .kv_heads = 2,
-                  .inner = 32,
-                  .context = 8,
-                  .positions = 8,
-                  .vocab = 16};
-    spec.train = {{.path = "data.txt", .format = config::DataFormat::kBytes}};
-    spec.copy_every_steps = 1;
-    return spec;
-  }
   // Reports of every rank, with the result of the step, as workers send them.
   void ReportResult(const std::string& worker, const control::JobKey& key, int rank,
                     std::int64_t step) {
@@ -69,7 +54,7 @@ class MemoryTest : public ClusterTest {
 
 TEST_F(MemoryTest, AJobWithoutCheckpointsGoesOnFromCopies) {
   AttachWorkers(3);
-  control::JobKey key = RunJob(CopyingSpec("j", 2));
+  control::JobKey key = RunJob(CopyingSpec(Spec("j", 2, 100)));
   EXPECT_EQ(CopiesToldTo("w0"), (control::MemoryCopies{.every_steps = 1, .shift = 1}));
   for (int step = 1; step <= 5; ++step) {
     ReportResult("w0", key, 0, step);
@@ -95,7 +80,7 @@ TEST_F(MemoryTest, AJobWithoutCheckpointsGoesOnFromCopies) {
 // Rank 0's worker is lost before its report of a step that the other rank has done.
 TEST_F(MemoryTest, TheResultsOfLastStepsAreAwaitedFromTheSurvivors) {
   AttachWorkers(3);
-  const control::JobKey key = RunJob(CopyingSpec("j", 2));
+  const control::JobKey key = RunJob(CopyingSpec(Spec("j", 2, 100)));
   ReportResult("w0", key, 0, 1);
   ReportResult("w1", key, 1, 1);
   Lose("w0");
@@ -112,7 +97,7 @@ TEST_F(MemoryTest, AJobTakesTheWorkersThatHoldItsStateFirst) {
   AttachWorkers(5);  // w0 and w1 stay idle until w3 is lost
   ASSERT_TRUE(SetDrained("w0", true).ok());
   ASSERT_TRUE(SetDrained("w1", true).ok());
-  const control::JobKey key = RunJob(CopyingSpec("j", 2));
+  const control::JobKey key = RunJob(CopyingSpec(Spec("j", 2, 100)));
   ReportResult("w2", key, 0, 1);
   ReportResult("w3", key, 1, 1);
   ASSERT_TRUE(SetDrained("w0", false).ok());
@@ -127,7 +112,7 @@ TEST_F(MemoryTest, AJobTakesTheWorkersThatHoldItsStateFirst) {
 
 TEST_F(MemoryTest, CopiesOfAJobThatHasEndedAreFreed) {
   AttachWorkers(2);
-  const control::JobKey key = RunJob(CopyingSpec("j", 2));
+  const control::JobKey key = RunJob(CopyingSpec(Spec("j", 2, 100)));
   ReportResult("w0", key, 0, 1);
   ReportResult("w1", key, 1, 1);
   ASSERT_TRUE(Cancel("j").ok());
@@ -140,7 +125,7 @@ TEST_F(MemoryTest, CopiesOfAJobThatHasEndedAreFreed) {
 
 TEST_F(MemoryTest, AJobWhoseStateIsGoneFails) {
   AttachWorkers(4);
-  control::JobKey key = RunJob(CopyingSpec("j", 2));
+  control::JobKey key = RunJob(CopyingSpec(Spec("j", 2, 100)));
   ReportResult("w0", key, 0, 1);
   ReportResult("w1", key, 1, 1);
   Lose("w0");
@@ -164,7 +149,7 @@ TEST_F(MemoryTest, AJobWhoseStateIsGoneFails) {
 
 TEST_F(MemoryTest, AWorkerThatLeavesIsReplacedLikeALostOne) {
   AttachWorkers(3);
-  const control::JobKey key = RunJob(CopyingSpec("j", 2));
+  const control::JobKey key = RunJob(CopyingSpec(Spec("j", 2, 100)));
   ReportResult("w0", key, 0, 1);
   ReportResult("w1", key, 1, 1);
   Leave("w1");

@@ -342,8 +342,9 @@ std::string DescribeFault(const JobRecord& job, const JobRun& run) {
 
 JobRun JobRun::Of(const JobRecord& job, const config::JobSpec& spec, mesh::Mesh mesh,
                   RankPhase phase, absl::Duration now) {
-  const StepId last = std::max(
-      {job.resumed_step, job.memory_step, job.last_step ? job.last_step->step : StepId(0)});
+  const StepId last =
+      std::max({job.resumed_step, job.memory_step, job.last_step ? job.last_step->step : StepId(0),
+                job.adoption ? job.adoption->acknowledged : StepId(0)});
   JobRun run{.has_checkpoints = spec.checkpoint.has_value(),
              .keeps_copies = job.plan.copy_every_steps > 0,
              .steps = StepCollector(mesh, last),

@@ -95,8 +95,8 @@ struct JobRun {
   bool has_checkpoints = false;
   bool keeps_copies = false;
   std::vector<RankRun> ranks;
-  // The last step taken is the last one that is committed, or the one of the checkpoint from which
-  // the generation went on.
+  // The last step taken is the last one that is committed, here or before the job was adopted, or
+  // the one of the checkpoint from which the generation went on.
   StepCollector steps{mesh::Mesh(), StepId(0)};
   bool acknowledge = false;  // reports came since the last acknowledgement
   std::optional<Commit> commit;

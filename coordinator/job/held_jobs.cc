@@ -36,24 +36,6 @@ void Bound(Id& id) {
   id = Id(Bounded64(id.value()));
 }
 
-const char* EndOf(control::Phase phase) {
-  switch (phase) {
-    case control::Phase::kAdmitted:
-      return "";
-    case control::Phase::kRefused:
-      return "refused";
-    case control::Phase::kFinished:
-      return "finished";
-    case control::Phase::kFailed:
-      return "failed";
-    case control::Phase::kAborted:
-      return "aborted";
-    case control::Phase::kHalted:
-      return "halted";
-  }
-  return "";
-}
-
 std::string RankAndWorker(Rank rank, const std::string& worker) {
   return absl::StrCat("rank ", rank.value(), " (", worker, ")");
 }
@@ -149,7 +131,7 @@ void HeldJobs::SetStatus(const std::string& worker, const control::RankStatus& s
 void HeldJobs::SetEnd(const std::string& worker, const control::JobUpdate& update) {
   HeldRank* const rank = FindRank(worker, update.key);
   if (rank == nullptr) return;
-  rank->end = EndOf(update.phase);
+  rank->end = update.phase == control::Phase::kAdmitted ? "" : Name(update.phase);
   if (!update.failure.error.empty())
     absl::StrAppend(&rank->end, ": ", Bounded(update.failure.error));
 }
@@ -265,11 +247,11 @@ Adoption AdoptionOf(const HeldJob& job, std::int64_t epoch, Moment now) {
   const control::Assignment& assignment = *job.assignment;
   const RankDescription& whole = *job.FindWhole();
   Adoption adoption{.spec = assignment.job};
-  StepId settled;
+  StepId acknowledged, settled;
   std::int64_t seen_epoch = assignment.epoch;
   for (const auto& [worker, rank] : job.ranks) {
     const RankDescription& description = *rank.description;
-    adoption.acknowledged = std::max(adoption.acknowledged, description.acknowledged_step);
+    acknowledged = std::max(acknowledged, description.acknowledged_step);
     settled = std::max(settled, description.acknowledged_checkpoint);
     seen_epoch = std::max(seen_epoch, description.epoch);
   }
@@ -301,6 +283,7 @@ Adoption AdoptionOf(const HeldJob& job, std::int64_t epoch, Moment now) {
   record.saving.settled = settled;
   const Generation highest = std::max(job.key.generation, whole.highest_generation);
   record.next_generation = Generation(Bounded64(highest.value()) + kMargin);
+  record.adoption = store::JobAdoption{.cluster_id = job.cluster_id, .acknowledged = acknowledged};
   record.epoch_base = std::max<std::int64_t>(0, seen_epoch - epoch) + kMargin;
   return adoption;
 }

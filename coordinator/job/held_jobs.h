@@ -106,8 +106,6 @@ class HeldJobs final {
 struct Adoption {
   store::JobRecord record;
   config::JobSpec spec;
-  // Reports of steps up to here were acknowledged by an earlier coordinator and do not come again.
-  StepId acknowledged;
 };
 
 // Makes the record of a job that can be adopted (WhyNotAdoptable). epoch: the coordinator's.

@@ -79,10 +79,9 @@ void Job::RestoreRun(Moment now) {
   context_.outbox->effects.push_back(OpenRendezvous{key()});
 }
 
-void Job::TakeOver(config::JobSpec spec, StepId acknowledged, Moment now) {
+void Job::TakeOver(config::JobSpec spec, Moment now) {
   spec_ = std::move(spec);
   run_.emplace(JobRun::Of(record_, spec_, record_.plan.mesh, RankPhase::kRunning, now.steady));
-  run_->steps = StepCollector(record_.plan.mesh, std::max(run_->steps.last_taken(), acknowledged));
   for (const RankRun& rank : run_->ranks) past_workers_.insert(rank.bound.worker);
   context_.outbox->effects.push_back(OpenRendezvous{key()});
   AddNotice(absl::StrCat("the job was adopted in generation ", record_.generation.value(),

@@ -52,9 +52,8 @@ class Job final {
       : context_(*context), record_(std::move(record)) {}
 
   void Enqueue(config::JobSpec spec, Moment now);
-  // The job's ranks train already, under a coordinator that is gone. acknowledged: reports of steps
-  // up to here do not come again.
-  void TakeOver(config::JobSpec spec, StepId acknowledged, Moment now);
+  // The job's ranks train already, under a coordinator that is gone (JobRecord::adoption).
+  void TakeOver(config::JobSpec spec, Moment now);
   // The job goes on as the coordinator that stored it left it. Nothing happens if it has ended.
   // was_planned: that coordinator ended while it made this job's plan.
   void Restore(bool was_planned, Moment now);

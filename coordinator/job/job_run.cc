@@ -302,6 +302,7 @@ void Job::EndRun(const Decision& decision, Moment now) {
   record_.stop.reset();
   record_.halt.reset();
   record_.saving = {};
+  record_.adoption.reset();
   record_.ranks.clear();
   record_.replan_gain = record_.straggler = 0;
   run_.reset();

@@ -142,7 +142,7 @@ Job& JobTable::TakeOver(Adoption adoption, Moment now) {
   }
   const std::int64_t number = record.number;
   Job& job = jobs_.try_emplace(number, &context_, std::move(record)).first->second;
-  job.TakeOver(std::move(adoption.spec), adoption.acknowledged, now);
+  job.TakeOver(std::move(adoption.spec), now);
   return job;
 }
 

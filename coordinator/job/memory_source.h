@@ -14,14 +14,14 @@
 
 namespace takt::job {
 
-// The struct borrows.
+// The plan of copies depends on these. The struct borrows.
 struct CopyFacts {
   const config::JobSpec& spec;
   const plan::Plan& plan;
   config::DeviceKind device = config::DeviceKind::kCpu;
   std::vector<std::string> hosts;  // of the workers, by rank
-  int oldest_protocol = 0;         // that one of the workers speaks
-  // What copying a byte costs the workers while training stands still; nullopt: not measured.
+  int oldest_protocol = 0;         // of those that the workers speak
+  // Training stands still for so long while a worker copies a byte; nullopt: it was not measured.
   std::optional<double> seconds_per_byte;
 };
 

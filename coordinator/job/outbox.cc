@@ -31,6 +31,7 @@ void Append(store::Changes& all, store::Changes more) {
   for (auto& [worker, record] : more.workers) all.workers[worker] = std::move(record);
   MoveTo(all.logs, more.logs);
   if (more.profile) all.profile = std::move(more.profile);
+  if (more.identity) all.identity = std::move(more.identity);
 }
 
 }  // namespace

@@ -28,8 +28,8 @@ struct GuardOptions {
   // trusts every caller.
   std::optional<std::string> domain;
   access::RateLimit rate;  // for each identity
-  // Of a coordinator that follows: returns the address of the leader, empty if nobody leads. Null:
-  // this one leads. It is called on gRPC's threads.
+  // Returns the address of the leader, empty if nobody leads. gRPC's threads call it. It is null in
+  // the coordinator that leads.
   std::function<std::string()> leader;
   const Clock* clock = &Clock::Real();
 };

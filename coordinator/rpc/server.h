@@ -27,7 +27,8 @@ struct ServerOptions {
   absl::Duration stall = timeouts::kStreamStall;
   traces::TraceKeeper* traces = nullptr;  // borrowed; null: none are kept
   Backups::OpenBackup open_backup;        // null: there is no state file
-  // Of a coordinator that follows (GuardOptions). It needs TLS: the guard sees no other calls.
+  // A coordinator that follows has this function (GuardOptions). It needs TLS, because the guard
+  // sees no other calls.
   std::function<std::string()> leader;
 };
 

@@ -9,10 +9,10 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "coordinator/store/sync_folder.h"
 
 namespace takt::store {
 namespace {
@@ -48,15 +48,6 @@ absl::Status Failed(std::string_view what, const std::string& path) {
   return absl::UnavailableError(absl::StrCat("cannot ", std::string(what), " ", path, ": ",
                                              std::strerror(errno),
                                              "; check that its folder is writable"));
-}
-
-// The name of a new file is durable only once its folder is.
-absl::Status SyncFolderOf(const std::string& path) {
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  const FileDescriptor folder(
-      ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.valid() || ::fsync(folder.get()) != 0) return Failed("sync the folder of", path);
-  return absl::OkStatus();
 }
 
 }  // namespace

@@ -14,9 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "coordinator/store/commit_counter.h"
+#include "coordinator/store/copy_state.h"
 #include "coordinator/store/sqlite_db.h"
 #include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/state_dir.h"
+#include "coordinator/store/sync_folder.h"
 #include "nlohmann/json.hpp"
 
 namespace takt::store {
@@ -59,6 +61,22 @@ absl::Status CopyDatabase(const std::string& from, const std::string& to) {
 
 void RemoveDatabase(const std::string& path) {
   for (const char* suffix : {"", "-wal", "-shm"}) ::unlink((path + suffix).c_str());
+}
+
+// The same for a file that was opened as a store.
+void RemoveStateFile(const std::string& path) {
+  RemoveDatabase(path);
+  ::unlink((path + ".commits").c_str());
+}
+
+// It keeps no room, because it is removed soon.
+absl::StatusOr<std::unique_ptr<Store>> OpenScratch(const std::string& path) {
+  return OpenSqliteStore(path, {.reserve_bytes = 0});
+}
+
+absl::Status CopyToScratch(Store& store, const std::string& scratch) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Store> copy, OpenScratch(scratch));
+  return CopyState(store, *copy);
 }
 
 // Removes the copy if it did not succeed.
@@ -117,20 +135,48 @@ absl::StatusOr<FileDescriptor> OpenBackup(const std::string& state_file) {
   return opened;
 }
 
+absl::StatusOr<FileDescriptor> OpenBackup(Store& store, const std::string& scratch) {
+  RemoveStateFile(scratch);  // one that a killed process left
+  const absl::Status copied = CopyToScratch(store, scratch);
+  absl::StatusOr<FileDescriptor> opened =
+      copied.ok() ? OpenBackup(scratch) : absl::StatusOr<FileDescriptor>(copied);
+  RemoveStateFile(scratch);
+  return opened;
+}
+
+absl::Status ImportState(const std::string& from, const std::string& scratch, Store& to) {
+  RETURN_IF_ERROR(CheckIsThere(from));
+  RemoveStateFile(scratch);  // one that a killed process left
+  absl::Status status = CopyOrNothing(from, scratch);
+  if (status.ok()) {
+    // Opening it without a counter skips the epochs.
+    const absl::StatusOr<std::unique_ptr<Store>> file = OpenScratch(scratch);
+    status = file.ok() ? CopyState(**file, to) : file.status();
+  }
+  RemoveStateFile(scratch);
+  return status;
+}
+
 absl::Status RestoreState(const std::string& from, const std::string& state_dir) {
   RETURN_IF_ERROR(CheckIsThere(from));
   ASSIGN_OR_RETURN(const StateDir state, StateDir::Acquire(state_dir));
-  const std::string file = state.state_file(), copy = file + ".restored";
-  const std::string old = file + ".replaced";
+  const std::string file = state.state_file(), copy = file + ".copied";
+  const std::string restored = file + kRestored, old = file + ".replaced";
   RemoveDatabase(copy);
   RETURN_IF_ERROR(CopyOrNothing(from, copy));
-  // A log of an earlier one must not stay beside another database.
-  for (const char* suffix : {"", "-wal", "-shm", ".commits"}) ::unlink((old + suffix).c_str());
-  // The log is moved before its database: a database without its log is noticed by the counter.
+  // A log of an earlier one must not stay beside another database. What an interrupted restore has
+  // moved away is the state itself.
+  if (::access(restored.c_str(), F_OK) != 0) {
+    for (const char* suffix : {"", "-wal", "-shm", ".commits"}) ::unlink((old + suffix).c_str());
+  }
+  // No store opens from this move to the last one.
+  RETURN_IF_ERROR(MoveIfThere(copy, restored));
+  RETURN_IF_ERROR(SyncFolderOf(file));
   for (const char* suffix : {"-wal", "", ".commits"})
     RETURN_IF_ERROR(MoveIfThere(file + suffix, old + suffix));
   ::unlink((file + "-shm").c_str());
-  RETURN_IF_ERROR(MoveIfThere(copy, file));
+  RETURN_IF_ERROR(SyncFolderOf(file));
+  RETURN_IF_ERROR(MoveIfThere(restored, file));
   // Opening it without a counter skips the epochs.
   return OpenSqliteStore(file).status();
 }

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/file_descriptor.h"
 #include "coordinator/store/sqlite_schema.h"
+#include "coordinator/store/store.h"
 
 namespace takt::store {
 
@@ -27,8 +28,18 @@ absl::Status BackUpState(const std::string& state_dir, const std::string& to);
 // Errors: as BackUpState; kResourceExhausted (no room for the copy).
 absl::StatusOr<FileDescriptor> OpenBackup(const std::string& state_file);
 
+// The same for any store. The copy is a state file too.
+// scratch: a path at which the copy lies while it is made.
+absl::StatusOr<FileDescriptor> OpenBackup(Store& store, const std::string& scratch);
+
+// Copies a state file into a store that has had no jobs. The state goes on kEpochsSkipped epochs
+// later. The file stays as it is. scratch: as OpenBackup.
+// Errors: kNotFound (no such file), kDataLoss (it is damaged), those of CopyState.
+absl::Status ImportState(const std::string& from, const std::string& scratch, Store& to);
+
 // Puts a copy into the directory, whose coordinator must not run. What was there is kept beside it
-// as coordinator.sqlite.replaced. The state goes on kEpochsSkipped epochs later.
+// as coordinator.sqlite.replaced. The state goes on kEpochsSkipped epochs later. If it ends between
+// two moves, the state does not open until a later call has succeeded.
 // Errors: kFailedPrecondition (a coordinator runs), kNotFound (no such file), kDataLoss (the copy
 // is damaged).
 absl::Status RestoreState(const std::string& from, const std::string& state_dir);

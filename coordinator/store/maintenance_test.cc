@@ -11,6 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "coordinator/store/memory_store.h"
+#include "coordinator/store/sqlite_db.h"
 #include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/state_dir.h"
 #include "gmock/gmock.h"
@@ -38,6 +41,28 @@ class MaintenanceTest : public ::testing::Test {
     const std::string id = std::to_string(number);
     return store.Commit({.jobs = {{.number = number, .id = id, .name = "job-" + id}}});
   }
+  // The coordinator has ended with its last transaction in the log, which is not in the database.
+  void LeaveKilledState() {
+    const std::string running = root_ + "/running";
+    std::filesystem::create_directory(running);
+    {
+      const auto store =
+          OpenSqliteStore(running + "/coordinator.sqlite", {.reserve_bytes = 0}).value();
+      for (const int number : {1, 2}) ASSERT_TRUE(Put(*store, number).ok());
+      std::filesystem::create_directory(state_);
+      for (const char* suffix : {"", "-wal", ".commits"})
+        std::filesystem::copy_file(running + "/coordinator.sqlite" + suffix, file_ + suffix);
+    }
+    std::filesystem::remove_all(running);
+  }
+  // The state does not open, and nothing is made in its place.
+  void ExpectRefused() {
+    const absl::Status status = OpenSqliteStore(file_, {.reserve_bytes = 0}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(status.ToString(), HasSubstr("`takt admin restore` again"));
+    EXPECT_NE(Run({"fsck", state_, "text"}), 0);
+  }
+
   int Run(const std::vector<std::string>& arguments) {
     return RunMaintenance(arguments, out_, errors_);
   }
@@ -76,6 +101,63 @@ TEST_F(MaintenanceTest, ABackupOfARunningCoordinatorIsRestoredAtALaterEpoch) {
   EXPECT_EQ(snapshot.cluster_id, cluster_id);
   EXPECT_EQ(snapshot.epoch, 1 + kEpochsSkipped);
   EXPECT_EQ(OpenSqliteStore(file_ + ".replaced").value()->Load().value().jobs.size(), 2u);
+}
+
+TEST_F(MaintenanceTest, AStateWhoseRestoreWasInterruptedIsRefusedUntilItIsRestored) {
+  const std::string copy = root_ + "/copy";
+  ASSERT_TRUE(Put(*Open(), 1).ok());
+  ASSERT_EQ(Run({"backup", state_, copy}), 0) << errors_.str();
+  for (const char* const suffix : {"-wal", "", ".commits"}) {
+    SCOPED_TRACE(suffix);
+    std::filesystem::remove_all(state_);
+    LeaveKilledState();
+    // The file cannot take the name of a directory, so the restore ends before this move.
+    const std::string in_the_way = file_ + ".replaced" + suffix;
+    std::filesystem::create_directory(in_the_way);
+    ASSERT_EQ(Run({"restore", copy, state_}), 1);
+    ExpectRefused();
+    std::filesystem::remove(in_the_way);
+    ASSERT_EQ(Run({"restore", copy, state_}), 0) << errors_.str();
+    EXPECT_EQ(Open()->Load().value().jobs.size(), 1u);
+    const auto before = OpenSqliteStore(file_ + ".replaced", {.reserve_bytes = 0});
+    ASSERT_TRUE(before.ok()) << before.status();
+    EXPECT_EQ((*before)->Load().value().jobs.size(), 2u) << "it is not lost by the second try";
+  }
+}
+
+TEST_F(MaintenanceTest, AStateThatLacksOnlyTheLastMoveOfItsRestoreIsRefused) {
+  const std::string copy = root_ + "/copy";
+  ASSERT_TRUE(Put(*Open(), 1).ok());
+  ASSERT_EQ(Run({"backup", state_, copy}), 0) << errors_.str();
+  ASSERT_EQ(Run({"restore", copy, state_}), 0) << errors_.str();
+  for (const char* const suffix : {".commits", "-wal", "-shm"})
+    std::filesystem::remove(file_ + suffix);
+  std::filesystem::rename(file_, file_ + kRestored);
+  ExpectRefused();
+  EXPECT_FALSE(std::filesystem::exists(file_));
+  ASSERT_EQ(Run({"restore", copy, state_}), 0) << errors_.str();
+  EXPECT_EQ(Open()->Load().value().jobs.size(), 1u);
+}
+
+TEST_F(MaintenanceTest, ABackupOfAnyStoreIsAStateFileThatAnyStoreTakes) {
+  const auto first = NewMemoryStore();
+  ASSERT_TRUE(Put(*first, 1).ok());
+  const std::string scratch = root_ + "/scratch", copy = root_ + "/copy";
+  {
+    const absl::StatusOr<FileDescriptor> backup = OpenBackup(*first, scratch);
+    ASSERT_TRUE(backup.ok()) << backup.status();
+    std::filesystem::copy_file(absl::StrCat("/proc/self/fd/", backup->get()), copy);
+  }
+  const auto second = NewMemoryStore();
+  ASSERT_TRUE(ImportState(copy, scratch, *second).ok());
+  EXPECT_EQ(second->Load().value().jobs.size(), 1u);
+  EXPECT_EQ(second->Load().value().epoch, kEpochsSkipped);
+  ASSERT_EQ(Run({"restore", copy, state_}), 0) << errors_.str();
+  EXPECT_EQ(Open()->Load().value().jobs.size(), 1u);
+  EXPECT_EQ(ImportState(copy, scratch, *second).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ImportState(root_ + "/none", scratch, *second).code(), absl::StatusCode::kNotFound);
+  for (const auto& entry : std::filesystem::directory_iterator(root_))
+    EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr("scratch")));
 }
 
 TEST_F(MaintenanceTest, FsckNamesEachDamagedRow) {

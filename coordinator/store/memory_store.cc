@@ -21,7 +21,7 @@ class MemoryStore final : public Store {
                       .workers = workers_,
                       .last_number = last_number_,
                       .generations = generations_,
-                      .cluster_id = std::string(32, '0'),
+                      .cluster_id = cluster_id_,
                       .epoch = epoch_};
     for (const auto& [id, job] : jobs_) {
       snapshot.jobs.push_back(job);
@@ -76,6 +76,13 @@ class MemoryStore final : public Store {
       if (lines.size() > static_cast<std::size_t>(limits_.log_lines)) lines.pop_front();
     }
     if (changes.profile) profile_ = *changes.profile;
+    if (changes.identity) {
+      cluster_id_ = changes.identity->cluster_id;
+      epoch_ = changes.identity->epoch;
+      last_number_ = std::max(last_number_, changes.identity->last_number);
+      for (const auto& [name, generation] : changes.identity->generations)
+        generations_[name] = std::max(generations_[name], generation);
+    }
     return absl::OkStatus();
   }
 
@@ -137,6 +144,7 @@ class MemoryStore final : public Store {
   std::map<std::string, std::deque<LogRecord>> logs_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Generation> generations_ ABSL_GUARDED_BY(mutex_);
   std::string profile_ ABSL_GUARDED_BY(mutex_);
+  std::string cluster_id_ ABSL_GUARDED_BY(mutex_) = std::string(32, '0');
   std::int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t last_log_number_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;

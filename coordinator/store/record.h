@@ -132,6 +132,12 @@ struct JobFault {
   bool operator==(const JobFault&) const = default;
 };
 
+// The generation began under a coordinator whose state this one does not have.
+struct JobAdoption {
+  std::string cluster_id;  // of that coordinator; empty: not known
+  StepId acknowledged;     // the reports of steps up to here do not come again
+};
+
 struct JobRecord {
   std::int64_t number = 0;  // order of submission, never reused
   std::string id;           // random, never reused
@@ -165,6 +171,7 @@ struct JobRecord {
   std::vector<std::string> notices;  // warnings that are not the plan's
   // The next generation is not below this; 0: it is the one after the last.
   Generation next_generation;
+  std::optional<JobAdoption> adoption;  // of this generation; nullopt: it was not adopted
   std::int64_t epoch_base = 0;  // is added to the coordinator's epoch where this job is concerned
   int planning_ends = 0;        // of coordinators in a row, each while it made this job's plan
   // From the step log, not stored with the job.

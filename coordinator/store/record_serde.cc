@@ -207,6 +207,10 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
   out.set_planning_ends(job.planning_ends);
   out.set_next_generation(job.next_generation.value());
   out.set_epoch_base(job.epoch_base);
+  if (job.adoption) {
+    out.mutable_adoption()->set_cluster_id(job.adoption->cluster_id);
+    out.mutable_adoption()->set_acknowledged_step(job.adoption->acknowledged.value());
+  }
   out.set_model_flops_per_step(job.plan.model_flops);
   out.set_matmul_flops_per_second(job.plan.matmul_flops_per_second);
   out.set_checkpoint_every_steps(job.plan.checkpoint_every_steps);
@@ -285,6 +289,10 @@ JobRecord FromProto(const v1::JobRecord& record) {
   out.planning_ends = record.planning_ends();
   out.next_generation = Generation(record.next_generation());
   out.epoch_base = record.epoch_base();
+  if (record.has_adoption()) {
+    out.adoption = JobAdoption{.cluster_id = record.adoption().cluster_id(),
+                               .acknowledged = StepId(record.adoption().acknowledged_step())};
+  }
   return out;
 }
 

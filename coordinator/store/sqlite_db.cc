@@ -2,6 +2,7 @@
 #include "coordinator/store/sqlite_db.h"
 
 #include <sqlite3.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -13,6 +14,14 @@ namespace takt::store {
 namespace {
 
 constexpr int kBusyTimeoutMillis = 2000;
+
+absl::Status CheckNoRestore(const std::string& path) {
+  if (::access((path + kRestored).c_str(), F_OK) != 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("a restore of state file ", path, " was interrupted (", path, kRestored,
+                   " is still there); run `takt admin restore` again. What was there before is ",
+                   path, " or ", path, ".replaced"));
+}
 
 }  // namespace
 
@@ -68,6 +77,7 @@ std::string SqliteStatement::Blob(int column) const {
 }
 
 absl::StatusOr<std::unique_ptr<SqliteDb>> SqliteDb::Open(const std::string& path) {
+  RETURN_IF_ERROR(CheckNoRestore(path));
   auto db = std::unique_ptr<SqliteDb>(new SqliteDb(path));
   // The handle exists even if opening failed, and carries the error.
   const int code =

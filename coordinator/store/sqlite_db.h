@@ -23,6 +23,11 @@ inline constexpr char kRestoreFix[] =
     "`takt admin fsck` lists the damage; restore the state with `takt admin restore`, or move it "
     "away to start with no jobs";
 
+// `takt admin restore` puts a copy here before it moves anything: the name of the state file with
+// this behind it. The last move takes it away. While it is there, what lies at the state file is
+// not the state, so it is not opened.
+inline constexpr char kRestored[] = ".restored";
+
 // A prepared statement that is used again and again: bind its parameters and call Run, or call Next
 // until it is false. Reset makes it ready for the next use; Run and the last Next call it. A
 // caller that stops earlier calls it itself. Borrows its SqliteDb. One caller at a time.
@@ -58,6 +63,7 @@ class SqliteDb final {
  public:
   // Opens or creates the file in WAL mode with synchronous=FULL, and registers the functions of
   // row_sums.h. It has one writer: a second process is refused. It does not look for damage.
+  // Errors: kFailedPrecondition (a restore of the file was interrupted), and those of Error.
   static absl::StatusOr<std::unique_ptr<SqliteDb>> Open(const std::string& path);
   ~SqliteDb();
 

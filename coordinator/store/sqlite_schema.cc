@@ -116,8 +116,7 @@ absl::Status WriteNewClusterId(SqliteDb& db) {
   ASSIGN_OR_RETURN(const bool row, chosen.Next());
   const std::string id = row ? chosen.Blob(0) : "";
   chosen.Reset();
-  SqliteStatement write(db, UpsertMeta("cluster_id"));
-  return write.Bind(id).Run();
+  return WriteClusterId(db, id);
 }
 
 absl::Status MakeCurrent(SqliteDb& db, bool has_tables) {
@@ -261,6 +260,11 @@ absl::StatusOr<std::string> ReadClusterId(SqliteDb& db) {
   SqliteStatement read(db, "SELECT value FROM meta WHERE key = 'cluster_id'");
   ASSIGN_OR_RETURN(const bool row, read.Next());
   return row ? read.Blob(0) : std::string();
+}
+
+absl::Status WriteClusterId(SqliteDb& db, const std::string& id) {
+  SqliteStatement write(db, UpsertMeta("cluster_id"));
+  return write.Bind(id).Run();
 }
 
 absl::Status WriteMeta(SqliteDb& db, const std::string& key, std::int64_t value) {

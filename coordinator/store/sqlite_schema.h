@@ -43,6 +43,7 @@ absl::Status WatchRows(SqliteDb& db);
 // Values of the table `meta`. Errors: kDataLoss (it is missing).
 absl::StatusOr<std::int64_t> ReadMeta(SqliteDb& db, const std::string& key);
 absl::StatusOr<std::string> ReadClusterId(SqliteDb& db);
+absl::Status WriteClusterId(SqliteDb& db, const std::string& id);
 absl::Status WriteMeta(SqliteDb& db, const std::string& key, std::int64_t value);
 
 }  // namespace takt::store

@@ -204,6 +204,7 @@ class SqliteStore final : public Store {
   absl::Status Begin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     total_before_ = db_->row_total();
     last_number_before_ = last_number_;
+    cluster_id_before_ = cluster_id_;
     return db_->Execute("BEGIN IMMEDIATE");
   }
   absl::Status End(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -216,6 +217,7 @@ class SqliteStore final : public Store {
       db_->Execute("ROLLBACK").IgnoreError();
       db_->set_row_total(total_before_);
       last_number_ = last_number_before_;
+      cluster_id_ = cluster_id_before_;
       return status;
     }
     TAKT_FAILPOINT("store.before_counter");
@@ -232,6 +234,7 @@ class SqliteStore final : public Store {
                           .Bind(ToRecordProto(job).SerializeAsString())
                           .Run());
     }
+    if (changes.identity) RETURN_IF_ERROR(WriteIdentity(*changes.identity));
     if (last_number_ != last_number_before_)
       RETURN_IF_ERROR(WriteMeta(*db_, "last_number", last_number_));
     for (const StepRecord& step : changes.steps) {
@@ -261,6 +264,26 @@ class SqliteStore final : public Store {
     return Sweep();
   }
 
+  absl::Status WriteIdentity(const ClusterIdentity& identity)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    cluster_id_ = identity.cluster_id;
+    last_number_ = std::max(last_number_, identity.last_number);
+    for (const auto& [name, generation] : identity.generations)
+      RETURN_IF_ERROR(RememberGeneration(name, generation.value()));
+    RETURN_IF_ERROR(WriteMeta(*db_, "epoch", identity.epoch));
+    return WriteClusterId(*db_, cluster_id_);
+  }
+
+  absl::Status RememberGeneration(const std::string& name, std::int64_t generation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    SqliteStatement remember(
+        *db_,
+        "INSERT INTO generations VALUES(?1, ?2, takt_sum('generations', ?1, ?2))"
+        " ON CONFLICT(name) DO UPDATE SET generation = max(generation, ?2),"
+        " sum = takt_sum('generations', name, max(generation, ?2))");
+    return remember.Bind(name).Bind(generation).Run();
+  }
+
   absl::Status Delete(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     SqliteStatement job(*db_, "SELECT record FROM jobs WHERE id = ?");
     job.Bind(id);
@@ -269,12 +292,7 @@ class SqliteStore final : public Store {
     v1::JobRecord record;
     if (!record.ParseFromString(job.Blob(0))) return Unreadable(*db_, "job record");
     job.Reset();
-    SqliteStatement remember(
-        *db_,
-        "INSERT INTO generations VALUES(?1, ?2, takt_sum('generations', ?1, ?2))"
-        " ON CONFLICT(name) DO UPDATE SET generation = max(generation, ?2),"
-        " sum = takt_sum('generations', name, max(generation, ?2))");
-    RETURN_IF_ERROR(remember.Bind(record.job().name()).Bind(record.job().generation()).Run());
+    RETURN_IF_ERROR(RememberGeneration(record.job().name(), record.job().generation()));
     SqliteStatement erase(*db_, "DELETE FROM jobs WHERE id = ?");
     RETURN_IF_ERROR(erase.Bind(id).Run());
     SqliteStatement discard(*db_,
@@ -309,8 +327,8 @@ class SqliteStore final : public Store {
   }
 
   const StoreLimits limits_;
-  const std::string cluster_id_;
   absl::Mutex mutex_;
+  std::string cluster_id_ ABSL_GUARDED_BY(mutex_);
   CommitCounter counter_ ABSL_GUARDED_BY(mutex_);
   ReserveFile reserve_ ABSL_GUARDED_BY(mutex_);
   std::int64_t commits_ ABSL_GUARDED_BY(mutex_);
@@ -318,6 +336,7 @@ class SqliteStore final : public Store {
   // They had these values when the transaction began.
   std::uint64_t total_before_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t last_number_before_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string cluster_id_before_ ABSL_GUARDED_BY(mutex_);
   // Before the statements, which end first.
   const std::unique_ptr<SqliteDb> db_ ABSL_PT_GUARDED_BY(mutex_);
   SqliteStatement put_job_{

@@ -17,6 +17,15 @@
 
 namespace takt::store {
 
+// Says whose state it is, and what its past forbids. Only a copy of a whole state sets it
+// (copy_state.h).
+struct ClusterIdentity {
+  std::string cluster_id;
+  std::int64_t epoch = 0;
+  std::int64_t last_number = 0;
+  std::map<std::string, Generation> generations;  // of deleted jobs, by name
+};
+
 // One transaction: either all of it is kept, or nothing.
 struct Changes {
   std::vector<JobRecord> jobs;            // written whole, by id
@@ -28,10 +37,13 @@ struct Changes {
   std::vector<LogRecord> logs;                  // numbers are given by the store
   // takt.v1.Profile, serialized; it replaces the one before. Nullopt: that one stays.
   std::optional<std::string> profile;
+  // Cluster id and epoch replace those before, the rest is added. Nullopt: all stays.
+  std::optional<ClusterIdentity> identity;
 
   bool empty() const {
     return jobs.empty() && deleted_jobs.empty() && steps.empty() && requests.empty() &&
-           drained.empty() && workers.empty() && logs.empty() && !profile.has_value();
+           drained.empty() && workers.empty() && logs.empty() && !profile.has_value() &&
+           !identity.has_value();
   }
 };
 
@@ -43,7 +55,7 @@ struct Snapshot {
   std::int64_t last_number = 0;  // highest job number ever given
   std::map<std::string, Generation>
       generations;  // highest of deleted jobs, by name: a new job of that name goes on from there
-  std::string cluster_id;  // 32 hexadecimal digits, made with the state and never changed
+  std::string cluster_id;  // 32 hexadecimal digits, made with the state; copies have the same
   std::int64_t epoch = 0;  // raised by each coordinator that starts on this state
 };
 

@@ -5,9 +5,12 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "coordinator/etcd/etcd_store.h"
 #include "coordinator/etcd/fake_leader.h"
+#include "coordinator/store/copy_state.h"
 #include "coordinator/store/memory_store.h"
 #include "coordinator/store/sqlite_store.h"
 #include "gmock/gmock.h"
@@ -143,6 +146,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
                  .committed = StepId(5)}};
   job.notices = {"checkpoint of step 4 failed"};
   job.planning_ends = 2;
+  job.adoption = JobAdoption{.cluster_id = "0123", .acknowledged = StepId(8)};
   StepRecord step = Step("id-a", 7, 1.0 / 3);
   step.grad_norm = 2;
   step.learning_rate = 3e-4;
@@ -219,6 +223,9 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.faults, job.faults);
   EXPECT_THAT(got.notices, ElementsAre("checkpoint of step 4 failed"));
   EXPECT_EQ(got.planning_ends, 2);
+  ASSERT_TRUE(got.adoption.has_value());
+  EXPECT_EQ(got.adoption->cluster_id, "0123");
+  EXPECT_EQ(got.adoption->acknowledged, StepId(8));
   ASSERT_TRUE(got.last_step.has_value());
   EXPECT_EQ(got.last_step->step, StepId(7));
   EXPECT_EQ(got.last_step->loss, 1.0 / 3);
@@ -346,6 +353,64 @@ TEST_P(StoreTest, TheProfileIsTheOneThatWasCommittedLast) {
   EXPECT_EQ(store->ReadProfile().value(), bytes);
   ASSERT_TRUE(store->Commit({.profile = ""}).ok());
   EXPECT_EQ(store->ReadProfile().value(), "");
+}
+
+TEST_P(StoreTest, ACopyIsTheSameClusterAndGoesOnFromItsNumbers) {
+  auto store = Make();
+  const ClusterIdentity identity{.cluster_id = std::string(32, 'a'),
+                                 .epoch = 40,
+                                 .last_number = 9,
+                                 .generations = {{"gone", Generation(3)}}};
+  EXPECT_FALSE(Changes{.identity = identity}.empty());
+  ASSERT_TRUE(store->Commit({.jobs = {Job(5, "a")}, .identity = identity}).ok());
+  const Snapshot snapshot = store->Load().value();
+  EXPECT_THAT(snapshot.jobs, SizeIs(1));
+  EXPECT_EQ(snapshot.cluster_id, identity.cluster_id);
+  EXPECT_EQ(snapshot.last_number, 9);
+  EXPECT_THAT(snapshot.generations, ElementsAre(::testing::Pair("gone", Generation(3))));
+  EXPECT_EQ(store->RaiseEpoch().value(), 41);
+  ASSERT_TRUE(store->Commit({.jobs = {Job(6, "b")}}).ok());
+  EXPECT_EQ(store->Load().value().cluster_id, identity.cluster_id);
+}
+
+TEST_P(StoreTest, AStateIsCopiedFromAnyStoreIntoAnyStore) {
+  constexpr int kSteps = 2500;
+  auto store = Make();
+  const WorkerRecord blamed{.quarantines = 1};
+  Changes changes{.jobs = {Job(3, "a"), Job(4, "b")},
+                  .drained = {{"w0", true}},
+                  .workers = {{"w1", blamed}},
+                  .logs = {{.job_id = "id-a", .text = "one"}, {.job_id = "id-a", .text = "two"}},
+                  .profile = "measured"};
+  for (int step = 1; step <= kSteps; ++step) changes.steps.push_back(Step("id-a", step, step));
+  ASSERT_TRUE(store->Commit(changes).ok());
+  ASSERT_TRUE(store->Commit({.deleted_jobs = {"id-b"}}).ok());
+  ASSERT_TRUE(store->RaiseEpoch().ok());
+
+  const auto memory = NewMemoryStore();
+  ASSERT_TRUE(CopyState(*store, *memory).ok());
+  const std::string other = dir_ + "/other";
+  std::filesystem::create_directory(other);
+  std::shared_ptr<void> world;
+  const std::unique_ptr<Store> copy = GetParam().make(other, {}, world);
+  ASSERT_TRUE(CopyState(*memory, *copy).ok());
+
+  const Snapshot before = store->Load().value(), after = copy->Load().value();
+  ASSERT_THAT(after.jobs, SizeIs(1));
+  EXPECT_EQ(after.jobs[0].number, 3);
+  EXPECT_EQ(after.jobs[0].last_step->step, StepId(kSteps));
+  EXPECT_EQ(after.last_number, 4);
+  EXPECT_EQ(after.cluster_id, before.cluster_id);
+  EXPECT_GE(after.epoch, before.epoch);
+  EXPECT_EQ(after.generations, before.generations);
+  EXPECT_EQ(after.drained, before.drained);
+  EXPECT_EQ(after.workers, before.workers);
+  EXPECT_EQ(copy->ReadProfile().value(), "measured");
+  EXPECT_THAT(StepsOf(*copy, "id-a", 0, kSteps + 1), SizeIs(kSteps));
+  const std::vector<LogRecord> lines = copy->ReadLogs("id-a", 0, 10).value();
+  ASSERT_THAT(lines, SizeIs(2));
+  EXPECT_EQ(lines[0].text, "one");
+  EXPECT_EQ(CopyState(*store, *copy).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_P(StoreTest, TheEpochIsRaisedAndTheClusterIdStays) {

@@ -17,7 +17,7 @@ import yaml
 
 # What a healthy job need not have, by the names of jobs.py. All else has a value.
 ABSENT = {("emulated", "takt_validation_loss"), ("emulated", "takt_memory_copies_total")}
-# What a coordinator whose state is in a file does not have.
+# A coordinator whose state is in a file does not have this. failover_fault_test asks one that has.
 ONLY_WITH_ETCD = "takt_coordinator_lease_seconds"
 SECONDS_UNTIL_ALL_IS_THERE = 120
 
@@ -89,6 +89,16 @@ class Prometheus(unittest.TestCase):
                         if not is_absent(job["name"], expression)
                     }
                 )
+
+    def test_what_may_be_absent_is_absent(self):
+        absent = set()
+        for job in self.jobs:
+            for _, _, _, expression in panel_queries(job["name"]):
+                if is_absent(job["name"], expression):
+                    absent.add(expression)
+                    self.assertIsNone(summary(self.stack.query(expression)), expression)
+        for metric in [ONLY_WITH_ETCD, *(metric for _, metric in ABSENT)]:
+            self.assertTrue(any(metric in expression for expression in absent), f"no panel asks for {metric}")
 
     def test_promtool_finds_nothing_in_what_the_programs_expose(self):
         for target in self.stack.targets:

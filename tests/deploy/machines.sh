@@ -6,6 +6,7 @@
 #   machines_base PACKAGE...      make the base tree (once; kept in $MACHINES_DIR/base, about a minute)
 #   machine_up N [SHARED]         boot machine N = 1..9 as nN, 10.77.0.N; SHARED: a host directory that it sees under the same path
 #   machine_run N COMMAND...      run as root inside; returns its exit status
+#   machine_down N                end it at once, as a power cut would, and remove it
 #   machines_down                 remove all of them, and the bridge
 machines_bridge=takt-br0
 machines_up=()
@@ -73,7 +74,7 @@ machine_up() {
 }
 
 machine_down() {
-  local n=$1 dir=$MACHINES_DIR/n$1 group leader
+  local n=$1 dir=$MACHINES_DIR/n$1 group leader other left=()
   leader=$(machine_leader "$n") && kill -9 "$leader"
   for _ in $(seq 100); do kill -0 "$(cat "$dir/pid")" 2>/dev/null || break; sleep 0.1; done
   umount "$dir/tree" 2>/dev/null
@@ -83,6 +84,8 @@ machine_down() {
   for group in /sys/fs/cgroup/*/takt-n"$n"; do
     [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + 2>/dev/null
   done
+  for other in "${machines_up[@]}"; do [ "$other" = "$n" ] || left+=("$other"); done
+  machines_up=("${left[@]}")
   return 0
 }
 

@@ -8,15 +8,21 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "cli/local/process.h"
 #include "common/certificates/test_authority.h"
 #include "common/net/socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/command.h"
+#include "tests/testing/scrape.h"
 
 namespace takt {
 namespace {
@@ -33,6 +39,7 @@ constexpr absl::Duration kPatience = absl::Seconds(120);
 constexpr absl::Duration kFailoverLimit = absl::Seconds(15);
 constexpr char kEtcd[] = "/usr/bin/etcd";
 constexpr int kCoordinators = 2;
+constexpr int kLeaseSeconds = 2;
 
 std::string JobText(const std::string& name) {
   return absl::StrCat("name: ", name,
@@ -122,15 +129,35 @@ class Failover : public ::testing::Test {
     etcd_ = std::make_unique<cli::Process>(*std::move(process));
   }
 
+  // Returns the arguments of a coordinator with this directory and address.
+  Arguments CoordinatorArguments(const std::string& state, const std::string& listen) const {
+    return With({"--settings",
+                 "",
+                 "--state",
+                 directory_.Path(state),
+                 "--listen",
+                 listen,
+                 "--store",
+                 "etcd",
+                 "--etcd-endpoints",
+                 endpoint_,
+                 "--etcd-certificate",
+                 etcd_files_.certificate,
+                 "--etcd-key",
+                 etcd_files_.key,
+                 "--etcd-authority",
+                 etcd_files_.authority,
+                 "--etcd-lease",
+                 absl::StrCat(kLeaseSeconds),
+                 "--metrics-listen",
+                 "127.0.0.1:0"},
+                coordinator_files_);
+  }
+
   // It follows at first. It waits for etcd by itself.
   void StartCoordinator(int index) {
     coordinators_[index] = std::make_unique<Command>(
-        "takt-coordinator",
-        With({"--settings", "", "--state", directory_.Path(absl::StrCat("c", index)), "--listen",
-              addresses_[index], "--store", "etcd", "--etcd-endpoints", endpoint_,
-              "--etcd-certificate", etcd_files_.certificate, "--etcd-key", etcd_files_.key,
-              "--etcd-authority", etcd_files_.authority, "--etcd-lease", "2"},
-             coordinator_files_));
+        "takt-coordinator", CoordinatorArguments(absl::StrCat("c", index), addresses_[index]));
   }
 
   // Returns the index of the coordinator that leads; -1: none does for a long time. One that has
@@ -146,6 +173,20 @@ class Failover : public ::testing::Test {
     }
     for (const auto& coordinator : coordinators_) ADD_FAILURE() << coordinator->err();
     return -1;
+  }
+
+  // Returns the value of a metric without labels of this coordinator; nullopt: it has none.
+  std::optional<double> Metric(int index, const std::string& name) const {
+    const std::string file = directory_.Path(absl::StrCat("c", index, "/coordinator.json"));
+    const std::string address = json::parse(integration::ReadFile(file))["metrics"];
+    const std::string page = testing::Scrape(address);
+    for (const absl::string_view line : absl::StrSplit(page, '\n')) {
+      const std::pair<std::string, std::string> cells =
+          absl::StrSplit(line, absl::MaxSplits(' ', 1));
+      double value = 0;
+      if (cells.first == name && absl::SimpleAtod(cells.second, &value)) return value;
+    }
+    return std::nullopt;
   }
 
   struct Result {
@@ -240,6 +281,40 @@ TEST_F(Failover, AFollowerAnswersReadsAndNamesTheLeader) {
   EXPECT_NE(refused.Wait(), "exit status 0");
   EXPECT_THAT(refused.err(), HasSubstr("ask the one that leads: " + addresses_[leader]));
   EXPECT_EQ(Takt({"cancel", "a"}, all_).end, "exit status 0");
+}
+
+TEST_F(Failover, ABackupBecomesAStateFileOrTheStateOfAnotherCluster) {
+  Submit("a");
+  const std::string backup = directory_.Path("backup.sqlite");
+  Command fetch("takt", With({"admin", "backup", backup, "--coordinator", all_, "--timeout", "30"},
+                             authority_.Issue(Role::kAdmin, "root")));
+  ASSERT_EQ(fetch.Wait(), "exit status 0") << fetch.err();
+  Command restore("takt", {"admin", "restore", backup, "--state", directory_.Path("restored")});
+  EXPECT_EQ(restore.Wait(), "exit status 0") << restore.err();
+  for (const bool again : {false, true}) {
+    Arguments arguments = CoordinatorArguments("other", FreeAddress());
+    arguments.insert(arguments.end(), {"--etcd-prefix", "other/", "--import-state", backup});
+    Command importer("takt-coordinator", arguments);
+    EXPECT_EQ(importer.Wait(), again ? "exit status 1" : "exit status 0") << importer.err();
+    EXPECT_EQ(absl::StrContains(importer.err(), "has had jobs already"), again) << importer.err();
+  }
+}
+
+TEST_F(Failover, OnlyTheLeaderShowsHowMuchOfItsLeaseIsLeft) {
+  const int leader = AwaitLeader();
+  ASSERT_GE(leader, 0);
+  const std::string name = "takt_coordinator_lease_seconds";
+  std::optional<double> lease;
+  for (const absl::Time end = absl::Now() + kPatience; !lease && absl::Now() < end;)
+    lease = Metric(leader, name);
+  ASSERT_TRUE(lease.has_value());
+  ASSERT_TRUE(coordinators_[1 - leader]->WaitForText("this coordinator follows"))
+      << coordinators_[1 - leader]->err();
+  EXPECT_GT(*lease, 0);
+  EXPECT_LE(*lease, kLeaseSeconds);
+  EXPECT_EQ(Metric(leader, "takt_coordinator_leader"), 1);
+  EXPECT_EQ(Metric(1 - leader, name), std::nullopt);
+  EXPECT_EQ(Metric(1 - leader, "takt_coordinator_leader"), 0);
 }
 
 TEST_F(Failover, ALeaderThatIsStoppedForTooLongEndsWhenItGoesOn) {

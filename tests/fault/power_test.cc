@@ -148,6 +148,9 @@ class PowerCut : public ::testing::Test {
     }
     ExpectAsUndisturbed(name);
     cluster_.ExpectNothingLost();
+    const std::string how = disk_ != nullptr ? disk_->last_cut() : "all were only killed";
+    std::cout << rounds << " power cuts: " << how << std::endl;
+    RecordProperty("power_cut", how);
   }
 
   static constexpr std::array kWorkers = {"w0", "w1", "w2"};  // one may be quarantined

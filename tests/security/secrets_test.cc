@@ -16,13 +16,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/certificates/test_authority.h"
-#include "common/net/socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/command.h"
 #include "tests/security/processes.h"
 #include "tests/security/recorder.h"
 #include "tests/testing/cluster.h"
+#include "tests/testing/scrape.h"
 
 namespace takt::security {
 namespace {
@@ -34,6 +34,7 @@ using integration::Command;
 using testing::Cluster;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using testing::Scrape;
 
 constexpr char kJob[] = "keeps-its-secret";
 
@@ -57,20 +58,6 @@ std::vector<std::string> Spellings(const std::string& secret) {
           absl::WebSafeBase64Escape(secret),
           absl::CHexEscape(secret),
           absl::CEscape(secret)};
-}
-
-std::string Scrape(const std::string& address) {
-  const net::SocketAddress target = *net::ParseSocketAddress(address);
-  const net::Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(connect(socket.fd(), target.get(), target.size), 0);
-  const std::string request = "GET /metrics HTTP/1.1\r\n\r\n";
-  send(socket.fd(), request.data(), request.size(), MSG_NOSIGNAL);
-  std::string page;
-  for (char bytes[4096];;) {
-    const ssize_t n = recv(socket.fd(), bytes, sizeof(bytes), 0);
-    if (n <= 0) return page;
-    page.append(bytes, n);
-  }
 }
 
 // Text of every file below, by path. A job that saves makes and removes directories meanwhile.

@@ -30,7 +30,7 @@ class Clients final {
   void Drain(const std::string& worker);
   // The coordinator has lost its state: users adopt their jobs.
   void AdoptJobs();
-  // From now on users only see to it that their jobs go on, and no worker stays drained.
+  // From now on users only resume jobs that are paused, and no worker stays drained.
   void Heal();
 
   // True if all jobs were submitted and no request waits for its answer.

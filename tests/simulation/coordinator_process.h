@@ -37,7 +37,7 @@ using OnCommand = std::function<void(std::int64_t epoch, const control::Command&
 // One thread.
 class CoordinatorProcess final {
  public:
-  // world: borrowed. on_death: called when the process has died by itself, or at a boundary.
+  // world: borrowed. The process calls on_death when it has died by itself, or at a boundary.
   CoordinatorProcess(World* world, std::function<void()> on_death);
   ~CoordinatorProcess();
   CoordinatorProcess(const CoordinatorProcess&) = delete;
@@ -55,7 +55,7 @@ class CoordinatorProcess final {
   void FailNextCommit() { fails_commit_ = true; }
   std::int64_t boundaries() const { return boundaries_; }
 
-  // A worker's hello came on a new stream. on_command: called at the worker's end.
+  // A worker's hello came on a new stream. The worker's end of the stream calls on_command.
   void Attach(const std::shared_ptr<Stream>& stream, const control::Hello& hello,
               OnCommand on_command);
   void Receive(const Stream& stream, const control::WorkerMessage& message);
@@ -63,13 +63,13 @@ class CoordinatorProcess final {
                   BulkEnd end);
   void ReceiveBulk(const Stream& stream, control::BulkMessage message);
 
-  // Calls of the rendezvous. done: called now or later.
+  // These are the calls of the rendezvous. It calls `done` now or later.
   void SetKey(const control::JobKey& key, const std::string& name, const std::string& value,
               const std::function<void(absl::Status)>& done);
   void WaitKeys(const control::JobKey& key, const std::vector<std::string>& names,
                 const std::function<void(absl::StatusOr<job::Rendezvous::Values>)>& done);
 
-  // answer: called after the commit, unless the process dies before.
+  // It calls `answer` after the commit, unless the process dies before.
   void Handle(const Request& request, std::function<void(absl::Status)> answer);
 
  private:
@@ -111,14 +111,14 @@ class CoordinatorProcess final {
   std::unique_ptr<job::Rendezvous> rendezvous_;
   std::unique_ptr<job::Cluster> cluster_;  // null: the process is dead
   std::vector<TimedEvent> events_;
-  // By the numbers of the streams.
+  // The keys are the numbers of the streams.
   std::map<std::int64_t, std::shared_ptr<Stream>> streams_;
   std::map<std::int64_t, BulkStream> bulks_;
   std::int64_t last_stream_ = 0, boundaries_ = 0, kill_in_ = 0, life_ = 0;
   bool fails_commit_ = false;
   std::int64_t epoch_ = 0;
   std::optional<job::Outbox> waiting_;         // while it is read-only
-  absl::Status read_only_;                     // why
+  absl::Status read_only_;                     // the reason why it is, OK if it is not
   absl::Duration read_only_since_, tried_at_;  // steady time
   absl::Duration next_round_, last_round_, stopped_until_ = absl::ZeroDuration();
 };

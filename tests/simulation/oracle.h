@@ -29,7 +29,7 @@ struct Violation {
   std::string invariant, what;
 };
 
-// What is durable of a job.
+// Holds the part of a job that is durable.
 struct DurableJob {
   std::string name, directory;  // directory: of its checkpoints; empty: it has none
   std::int64_t steps = 0;
@@ -42,7 +42,7 @@ struct DurableJob {
   StepId checkpoint;  // 0: none
   StepId resumed, last_step;
   Generation last_generation;  // of last_step
-  // Of a job that was adopted: the last step that the state before had. 0: it was submitted.
+  // The last step that the lost state had of a job that was adopted. 0: it was submitted.
   StepId adopted_after;
   absl::Duration progress = absl::ZeroDuration();  // when it last did a step or ended
 
@@ -66,7 +66,7 @@ class Oracle final {
   void Violate(const std::string& invariant, const std::string& what);
   const std::optional<Violation>& violation() const { return violation_; }
 
-  // What happens in the world.
+  // The world calls these when something happens in it.
   void SubmitsTo(const std::string& job, const std::string& directory) {
     directories_[job] = directory;
   }
@@ -78,11 +78,11 @@ class Oracle final {
   void Chose(const control::JobKey& key);
   // From now on a job without checkpoints may fail.
   void HarmsRanks() { harmed_ = true; }
-  // Of this directory a step got its name or lost it.
+  // A step in this directory got its name or lost it.
   void CheckDirectory(const std::string& directory);
   void CheckAllDirectories();
 
-  // What the coordinator does.
+  // With these calls the coordinator tells what it does.
   void Begins(std::int64_t epoch);
   void Starts(const store::Snapshot& snapshot);
   // The next coordinator has an empty state of another cluster.
@@ -92,13 +92,13 @@ class Oracle final {
   // All reports up to this step are said to be durable.
   void Acknowledges(const control::JobKey& key, StepId step);
 
-  // What is durable, by job id.
+  // Returns the jobs that are durable, by id.
   const std::map<std::string, DurableJob>& jobs() const { return jobs_; }
   // Returns null if no job of that name is durable.
   const DurableJob* Find(const std::string& name) const;
   const std::set<std::string>& drained() const { return drained_; }
   std::int64_t committed_steps() const { return committed_steps_; }
-  // How many generations went on from copies in memory.
+  // Returns how many generations went on from copies in memory.
   std::int64_t from_memory() const { return from_memory_; }
 
  private:

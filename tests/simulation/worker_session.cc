@@ -14,27 +14,6 @@
 #include "worker/session/rank_description.h"
 
 namespace takt::simulation {
-namespace {
-
-const char* NameOf(control::Phase phase) {
-  switch (phase) {
-    case control::Phase::kAdmitted:
-      return "admitted";
-    case control::Phase::kRefused:
-      return "refused";
-    case control::Phase::kFinished:
-      return "finished";
-    case control::Phase::kFailed:
-      return "failed";
-    case control::Phase::kAborted:
-      return "aborted";
-    case control::Phase::kHalted:
-      return "halted";
-  }
-  return "?";
-}
-
-}  // namespace
 
 void WorkerProcess::OnCommand(const LifePtr& life, std::int64_t epoch,
                               const control::Command& command) {
@@ -167,7 +146,7 @@ void WorkerProcess::Apply(const LifePtr& life, const session::Effects& effects) 
                             update.status.worker = name_;
                             const bool sent = Send(life, update);
                             world_.trace.Add(
-                                name_, NameOf(update.phase), " rank ", update.rank.value(), " of ",
+                                name_, Name(update.phase), " rank ", update.rank.value(), " of ",
                                 update.key.job, " ", update.key.generation.value(),
                                 sent ? "" : " (not sent)", update.failure.error.empty() ? "" : ": ",
                                 update.failure.error);

@@ -63,6 +63,8 @@ bool LosingDisk::ShutDown() const {
 absl::Status LosingDisk::CutPower(const DiskUsers& users) {
   users.stop();
   const bool shut_down = ShutDown();
+  last_cut_ = shut_down ? "the file system was shut down (EXT4_IOC_SHUTDOWN)"
+                        : "a copy of the image took the place of the disk";
   // What the kernel holds back for the disk is not in its image.
   const std::string copy = image_ + ".copy";
   if (!shut_down && !Runs(absl::StrCat("cp --sparse=always ", image_, " ", copy)))

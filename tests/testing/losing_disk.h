@@ -16,7 +16,7 @@ namespace takt::testing {
 // Errors: kUnavailable (this machine does not permit it).
 absl::Status EnterOwnMounts();
 
-// What a test does with its processes that use the disk.
+// A test does this with its processes that use the disk.
 struct DiskUsers {
   std::function<void()> stop = [] {};  // they make no step more
   std::function<void()> end = [] {};   // they are gone on return
@@ -33,10 +33,12 @@ class LosingDisk final {
   ~LosingDisk();
   LosingDisk(const LosingDisk&) = delete;
 
-  // Loses what was not synced and mounts the disk again. By EXT4_IOC_SHUTDOWN, or, where the kernel
-  // has none, by going on with a copy of the image that was taken before anything else was written
-  // back. Errors: kInternal (the disk cannot be mounted again, or is still used).
+  // Loses what was not synced and mounts the disk again. It shuts the file system down, or, where
+  // the kernel has no such call, goes on with a copy of the image that it took before anything else
+  // was written back. Errors: kInternal (the disk cannot be mounted again, or is still used).
   absl::Status CutPower(const DiskUsers& users);
+  // Says how the last cut was made, for people; empty: there was none.
+  const std::string& last_cut() const { return last_cut_; }
 
  private:
   LosingDisk(std::string image, std::string directory)
@@ -46,6 +48,7 @@ class LosingDisk final {
   bool ShutDown() const;
 
   const std::string image_, directory_;
+  std::string last_cut_;
 };
 
 }  // namespace takt::testing

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 
@@ -12,30 +13,12 @@ namespace {
 // How often the agent looks at the clock when nothing happens.
 constexpr absl::Duration kTick = absl::Milliseconds(500);
 
-const char* Name(control::Phase phase) {
-  switch (phase) {
-    case control::Phase::kAdmitted:
-      return "rank admitted";
-    case control::Phase::kRefused:
-      return "rank refused";
-    case control::Phase::kFinished:
-      return "rank finished";
-    case control::Phase::kFailed:
-      return "rank failed";
-    case control::Phase::kAborted:
-      return "rank aborted";
-    case control::Phase::kHalted:
-      return "rank halted";
-  }
-  return "rank";
-}
-
 void LogUpdate(const control::JobUpdate& update) {
   const LogLevel level =
       update.phase == control::Phase::kRefused || update.phase == control::Phase::kFailed
           ? LogLevel::kWarning
           : LogLevel::kInfo;
-  Log(level, Name(update.phase),
+  Log(level, absl::StrCat("rank ", Name(update.phase)),
       {{"job", update.key.job},
        {"generation", std::to_string(update.key.generation.value())},
        {"rank", std::to_string(update.rank.value())},

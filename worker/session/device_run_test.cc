@@ -2,7 +2,6 @@
 // Runs two ranks of a real job on the CPU and on a simulated device. Losses and the bytes of
 // checkpoints must be the same, also with NCCL and on a device whose kernels are chosen.
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,6 +24,7 @@
 #include "worker/checkpoint/commit.h"
 #include "worker/session/pipeline_runner.h"
 #include "worker/session/shared_rendezvous_testing.h"
+#include "worker/session/small_job_testing.h"
 #include "worker/transport/nccl/fake_nccl.h"
 #include "worker/transport/nccl/nccl_transport.h"
 
@@ -57,33 +57,14 @@ struct Outcome {
 
 class DeviceRunTest : public ::testing::Test {
  protected:
-  DeviceRunTest() {
-    std::ofstream data(directory_.path() + "/train.txt", std::ios::binary);
-    for (int i = 0; i < 1000; ++i) data << i * i << ' ';
-  }
-
   config::JobSpec Job() const {
-    config::JobSpec job;
-    job.name = "device";
-    job.model = {.layers = 2,
-                 .hidden = 12,
-                 .heads = 2,
-                 .kv_heads = 2,
-                 .inner = 48,
-                 .context = 8,
-                 .positions = 8,
-                 .vocab = 131};
-    const std::string path = directory_.path() + "/train.txt";
-    job.train = {{.path = path, .format = config::DataFormat::kBytes}};
-    job.validation = {
-        .path = path, .format = config::DataFormat::kBytes, .every_steps = 2, .batches = 2};
-    job.global_batch = 4;
-    job.microbatch = 1;
-    job.adamw.learning_rate = 3e-3;
+    config::JobSpec job = small_.Spec("device");
+    job.validation = {.path = small_.text(),
+                      .format = config::DataFormat::kBytes,
+                      .every_steps = 2,
+                      .batches = 2};
     job.steps = 3;
     job.checkpoint = config::Checkpoint{.directory = "checkpoints"};
-    job.parallelism.pipeline = 2;
-    job.parallelism.schedule = "1f1b";
     return job;
   }
 
@@ -185,7 +166,7 @@ class DeviceRunTest : public ::testing::Test {
     outcome.files.insert(outcome.files.end(), part.files.begin(), part.files.end());
   }
 
-  const testing::TemporaryDirectory directory_;
+  const SmallJob small_;
 };
 
 std::map<std::string, std::string> Hashes(const Outcome& outcome) {

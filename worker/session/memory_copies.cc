@@ -25,12 +25,6 @@ using worker_checkpoint::StateCopies;
 using worker_checkpoint::StateCopy;
 
 constexpr char kChannel[] = "copies", kAnswers[] = "copies-answers";
-constexpr std::size_t kAnswerBytes = 1;
-constexpr std::int32_t kAnswerDirection = 21;  // no other message of the data plane has it
-
-transport::MessageTag AnswerTag(Generation generation, StepId step) {
-  return {.generation = generation.value(), .step = step.value(), .direction = kAnswerDirection};
-}
 
 // Returns the copy to overwrite: one that is not whole, else the older one.
 StateCopy& OlderOf(const std::array<std::shared_ptr<StateCopy>, 2>& pair) {
@@ -135,11 +129,14 @@ absl::Status MemoryCopies::OpenChannels(transport::Transport& transport) {
     std::unique_ptr<transport::SendChannel>* send = nullptr;
     std::unique_ptr<transport::RecvChannel>* recv = nullptr;
   };
+  std::unique_ptr<transport::SendChannel> copies_out, answers_out;
+  std::unique_ptr<transport::RecvChannel> copies_in, answers_in;
   std::map<std::tuple<Rank, Rank, std::string>, End> ends;
-  ends[{self, to, kChannel}] = {.name = kChannel, .bytes = kCopyMessageBytes, .send = &send_};
-  ends[{from, self, kChannel}] = {.name = kChannel, .bytes = kCopyMessageBytes, .recv = &recv_};
-  ends[{self, from, kAnswers}] = {.name = kAnswers, .bytes = kAnswerBytes, .send = &acknowledge_};
-  ends[{to, self, kAnswers}] = {.name = kAnswers, .bytes = kAnswerBytes, .recv = &acknowledged_};
+  ends[{self, to, kChannel}] = {.name = kChannel, .bytes = kCopyMessageBytes, .send = &copies_out};
+  ends[{from, self, kChannel}] = {.name = kChannel, .bytes = kCopyMessageBytes, .recv = &copies_in};
+  ends[{self, from, kAnswers}] = {
+      .name = kAnswers, .bytes = kCopyAnswerBytes, .send = &answers_out};
+  ends[{to, self, kAnswers}] = {.name = kAnswers, .bytes = kCopyAnswerBytes, .recv = &answers_in};
   for (auto& [key, end] : ends) {
     if (end.send != nullptr) {
       ASSIGN_OR_RETURN(*end.send, transport.OpenSend(std::get<1>(key), end.name, end.bytes));
@@ -147,65 +144,46 @@ absl::Status MemoryCopies::OpenChannels(transport::Transport& transport) {
       ASSIGN_OR_RETURN(*end.recv, transport.OpenRecv(std::get<0>(key), end.name, end.bytes));
     }
   }
+  const Generation generation = options_.assignment->key.generation;
+  to_.emplace(std::move(copies_out), std::move(answers_in), generation);
+  from_.emplace(std::move(copies_in), std::move(answers_out), generation);
   return absl::OkStatus();
 }
 
 void MemoryCopies::Copy(StepId step) {
   Finish();
-  if (failed_) return;
+  StateCopy& copy = OlderOf(own_);
+  const bool copies = !failed_ && Take(copy, step);
+  if (copies || (to_.has_value() && to_->open())) {
+    sender_.Add([this, &copy, step, copies] {
+      // An error of Close means that the other rank is gone.
+      if (!copies) return to_->Close(step).IgnoreError();
+      copy.MarkWhole(step);
+      Record(step, to_.has_value() ? to_->Send(copy, step) : absl::OkStatus());
+    });
+  }
+  if (!from_.has_value() || !from_->open()) return;
+  receiver_.Add([this, step, copies] {
+    const absl::Status received = from_->Receive(OlderOf(peer_), step, /*last=*/!copies);
+    if (!received.ok()) Record(step, received);
+  });
+}
+
+bool MemoryCopies::Take(StateCopy& copy, StepId step) {
   // The first copies are whole everywhere, so those of another rank are not needed any more.
   if (boundaries_++ == 1) Keep({});
-  StateCopy& copy = OlderOf(own_);
   copy.MarkBroken();
   // All layers of which this rank has the primary copy.
   const std::vector<worker_checkpoint::LayerState> live =
       WrittenState(*store_, DpRank(0), /*dp_size=*/1);
-  if (const absl::Status taken = copy.Take(live, options_.threads, DeviceOf(*store_)); !taken.ok())
-    return Record(step, taken);
-  sender_.Add([this, &copy, step] {
-    copy.MarkWhole(step);
-    Record(step, sends() ? Send(copy, step) : absl::OkStatus());
-  });
-  if (!sends()) return;
-  receiver_.Add([this, step] {
-    const absl::Status received = Receive(OlderOf(peer_), step);
-    if (!received.ok()) Record(step, received);
-  });
+  const absl::Status taken = copy.Take(live, options_.threads, DeviceOf(*store_));
+  if (!taken.ok()) Record(step, taken);
+  return taken.ok();
 }
 
 void MemoryCopies::Finish() {
   sender_.Finish();
   receiver_.Finish();
-}
-
-absl::Status MemoryCopies::Send(StateCopy& copy, StepId step) {
-  const Generation generation = options_.assignment->key.generation;
-  for (const LayerId layer : copy.layers()) {
-    RETURN_IF_ERROR(SendLayer(*send_,
-                              {.generation = generation.value(), .step = step, .layer = layer},
-                              copy.Values(layer), copy.hash(layer)));
-  }
-  std::array<std::byte, kAnswerBytes> answer{};
-  RETURN_IF_ERROR(acknowledged_->Recv(AnswerTag(generation, step), answer));
-  if (answer[0] == std::byte{1}) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("the copy of step ", step.value(), " came damaged"));
-}
-
-absl::Status MemoryCopies::Receive(StateCopy& copy, StepId step) {
-  const Generation generation = options_.assignment->key.generation;
-  copy.MarkBroken();
-  absl::Status damage;
-  for (const LayerId layer : copy.layers()) {
-    const absl::Status status =
-        RecvLayer(*recv_, {.generation = generation.value(), .step = step, .layer = layer},
-                  copy.Values(layer));
-    if (!status.ok() && !absl::IsDataLoss(status)) return status;
-    damage.Update(status);
-  }
-  if (damage.ok()) copy.MarkWhole(step);
-  const std::array<std::byte, kAnswerBytes> answer = {damage.ok() ? std::byte{1} : std::byte{0}};
-  RETURN_IF_ERROR(acknowledge_->Send(AnswerTag(generation, step), answer));
-  return damage;
 }
 
 void MemoryCopies::Record(StepId step, const absl::Status& status) {

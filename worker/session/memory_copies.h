@@ -25,6 +25,7 @@
 #include "common/metrics/registry.h"
 #include "common/model/model.h"
 #include "worker/checkpoint/state_copy.h"
+#include "worker/session/copy_exchange.h"
 #include "worker/session/resume.h"
 #include "worker/session/task_thread.h"
 #include "worker/train/parameter_store.h"
@@ -67,7 +68,8 @@ class MemoryCopies {
   // Copies the state after `step`, while training stands still, and lets the rest follow beside it.
   // All ranks call it for the same steps.
   // Copies that fail are no error: the worker logs and counts them. After one that only came
-  // damaged it goes on, and after any other it makes no more.
+  // damaged it goes on. After any other it makes no more, and tells its neighbours so at this
+  // boundary or the next one (copy_exchange.h), which then make no more either.
   void Copy(StepId step);
   // Blocks until what Copy left to do is done or has failed, at the latest after the transport was
   // aborted.
@@ -84,8 +86,8 @@ class MemoryCopies {
   // Keeps the copies of this rank beyond the generation, and `others`.
   void Keep(worker_checkpoint::StateCopies others);
   absl::Status OpenChannels(transport::Transport& transport);
-  absl::Status Send(worker_checkpoint::StateCopy& copy, StepId step);
-  absl::Status Receive(worker_checkpoint::StateCopy& copy, StepId step);
+  // Copies the state while training stands still. Returns whether it could.
+  bool Take(worker_checkpoint::StateCopy& copy, StepId step);
   // Counts one copy of this rank's state, or one that failed.
   void Record(StepId step, const absl::Status& status);
   std::vector<LayerId> LayersOf(Rank rank) const;
@@ -95,10 +97,10 @@ class MemoryCopies {
 
   const MemoryCopiesOptions options_;
   train::ParameterStore* store_ = nullptr;
-  Pair own_, peer_;  // peer_ is empty if no rank sends
-  std::unique_ptr<transport::SendChannel> send_, acknowledge_;
-  std::unique_ptr<transport::RecvChannel> recv_, acknowledged_;
-  int boundaries_ = 0;  // at which it has copied
+  Pair own_, peer_;                   // peer_ is empty if no rank sends
+  std::optional<CopySender> to_;      // nullopt: no rank sends
+  std::optional<CopyReceiver> from_;  // likewise
+  int boundaries_ = 0;                // at which it has copied
   std::atomic<bool> failed_ = false;
   // Last: they use everything above.
   TaskThread sender_{"takt-copy-send"}, receiver_{"takt-copy-recv"};

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,17 +13,21 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "common/metrics/catalog.h"
 #include "common/metrics/registry.h"
 #include "common/plan/plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/checkpoint_job.h"
 #include "tests/testing/map_rendezvous.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/session/pipeline_runner.h"
 #include "worker/session/shared_rendezvous_testing.h"
+#include "worker/session/small_job_testing.h"
 
 namespace takt::session {
 namespace {
@@ -44,32 +47,16 @@ struct Outcome {
 class MemoryCopiesTest : public ::testing::Test {
  protected:
   MemoryCopiesTest() {
-    std::ofstream data(directory_.path() + "/train.txt", std::ios::binary);
-    for (int i = 0; i < 1000; ++i) data << i * i << ' ';
     for (auto& store : stores_) store = std::make_unique<CopyStore>();
   }
 
   config::JobSpec Job() const {
-    config::JobSpec job;
-    job.name = "memory";
-    job.model = {.layers = 2,
-                 .hidden = 12,
-                 .heads = 2,
-                 .kv_heads = 2,
-                 .inner = 48,
-                 .context = 8,
-                 .positions = 8,
-                 .vocab = 131};
-    job.train = {{.path = directory_.path() + "/train.txt", .format = config::DataFormat::kBytes}};
-    job.global_batch = 4;
-    job.microbatch = 1;
-    job.adamw.learning_rate = 3e-3;
+    config::JobSpec job = small_.Spec("memory");
     job.lion = lion_;
     job.steps = kSteps;
     job.copy_every_steps = every_steps_;
     job.parallelism.pipeline = pipeline_;
     job.parallelism.data = 2 / pipeline_;
-    job.parallelism.schedule = "1f1b";
     return job;
   }
 
@@ -151,7 +138,7 @@ class MemoryCopiesTest : public ::testing::Test {
     for (const auto& [step, loss] : outcome.losses) EXPECT_EQ(loss, whole.losses.at(step)) << step;
   }
 
-  const takt::testing::TemporaryDirectory directory_;
+  const SmallJob small_;
   int pipeline_ = 2;  // 2: two stages; 1: two replicas
   std::int64_t every_steps_ = 1;
   std::optional<config::Lion> lion_;                  // nullopt: AdamW trains
@@ -176,6 +163,19 @@ TEST_F(MemoryCopiesTest, ALostRankIsRebuiltFromItsNeighboursMemory) {
       registry_.Text(),
       HasSubstr("takt_memory_copies_total{job=\"memory\",pp_rank=\"0\",result=\"failed\"} 0"));
   ExpectUndisturbed(second);
+}
+
+TEST_F(MemoryCopiesTest, TheSeriesOfCopiesStayWithinTheirBound) {
+  Train(1, StepId(0), /*stops=*/true);
+  const std::vector<std::string> lines = absl::StrSplit(registry_.Text(), '\n');
+  const metrics::JobShape shape{.stages = 2, .pp_ranks = 2, .dp_ranks = 1};
+  for (const metrics::Metric* metric : {&metrics::kMemoryCopies, &metrics::kMemoryCopyStep}) {
+    const auto series = std::ranges::count_if(lines, [&](const std::string& line) {
+      return absl::StartsWith(line, absl::StrCat(std::string(metric->name), "{"));
+    });
+    EXPECT_GT(series, 0) << metric->name;
+    EXPECT_LE(series, metrics::MostSeriesPerJob(*metric, shape)) << metric->name;
+  }
 }
 
 TEST_F(MemoryCopiesTest, TheFirstRankIsRebuiltTooAndCopiesMayBeRare) {

@@ -117,9 +117,9 @@ TEST_F(StepMetricsTest, StaysWithinTheBoundOnSeries) {
     }
     for (const metrics::Metric* metric : metrics::AllMetrics()) {
       if (!metric->of_job() || metric->source != metrics::Source::kWorker) continue;
-      const bool begins_with_a_copy =
-          metric == &metrics::kMemoryCopies || metric == &metrics::kMemoryCopyStep;
-      EXPECT_EQ(series[metric->name] == 0, begins_with_a_copy) << metric->name;
+      // These are not of the steps; memory_copies_test looks at their bound.
+      if (metric == &metrics::kMemoryCopies || metric == &metrics::kMemoryCopyStep) continue;
+      EXPECT_GT(series[metric->name], 0) << metric->name;
       EXPECT_LE(series[metric->name], metrics::MostSeriesPerJob(*metric, shape)) << metric->name;
     }
   }
