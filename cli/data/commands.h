@@ -6,10 +6,11 @@
 
 namespace takt::cli {
 
-void AddData(CLI::App& app, Context& context);  // data info, tokenize
+void AddData(CLI::App& app, Context& context);  // data info, pack, tokenize
 
 // Used by the above.
 void AddDataInfo(CLI::App& data, Context& context);
+void AddDataPack(CLI::App& data, Context& context);
 void AddDataTokenize(CLI::App& data, Context& context);
 
 }  // namespace takt::cli

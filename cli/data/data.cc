@@ -10,6 +10,7 @@ void AddData(CLI::App& app, Context& context) {
       "  takt data tokenize book.txt --tokenizer gpt2 --out train.bin\n"
       "  takt data info train.bin --format uint16 --context 1024");
   AddDataTokenize(*data, context);
+  AddDataPack(*data, context);
   AddDataInfo(*data, context);
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -26,6 +27,7 @@ struct InfoOptions {
   std::optional<DataFormat> format;
   int context = 0;  // 0: not given
   int vocab = 0;
+  int document_end = -1;  // -1: not given
   std::string tokenizer;  // folder; empty: not given
   int show = 3;           // documents
 };
@@ -34,11 +36,13 @@ struct InfoOptions {
 struct Demands {
   int context = 0;
   int vocab = 0;
+  int document_end = -1;     // -1: no token is known to end documents
   std::int64_t windows = 1;  // windows that one step takes
 };
 
 absl::StatusOr<Demands> DemandsOf(const InfoOptions& options) {
-  Demands demands{.context = options.context, .vocab = options.vocab};
+  Demands demands{
+      .context = options.context, .vocab = options.vocab, .document_end = options.document_end};
   if (options.job.empty()) return demands;
   ASSIGN_OR_RETURN(const PreparedJob prepared, PrepareJob({.path = options.job}));
   ASSIGN_OR_RETURN(const config::JobSpec job, config::ToJobSpec(prepared.spec));
@@ -50,6 +54,7 @@ absl::StatusOr<Demands> DemandsOf(const InfoOptions& options) {
   }
   if (demands.context == 0) demands.context = job.model.context;
   if (demands.vocab == 0) demands.vocab = job.model.vocab;
+  if (demands.document_end < 0) demands.document_end = job.document_end.value_or(-1);
   demands.windows = job.global_batch;
   return demands;
 }
@@ -79,8 +84,9 @@ absl::StatusOr<data::Corpus> Open(const InfoOptions& options) {
 struct Findings {
   std::int64_t bytes = 0;
   std::int64_t largest_id = -1;
-  int context = 0;                      // tokens of a window; 0: unknown
-  std::optional<absl::Status> fit;      // absent: there were no demands
+  int context = 0;                  // tokens of a window; 0: unknown
+  std::optional<absl::Status> fit;  // absent: there were no demands
+  std::optional<std::int64_t> num_documents;
   std::vector<DocumentText> documents;  // with --tokenizer
 };
 
@@ -92,6 +98,7 @@ absl::Status CheckFit(const data::Corpus& corpus, const Demands& demands) {
   };
   if (demands.context > 0) collect(corpus.CheckWindows(demands.context, demands.windows));
   if (demands.vocab > 0) collect(corpus.CheckVocab(demands.vocab));
+  collect(corpus.CheckDocuments());
   return errors.empty() ? absl::OkStatus() : InvalidFields(std::move(errors));
 }
 
@@ -99,7 +106,12 @@ Findings Examine(const data::Corpus& corpus, const Demands& demands) {
   Findings findings{.largest_id = corpus.LargestId()};
   for (const data::Corpus::Shard& shard : corpus.shards()) findings.bytes += shard.bytes;
   findings.context = demands.context > 0 ? demands.context : static_cast<int>(corpus.row_length());
-  if (demands.context > 0 || demands.vocab > 0) findings.fit = CheckFit(corpus, demands);
+  const absl::Status documents = corpus.CheckDocuments();
+  if (demands.context > 0 || demands.vocab > 0 || !documents.ok())
+    findings.fit = CheckFit(corpus, demands);
+  findings.num_documents = corpus.num_documents();
+  const bool can_count = documents.ok() && (corpus.says_documents() || demands.document_end >= 0);
+  if (can_count) findings.num_documents = corpus.CountDocuments(demands.document_end);
   return findings;
 }
 
@@ -121,7 +133,7 @@ Json ToJson(const data::Corpus& corpus, const InfoOptions& options, const Findin
                {"token_type", data::NameOf(corpus.token_type())},
                {"bytes", findings.bytes},
                {"tokens", corpus.num_tokens()},
-               {"documents", NumberOrNull(corpus.num_documents())},
+               {"documents", NumberOrNull(findings.num_documents)},
                {"scored_targets", NumberOrNull(corpus.num_scored())},
                {"largest_id", findings.largest_id},
                {"context", has_windows ? Json(findings.context) : Json(nullptr)},
@@ -150,8 +162,10 @@ std::string ToText(const data::Corpus& corpus, const Findings& findings) {
     table.Add({"last", corpus.shards().back().path});
   }
   table.Add({"tokens", absl::StrCat(corpus.num_tokens())});
-  if (const auto documents = corpus.num_documents(); documents.has_value())
-    table.Add({"documents", absl::StrCat(*documents)});
+  if (const auto documents = findings.num_documents; documents.has_value()) {
+    const std::int64_t mean = corpus.num_tokens() / std::max<std::int64_t>(1, *documents);
+    table.Add({"documents", absl::StrCat(*documents, ", ", mean, " tokens on average")});
+  }
   if (const auto scored = corpus.num_scored(); scored.has_value())
     table.Add({"scored targets", absl::StrCat(*scored)});
   table.Add({"largest id", absl::StrCat(findings.largest_id)});
@@ -236,6 +250,10 @@ void AddDataInfo(CLI::App& data, Context& context) {
         app.add_option("--vocab", options.vocab, "Ids must be below it; default: the job's")
             ->type_name("V")
             ->check(CLI::PositiveNumber);
+        app.add_option("--document-end", options.document_end,
+                       "Token that ends documents, to count them; default: the job's")
+            ->type_name("ID")
+            ->check(CLI::NonNegativeNumber);
         app.add_option("--tokenizer", options.tokenizer,
                        "Hugging Face folder; shows the first documents as text")
             ->type_name("FOLDER");

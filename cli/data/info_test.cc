@@ -35,6 +35,19 @@ TEST(DataInfo, SaysWhatAFileHolds) {
   EXPECT_EQ(info["files"][0]["bytes"], 12);
 }
 
+TEST(DataInfo, CountsDocumentsThatATokenEnds) {
+  const TestDirectory directory;
+  const std::string file = directory.Write("a.txt", "one two  three");  // one of them is empty
+  const Outcome outcome =
+      RunTakt({"data", "info", file, "--format", "bytes", "--document-end", "32"});
+  EXPECT_EQ(outcome.code, ExitCode::kDone);
+  EXPECT_THAT(outcome.out, HasSubstr("4, 3 tokens on average"));
+  const std::string ended = directory.Write("b.txt", "one two ");
+  const Outcome counted =
+      RunTakt({"-o", "json", "data", "info", ended, "--format", "bytes", "--document-end", "32"});
+  EXPECT_EQ(json::parse(counted.out)["documents"], 2);
+}
+
 TEST(DataInfo, WithoutAContextThereAreNoWindows) {
   const TestDirectory directory;
   const std::string file = directory.Write("a.txt", "hello");

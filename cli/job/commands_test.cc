@@ -321,6 +321,25 @@ TEST(Commands, JobsAndJobShowThePriority) {
   EXPECT_THAT(RunTakt(coordinator, {"job", "j"}).out, HasSubstr("\npriority: 0\n"));
 }
 
+TEST(Commands, JobSaysWhatBecomesOfDocuments) {
+  v1::DataSpec data;
+  data.add_train()->set_path("a.bin");
+  const auto shown = [&] {
+    FakeCoordinator coordinator;
+    coordinator.get = [&](auto&, const v1::GetJobRequest&, v1::GetJobResponse& response) {
+      *response.mutable_job()->mutable_spec()->mutable_data() = data;
+      return grpc::Status::OK;
+    };
+    return RunTakt(coordinator, {"job", "j"}).out;
+  };
+  EXPECT_THAT(shown(), HasSubstr("\ndocuments: join\n"));
+  data.set_document_end(7);
+  EXPECT_THAT(shown(), HasSubstr("\ndocuments: separate, ending with token 7\n"));
+  data.clear_document_end();
+  data.set_documents(v1::DOCUMENTS_MODE_SEPARATE);
+  EXPECT_THAT(shown(), HasSubstr("\ndocuments: separate\n"));
+}
+
 TEST(Commands, OutputOptionIsTakenBeforeAndAfterTheCommand) {
   FakeCoordinator coordinator;
   coordinator.workers = [](auto&, auto&, auto&) { return grpc::Status::OK; };

@@ -107,6 +107,15 @@ void PrintMemory(std::ostream& out, const v1::Job& job) {
   out << table.ToString();
 }
 
+// Says whether tokens see those of other documents, and which token ends one if any does.
+std::string DocumentsText(const v1::DataSpec& data) {
+  const bool apart = data.documents() == v1::DOCUMENTS_MODE_SEPARATE ||
+                     (data.documents() != v1::DOCUMENTS_MODE_JOIN && data.has_document_end());
+  if (!apart) return "join";
+  if (!data.has_document_end()) return "separate";
+  return absl::StrCat("separate, ending with token ", data.document_end());
+}
+
 }  // namespace
 
 void PrintJob(const Context& context, const v1::Job& job) {
@@ -116,6 +125,8 @@ void PrintJob(const Context& context, const v1::Job& job) {
   if (!job.reason().empty()) out << "reason: " << job.reason() << '\n';
   if (!job.owner().empty()) out << "owner: " << job.owner() << '\n';
   out << "steps: " << StepsText(job) << '\n' << "priority: " << PriorityOf(job) << '\n';
+  if (job.spec().data().train_size() > 0)
+    out << "documents: " << DocumentsText(job.spec().data()) << '\n';
   if (job.state() == v1::JOB_STATE_RUNNING)
     out << "eta: " << FormatSeconds(job.eta_seconds()) << '\n';
   if (!job.schedule().empty()) {

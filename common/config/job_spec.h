@@ -29,6 +29,9 @@ enum class DeviceKind : std::uint8_t { kAuto = 0, kCpu, kCuda };
 // Where the words of the head and of the embedding are: on the ranks with the last and the first
 // stage, or on all ranks.
 enum class Vocabulary : std::uint8_t { kAuto = 0, kLast, kSpread };
+// Says whether tokens see those of other documents in their window. With kUnstated they do, unless
+// the job names the token that ends documents.
+enum class Documents : std::uint8_t { kUnstated = 0, kJoin, kSeparate };
 // What data-parallel replicas share out among them. No job may ask for kGradients.
 enum class Shard : std::uint8_t { kNone = 1, kOptimizer, kGradients, kParameters };
 enum class Replan : std::uint8_t { kNever = 1, kAtCheckpoint };
@@ -164,6 +167,8 @@ struct JobSpec {
   std::vector<Corpus> train;
   std::optional<Validation> validation;
   bool shuffle = false;
+  Documents documents = Documents::kUnstated;
+  std::optional<int> document_end;  // the token that ends documents
   int global_batch = 1, microbatch = 1;
   bool microbatch_auto = false;  // the first plan chooses `microbatch`, which is 1 until then
   Loss loss;
@@ -189,6 +194,10 @@ struct JobSpec {
   // Warn people of settings that have no effect on this job. They are not a part of the proto.
   std::vector<std::string> warnings;
 
+  bool SeparatesDocuments() const {
+    return documents == Documents::kSeparate ||
+           (documents == Documents::kUnstated && document_end.has_value());
+  }
   // Returns whether a plan is to choose what changes the bits of losses.
   bool LeavesBitsOpen() const { return microbatch_auto || parallelism.data_auto; }
   // Names what a plan chose, so that no later plan chooses again. What the job names stays.

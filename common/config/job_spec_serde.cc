@@ -26,6 +26,7 @@ using Rules = SpecRules;
 
 static_assert(static_cast<int>(model::Recompute::kFull) == v1::RECOMPUTE_MODE_FULL);
 static_assert(static_cast<int>(Vocabulary::kSpread) == v1::VOCABULARY_MODE_SPREAD);
+static_assert(static_cast<int>(Documents::kSeparate) == v1::DOCUMENTS_MODE_SEPARATE);
 
 void ReadName(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
   const std::string& name = proto.name();
@@ -151,6 +152,45 @@ void CheckShares(const std::vector<Corpus>& train, Rules& rules) {
   }
 }
 
+// Returns the first file of the job that says nowhere where documents begin, or "".
+std::string PathOfStream(const JobSpec& job) {
+  for (const Corpus& corpus : job.train) {
+    if (corpus.format != DataFormat::kSafetensors) return corpus.path;
+  }
+  const bool validates_on_stream =
+      job.validation.has_value() && job.validation->format != DataFormat::kSafetensors;
+  return validates_on_stream ? job.validation->path : "";
+}
+
+void ReadDocuments(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
+  if (job.model.family == model::Family::kEmulated) return;
+  rules.Supported("data.documents", NameOf(proto.documents()),
+                  v1::DocumentsMode_IsValid(proto.documents()), "join or separate");
+  job.documents = static_cast<Documents>(proto.documents());
+  if (proto.has_document_end()) {
+    const int end = proto.document_end();
+    rules.Check(end >= 0 && (job.model.vocab < 1 || end < job.model.vocab),
+                {.field = "data.document_end",
+                 .value = absl::StrCat(end),
+                 .rule = absl::StrCat("must be a token id, 0 to ", job.model.vocab - 1,
+                                      " (model.vocab - 1)"),
+                 .fix = "give the id of the token that ends documents in the files"});
+    rules.Check(job.documents != Documents::kJoin,
+                {.field = "data.document_end",
+                 .value = absl::StrCat(end),
+                 .rule = "has no effect beside documents: join, which tells no document apart",
+                 .fix = "remove it, or use documents: separate"});
+    job.document_end = end;
+  }
+  const std::string stream = PathOfStream(job);
+  rules.Check(!job.SeparatesDocuments() || job.document_end.has_value() || stream.empty(),
+              {.field = "data.document_end",
+               .rule = absl::StrCat("is missing: ", Shown(stream),
+                                    " does not say otherwise where documents end, and no "
+                                    "config.json of the model names an eos_token_id"),
+               .fix = "give the id of the token that ends documents, or use documents: join"});
+}
+
 void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
   if (job.model.family == model::Family::kEmulated) {
     // A data set is no error here, so that a real job's file can be emulated by changing its model
@@ -242,6 +282,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   ReadName(proto, job, rules);
   ReadModel(proto.model(), job, rules);
   ReadData(proto.data(), job, rules);
+  ReadDocuments(proto.data(), job, rules);
   ReadBatch(proto, job, rules);
   ReadLoss(proto.loss(), job, rules);
   ReadOptimizer(proto.optimizer(), job, rules);

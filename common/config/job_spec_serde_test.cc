@@ -249,6 +249,25 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
   EXPECT_EQ(job.mlflow, "lab/gpt 2");
 }
 
+TEST(JobSpecSerde, DocumentsAreJoinedUnlessTheJobSaysWhereTheyEnd) {
+  const JobSpec plain = *ToJobSpec(Parse({}));
+  EXPECT_FALSE(plain.SeparatesDocuments());
+  EXPECT_EQ(plain.documents, Documents::kUnstated);
+  for (const char* documents : {"", "data.documents=separate"}) {
+    std::vector<std::string> changes = {"data.document_end=10"};
+    if (*documents != 0) changes.emplace_back(documents);
+    const JobSpec job = *ToJobSpec(ToProto(*ToJobSpec(Parse(changes))));
+    EXPECT_TRUE(job.SeparatesDocuments());
+    EXPECT_EQ(job.document_end, 10);
+    EXPECT_TRUE(BuildModelOf(job, 1, DeviceKind::kCpu)->separate_documents);
+  }
+  EXPECT_FALSE(ToJobSpec(Parse({"data.documents=join"}))->SeparatesDocuments());
+  EXPECT_FALSE(BuildModelOf(plain, 1, DeviceKind::kCpu)->separate_documents);
+  // Rows of a file may say where documents begin.
+  EXPECT_TRUE(
+      ToJobSpec(Parse({"data={documents: separate, train: {path: a, format: safetensors}}"})).ok());
+}
+
 TEST(JobSpecSerde, TheLossIsPlainUnlessTheJobSaysOtherwise) {
   const JobSpec plain = *ToJobSpec(Parse({"model.dropout=0"}));
   EXPECT_EQ(plain.loss.label_smoothing, 0);
@@ -335,6 +354,16 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
       {"batch={global: 131074, microbatch: 1}",
        "batch.microbatch is 1: makes 131074 microbatches a step; at most 65536 are possible; use "
        "larger microbatches"},
+      {"data.document_end=256",
+       "data.document_end is 256: must be a token id, 0 to 255 (model.vocab - 1); give the id of "
+       "the token that ends documents in the files"},
+      {"data={documents: join, document_end: 3, train: {path: a, format: bytes}}",
+       "data.document_end is 3: has no effect beside documents: join, which tells no document "
+       "apart; remove it, or use documents: separate"},
+      {"data.documents=separate",
+       "data.document_end: is missing: a.txt does not say otherwise where documents end, and no "
+       "config.json of the model names an eos_token_id; give the id of the token that ends "
+       "documents, or use documents: join"},
       {"model.dropout=0.1",
        "model.dropout is 0.1: is not supported: its random numbers would have to be the same with "
        "every schedule, partition and number of ranks, so that losses keep their bits; remove it; "
@@ -433,6 +462,10 @@ TEST(JobSpecSerde, RefusesHostileMessages) {
   spec.mutable_data()->mutable_train(0)->set_format(static_cast<v1::DataFormat>(77));
   EXPECT_THAT(ErrorOf(spec), HasSubstr("data.train.format is 77"));
   EXPECT_THAT(FormatJobFile(spec), HasSubstr("77"));
+  spec = Parse({});
+  spec.mutable_data()->set_documents(static_cast<v1::DocumentsMode>(77));
+  EXPECT_EQ(ErrorOf(spec),
+            "data.documents is 77: is not supported by this version; use join or separate");
   spec = Parse({});
   spec.set_replan(static_cast<v1::ReplanMode>(77));
   EXPECT_EQ(ErrorOf(spec), "replan is 77: must be never or at_checkpoint; use one of them");

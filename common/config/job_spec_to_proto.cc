@@ -15,6 +15,8 @@ void Write(const JobSpec& job, v1::DataSpec& proto) {
     out.set_weight(corpus.weight);
   }
   proto.set_shuffle(job.shuffle);
+  proto.set_documents(static_cast<v1::DocumentsMode>(job.documents));
+  if (job.document_end.has_value()) proto.set_document_end(*job.document_end);
   if (!job.validation.has_value()) return;
   v1::ValidationSpec& out = *proto.mutable_validation();
   out.set_path(job.validation->path);

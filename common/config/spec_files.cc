@@ -109,6 +109,10 @@ absl::Status FillFromFiles(v1::JobSpec& spec, const ReadFile& read_file) {
     ASSIGN_OR_RETURN(const std::string text, Read(read_file, field, path));
     ASSIGN_OR_RETURN(const model::ModelConfig config, model::ParseHfConfig(text, path));
     RETURN_IF_ERROR(FillModel(*spec.mutable_model(), path, config));
+    const bool asks_for_end =
+        spec.data().documents() == v1::DOCUMENTS_MODE_SEPARATE && !spec.data().has_document_end();
+    if (asks_for_end && config.end_token.has_value())
+      spec.mutable_data()->set_document_end(*config.end_token);
   }
   const std::string& schedule = spec.parallelism().schedule();
   if (schedule.starts_with(kFileScheme)) {

@@ -21,8 +21,9 @@ using ReadFile = std::function<absl::StatusOr<std::string>(const std::string& pa
 // Prefixes every relative path in the spec with `directory`.
 void MakePathsAbsolute(v1::JobSpec& spec, std::string_view directory);
 
-// Fills the model's fields from the config.json of `init_from` or `hf_config`, and schedule_csv
-// from `schedule: file:PATH`. A field that the job gives as well must agree with the file, except
+// Fills the model's fields from the config.json of `init_from` or `hf_config`, with them
+// data.document_end if documents are separate and the job does not give it, and schedule_csv from
+// `schedule: file:PATH`. A field that the job gives as well must agree with the file, except
 // `context`, which may be shorter than the positions. A second call changes nothing. Errors:
 // kInvalidArgument (FieldError): a file that cannot be read or is wrong, a field that contradicts
 // it.

@@ -2,6 +2,7 @@
 #include "common/config/spec_files.h"
 
 #include <map>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "common/config/job_file.h"
@@ -67,6 +68,22 @@ TEST(SpecFiles, DropoutOfTheFileIsAWarningUnlessTheJobSaysZero) {
       EXPECT_THAT(job->warnings, testing::ElementsAre(warning));
     }
   }
+}
+
+TEST(SpecFiles, DocumentsEndWithTheTokenThatTheFileNames) {
+  const std::string config =
+      std::string(kConfig).substr(0, sizeof(kConfig) - 2) + R"(, "eos_token_id": [7, 8]})";
+  const auto end = [&](const std::string& data) -> std::optional<int> {
+    v1::JobSpec spec = Parse(absl::StrCat("{model: {hf_config: c.json}, data: {", data, "}}"));
+    const absl::Status filled = FillFromFiles(spec, Files({{"c.json", config}}));
+    EXPECT_TRUE(filled.ok()) << filled;
+    if (!spec.data().has_document_end()) return std::nullopt;
+    return spec.data().document_end();
+  };
+  EXPECT_EQ(end("documents: separate"), 7);
+  EXPECT_EQ(end("documents: separate, document_end: 3"), 3);
+  EXPECT_EQ(end("documents: join"), std::nullopt);
+  EXPECT_EQ(end("shuffle: true"), std::nullopt);
 }
 
 TEST(SpecFiles, KeepAShorterContext) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/data/documents.h"
 
 namespace takt::data {
 
@@ -56,6 +57,13 @@ absl::Status Corpus::Add(const CorpusFile& file) {
           absl::StrCat("has rows of ", shard.file.row_length, " tokens; ", shards_.front().path,
                        " of the same corpus has rows of ", first.row_length),
           "make them equal");
+    }
+    if (SaysDocuments(shard.file) != SaysDocuments(first)) {
+      return Bad(shard,
+                 absl::StrCat(SaysDocuments(first) ? "does not say" : "says",
+                              " where documents begin (`document` or `positions`), unlike ",
+                              shards_.front().path, " of the same corpus"),
+                 "make them alike");
     }
   }
   num_tokens_ += shard.file.tokens.size();
@@ -140,6 +148,76 @@ absl::Status Corpus::CheckVocab(int vocab) const {
   return absl::OkStatus();
 }
 
+absl::Status Corpus::CheckDocuments() const {
+  if (!says_documents()) return absl::OkStatus();
+  for (const Shard& shard : shards_) RETURN_IF_ERROR(CheckDocuments(shard));
+  return absl::OkStatus();
+}
+
+absl::Status Corpus::CheckDocuments(const Shard& shard) const {
+  const TokenValues &documents = shard.file.documents, &positions = shard.file.positions;
+  const std::int64_t length = row_length();
+  const auto room = static_cast<std::size_t>(length);
+  std::vector<std::int32_t> ids(room), places(room), starts(room), same(room);
+  for (std::int64_t begin = 0; begin < shard.file.tokens.size(); begin += length) {
+    const auto wrong = [&](std::int64_t at, const std::string& rule) {
+      return Bad(shard, absl::StrCat("row ", begin / length, ", position ", at, ": ", rule),
+                 "correct what writes the file");
+    };
+    if (documents.size() > 0) {
+      documents.Read(begin, ids);
+      const std::int64_t at = FirstWrongId(ids);
+      if (at < length) {
+        return wrong(at, absl::StrCat("`document` is ", ids[at],
+                                      "; ids must be 0 or more and must not fall within a row"));
+      }
+      StartsFromIds(ids, starts);
+    }
+    if (positions.size() == 0) continue;
+    positions.Read(begin, places);
+    const std::int64_t at = FirstWrongPosition(places);
+    if (at < length) {
+      return wrong(at, absl::StrCat("`positions` is ", places[at],
+                                    "; each must be 0 or follow the one before it, and a row must "
+                                    "begin with 0"));
+    }
+    if (documents.size() == 0) continue;
+    StartsFromPositions(places, same);
+    const std::int64_t differs = std::ranges::mismatch(starts, same).in1 - starts.begin();
+    if (differs < length)
+      return wrong(differs, "`document` and `positions` begin different documents");
+  }
+  return absl::OkStatus();
+}
+
+std::int64_t Corpus::CountDocuments(std::int32_t end) const {
+  const std::int64_t length = says_documents() ? row_length() : std::int64_t{1} << 16;
+  std::vector<std::int32_t> values;
+  std::int64_t count = 0;
+  std::int32_t last = end;
+  for (const Shard& shard : shards_) {
+    const TokenFile& file = shard.file;
+    const bool by_ids = file.documents.size() > 0, by_positions = file.positions.size() > 0;
+    const TokenValues& source =
+        by_ids ? file.documents : (by_positions ? file.positions : file.tokens);
+    for (std::int64_t begin = 0; begin < source.size(); begin += length) {
+      values.resize(static_cast<std::size_t>(std::min(length, source.size() - begin)));
+      source.Read(begin, values);
+      if (!by_ids && !by_positions) {
+        count += std::ranges::count(values, end);
+        last = values.back();
+        continue;
+      }
+      if (by_ids) StartsFromIds(values, values);
+      if (!by_ids) StartsFromPositions(values, values);
+      // Starts rise from document to document, so a start that is its own place begins one.
+      for (std::size_t t = 0; t < values.size(); ++t)
+        count += values[t] == static_cast<std::int32_t>(t) ? 1 : 0;
+    }
+  }
+  return says_documents() || last == end ? count : count + 1;
+}
+
 const Corpus::Shard& Corpus::ShardOf(std::int64_t token) const {
   const auto after = std::upper_bound(
       shards_.begin(), shards_.end(), token,
@@ -172,6 +250,28 @@ void Corpus::ReadWindow(std::int64_t window, std::span<std::int32_t> tokens,
   const Shard& shard = ShardOf(begin);  // a shard holds whole rows
   shard.file.tokens.Read(begin - shard.begin, tokens);
   shard.file.targets.Read(begin - shard.begin, targets);
+}
+
+void Corpus::ReadSeparated(std::int64_t window, std::int32_t end, std::span<std::int32_t> tokens,
+                           std::span<std::int32_t> targets, std::span<std::int32_t> starts) const {
+  ReadWindow(window, tokens, targets);
+  TAKT_CHECK(starts.size() == tokens.size());
+  if (!says_documents()) {
+    StartsFromEnds(tokens, end, starts);
+    // The next document may begin with the next window.
+    if (tokens.back() == end) targets.back() = kIgnoredTarget;
+  } else {
+    const std::int64_t begin = window * std::ssize(tokens);
+    const Shard& shard = ShardOf(begin);
+    if (shard.file.documents.size() > 0) {
+      shard.file.documents.Read(begin - shard.begin, starts);
+      StartsFromIds(starts, starts);
+    } else {
+      shard.file.positions.Read(begin - shard.begin, starts);
+      StartsFromPositions(starts, starts);
+    }
+  }
+  IgnoreLastOfDocuments(starts, targets);
 }
 
 }  // namespace takt::data

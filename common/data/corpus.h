@@ -42,6 +42,8 @@ class Corpus {
   std::int64_t row_length() const { return shards_.front().file.row_length; }  // 0: a stream
   std::int64_t num_tokens() const { return num_tokens_; }
   std::optional<std::int64_t> num_documents() const;
+  // Returns whether its rows say where documents begin.
+  bool says_documents() const { return SaysDocuments(shards_.front().file); }
   // The number of targets in rows that are not -100; empty for streams. Reads every file once.
   std::optional<std::int64_t> num_scored() const;
 
@@ -58,14 +60,34 @@ class Corpus {
   // that is not in 0 .. vocab-1, and its place.
   absl::Status CheckVocab(int vocab) const;
 
+  // Checks what rows say of their documents; reads every file once. kInvalidArgument (FieldError):
+  // names the first row that is wrong, and the position.
+  absl::Status CheckDocuments() const;
+
+  // Counts documents: of rows that say where they begin, those of each row; of other files, those
+  // that end with the token `end`, and what comes after the last one. Reads every file once.
+  // Precondition: CheckDocuments was passed.
+  std::int64_t CountDocuments(std::int32_t end) const;
+
   // Fills `tokens` and `targets`, each [T]. Allocates nothing.
   // Precondition: 0 <= window < NumWindows(T); CheckVocab was passed.
   void ReadWindow(std::int64_t window, std::span<std::int32_t> tokens,
                   std::span<std::int32_t> targets) const;
 
+  // Fills `tokens`, `targets` and `starts`, each [T], with documents apart (documents.h). Targets
+  // that are of another document than their token become kIgnoredTarget. end: the token that ends
+  // documents; -1: rows say where they begin, which then counts alone. Allocates nothing.
+  // Precondition: as above, and CheckDocuments was passed.
+  void ReadSeparated(std::int64_t window, std::int32_t end, std::span<std::int32_t> tokens,
+                     std::span<std::int32_t> targets, std::span<std::int32_t> starts) const;
+
  private:
   explicit Corpus(CorpusPath path) : path_(std::move(path)) {}
+  static bool SaysDocuments(const TokenFile& file) {
+    return file.documents.size() > 0 || file.positions.size() > 0;
+  }
   absl::Status Add(const CorpusFile& file);
+  absl::Status CheckDocuments(const Shard& shard) const;
   absl::StatusOr<std::span<const std::byte>> Map(const std::string& path);
   absl::Status Bad(const Shard& shard, std::string rule, std::string fix) const;
   // Reads token `begin` of the whole and those after it.

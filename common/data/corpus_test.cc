@@ -60,6 +60,44 @@ std::string RuleOf(const absl::Status& status) {
   return errors.size() == 1 ? errors[0].rule : "not one error: " + status.ToString();
 }
 
+TEST(Corpus, CountsDocumentsOverFilesThatMayCutThem) {
+  const Folder folder;
+  folder.Write("d/a.bin", Stream<std::uint16_t>({1, 0, 2}));
+  folder.Write("d/b.bin", Stream<std::uint16_t>({3, 0, 0, 4}));
+  const Corpus corpus = folder.Open("d", DataFormat::kUint16).value();
+  EXPECT_FALSE(corpus.says_documents());
+  EXPECT_EQ(corpus.CountDocuments(0), 4);
+  EXPECT_EQ(corpus.CountDocuments(4), 1);
+  EXPECT_EQ(corpus.CountDocuments(9), 1);
+}
+
+TEST(Corpus, CountsDocumentsOfRows) {
+  const Folder folder;
+  const std::vector<std::int32_t> tokens = {1, 2, 3, 4, 5, 6}, ids = {0, 0, 7, 1, 2, 3};
+  const auto write = [&](const char* name, const char* tensor,
+                         const std::vector<std::int32_t>& values) {
+    std::vector<checkpoint::Tensor> tensors;
+    const auto add = [&](const char* key, const std::vector<std::int32_t>& of_rows) {
+      tensors.push_back({.name = key,
+                         .dtype = "I32",
+                         .shape = {2, 3},
+                         .bytes = std::as_bytes(std::span(of_rows))});
+    };
+    add("tokens", tokens);
+    add("targets", tokens);
+    add(tensor, values);
+    folder.Write(name, checkpoint::FormatSafetensors(tensors));
+  };
+  write("d/a.safetensors", "document", ids);
+  const Corpus corpus = folder.Open("d", DataFormat::kSafetensors).value();
+  EXPECT_TRUE(corpus.says_documents());
+  EXPECT_TRUE(corpus.CheckDocuments().ok());
+  EXPECT_EQ(corpus.CountDocuments(-1), 5);
+  write("d/b.safetensors", "other", ids);
+  EXPECT_THAT(RuleOf(folder.Open("d", DataFormat::kSafetensors).status()),
+              HasSubstr("does not say where documents begin"));
+}
+
 TEST(Corpus, DirectoriesAndPatternsAreReadInOrderOfNames) {
   const Folder folder;
   folder.Write("d/b.bin", Stream<std::uint16_t>({3, 4}));

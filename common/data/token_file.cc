@@ -77,9 +77,20 @@ absl::StatusOr<TokenFile> ParseRows(std::span<const std::byte> file,
                "`tokens` and `targets` must both be I32 of one shape, [N,T] or [batches,B,T]",
                "write them so");
   }
-  return TokenFile{.tokens = TokenValues(TokenType::kI32, tokens->bytes),
-                   .targets = TokenValues(TokenType::kI32, targets->bytes),
-                   .row_length = shape.back()};
+  TokenFile rows{.tokens = TokenValues(TokenType::kI32, tokens->bytes),
+                 .targets = TokenValues(TokenType::kI32, targets->bytes),
+                 .row_length = shape.back()};
+  for (const auto& [name, values] :
+       {std::pair("document", &rows.documents), std::pair("positions", &rows.positions)}) {
+    const checkpoint::Tensor* tensor = view->Find(name);
+    if (tensor == nullptr) continue;
+    if (tensor->dtype != "I32" || tensor->shape != shape) {
+      return Bad(options, absl::StrCat("`", name, "` must be I32 of the shape of `tokens`"),
+                 "write it so, or leave it out");
+    }
+    *values = TokenValues(TokenType::kI32, tensor->bytes);
+  }
+  return rows;
 }
 
 absl::StatusOr<TokenFile> ParseByFormat(const TokenFileBytes& bytes,

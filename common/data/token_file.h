@@ -20,6 +20,10 @@ struct TokenFile {
   TokenValues tokens;
   // Empty for streams, whose targets are their own next tokens.
   TokenValues targets;
+  // Rows that say where documents begin have one of these or both; otherwise they are empty.
+  // `documents` are ids that never fall within a row, and `positions` are those of tokens in their
+  // documents.
+  TokenValues documents, positions;
   std::int64_t row_length = 0;                // 0: a stream, where windows lie end to end
   std::optional<std::int64_t> num_documents;  // set if the format knows them
 };

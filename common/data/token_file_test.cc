@@ -116,6 +116,20 @@ TEST(TokenFile, RefusesTensorsOfAnotherShape) {
               HasSubstr("must hold the tensors `tokens` and `targets`"));
 }
 
+TEST(TokenFile, RefusesDocumentsOfAnotherShape) {
+  const std::vector<std::int32_t> values = {1, 2, 3, 4};
+  const auto bytes = std::as_bytes(std::span(values));
+  const auto error = [&](const char* name, const char* dtype, std::vector<std::int64_t> shape) {
+    return ErrorOf(checkpoint::FormatSafetensors(
+                       {{.name = "tokens", .dtype = "I32", .shape = {2, 2}, .bytes = bytes},
+                        {.name = "targets", .dtype = "I32", .shape = {2, 2}, .bytes = bytes},
+                        {.name = name, .dtype = dtype, .shape = std::move(shape), .bytes = bytes}}),
+                   DataFormat::kSafetensors);
+  };
+  EXPECT_THAT(error("document", "F32", {2, 2}), HasSubstr("`document` must be I32"));
+  EXPECT_THAT(error("positions", "I32", {4}), HasSubstr("`positions` must be I32"));
+}
+
 TEST(TokenValues, FindsTheFirstIdOutside) {
   const std::string wide = Stream<std::uint32_t>({0, 4294967295});
   const TokenValues values(TokenType::kU32, AsBytes(wide));

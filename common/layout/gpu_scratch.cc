@@ -49,7 +49,9 @@ Section LayOutGpuScratch(const model::Model& model, int microbatches_of_w) {
   const std::int64_t rounded = kBf16Bytes * rows * RoundUp(WidestRounded(config), kPerVector);
   add(Role::kRoundedForInputGrad, rounded);
   add(Role::kRoundedForWeightGrad, microbatches_of_w * rounded);
-  if (config.head_size % kPerVector == 0) add(Role::kScoreGradients, ScoreBytes(model));
+  // cuDNN does not tell documents apart as we do.
+  const bool by_cudnn = config.head_size % kPerVector == 0 && !model.separate_documents;
+  if (by_cudnn) add(Role::kScoreGradients, ScoreBytes(model));
   return section;
 }
 

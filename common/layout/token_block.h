@@ -12,21 +12,30 @@
 namespace takt::layout {
 
 // The contents of a kTokens slot: the count of scored targets that scales its gradients (i64), then
-// by microbatch its tokens and its targets (i32, N each).
+// by microbatch its tokens, its targets and, where documents are apart, their starts
+// (i32, N each).
 struct TokenBlock {
   int num_microbatches = 0;  // of the slot: all of a step's, or one
   std::int64_t rows = 0;     // N
+  bool has_starts = false;
 
-  std::int64_t bytes() const { return 8 + std::int64_t{num_microbatches} * 2 * rows * 4; }
+  std::int64_t parts() const { return has_starts ? 3 : 2; }
+  std::int64_t bytes() const { return 8 + num_microbatches * parts() * rows * 4; }
 
   std::int64_t& scored(std::span<std::byte> block) const {
     return *reinterpret_cast<std::int64_t*>(block.data());
   }
   std::span<std::int32_t> tokens(std::span<std::byte> block, MicrobatchId m) const {
-    return Part(block, 2 * m.value());
+    return Part(block, parts() * m.value());
   }
   std::span<std::int32_t> targets(std::span<std::byte> block, MicrobatchId m) const {
-    return Part(block, 2 * m.value() + 1);
+    return Part(block, parts() * m.value() + 1);
+  }
+  // Returns for each row the position in its sequence at which its document begins; nothing if
+  // every sequence is one document.
+  std::span<std::int32_t> starts(std::span<std::byte> block, MicrobatchId m) const {
+    if (!has_starts) return {};
+    return Part(block, parts() * m.value() + 2);
   }
 
  private:
@@ -39,7 +48,8 @@ struct TokenBlock {
 // A program without a flush has a slot for every microbatch; others have one for the whole step.
 inline TokenBlock TokenBlockOf(const model::Model& model, const program::Program& program) {
   return {.num_microbatches = program::IsAsynchronous(program) ? 1 : program.num_microbatches,
-          .rows = std::int64_t{model.microbatch} * model.config.context};
+          .rows = std::int64_t{model.microbatch} * model.config.context,
+          .has_starts = model.separate_documents};
 }
 
 }  // namespace takt::layout

@@ -82,7 +82,7 @@ inline constexpr Metric kRankIdle = kByCoordinator.Gauge(
     "takt_rank_idle_seconds", Unit::kSeconds, {"job", "pp_rank", "cause"},
     "Time without compute of this pp rank in the newest explained step, by what it waited for.");
 inline constexpr Metric kTokens = kByCoordinator.Counter(
-    "takt_tokens_total", Unit::kTokens, {"job"}, "Tokens trained on by all ranks.");
+    "takt_tokens_total", Unit::kTokens, {"job"}, "Scored tokens trained on by all ranks.");
 inline constexpr Metric kLoss =
     kByCoordinator.Gauge("takt_loss", Unit::kNats, {"job"},
                          "Mean loss per scored token of the last step's global batch.");

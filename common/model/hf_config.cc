@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,6 +66,15 @@ class Reader {
     if (value->is_boolean()) return value->get<bool>();
     Fail(key, Shown(*value), "must be true or false", "");
     return fallback;
+  }
+  // Returns the id that a key names, or the first of its list. The key matters for generation, so
+  // that anything else is ignored.
+  std::optional<int> FirstId(const char* key) const {
+    const json* value = Find(key);
+    if (value != nullptr && value->is_array()) value = value->empty() ? nullptr : &value->front();
+    const bool fits = value != nullptr && value->is_number_integer() && *value >= 0 &&
+                      *value <= std::numeric_limits<int>::max();
+    return fits ? std::optional(value->get<int>()) : std::nullopt;
   }
   Family ModelType() {
     const json* value = Find("model_type");
@@ -258,8 +268,9 @@ absl::StatusOr<ModelConfig> ParseHfConfig(std::string_view text, std::string_vie
   Reader reader(object, name);
   const Family family = reader.ModelType();
   if (reader.errors().empty()) {
-    const ModelConfig config =
+    ModelConfig config =
         family == Family::kGpt2 ? ReadGpt2(reader) : ReadLlama(reader, name, family);
+    config.end_token = reader.FirstId("eos_token_id");
     if (reader.errors().empty()) return config;
   }
   return InvalidFields(std::move(reader.errors()));

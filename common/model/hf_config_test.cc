@@ -167,6 +167,19 @@ TEST(HfConfig, ReadsQwen3) {
   EXPECT_TRUE(BuildModel(config, 1).ok());
 }
 
+TEST(HfConfig, ReadsTheFirstTokenThatEndsATextIfItIsAnId) {
+  const std::string text = ReadGolden("gpt2-packed/config.json");
+  EXPECT_EQ(ParseHfConfig(text, "c")->end_token, 0);
+  const std::string is = R"("eos_token_id": 0)";
+  const auto with = [&](const std::string& value) {
+    std::string changed = text;
+    return changed.replace(changed.find(is), is.size(), R"("eos_token_id": )" + value);
+  };
+  EXPECT_EQ(ParseHfConfig(with("[5, 6]"), "c")->end_token, 5);
+  for (const char* value : {"null", "[]", "-1", "\"x\"", "4294967296", "[[1]]"})
+    EXPECT_EQ(ParseHfConfig(with(value), "c")->end_token, std::nullopt) << value;
+}
+
 TEST(HfConfig, ReadsMistralWithAndWithoutAWindow) {
   std::string text = ReadGolden("mistral-tiny/config.json");
   const ModelConfig config = ParseHfConfig(text, "c").value();

@@ -72,6 +72,7 @@ struct ModelConfig {
   // The most keys that a token of mistral sees: its own, and those of the tokens right before it.
   // Without it a token sees all keys up to its own.
   std::optional<int> attention_window;
+  std::optional<int> end_token;  // the first eos_token_id that a config.json names
   // Costs of a layer of the emulated family, for each microbatch.
   double forward_seconds = 0, input_grad_seconds = 0, weight_grad_seconds = 0;
   std::int64_t activation_bytes = 0;
@@ -154,6 +155,8 @@ struct Model {
   ModelConfig config;
   int microbatch = 1;  // the B that the costs are for
   Precisions precisions;
+  // No token sees those of other documents in its sequence, and positions count within a document.
+  bool separate_documents = false;
   std::vector<Layer> layers;  // embedding, blocks, head (emulated: blocks only)
 
   // Returns the parameters in the model's own order, a tied one once. The norm exchange has them in

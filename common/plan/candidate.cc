@@ -93,6 +93,7 @@ program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
                                        const mesh::Partition& partition,
                                        const mesh::VocabularyEnds& vocabulary_ends) {
   program::LowerOptions options{.reduce_gradients = inputs.dp_size > 1,
+                                .separate_documents = inputs.model.separate_documents,
                                 .merge_weight_grads = !inputs.job.exact};
   for (const mesh::Stage& stage : partition) {
     options.stages.push_back(layout::ShapeOf(inputs.model, stage, !vocabulary_ends.empty()));

@@ -52,7 +52,7 @@ struct PlanOptions {
   double link_seconds_per_byte = 0.5e-9;
   bool use_measured_links = true;       // false: all messages cost this
   bool workers_spread = true;           // the programs of all workers can spread the vocabulary
-  bool workers_know_optimizers = true;  // those of kOptimizersProtocolVersion, and the loss's terms
+  bool workers_know_optimizers = true;  // those of kOptimizersProtocolVersion, and all else of it
   // The least memory that a worker has for a rank. 0: it is not known, and no plan is too large.
   std::int64_t worker_memory_bytes = 0;
 };

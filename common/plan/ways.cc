@@ -75,6 +75,7 @@ std::string_view NewFieldOf(const config::JobSpec& job) {
   if (job.sgd.has_value()) return "optimizer.sgd";
   if (!job.groups.empty()) return "optimizer.groups";
   if (job.lr_schedule.decay > config::LrDecay::kCosine) return "optimizer.lr_schedule.decay";
+  if (job.SeparatesDocuments()) return "data.documents";
   return job.loss.label_smoothing != 0 || job.loss.z_loss != 0 ? "loss" : "";
 }
 

@@ -290,11 +290,12 @@ class SlotCheck {
 
   bool IsDone() const { return reads_.empty() && writes_.empty(); }
 
-  // Takes what is read of a microbatch.
+  // Takes what is read of a microbatch. Every stage may read tokens, to tell documents apart.
   bool TakeMicrobatch(bool forward) {
     const bool ends = (stage_ == 0 && !spreads_) || stage_ == last_;
     bool ok = (stage_ == 0 && !spreads_) || Take(reads_, SlotKind::kInput, stage_);
-    ok = ok && (!ends || Take(reads_, SlotKind::kTokens, -1));
+    const bool reads_tokens = Take(reads_, SlotKind::kTokens, -1);
+    ok = ok && (!ends || reads_tokens);
     if (forward) return ok;
     ok = ok && Take(reads_, SlotKind::kStash, stage_);
     return ok && (stage_ == last_ || Take(reads_, SlotKind::kOutputGrad, stage_));

@@ -41,6 +41,8 @@ struct LowerOptions {
   // REDUCE_TIED on the ranks of the first and the last stage; on all ranks, each for its own rows,
   // where the vocabulary is spread.
   bool tied_embeddings = false;
+  // Every F, I and W reads tokens, as it needs to know where documents begin.
+  bool separate_documents = false;
   // W that follow each other on a rank become one instruction, which sums in another order. Slots
   // are then handed out in turn, so that neighbouring microbatches have neighbouring slots.
   bool merge_weight_grads = false;

@@ -129,6 +129,19 @@ TEST(Lower, TouchesSlotsInTheOrderOfTheTable) {
   EXPECT_THAT(Kinds(last, Find(last, "2I0").reads), ElementsAre(kInput, kTokens, kStash, kWeights));
 }
 
+TEST(Lower, EveryStageReadsTokensWhereDocumentsAreApart) {
+  const auto programs =
+      Lower(FromCsv("0F0,0I0,0W0\n1F0,1B0\n2F0,2I0,2W0\n"), {.separate_documents = true});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  using enum SlotKind;
+  for (const Program& program : *programs) EXPECT_TRUE(CheckProgram(program).ok());
+  const Program& middle = (*programs)[1];
+  EXPECT_EQ(middle.body.front().op, Op::kLoad);
+  EXPECT_THAT(Kinds(middle, Find(middle, "1F0").reads), ElementsAre(kInput, kTokens, kWeights));
+  EXPECT_THAT(Kinds(middle, Find(middle, "1B0").reads),
+              ElementsAre(kInput, kTokens, kStash, kOutputGrad, kWeights, kGradient));
+}
+
 TEST(Lower, MakesOneInstructionOfAPair) {
   const auto programs = Lower(FromCsv("0F0,0F1,0F2,0B0,0B1,0B2\n"
                                       "1F0,1B0,1F1,(1F2;1B1)OVERLAP_F_B,1B2\n"),

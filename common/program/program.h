@@ -23,8 +23,9 @@ namespace takt::program {
 
 // The newest version of the stored form. Version 2 adds kOverlap and `mirror`, 3 adds versions of
 // weights and work for the next step, 4 adds kRecomputed, 5 adds W of several microbatches, 6 adds
-// the vocabulary over all ranks, 7 adds shards of the optimizer's state.
-inline constexpr int kProgramVersion = 7;
+// the vocabulary over all ranks, 7 adds shards of the optimizer's state, 8 adds tokens that stages
+// between the first and the last read.
+inline constexpr int kProgramVersion = 8;
 
 // The numbers equal takt.v1.Op and are stored. 12 and 16 were never used and stay free.
 enum class Op : std::uint8_t {

@@ -26,6 +26,7 @@ std::vector<Program> AnyPrograms() {
   const auto programs = Lower(schedule, {.stages = AnyStages(schedule.num_stages),
                                          .reduce_gradients = Uniform(0, 2) == 0,
                                          .tied_embeddings = Uniform(0, 2) == 0,
+                                         .separate_documents = Uniform(0, 2) == 0,
                                          .merge_weight_grads = Uniform(0, 2) == 0,
                                          .optimizer = Uniform(0, 4) != 0});
   RC_ASSERT(programs.ok());

@@ -80,8 +80,21 @@ absl::Status CheckEnumerators(const v1::Program& proto) {
   return absl::InvalidArgumentError("program has an unknown op, slot kind, lane kind or direction");
 }
 
+// Returns whether a stage reads tokens that neither looks up embeddings nor computes a loss.
+bool TellsDocumentsApart(const Program& program) {
+  const int last = program.num_stages - 1;
+  const bool spreads = SpreadsVocabulary(program);
+  return std::ranges::any_of(program.body, [&](const Instruction& each) {
+    const int stage = each.stage.value();
+    if (!IsCompute(each.op) || IsOfVocabulary(each.op)) return false;
+    if (stage == last || (stage == 0 && !spreads)) return false;
+    return FindSlot(program, each.reads, SlotKind::kTokens, StageId(-1)).value() >= 0;
+  });
+}
+
 // The oldest version that can say this program, so that older readers take what they understand.
 int VersionFor(const Program& program) {
+  if (TellsDocumentsApart(program)) return 8;
   if (ShardsOptimizer(program)) return 7;
   if (SpreadsVocabulary(program)) return 6;
   if (MergesWeightGrads(program)) return 5;

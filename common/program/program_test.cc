@@ -77,11 +77,11 @@ TEST(ProgramSerde, ReadsBackWhatItWrote) {
 
 TEST(ProgramSerde, NamesBothVersionsWhenTheyDiffer) {
   v1::Program proto = ToProto(MiddleOfThree());
-  proto.set_version(8);
+  proto.set_version(9);
   const absl::Status status = FromProto(proto).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("version 8, this worker runs versions 1 to 7"));
+              HasSubstr("version 9, this worker runs versions 1 to 8"));
 }
 
 TEST(ProgramSerde, WritesTheOldestVersionThatSaysItAll) {
@@ -103,6 +103,13 @@ TEST(ProgramSerde, WritesTheOldestVersionThatSaysItAll) {
   EXPECT_EQ(version("0F0,0I0,0W0\n"), 1);
   EXPECT_EQ(version("0F0,0I0,0W0\n", {{.recomputed_bytes = 1}}), 4);
   EXPECT_EQ(version("0F0,0B0\n", {{.recomputed_bytes = 1}}), 1);
+  const auto separate = [](std::string_view csv) {
+    auto schedule = schedule::ParseCsv(csv, "t").value();
+    schedule.placement = schedule::InferPlacement(schedule).value();
+    return Lower(schedule, {.separate_documents = true}).value();
+  };
+  EXPECT_EQ(ToProto(separate("0F0,0B0\n1F0,1B0\n")[1]).version(), 1);
+  EXPECT_EQ(ToProto(separate("0F0,0B0\n1F0,1B0\n2F0,2B0\n")[1]).version(), 8);
 }
 
 TEST(ProgramSerde, RefusesDamagedPairs) {

@@ -69,7 +69,8 @@ Program RankLowering::Build(const ReceivePoints& receives, const MeetingPoints& 
   AddCells(0, begin, receives.prologue, /*meetings=*/{});
   part_ = &program_.body;
   part_->reserve(schedule_.ranks[rank_].size() + 2 * receives.body.size() + meetings.size());
-  if (Flushes() && (Has(StageId(0)) || IsRoot() || Spreads())) AddLoad(-1);
+  const bool reads_tokens = Has(StageId(0)) || IsRoot() || Spreads() || options_.separate_documents;
+  if (Flushes() && reads_tokens) AddLoad(-1);
   AddCells(begin, steps_.body_end[rank_], receives.body, meetings);
   if (options_.tied_embeddings) AddTiedReduction();
   if (options_.optimizer) {

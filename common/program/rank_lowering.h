@@ -100,8 +100,10 @@ class RankLowering {
   StageId Vocabulary() const { return StageId(schedule_.num_stages); }
   bool Spreads() const { return schedule_.spreads_vocabulary; }
   bool IsRoot() const { return Has(StageId(schedule_.num_stages - 1)); }
-  // A stage that looks up embeddings or computes the loss itself.
-  bool ReadsTokens(StageId stage) const { return IsLast(stage) || (IsFirst(stage) && !Spreads()); }
+  // A stage that looks up embeddings or computes the loss itself, or that tells documents apart.
+  bool ReadsTokens(StageId stage) const {
+    return IsLast(stage) || (IsFirst(stage) && !Spreads()) || options_.separate_documents;
+  }
   bool ReadsInput(StageId stage) const { return !IsFirst(stage) || Spreads(); }
   bool Has(StageId stage) const { return stages_.contains(stage); }
   bool Flushes() const { return schedule_.updates == schedule::Updates::kFlush; }

@@ -252,6 +252,7 @@ RC_GTEST_PROP(ExecutionProperty, LanesInAnyOrderNeverDisturbOneAnother, ()) {
   const bool optimizer = Uniform(0, 3) != 0;
   const auto programs = program::Lower(schedule, {.stages = program::AnyStages(schedule.num_stages),
                                                   .reduce_gradients = Uniform(0, 2) == 0,
+                                                  .separate_documents = Uniform(0, 2) == 0,
                                                   .merge_weight_grads = Uniform(0, 2) == 0,
                                                   .optimizer = optimizer});
   RC_ASSERT(programs.ok());

@@ -208,15 +208,46 @@ class KernelBench {
     // The mask is causal, so only half of each product is computed: two products forward and five
     // backward.
     const double product = static_cast<double>(n) * options_.context * static_cast<double>(c);
-    Attention("attention F",
-              backend::AttentionForward{shape, tensor(x), tensor(x, c), tensor(x, 2 * c),
-                                        tensor(output), logsumexp},
-              2 * product);
-    Attention(
-        "attention I",
-        backend::AttentionBackward{shape, tensor(x), tensor(x, c), tensor(x, 2 * c), tensor(output),
-                                   logsumexp, tensor(y), tensor(z), tensor(z, c), tensor(z, 2 * c)},
-        5 * product);
+    const backend::AttentionForward forward{
+        shape, tensor(x), tensor(x, c), tensor(x, 2 * c), tensor(output), logsumexp};
+    const backend::AttentionBackward backward{
+        shape,     tensor(x), tensor(x, c), tensor(x, 2 * c), tensor(output),
+        logsumexp, tensor(y), tensor(z),    tensor(z, c),     tensor(z, 2 * c)};
+    Attention("attention F", forward, 2 * product);
+    Attention("attention I", backward, 5 * product);
+    PackedAttention(forward, backward, product);
+  }
+
+  // Each sequence is eight documents, of T/16 to 3T/16 tokens. The limit is a third of the time
+  // without documents. product: as of Layers.
+  void PackedAttention(const backend::AttentionForward& forward,
+                       const backend::AttentionBackward& backward, double product) {
+    constexpr std::int64_t kSixteenths[] = {1, 3, 2, 2, 3, 1, 2, 2};
+    constexpr double kSeen = 36.0 / 256;  // of the pairs of a query and a key without documents
+    constexpr double kMostOfUnpacked = 1.0 / 3;
+    std::vector<std::int32_t> starts;
+    for (int sequence = 0; sequence < options_.batch; ++sequence) {
+      std::int64_t before = 0;
+      for (const std::int64_t length : kSixteenths) {
+        const std::int64_t begin = options_.context * before / 16;
+        before += length;
+        const std::int64_t end = options_.context * before / 16;
+        starts.insert(starts.end(), static_cast<std::size_t>(end - begin),
+                      static_cast<std::int32_t>(begin));
+      }
+    }
+    const auto bytes = std::as_bytes(std::span(starts));
+    const backend::Buffer buffer = backend_->Allocate(bytes.size(), MemoryKind::kTokens).value();
+    TAKT_CHECK(backend_->CopyFromHost(bytes, buffer.data()).ok());
+    TAKT_CHECK(backend_->Synchronize().ok());
+    const auto add = [&](const std::string& name, const auto& op, double flops) {
+      if (!Wanted(name)) return;
+      auto packed = op;
+      packed.starts = reinterpret_cast<const std::int32_t*>(buffer.data());
+      rows_out_.push_back({name, Time(packed), flops * kSeen, 0, 0, Time(op) * kMostOfUnpacked});
+    };
+    add("packed attn F", forward, 2 * product);
+    add("packed attn I", backward, 5 * product);
   }
 
   // The limit is the time of as many FLOPs in a large square matmul.

@@ -16,8 +16,12 @@
 #include "common/cluster/cluster_serde.h"
 #include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
+#include "common/data/document_line.h"
+#include "common/data/documents.h"
 #include "common/data/llmc.h"
 #include "common/data/megatron.h"
+#include "common/data/row_packer.h"
+#include "common/data/token_file.h"
 #include "common/model/hf_config.h"
 #include "common/model/hf_config_text.h"
 #include "common/schedule/text.h"
@@ -73,6 +77,57 @@ void Safetensors(Bytes input) {
     TAKT_CHECK(same != nullptr && same->dtype == tensor.dtype && same->shape == tensor.shape);
     TAKT_CHECK(std::ranges::equal(same->bytes, tensor.bytes));
   }
+}
+
+// Two bytes choose the vocabulary's size and the context. What rows say of their documents is
+// refused, or gives starts that ops may rely on.
+void Documents(Bytes input) {
+  if (input.size() < 2) return;
+  const auto vocab = static_cast<int>(input[0]) + 1, context = static_cast<int>(input[1]) + 1;
+  const Bytes file = input.subspan(2);
+  const auto parsed = data::ParseTokenFile(
+      {.file = file}, {.format = config::DataFormat::kSafetensors, .path = "input"});
+  if (!parsed.ok() || parsed->row_length != context) return;
+  std::vector<std::int32_t> values(static_cast<std::size_t>(context)), starts(values.size());
+  const auto check = [&] {
+    for (std::size_t t = 0; t < starts.size(); ++t) {
+      TAKT_CHECK(starts[t] >= 0 && starts[t] <= static_cast<std::int32_t>(t));
+      TAKT_CHECK(t == 0 || starts[t] >= starts[t - 1]);
+    }
+    data::IgnoreLastOfDocuments(starts, values);
+  };
+  for (std::int64_t row = 0; row + context <= parsed->tokens.size(); row += context) {
+    parsed->tokens.Read(row, values);
+    data::StartsFromEnds(values, vocab - 1, starts);
+    check();
+    if (parsed->documents.size() > 0) {
+      parsed->documents.Read(row, values);
+      if (data::FirstWrongId(values) < context) continue;
+      data::StartsFromIds(values, starts);
+      check();
+    }
+    if (parsed->positions.size() > 0) {
+      parsed->positions.Read(row, values);
+      if (data::FirstWrongPosition(values) < context) continue;
+      data::StartsFromPositions(values, starts);
+      check();
+    }
+  }
+}
+
+// What is taken has a target for each token, and fits into rows.
+void DocumentLine(Bytes input) {
+  const auto line = data::ParseDocumentLine(Text(input));
+  if (!line.ok() || line->has_texts) return;
+  const data::TrainingDocument& document = line->document;
+  TAKT_CHECK(document.tokens.size() == document.targets.size());
+  if (document.tokens.empty()) return;
+  TAKT_CHECK(document.targets.back() == data::kIgnoredTarget);
+  TAKT_CHECK(std::ranges::min(document.tokens) >= 0);
+  data::RowPacker rows(static_cast<int>(document.tokens.size()) + 1);
+  rows.Add(document);
+  rows.Finish();
+  TAKT_CHECK(rows.padding() == 1 && rows.documents().back() == 1);
 }
 
 void ScheduleCsv(Bytes input) {
@@ -195,6 +250,8 @@ void SentencePiece(Bytes input) {
 constexpr Target kTargets[] = {{"llmc", Llmc},
                                {"megatron", Megatron},
                                {"safetensors", Safetensors},
+                               {"documents", Documents},
+                               {"document_line", DocumentLine},
                                {"schedule_csv", ScheduleCsv},
                                {"job_yaml", JobYaml},
                                {"cluster_yaml", ClusterYaml},

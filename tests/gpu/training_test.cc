@@ -108,12 +108,12 @@ std::string NameOf(const testing::TestParamInfo<GpuTraining::ParamType>& info) {
   return name + (std::get<1>(info.param) == Precision::kBf16 ? "_bf16" : "_f32");
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, GpuTraining,
-                         testing::Combine(testing::Values("gpt2-tiny", "gpt2-ignore-index",
-                                                          "llama-tiny", "qwen2-tiny", "qwen3-tiny",
-                                                          "mistral-tiny"),
-                                          testing::Values(Precision::kF32, Precision::kBf16)),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Models, GpuTraining,
+    testing::Combine(testing::Values("gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny",
+                                     "qwen3-tiny", "mistral-tiny", "llama-packed", "gpt2-packed"),
+                     testing::Values(Precision::kF32, Precision::kBf16)),
+    NameOf);
 
 }  // namespace
 }  // namespace takt::numerics

@@ -33,6 +33,10 @@ config::JobSpec GoldenJob(const GoldenCase& golden, const nlohmann::json& train)
   job.init_from = golden.directory;
   job.train = {{.path = golden.directory + "/train_batches.safetensors",
                 .format = config::DataFormat::kSafetensors}};
+  if (train.contains("packed")) {
+    job.documents = config::Documents::kSeparate;
+    job.document_end = train["packed"]["document_end"].get<int>();  // where they are one stream
+  }
   job.global_batch = train["batch_size"];
   job.microbatch = 1;
   job.adamw = {.learning_rate = 1e-3,

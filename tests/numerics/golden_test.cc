@@ -65,7 +65,7 @@ std::vector<Case> Cases(Rounded rounded) {
     cases.push_back({model, layout, rounded});
   };
   for (const char* model : {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny",
-                            "qwen3-tiny", "mistral-tiny"}) {
+                            "qwen3-tiny", "mistral-tiny", "llama-packed", "gpt2-packed"}) {
     for (const int pp : {1, 2, 3}) {
       for (const char* schedule : {"naive", "gpipe", "1f1b"}) {
         add(model, {.schedule = schedule, .pipeline = pp});
@@ -82,9 +82,13 @@ std::vector<Case> Cases(Rounded rounded) {
   add("llama-tiny", {.schedule = "1f1b", .pipeline = 2, .data = 2});
   add("qwen2-tiny", {.schedule = "1f1b", .pipeline = 2, .data = 2});
   add("qwen3-tiny", {.schedule = "1f1b", .pipeline = 2, .data = 2});
+  add("gpt2-packed", {.schedule = "1f1b", .pipeline = 2, .data = 2});
+  add("llama-packed", {.schedule = "1f1b", .pipeline = 2, .data = 2});
   for (const model::Recompute mode : {model::Recompute::kSelective, model::Recompute::kFull}) {
     add("qwen3-tiny", {.schedule = "zb-h1", .pipeline = 2, .recompute = mode});
     add("mistral-tiny", {.schedule = "zb-h1", .pipeline = 2, .recompute = mode});
+    add("llama-packed", {.schedule = "zb-h1", .pipeline = 3, .recompute = mode});
+    add("gpt2-packed", {.schedule = "1f1b", .pipeline = 3, .recompute = mode});
   }
   return cases;
 }
@@ -93,7 +97,7 @@ std::vector<Case> CasesOfBf16Activations() {
   using enum model::Recompute;
   std::vector<Case> cases;
   for (const char* model : {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny",
-                            "qwen3-tiny", "mistral-tiny"}) {
+                            "qwen3-tiny", "mistral-tiny", "llama-packed", "gpt2-packed"}) {
     for (const Layout& layout : {Layout{.schedule = "1f1b"},
                                  {.schedule = "zb-h1", .pipeline = 3},
                                  {.schedule = "1f1b", .pipeline = 2, .data = 2},
@@ -246,20 +250,23 @@ INSTANTIATE_TEST_SUITE_P(ModelsBf16, Golden, testing::ValuesIn(Cases(Rounded::kP
 INSTANTIATE_TEST_SUITE_P(ModelsBf16Activations, Golden, testing::ValuesIn(CasesOfBf16Activations()),
                          NameOf);
 
-// The same batches as one stream of u16 tokens.
+// The same batches as one stream of u16 tokens. Documents end with a token there.
 TEST(GoldenTokens, StreamGivesTheSameStepsAsTensors) {
-  GoldenCase golden = LoadGolden("gpt2-tiny");
-  ASSERT_FALSE(golden.steps.empty());
-  golden.job.parallelism = {.pipeline = 2, .data = 1, .schedule = "1f1b"};
-  const absl::StatusOr<RunResult> tensors = TrainInProcess({.job = golden.job});
-  golden.job.train = {
-      {.path = golden.directory + "/tokens.bin", .format = config::DataFormat::kUint16}};
-  const absl::StatusOr<RunResult> stream = TrainInProcess({.job = golden.job});
-  ASSERT_TRUE(tensors.ok()) << tensors.status();
-  ASSERT_TRUE(stream.ok()) << stream.status();
-  ASSERT_EQ(tensors->steps.size(), stream->steps.size());
-  for (std::size_t i = 0; i < stream->steps.size(); ++i) {
-    EXPECT_EQ(stream->steps[i].loss, tensors->steps[i].loss);
+  for (const char* model : {"gpt2-tiny", "llama-packed", "gpt2-packed"}) {
+    GoldenCase golden = LoadGolden(model);
+    ASSERT_FALSE(golden.steps.empty());
+    golden.job.parallelism = {.pipeline = 2, .data = 1, .schedule = "1f1b"};
+    const absl::StatusOr<RunResult> tensors = TrainInProcess({.job = golden.job});
+    golden.job.train = {
+        {.path = golden.directory + "/tokens.bin", .format = config::DataFormat::kUint16}};
+    const absl::StatusOr<RunResult> stream = TrainInProcess({.job = golden.job});
+    ASSERT_TRUE(tensors.ok()) << tensors.status();
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    ASSERT_EQ(tensors->steps.size(), stream->steps.size());
+    for (std::size_t i = 0; i < stream->steps.size(); ++i) {
+      EXPECT_EQ(stream->steps[i].loss, tensors->steps[i].loss) << model;
+      EXPECT_EQ(stream->steps[i].tokens, tensors->steps[i].tokens) << model;
+    }
   }
 }
 

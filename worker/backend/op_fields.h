@@ -118,6 +118,7 @@ void DescribeFields(Rotary& o, auto& v) {
   v.Size("batch", o.batch), v.Size("context", o.context), v.Size("heads", o.heads);
   v.Size("head_size", o.head_size), v.Size("stride", o.stride, columns);
   v.Tensor("x", o.x, Extent{o.batch * o.context, columns, o.stride}), v.Tensor("table", o.table);
+  v.Optional(o.starts);
 }
 void DescribeFields(SwigluForward& o, auto& v) {
   v.Name("SwigluForward");
@@ -167,6 +168,7 @@ void DescribeFields(AttentionForward& o, auto& v) {
   v.Tensor("k", o.k, Keys(o.shape)), v.Tensor("v", o.v, Keys(o.shape));
   v.Tensor("output", o.output, Queries(o.shape, o.shape.out_stride));
   v.Tensor("logsumexp", o.logsumexp);
+  v.Optional(o.starts);
 }
 void DescribeFields(AttentionBackward& o, auto& v) {
   const Extent queries = Queries(o.shape, o.shape.q_stride), keys = Keys(o.shape);
@@ -177,22 +179,22 @@ void DescribeFields(AttentionBackward& o, auto& v) {
   v.Tensor("output", o.output, output), v.Tensor("logsumexp", o.logsumexp);
   v.Tensor("d_output", o.d_output, output), v.Tensor("d_q", o.d_q, queries);
   v.Tensor("d_k", o.d_k, keys), v.Tensor("d_v", o.d_v, keys);
+  v.Optional(o.starts);
 }
 void DescribeFields(EmbeddingForward& o, auto& v) {
   v.Name("EmbeddingForward");
   v.Size("batch", o.batch), v.Size("context", o.context), v.Size("columns", o.columns);
-  v.Tensor("tokens", o.tokens), v.Tensor("token_table", o.token_table);
-  v.Tensor("output", o.output);
-  v.Optional(o.position_table);
+  v.Tensor("token_table", o.token_table), v.Tensor("output", o.output);
+  v.Optional(o.tokens), v.Optional(o.position_table), v.Optional(o.starts);
 }
 void DescribeFields(EmbeddingBackward& o, auto& v) {
   v.Name("EmbeddingBackward");
   v.Size("batch", o.batch), v.Size("context", o.context), v.Size("columns", o.columns);
   v.Size("vocab", o.vocab), v.Flag(o.accumulate);
   v.Size("positions", o.positions, o.d_position_table != nullptr ? o.context : 0);
-  v.Tensor("tokens", o.tokens), v.Tensor("d_output", o.d_output);
-  v.Tensor("d_token_table", o.d_token_table);
-  v.Optional(o.d_position_table);
+  v.Tensor("d_output", o.d_output);
+  v.Optional(o.tokens), v.Optional(o.d_token_table);
+  v.Optional(o.d_position_table), v.Optional(o.starts);
 }
 void DescribeFields(SoftmaxBlock& o, auto& v) {
   v.Name("SoftmaxBlock");

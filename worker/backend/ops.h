@@ -17,6 +17,9 @@
 // - A stride is the distance of rows in elements, and is at least their columns. 0 means dense.
 // - The same op on the same data gives the same bits on every run and for every number of threads.
 // - Sizes are at least 1 (SumOfSquares, Fill, Copy, Add and tensors of updates may have none).
+// - Where sequences may hold several documents, an op has `starts`, [N]: for each row, the position
+//   in its sequence at which its document begins. Within a sequence they never fall, and none is
+//   above the row's own position. Null: every sequence is one document.
 // - Where a layer has input gradients (I) and weight gradients (W), they are different ops, and W
 //   reads nothing that I writes beyond its declared outputs: a joint backward is I, then W, with
 //   the same bits.
@@ -215,6 +218,7 @@ struct Rotary {
   std::int64_t batch = 0, context = 0, heads = 0, head_size = 0;  // D even
   std::int64_t stride = 0;                                        // elements between rows
   bool inverse = false;
+  const std::int32_t* starts = nullptr;  // positions count from there
 };
 
 // output = silu(gate) * up, silu(x) = x / (1 + e^-x)  (Shazeer 2020).
@@ -272,6 +276,7 @@ struct AttentionForward {
   Operand v;
   Output output;
   float* logsumexp = nullptr;  // [B,H,T]: of the scaled scores of each query, for the backward
+  const std::int32_t* starts = nullptr;  // a query sees no key before its document's start
 };
 
 // I of attention (which has no W). It recomputes probabilities block by block from `logsumexp`.
@@ -280,34 +285,37 @@ struct AttentionBackward {
   Operand q;
   Operand k;
   Operand v;
-  Operand output;                    // of the forward
-  const float* logsumexp = nullptr;  // of the forward
-  Operand d_output;                  // stride out_stride
-  Output d_q;                        // stride q_stride; no overlap with q, k, v
-  Output d_k;                        // stride kv_stride
-  Output d_v;                        // stride kv_stride
+  Operand output;                        // of the forward
+  const float* logsumexp = nullptr;      // of the forward
+  Operand d_output;                      // stride out_stride
+  Output d_q;                            // stride q_stride; no overlap with q, k, v
+  Output d_k;                            // stride kv_stride
+  Output d_v;                            // stride kv_stride
+  const std::int32_t* starts = nullptr;  // of the forward
 };
 
-// output[b*T+t] = token_table[tokens[b*T+t]] + position_table[t].  The caller has checked 0 <=
-// token < V.
+// output[b*T+t] = token_table[tokens[b*T+t]] + position_table[t - starts[b*T+t]].  The caller has
+// checked 0 <= token < V.
 struct EmbeddingForward {
-  const std::int32_t* tokens = nullptr;   // [N]
+  const std::int32_t* tokens = nullptr;   // [N]; null: each row has a row of token_table, in order
   const float* token_table = nullptr;     // [V,C]
   const float* position_table = nullptr;  // [>= T,C]; null: none is added
   float* output = nullptr;                // [N,C]
   std::int64_t batch = 0, context = 0, columns = 0;
+  const std::int32_t* starts = nullptr;
 };
 
 // W of the embedding: rows of equal token (or position) are summed in row order. Without
 // `accumulate` the whole tables are overwritten, and rows that no token or position used become
 // zero.
 struct EmbeddingBackward {
-  const std::int32_t* tokens = nullptr;  // [N]
+  const std::int32_t* tokens = nullptr;  // [N]; null if d_token_table is
   const float* d_output = nullptr;       // [N,C]
-  float* d_token_table = nullptr;        // [V,C]
+  float* d_token_table = nullptr;        // [V,C] or null
   float* d_position_table = nullptr;     // [positions,C] or null
   std::int64_t batch = 0, context = 0, columns = 0, vocab = 0, positions = 0;
   bool accumulate = false;
+  const std::int32_t* starts = nullptr;  // of the forward
 };
 
 // Softmax and cross-entropy over rows of logits that come in blocks of columns, in three ops:

@@ -132,6 +132,10 @@ struct CrossFieldRules {
     return CheckType("AttentionBackward",
                      {o.q, o.k, o.v, o.output, o.d_output, o.d_q, o.d_k, o.d_v});
   }
+  absl::Status operator()(const EmbeddingBackward& o) const {
+    return Rule((o.tokens == nullptr) == (o.d_token_table == nullptr), "EmbeddingBackward",
+                "tokens and d_token_table go together");
+  }
   absl::Status operator()(const AdamwUpdate& o) const {
     FieldCheck check;
     check.Name("AdamwUpdate");

@@ -14,13 +14,35 @@ TokenSourceOptions Options(const config::JobSpec& job, std::string data_root, in
   return {.data_root = std::move(data_root),
           .context = job.model.context,
           .vocab = job.model.vocab,
-          .shape = {.global = job.global_batch, .microbatch = job.microbatch, .dp_size = dp_size}};
+          .shape = {.global = job.global_batch, .microbatch = job.microbatch, .dp_size = dp_size},
+          .documents = job.documents,
+          .separate_documents = job.SeparatesDocuments(),
+          .document_end = job.document_end};
 }
 
 // "data.train.path", or "data.train[1].path" if there are several corpora.
 std::string PathField(const TokenSourceOptions& options, std::size_t corpus) {
   const std::string element = options.corpora.size() == 1 ? "" : absl::StrCat("[", corpus, "]");
   return absl::StrCat(options.field, element, ".path");
+}
+
+// Checks that the job and the file together say what becomes of documents.
+absl::Status CheckDocuments(const TokenSourceOptions& options, const data::Corpus& corpus,
+                            const std::string& field) {
+  if (corpus.says_documents() && options.documents == config::Documents::kUnstated &&
+      !options.separate_documents) {
+    return InvalidField(
+        {.field = "data.documents",
+         .rule = absl::StrCat("is missing, but ", corpus.path(), " says where documents begin"),
+         .fix = "use separate, or join if tokens are to see other documents"});
+  }
+  const bool unknown = !corpus.says_documents() && !options.document_end.has_value();
+  if (!options.separate_documents || !unknown) return absl::OkStatus();
+  return InvalidField({.field = field,
+                       .value = corpus.path(),
+                       .rule = "holds neither `document` nor `positions`, and data.document_end is "
+                               "not given, so nothing says where documents begin",
+                       .fix = "add one of them, or use documents: join"});
 }
 
 absl::StatusOr<std::vector<data::Corpus>> OpenCorpora(const TokenSourceOptions& options) {
@@ -32,6 +54,7 @@ absl::StatusOr<std::vector<data::Corpus>> OpenCorpora(const TokenSourceOptions& 
                                          .data_root = options.data_root,
                                          .format = options.corpora[i].format}));
     RETURN_IF_ERROR(corpus.CheckWindows(options.context, 1));
+    RETURN_IF_ERROR(CheckDocuments(options, corpus, PathField(options, i)));
     corpora.push_back(std::move(corpus));
   }
   return corpora;
@@ -68,19 +91,6 @@ absl::Status CheckSizes(const TokenSourceOptions& options, const std::vector<dat
   return absl::OkStatus();
 }
 
-std::vector<std::int32_t> ScoredByWindow(const data::Corpus& corpus, int context) {
-  std::vector<std::int32_t> scored;
-  if (corpus.row_length() == 0) return scored;
-  std::vector<std::int32_t> tokens(context), targets(context);
-  scored.resize(corpus.NumWindows(context));
-  for (std::int64_t window = 0; window < std::ssize(scored); ++window) {
-    corpus.ReadWindow(window, tokens, targets);
-    const auto ignored = std::count(targets.begin(), targets.end(), data::kIgnoredTarget);
-    scored[window] = context - static_cast<std::int32_t>(ignored);
-  }
-  return scored;
-}
-
 }  // namespace
 
 TokenSourceOptions TrainingTokens(const config::JobSpec& job, std::string data_root, int dp_size) {
@@ -112,7 +122,10 @@ absl::StatusOr<std::unique_ptr<TokenSource>> TokenSource::Open(const TokenSource
   ASSIGN_OR_RETURN(std::vector<data::Corpus> corpora, OpenCorpora(options));
   data::Mixture mixture = MixtureOf(options, corpora);
   RETURN_IF_ERROR(CheckSizes(options, corpora, mixture));
-  for (const data::Corpus& corpus : corpora) RETURN_IF_ERROR(corpus.CheckVocab(options.vocab));
+  for (const data::Corpus& corpus : corpora) {
+    RETURN_IF_ERROR(corpus.CheckVocab(options.vocab));
+    if (options.separate_documents) RETURN_IF_ERROR(corpus.CheckDocuments());
+  }
   return std::unique_ptr<TokenSource>(
       new TokenSource(options, std::move(corpora), std::move(mixture)));
 }
@@ -121,18 +134,46 @@ TokenSource::TokenSource(const TokenSourceOptions& options, std::vector<data::Co
                          data::Mixture mixture)
     : shape_(options.shape),
       context_(options.context),
+      separates_documents_(options.separate_documents),
+      document_end_(options.document_end.value_or(-1)),
       corpora_(std::move(corpora)),
       mixture_(std::move(mixture)) {
-  for (const data::Corpus& corpus : corpora_) scored_.push_back(ScoredByWindow(corpus, context_));
+  for (const data::Corpus& corpus : corpora_) scored_.push_back(ScoredByWindow(corpus));
+}
+
+std::vector<std::int32_t> TokenSource::ScoredByWindow(const data::Corpus& corpus) const {
+  std::vector<std::int32_t> scored;
+  if (corpus.row_length() == 0 && !separates_documents_) return scored;
+  std::vector<std::int32_t> tokens(context_), targets(context_), starts(context_);
+  scored.resize(corpus.NumWindows(context_));
+  for (std::int64_t window = 0; window < std::ssize(scored); ++window) {
+    if (separates_documents_) {
+      corpus.ReadSeparated(window, document_end_, tokens, targets, starts);
+    } else {
+      corpus.ReadWindow(window, tokens, targets);
+    }
+    const auto ignored = std::count(targets.begin(), targets.end(), data::kIgnoredTarget);
+    scored[window] = context_ - static_cast<std::int32_t>(ignored);
+  }
+  return scored;
 }
 
 void TokenSource::Read(StepId step, DpRank dp_rank, MicrobatchId microbatch,
-                       std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
+                       std::span<std::int32_t> tokens, std::span<std::int32_t> targets,
+                       std::span<std::int32_t> starts) const {
+  TAKT_CHECK(starts.size() == (separates_documents_ ? tokens.size() : 0));
   for (int row = 0; row < shape_.microbatch; ++row) {
     const std::size_t begin = static_cast<std::size_t>(row) * context_;
     const data::Draw draw = mixture_.At(data::RowPosition(shape_, step, dp_rank, microbatch, row));
-    corpora_[draw.corpus].ReadWindow(draw.window, tokens.subspan(begin, context_),
-                                     targets.subspan(begin, context_));
+    const data::Corpus& corpus = corpora_[draw.corpus];
+    const std::span<std::int32_t> its_tokens = tokens.subspan(begin, context_);
+    const std::span<std::int32_t> its_targets = targets.subspan(begin, context_);
+    if (separates_documents_) {
+      corpus.ReadSeparated(draw.window, document_end_, its_tokens, its_targets,
+                           starts.subspan(begin, context_));
+    } else {
+      corpus.ReadWindow(draw.window, its_tokens, its_targets);
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,9 @@ struct TokenSourceOptions {
   data::BatchShape shape;
   bool shuffle = false;
   std::uint64_t seed = 0;
+  config::Documents documents = config::Documents::kJoin;  // as the job says
+  bool separate_documents = false;
+  std::optional<int> document_end;  // the token that ends documents
   // This many steps must find windows of their own before any window is read again.
   std::int64_t min_steps = 1;
 };
@@ -46,9 +50,11 @@ class TokenSource {
   // Checks the same, except the token ids, without reading the files through. Errors: as Open.
   static absl::Status CheckFiles(const TokenSourceOptions& options);
 
-  // Reads the microbatch's sequences row by row. tokens, targets: [microbatch, context].
+  // Reads the microbatch's sequences row by row. tokens, targets, starts: [microbatch, context].
+  // starts: for each token the position in its sequence at which its document begins; empty if
+  // documents are joined.
   void Read(StepId step, DpRank dp_rank, MicrobatchId microbatch, std::span<std::int32_t> tokens,
-            std::span<std::int32_t> targets) const;
+            std::span<std::int32_t> targets, std::span<std::int32_t> starts = {}) const;
 
   // Counts the scored targets (those that are not -100) of the whole global batch.
   std::int64_t CountScored(StepId step) const;
@@ -56,9 +62,13 @@ class TokenSource {
  private:
   TokenSource(const TokenSourceOptions& options, std::vector<data::Corpus> corpora,
               data::Mixture mixture);
+  // Counts the scored targets of each window; empty: all are.
+  std::vector<std::int32_t> ScoredByWindow(const data::Corpus& corpus) const;
 
   const data::BatchShape shape_;
   const int context_;
+  const bool separates_documents_;
+  const std::int32_t document_end_;  // -1: files say where documents begin
   const std::vector<data::Corpus> corpora_;
   const data::Mixture mixture_;
   // The number of scored targets of each window, by corpus. An empty list means that all targets

@@ -58,6 +58,24 @@ class TokenSourceTest : public testing::Test {
     job_.train[0].format = config::DataFormat::kSafetensors;
   }
 
+  // Rows of three tokens, the targets of which cross documents.
+  void WriteDocuments(const char* name, const std::vector<std::int32_t>& values) {
+    const std::vector<std::int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+    const std::vector<std::int32_t> targets = {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
+    std::vector<checkpoint::Tensor> tensors;
+    const auto add = [&](const char* tensor, const std::vector<std::int32_t>& of_rows) {
+      tensors.push_back({.name = tensor,
+                         .dtype = "I32",
+                         .shape = {4, 3},
+                         .bytes = std::as_bytes(std::span(of_rows))});
+    };
+    add("tokens", tokens);
+    add("targets", targets);
+    add(name, values);
+    Write(checkpoint::FormatSafetensors(tensors));
+    job_.train[0].format = config::DataFormat::kSafetensors;
+  }
+
   std::unique_ptr<TokenSource> Open(int dp_size = 1) {
     auto source = TokenSource::Open(TrainingTokens(job_, root_.string(), dp_size));
     EXPECT_TRUE(source.ok()) << source.status();
@@ -92,6 +110,59 @@ TEST_F(TokenSourceTest, ReadsTheRowsOfAMicrobatch) {
 TEST_F(TokenSourceTest, ScoresEveryTargetOfAStream) {
   WriteCounting(100);
   EXPECT_EQ(Open(2)->CountScored(StepId(5)), 12);
+}
+
+TEST_F(TokenSourceTest, KeepsDocumentsOfAStreamApart) {
+  Write(std::string("\1\0\2\3\0\0\4\5\6\7\0\1\2", 13));  // each 0 ends one
+  job_.document_end = 0;
+  const auto source = Open();
+  std::vector<std::int32_t> tokens(6), targets(6), starts(6);
+  source->Read(StepId(1), DpRank(0), MicrobatchId(0), tokens, targets, starts);
+  EXPECT_THAT(tokens, ElementsAre(1, 0, 2, 3, 0, 0));
+  EXPECT_THAT(targets, ElementsAre(0, -100, 3, 0, -100, -100));
+  EXPECT_THAT(starts, ElementsAre(0, 0, 2, 0, 0, 2));
+  source->Read(StepId(1), DpRank(0), MicrobatchId(1), tokens, targets, starts);
+  EXPECT_THAT(targets, ElementsAre(5, 6, 7, 0, -100, 2));
+  EXPECT_THAT(starts, ElementsAre(0, 0, 0, 0, 0, 2));
+  EXPECT_EQ(source->CountScored(StepId(1)), 8);
+}
+
+TEST_F(TokenSourceTest, KeepsDocumentsOfRowsApart) {
+  for (const bool by_positions : {false, true}) {
+    if (by_positions) {
+      WriteDocuments("positions", {0, 1, 0, 0, 1, 2, 0, 0, 0, 0, 1, 2});
+    } else {
+      WriteDocuments("document", {0, 0, 1, 4, 4, 4, 0, 1, 2, 0, 0, 0});
+    }
+    job_.documents = config::Documents::kSeparate;
+    const auto source = Open();
+    std::vector<std::int32_t> tokens(6), targets(6), starts(6);
+    source->Read(StepId(1), DpRank(0), MicrobatchId(0), tokens, targets, starts);
+    EXPECT_THAT(targets, ElementsAre(2, -100, 4, 5, 6, 7));
+    EXPECT_THAT(starts, ElementsAre(0, 0, 2, 0, 0, 0));
+    EXPECT_EQ(source->CountScored(StepId(1)), 9);
+    // Those who join documents read the targets of the file.
+    job_.documents = config::Documents::kJoin;
+    EXPECT_EQ(Open()->CountScored(StepId(1)), 12);
+  }
+}
+
+TEST_F(TokenSourceTest, RefusesWhatIsNoDocument) {
+  job_.documents = config::Documents::kSeparate;
+  WriteDocuments("document", {0, 0, 1, 4, 4, 3, 0, 1, 2, 0, 0, 0});
+  ExpectRefused("data.train.path", "row 1, position 2: `document` is 3");
+  WriteDocuments("positions", {0, 1, 0, 0, 1, 2, 1, 0, 0, 0, 1, 2});
+  ExpectRefused("data.train.path", "row 2, position 0: `positions` is 1");
+  WriteCounting(100);
+  job_.train[0].format = config::DataFormat::kBytes;
+  ExpectRefused("data.train.path", "nothing says where documents begin");
+}
+
+TEST_F(TokenSourceTest, NeverJoinsDocumentsSilently) {
+  WriteDocuments("document", {0, 0, 1, 4, 4, 4, 0, 1, 2, 0, 0, 0});
+  ExpectRefused("data.documents", "says where documents begin");
+  job_.documents = config::Documents::kJoin;
+  EXPECT_NE(Open(), nullptr);
 }
 
 TEST_F(TokenSourceTest, CountsScoredTargetsOfTheGlobalBatch) {

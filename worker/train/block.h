@@ -17,12 +17,12 @@ class Block : public Layer {
   absl::Status Forward(const ForwardCall& call) const final {
     const StashView s(layout_, call.stash);
     Probe(call.probe, "act", call.input);
-    RETURN_IF_ERROR(ForwardInside(*call.backend, call.input, s, /*products=*/true));
+    RETURN_IF_ERROR(ForwardInside(*call.backend, call.view, call.input, s, /*products=*/true));
     return Output(call, s);
   }
 
   absl::Status Recompute(const RecomputeCall& call) const final {
-    return ForwardInside(*call.backend, call.input, StashView(layout_, call.stash),
+    return ForwardInside(*call.backend, call.view, call.input, StashView(layout_, call.stash),
                          /*products=*/layout_.recompute() == model::Recompute::kFull);
   }
 
@@ -49,8 +49,9 @@ class Block : public Layer {
 
  private:
   // Computes everything except the block's output. products: false if they are still in the stash.
-  virtual absl::Status ForwardInside(backend::Backend& backend, const float* input,
-                                     const StashView& s, bool products) const = 0;
+  virtual absl::Status ForwardInside(backend::Backend& backend, const TokenView& view,
+                                     const float* input, const StashView& s,
+                                     bool products) const = 0;
   virtual absl::Status Output(const ForwardCall& call, const StashView& s) const = 0;
   virtual absl::Status MlpInputGrad(const InputGradCall& call) const = 0;
   virtual absl::Status AttentionInputGrad(const InputGradCall& call) const = 0;

@@ -25,7 +25,8 @@ class Embedding final : public Layer {
         .output = call.output,
         .batch = batch_,
         .context = config_.context,
-        .columns = config_.hidden});
+        .columns = config_.hidden,
+        .starts = call.view.starts});
   }
 
   absl::Status Recompute(const RecomputeCall&) const override { return absl::OkStatus(); }
@@ -44,7 +45,8 @@ class Embedding final : public Layer {
           .columns = config_.hidden,
           .vocab = config_.vocab,
           .positions = config_.positions,
-          .accumulate = accumulate}));
+          .accumulate = accumulate,
+          .starts = microbatch.view.starts}));
       accumulate = true;
     }
     return absl::OkStatus();
@@ -62,19 +64,19 @@ class EmbeddingOfRows final : public Layer {
  public:
   explicit EmbeddingOfRows(const LayerOptions& options)
       : batch_(options.model.microbatch),
-        sequence_(std::int64_t{options.model.config.context} * options.model.config.hidden),
+        config_(options.model.config),
         position_table_(options.parameters.refs.empty() ? nullptr
                                                         : &options.parameters.refs.front()) {}
 
   absl::Status Forward(const ForwardCall& call) const override {
     if (position_table_ == nullptr) return CopyAll(*call.backend, call.input, call.output);
-    for (std::int64_t b = 0; b < batch_; ++b) {
-      RETURN_IF_ERROR(call.backend->Run(backend::Add{.a = call.input + b * sequence_,
-                                                     .b = position_table_->weight,
-                                                     .output = call.output + b * sequence_,
-                                                     .count = sequence_}));
-    }
-    return absl::OkStatus();
+    return call.backend->Run(backend::EmbeddingForward{.token_table = call.input,
+                                                       .position_table = position_table_->weight,
+                                                       .output = call.output,
+                                                       .batch = batch_,
+                                                       .context = config_.context,
+                                                       .columns = config_.hidden,
+                                                       .starts = call.view.starts});
   }
 
   absl::Status Recompute(const RecomputeCall&) const override { return absl::OkStatus(); }
@@ -82,32 +84,33 @@ class EmbeddingOfRows final : public Layer {
     return CopyAll(*call.backend, call.d_output, call.d_input);
   }
 
-  // Sums rows of equal position in row order, as EmbeddingBackward does.
   absl::Status WeightGrad(const WeightGradCall& call) const override {
     if (position_table_ == nullptr) return absl::OkStatus();
-    float* const sum = position_table_->gradient;
-    if (!call.accumulate) {
-      RETURN_IF_ERROR(
-          call.backend->Run(backend::Fill{.output = sum, .count = position_table_->elements()}));
-    }
+    bool accumulate = call.accumulate;
     for (const WeightGradInput& microbatch : call.microbatches) {
-      for (std::int64_t b = 0; b < batch_; ++b) {
-        RETURN_IF_ERROR(call.backend->Run(backend::Add{.a = sum,
-                                                       .b = microbatch.d_output + b * sequence_,
-                                                       .output = sum,
-                                                       .count = sequence_}));
-      }
+      RETURN_IF_ERROR(call.backend->Run(
+          backend::EmbeddingBackward{.d_output = microbatch.d_output,
+                                     .d_position_table = position_table_->gradient,
+                                     .batch = batch_,
+                                     .context = config_.context,
+                                     .columns = config_.hidden,
+                                     .vocab = config_.vocab,
+                                     .positions = config_.positions,
+                                     .accumulate = accumulate,
+                                     .starts = microbatch.view.starts}));
+      accumulate = true;
     }
     return absl::OkStatus();
   }
 
  private:
   absl::Status CopyAll(backend::Backend& backend, const float* from, float* to) const {
-    return backend.Run(backend::Copy{.input = from, .output = to, .count = batch_ * sequence_});
+    const std::int64_t count = batch_ * config_.context * config_.hidden;
+    return backend.Run(backend::Copy{.input = from, .output = to, .count = count});
   }
 
   const std::int64_t batch_;
-  const std::int64_t sequence_;               // elements of one
+  const model::ModelConfig& config_;
   const ParameterRef* const position_table_;  // [positions,C]; null: none
 };
 

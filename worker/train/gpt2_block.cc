@@ -44,8 +44,8 @@ class Gpt2Block final : public Block {
     return mlp_projection_.Forward(*call.backend, s.Tensor(kActivated), s[kMiddle], call.output);
   }
 
-  absl::Status ForwardInside(backend::Backend& backend, const float* input, const StashView& s,
-                             bool products) const override {
+  absl::Status ForwardInside(backend::Backend& backend, const TokenView& view, const float* input,
+                             const StashView& s, bool products) const override {
     RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
     if (products) {
       const backend::Output qkv = s.Tensor(kQkv), attention = s.Tensor(kAttention);
@@ -56,7 +56,8 @@ class Gpt2Block final : public Block {
                                                 .k = From(qkv, config_.hidden),
                                                 .v = From(qkv, 2 * std::int64_t{config_.hidden}),
                                                 .output = attention,
-                                                .logsumexp = s[kLogsumexp]}));
+                                                .logsumexp = s[kLogsumexp],
+                                                .starts = view.starts}));
       RETURN_IF_ERROR(projection_.Forward(backend, attention, input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
@@ -112,7 +113,8 @@ class Gpt2Block final : public Block {
                                                            .d_output = d_norm,
                                                            .d_q = d_qkv,
                                                            .d_k = From(d_qkv, c),
-                                                           .d_v = From(d_qkv, 2 * c)}));
+                                                           .d_v = From(d_qkv, 2 * c),
+                                                           .starts = call.view.starts}));
     RETURN_IF_ERROR(qkv_.InputGrad(backend, d_qkv, d_norm));
     RETURN_IF_ERROR(LeaveToWeightGrad(call, d_qkv, qkv, rows_ * 3 * c));
     return norm1_.InputGrad(

@@ -36,10 +36,11 @@ struct LossTerms {
 };
 
 // Token ids and targets of one microbatch, [N] each, and how these are scored. They are null on a
-// stage that needs neither.
+// stage that needs neither. Where documents are apart, every stage has all of it.
 struct TokenView {
   const std::int32_t* tokens = nullptr;
   const std::int32_t* targets = nullptr;
+  const std::int32_t* starts = nullptr;  // of documents, as ops have them
   LossTerms terms = {};
   bool operator==(const TokenView&) const = default;
 };
@@ -57,6 +58,7 @@ struct ForwardCall {
 
 struct RecomputeCall {
   backend::Backend* backend = nullptr;
+  TokenView view;
   const float* input = nullptr;  // the same as F's
   StashMemory stash;
 };

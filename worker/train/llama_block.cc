@@ -109,8 +109,8 @@ class LlamaBlock final : public Block {
     return down_.Forward(*call.backend, s.Tensor(kProduct), s[kMiddle], call.output);
   }
 
-  absl::Status ForwardInside(backend::Backend& backend, const float* input, const StashView& s,
-                             bool products) const override {
+  absl::Status ForwardInside(backend::Backend& backend, const TokenView& view, const float* input,
+                             const StashView& s, bool products) const override {
     RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
     if (products) {
       const bool raw = NormalisesHeads();
@@ -123,14 +123,15 @@ class LlamaBlock final : public Block {
       RETURN_IF_ERROR(k_norm_->Forward(backend, s[kRawK], KNorm(s)));
     }
     if (products || NormalisesHeads())
-      RETURN_IF_ERROR(Turn(backend, s.Tensor(kQ), s.Tensor(kK), /*inverse=*/false));
+      RETURN_IF_ERROR(Turn(backend, view, s.Tensor(kQ), s.Tensor(kK), /*inverse=*/false));
     if (products) {
       RETURN_IF_ERROR(backend.Run(backend::AttentionForward{.shape = Shape(),
                                                             .q = s.Tensor(kQ),
                                                             .k = s.Tensor(kK),
                                                             .v = s.Tensor(kV),
                                                             .output = s.Tensor(kAttention),
-                                                            .logsumexp = s[kLogsumexp]}));
+                                                            .logsumexp = s[kLogsumexp],
+                                                            .starts = view.starts}));
       RETURN_IF_ERROR(o_.Forward(backend, s.Tensor(kAttention), input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
@@ -204,8 +205,9 @@ class LlamaBlock final : public Block {
                                                            .d_output = d_attention,
                                                            .d_q = d_q,
                                                            .d_k = d_k,
-                                                           .d_v = d_v}));
-    RETURN_IF_ERROR(Turn(backend, d_q, d_k, /*inverse=*/true));
+                                                           .d_v = d_v,
+                                                           .starts = call.view.starts}));
+    RETURN_IF_ERROR(Turn(backend, call.view, d_q, d_k, /*inverse=*/true));
     if (NormalisesHeads()) {
       RETURN_IF_ERROR(
           q_norm_->InputGrad(backend, {.dy = d_q, .x = s[kRawQ], .dx = s[kRawQ]}, QNorm(s)));
@@ -227,13 +229,14 @@ class LlamaBlock final : public Block {
   }
 
   // Applies rotary positions to q and k, or the inverse to their gradients.
-  absl::Status Turn(backend::Backend& backend, const backend::Output& q, const backend::Output& k,
-                    bool inverse) const {
+  absl::Status Turn(backend::Backend& backend, const TokenView& view, const backend::Output& q,
+                    const backend::Output& k, bool inverse) const {
     backend::Rotary op{.table = rotary_table_,
                        .batch = batch_,
                        .context = config_.context,
                        .head_size = config_.head_size,
-                       .inverse = inverse};
+                       .inverse = inverse,
+                       .starts = view.starts};
     op.x = q;
     op.heads = config_.heads;
     op.stride = width_.query;

@@ -108,6 +108,18 @@ TEST(MetaRun, AllocatesAndComputesWhatIsPredicted) {
   }
 }
 
+TEST(MetaRun, AllocatesTokensOnEveryRankWhereDocumentsAreApart) {
+  for (const model::ModelConfig& model : {Gpt2(), Llama(false)}) {
+    for (const std::string schedule : {"1f1b", "zb-v", "dualpipe", "pipedream-2bw"}) {
+      SCOPED_TRACE(absl::StrCat(schedule, " family ", static_cast<int>(model.family)));
+      config::JobSpec job = JobOf(model, schedule);
+      job.document_end = 3;
+      job.validation = config::Validation{.path = "v", .every_steps = 1};
+      ExpectAsPredicted(job);
+    }
+  }
+}
+
 TEST(MetaRun, AllocatesWhatIsPredictedOfOptimizersWithFewerMoments) {
   std::vector<std::int64_t> bytes;
   for (const int moments : {2, 1, 0}) {

@@ -66,8 +66,10 @@ absl::Status Stage::BackwardLayer(const StageBuffers& buffers, bool accumulate, 
 absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i, bool w_is_next) {
   const StashMemory stash = BackwardStash(buffers, i);
   if (layout_.layers[i].stash.recomputed_bytes() > 0) {
-    RETURN_IF_ERROR(layers_[i]->Recompute(
-        {.backend = &backend_, .input = InputOf(buffers, i), .stash = stash}));
+    RETURN_IF_ERROR(layers_[i]->Recompute({.backend = &backend_,
+                                           .view = buffers.view,
+                                           .input = InputOf(buffers, i),
+                                           .stash = stash}));
   }
   return layers_[i]->InputGrad({.backend = &backend_,
                                 .view = buffers.view,

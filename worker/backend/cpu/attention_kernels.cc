@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes causal attention of one (sequence, key/value head) on one thread, after FlashAttention-2
 // (Dao 2023, algorithms 1 and 2). The outer loop goes over blocks of queries, the inner loop over
-// blocks of keys, and no score outside the current block is kept. Blocks that a window hides wholly
-// are left out. Unlike the paper, the backward has queries in the outer loop too, because one
-// thread owns d_k and d_v of its head and can add to them.
+// blocks of keys, and no score outside the current block is kept. Blocks that a window, or the
+// start of a document, hides wholly are left out. Unlike the paper, the backward has queries in the
+// outer loop too, because one thread owns d_k and d_v of its head and can add to them.
 //
 // Everything is first packed into scratch with rows of W floats: D is rounded up to full vectors
 // and the rest is filled with zeros. The padding adds nothing to any product, rows do not compete
@@ -130,7 +130,7 @@ void Zero(float* p, std::int64_t count) {
 
 // The sizes and places of one item, which both directions share.
 struct Item {
-  Item(const AttentionShape& s, std::int64_t item)
+  Item(const AttentionShape& s, std::int64_t item, const std::int32_t* all_starts = nullptr)
       : context(s.context),
         size(s.head_size),
         width(RoundUp(s.head_size, kWidth)),
@@ -140,6 +140,7 @@ struct Item {
         batch(item / s.kv_heads),
         kv_head(item % s.kv_heads),
         kv_offset(batch * context * s.kv_stride + kv_head * size),
+        starts(all_starts != nullptr ? all_starts + batch * context : nullptr),
         scale(1.0F / __builtin_sqrtf(static_cast<float>(size))) {}
 
   std::int64_t q_offset(const AttentionShape& s, std::int64_t head, std::int64_t row) const {
@@ -155,12 +156,21 @@ struct Item {
   std::int64_t window;  // the most keys that a query sees
   std::int64_t group;   // query heads of a key/value head
   std::int64_t batch, kv_head, kv_offset;
+  const std::int32_t* starts;  // of the sequence's documents, or null
   float scale;
 };
 
+// Returns the first key that a query sees.
+inline std::int64_t FirstSeen(const Item& item, std::int64_t query) {
+  const std::int64_t first = query + 1 - item.window;
+  if (item.starts == nullptr || item.starts[query] <= first) return first > 0 ? first : 0;
+  return item.starts[query];
+}
+
 // A block of scores: queries [q_begin, q_begin + rows), keys [k_begin, k_begin + columns).
 struct Block {
-  std::int64_t q_begin, rows, k_begin, columns, window;
+  const Item& item;
+  std::int64_t q_begin, rows, k_begin, columns;
   std::int64_t padded() const { return RoundUp(columns, kWidth); }
 
   // Query `row` sees the keys [first, end) of the block. `end` is 0 if it sees none.
@@ -169,18 +179,18 @@ struct Block {
   };
   Seen SeenBy(std::int64_t row) const {
     const std::int64_t end = Clip(q_begin + row + 1 - k_begin);
-    const std::int64_t first = Clip(q_begin + row + 1 - window - k_begin);
+    const std::int64_t first = Clip(FirstSeen(item, q_begin + row) - k_begin);
     return first < end ? Seen{first, end} : Seen{0, 0};
   }
   std::int64_t Clip(std::int64_t key) const { return key < 0 ? 0 : Min(columns, key); }
 };
 
-// Calls f(block) for all blocks of keys of which some of the queries [q_begin, q_end) see a key.
+// Calls f(block) for all blocks of keys of which some of the queries [q_begin, q_end) see a key. No
+// later query sees an earlier key than the first one does. Blocks begin at whole vectors.
 template <class F>
 inline void ForKeyBlocks(const Item& item, std::int64_t q_begin, std::int64_t q_end, const F& f) {
-  const std::int64_t first = q_begin + 1 - item.window;
-  for (std::int64_t k = first > 0 ? first / kKeys * kKeys : 0; k < q_end; k += kKeys)
-    f(Block{q_begin, q_end - q_begin, k, Min(kKeys, q_end - k), item.window});
+  for (std::int64_t k = FirstSeen(item, q_begin) / kWidth * kWidth; k < q_end; k += kKeys)
+    f(Block{item, q_begin, q_end - q_begin, k, Min(kKeys, q_end - k)});
 }
 
 // Makes the scores that are seen e^(score - shift), and the others up to `padded` zero. Returns the
@@ -252,7 +262,7 @@ std::int64_t AttentionForwardScratch(const AttentionShape& shape) {
 
 void AttentionForwardItem(const AttentionForward& op, std::int64_t item_index, float* scratch) {
   const AttentionShape& shape = op.shape;
-  const Item item(shape, item_index);
+  const Item item(shape, item_index, op.starts);
   const std::int64_t width = item.width;
   float* k_transposed = scratch;                    // [D, keys]
   float* v = k_transposed + item.size * item.keys;  // [T, W]
@@ -328,7 +338,7 @@ float Dot(const float* a, const float* b, std::int64_t n) {
 
 void AttentionBackwardItem(const AttentionBackward& op, std::int64_t item_index, float* scratch) {
   const AttentionShape& shape = op.shape;
-  const Item item(shape, item_index);
+  const Item item(shape, item_index, op.starts);
   const std::int64_t width = item.width, context = item.context, size = item.size;
   float* k_transposed = scratch;                          // [D, keys]
   float* v_transposed = k_transposed + size * item.keys;  // [D, keys]

@@ -10,6 +10,7 @@ namespace {
 // them.
 struct Case {
   std::int64_t batch, context, heads, kv_heads, head_size, window = 0;
+  std::int64_t document = 0;  // of DocumentStarts
   std::int64_t q_columns() const { return heads * head_size; }
   std::int64_t columns() const { return (heads + 2 * kv_heads) * head_size; }
   std::int64_t rows() const { return batch * context; }
@@ -42,10 +43,19 @@ constexpr Case kCases[] = {{1, 1, 1, 1, 8},
                            {1, 65, 1, 1, 8, 64},
                            {1, 100, 4, 2, 5, 7},
                            {2, 129, 1, 1, 16, 40},
-                           {1, 200, 2, 1, 8, 65}};
+                           {1, 200, 2, 1, 8, 65},
+                           // Documents, within and across blocks, with a window and without.
+                           {1, 5, 3, 1, 4, 0, 2},
+                           {2, 33, 2, 2, 12, 0, 1},
+                           {1, 65, 1, 1, 8, 0, 64},
+                           {3, 100, 4, 2, 5, 0, 20},
+                           {2, 129, 1, 1, 16, 0, 31},
+                           {2, 200, 2, 1, 8, 0, 70},
+                           {2, 100, 2, 1, 8, 9, 20}};
 
 Doubles Attention(const Case& c, const Doubles& qkv) {
   Doubles output(static_cast<std::size_t>(c.rows() * c.q_columns()));
+  const std::vector<std::int32_t> starts = DocumentStarts(c.batch, c.context, c.document);
   const auto at = [&](std::int64_t row, std::int64_t column) {
     return qkv[static_cast<std::size_t>(row * c.columns() + column)];
   };
@@ -58,6 +68,8 @@ Doubles Attention(const Case& c, const Doubles& qkv) {
         Doubles p;
         std::int64_t first = b * c.context;
         if (c.window > 0) first = std::max(first, t - c.window + 1);
+        if (!starts.empty())
+          first = std::max(first, b * c.context + starts[static_cast<std::size_t>(t)]);
         for (std::int64_t s = first; s <= t; ++s) {
           double score = 0;
           for (std::int64_t d = 0; d < c.head_size; ++d)
@@ -82,6 +94,7 @@ Doubles Attention(const Case& c, const Doubles& qkv) {
 class AttentionTest : public OpTest {
  protected:
   void Forward(const Case& c, const Floats& qkv) {
+    starts_ = DocumentStarts(c.batch, c.context, c.document);
     output_ = Unset(c.rows() * c.q_columns());
     logsumexp_ = Unset(c.rows() * c.heads);
     Run(AttentionForward{.shape = c.shape(),
@@ -89,8 +102,10 @@ class AttentionTest : public OpTest {
                          .k = qkv.data() + c.q_columns(),
                          .v = qkv.data() + c.q_columns() + c.kv_heads * c.head_size,
                          .output = output_.data(),
-                         .logsumexp = logsumexp_.data()});
+                         .logsumexp = logsumexp_.data(),
+                         .starts = DataOrNull(starts_)});
   }
+  std::vector<std::int32_t> starts_;
   Floats output_, logsumexp_;
 };
 
@@ -127,6 +142,22 @@ TEST_P(AttentionTest, AWindowThatHidesNothingChangesNoBit) {
   }
 }
 
+// A document that is as long as the sequence has starts that are all 0.
+TEST_P(AttentionTest, OneDocumentHasTheBitsOfNone) {
+  Case c{3, 130, 2, 1, 12};
+  const Floats qkv = Random(c.rows() * c.columns(), 1);
+  Forward(c, qkv);
+  const Floats output = output_, logsumexp = logsumexp_;
+  c.batch = 1;  // the first document of the first sequence is of this length
+  c.document = 130;
+  const std::size_t outputs = static_cast<std::size_t>(c.rows() * c.q_columns());
+  const std::size_t sums = static_cast<std::size_t>(c.rows() * c.heads);
+  Forward(c, qkv);
+  EXPECT_EQ(output_, Floats(output.begin(), output.begin() + static_cast<std::ptrdiff_t>(outputs)));
+  EXPECT_EQ(logsumexp_,
+            Floats(logsumexp.begin(), logsumexp.begin() + static_cast<std::ptrdiff_t>(sums)));
+}
+
 TEST_P(AttentionTest, BackwardAgreesWithFiniteDifferences) {
   for (const Case& c : kCases) {
     const Floats qkv = Random(c.rows() * c.columns(), 1),
@@ -143,7 +174,8 @@ TEST_P(AttentionTest, BackwardAgreesWithFiniteDifferences) {
                           .d_output = d_output.data(),
                           .d_q = d_qkv.data(),
                           .d_k = d_qkv.data() + k,
-                          .d_v = d_qkv.data() + v});
+                          .d_v = d_qkv.data() + v,
+                          .starts = DataOrNull(starts_)});
     // Checks about 40 elements, at a stride that meets every head and both ends of the context.
     const std::size_t stride = qkv.size() / 40 + 1;
     const Doubles expected = FiniteDifferences([&](const Doubles& x) { return Attention(c, x); },

@@ -192,7 +192,8 @@ class CpuBackend final : public HostMemory<Backend> {
 
   void Execute(const EmbeddingBackward& op) {
     if (!op.accumulate) {
-      Execute(Fill{.output = op.d_token_table, .count = op.vocab * op.columns});
+      if (op.d_token_table != nullptr)
+        Execute(Fill{.output = op.d_token_table, .count = op.vocab * op.columns});
       if (op.d_position_table != nullptr)
         Execute(Fill{.output = op.d_position_table, .count = op.positions * op.columns});
     }

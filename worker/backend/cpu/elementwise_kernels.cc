@@ -30,6 +30,11 @@ void KeepPrevious(const UpdatedTensor& tensor, const float* previous, Range elem
                    sizeof(float) * static_cast<std::size_t>(elements.end - elements.begin));
 }
 
+// Returns the position of a row in its document.
+std::int64_t PositionOf(std::int64_t row, std::int64_t context, const std::int32_t* starts) {
+  return row % context - (starts != nullptr ? starts[row] : 0);
+}
+
 }  // namespace
 
 void Epilogue(const MatmulEpilogue& op) {
@@ -57,7 +62,7 @@ void Pack(const float* source, std::int64_t source_stride, std::int64_t rows, st
 void RotaryRows(const Rotary& op, Range rows) {
   const std::int64_t half = op.head_size / 2;
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-    const float* cosines = op.table + r % op.context * op.head_size;
+    const float* cosines = op.table + PositionOf(r, op.context, op.starts) * op.head_size;
     const float* sines = cosines + half;
     for (std::int64_t h = 0; h < op.heads; ++h) {
       float* low = op.x.f32 + r * op.stride + h * op.head_size;
@@ -211,9 +216,11 @@ double SumOfSquaresBlock(const float* input, std::int64_t count) {
 
 void EmbeddingForwardRows(const EmbeddingForward& op, Range rows) {
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-    const float* token = op.token_table + op.tokens[r] * op.columns;
+    const float* token = op.token_table + (op.tokens != nullptr ? op.tokens[r] : r) * op.columns;
     const float* position =
-        op.position_table != nullptr ? op.position_table + r % op.context * op.columns : nullptr;
+        op.position_table != nullptr
+            ? op.position_table + PositionOf(r, op.context, op.starts) * op.columns
+            : nullptr;
     ForVectors({0, op.columns}, [&](std::int64_t i, std::int64_t n) {
       Vec v = LoadN(token + i, n);
       if (position != nullptr) v += LoadN(position + i, n);
@@ -225,13 +232,14 @@ void EmbeddingForwardRows(const EmbeddingForward& op, Range rows) {
 void EmbeddingBackwardColumns(const EmbeddingBackward& op, Range columns) {
   for (std::int64_t r = 0; r < op.batch * op.context; ++r) {
     const float* d_output = op.d_output + r * op.columns;
-    float* token = op.d_token_table + op.tokens[r] * op.columns;
+    float* token =
+        op.d_token_table != nullptr ? op.d_token_table + op.tokens[r] * op.columns : nullptr;
     float* position = op.d_position_table != nullptr
-                          ? op.d_position_table + r % op.context * op.columns
+                          ? op.d_position_table + PositionOf(r, op.context, op.starts) * op.columns
                           : nullptr;
     ForVectors(columns, [&](std::int64_t i, std::int64_t n) {
       const Vec d = LoadN(d_output + i, n);
-      StoreN(token + i, LoadN(token + i, n) + d, n);
+      if (token != nullptr) StoreN(token + i, LoadN(token + i, n) + d, n);
       if (position != nullptr) StoreN(position + i, LoadN(position + i, n) + d, n);
     });
   }

@@ -52,7 +52,9 @@ TEST_P(ElementwiseTest, EmbeddingAddsTokenAndPosition) {
   const auto tokens = RandomTokens(batch * context, vocab, 1);
   const Floats token_table = Random(vocab * columns, 2),
                position_table = Random(positions * columns, 3);
-  for (const bool with_positions : {false, true}) {
+  const auto starts = DocumentStarts(batch, context, 2);
+  for (const int way : {0, 1, 2}) {
+    const bool with_positions = way > 0, with_documents = way > 1;
     Floats output = Unset(batch * context * columns);
     Run(EmbeddingForward{.tokens = tokens.data(),
                          .token_table = token_table.data(),
@@ -60,13 +62,16 @@ TEST_P(ElementwiseTest, EmbeddingAddsTokenAndPosition) {
                          .output = output.data(),
                          .batch = batch,
                          .context = context,
-                         .columns = columns});
+                         .columns = columns,
+                         .starts = with_documents ? starts.data() : nullptr});
     for (std::int64_t i = 0; i < batch * context * columns; ++i) {
       const std::int64_t row = i / columns, column = i % columns;
+      const std::int64_t start = with_documents ? starts[static_cast<std::size_t>(row)] : 0;
       float expected = token_table[static_cast<std::size_t>(
           tokens[static_cast<std::size_t>(row)] * columns + column)];
       if (with_positions)
-        expected += position_table[static_cast<std::size_t>(row % context * columns + column)];
+        expected +=
+            position_table[static_cast<std::size_t>((row % context - start) * columns + column)];
       ASSERT_EQ(output[static_cast<std::size_t>(i)], expected);
     }
   }
@@ -76,7 +81,9 @@ TEST_P(ElementwiseTest, EmbeddingBackwardSumsRowsOfEqualTokensInOrder) {
   const std::int64_t batch = 3, context = 50, columns = 70, vocab = 7, positions = 60;
   const auto tokens = RandomTokens(batch * context, vocab - 1, 1);  // the last token never occurs
   const Floats d_output = Random(batch * context * columns, 2);
-  for (const bool accumulate : {false, true}) {
+  for (const int way : {0, 1, 2}) {
+    const bool accumulate = way > 0;
+    const auto starts = DocumentStarts(batch, context, way > 1 ? 9 : context);
     Floats d_token = accumulate ? Random(vocab * columns, 3) : Unset(vocab * columns);
     Floats d_position = accumulate ? Random(positions * columns, 4) : Unset(positions * columns);
     Floats expected_token = accumulate ? d_token : Floats(d_token.size());
@@ -90,13 +97,15 @@ TEST_P(ElementwiseTest, EmbeddingBackwardSumsRowsOfEqualTokensInOrder) {
                           .columns = columns,
                           .vocab = vocab,
                           .positions = positions,
-                          .accumulate = accumulate});
+                          .accumulate = accumulate,
+                          .starts = way > 1 ? starts.data() : nullptr});
     for (std::int64_t i = 0; i < batch * context * columns; ++i) {
       const std::int64_t row = i / columns, column = i % columns;
+      const std::int64_t start = way > 1 ? starts[static_cast<std::size_t>(row)] : 0;
       const float d = d_output[static_cast<std::size_t>(i)];
       expected_token[static_cast<std::size_t>(tokens[static_cast<std::size_t>(row)] * columns +
                                               column)] += d;
-      expected_position[static_cast<std::size_t>(row % context * columns + column)] += d;
+      expected_position[static_cast<std::size_t>((row % context - start) * columns + column)] += d;
     }
     EXPECT_EQ(d_token, expected_token);
     EXPECT_EQ(d_position, expected_position);

@@ -113,32 +113,37 @@ TEST_P(RotaryTest, TurnsEachPairOfAHeadByItsAngleAndBack) {
     }
   }
   const Floats before = Random(batch * context * stride, 1);
-  Floats x = before;
-  Rotary op{.x = x.data(),
-            .table = table.data(),
-            .batch = batch,
-            .context = context,
-            .heads = heads,
-            .head_size = size,
-            .stride = stride};
-  Run(op);
-  Doubles expected = ToDoubles(before);  // what lies between the rows must stay, too
-  for (std::int64_t r = 0; r < batch * context; ++r) {
-    for (std::int64_t h = 0; h < heads; ++h) {
-      for (std::int64_t i = 0; i < half; ++i) {
-        const std::int64_t low = r * stride + h * size + i;
-        const double angle =
-            static_cast<double>(r % context) * std::pow(10.0, -static_cast<double>(i));
-        const double a = before[low], b = before[low + half];
-        expected[low] = a * std::cos(angle) - b * std::sin(angle);
-        expected[low + half] = b * std::cos(angle) + a * std::sin(angle);
+  const std::int32_t starts[] = {0, 0, 2, 0, 1, 1};
+  for (const bool apart : {false, true}) {
+    Floats x = before;
+    Rotary op{.x = x.data(),
+              .table = table.data(),
+              .batch = batch,
+              .context = context,
+              .heads = heads,
+              .head_size = size,
+              .stride = stride,
+              .starts = apart ? starts : nullptr};
+    Run(op);
+    Doubles expected = ToDoubles(before);  // what lies between the rows must stay, too
+    for (std::int64_t r = 0; r < batch * context; ++r) {
+      const std::int64_t position = r % context - (apart ? starts[r] : 0);
+      for (std::int64_t h = 0; h < heads; ++h) {
+        for (std::int64_t i = 0; i < half; ++i) {
+          const std::int64_t low = r * stride + h * size + i;
+          const double angle =
+              static_cast<double>(position) * std::pow(10.0, -static_cast<double>(i));
+          const double a = before[low], b = before[low + half];
+          expected[low] = a * std::cos(angle) - b * std::sin(angle);
+          expected[low + half] = b * std::cos(angle) + a * std::sin(angle);
+        }
       }
     }
+    ExpectNear(x, expected, 16 * kEpsilon, "turned");
+    op.inverse = true;
+    Run(op);
+    ExpectNear(x, ToDoubles(before), 16 * kEpsilon, "turned back");
   }
-  ExpectNear(x, expected, 16 * kEpsilon, "turned");
-  op.inverse = true;
-  Run(op);
-  ExpectNear(x, ToDoubles(before), 16 * kEpsilon, "turned back");
 }
 
 // Computes SwiGLU of gate and up side by side.

@@ -43,6 +43,31 @@ inline std::vector<std::int32_t> RandomTokens(std::int64_t count, std::int64_t v
   return tokens;
 }
 
+// Returns the starts of documents that have `length` tokens, one, and 2 * length + 1 in turn. Each
+// sequence begins with another one of these. Without a length there are none.
+inline std::vector<std::int32_t> DocumentStarts(std::int64_t batch, std::int64_t context,
+                                                std::int64_t length) {
+  std::vector<std::int32_t> starts;
+  if (length == 0) return starts;
+  const std::int64_t lengths[] = {length, 1, 2 * length + 1};
+  for (std::int64_t b = 0; b < batch; ++b) {
+    std::int64_t start = 0, document = b;
+    for (std::int64_t t = 0; t < context; ++t) {
+      if (t - start == lengths[document % 3]) {
+        start = t;
+        ++document;
+      }
+      starts.push_back(static_cast<std::int32_t>(start));
+    }
+  }
+  return starts;
+}
+
+// Returns null if there are no documents, as ops want it.
+inline const std::int32_t* DataOrNull(const std::vector<std::int32_t>& starts) {
+  return starts.empty() ? nullptr : starts.data();
+}
+
 // Returns NaNs, which show an element that an op forgot.
 inline Floats Unset(std::int64_t count) { return Floats(static_cast<std::size_t>(count), kNan); }
 

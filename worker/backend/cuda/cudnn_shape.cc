@@ -27,11 +27,11 @@ bool TensorsFit(std::initializer_list<Operand> tensors) {
 }  // namespace
 
 bool FitsCudnn(const AttentionForward& op) {
-  return ShapeFits(op.shape) && TensorsFit({op.q, op.k, op.v, op.output});
+  return op.starts == nullptr && ShapeFits(op.shape) && TensorsFit({op.q, op.k, op.v, op.output});
 }
 
 bool FitsCudnn(const AttentionBackward& op) {
-  return ShapeFits(op.shape) &&
+  return op.starts == nullptr && ShapeFits(op.shape) &&
          TensorsFit({op.q, op.k, op.v, op.output, op.d_output, op.d_q, op.d_k, op.d_v});
 }
 

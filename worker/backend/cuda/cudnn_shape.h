@@ -9,7 +9,8 @@
 
 namespace takt::backend::cuda {
 
-// All tensors must be in bf16, with rows and heads of whole 16-byte vectors.
+// All tensors must be in bf16, with rows and heads of whole 16-byte vectors, and every sequence
+// must be one document.
 bool FitsCudnn(const AttentionForward& op);
 bool FitsCudnn(const AttentionBackward& op);
 

@@ -58,7 +58,14 @@ TEST(CudnnShape, WantsBf16InWholeVectors) {
   forward = Forward();
   forward.shape.kv_stride = 60;
   EXPECT_FALSE(FitsCudnn(forward));
+  forward = Forward();
+  const std::int32_t starts = 0;
+  forward.starts = &starts;  // our own kernels tell documents apart
+  EXPECT_FALSE(FitsCudnn(forward));
   AttentionBackward backward = Backward();
+  backward.starts = &starts;
+  EXPECT_FALSE(FitsCudnn(backward));
+  backward = Backward();
   backward.d_v = floats;
   EXPECT_FALSE(FitsCudnn(backward));
   backward = Backward();
@@ -100,6 +107,9 @@ TEST(CudnnShape, GradientsOfScoresTakeWhatIsPredicted) {
     shape.heads = heads;
     const std::int64_t tiled = (context + 127) / 128 * 128;
     EXPECT_EQ(PredictedScoreBytes(model), SequencesAtATime(shape) * heads * tiled * tiled * 2);
+    model.separate_documents = true;  // our own kernels compute these
+    EXPECT_EQ(PredictedScoreBytes(model), 0);
+    model.separate_documents = false;
     model.precisions.activations = model::Precision::kF32;
     EXPECT_EQ(PredictedScoreBytes(model), 0);
   }

@@ -37,7 +37,7 @@ Bound BindLoad(ProgramState& state, const program::Instruction& instruction) {
     const layout::TokenBlock& tokens = state.tokens;
     for (MicrobatchId i(0); i.value() < tokens.num_microbatches; ++i) {
       state.source->Read(step, dp_rank, MicrobatchId(first + i.value()), tokens.tokens(block, i),
-                         tokens.targets(block, i));
+                         tokens.targets(block, i), tokens.starts(block, i));
     }
     tokens.scored(block) = counts_its_own ? CountScored(tokens.targets(block, MicrobatchId(0)))
                                           : CountScored(state, step);

@@ -46,10 +46,13 @@ absl::Status CheckBuffers(const ProgramState& state, const ComputePart& part, co
   const bool first = part.stage == StageId(0) && !spreads, last = last_of_all && !spreads;
   const bool forward = part.op == Op::kForward, apart = !forward && part.op != Op::kBackward;
   const auto has = [](const void* memory, bool wanted) { return (memory != nullptr) == wanted; };
+  // Then every part has the tokens.
+  const bool separate = state.rank.options.model->separate_documents;
   const layout::StageLayout& layout = stage.layout();
   // W of a norm reads nothing but the stash.
   const bool without_gradient = spreads && last_of_all && part.op == Op::kWeightGrad;
-  if ((!spreads && !has(buffers.view.tokens, first || last)) || !has(buffers.input, !first) ||
+  if (((!spreads || separate) && !has(buffers.view.tokens, first || last || separate)) ||
+      !has(buffers.input, !first) ||
       !has(buffers.d_output, !forward && !last && !without_gradient) ||
       !has(buffers.output, forward && !last) ||
       !has(buffers.d_input, !forward && !first && part.op != Op::kWeightGrad) ||
@@ -89,6 +92,7 @@ TokenView ViewOf(const ProgramState& state, SlotId tokens, MicrobatchId microbat
   const MicrobatchId m = state.InBlock(microbatch);
   return {.tokens = state.tokens.tokens(block, m).data(),
           .targets = state.tokens.targets(block, m).data(),
+          .starts = state.tokens.starts(block, m).data(),
           .terms = state.loss_terms};
 }
 

@@ -185,6 +185,8 @@ TEST(CudaKernels, Rotary) {
   for (const std::int64_t head_size : {2, 6, 12, 64}) {
     Check("head size " + std::to_string(head_size), kFew, [&](Backend& backend, Tensors& t) {
       const std::int64_t batch = 2, context = 3, heads = 5, stride = 4 * heads * head_size;
+      const std::vector<std::int32_t> starts =
+          testing::DocumentStarts(batch, context, head_size == 12 ? 1 : 0);
       Rotary op = {.x = t.Random(batch * context * stride),
                    .table = t.Random(context * head_size),
                    .batch = batch,
@@ -192,7 +194,8 @@ TEST(CudaKernels, Rotary) {
                    .heads = heads,
                    .head_size = head_size,
                    .stride = stride,
-                   .inverse = head_size == 6};
+                   .inverse = head_size == 6,
+                   .starts = testing::DataOrNull(starts)};
       RunOp(backend, op);
       Result result;
       result.Add(op.x, batch * context * stride);
@@ -206,6 +209,8 @@ TEST(CudaKernels, Embedding) {
     for (const bool accumulate : {false, true}) {
       Check("columns " + std::to_string(columns), kExact, [&](Backend& backend, Tensors& t) {
         const std::int64_t batch = 3, context = 101, vocab = 11, positions = 103;
+        const std::vector<std::int32_t> starts =
+            testing::DocumentStarts(batch, context, columns == 12 ? 20 : 0);
         const auto table = [&](std::int64_t rows) {
           return accumulate ? t.Random(rows * columns) : t.Unset(rows * columns);
         };
@@ -215,7 +220,8 @@ TEST(CudaKernels, Embedding) {
                                     .output = t.Unset(batch * context * columns),
                                     .batch = batch,
                                     .context = context,
-                                    .columns = columns};
+                                    .columns = columns,
+                                    .starts = testing::DataOrNull(starts)};
         RunOp(backend, forward);
         EmbeddingBackward op = {.tokens = forward.tokens,
                                 .d_output = forward.output,
@@ -226,10 +232,23 @@ TEST(CudaKernels, Embedding) {
                                 .columns = columns,
                                 .vocab = vocab,
                                 .positions = positions,
-                                .accumulate = accumulate};
+                                .accumulate = accumulate,
+                                .starts = testing::DataOrNull(starts)};
         RunOp(backend, op);
         Result result;
         result.Add(forward.output, batch * context * columns);
+        // Without token ids the rows come as they are, and only positions have a gradient.
+        forward.tokens = nullptr;
+        forward.token_table = op.d_output;
+        forward.output = t.Unset(batch * context * columns);
+        RunOp(backend, forward);
+        result.Add(forward.output, batch * context * columns);
+        EmbeddingBackward positions_only = op;
+        positions_only.tokens = nullptr;
+        positions_only.d_token_table = nullptr;
+        positions_only.d_position_table = table(positions);
+        RunOp(backend, positions_only);
+        result.Add(positions_only.d_position_table, positions * columns);
         result.Add(op.d_token_table, vocab * columns);
         result.Add(op.d_position_table, positions * columns);
         return result;
@@ -269,6 +288,7 @@ struct AttentionCase {
   std::int64_t batch, context, heads, kv_heads, head_size;
   bool bf16 = false;
   std::int64_t window = 0;
+  std::int64_t document = 0;  // of DocumentStarts
 };
 
 // Runs both directions on tensors that lie in rows of q, k and v.
@@ -286,12 +306,14 @@ Result RunAttention(Backend& backend, const AttentionCase& c, T* qkv, T* output,
                                 .kv_stride = stride,
                                 .out_stride = q,
                                 .window = c.window};
+  const std::vector<std::int32_t> starts = testing::DocumentStarts(c.batch, c.context, c.document);
   RunOp(backend, AttentionForward{.shape = shape,
                                   .q = qkv,
                                   .k = qkv + q,
                                   .v = qkv + q + kv,
                                   .output = output,
-                                  .logsumexp = logsumexp});
+                                  .logsumexp = logsumexp,
+                                  .starts = testing::DataOrNull(starts)});
   RunOp(backend, AttentionBackward{.shape = shape,
                                    .q = qkv,
                                    .k = qkv + q,
@@ -301,7 +323,8 @@ Result RunAttention(Backend& backend, const AttentionCase& c, T* qkv, T* output,
                                    .d_output = d_output,
                                    .d_q = d_qkv,
                                    .d_k = d_qkv + q,
-                                   .d_v = d_qkv + q + kv});
+                                   .d_v = d_qkv + q + kv,
+                                   .starts = testing::DataOrNull(starts)});
   Result result;
   result.Add(output, rows * q);
   result.Add(logsumexp, rows * c.heads);
@@ -316,11 +339,14 @@ TEST(CudaKernels, Attention) {
         AttentionCase{1, 33, 2, 1, 130}, AttentionCase{1, 66, 1, 1, 8, true},
         AttentionCase{1, 65, 2, 1, 100, true}, AttentionCase{1, 40, 1, 1, 130, true},
         AttentionCase{1, 200, 1, 1, 12, false, 5}, AttentionCase{1, 130, 2, 1, 64, false, 66},
-        AttentionCase{1, 70, 1, 1, 130, false, 33}, AttentionCase{1, 140, 2, 1, 100, true, 20}}) {
+        AttentionCase{1, 70, 1, 1, 130, false, 33}, AttentionCase{1, 140, 2, 1, 100, true, 20},
+        AttentionCase{2, 200, 1, 1, 12, false, 0, 40}, AttentionCase{1, 130, 2, 1, 64, true, 0, 33},
+        AttentionCase{1, 70, 1, 1, 130, false, 33, 9}}) {
     // The CPU's products are f32, so each of a row's factors is off by 2^-9 of itself.
     const double tolerance = c.bf16 ? 0x1p-5 : 4 * kFew;
     Check("context " + std::to_string(c.context) + ", head size " + std::to_string(c.head_size) +
-              ", window " + std::to_string(c.window),
+              ", window " + std::to_string(c.window) + ", documents of " +
+              std::to_string(c.document),
           tolerance, [&](Backend& backend, Tensors& t) {
             const std::int64_t rows = c.batch * c.context, q = rows * c.heads * c.head_size,
                                qkv = q + 2 * rows * c.kv_heads * c.head_size;

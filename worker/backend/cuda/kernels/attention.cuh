@@ -38,32 +38,52 @@ __device__ inline AttentionBlock BlockOfQueries(std::int64_t heads, std::int64_t
   return block;
 }
 
-// Says which keys queries see: the last ones up to their own, at most as many as the window has.
+// Says which keys the queries of a sequence see: the last ones up to their own, at most as many as
+// the window has, and none before their document.
 class KeysSeen {
  public:
-  __device__ explicit KeysSeen(const AttentionShape& s)
-      : window_(static_cast<int>(s.window > 0 ? s.window : s.context)) {}
+  // starts: of all sequences, or null.
+  __device__ KeysSeen(const AttentionShape& s, const std::int32_t* starts, std::int64_t batch)
+      : window_(static_cast<int>(s.window > 0 ? s.window : s.context)),
+        context_(s.context),
+        starts_(starts != nullptr ? starts + batch * s.context : nullptr) {}
 
-  // Returns where the first tile of `rows` keys begins that has a key which query q_begin sees.
+  // Returns where the first tile of `rows` keys begins that has a key which query q_begin sees. No
+  // later query sees an earlier key.
   __device__ std::int64_t FirstTile(std::int64_t q_begin, int rows) const {
-    const std::int64_t first = q_begin + 1 - window_;
+    std::int64_t first = q_begin + 1 - window_;
+    if (starts_ != nullptr && starts_[q_begin] > first) first = starts_[q_begin];
     return first > 0 ? first / rows * rows : 0;
   }
-  // Returns where the queries end that see some of `rows` keys from k_begin on.
-  __device__ std::int64_t EndOfQueries(std::int64_t k_begin, int rows, std::int64_t context) const {
-    const std::int64_t end = k_begin + rows - 1 + window_;
-    return end < context ? end : context;
+  // Returns where the queries end, in tiles of `rows` from k_begin on, that see some of `rows` keys
+  // from there on.
+  __device__ std::int64_t EndOfQueries(std::int64_t k_begin, int rows) const {
+    const std::int64_t k_end = k_begin + rows;
+    const std::int64_t end = k_end - 1 + window_ < context_ ? k_end - 1 + window_ : context_;
+    if (starts_ == nullptr) return end;
+    std::int64_t q_begin = k_end;
+    while (q_begin < end && starts_[q_begin] < k_end) q_begin += rows;
+    return q_begin < end ? q_begin : end;
   }
-  // Returns whether each query of a tile of `rows` sees each key of a tile that begins `distance`
-  // before it.
-  __device__ bool Whole(int distance, int rows) const {
-    return distance > 0 && distance + rows <= window_;
+  // Returns whether each query of a tile of `rows` sees each key of a tile.
+  __device__ bool Whole(std::int64_t q_begin, std::int64_t k_begin, int rows) const {
+    if (q_begin <= k_begin || q_begin - k_begin + rows > window_) return false;
+    const std::int64_t q_end = q_begin + rows < context_ ? q_begin + rows : context_;
+    return starts_ == nullptr || starts_[q_end - 1] <= k_begin;
   }
-  // Returns whether a query sees the key that is `distance` before it.
+  // Returns where the document of a query begins, counted from k_begin. A query beyond the context
+  // is of a document that begins with the sequence.
+  __device__ int DocumentFrom(std::int64_t query, std::int64_t k_begin) const {
+    const std::int64_t start = starts_ != nullptr && query < context_ ? starts_[query] : 0;
+    return static_cast<int>(start - k_begin);
+  }
+  // Returns whether the window of a query shows the key that is `distance` before it.
   __device__ bool Sees(int distance) const { return distance >= 0 && distance < window_; }
 
  private:
   const int window_;
+  const std::int64_t context_;
+  const std::int32_t* const starts_;
 };
 
 // Calls launch(tiling) with the tiling for a shape and the type of its tensors.

@@ -74,20 +74,23 @@ struct Reader {
 
   // Computes, from the tiles in shared memory, p (probabilities) and ds (gradients of scores before
   // the scale). Queries and keys beyond the context have zeros for d_output, q and k, and add
-  // nothing. distance: from the first key to the first query.
-  __device__ void Scores(const KeysSeen& keys, int distance, typename T::Scores& p,
-                         typename T::Scores& ds) const {
+  // nothing.
+  __device__ void Scores(const KeysSeen& keys, std::int64_t q_begin, std::int64_t k_begin,
+                         typename T::Scores& p, typename T::Scores& ds) const {
     const auto& shared = Shared<BackwardShared<T>>();
-    const bool whole = keys.Whole(distance, T::kRows);
+    const bool whole = keys.Whole(q_begin, k_begin, T::kRows);
+    const auto distance = static_cast<int>(q_begin - k_begin);
     const float scale = kLog2E / sqrtf(static_cast<float>(Size()));
     T::Multiply(shared.q, shared.k, p);
     T::Multiply(shared.d_output, shared.v, ds);
 #pragma unroll
     for (int a = 0; a < T::kRowsOfThread; ++a) {
       const float logsumexp = shared.logsumexp[T::Row(a)], row_delta = shared.delta[T::Row(a)];
+      const int document = keys.DocumentFrom(q_begin + T::Row(a), k_begin);
 #pragma unroll
       for (int b = 0; b < T::kKeysOfThread; ++b) {
-        const bool seen = whole || keys.Sees(distance + T::Row(a) - T::Key(b));
+        const bool seen =
+            whole || (keys.Sees(distance + T::Row(a) - T::Key(b)) && T::Key(b) >= document);
         p[a][b] = seen ? exp2f(p[a][b] * scale - logsumexp) : 0;
         ds[a][b] = p[a][b] * (ds[a][b] - row_delta);
       }
@@ -110,14 +113,14 @@ __global__ __launch_bounds__(T::kThreads) void QueryGradientKernel(AttentionBack
   read.FillQueries(block.head, q_begin);
   typename T::Columns d_q;
   Zero<T>(d_q);
-  const KeysSeen keys(s);
+  const KeysSeen keys(s, op.starts, block.batch);
   for (std::int64_t k_begin = keys.FirstTile(q_begin, kRows); k_begin <= q_begin;
        k_begin += kRows) {
     __syncthreads();  // the last tile of keys has been read
     read.FillKeys(block.head / (s.heads / s.kv_heads), k_begin);
     __syncthreads();
     typename T::Scores p, ds;
-    read.Scores(keys, static_cast<int>(q_begin - k_begin), p, ds);
+    read.Scores(keys, q_begin, k_begin, p, ds);
     Put<T>(shared.weights, ds);
     __syncthreads();
     T::Accumulate(shared.weights, shared.k, d_q);
@@ -147,15 +150,15 @@ __global__ __launch_bounds__(T::kThreads) void KeyGradientKernel(AttentionBackwa
   typename T::Columns d_k, d_v;
   Zero<T>(d_k);
   Zero<T>(d_v);
-  const KeysSeen keys(s);
-  const std::int64_t q_end = keys.EndOfQueries(k_begin, kRows, s.context);
+  const KeysSeen keys(s, op.starts, block.batch);
+  const std::int64_t q_end = keys.EndOfQueries(k_begin, kRows);
   for (std::int64_t head = block.head * group; head < (block.head + 1) * group; ++head) {
     for (std::int64_t q_begin = k_begin; q_begin < q_end; q_begin += kRows) {
       __syncthreads();  // the last tile of queries and its weights have been read
       read.FillQueries(head, q_begin);
       __syncthreads();
       typename T::Scores p, ds;
-      read.Scores(keys, static_cast<int>(q_begin - k_begin), p, ds);
+      read.Scores(keys, q_begin, k_begin, p, ds);
       Put<T>(shared.weights, p);
       __syncthreads();
       T::AccumulateTransposed(shared.weights, shared.d_output, d_v);

@@ -15,18 +15,21 @@ struct ForwardShared {
 // Scales the scores of a tile of keys, turns them into unnormalised probabilities, and rescales
 // what earlier tiles left in `sums` and `sum` to the new maximum of each row. Where a query has not
 // yet seen a key, hidden keys count as 1. The first key that it sees multiplies that by 0.
-// distance: from the tile's first key to the first query.
 template <class T>
 __device__ inline void UpdateSoftmax(typename T::Scores& p, typename T::Columns& sums,
                                      float (&max)[T::kRowsOfThread], float (&sum)[T::kRowsOfThread],
-                                     float scale, const KeysSeen& keys, int distance) {
-  const bool whole = keys.Whole(distance, T::kRows);
+                                     float scale, const KeysSeen& keys, std::int64_t q_begin,
+                                     std::int64_t k_begin) {
+  const bool whole = keys.Whole(q_begin, k_begin, T::kRows);
+  const auto distance = static_cast<int>(q_begin - k_begin);
 #pragma unroll
   for (int a = 0; a < T::kRowsOfThread; ++a) {
     float row_max = max[a];
+    const int document = keys.DocumentFrom(q_begin + T::Row(a), k_begin);
 #pragma unroll
     for (int b = 0; b < T::kKeysOfThread; ++b) {
-      const bool seen = whole || keys.Sees(distance + T::Row(a) - T::Key(b));
+      const bool seen =
+          whole || (keys.Sees(distance + T::Row(a) - T::Key(b)) && T::Key(b) >= document);
       p[a][b] = seen ? p[a][b] * scale : kMasked;
       row_max = fmaxf(row_max, p[a][b]);
     }
@@ -68,7 +71,7 @@ __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionF
     max[a] = kMasked;
     sum[a] = 0;
   }
-  const KeysSeen keys(s);
+  const KeysSeen keys(s, op.starts, block.batch);
   for (std::int64_t k_begin = keys.FirstTile(q_begin, kRows); k_begin <= q_begin;
        k_begin += kRows) {
     const std::int64_t kv_offset = (first_row + k_begin) * s.kv_stride + kv_head * size;
@@ -77,7 +80,7 @@ __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionF
     __syncthreads();
     typename T::Scores p;
     T::Multiply(shared.q, shared.kv, p);
-    UpdateSoftmax<T>(p, sums, max, sum, scale, keys, static_cast<int>(q_begin - k_begin));
+    UpdateSoftmax<T>(p, sums, max, sum, scale, keys, q_begin, k_begin);
     Put<T>(shared.p, p);
     __syncthreads();  // and the keys have been read
     T::Fill(shared.kv, {As<E>(op.v) + kv_offset, s.kv_stride, s.context - k_begin, size, aligned});

@@ -170,7 +170,8 @@ __global__ __launch_bounds__(kRotaryThreads) void RotaryKernel(Rotary op, T* x) 
   const std::int64_t row = blockIdx.x;
   const auto half = static_cast<int>(op.head_size / 2);
   const int groups = (half + kCount - 1) / kCount;
-  const float* cosines = op.table + row % op.context * op.head_size;
+  const std::int64_t start = op.starts != nullptr ? op.starts[row] : 0;
+  const float* cosines = op.table + (row % op.context - start) * op.head_size;
   const float* sines = cosines + half;
   for (int item = static_cast<int>(threadIdx.x); item < static_cast<int>(op.heads) * groups;
        item += kRotaryThreads) {

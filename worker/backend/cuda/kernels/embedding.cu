@@ -19,12 +19,13 @@ constexpr int kColumns = kThreads * 4;  // of a block
 template <bool kFours>
 __global__ __launch_bounds__(kThreads) void EmbeddingForwardKernel(EmbeddingForward op) {
   const std::int64_t row = blockIdx.x, columns = op.columns;
-  const float* token = op.token_table + op.tokens[row] * columns;
+  const float* token = op.token_table + (op.tokens != nullptr ? op.tokens[row] : row) * columns;
   for (std::int64_t i = threadIdx.x * 4; i < columns; i += kColumns) {
     Four x = Load<kFours>(token, i, columns);
     if (op.position_table != nullptr) {
+      const std::int64_t start = op.starts != nullptr ? op.starts[row] : 0;
       const Four position =
-          Load<kFours>(op.position_table + row % op.context * columns, i, columns);
+          Load<kFours>(op.position_table + (row % op.context - start) * columns, i, columns);
       x = Each([&](int k) { return x.v[k] + position.v[k]; });
     }
     Store<kFours>(op.output + row * columns, i, columns, x);
@@ -93,8 +94,8 @@ __global__ __launch_bounds__(kThreads) void SumTokensKernel(EmbeddingBackward op
   Store<kFours>(output, column, columns, sum);
 }
 
-// Block (position, columns) sums the rows of its position in all sequences. Beyond the context the
-// sum is zero.
+// Block (position, columns) sums the rows of its position in all documents, in row order. Beyond
+// the context the sum is zero.
 template <bool kFours>
 __global__ __launch_bounds__(kThreads) void SumPositionsKernel(EmbeddingBackward op) {
   const std::int64_t columns = op.columns, position = blockIdx.x;
@@ -103,7 +104,13 @@ __global__ __launch_bounds__(kThreads) void SumPositionsKernel(EmbeddingBackward
   float* output = op.d_position_table + position * columns;
   Four sum = {};
   if (op.accumulate) sum = Load<kFours>(output, column, columns);
-  if (position < op.context) {
+  if (position < op.context && op.starts != nullptr) {
+    for (std::int64_t row = 0; row < op.batch * op.context; ++row) {
+      if (row % op.context - op.starts[row] != position) continue;
+      const Four d = Load<kFours>(op.d_output + row * columns, column, columns);
+      sum = Each([&](int k) { return sum.v[k] + d.v[k]; });
+    }
+  } else if (position < op.context) {
 #pragma unroll 4
     for (std::int64_t b = 0; b < op.batch; ++b) {
       const Four d =
@@ -123,7 +130,9 @@ void Launch(const EmbeddingForward& op, const LaunchContext& context) {
   });
 }
 
-void Launch(const EmbeddingBackward& op, const LaunchContext& context) {
+namespace {
+
+void LaunchTokens(const EmbeddingBackward& op, const LaunchContext& context) {
   const std::int64_t rows = op.batch * op.context;
   auto* order = static_cast<std::int32_t*>(context.scratch);
   LaunchKernel(OrderByTokenKernel,
@@ -140,7 +149,14 @@ void Launch(const EmbeddingBackward& op, const LaunchContext& context) {
                  Blocks{{static_cast<unsigned>(rows), column_blocks}, kThreads}, context.stream, op,
                  order);
   });
+}
+
+}  // namespace
+
+void Launch(const EmbeddingBackward& op, const LaunchContext& context) {
+  if (op.d_token_table != nullptr) LaunchTokens(op, context);
   if (op.d_position_table == nullptr) return;
+  const auto column_blocks = static_cast<unsigned>(CeilDiv(op.columns, kColumns));
   Choose(InFours(op.columns, op.d_output, op.d_position_table), [&](auto kFours) {
     LaunchKernel(SumPositionsKernel<decltype(kFours)::value>,
                  Blocks{{static_cast<unsigned>(op.positions), column_blocks}, kThreads},

@@ -20,6 +20,7 @@ struct Scratch {
   }
   // Holds the rows in order of token.
   std::int64_t operator()(const EmbeddingBackward& op) const {
+    if (op.d_token_table == nullptr) return 0;
     return op.batch * op.context * static_cast<std::int64_t>(sizeof(std::int32_t));
   }
   // Holds a loss of each row.
