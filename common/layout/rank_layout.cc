@@ -97,6 +97,13 @@ int MicrobatchesOfW(const program::Program& program) {
 
 }  // namespace
 
+ShardPlace ShardPlaceOf(const program::Program& program, int replica, int num_replicas) {
+  if (!program::ShardsOptimizer(program)) return {};
+  if (program.mirror.value() < 0) return {.index = replica, .count = num_replicas};
+  return {.index = 2 * replica + (program.pp_rank > program.mirror ? 1 : 0),
+          .count = 2 * num_replicas};
+}
+
 RankLayout LayOutRank(const RankInputs& inputs) {
   TAKT_CHECK(program::SpreadsVocabulary(inputs.program) == Spreads(inputs));
   const model::Model& model = inputs.model;
@@ -111,9 +118,13 @@ RankLayout LayOutRank(const RankInputs& inputs) {
   layout.process.name = "process";
   layout.process.AddAlone(MemoryKind::kProcess, {.role = Role::kProcess, .bytes = kProcessBytes});
   if (model.config.family == model::Family::kEmulated) return layout;
-  layout.parameters = LayOutParameters(model, LayersOf(layout.stages),
-                                       program::NumWeightVersions(inputs.program), Spreads(inputs));
-  if (vocabulary != nullptr) layout.rows = LayOutRows(model, vocabulary->words);
+  const ShardPlace place =
+      ShardPlaceOf(inputs.program, inputs.replica < 0 ? inputs.dp_size - 1 : inputs.replica,
+                   inputs.dp_size);
+  layout.parameters =
+      LayOutParameters(model, LayersOf(layout.stages), program::NumWeightVersions(inputs.program),
+                       Spreads(inputs), place);
+  if (vocabulary != nullptr) layout.rows = LayOutRows(model, vocabulary->words, place);
   layout.shared = LayOutShared(model, layout.stages, layout.vocabulary);
   if (inputs.device == config::DeviceKind::kCuda)
     layout.gpu = LayOutGpuScratch(model, MicrobatchesOfW(inputs.program));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/rank_state.h"
 
+#include <cstdint>
 #include <set>
 #include <span>
 #include <vector>
@@ -19,7 +20,9 @@ absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOption
                                       .partition = *options.partition,
                                       .program = *options.program,
                                       .validation = options.validation_program,
-                                      .vocabulary_ends = options.vocabulary_ends});
+                                      .dp_size = options.mesh.dp_size,
+                                      .vocabulary_ends = options.vocabulary_ends,
+                                      .replica = options.mesh.DpRankOf(options.rank).value()});
   ASSIGN_OR_RETURN(state->compute, options.backends->CreateCompute());
   ASSIGN_OR_RETURN(state->reduce, options.backends->CreateMemory(StreamKind::kReduce));
   ASSIGN_OR_RETURN(state->load, options.backends->CreateMemory(StreamKind::kTransfer));
@@ -39,6 +42,26 @@ ResultGroups RankState::Groups() const {
   return {.last_stage = ReplicasOf(last.id),
           .tells_loss = program::IsPrimary(*options.program, last.id),
           .pipeline = options.pp_group};
+}
+
+absl::Status RankState::Pack() {
+  if (shards == nullptr) return parameters->Pack(*compute);
+  for (const auto& [id, stage] : stages) not_packed.insert(id);
+  if (vocabulary != nullptr) not_packed.insert(StageId(options.program->num_stages));
+  return absl::OkStatus();
+}
+
+absl::Status RankState::PackGathered(StageId stage) {
+  if (not_packed.erase(stage) == 0) return absl::OkStatus();
+  const auto held = layout.stages.find(stage);
+  if (held == layout.stages.end()) {
+    const auto last = static_cast<std::int32_t>(options.model->layers.size()) - 1;
+    const LayerParameters* const head = parameters->Rows(LayerId(last));
+    return head == nullptr ? absl::OkStatus() : parameters->Pack(*compute, *head);
+  }
+  for (const layout::StageLayout::LayerPlace& place : held->second.layers)
+    RETURN_IF_ERROR(parameters->Pack(*compute, parameters->Layer(place.layer)));
+  return absl::OkStatus();
 }
 
 absl::Status RankState::CreateParameters() {
@@ -74,26 +97,22 @@ absl::Status RankState::CreateStages() {
 
 absl::Status RankState::CreateShards() {
   if (!program::ShardsOptimizer(*options.program)) return absl::OkStatus();
-  if (options.model->precisions.products == model::Precision::kBf16) {
-    return absl::InvalidArgumentError(
-        "OPT packs weights in bf16 before GATHER_WEIGHTS has brought those of other ranks");
-  }
-  const bool is_tied = !options.model->layers.back().tied_parameters.empty();
-  if (is_tied && options.program->mirror.value() >= 0) {
-    return absl::InvalidArgumentError(
-        "each of two copies sums the two ends of a pipeline in another order of ranks, so a tied "
-        "table would have two shards on each");
-  }
+  const program::Program& program = *options.program;
   std::vector<ShardState::Group> groups;
   for (const auto& [id, stage] : layout.stages) {
-    ShardState::Group& group = groups.emplace_back(ShardState::Group{.replicas = ReplicasOf(id)});
+    // Of two copies the primary one comes first in the group, and shards go by pp rank.
+    const bool is_lower = program.pp_rank < program.mirror;
+    const bool primary_is_lower = program::IsPrimary(program, id) == is_lower;
+    ShardState::Group& group = groups.emplace_back(
+        ShardState::Group{.replicas = ReplicasOf(id),
+                          .in_reversed_pairs = program.mirror.value() >= 0 && !primary_is_lower});
     for (const layout::StageLayout::LayerPlace& place : stage.layers) {
       const LayerParameters& layer = parameters->Layer(place.layer);
       if (!layer.refs.empty()) group.layers.push_back(&layer);
     }
   }
   if (layout.vocabulary.has_value()) {
-    const StageId rows(options.program->num_stages);
+    const StageId rows(program.num_stages);
     ShardState::Group& group = groups.emplace_back(ShardState::Group{.replicas = ReplicasOf(rows)});
     const auto last = static_cast<std::int32_t>(options.model->layers.size()) - 1;
     for (const LayerId use : {LayerId(0), LayerId(last)}) {

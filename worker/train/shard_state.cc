@@ -16,7 +16,8 @@ absl::StatusOr<std::unique_ptr<ShardState>> ShardState::Create(const std::vector
     const std::int64_t first = num_blocks;
     for (const LayerParameters* const parameters : group.layers) {
       const Layer& added = state->layers_.emplace_back(
-          Layer{parameters, LayerShards(*parameters, *group.replicas), num_blocks});
+          Layer{parameters, LayerShards(*parameters, *group.replicas, group.in_reversed_pairs),
+                num_blocks});
       num_blocks += added.shards.num_blocks();
     }
     state->blocks_of_.push_back({group.replicas, first, num_blocks - first});
@@ -51,10 +52,10 @@ absl::Status ShardState::AddSquares(StepId step, std::span<double> entries) {
   return absl::OkStatus();
 }
 
-std::vector<LayerShards::Part> ShardState::Parts() const {
-  std::vector<LayerShards::Part> all;
+std::vector<const ParameterRef*> ShardState::Parts() const {
+  std::vector<const ParameterRef*> all;
   for (const Layer& layer : layers_) {
-    const std::vector<LayerShards::Part> parts = layer.shards.Parts();
+    const std::vector<const ParameterRef*> parts = layer.shards.Parts();
     all.insert(all.end(), parts.begin(), parts.end());
   }
   return all;

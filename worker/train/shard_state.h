@@ -24,6 +24,7 @@ class ShardState {
   // The layers of a stage, or the rank's rows, with the ranks that sum their gradients.
   struct Group {
     transport::Collective* replicas = nullptr;
+    bool in_reversed_pairs = false;  // as LayerShards has it
     std::vector<const LayerParameters*> layers;
   };
   // groups: the same on all ranks of each group, in one order. What they point to is borrowed for
@@ -40,8 +41,8 @@ class ShardState {
   // Reduce lane.  Errors: as the groups'.
   absl::Status AddSquares(StepId step, std::span<double> entries);
 
-  // Returns the parts of parameters that the rank updates.
-  std::vector<LayerShards::Part> Parts() const;
+  // Returns the parameters of which the rank updates its shard.
+  std::vector<const ParameterRef*> Parts() const;
 
  private:
   struct Layer {
