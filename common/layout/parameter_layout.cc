@@ -65,18 +65,19 @@ class ParameterLayout {
     std::vector<Tensor> gradients;
     std::vector<BucketTensor> bucket;
     for (const Parameter* const parameter : Uses(LayerOf(layer))) {
-      Tensor& tensor = gradients.emplace_back(Tensor{.layer = layer,
-                                                     .parameter = parameter,
-                                                     .first_row = words_.first,
-                                                     .rows = words_.words,
-                                                     .bytes = kFloatBytes * ElementsOf(*parameter)});
+      Tensor& tensor =
+          gradients.emplace_back(Tensor{.layer = layer,
+                                        .parameter = parameter,
+                                        .first_row = words_.first,
+                                        .rows = words_.words,
+                                        .bytes = kFloatBytes * ElementsOf(*parameter)});
       tensor.offset = region.Add(tensor.bytes);
       bucket.push_back(
           {.run = {.first = tensor.offset / kFloatBytes, .count = tensor.bytes / kFloatBytes},
            .alone = parameter->by_word});
     }
     for (const ShardUnit& unit : CutBucket(bucket, place_.count)) {
-      const FloatRun& mine = unit.shards[static_cast<std::size_t>(place_.index)];
+      const FloatRun& mine = ShardAt(unit, place_);
       for (std::size_t i = 0; i < unit.tensors.size(); ++i)
         gradients[unit.first + i].shard = PartIn(mine, unit.tensors[i]);
     }

@@ -99,9 +99,9 @@ int MicrobatchesOfW(const program::Program& program) {
 
 ShardPlace ShardPlaceOf(const program::Program& program, int replica, int num_replicas) {
   if (!program::ShardsOptimizer(program)) return {};
-  if (program.mirror.value() < 0) return {.index = replica, .count = num_replicas};
-  return {.index = 2 * replica + (program.pp_rank > program.mirror ? 1 : 0),
-          .count = 2 * num_replicas};
+  const int copies = program.mirror.value() < 0 ? 1 : 2;
+  const int copy = copies == 2 && program.pp_rank > program.mirror ? 1 : 0;
+  return {.index = replica < 0 ? -1 : copies * replica + copy, .count = copies * num_replicas};
 }
 
 RankLayout LayOutRank(const RankInputs& inputs) {
@@ -118,9 +118,7 @@ RankLayout LayOutRank(const RankInputs& inputs) {
   layout.process.name = "process";
   layout.process.AddAlone(MemoryKind::kProcess, {.role = Role::kProcess, .bytes = kProcessBytes});
   if (model.config.family == model::Family::kEmulated) return layout;
-  const ShardPlace place =
-      ShardPlaceOf(inputs.program, inputs.replica < 0 ? inputs.dp_size - 1 : inputs.replica,
-                   inputs.dp_size);
+  const ShardPlace place = ShardPlaceOf(inputs.program, inputs.replica, inputs.dp_size);
   layout.parameters =
       LayOutParameters(model, LayersOf(layout.stages), program::NumWeightVersions(inputs.program),
                        Spreads(inputs), place);

@@ -28,8 +28,8 @@ struct RankInputs {
   std::int64_t copy_bytes = 0;                   // of all copies of the state that it keeps
   config::DeviceKind device = config::DeviceKind::kCpu;
   mesh::VocabularyEnds vocabulary_ends = {};  // empty: the vocabulary is not spread
-  // Which of the replicas this rank is, if they share the optimizer's state. -1: the last one of
-  // dp_size, which has at least as many blocks of each unit as any other.
+  // Which of the replicas this rank is, if they share the optimizer's state. -1: any of them
+  // (ShardPlace).
   int replica = -1;
 };
 
@@ -61,9 +61,9 @@ struct RankLayout {
 // exactly if the inputs say where.
 RankLayout LayOutRank(const RankInputs& inputs);
 
-// Returns the shard of each of its layers that a rank has. The ranks with both copies of the layers
-// of a bidirectional pipeline share them by pp rank, whichever copy they have. So two stages of one
-// rank have the same place.
+// Returns which shards of its layers a rank has. The ranks with both copies of the layers of a
+// bidirectional pipeline share them by pp rank, whichever copy they have. So both stages of a rank
+// have the same place. replica: -1 for any.
 ShardPlace ShardPlaceOf(const program::Program& program, int replica, int num_replicas);
 
 // Returns which of the data-parallel ranks that hold a layer writes it to checkpoints.

@@ -48,6 +48,15 @@ std::vector<ShardUnit> CutBucket(std::span<const BucketTensor> tensors, int num_
   return units;
 }
 
+const FloatRun& ShardAt(const ShardUnit& unit, const ShardPlace& place) {
+  if (place.index >= 0) return unit.shards[static_cast<std::size_t>(place.index)];
+  return *std::ranges::max_element(unit.shards, {}, [&unit](const FloatRun& shard) {
+    std::int64_t elements = 0;
+    for (const FloatRun& tensor : unit.tensors) elements += PartIn(shard, tensor).count;
+    return elements;
+  });
+}
+
 FloatRun PartIn(const FloatRun& shard, const FloatRun& tensor) {
   const std::int64_t first = std::max(shard.first, tensor.first);
   const std::int64_t end = std::min(shard.end(), tensor.end());

@@ -29,7 +29,8 @@ struct FloatRun {
 std::vector<FloatRun> CutIntoShards(std::span<const FloatRun> tensors, int num_ranks);
 
 // Which of the ranks that share the optimizer's state of some layers a rank is. The default has all
-// of it.
+// of it. Index -1 stands for any of them: it has the largest shard of each unit, so no rank has
+// more.
 struct ShardPlace {
   int index = 0, count = 1;
   bool operator==(const ShardPlace&) const = default;
@@ -51,6 +52,9 @@ struct ShardUnit {
 // Cuts a bucket: each table by word by itself, the parameters between tables together. So both uses
 // of a tied table have the same shards.
 std::vector<ShardUnit> CutBucket(std::span<const BucketTensor> tensors, int num_ranks);
+
+// Returns the shard of a unit that a place has.
+const FloatRun& ShardAt(const ShardUnit& unit, const ShardPlace& place);
 
 // Returns the part of a tensor that lies in a shard. `first` counts from the tensor's beginning.
 // count 0: no part does.

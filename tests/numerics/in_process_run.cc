@@ -137,8 +137,9 @@ absl::Status CheckSameSteps(const std::vector<train::StepResult>& a,
 absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
   const config::Parallelism& parallelism = options.job.parallelism;
   const int num_workers = parallelism.pipeline.value_or(1) * parallelism.data.value_or(1);
-  ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(options.job, {.max_workers = num_workers,
-                                                                 .device = options.planned_for}));
+  ASSIGN_OR_RETURN(
+      const plan::Plan plan,
+      plan::MakePlan(options.job, {.max_workers = num_workers, .device = options.planned_for}));
   std::mutex observer_mutex;
   const train::TensorObserver observer = [&](const std::string& name, MicrobatchId m,
                                              std::span<const float> values) {

@@ -113,8 +113,7 @@ TEST_F(ShardBitEquality, InBf16) {
     config::JobSpec job = Job();
     job.precision = config::Precision::kBf16;
     job.global_batch = 24;
-    job.parallelism = {
-        .pipeline = 2, .data = 2, .threads = 1, .schedule = std::string(schedule)};
+    job.parallelism = {.pipeline = 2, .data = 2, .threads = 1, .schedule = std::string(schedule)};
     job.steps = 3;
     ExpectSameBitsWithShards(job);
   }
@@ -154,11 +153,8 @@ TEST_F(ShardBitEquality, OfATiedTableInTwoCopies) {
 TEST_F(ShardBitEquality, WhereEachMicrobatchIsComputedAgain) {
   for (const model::Recompute mode : {model::Recompute::kSelective, model::Recompute::kFull}) {
     config::JobSpec job = Job();
-    job.parallelism = {.pipeline = 2,
-                       .data = 2,
-                       .threads = 1,
-                       .schedule = "zb-v",
-                       .recompute = {mode}};
+    job.parallelism = {
+        .pipeline = 2, .data = 2, .threads = 1, .schedule = "zb-v", .recompute = {mode}};
     job.steps = 2;
     ExpectSameBitsWithShards(job);
   }

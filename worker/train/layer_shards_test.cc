@@ -56,11 +56,11 @@ class Replica {
           const layout::ShardPlace& place = {})
       : group_(group) {
     backend_ = backend::CreateCpuBackend({}).value();
-    store_ = ParameterStore::Create(model,
-                                    layout::LayOutParameters(model, LayersOf(model),
-                                                             /*num_versions=*/1, /*spread=*/false,
-                                                             place),
-                                    *backend_)
+    store_ = ParameterStore::Create(
+                 model,
+                 layout::LayOutParameters(model, LayersOf(model),
+                                          /*num_versions=*/1, /*spread=*/false, place),
+                 *backend_)
                  .value();
     for (const ParameterRef* const ref : store_->trained())
       Randomize(1, ref->weight, ref->elements());

@@ -21,10 +21,8 @@ Bound BindReduceTied(ProgramState& state, const program::Instruction&) {
     backend::MemoryBackend& backend = *state.rank.reduce;
     const std::span<float> own = GradientOf(*uses.own), tied = GradientOf(*uses.tied);
     if (own.empty()) return engine::NothingToDo(backend.stream());
-    const backend::Add add{.a = own.data(),
-                           .b = tied.data(),
-                           .output = own.data(),
-                           .count = uses.own->shard.count};
+    const backend::Add add{
+        .a = own.data(), .b = tied.data(), .output = own.data(), .count = uses.own->shard.count};
     return engine::MakeBound(backend.stream(),
                              [&backend, add](StepId) { return backend.Run(add); });
   }
