@@ -68,9 +68,29 @@ Section LayOutShared(const model::Model& model, const StageLayouts& stages,
   return section;
 }
 
+// Returns what joining one moment of this rank's rows takes, by replica. Where replicas share the
+// optimizer's state, they do that for the rank that writes the whole table.
+std::vector<std::int64_t> JoinedBytes(const RankInputs& inputs) {
+  std::vector<std::int64_t> by_replica(static_cast<std::size_t>(inputs.dp_size));
+  if (!Spreads(inputs) || !program::ShardsOptimizer(inputs.program)) return by_replica;
+  const PpRank rank = inputs.program.pp_rank;
+  const std::int64_t words =
+      mesh::WordsOf(inputs.vocabulary_ends, rank, inputs.model.config.vocab).words;
+  for (const mesh::Stage& stage : inputs.partition) {
+    for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
+      for (const model::Parameter& parameter : inputs.model.layers[id.value()].parameters) {
+        if (!parameter.by_word || parameter.moments == 0 || stage.pp_rank == rank) continue;
+        std::int64_t& bytes = by_replica[WriterOf(id, inputs.dp_size).value()];
+        bytes = std::max(bytes, kFloatBytes * words * parameter.shape[1]);
+      }
+    }
+  }
+  return by_replica;
+}
+
 // Of a table whose rows are spread, the rank that writes it takes those of all ranks.
 Section LayOutSnapshot(const RankInputs& inputs) {
-  std::vector<std::int64_t> by_replica(static_cast<std::size_t>(inputs.dp_size));
+  std::vector<std::int64_t> by_replica = JoinedBytes(inputs);
   for (const mesh::Stage& stage : inputs.partition) {
     if (stage.pp_rank != inputs.program.pp_rank) continue;
     for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
