@@ -72,6 +72,10 @@ absl::StatusOr<Plan> Complete(const CandidateInputs& inputs, Candidate best) {
   plan.model = inputs.model;
   plan.warnings = schedule::Warnings(plan.schedule);
   plan.warnings.insert(plan.warnings.begin(), job.warnings.begin(), job.warnings.end());
+  if (job.parallelism.shard == config::Shard::kOptimizer && !SharesOptimizer(plan)) {
+    plan.warnings.emplace_back(
+        "parallelism.shard: optimizer has no effect: no two ranks have the same layers");
+  }
   if (!job.exact && std::ranges::none_of(plan.programs, program::MergesWeightGrads)) {
     plan.warnings.push_back(absl::StrCat("exact: false has no effect under ", plan.schedule.name,
                                          ", where no two W of a stage follow each other"));

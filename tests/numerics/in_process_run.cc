@@ -47,7 +47,7 @@ absl::Status Validate(const RunOptions& options, const program::Program& program
 }
 
 bool SharesOptimizer(const RunOptions& options) {
-  return options.job.parallelism.shard != config::Shard::kNone;
+  return options.job.parallelism.shard == config::Shard::kOptimizer;
 }
 
 absl::Status TakeHome(const RunOptions& options, const train::ParameterStore& parameters,
