@@ -2,6 +2,7 @@
 #include "common/model/model.h"
 
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/field_rules.h"
@@ -149,6 +150,14 @@ void CheckEmulated(const ModelConfig& config, FieldRules& rules) {
                .value = absl::StrCat(config.activation_bytes),
                .rule = absl::StrCat("must be between 1 and ", kMaxMessage),
                .fix = "give the size of the message between two stages"});
+  for (const auto& [field, bytes] : {std::pair("model.parameter_bytes", config.parameter_bytes),
+                                     {"model.collective_bytes", config.collective_bytes}}) {
+    rules.Check(bytes >= 0 && bytes <= kMaxMessage && bytes % 4 == 0,
+                {.field = field,
+                 .value = absl::StrCat(bytes),
+                 .rule = absl::StrCat("must be a multiple of 4 between 0 and ", kMaxMessage),
+                 .fix = "give the bytes of f32 numbers, or leave it out"});
+  }
 }
 
 // Fills in a head size that was left out: an even share of the width.
