@@ -137,11 +137,11 @@ RankLayout LayOutRank(const RankInputs& inputs) {
   }
   layout.process.name = "process";
   layout.process.AddAlone(MemoryKind::kProcess, {.role = Role::kProcess, .bytes = kProcessBytes});
-  if (model.config.family == model::Family::kEmulated) return layout;
   const ShardPlace place = ShardPlaceOf(inputs.program, inputs.replica, inputs.dp_size);
   layout.parameters =
       LayOutParameters(model, LayersOf(layout.stages), program::NumWeightVersions(inputs.program),
                        Spreads(inputs), place);
+  if (model.config.family == model::Family::kEmulated) return layout;  // its passes compute nothing
   if (vocabulary != nullptr) layout.rows = LayOutRows(model, vocabulary->words, place);
   layout.shared = LayOutShared(model, layout.stages, layout.vocabulary);
   if (inputs.device == config::DeviceKind::kCuda)

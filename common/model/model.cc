@@ -169,8 +169,14 @@ ModelConfig Complete(ModelConfig config) {
 }
 
 Layer EmulatedLayer(const ModelConfig& config, int block) {
+  std::vector<Parameter> parameters;
+  if (config.parameter_bytes > 0) {
+    parameters.push_back(
+        {.name = absl::StrCat("layers.", block, ".weight"), .shape = {config.parameter_bytes / 4}});
+  }
   return {.kind = LayerKind::kEmulated,
           .block = block,
+          .parameters = std::move(parameters),
           .cost = {.forward_seconds = config.forward_seconds,
                    .input_grad_seconds = config.input_grad_seconds,
                    .weight_grad_seconds = config.weight_grad_seconds,

@@ -173,13 +173,12 @@ bool ChoosesRecompute(const CandidateInputs& inputs) {
          inputs.job.model.family != model::Family::kEmulated;
 }
 
-// Returns whether the job leaves open whether replicas share the optimizer's state. Emulated layers
-// need no memory. GPUs share only where a job asks for it.
+// Returns whether the job leaves open whether replicas share the optimizer's state. GPUs share only
+// where a job asks for it.
 bool ChoosesShares(const CandidateInputs& inputs) {
   return inputs.job.parallelism.shard == config::Shard::kAuto && inputs.dp_size > 1 &&
          inputs.options.workers_know_optimizers &&
-         inputs.options.device != config::DeviceKind::kCuda &&
-         inputs.job.model.family != model::Family::kEmulated;
+         inputs.options.device != config::DeviceKind::kCuda;
 }
 
 absl::StatusOr<Candidate> Make(CandidateInputs inputs, const MakeCandidate& make) {

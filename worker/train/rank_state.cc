@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/rank_state.h"
 
-#include <cstdint>
 #include <set>
 #include <span>
 #include <vector>
@@ -28,7 +27,8 @@ absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOption
   ASSIGN_OR_RETURN(state->load, options.backends->CreateMemory(StreamKind::kTransfer));
   RETURN_IF_ERROR(state->CreateParameters());
   RETURN_IF_ERROR(state->CreateStages());
-  RETURN_IF_ERROR(state->CreateShards());
+  ASSIGN_OR_RETURN(state->shards, ShardState::CreateFor(options, state->layout, *state->parameters,
+                                                        *state->compute));
   return state;
 }
 
@@ -92,39 +92,6 @@ absl::Status RankState::CreateStages() {
   ASSIGN_OR_RETURN(vocabulary,
                    SpreadState::Create(options, layout, *parameters,
                                        {.layers = scratch, .meetings = meeting_scratch}));
-  return absl::OkStatus();
-}
-
-absl::Status RankState::CreateShards() {
-  if (!program::ShardsOptimizer(*options.program)) return absl::OkStatus();
-  const program::Program& program = *options.program;
-  std::vector<ShardState::Group> groups;
-  for (const auto& [id, stage] : layout.stages) {
-    // Of two copies the primary one comes first in the group, and shards go by pp rank.
-    const bool is_lower = program.pp_rank < program.mirror;
-    const bool primary_is_lower = program::IsPrimary(program, id) == is_lower;
-    ShardState::Group& group = groups.emplace_back(
-        ShardState::Group{.replicas = ReplicasOf(id),
-                          .in_reversed_pairs = program.mirror.value() >= 0 && !primary_is_lower});
-    for (const layout::StageLayout::LayerPlace& place : stage.layers) {
-      const LayerParameters& layer = parameters->Layer(place.layer);
-      if (!layer.refs.empty()) group.layers.push_back(&layer);
-    }
-  }
-  if (layout.vocabulary.has_value()) {
-    const StageId rows(program.num_stages);
-    ShardState::Group& group = groups.emplace_back(ShardState::Group{.replicas = ReplicasOf(rows)});
-    const auto last = static_cast<std::int32_t>(options.model->layers.size()) - 1;
-    for (const LayerId use : {LayerId(0), LayerId(last)}) {
-      if (const LayerParameters* const layer = parameters->Rows(use)) group.layers.push_back(layer);
-    }
-  }
-  for (const ShardState::Group& group : groups) {
-    if (group.replicas != nullptr) continue;
-    return absl::InvalidArgumentError(
-        "no other rank holds a stage, so none can share the optimizer's state");
-  }
-  ASSIGN_OR_RETURN(shards, ShardState::Create(groups, *compute));
   return absl::OkStatus();
 }
 

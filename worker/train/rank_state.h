@@ -68,7 +68,6 @@ struct RankState {
  private:
   absl::Status CreateParameters();
   absl::Status CreateStages();
-  absl::Status CreateShards();
   absl::Status AllocateShared();
 };
 

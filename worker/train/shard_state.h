@@ -10,9 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
+#include "common/layout/rank_layout.h"
 #include "worker/backend/backend.h"
 #include "worker/train/layer_shards.h"
 #include "worker/train/parameter_store.h"
+#include "worker/train/trainer.h"
 #include "worker/transport/collective.h"
 
 namespace takt::train {
@@ -31,6 +33,15 @@ class ShardState {
   // the object's life.  Errors: kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<ShardState>> Create(const std::vector<Group>& groups,
                                                             backend::MemoryBackend& memory);
+
+  // Makes the state of a rank, with the groups of its stages and of its rows. Returns null if its
+  // program shares nothing. layout, parameters: of the rank. What they point to is borrowed for the
+  // object's life.
+  // Errors: also kInvalidArgument (a stage that nobody else holds).
+  static absl::StatusOr<std::unique_ptr<ShardState>> CreateFor(const TrainerOptions& options,
+                                                               const layout::RankLayout& layout,
+                                                               const ParameterStore& parameters,
+                                                               backend::MemoryBackend& memory);
 
   // Returns the shards of a layer. Precondition: it is of a group.
   LayerShards& Of(const LayerParameters& layer);
