@@ -75,18 +75,17 @@ class RankOfTwo {
     assignment_.rank = assignment_.mesh.RankOf(PpRank(pp_rank), replica);
     assignment_.program.pp_rank = PpRank(pp_rank);
     if (replicas > 1) assignment_.program.body.push_back({.op = program::Op::kGatherWeights});
-    const layout::ShardPlace place =
-        layout::ShardPlaceOf(assignment_.program, replica, replicas);
+    const layout::ShardPlace place = layout::ShardPlaceOf(assignment_.program, replica, replicas);
     assignment_.partition = {{StageId(0), PpRank(0), LayerId(0), head},
                              {StageId(1), PpRank(1), head, LayerId(3)}};
     assignment_.vocabulary_ends = ends;
     const std::vector<LayerId> layers =
         pp_rank == 0 ? std::vector<LayerId>{LayerId(0), LayerId(1)} : std::vector<LayerId>{head};
-    store_ = train::ParameterStore::Create(
-                 model,
-                 layout::LayOutParameters(model, layers, 1, /*spread=*/true, place), *backend_, {},
-                 layout::LayOutRows(model, mesh::WordsOf(ends, PpRank(pp_rank), kVocab), place))
-                 .value();
+    store_ =
+        train::ParameterStore::Create(
+            model, layout::LayOutParameters(model, layers, 1, /*spread=*/true, place), *backend_,
+            {}, layout::LayOutRows(model, mesh::WordsOf(ends, PpRank(pp_rank), kVocab), place))
+            .value();
     for (const train::ParameterRef* const ref : store_->trained()) {
       for (std::int64_t i = 0; i < ref->elements(); ++i)
         ref->weight[i] = ValueOf(*ref->parameter, kWeight, ref->first_element() + i);
@@ -112,10 +111,9 @@ class RankOfTwo {
     auto snapshot = worker_checkpoint::Snapshot::Create(live).value();
     EXPECT_TRUE(snapshot.Take(live, {}).ok());
     if (moments.has_value()) {
-      const absl::Status whole =
-          moments->Join(StepId(1), [&](LayerId, const model::Parameter& parameter) {
-            return snapshot.PlaceOf(parameter);
-          });
+      const absl::Status whole = moments->Join(
+          StepId(1),
+          [&](LayerId, const model::Parameter& parameter) { return snapshot.PlaceOf(parameter); });
       EXPECT_TRUE(whole.ok()) << whole;
     }
     const absl::Status joined = tables.Join(StepId(1), snapshot);
