@@ -2,6 +2,7 @@
 #include "common/model/model.h"
 
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/field_rules.h"
@@ -149,6 +150,14 @@ void CheckEmulated(const ModelConfig& config, FieldRules& rules) {
                .value = absl::StrCat(config.activation_bytes),
                .rule = absl::StrCat("must be between 1 and ", kMaxMessage),
                .fix = "give the size of the message between two stages"});
+  for (const auto& [field, bytes] : {std::pair("model.parameter_bytes", config.parameter_bytes),
+                                     {"model.collective_bytes", config.collective_bytes}}) {
+    rules.Check(bytes >= 0 && bytes <= kMaxMessage && bytes % 4 == 0,
+                {.field = field,
+                 .value = absl::StrCat(bytes),
+                 .rule = absl::StrCat("must be a multiple of 4 between 0 and ", kMaxMessage),
+                 .fix = "give the bytes of f32 numbers, or leave it out"});
+  }
 }
 
 // Fills in a head size that was left out: an even share of the width.
@@ -160,8 +169,14 @@ ModelConfig Complete(ModelConfig config) {
 }
 
 Layer EmulatedLayer(const ModelConfig& config, int block) {
+  std::vector<Parameter> parameters;
+  if (config.parameter_bytes > 0) {
+    parameters.push_back(
+        {.name = absl::StrCat("layers.", block, ".weight"), .shape = {config.parameter_bytes / 4}});
+  }
   return {.kind = LayerKind::kEmulated,
           .block = block,
+          .parameters = std::move(parameters),
           .cost = {.forward_seconds = config.forward_seconds,
                    .input_grad_seconds = config.input_grad_seconds,
                    .weight_grad_seconds = config.weight_grad_seconds,

@@ -16,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/plan/plan.h"
-#include "common/sim/prove.h"
 #include "tests/testing/virtual_ranks.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/engine/engine.h"
@@ -47,25 +46,8 @@ absl::Status Validate(const RunOptions& options, const program::Program& program
   return absl::OkStatus();
 }
 
-// Adds what LowerOptions::shard_optimizer adds.
-void AddGathers(program::Program& program) {
-  const auto reduce =
-      std::ranges::find(program.lanes, program::LaneKind::kReduce, &program::Lane::kind);
-  const LaneId lane(static_cast<std::int32_t>(reduce - program.lanes.begin()));
-  for (const bool of_rows : {true, false}) {
-    for (std::size_t i = 0; i < program.slots.size(); ++i) {
-      const program::Slot& slot = program.slots[i];
-      const bool is_of_rows = slot.stage.value() == program.num_stages;
-      if (slot.kind != program::SlotKind::kWeights || is_of_rows != of_rows) continue;
-      const SlotId weights(static_cast<std::int32_t>(i));
-      program.body.push_back({.op = program::Op::kGatherWeights,
-                              .lane = lane,
-                              .stage = slot.stage,
-                              .layer = LayerId(slot.index),
-                              .reads = {weights},
-                              .writes = {weights}});
-    }
-  }
+bool SharesOptimizer(const RunOptions& options) {
+  return options.job.parallelism.shard == config::Shard::kOptimizer;
 }
 
 absl::Status TakeHome(const RunOptions& options, const train::ParameterStore& parameters,
@@ -79,7 +61,7 @@ absl::Status TakeHome(const RunOptions& options, const train::ParameterStore& pa
     for (const train::ParameterRef& ref : layer.refs) {
       if (!ref.updated) continue;
       const std::pair piece(ref.parameter->name, ref.first_element());
-      if (!options.shard_optimizer)
+      if (!SharesOptimizer(options))
         RETURN_IF_ERROR(fetch(ref.gradient, result.gradients[piece], ref.elements()));
       RETURN_IF_ERROR(fetch(ref.weight, result.weights[piece], ref.elements()));
     }
@@ -155,12 +137,9 @@ absl::Status CheckSameSteps(const std::vector<train::StepResult>& a,
 absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
   const config::Parallelism& parallelism = options.job.parallelism;
   const int num_workers = parallelism.pipeline.value_or(1) * parallelism.data.value_or(1);
-  ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(options.job, {.max_workers = num_workers,
-                                                                 .device = options.planned_for}));
-  if (options.shard_optimizer) {
-    for (program::Program& program : plan.programs) AddGathers(program);
-    RETURN_IF_ERROR(sim::Prove(plan.programs));
-  }
+  ASSIGN_OR_RETURN(
+      const plan::Plan plan,
+      plan::MakePlan(options.job, {.max_workers = num_workers, .device = options.planned_for}));
   std::mutex observer_mutex;
   const train::TensorObserver observer = [&](const std::string& name, MicrobatchId m,
                                              std::span<const float> values) {

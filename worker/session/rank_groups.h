@@ -29,6 +29,11 @@ namespace takt::session {
 std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, Rank rank,
                             const program::Program& program);
 
+// Returns the ranks that share the optimizer's state of the stages of `rank`, by
+// layout::ShardPlace::index. They are the holders of each of these stages in another order.
+// program: of `rank`.
+std::vector<Rank> SharersOf(const mesh::Mesh& mesh, Rank rank, const program::Program& program);
+
 class RankGroups {
  public:
   struct Options {
@@ -57,6 +62,8 @@ class RankGroups {
   transport::Collective* tied() const { return tied_; }
   // Returns the group in which the pipeline meets over its vocabulary. Null: it is not spread.
   transport::Collective* vocabulary() const { return vocabulary_; }
+  // Returns the group of SharersOf, which passes bytes of host memory. Null: nobody shares.
+  transport::Collective* sharers() const { return sharers_; }
 
  private:
   // Returns null for a group of less than two ranks. A group that already exists is used again.
@@ -69,6 +76,7 @@ class RankGroups {
   transport::Collective* pipeline_ = nullptr;
   transport::Collective* tied_ = nullptr;
   transport::Collective* vocabulary_ = nullptr;
+  transport::Collective* sharers_ = nullptr;
 };
 
 }  // namespace takt::session

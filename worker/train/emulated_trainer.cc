@@ -9,14 +9,17 @@
 #include <cmath>
 #include <cstring>
 #include <ctime>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/layout/slot_layout.h"
 #include "common/program/compute_part.h"
+#include "worker/train/emulated_parameters.h"
 #include "worker/train/result_ring.h"
 
 namespace takt::train {
@@ -96,8 +99,9 @@ struct Work {
 
 class EmulatedTrainer final : public Trainer {
  public:
-  explicit EmulatedTrainer(const TrainerOptions& options)
-      : options_(options), program_(*options.program) {
+  // trained: null if the layers have no parameters.
+  EmulatedTrainer(const TrainerOptions& options, std::unique_ptr<EmulatedParameters> trained)
+      : options_(options), program_(*options.program), trained_(std::move(trained)) {
     memory_.resize(program_.slots.size());
     const layout::Section slots = layout::LayOutSlots(*options.model, /*stages=*/{}, program_);
     for (const layout::Tensor& slot : slots.tensors)
@@ -120,6 +124,13 @@ class EmulatedTrainer final : public Trainer {
       }
       case Op::kNormExchange:
         return engine::MakeBound(nullptr, [this](StepId step) { return Exchange(step); });
+      case Op::kReduceGrad:
+      case Op::kNormPartial:
+      case Op::kOptimizer:
+      case Op::kGatherWeights:
+      case Op::kSnapshot:
+        if (trained_ != nullptr) return trained_->Bind(instruction);
+        return engine::NothingToDo();
       default:
         return engine::NothingToDo();
     }
@@ -192,6 +203,7 @@ class EmulatedTrainer final : public Trainer {
   // NORM_EXCHANGE is a barrier. Here it exchanges as little as possible: whether some rank was
   // asked to halt.
   absl::Status Exchange(StepId step) {
+    if (trained_ != nullptr) RETURN_IF_ERROR(trained_->Exchange(step));
     const auto replicas = options_.replicas.begin();
     transport::Collective* const dp_group =
         replicas == options_.replicas.end() ? nullptr : replicas->second;
@@ -223,6 +235,7 @@ class EmulatedTrainer final : public Trainer {
 
   const TrainerOptions options_;
   const program::Program& program_;
+  const std::unique_ptr<EmulatedParameters> trained_;
   // By slot. The slots order the lanes, so one lane at a time uses each.
   std::vector<std::vector<std::byte>> memory_;
   ResultRing results_;
@@ -230,8 +243,10 @@ class EmulatedTrainer final : public Trainer {
 
 }  // namespace
 
-std::unique_ptr<Trainer> CreateEmulatedTrainer(const TrainerOptions& options) {
-  return std::make_unique<EmulatedTrainer>(options);
+absl::StatusOr<std::unique_ptr<Trainer>> CreateEmulatedTrainer(const TrainerOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<EmulatedParameters> trained,
+                   EmulatedParameters::Create(options));
+  return std::make_unique<EmulatedTrainer>(options, std::move(trained));
 }
 
 }  // namespace takt::train

@@ -83,14 +83,6 @@ absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& los
   return result_;
 }
 
-std::vector<LayerShards::Part> Optimizer::UpdatedParts() const {
-  if (shards_ != nullptr) return shards_->Parts();
-  std::vector<LayerShards::Part> parts;
-  for (const ParameterRef* const ref : parameters_.trained())
-    parts.push_back({.ref = ref, .count = ref->elements()});
-  return parts;
-}
-
 absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int64_t number) {
   const config::OptimizerTraits traits = config::TraitsOf(job_);
   const double scale =
@@ -99,13 +91,14 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
       config::LearningRate(traits.learning_rate, job_.lr_schedule, step.value());
   parameters_.BeginUpdate();
   std::vector<backend::UpdatedTensor> tensors;
-  for (const auto& [ref, first, count] : UpdatedParts()) {
+  for (const ParameterRef* const ref : UpdatedParts()) {
+    const auto [first, count] = ref->shard;
     const config::UpdateSettings& settings = settings_.at(ref->parameter);
     tensors.push_back({.parameter = ref->weight + first,
                        .previous = ref->previous + first,
                        .gradient = ref->gradient + first,
-                       .m = ref->m == nullptr ? nullptr : ref->m + first,
-                       .v = ref->v == nullptr ? nullptr : ref->v + first,
+                       .m = ref->m,
+                       .v = ref->v,
                        .count = count,
                        .learning_rate_scale = settings.learning_rate_scale,
                        .weight_decay = settings.weight_decay});

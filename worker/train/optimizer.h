@@ -53,8 +53,10 @@ class Optimizer {
  private:
   Optimizer(const config::JobSpec& job, ParameterStore& parameters, ResultGroups groups,
             backend::Buffer exchanged);
-  // Returns what the rank updates: all that it trains, or its shards.
-  std::vector<LayerShards::Part> UpdatedParts() const;
+  // Returns the parameters of which the rank updates all, or its shard.
+  std::vector<const ParameterRef*> UpdatedParts() const {
+    return shards_ != nullptr ? shards_->Parts() : parameters_.trained();
+  }
   std::span<double> exchanged() const {
     return {reinterpret_cast<double*>(exchanged_.data()), exchanged_.bytes() / sizeof(double)};
   }
