@@ -2,7 +2,9 @@
 #include "common/profile/probe.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
