@@ -77,7 +77,7 @@ TEST(Mixture, CountsTheProductsOfActiveExperts) {
 }
 
 // docs/memory.md has these numbers.
-TEST(Mixture, KeepsTwoNumbersOfEachPairBesideItsRows) {
+TEST(Mixture, KeepsThreeNumbersOfEachPairBesideItsRows) {
   for (const Precision products : {Precision::kF32, Precision::kBf16}) {
     const Model model = *BuildModel(Tiny(Family::kMixtral), 2, {.products = products});
     const Layer& layer = model.layers[1];
