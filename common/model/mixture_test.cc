@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "common/model/llama.h"
 #include "gmock/gmock.h"
@@ -12,6 +13,7 @@ namespace takt::model {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::SizeIs;
 
 ModelConfig Tiny(Family family) {
   return {.family = family,
@@ -37,7 +39,7 @@ std::map<std::string, std::vector<std::int64_t>> Shapes(const Model& model) {
 TEST(Mixture, HasTheNamesOfMixtral) {
   const Model model = *BuildModel(Tiny(Family::kMixtral), 1);
   auto shapes = Shapes(model);
-  EXPECT_EQ(shapes.size(), 1 + 4 * (6 + 1 + 8 * 3) + 2);
+  EXPECT_THAT(shapes, SizeIs(1 + 4 * (6 + 1 + 8 * 3) + 2));
   const std::string mixture = "model.layers.3.block_sparse_moe.";
   EXPECT_THAT(shapes[mixture + "gate.weight"], ElementsAre(8, 64));
   EXPECT_THAT(shapes[mixture + "experts.7.w1.weight"], ElementsAre(96, 64));
@@ -52,7 +54,7 @@ TEST(Mixture, HasTheNamesOfQwen3MoeAndDenseBlocks) {
   config.mixture->dense_blocks = {0, 2};
   const Model model = *BuildModel(config, 1);
   auto shapes = Shapes(model);
-  EXPECT_EQ(shapes.size(), 1 + 2 * 11 + 2 * (8 + 1 + 8 * 3) + 2);
+  EXPECT_THAT(shapes, SizeIs(1 + 2 * 11 + 2 * (8 + 1 + 8 * 3) + 2));
   EXPECT_THAT(shapes["model.layers.1.mlp.gate.weight"], ElementsAre(8, 64));
   EXPECT_THAT(shapes["model.layers.1.mlp.experts.0.gate_proj.weight"], ElementsAre(40, 64));
   EXPECT_THAT(shapes["model.layers.1.mlp.experts.0.down_proj.weight"], ElementsAre(64, 40));

@@ -128,7 +128,9 @@ TEST_P(ExpertOps, RouterChoosesTheLargestLogitsAndSortsRowsByExpertThenToken) {
         const std::int64_t expert = routing.ExpertOf(row);
         EXPECT_GE(row, routing.offsets[expert]);
         EXPECT_LT(row, routing.offsets[expert + 1]);
-        if (row > routing.offsets[expert]) EXPECT_LT(routing.pairs[row - 1], routing.pairs[row]);
+        if (row > routing.offsets[expert]) {
+          EXPECT_LT(routing.pairs[row - 1], routing.pairs[row]);
+        }
       }
       ExpectNear(routing.weights,
                  Weights(s, ToDoubles(routing.logits), routing.choices, normalised), 2 * kEpsilon,
