@@ -71,6 +71,7 @@ absl::Status CheckBatch(const config::JobSpec& job) {
 // over, or refuse without saying why; empty: there is none.
 std::string_view NewFieldOf(const config::JobSpec& job) {
   if (job.model.family == model::Family::kEmulated) return "";
+  if (model::HasExperts(job.model.family)) return "model.experts";
   if (job.lion.has_value()) return "optimizer.lion";
   if (job.sgd.has_value()) return "optimizer.sgd";
   if (!job.groups.empty()) return "optimizer.groups";
