@@ -13,8 +13,8 @@ namespace {
 struct Sizes {
   std::int64_t tokens, context, experts, chosen;
 };
-constexpr Sizes kSizes[] = {
-    {1, 1, 1, 1}, {6, 3, 4, 1}, {12, 4, 5, 2}, {130, 65, 7, 7}, {300, 100, 16, 3}};
+constexpr Sizes kSizes[] = {{1, 1, 1, 1},    {6, 3, 4, 1},      {12, 4, 5, 2},
+                            {130, 65, 7, 7}, {300, 100, 16, 3}, {400, 100, 2, 1}};
 
 // What RouteTokens writes for random logits. The last expert's are so low that no token chooses it
 // if it has the choice.

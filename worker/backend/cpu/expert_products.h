@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the products of experts. The rows of one expert are brought together and multiplied as an
-// ordinary matrix, whose blocks the threads share.
+// Runs the products of experts. The rows of one expert are brought together, some hundred at a
+// time, and multiplied as an ordinary matrix, whose blocks the threads share.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,14 @@
 
 namespace takt::backend {
 
-// Belongs to one backend. Its memory grows to what the fullest expert needs, at most a row of each
-// token. Thread: one caller at a time.
+// Belongs to one backend. Its memory grows to kRowsPerPart rows of either factor. Thread: one
+// caller at a time.
 class ExpertProducts {
  public:
+  // Results depend on this number: rows are multiplied, and gradients added up, in parts of so
+  // many.
+  static constexpr std::int64_t kRowsPerPart = 256;
+
   // Runs a product in f32.
   using InF32 = absl::FunctionRef<absl::Status(const Matmul&)>;
 
@@ -30,14 +34,17 @@ class ExpertProducts {
   absl::Status Run(const ExpertMatmulTransposed& op, InF32 in_f32);
 
  private:
-  // The product of all rows of an expert with its matrix: c[rows,n] = a[rows,k] b.
+  // Each computes what the rows of a part give to the result.
+  absl::Status RunPart(const ExpertMatmul& op, Range part, InF32 in_f32);
+  absl::Status RunPart(const ExpertMatmulTransposed& op, Range part, bool accumulate, InF32 in_f32);
+  // Computes c[rows,n] = a[rows,k] b.
   absl::Status Multiply(const ExpertMatmul& op, std::int64_t rows, const Operand& a, float* c,
                         InF32 in_f32);
-  // Calls body(row, token) for the rows in the range, with row counted from the first of them.
+  // Calls body(row, token) for the rows of a part, with `row` counted from the first of them.
   template <class Body>
-  void ForRows(const ExpertRows& rows, Range range, std::int64_t columns, const Body& body);
-  // Returns the rows of the range from a tensor that has one for each token.
-  const float* Gather(const ExpertRows& rows, Range range, const float* by_token,
+  void ForRows(const ExpertRows& rows, Range part, std::int64_t columns, const Body& body);
+  // Returns the rows of a part from a tensor that has one for each token.
+  const float* Gather(const ExpertRows& rows, Range part, const float* by_token,
                       std::int64_t columns);
 
   ThreadTeam& team_;
