@@ -408,8 +408,8 @@ TEST_P(ExpertOps, HaveTheSameBitsForAnyNumberOfThreads) {
                                                .n = kK})
                   .message(),
               "");
-    for (const Floats* part : {&routing.weights, &rows, &tokens, &gradient})
-      all.insert(all.end(), part->begin(), part->end());
+    for (const Floats& part : {routing.weights, rows, tokens, gradient})
+      all.insert(all.end(), part.begin(), part.end());
     return all;
   };
   const Floats expected = run(1);
