@@ -18,10 +18,9 @@ constexpr Sizes kSizes[] = {{1, 1, 1, 1},    {6, 3, 4, 1},      {12, 4, 5, 2},
 
 // What RouteTokens writes for random logits. The last expert's are so low that no token chooses it
 // if it has the choice.
-class Routing {
- public:
-  Routing(Backend& backend, const Sizes& sizes, bool normalised = true)
-      : sizes_(sizes),
+struct Routing {
+  Routing(Backend& backend, const Sizes& of, bool normalised = true)
+      : sizes(of),
         logits(Random(sizes.tokens * sizes.experts, 1)),
         choices(static_cast<std::size_t>(sizes.tokens * sizes.chosen)),
         weights(Unset(sizes.tokens * sizes.chosen)),
@@ -45,18 +44,15 @@ class Routing {
   ExpertRows Rows() const {
     return {.offsets = offsets.data(),
             .pairs = pairs.data(),
-            .tokens = sizes_.tokens,
-            .experts = sizes_.experts,
-            .chosen = sizes_.chosen};
+            .tokens = sizes.tokens,
+            .experts = sizes.experts,
+            .chosen = sizes.chosen};
   }
-  std::int64_t count() const { return sizes_.tokens * sizes_.chosen; }
+  std::int64_t count() const { return sizes.tokens * sizes.chosen; }
   std::int64_t ExpertOf(std::int64_t row) const { return choices[pairs[row]]; }
-  std::int64_t TokenOf(std::int64_t row) const { return pairs[row] / sizes_.chosen; }
+  std::int64_t TokenOf(std::int64_t row) const { return pairs[row] / sizes.chosen; }
 
- private:
-  const Sizes sizes_;
-
- public:
+  const Sizes sizes;
   Floats logits;
   std::vector<std::int32_t> choices;
   Floats weights;
