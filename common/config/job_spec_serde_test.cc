@@ -242,6 +242,10 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
        "9}"},
       {"model={family: mistral, layers: 2, hidden: 48, heads: 4, context: 8, vocab: 9, "
        "attention_window: 3}"},
+      {"model={family: mixtral, layers: 2, hidden: 48, heads: 4, context: 8, vocab: 9, experts: "
+       "{count: 4, per_token: 2, auxiliary_loss: 0.01}}"},
+      {"model={family: qwen3_moe, layers: 3, hidden: 48, heads: 4, context: 8, vocab: 9, experts: "
+       "{count: 4, per_token: 2, inner: 24, normalize: false, dense_blocks: [0, 2]}}"},
   };
   for (const auto& change : changes) {
     const v1::JobSpec proto = ToProto(*ToJobSpec(Parse(change)));
@@ -280,6 +284,35 @@ TEST(JobSpecSerde, DocumentsAreJoinedUnlessTheJobSaysWhereTheyEnd) {
   // Rows of a file may say where documents begin.
   EXPECT_TRUE(
       ToJobSpec(Parse({"data={documents: separate, train: {path: a, format: safetensors}}"})).ok());
+}
+
+TEST(JobSpecSerde, ReadsExperts) {
+  constexpr char kMixtral[] =
+      "model={family: mixtral, layers: 2, hidden: 48, heads: 4, context: 8, vocab: 9, inner: 40, "
+      "experts: {count: 4, per_token: 2}}";
+  const model::Mixture mixture = *ToJobSpec(Parse({kMixtral}))->model.mixture;
+  EXPECT_EQ(mixture.experts, 4);
+  EXPECT_EQ(mixture.chosen, 2);
+  EXPECT_EQ(mixture.inner, 40);
+  EXPECT_TRUE(mixture.normalised);
+  EXPECT_EQ(mixture.auxiliary_loss, 0);
+  const struct {
+    const char* change;
+    const char* message;
+  } cases[] = {
+      {"model.experts.per_token=5",
+       "model.experts.per_token is 5: must be between 1 and model.experts.count (4); correct one "
+       "of them"},
+      {"parallelism.device=cuda",
+       "parallelism.device is cuda: experts are computed on CPUs only: how many rows an expert "
+       "gets is not known before the router has chosen, and products on GPUs need that number; "
+       "use auto or cpu"},
+      {"parallelism.transport=nccl",
+       "parallelism.transport is nccl: moves memory of GPUs, and this job computes on CPUs; use "
+       "auto, shm or gloo, or device: cuda"},
+  };
+  for (const auto& [change, message] : cases)
+    EXPECT_EQ(ToJobSpec(Parse({kMixtral, change})).status().message(), message);
 }
 
 TEST(JobSpecSerde, TheLossIsPlainUnlessTheJobSaysOtherwise) {

@@ -121,6 +121,16 @@ void Write(const Elastic& elastic, v1::ElasticSpec& proto) {
   proto.set_evict_stragglers(elastic.evict_stragglers);
 }
 
+void Write(const model::Mixture& mixture, v1::ExpertsSpec& proto) {
+  proto.set_count(mixture.experts);
+  proto.set_per_token(mixture.chosen);
+  proto.set_inner(mixture.inner);
+  proto.set_normalize(mixture.normalised);
+  proto.set_auxiliary_loss(mixture.auxiliary_loss);
+  proto.clear_dense_blocks();
+  for (const int block : mixture.dense_blocks) proto.add_dense_blocks(block);
+}
+
 // A job without files has no section at all unless it keeps copies.
 void WriteCopies(const JobSpec& job, v1::JobSpec& proto) {
   const bool is_default = job.checkpoint.has_value() && job.copy_every_steps == kAutoCopies;
@@ -159,6 +169,7 @@ void WriteModel(const model::ModelConfig& model, v1::ModelSpec& proto) {
   if (model.family == model::Family::kGpt2) return;
   proto.set_rope_theta(model.rope_theta);
   if (model.attention_window.has_value()) proto.set_attention_window(*model.attention_window);
+  if (model.mixture.has_value()) Write(*model.mixture, *proto.mutable_experts());
   if (!model.rope_scaling.has_value()) return;
   v1::RopeScalingSpec& scaling = *proto.mutable_rope_scaling();
   scaling.set_factor(model.rope_scaling->factor);

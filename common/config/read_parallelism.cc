@@ -125,7 +125,14 @@ void CheckDevice(const v1::ParallelismSpec& proto, const model::ModelConfig& mod
                                    .value = "cuda",
                                    .rule = "emulated layers compute nothing",
                                    .fix = "use auto or cpu"});
-  rules.Check(!nccl || (!emulated && proto.device() != v1::DEVICE_KIND_CPU),
+  const bool experts = model::HasExperts(model.family);
+  rules.Check(!cuda || !experts,
+              {.field = "parallelism.device",
+               .value = "cuda",
+               .rule = "experts are computed on CPUs only: how many rows an expert gets is not "
+                       "known before the router has chosen, and products on GPUs need that number",
+               .fix = "use auto or cpu"});
+  rules.Check(!nccl || (!emulated && !experts && proto.device() != v1::DEVICE_KIND_CPU),
               {.field = "parallelism.transport",
                .value = "nccl",
                .rule = "moves memory of GPUs, and this job computes on CPUs",

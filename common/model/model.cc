@@ -9,6 +9,7 @@
 #include "common/model/gpt2.h"
 #include "common/model/layer_parts.h"
 #include "common/model/llama.h"
+#include "common/model/mixture.h"
 #include "common/model/vocabulary.h"
 
 namespace takt::model {
@@ -223,6 +224,7 @@ std::vector<FieldError> CheckConfig(const ModelConfig& given) {
     CheckTransformer(config, rules);
   }
   CheckWindow(config, rules);
+  CheckMixture(config, rules);
   return rules.Take();
 }
 
@@ -241,6 +243,8 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
     case Family::kQwen2:
     case Family::kQwen3:
     case Family::kMistral:
+    case Family::kMixtral:
+    case Family::kQwen3Moe:
       model.layers = LlamaLayers(model.config, microbatch, precisions);
       break;
     case Family::kEmulated:

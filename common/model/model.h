@@ -3,6 +3,7 @@
 // this description. Letters: B microbatch size, T context, C hidden, V vocabulary.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -35,7 +36,9 @@ enum class Family : std::uint8_t {
   kQwen2 = 3,
   kEmulated = 4,
   kQwen3 = 5,
-  kMistral = 6
+  kMistral = 6,
+  kMixtral = 7,
+  kQwen3Moe = 8
 };
 
 // Returns whether the family turns queries and keys by the angles of their positions.
@@ -50,6 +53,31 @@ struct RopeScaling {
   int original_positions = 0;
 };
 
+// Returns whether the MLPs of the family are mixtures of experts.
+constexpr bool HasExperts(Family family) {
+  return family == Family::kMixtral || family == Family::kQwen3Moe;
+}
+
+// Returns whether the family normalises each query and key.
+constexpr bool NormalisesHeads(Family family) {
+  return family == Family::kQwen3 || family == Family::kQwen3Moe;
+}
+
+// A mixture of experts in place of an MLP. Each token goes through the `chosen` experts that its
+// router scores highest, and no token is dropped.
+struct Mixture {
+  int experts = 0;
+  int chosen = 0;
+  int inner = 0;  // width of an expert
+  // Whether the weights of a token's experts are divided by their sum.
+  bool normalised = true;
+  // The weight of the auxiliary loss that balances the experts, of each layer and sequence. 0: the
+  // loss does not have it.
+  double auxiliary_loss = 0;
+  // qwen3_moe: the blocks that have an MLP of ModelConfig::inner instead, ascending.
+  std::vector<int> dense_blocks;
+};
+
 // The shape of a model, filled from a job spec or a config.json.
 struct ModelConfig {
   Family family = Family::kGpt2;
@@ -58,7 +86,7 @@ struct ModelConfig {
   int heads = 0;
   int kv_heads = 0;   // = heads for gpt2
   int head_size = 0;  // 0: hidden / heads, which is all that gpt2 can have
-  int inner = 0;      // width of the MLP
+  int inner = 0;      // width of the MLP; of mixtral: of an expert
   int context = 0;    // T of training
   int positions = 0;  // rows of the position table; >= context
   int vocab = 0;
@@ -73,6 +101,7 @@ struct ModelConfig {
   // Without it a token sees all keys up to its own.
   std::optional<int> attention_window;
   std::optional<int> end_token;  // the first eos_token_id that a config.json names
+  std::optional<Mixture> mixture;  // of the families that have experts
   // Costs of a layer of the emulated family, for each microbatch.
   double forward_seconds = 0, input_grad_seconds = 0, weight_grad_seconds = 0;
   std::int64_t activation_bytes = 0;
@@ -81,6 +110,10 @@ struct ModelConfig {
   // after.
   std::int64_t collective_bytes = 0;
 
+  // Returns whether the MLP of this block is a mixture.
+  bool HasExpertsIn(int block) const {
+    return mixture.has_value() && !std::ranges::binary_search(mixture->dense_blocks, block);
+  }
   // Returns attention_window, or 0 if it hides no key from any token of a sequence of `context`.
   int EffectiveWindow() const {
     return attention_window.has_value() && *attention_window < context ? *attention_window : 0;
@@ -94,8 +127,16 @@ enum class LayerKind : std::uint8_t {
   kEmulated = 4,
   kLlamaBlock = 5,  // of qwen2 and mistral too
   kLlamaHead = 6,   // of all families with rotary positions
-  kQwen3Block = 7   // a llama block that normalises each query and key
+  kQwen3Block = 7,  // a llama block that normalises each query and key
+  // The same two with a mixture of experts in place of the MLP.
+  kMixtralBlock = 8,
+  kQwen3MoeBlock = 9
 };
+
+// Returns whether layers of the kind have a mixture of experts.
+constexpr bool HasExperts(LayerKind kind) {
+  return kind == LayerKind::kMixtralBlock || kind == LayerKind::kQwen3MoeBlock;
+}
 
 enum class Init : std::uint8_t { kZeros = 1, kOnes = 2, kNormal = 3 };
 
@@ -106,6 +147,8 @@ struct Parameter {
   double stddev = 0;     // of kNormal
   bool by_word = false;  // a row for each word of the vocabulary: see vocabulary.h
   int moments = 2;       // f32 numbers that the job's optimizer keeps of each element
+  // Products with it are in f32, whatever the precision of the model's products.
+  bool multiplies_in_f32 = false;
   std::int64_t elements() const {
     std::int64_t n = 1;
     for (const std::int64_t d : shape) n *= d;
@@ -149,9 +192,11 @@ struct Layer {
   std::vector<ScratchTensor> scratch;
   LayerCost cost;
 
-  // Returns whether the layer multiplies by the parameter, which is its own or a tied one.
+  // Returns whether the layer multiplies by the parameter, which is its own or a tied one, in the
+  // precision of the model's products.
   bool MultipliesBy(const Parameter& parameter) const {
-    return kind != LayerKind::kEmbedding && parameter.shape.size() == 2;
+    return kind != LayerKind::kEmbedding && parameter.shape.size() == 2 &&
+           !parameter.multiplies_in_f32;
   }
 };
 

@@ -72,6 +72,7 @@ absl::Status CheckBatch(const config::JobSpec& job) {
 std::string_view NewFieldOf(const config::JobSpec& job) {
   if (job.parallelism.shard == config::Shard::kOptimizer) return "parallelism.shard";
   if (job.model.family == model::Family::kEmulated) return "";
+  if (model::HasExperts(job.model.family)) return "model.experts";
   if (job.lion.has_value()) return "optimizer.lion";
   if (job.sgd.has_value()) return "optimizer.sgd";
   if (!job.groups.empty()) return "optimizer.groups";

@@ -28,6 +28,10 @@ const char* KindName(LayerKind kind) {
       return "llama head";
     case LayerKind::kQwen3Block:
       return "qwen3 block";
+    case LayerKind::kMixtralBlock:
+      return "mixtral block";
+    case LayerKind::kQwen3MoeBlock:
+      return "qwen3_moe block";
     case LayerKind::kEmulated:
       return "emulated";
   }
@@ -58,6 +62,11 @@ LayerShape ShapeOf(const model::Model& model, const model::Layer& layer,
     shape.inner = config.inner;
     shape.recompute = recompute;
     shape.attention_window = config.EffectiveWindow();
+    if (HasExperts(layer.kind)) {
+      shape.inner = config.mixture->inner;
+      shape.experts = config.mixture->experts;
+      shape.chosen_experts = config.mixture->chosen;
+    }
   } else if (IsHead(layer.kind)) {
     shape.vocab = config.vocab;
   }
@@ -110,6 +119,8 @@ std::string ToString(const LayerShape& shape) {
       absl::StrAppend(&text, " of ", shape.head_size);
     absl::StrAppend(&text, ", inner ", shape.inner);
   }
+  if (shape.experts > 0)
+    absl::StrAppend(&text, ", experts ", shape.chosen_experts, " of ", shape.experts);
   if (shape.vocab > 0) absl::StrAppend(&text, ", vocab ", shape.vocab);
   absl::StrAppend(&text, ", context ", shape.context);
   if (shape.attention_window > 0) absl::StrAppend(&text, ", window ", shape.attention_window);

@@ -69,7 +69,8 @@ absl::StatusOr<Passes> ReadPasses(const char* what, const v1::LayerPasses& proto
 v1::LayerShape ToProto(const LayerShape& shape) {
   // This names every field, so that a new one that is not written here does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_size, inner, vocab, context, microbatch,
-               products, activations, recompute, spread, attention_window] = shape;
+               products, activations, recompute, spread, attention_window, experts,
+               chosen_experts] = shape;
   v1::LayerShape out;
   out.set_kind(static_cast<int>(kind));
   out.set_hidden(hidden);
@@ -85,6 +86,8 @@ v1::LayerShape ToProto(const LayerShape& shape) {
   out.set_recompute(static_cast<int>(recompute));
   out.set_spread(spread);
   out.set_attention_window(attention_window);
+  out.set_experts(experts);
+  out.set_chosen_experts(chosen_experts);
   return out;
 }
 
@@ -98,16 +101,20 @@ absl::StatusOr<LayerShape> FromProto(const v1::LayerShape& proto) {
                    .context = proto.context(),
                    .microbatch = proto.microbatch(),
                    .spread = proto.spread(),
-                   .attention_window = proto.attention_window()};
+                   .attention_window = proto.attention_window(),
+                   .experts = proto.experts(),
+                   .chosen_experts = proto.chosen_experts()};
   const int least = std::min({shape.hidden, shape.heads, shape.kv_heads, shape.head_size,
-                              shape.inner, shape.vocab, shape.context, shape.attention_window});
+                              shape.inner, shape.vocab, shape.context, shape.attention_window,
+                              shape.experts, shape.chosen_experts});
   RETURN_IF_ERROR(CheckAtLeast("size of a layer", 0, least));
   RETURN_IF_ERROR(CheckAtLeast("microbatch", 1, shape.microbatch));
   // An emulated job says itself what its layers take.
-  ASSIGN_OR_RETURN(shape.kind, ReadName("kind of layer", proto.kind(),
-                                        {LayerKind::kEmbedding, LayerKind::kGpt2Block,
-                                         LayerKind::kGpt2Head, LayerKind::kLlamaBlock,
-                                         LayerKind::kLlamaHead, LayerKind::kQwen3Block}));
+  ASSIGN_OR_RETURN(shape.kind,
+                   ReadName("kind of layer", proto.kind(),
+                            {LayerKind::kEmbedding, LayerKind::kGpt2Block, LayerKind::kGpt2Head,
+                             LayerKind::kLlamaBlock, LayerKind::kLlamaHead, LayerKind::kQwen3Block,
+                             LayerKind::kMixtralBlock, LayerKind::kQwen3MoeBlock}));
   const auto precisions = {Precision::kF32, Precision::kBf16};
   ASSIGN_OR_RETURN(shape.products, ReadName("precision", proto.products(), precisions));
   ASSIGN_OR_RETURN(shape.activations, ReadName("precision", proto.activations(), precisions));

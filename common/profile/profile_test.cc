@@ -149,6 +149,13 @@ TEST(LayerShape, ReadsAsText) {
   windowed.attention_window = 9;
   EXPECT_EQ(ToString(windowed),
             "qwen3 block, hidden 64, heads 4, inner 256, context 32, window 9, microbatch 1, f32");
+  LayerShape mixture = kBlock;
+  mixture.kind = LayerKind::kMixtralBlock;
+  mixture.experts = 8;
+  mixture.chosen_experts = 2;
+  EXPECT_EQ(ToString(mixture),
+            "mixtral block, hidden 64, heads 4, inner 256, experts 2 of 8, context 32, microbatch "
+            "1, f32");
   EXPECT_EQ(ToString(kHere), "a processor, 1 thread, 2 ranks on the host");
 }
 
@@ -174,6 +181,15 @@ TEST(LayerShape, LeavesOutWhatDoesNotMatter) {
   const model::Model mistral = model::BuildModel(windowed, 1).value();
   EXPECT_EQ(ShapeOf(mistral, mistral.layers[1], kNone).attention_window, 9);
   EXPECT_EQ(ShapeOf(mistral, mistral.layers[0], kNone).attention_window, 0);
+  model::ModelConfig experts = config;
+  experts.family = model::Family::kQwen3Moe;
+  experts.mixture = model::Mixture{.experts = 8, .chosen = 2, .inner = 40, .dense_blocks = {0}};
+  const model::Model moe = model::BuildModel(experts, 1).value();
+  EXPECT_EQ(ShapeOf(moe, moe.layers[1], kNone).inner, 256);
+  EXPECT_EQ(ShapeOf(moe, moe.layers[1], kNone).experts, 0);
+  EXPECT_EQ(ShapeOf(moe, moe.layers[2], kNone).inner, 40);
+  EXPECT_EQ(ShapeOf(moe, moe.layers[2], kNone).experts, 8);
+  EXPECT_EQ(ShapeOf(moe, moe.layers[2], kNone).chosen_experts, 2);
 }
 
 // Whoever reports a time may report nonsense. What is stored must be readable again.

@@ -66,7 +66,8 @@ std::vector<Case> Cases() {
   };
   std::vector<Case> cases;
   for (const char* model : {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny",
-                            "qwen3-tiny", "mistral-tiny", "llama-packed", "gpt2-packed"}) {
+                            "qwen3-tiny", "mistral-tiny", "llama-packed", "gpt2-packed",
+                            "mixtral-aux", "qwen3moe-unnormed"}) {
     for (const Layout& layout : kLayouts) {
       // The targets of -100 are no part of a stream of tokens.
       const bool masked = std::string_view(model) == "gpt2-ignore-index";

@@ -30,6 +30,7 @@ using Pieces = std::map<std::pair<std::string, std::int64_t>, std::vector<float>
 // What one rank brings home.
 struct RankResult {
   std::vector<train::StepResult> steps;
+  std::vector<train::ExpertLoad> expert_loads;  // of the last step
   Pieces gradients, weights;
   std::optional<double> validation_loss;
 };
@@ -80,6 +81,7 @@ absl::Status RunSteps(const RunOptions& options, const plan::Plan& plan, testing
     const StepId last(std::min(steps, first + stride - 1));
     RETURN_IF_ERROR(engine->Run(StepId(first), last, [&](const engine::StepTiming& timing) {
       result.steps.push_back(trainer.result(timing.step));
+      result.expert_loads = trainer.expert_loads(timing.step);
     }));
   }
   if (!plan.validation_programs.empty()) {
@@ -172,6 +174,8 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
       merged.validation_loss = result.validation_loss;
     }
     RETURN_IF_ERROR(CheckSameSteps(merged.steps, result.steps));
+    merged.expert_loads.insert(merged.expert_loads.end(), result.expert_loads.begin(),
+                               result.expert_loads.end());
     if (merged.validation_loss != result.validation_loss) {
       return absl::InternalError("ranks tell different validation losses");
     }

@@ -43,6 +43,8 @@ struct RunResult {
   Tensors gradients;
   Tensors weights;                        // after the last step
   std::optional<double> validation_loss;  // with those weights; if the job has a validation set
+  // How experts were loaded in the last step, rank by rank.
+  std::vector<train::ExpertLoad> expert_loads;
 };
 
 // Checks on the way that all ranks tell the same results and hold the same weights.

@@ -25,45 +25,17 @@
 //   the same bits.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <span>
 #include <variant>
+
+#include "worker/backend/expert_ops.h"
+#include "worker/backend/operand.h"
 
 namespace takt::backend {
 
 // A target with this value is not scored.
 inline constexpr std::int32_t kIgnoredTarget = -100;
-
-// bfloat16: an f32 without the lower half of its bits.
-struct Bf16 {
-  std::uint16_t bits;
-};
-inline float ToFloat(Bf16 x) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
-}
-
-// A tensor that an op reads, in f32 or in bf16. It converts from either pointer. Products in bf16
-// round an operand that comes in f32 first, to nearest, ties to even.
-struct Operand {
-  Operand() = default;
-  Operand(const float* tensor) : f32(tensor) {}  // NOLINT(google-explicit-constructor)
-  Operand(const Bf16* tensor) : bf16(tensor) {}  // NOLINT(google-explicit-constructor)
-  const float* f32 = nullptr;
-  const Bf16* bf16 = nullptr;  // one of the two
-};
-
-// A tensor that an op writes: in f32, or rounded to bf16.
-struct Output {
-  Output() = default;
-  Output(float* tensor) : f32(tensor) {}  // NOLINT(google-explicit-constructor)
-  Output(Bf16* tensor) : bf16(tensor) {}  // NOLINT(google-explicit-constructor)
-  operator Operand() const {              // NOLINT(google-explicit-constructor)
-    return bf16 != nullptr ? Operand(bf16) : Operand(f32);
-  }
-  float* f32 = nullptr;
-  Bf16* bf16 = nullptr;  // one of the two
-};
 
 // c[m,n] = a * b + bias + addend, the last two optional.
 //   y  = x W + bias  {.a = x, .b = W, .c = y, .bias = bias, .m = N, .n = out, .k = in}
@@ -460,13 +432,15 @@ struct Add {
   std::int64_t count = 0;
 };
 
-using Op = std::variant<Matmul, PackBf16, MatmulBf16, MatmulTransposedBf16, BiasGrad,
-                        LayerNormForward, LayerNormBackwardInput, LayerNormBackwardWeights,
-                        RmsNormForward, RmsNormBackwardInput, RmsNormBackwardWeights, Rotary,
-                        SwigluForward, SwigluBackward, GeluForward, GeluBackward, AttentionForward,
-                        AttentionBackward, EmbeddingForward, EmbeddingBackward, SoftmaxBlock,
-                        CrossEntropy, CrossEntropyGradient, AdamwUpdate, LionUpdate, SgdUpdate,
-                        SumOfSquares, Fill, Copy, Add>;
+using Op =
+    std::variant<Matmul, PackBf16, MatmulBf16, MatmulTransposedBf16, BiasGrad, LayerNormForward,
+                 LayerNormBackwardInput, LayerNormBackwardWeights, RmsNormForward,
+                 RmsNormBackwardInput, RmsNormBackwardWeights, Rotary, SwigluForward,
+                 SwigluBackward, GeluForward, GeluBackward, AttentionForward, AttentionBackward,
+                 EmbeddingForward, EmbeddingBackward, SoftmaxBlock, CrossEntropy,
+                 CrossEntropyGradient, AdamwUpdate, LionUpdate, SgdUpdate, SumOfSquares, Fill, Copy,
+                 Add, RouteTokens, RouteTokensBackward, CountExpertRows, ExpertSwigluForward,
+                 ExpertSwigluBackward, ExpertMatmul, ExpertMatmulTransposed>;
 
 // The ops that update parameters.
 template <class O>
@@ -478,6 +452,12 @@ concept UpdateOp = requires(const O& op) {
 template <class O>
 concept ProductOp = requires(const O& op) {
   op.m, op.n, op.k;
+};
+
+// The ops of a mixture of experts (expert_ops.h). Only backends whose memory is a host's run them.
+template <class O>
+concept ExpertOp = requires(const O& op) {
+  op.rows.offsets;
 };
 
 }  // namespace takt::backend

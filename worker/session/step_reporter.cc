@@ -20,7 +20,10 @@ StepReporter::StepReporter(StepReporterOptions options)
 
 control::RankStepReport StepReporter::Completed(const engine::StepTiming& timing) {
   const control::RankStepReport report = MakeReport(timing);
-  if (step_metrics_.has_value()) step_metrics_->Record(*timing.timings);
+  if (step_metrics_.has_value()) {
+    step_metrics_->Record(*timing.timings);
+    step_metrics_->RecordExperts(options_.trainer->expert_loads(timing.step));
+  }
   SendTrace(timing, report.step_seconds);
   return report;
 }

@@ -139,6 +139,7 @@ class EmulatedTrainer final : public Trainer {
   std::span<std::byte> SlotBytes(SlotId slot) override { return memory_[slot.value()]; }
 
   StepResult result(StepId step) const override { return results_.Get(step); }
+  std::vector<ExpertLoad> expert_loads(StepId /*step*/) const override { return {}; }
   ParameterStore* parameters() override { return nullptr; }
   Validator* validator() override { return nullptr; }
 

@@ -15,6 +15,8 @@ std::unique_ptr<Layer> MakeLayer(const LayerOptions& options) {
       return MakeGpt2Head(options);
     case model::LayerKind::kLlamaBlock:
     case model::LayerKind::kQwen3Block:
+    case model::LayerKind::kMixtralBlock:
+    case model::LayerKind::kQwen3MoeBlock:
       return MakeLlamaBlock(options);
     case model::LayerKind::kLlamaHead:
       return MakeLlamaHead(options);

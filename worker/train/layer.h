@@ -53,6 +53,8 @@ struct ForwardCall {
   StashMemory stash;
   float loss_scale = 0;        // head: 1 / scored tokens of the global batch
   double* loss_sum = nullptr;  // head: sum of the token losses of the microbatch
+  // Blocks with experts: the rows of each expert, in host memory. Null: nobody asks.
+  std::int32_t* expert_counts = nullptr;
   TensorProbe probe;
 };
 
@@ -146,6 +148,8 @@ struct LayerOptions {
   const layout::StageLayout::LayerPlace& place;  // the layout of its stash and scratch
   // As backend::Rotary wants it; borrowed likewise. Null in families without rotary positions.
   const float* rotary_table = nullptr;
+  // Blocks with experts: what the auxiliary loss of one sequence is multiplied by.
+  double auxiliary_scale = 0;
 };
 std::unique_ptr<Layer> MakeLayer(const LayerOptions& options);
 

@@ -70,6 +70,9 @@ class ModelTrainer final : public Trainer {
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return training_->slots.Bytes(slot); }
   StepResult result(StepId step) const override { return rank_->results.Get(step); }
+  std::vector<ExpertLoad> expert_loads(StepId step) const override {
+    return training_->expert_counts.Loads(step);
+  }
   ParameterStore* parameters() override { return rank_->parameters.get(); }
   Validator* validator() override { return validator_.get(); }
 

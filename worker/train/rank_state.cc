@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/rank_state.h"
 
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -76,6 +77,14 @@ absl::Status RankState::CreateParameters() {
   return absl::OkStatus();
 }
 
+double RankState::AuxiliaryScale() const {
+  const std::optional<model::Mixture>& mixture = options.model->config.mixture;
+  if (!mixture.has_value()) return 0;
+  const bool updates_microbatches = program::UpdatesEachMicrobatch(*options.program);
+  return mixture->auxiliary_loss /
+         (updates_microbatches ? options.model->microbatch : options.job->global_batch);
+}
+
 absl::Status RankState::CreateStages() {
   RETURN_IF_ERROR(AllocateShared());
   for (const auto& [id, stage] : layout.stages) {
@@ -85,6 +94,7 @@ absl::Status RankState::CreateStages() {
                                         .backend = *compute,
                                         .scratch = scratch,
                                         .rotary_table = rotary_table,
+                                        .auxiliary_scale = AuxiliaryScale(),
                                         .observer = options.observer});
     has_gradients[id] = false;
   }

@@ -68,6 +68,9 @@ struct RankState {
  private:
   absl::Status CreateParameters();
   absl::Status CreateStages();
+  // Returns what the auxiliary loss of a sequence is multiplied by: its weight over the sequences
+  // of an update, as the loss is divided by its tokens.
+  double AuxiliaryScale() const;
   absl::Status AllocateShared();
 };
 

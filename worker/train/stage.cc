@@ -6,7 +6,8 @@
 namespace takt::train {
 
 Stage::Stage(const StageOptions& options)
-    : layout_(options.layout),
+    : model_(options.model),
+      layout_(options.layout),
       backend_(options.backend),
       scratch_(options.scratch),
       observer_(options.observer) {
@@ -15,7 +16,8 @@ Stage::Stage(const StageOptions& options)
                                  .layer = options.model.layers[place.layer.value()],
                                  .parameters = options.parameters.Layer(place.layer),
                                  .place = place,
-                                 .rotary_table = options.rotary_table}));
+                                 .rotary_table = options.rotary_table,
+                                 .auxiliary_scale = options.auxiliary_scale}));
   }
 }
 
@@ -55,6 +57,7 @@ absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& lo
        .stash = ForwardStash(buffers, i),
        .loss_scale = loss.scale,
        .loss_sum = loss.sum,
+       .expert_counts = ExpertCountsOf(loss, i),
        .probe = {observer_, buffers.microbatch, &backend_}});
 }
 
@@ -93,6 +96,12 @@ absl::Status Stage::WeightGradLayer(std::span<const StageBuffers> microbatches, 
   }
   return layers_[i]->WeightGrad(
       {.backend = &backend_, .microbatches = inputs, .accumulate = accumulate});
+}
+
+std::int32_t* Stage::ExpertCountsOf(const LossCall& loss, std::size_t i) const {
+  const model::Layer& layer = model_.layers[layout_.layers[i].layer.value()];
+  if (loss.expert_counts == nullptr || !model::HasExperts(layer.kind)) return nullptr;
+  return loss.expert_counts + std::int64_t{layer.block} * model_.config.mixture->experts;
 }
 
 float* Stage::Between(const StageBuffers& buffers, std::size_t i) const {

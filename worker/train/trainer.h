@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/config/job_spec.h"
@@ -17,6 +18,7 @@
 #include "common/program/program.h"
 #include "worker/backend/backend.h"
 #include "worker/engine/compute.h"
+#include "worker/train/expert_counts.h"
 #include "worker/train/halt_request.h"
 #include "worker/train/tensor_observer.h"
 #include "worker/transport/collective.h"
@@ -85,6 +87,8 @@ class Trainer : public engine::Compute {
   virtual absl::Status Prepare() = 0;
   // Valid from the step's NORM_EXCHANGE to the next one's; read it in the engine's on_step.
   virtual StepResult result(StepId step) const = 0;
+  // Returns how the experts of this rank's blocks were loaded; there may be none. Read it likewise.
+  virtual std::vector<ExpertLoad> expert_loads(StepId step) const = 0;
   // Returns weights, gradients and optimizer state, or null if the model has none (emulated). Use
   // them between two Runs of the engine. The gradients are those of the last step.
   virtual ParameterStore* parameters() = 0;

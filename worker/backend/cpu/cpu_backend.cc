@@ -14,9 +14,11 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "worker/backend/cpu/bf16_products.h"
+#include "worker/backend/cpu/expert_products.h"
 #include "worker/backend/cpu/host_memory.h"
 #include "worker/backend/cpu/kernels.h"
 #include "worker/backend/cpu/matmul.h"
+#include "worker/backend/cpu/router.h"
 #include "worker/backend/cpu/widening.h"
 #include "worker/backend/validate.h"
 
@@ -31,6 +33,7 @@ class CpuBackend final : public HostMemory<Backend> {
   CpuBackend(int threads, const Kernels& kernels, MemoryLedger* ledger)
       : HostMemory(threads, kernels, ledger),
         bf16_(team_, kernels_),
+        experts_(team_, kernels_, bf16_),
         scratch_(static_cast<std::size_t>(threads)) {}
 
   absl::Status Run(const Op& op) override {
@@ -185,6 +188,27 @@ class CpuBackend final : public HostMemory<Backend> {
     });
   }
 
+  void Execute(const RouteTokens& op) { Route(op, team_); }
+  void Execute(const RouteTokensBackward& op) { RouteBackward(op, team_); }
+  void Execute(const CountExpertRows& op) {
+    for (std::int64_t e = 0; e < op.rows.experts; ++e)
+      op.counts[e] = op.rows.offsets[e + 1] - op.rows.offsets[e];
+  }
+  void Execute(const ExpertSwigluForward& op) {
+    ForRows(op.rows.count(), op.columns,
+            [&](Range rows) { kernels_.expert_swiglu_forward(op, rows); });
+  }
+  void Execute(const ExpertSwigluBackward& op) {
+    ForRows(op.rows.count(), op.columns,
+            [&](Range rows) { kernels_.expert_swiglu_backward(op, rows); });
+  }
+  absl::Status Execute(const ExpertMatmul& op) {
+    return experts_.Run(op, [this](const Matmul& product) { return Execute(product); });
+  }
+  absl::Status Execute(const ExpertMatmulTransposed& op) {
+    return experts_.Run(op, [this](const Matmul& product) { return Execute(product); });
+  }
+
   void Execute(const EmbeddingForward& op) {
     ForRows(op.batch * op.context, op.columns,
             [&](Range rows) { kernels_.embedding_forward(op, rows); });
@@ -253,6 +277,7 @@ class CpuBackend final : public HostMemory<Backend> {
   }
 
   Bf16Products bf16_;
+  ExpertProducts experts_;
   // Between loops the caller's thread owns all of it; within a loop thread t owns entry t.
   std::vector<std::vector<float>> scratch_;
   std::vector<float> partials_;
