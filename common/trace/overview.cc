@@ -79,9 +79,9 @@ class Row {
   }
   std::int64_t BinOf(std::int64_t at) const {
     const auto count = static_cast<std::int64_t>(bins_.size());
-    auto bin = std::min(count - 1, static_cast<std::int64_t>(static_cast<double>(at) *
-                                                             static_cast<double>(count) /
-                                                             static_cast<double>(length_)));
+    auto bin = std::min(
+        count - 1, static_cast<std::int64_t>(static_cast<double>(at) * static_cast<double>(count) /
+                                             static_cast<double>(length_)));
     while (bin > 0 && Edge(bin) > at) --bin;
     while (bin + 1 < count && Edge(bin + 1) <= at) ++bin;
     return bin;

@@ -31,15 +31,17 @@ TEST(TimelineOverview, NamesWhatTookMostOfEachPart) {
   EXPECT_NE(first.find('1'), std::string::npos);
 }
 
-TEST(TimelineOverview, WorkAndIdleTimeAreTheStep) {
+TEST(TimelineOverview, WorkAndIdleTimeOfTheRankThatEndsLastAreTheStep) {
   for (const char* family : {"1f1b", "zb-v", "dualpipe-v"}) {
     SyntheticTrace synthetic(family, 4, 8);
     const json overview = OverviewOf(synthetic, 100);
+    double longest = 0;
     for (const json& rank : overview["ranks"]) {
-      double seconds = rank[2];
+      double seconds = rank[2].get<double>();
       for (const json& idle : rank[3]) seconds += idle.get<double>();
-      EXPECT_NEAR(seconds, overview["seconds"].get<double>(), 1e-6) << family << " " << rank[0];
+      longest = std::max(longest, seconds);
     }
+    EXPECT_NEAR(longest, overview["seconds"].get<double>(), 1e-6) << family;
   }
 }
 

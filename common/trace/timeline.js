@@ -343,9 +343,9 @@ function makeTimeline(given, {find, keys}) {
   });
   addEventListener('resize', draw);
 
-  // Draws other data. A view that was zoomed stays where it is in the step.
-  function load(given) {
-    const zoomed = data && (view.from !== all.from || view.to !== all.to);
+  // Draws other data. With `keep` a view that was zoomed stays where it is in the step.
+  function load(given, keep = false) {
+    const zoomed = keep && data && (view.from !== all.from || view.to !== all.to);
     const from = view.from - all.from, length = view.to - view.from;
     data = given;
     perMs = 1e6 / data.unit_ns;
