@@ -19,7 +19,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "cli/base/message_json.h"
 #include "cli/ui/assets.h"
 #include "cli/ui/connection_threads.h"
 #include "cli/ui/explorer.h"
