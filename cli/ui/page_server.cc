@@ -38,8 +38,7 @@ using httplib::Request;
 using httplib::Response;
 
 constexpr char kLoopback[] = "127.0.0.1";
-constexpr std::size_t kMostConnections = 64;
-constexpr int kMostStreams = 40;  // the rest is left for short requests
+constexpr int kMostStreams = 40;  // of all connections; the others are for short requests
 constexpr std::size_t kMostViews = 4;
 // How long a peer may take for the next part of a request, or to take the next part of an answer.
 constexpr int kPeerSeconds = 5;
@@ -195,12 +194,13 @@ class PageServer::Impl {
   };
 
   void SetLimits() {
-    http_.new_task_queue = [] { return new ConnectionThreads(kMostConnections); };
+    http_.new_task_queue = [port = port_, limits = options_.connections] {
+      return new ConnectionThreads(port, limits);
+    };
     http_.set_read_timeout(kPeerSeconds);
     http_.set_write_timeout(kPeerSeconds);
-    http_.set_keep_alive_timeout(kPeerSeconds);
-    http_.set_keep_alive_max_count(1000);
-    http_.set_payload_max_length(1);  // no request has a body
+    http_.set_keep_alive_max_count(1);  // as ConnectionThreads needs it
+    http_.set_payload_max_length(1);    // no request has a body
     http_.set_default_headers({{"X-Content-Type-Options", "nosniff"},
                                {"Referrer-Policy", "no-referrer"},
                                {"Cross-Origin-Resource-Policy", "same-origin"},

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/client/client.h"
+#include "cli/ui/connection_limits.h"
 
 namespace takt::cli {
 
@@ -23,6 +24,7 @@ struct PageServerOptions {
   int port = 0;  // 0: the system chooses one
   // How long a stream waits between two frames at least.
   absl::Duration frame_pause = absl::Milliseconds(100);
+  ConnectionLimits connections = {};
 };
 
 class PageServer final {

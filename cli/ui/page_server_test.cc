@@ -66,7 +66,9 @@ class PageServerTest : public testing::Test {
       return WriteTrace(synthetic_.Get(), request, writer);
     };
     client_ = Client::Connect({.address = coordinator_.address()}).value();
-    server_ = PageServer::Create(*client_, {.frame_pause = absl::ZeroDuration()}).value();
+    server_ = PageServer::Create(*client_, {.frame_pause = absl::ZeroDuration(),
+                                            .connections = {.head_time = absl::Seconds(1)}})
+                  .value();
     thread_ = std::thread([this] { server_->Run(); });
   }
   ~PageServerTest() override {
@@ -223,6 +225,16 @@ TEST_F(PageServerTest, LargeRequestsAndGarbageChangeNothing) {
   }
   EXPECT_EQ(StatusOf("/page.js", Cookie()), 200);
   for (const int connection : connections) close(connection);
+}
+
+TEST_F(PageServerTest, RequestsThatNeverEndAreShutDown) {
+  const std::string never_ends[] = {"GET / HTTP/1.1\r\nHost: ", std::string(64 << 10, 'x'), ""};
+  for (const std::string& text : never_ends) {
+    const int connection = Send(text);
+    char byte = 0;
+    EXPECT_LE(recv(connection, &byte, 1, 0), 0) << text.size();  // closed or reset, not answered
+    close(connection);
+  }
 }
 
 TEST_F(PageServerTest, ViewersThatDoNotReadDelayNobody) {
