@@ -18,6 +18,7 @@
 #include "cli/local/commands.h"
 #include "cli/local/local_workers.h"
 #include "cli/schedule/commands.h"
+#include "cli/ui/commands.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 
@@ -145,6 +146,7 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddLogs(*app, context);
   AddTrace(*app, context);
   AddExplain(*app, context);
+  AddUi(*app, context);
   AddWorkers(*app, context);
   AddDrain(*app, context);
   AddCluster(*app, context);
