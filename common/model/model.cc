@@ -168,13 +168,22 @@ ModelConfig Complete(ModelConfig config) {
   return config;
 }
 
-Layer EmulatedLayer(const ModelConfig& config, int block) {
-  return {.kind = LayerKind::kEmulated,
-          .block = block,
-          .cost = {.forward_seconds = config.forward_seconds,
-                   .input_grad_seconds = config.input_grad_seconds,
-                   .weight_grad_seconds = config.weight_grad_seconds,
-                   .output_bytes = config.activation_bytes}};
+Layer EmulatedLayer(const ModelConfig& config, int block, int tensor) {
+  Layer layer{.kind = LayerKind::kEmulated,
+              .block = block,
+              .cost = {.forward_seconds = config.forward_seconds,
+                       .input_grad_seconds = config.input_grad_seconds,
+                       .weight_grad_seconds = config.weight_grad_seconds,
+                       .output_bytes = config.activation_bytes}};
+  if (tensor == 1 || config.collective_bytes == 0) return layer;
+  const auto meeting = [&](PartKind kind) {
+    return Part{.kind = kind,
+                .group = PartGroup::kTensor,
+                .bytes = config.collective_bytes / tensor * (tensor - 1)};
+  };
+  layer.parts.forward = {meeting(PartKind::kGather), Part{}, meeting(PartKind::kScatter)};
+  layer.parts.input_grad = layer.parts.forward;
+  return layer;
 }
 
 }  // namespace
@@ -221,12 +230,15 @@ std::vector<FieldError> CheckConfig(const ModelConfig& given) {
 }
 
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
-                                 const Precisions& precisions) {
-  TAKT_CHECK(microbatch >= 1);
+                                 const Precisions& precisions, int tensor) {
+  TAKT_CHECK(microbatch >= 1 && tensor >= 1);
   if (std::vector<FieldError> errors = CheckConfig(config); !errors.empty()) {
     return InvalidFields(std::move(errors));
   }
-  Model model{.config = Complete(config), .microbatch = microbatch, .precisions = precisions};
+  Model model{.config = Complete(config),
+              .microbatch = microbatch,
+              .tensor = tensor,
+              .precisions = precisions};
   switch (config.family) {
     case Family::kGpt2:
       model.layers = Gpt2Layers(model.config, microbatch, precisions);
@@ -239,7 +251,7 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
       break;
     case Family::kEmulated:
       for (int block = 0; block < config.layers; ++block) {
-        model.layers.push_back(EmulatedLayer(config, block));
+        model.layers.push_back(EmulatedLayer(config, block, tensor));
       }
       break;
   }

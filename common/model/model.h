@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
+#include "common/model/parts.h"
 #include "common/model/recompute.h"
 #include "common/model/stash.h"
 
@@ -147,6 +148,7 @@ struct Layer {
   std::vector<StashTensor> stash;
   std::vector<ScratchTensor> scratch;
   LayerCost cost;
+  LayerParts parts;  // where ranks meet in its passes
 
   // Returns whether the layer multiplies by the parameter, which is its own or a tied one.
   bool MultipliesBy(const Parameter& parameter) const {
@@ -157,6 +159,7 @@ struct Layer {
 struct Model {
   ModelConfig config;
   int microbatch = 1;  // the B that the costs are for
+  int tensor = 1;      // how many ranks share each layer
   Precisions precisions;
   std::vector<Layer> layers;  // embedding, blocks, head (emulated: blocks only)
 
@@ -175,10 +178,10 @@ struct Model {
 // none, BuildModel takes it.
 std::vector<FieldError> CheckConfig(const ModelConfig& config);
 
-// Builds the model. Errors: kInvalidArgument with what CheckConfig found.  Precondition: microbatch
-// >= 1.
+// Builds the model. tensor: how many ranks share each layer; only emulated layers can be shared.
+// Errors: kInvalidArgument with what CheckConfig found.  Precondition: microbatch and tensor >= 1.
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
-                                 const Precisions& precisions = {});
+                                 const Precisions& precisions = {}, int tensor = 1);
 
 // Returns the elements from one row of logits of so many words to the next. This is the words,
 // filled up to 64 in bf16, so that rows begin where products on GPUs read them fastest.
