@@ -85,6 +85,7 @@ std::string_view ProblemOf(const Program& program, const PartList& list) {
     return "has a stage of a backward exactly if it is of an O";
   }
   if (std::ranges::none_of(list.parts, &Part::meets)) return "has no meeting";
+  if (std::ranges::all_of(list.parts, &Part::meets)) return "computes nothing";
   for (std::size_t i = 0; i < list.parts.size(); ++i) {
     const Part& part = list.parts[i];
     if (part.kind < PartKind::kCompute || part.kind > PartKind::kExchange) {
@@ -118,6 +119,7 @@ std::vector<PartList> MakePartLists(const Program& program, const std::vector<St
   for (const Key& key : keys) {
     std::vector<Part> parts = maker.Make(key);
     if (std::ranges::none_of(parts, &Part::meets)) continue;
+    if (std::ranges::all_of(parts, &Part::meets)) parts.emplace_back();
     const auto& [op, stage, backward_stage] = key;
     lists.push_back({op, stage, backward_stage, std::move(parts)});
   }

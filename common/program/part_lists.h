@@ -29,8 +29,8 @@ std::vector<std::size_t> MeetingOffsets(const Program& program);
 // "gather(4)": what a part is, and its number in its list.
 std::string PartName(std::span<const Part> parts, std::size_t number);
 
-// Checks that the lists are of instructions that compute, each with a meeting, in ascending order
-// of op and stages.
+// Checks that the lists are of instructions that compute, each with a meeting and something to
+// compute, in ascending order of op and stages.
 absl::Status CheckPartLists(const Program& program);
 
 }  // namespace takt::program

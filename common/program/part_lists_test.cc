@@ -129,6 +129,7 @@ TEST(PartLists, ThatAreDamagedAreRefused) {
       {"has a stage out of range", [](Lists& l) { l[0].stage = StageId(1); }},
       {"exactly if it is of an O", [](Lists& l) { l[0].backward_stage = StageId(0); }},
       {"has no meeting", [](Lists& l) { l[0].parts = {kCompute}; }},
+      {"computes nothing", [](Lists& l) { l[0].parts = {kGather}; }},
       {"of no known kind", [](Lists& l) { l[0].parts[0].kind = static_cast<PartKind>(9); }},
       {"a group exactly if", [](Lists& l) { l[0].parts[0].group = PartGroup::kNone; }},
       {"a group exactly if", [](Lists& l) { l[0].parts[1].group = PartGroup::kContext; }},
