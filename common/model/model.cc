@@ -9,6 +9,7 @@
 #include "common/model/gpt2.h"
 #include "common/model/layer_parts.h"
 #include "common/model/llama.h"
+#include "common/model/split_layers.h"
 #include "common/model/vocabulary.h"
 
 namespace takt::model {
@@ -230,15 +231,15 @@ std::vector<FieldError> CheckConfig(const ModelConfig& given) {
 }
 
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
-                                 const Precisions& precisions, int tensor) {
-  TAKT_CHECK(microbatch >= 1 && tensor >= 1);
+                                 const Precisions& precisions, const TensorShare& tensor) {
+  TAKT_CHECK(microbatch >= 1);
   if (std::vector<FieldError> errors = CheckConfig(config); !errors.empty()) {
     return InvalidFields(std::move(errors));
   }
   Model model{.config = Complete(config),
               .microbatch = microbatch,
-              .tensor = tensor,
-              .precisions = precisions};
+              .precisions = precisions,
+              .tensor = tensor};
   switch (config.family) {
     case Family::kGpt2:
       model.layers = Gpt2Layers(model.config, microbatch, precisions);
@@ -251,10 +252,14 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
       break;
     case Family::kEmulated:
       for (int block = 0; block < config.layers; ++block) {
-        model.layers.push_back(EmulatedLayer(config, block, tensor));
+        model.layers.push_back(EmulatedLayer(config, block, tensor.size));
       }
-      break;
+      return model;
   }
+  if (!tensor.splits()) return model;
+  if (auto errors = CheckShare(model.config, microbatch, precisions, tensor); !errors.empty())
+    return InvalidFields(std::move(errors));
+  SplitLayers(model);
   return model;
 }
 
@@ -265,7 +270,7 @@ std::int64_t LogitsStride(std::int64_t words, Precision activations) {
 }
 
 int NumNormEntries(const Parameter& parameter) {
-  return parameter.by_word ? NumVocabularyBlocks(parameter.shape[0]) : 1;
+  return parameter.by_word ? NumVocabularyBlocks(parameter.shape[0]) : parameter.split.pieces;
 }
 
 }  // namespace takt::model

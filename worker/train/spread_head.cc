@@ -1,24 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/spread_head.h"
 
-#include <algorithm>
-
 #include "common/base/status.h"
 #include "common/model/vocabulary.h"
 
 namespace takt::train {
-
-PartialSums PartialSumsOf(const mesh::BlockRun& blocks) {
-  PartialSums result;
-  model::TreeSum sum;
-  for (int block = blocks.first; block < blocks.last; ++block) {
-    result.most = std::max(result.most, sum.size() + 1);
-    const auto add = [](int /*buffer*/) { return absl::OkStatus(); };
-    TAKT_CHECK(sum.Push({.first = block, .size = 1}, add).ok());
-  }
-  result.parts = sum.parts();
-  return result;
-}
 
 SpreadHead::SpreadHead(const model::Model& model, const mesh::BlockRun& blocks,
                        const ParameterRef* matrix)

@@ -19,12 +19,12 @@
 
 namespace takt::train {
 
-// The partial sums over a run of blocks that its rank cannot add any further.
-struct PartialSums {
-  std::vector<model::TreeSum::Part> parts;
-  int most = 0;  // buffers in use at once while the run is added; the parts end in the first ones
-};
-PartialSums PartialSumsOf(const mesh::BlockRun& blocks);
+using model::PartialSums;
+
+// Returns what a rank cannot add any further of the sum over all blocks.
+inline PartialSums PartialSumsOf(const mesh::BlockRun& blocks) {
+  return model::PartialSumsOf(blocks.first, blocks.last);
+}
 
 // The memory of one microbatch.
 struct SpreadHeadMemory {
