@@ -57,6 +57,7 @@ class BoundaryCompute final : public engine::Compute {
                              });
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return trainer_.SlotBytes(slot); }
+  engine::PartCursor* part_cursor() override { return trainer_.part_cursor(); }
 
  private:
   train::Trainer& trainer_;
