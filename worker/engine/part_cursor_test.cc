@@ -46,16 +46,19 @@ class MeetingCompute final : public Compute {
   explicit MeetingCompute(const Program& program) : program_(program) {}
 
   Bound Bind(const Instruction& instruction) override {
-    return MakeBound(stream, [this, &instruction](StepId step) -> absl::Status {
-      for (const Part& part : PartListOf(instruction, program_)) {
-        if (!part.meets()) continue;
-        const absl::Status status = cursor_.Meet(part.kind, part.group, [&] {
-          return meet ? meet(instruction, part, step) : absl::OkStatus();
-        });
-        if (!status.ok()) return status;
-      }
-      return absl::OkStatus();
-    });
+    const program::Lane& lane = program_.lanes[instruction.lane.value()];
+    const bool computes = lane.kind == program::LaneKind::kCompute;
+    return MakeBound(computes ? stream : nullptr,
+                     [this, &instruction](StepId step) -> absl::Status {
+                       for (const Part& part : PartListOf(instruction, program_)) {
+                         if (!part.meets()) continue;
+                         const absl::Status status = cursor_.Meet(part.kind, part.group, [&] {
+                           return meet ? meet(instruction, part, step) : absl::OkStatus();
+                         });
+                         if (!status.ok()) return status;
+                       }
+                       return absl::OkStatus();
+                     });
   }
   std::span<std::byte> SlotBytes(SlotId) override { return {}; }
   PartCursor* part_cursor() override { return &cursor_; }
