@@ -275,6 +275,7 @@ class PipelineRunner final : public RankRunner {
                                     .pp_group = connections_.groups().pipeline(),
                                     .tied_group = connections_.groups().tied(),
                                     .vocabulary_group = connections_.groups().vocabulary(),
+                                    .tensor_group = connections_.groups().tensor(),
                                     .restore = std::move(restore),
                                     .halt_requested = &halt_requested_,
                                     .records = !connections_.waits_in_kernels()}));
