@@ -26,6 +26,10 @@ struct CandidateInputs {
   // The words of the head and of the embedding are spread, unless there is one rank alone. Then
   // partitions are made for layers without words.
   bool spread = false;
+
+  mesh::Mesh MeshOf(int pp_size) const {
+    return {.pp_size = pp_size, .dp_size = dp_size, .tp_size = model.tensor.size};
+  }
 };
 
 // Returns about what a step takes on `pp_size` ranks with a stage each: by the formula of 1F1B, and
@@ -58,6 +62,9 @@ absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
 
 // Returns what the candidate's step is made of.
 absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& candidate);
+
+// Returns what a step of the plan would take if each tensor group were on one host.
+absl::StatusOr<double> StepOnOneHost(const CandidateInputs& inputs, const Plan& plan);
 
 // Makes the candidate of the CSV that came with the job. Errors: as above.
 absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs);
