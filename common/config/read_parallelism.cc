@@ -204,10 +204,11 @@ void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   const bool context_ok = rules.Between("parallelism.context", p.context, 1, kMaxRanks);
   if (!tensor_ok || !context_ok) return;
   const model::ModelConfig& model = job.model;
-  const bool is_cut = model.family != model::Family::kEmulated && model.heads >= 1 &&
-                      model.kv_heads >= 1 && model.inner >= 1 && model.context >= 1;
+  const bool emulated = model.family == model::Family::kEmulated;
+  const bool is_cut = !emulated && model.heads >= 1 && model.kv_heads >= 1 && model.inner >= 1 &&
+                      model.context >= 1;
   if (is_cut) CheckSplits(p, model, rules);
-  RefuseYet("parallelism.tensor", absl::StrCat(p.tensor), "1", rules);
+  if (!emulated) RefuseYet("parallelism.tensor", absl::StrCat(p.tensor), "1", rules);
   RefuseYet("parallelism.context", absl::StrCat(p.context), "1", rules);
   RefuseYet("model.parameter_bytes", absl::StrCat(model.parameter_bytes), "0", rules);
 }
