@@ -12,6 +12,7 @@
 
 #include "common/layout/packed_matrix.h"
 #include "common/layout/regions.h"
+#include "common/model/split_layers.h"
 
 namespace takt::layout {
 namespace {
@@ -25,7 +26,7 @@ enum class Which : std::uint8_t { kAll, kNotByWord, kByWord };
 
 class ParameterLayout {
  public:
-  // words: the rows of each parameter that lie here; without any, all rows do.
+  // words: the rows of each table by words that lie here; without any, all rows do.
   ParameterLayout(const model::Model& model, Which which, int num_versions,
                   const mesh::WordRun& words = {})
       : model_(model), which_(which), num_versions_(num_versions), words_(words) {}
@@ -45,14 +46,16 @@ class ParameterLayout {
     std::vector<Tensor> gradients, weights;
     Regions gradient, state;
     for (const Parameter* const parameter : Uses(LayerOf(layer))) {
+      const mesh::WordRun words = WordsOf(*parameter);
       Tensor tensor{.layer = layer,
                     .parameter = parameter,
-                    .first_row = words_.first,
-                    .rows = words_.words,
-                    .bytes = kFloatBytes * ElementsOf(*parameter)};
+                    .first_row = words.first,
+                    .rows = words.words,
+                    .bytes = kFloatBytes * parameter->split.gradients * ElementsOf(*parameter)};
       tensor.offset = gradient.Add(tensor.bytes);
       gradients.push_back(tensor);
       if (!here_.insert(parameter).second) continue;
+      tensor.bytes = kFloatBytes * ElementsOf(*parameter);
       tensor.offset = state.Add(tensor.bytes);
       weights.push_back(tensor);
     }
@@ -95,11 +98,13 @@ class ParameterLayout {
   void AddPacked(LayerId layer) {
     for (const Parameter* const parameter : Uses(LayerOf(layer))) {
       if (!LayerOf(layer).MultipliesBy(*parameter)) continue;
-      const std::int64_t columns = parameter->shape[1];
-      const std::int64_t rows = ElementsOf(*parameter) / columns;
+      const mesh::WordRun words = WordsOf(*parameter);
+      const std::int64_t columns = parameter->shape[1], pieces = parameter->split.count;
+      const std::int64_t rows = ElementsOf(*parameter) / columns / pieces;
       const std::array orders = {
-          std::pair(Role::kPackedWeight, kBf16Bytes * PackedElements(rows, columns)),
-          std::pair(Role::kPackedTransposedWeight, kBf16Bytes * PackedElements(columns, rows))};
+          std::pair(Role::kPackedWeight, kBf16Bytes * pieces * PackedElements(rows, columns)),
+          std::pair(Role::kPackedTransposedWeight,
+                    kBf16Bytes * pieces * PackedElements(columns, rows))};
       const int allocation = section_.Allocate(
           MemoryKind::kWeights, num_versions_ * (orders[0].second + orders[1].second));
       std::int64_t offset = 0;
@@ -108,8 +113,8 @@ class ParameterLayout {
           section_.tensors.push_back({.role = role,
                                       .layer = layer,
                                       .parameter = parameter,
-                                      .first_row = words_.first,
-                                      .rows = words_.words,
+                                      .first_row = words.first,
+                                      .rows = words.words,
                                       .version = version,
                                       .allocation = allocation,
                                       .offset = offset,
@@ -135,9 +140,14 @@ class ParameterLayout {
     return uses;
   }
 
+  // Returns the rows of a parameter that lie here. No words: all of them do.
+  mesh::WordRun WordsOf(const Parameter& parameter) const {
+    return parameter.by_word ? words_ : mesh::WordRun();
+  }
   // Returns the elements of a parameter that lie here.
   std::int64_t ElementsOf(const Parameter& parameter) const {
-    return words_.words > 0 ? words_.words * parameter.shape[1] : parameter.elements();
+    const std::int64_t words = WordsOf(parameter).words;
+    return words > 0 ? words * parameter.shape[1] : parameter.elements();
   }
 
   const model::Model& model_;
@@ -148,12 +158,21 @@ class ParameterLayout {
   Section section_;
 };
 
+// Returns the words of a rank where tensor parallelism splits layers. Elsewhere there is no run,
+// and a rank that has a table has all of it.
+mesh::WordRun SplitWords(const model::Model& model) {
+  const auto [first, last] = model::BlocksOf(model.tensor, model.config.vocab);
+  return mesh::WordsOf({first, last}, PpRank(1), model.config.vocab);
+}
+
 }  // namespace
 
 Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& layers,
                          int num_versions, bool spread) {
-  const Which which = spread ? Which::kNotByWord : Which::kAll;
-  return ParameterLayout(model, which, num_versions).Run("parameters", layers);
+  const mesh::WordRun words = model.tensor.splits() ? SplitWords(model) : mesh::WordRun();
+  const bool no_words = model.tensor.splits() && words.words == 0;
+  const Which which = spread || no_words ? Which::kNotByWord : Which::kAll;
+  return ParameterLayout(model, which, num_versions, words).Run("parameters", layers);
 }
 
 Section LayOutRows(const model::Model& model, const mesh::WordRun& words) {
