@@ -116,6 +116,8 @@ void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
   model.input_grad_seconds = proto.input_grad_ms() * 1e-3;
   model.weight_grad_seconds = proto.weight_grad_ms() * 1e-3;
   model.activation_bytes = proto.activation_bytes();
+  model.parameter_bytes = proto.parameter_bytes();
+  model.collective_bytes = proto.collective_bytes();
   job.init_from = proto.init_from();
   if (model.family == model::Family::kEmulated) {
     model.context = std::max(model.context, 1);  // it only scales the count of tokens

@@ -200,6 +200,19 @@ steps: 20
   EXPECT_TRUE(job.train.empty());
 }
 
+TEST(JobSpecSerde, AnEmulatedModelSaysWhatItsLayersGather) {
+  const auto parse = [](const char* bytes) {
+    return Parse({absl::StrCat(
+        "model={family: emulated, layers: 3, activation_bytes: 9, collective_bytes: ", bytes,
+        "}")});
+  };
+  EXPECT_EQ(ToJobSpec(parse("4096"))->model.collective_bytes, 4096);
+  EXPECT_EQ(ErrorOf(parse("-4")),
+            "model.collective_bytes is -4: must be a multiple of 4 between 0 and 4294967296; give "
+            "the bytes of f32 numbers, or leave it out");
+  EXPECT_THAT(ErrorOf(parse("6")), HasSubstr("must be a multiple of 4"));
+}
+
 TEST(JobSpecSerde, WarnsOfTheDataOfAnEmulatedModel) {
   EXPECT_TRUE(ToJobSpec(Parse({}))->warnings.empty());
   const JobSpec job =
@@ -218,7 +231,8 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
        "optimizer.lr_schedule={warmup_steps: 2, decay: cosine, min_learning_rate: 1e-5}",
        "model.positions=64", "checkpoint={directory: c, every_steps: 7, keep: 1, resume: 40}",
        "logging={tensorboard: t, mlflow: lab/gpt 2}"},
-      {"model={family: emulated, layers: 3, forward_ms: 0.7, activation_bytes: 9}"},
+      {"model={family: emulated, layers: 3, forward_ms: 0.7, activation_bytes: 9, "
+       "collective_bytes: 8}"},
       {"model={family: llama, layers: 2, hidden: 64, heads: 4, kv_heads: 2, head_size: 8, "
        "context: 8, vocab: 9, rope_theta: 5e5, rope_scaling: {factor: 8, low_freq_factor: 1, "
        "high_freq_factor: 4, original_positions: 8192}}"},

@@ -140,6 +140,8 @@ void WriteModel(const model::ModelConfig& model, v1::ModelSpec& proto) {
     proto.set_input_grad_ms(model.input_grad_seconds * 1e3);
     proto.set_weight_grad_ms(model.weight_grad_seconds * 1e3);
     proto.set_activation_bytes(model.activation_bytes);
+    proto.set_parameter_bytes(model.parameter_bytes);
+    proto.set_collective_bytes(model.collective_bytes);
     return;
   }
   proto.set_hidden(model.hidden);

@@ -209,6 +209,7 @@ void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   if (is_cut) CheckSplits(p, model, rules);
   RefuseYet("parallelism.tensor", absl::StrCat(p.tensor), "1", rules);
   RefuseYet("parallelism.context", absl::StrCat(p.context), "1", rules);
+  RefuseYet("model.parameter_bytes", absl::StrCat(model.parameter_bytes), "0", rules);
 }
 
 void ReadShard(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {

@@ -2,6 +2,7 @@
 #include "common/model/model.h"
 
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/field_rules.h"
@@ -150,6 +151,14 @@ void CheckEmulated(const ModelConfig& config, FieldRules& rules) {
                .value = absl::StrCat(config.activation_bytes),
                .rule = absl::StrCat("must be between 1 and ", kMaxMessage),
                .fix = "give the size of the message between two stages"});
+  for (const auto& [field, bytes] : {std::pair("model.parameter_bytes", config.parameter_bytes),
+                                     {"model.collective_bytes", config.collective_bytes}}) {
+    rules.Check(bytes >= 0 && bytes <= kMaxMessage && bytes % 4 == 0,
+                {.field = field,
+                 .value = absl::StrCat(bytes),
+                 .rule = absl::StrCat("must be a multiple of 4 between 0 and ", kMaxMessage),
+                 .fix = "give the bytes of f32 numbers, or leave it out"});
+  }
 }
 
 // Fills in a head size that was left out: an even share of the width.
@@ -160,13 +169,22 @@ ModelConfig Complete(ModelConfig config) {
   return config;
 }
 
-Layer EmulatedLayer(const ModelConfig& config, int block) {
-  return {.kind = LayerKind::kEmulated,
-          .block = block,
-          .cost = {.forward_seconds = config.forward_seconds,
-                   .input_grad_seconds = config.input_grad_seconds,
-                   .weight_grad_seconds = config.weight_grad_seconds,
-                   .output_bytes = config.activation_bytes}};
+Layer EmulatedLayer(const ModelConfig& config, int block, int tensor) {
+  Layer layer{.kind = LayerKind::kEmulated,
+              .block = block,
+              .cost = {.forward_seconds = config.forward_seconds,
+                       .input_grad_seconds = config.input_grad_seconds,
+                       .weight_grad_seconds = config.weight_grad_seconds,
+                       .output_bytes = config.activation_bytes}};
+  if (tensor == 1 || config.collective_bytes == 0) return layer;
+  const auto meeting = [&](PartKind kind) {
+    return Part{.kind = kind,
+                .group = PartGroup::kTensor,
+                .bytes = config.collective_bytes / tensor * (tensor - 1)};
+  };
+  layer.parts.forward = {meeting(PartKind::kGather), Part{}, meeting(PartKind::kScatter)};
+  layer.parts.input_grad = layer.parts.forward;
+  return layer;
 }
 
 }  // namespace
@@ -234,7 +252,7 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
       break;
     case Family::kEmulated:
       for (int block = 0; block < config.layers; ++block) {
-        model.layers.push_back(EmulatedLayer(config, block));
+        model.layers.push_back(EmulatedLayer(config, block, tensor.size));
       }
       return model;
   }

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
+#include "common/model/parts.h"
 #include "common/model/recompute.h"
 #include "common/model/split.h"
 #include "common/model/stash.h"
@@ -77,6 +78,10 @@ struct ModelConfig {
   // Costs of a layer of the emulated family, for each microbatch.
   double forward_seconds = 0, input_grad_seconds = 0, weight_grad_seconds = 0;
   std::int64_t activation_bytes = 0;
+  std::int64_t parameter_bytes = 0;
+  // The bytes of a tensor that a tensor group gathers before F and I of a layer, and scatters
+  // after.
+  std::int64_t collective_bytes = 0;
 
   // Returns attention_window, or 0 if it hides no key from any token of a sequence of `context`.
   int EffectiveWindow() const {
@@ -148,6 +153,7 @@ struct Layer {
   std::vector<StashTensor> stash;
   std::vector<ScratchTensor> scratch;
   LayerCost cost;
+  LayerParts parts;  // where ranks meet in its passes
 
   // Returns whether the layer multiplies by the parameter, which is its own or a tied one.
   bool MultipliesBy(const Parameter& parameter) const {

@@ -77,11 +77,11 @@ TEST(ProgramSerde, ReadsBackWhatItWrote) {
 
 TEST(ProgramSerde, NamesBothVersionsWhenTheyDiffer) {
   v1::Program proto = ToProto(MiddleOfThree());
-  proto.set_version(8);
+  proto.set_version(9);
   const absl::Status status = FromProto(proto).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("version 8, this worker runs versions 1 to 7"));
+              HasSubstr("version 9, this worker runs versions 1 to 8"));
 }
 
 TEST(ProgramSerde, WritesTheOldestVersionThatSaysItAll) {

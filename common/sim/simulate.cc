@@ -127,7 +127,12 @@ absl::StatusOr<Report> Simulate(const std::vector<Program>& programs, const cost
   for (const Program& program : programs) {
     RankReport& of_rank = report.ranks.emplace_back();
     const std::vector<Event> events = ComputeEvents(program, machine);
-    for (const Event& event : events) of_rank.busy += event.end - event.start;
+    for (const Event& event : events) {
+      const double meetings =
+          machine.MeetingSeconds(event.pp_rank, program.body[event.instruction]);
+      of_rank.busy += event.end - event.start - meetings;
+      of_rank.meetings += meetings;
+    }
     busy += of_rank.busy;
     if (!events.empty()) {
       longest_span = std::max(longest_span, events.back().end - events.front().start);
