@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/field_rules.h"
 #include "common/model/layer_parts.h"
+#include "common/model/parts.h"
 #include "common/model/split_stash.h"
 #include "common/model/tree_sum.h"
 #include "common/model/vocabulary.h"
@@ -219,6 +220,54 @@ void SplitHead(Layer& layer, const Model& model) {
     layer.scratch.push_back({"sum", kFloatBytes * sizes.rows * sizes.hidden});
 }
 
+// Makes lists of parts. A meeting's tensor is that of all ranks together.
+class PartsOfRank {
+ public:
+  explicit PartsOfRank(const Model& model) : size_(model.tensor.size), sizes_(model) {}
+
+  // Gathers or scatters a row of so many bytes for each token.
+  Part Gather(std::int64_t row_bytes) const { return Meeting(PartKind::kGather, row_bytes); }
+  Part Scatter(std::int64_t row_bytes) const { return Meeting(PartKind::kScatter, row_bytes); }
+  // Passes each row of this rank's part to the rank that needs it.
+  Part Exchange(std::int64_t row_bytes) const {
+    return Meeting(PartKind::kExchange, row_bytes / size_);
+  }
+  std::int64_t activation() const { return kFloatBytes * sizes_.hidden; }  // bytes of a row
+
+ private:
+  Part Meeting(PartKind kind, std::int64_t row_bytes) const {
+    return {.kind = kind,
+            .group = PartGroup::kTensor,
+            .bytes = row_bytes * sizes_.rows * (size_ - 1) / size_};
+  }
+
+  const int size_;
+  const Sizes sizes_;
+};
+
+// Lists where the ranks meet in the layer's passes (worker/train/split_*).
+LayerParts MeetingsOf(const Layer& layer, const Model& model) {
+  if (model.tensor.size == 1) return {};
+  const PartsOfRank parts(model);
+  const Part compute;
+  const Part gather = parts.Gather(parts.activation()), scatter = parts.Scatter(parts.activation());
+  if (layer.kind == LayerKind::kEmbedding) {
+    return {.forward = {parts.Exchange(parts.activation()), compute},
+            .input_grad = {compute, gather}};
+  }
+  if (layer.kind == LayerKind::kGpt2Head || layer.kind == LayerKind::kLlamaHead) {
+    const Part softmax = parts.Gather(HeadStash::kSoftmaxBytes *
+                                      NumVocabularyBlocks(model.config.vocab));
+    return {.forward = {compute, gather, compute, softmax, compute},
+            .input_grad = {compute, scatter, compute}};
+  }
+  const Part norm = parts.Gather(Bytes(model.precisions.products, model.config.hidden));
+  return {.forward = {compute, norm, compute, scatter, compute, norm, compute, scatter, compute},
+          .input_grad = {compute, gather, compute, scatter, compute, gather, compute, scatter,
+                         compute},
+          .full = {compute, norm, compute, scatter, compute, norm, compute}};
+}
+
 // Scales the layer's work to this rank's part of it.
 void SplitCost(Layer& layer, double part, int ranks) {
   LayerCost& cost = layer.cost;
@@ -301,6 +350,7 @@ void SplitLayers(Model& model) {
         TAKT_CHECK(false && "emulated layers have nothing to split");
     }
     SplitCost(layer, part, model.tensor.size);
+    layer.parts = MeetingsOf(layer, model);
   }
 }
 

@@ -98,9 +98,9 @@ class ModelTrainer final : public Trainer {
     return absl::OkStatus();
   }
 
-  // An observer must see each op by itself, so nothing is recorded for it.
+  // An observer must see each op by itself, and other ranks cannot be met in a recording.
   bool Records() const {
-    return options().records && options().observer == nullptr &&
+    return options().records && options().observer == nullptr && rank_->meetings == nullptr &&
            std::ranges::all_of(*options().partition, [this](const mesh::Stage& stage) {
              return !rank_->stages.contains(stage.id) || IsShort(*options().model, stage);
            });

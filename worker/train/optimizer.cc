@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kNumOthers = 3;  // entries after the sums of squares
 
-// Computes the entries of the rows of one parameter that are here.
+// Computes the entries of the runs of one parameter that are here.
 absl::Status SumSquares(backend::Backend& backend, const ParameterRef& ref, double* sums) {
   const std::int64_t columns = ref.columns();
   for (const auto& [first, rows] : ref.Runs()) {
@@ -44,10 +44,41 @@ Optimizer::Optimizer(const config::JobSpec& job, ParameterStore& parameters, Res
     settings_[ref->parameter] = config::SettingsOf(job, *ref->parameter);
 }
 
-absl::Status Optimizer::NormPartial(backend::Backend& backend) {
+absl::Status Optimizer::SumLeafGradients(backend::Backend& backend,
+                                         TensorMeetings& meetings) const {
+  for (const LayerParameters& layer : parameters_.layers()) {
+    for (const ParameterRef& ref : layer.refs) {
+      const model::Split& split = ref.parameter->split;
+      if (!split.summed) continue;
+      const std::int64_t count = ref.elements();
+      for (int width = 1; width < split.gradients; width *= 2) {
+        for (int i = 0; i < split.gradients; i += 2 * width) {
+          float* const sum = ref.gradient + i * count;
+          RETURN_IF_ERROR(backend.Run(
+              backend::Add{.a = sum, .b = sum + width * count, .output = sum, .count = count}));
+        }
+      }
+      RETURN_IF_ERROR(
+          meetings.SumOverHolders(split, {ref.gradient, static_cast<std::size_t>(count)}));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Optimizer::NormPartial(backend::Backend& backend, TensorMeetings* meetings) {
   const std::span<double> sums = exchanged();
   std::ranges::fill(sums, 0.0);
   if (shards_ != nullptr) return shards_->SumSquares(backend);
+  if (meetings == nullptr) return SumOwnSquares(backend);
+  return meetings->Exchange([&]() -> absl::Status {
+    RETURN_IF_ERROR(SumLeafGradients(backend, *meetings));
+    RETURN_IF_ERROR(SumOwnSquares(backend));
+    return meetings->Sum(sums);
+  });
+}
+
+absl::Status Optimizer::SumOwnSquares(backend::Backend& backend) const {
+  const std::span<double> sums = exchanged();
   for (const LayerParameters& layer : parameters_.layers()) {
     if (!layer.primary) continue;
     for (const ParameterRef& ref : layer.refs) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/llama.h"
 #include "common/program/program.h"
@@ -24,6 +25,7 @@ absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOption
   ASSIGN_OR_RETURN(state->reduce, options.backends->CreateMemory(StreamKind::kReduce));
   ASSIGN_OR_RETURN(state->load, options.backends->CreateMemory(StreamKind::kTransfer));
   RETURN_IF_ERROR(state->CreateParameters());
+  RETURN_IF_ERROR(state->CreateMeetings());
   RETURN_IF_ERROR(state->CreateStages());
   RETURN_IF_ERROR(state->CreateShards());
   return state;
@@ -53,6 +55,33 @@ absl::Status RankState::CreateParameters() {
   return absl::OkStatus();
 }
 
+absl::Status RankState::CreateMeetings() {
+  const model::Model& model = *options.model;
+  if (!model.tensor.splits()) return absl::OkStatus();
+  const int size = options.tensor_group == nullptr ? 1 : options.tensor_group->size();
+  if (size != model.tensor.size) {
+    return absl::InvalidArgumentError(absl::StrCat("layers are split over ", model.tensor.size,
+                                                   " ranks, but the group of this rank has ",
+                                                   size));
+  }
+  if (!compute->memory_is_host() && !options.shapes_only) {
+    return absl::InvalidArgumentError(
+        "layers are split over devices, whose memory the meetings of their ranks cannot reach");
+  }
+  if (program::IsAsynchronous(*options.program)) {
+    return absl::InvalidArgumentError(
+        "layers are split, but without a flush nothing sums the gradients of what is not");
+  }
+  meetings = std::make_unique<TensorMeetings>(
+      TensorMeetings::Options{.group = options.tensor_group,
+                              .share = model.tensor,
+                              .rows = std::int64_t{model.microbatch} * model.config.context,
+                              .columns = model.config.hidden,
+                              .vocab = model.config.vocab,
+                              .shapes_only = options.shapes_only});
+  return absl::OkStatus();
+}
+
 absl::Status RankState::CreateStages() {
   RETURN_IF_ERROR(AllocateShared());
   for (const auto& [id, stage] : layout.stages) {
@@ -62,6 +91,7 @@ absl::Status RankState::CreateStages() {
                                         .backend = *compute,
                                         .scratch = scratch,
                                         .rotary_table = rotary_table,
+                                        .meetings = meetings.get(),
                                         .observer = options.observer});
     has_gradients[id] = false;
   }
@@ -74,6 +104,11 @@ absl::Status RankState::CreateStages() {
 
 absl::Status RankState::CreateShards() {
   if (!program::ShardsOptimizer(*options.program)) return absl::OkStatus();
+  if (meetings != nullptr) {
+    return absl::InvalidArgumentError(
+        "ranks that split layers sum gradients of what is not split, and those of shards have none "
+        "but their own");
+  }
   if (options.model->precisions.products == model::Precision::kBf16) {
     return absl::InvalidArgumentError(
         "OPT packs weights in bf16 before GATHER_WEIGHTS has brought those of other ranks");

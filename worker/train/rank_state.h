@@ -16,6 +16,7 @@
 #include "worker/train/shard_state.h"
 #include "worker/train/spread_state.h"
 #include "worker/train/stage.h"
+#include "worker/train/tensor_meetings.h"
 #include "worker/train/trainer.h"
 
 namespace takt::train {
@@ -46,6 +47,7 @@ struct RankState {
   std::byte* scratch = nullptr;          // of layers
   std::byte* meeting_scratch = nullptr;  // null: there are no meetings
   float* rotary_table = nullptr;         // null: the model's family has no rotary positions
+  std::unique_ptr<TensorMeetings> meetings;  // null: layers are not split
   std::map<StageId, Stage> stages;
   // Whether Ws of a stage have left gradients to add to since the last OPT. Only the compute lane
   // uses it.
@@ -58,6 +60,7 @@ struct RankState {
 
  private:
   absl::Status CreateParameters();
+  absl::Status CreateMeetings();
   absl::Status CreateStages();
   absl::Status CreateShards();
   absl::Status AllocateShared();

@@ -55,9 +55,11 @@ template <typename ArgumentsOf, typename Ops>
 std::unique_ptr<engine::BoundInstruction> BindPart(ProgramState& state, int version,
                                                    const PartBuffers& buffers,
                                                    ArgumentsOf arguments_of, Ops ops) {
-  const auto run = [&parameters = *state.rank.parameters, &replays = state.replays.PartOf(buffers),
-                    version, arguments_of, ops](StepId step) {
+  const auto run = [&parameters = *state.rank.parameters, meetings = state.rank.meetings.get(),
+                    &replays = state.replays.PartOf(buffers), version, arguments_of,
+                    ops](StepId step) {
     parameters.SelectVersion(version);
+    if (meetings != nullptr) meetings->BeginStep(step);
     PartArguments arguments = arguments_of(step);
     arguments.weights = parameters.selected_place();
     return replays.Run(arguments, [&] { return ops(arguments); });
