@@ -108,9 +108,10 @@ model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device) {
 }
 
 absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device) {
-  ASSIGN_OR_RETURN(
-      model::Model model,
-      model::BuildModel(job.model, microbatch, PrecisionsOf(job, device), job.parallelism.tensor));
+  const int tensor = job.parallelism.tensor;
+  ASSIGN_OR_RETURN(model::Model model,
+                   model::BuildModel(job.model, microbatch, PrecisionsOf(job, device),
+                                     {.size = tensor, .leaves = tensor}));
   const int moments = TraitsOf(job).moments;
   for (model::Layer& layer : model.layers) {
     for (model::Parameter& parameter : layer.parameters) parameter.moments = moments;

@@ -64,7 +64,8 @@ std::vector<model::LayerParts> PartsOf(const model::Model& model, const mesh::St
       added.input_grad.insert(added.input_grad.end(), parts.input_grad.begin(),
                               parts.input_grad.end());
     }
-    any |= !added.forward.empty() || !added.input_grad.empty() || !added.weight_grad.empty();
+    any |= !added.forward.empty() || !added.input_grad.empty() || !added.weight_grad.empty() ||
+           added.norm_bytes > 0;
   }
   if (!any) layers.clear();
   return layers;

@@ -176,7 +176,9 @@ Layer EmulatedLayer(const ModelConfig& config, int block, int tensor) {
                        .input_grad_seconds = config.input_grad_seconds,
                        .weight_grad_seconds = config.weight_grad_seconds,
                        .output_bytes = config.activation_bytes}};
-  if (tensor == 1 || config.collective_bytes == 0) return layer;
+  if (tensor == 1) return layer;
+  layer.parts.norm_bytes = std::int64_t{8} * (tensor - 1);
+  if (config.collective_bytes == 0) return layer;
   const auto meeting = [&](PartKind kind) {
     return Part{.kind = kind,
                 .group = PartGroup::kTensor,

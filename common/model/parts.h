@@ -51,6 +51,8 @@ struct LayerParts {
   std::vector<Part> forward, input_grad, weight_grad;
   // What I does first where the stage recomputes in this mode.
   std::vector<Part> selective, full;
+  // What one rank passes on of the layer in the one meeting of NORM_PARTIAL.
+  std::int64_t norm_bytes = 0;
 };
 
 }  // namespace takt::model

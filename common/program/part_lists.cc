@@ -30,10 +30,12 @@ void Add(const std::vector<Part>& pass, std::vector<Part>& parts) {
 
 class ListMaker {
  public:
-  explicit ListMaker(const std::vector<StageShape>& stages) : stages_(stages) {}
+  ListMaker(const Program& program, const std::vector<StageShape>& stages)
+      : program_(program), stages_(stages) {}
 
   std::vector<Part> Make(const Key& key) const {
     const auto [op, stage, backward_stage] = key;
+    if (op == Op::kNormPartial) return OfNorm();
     std::vector<Part> parts;
     if (op == Op::kOverlap) {
       const int forward = NumLayers(stage), backward = NumLayers(backward_stage);
@@ -55,6 +57,18 @@ class ListMaker {
   }
 
  private:
+  // One meeting for all layers that the rank counts in the norm.
+  std::vector<Part> OfNorm() const {
+    Part meeting = {PartKind::kExchange, PartGroup::kTensor};
+    for (const StageId stage : HeldStages(program_)) {
+      if (!IsPrimary(program_, stage)) continue;
+      for (const model::LayerParts& layer : stages_[stage.value()].layers)
+        meeting.bytes += layer.norm_bytes;
+    }
+    if (meeting.bytes == 0) return {};
+    return {meeting, Part{}};
+  }
+
   int NumLayers(StageId stage) const {
     const StageShape& shape = stages_[stage.value()];
     return shape.last_layer.value() - shape.first_layer.value();
@@ -70,16 +84,21 @@ class ListMaker {
     Add(Layer(stage, layer).weight_grad, parts);
   }
 
+  const Program& program_;
   const std::vector<StageShape>& stages_;
   const model::LayerParts computes_{};  // of a layer without lists
 };
+
+// F, I, W, B or O.
+bool HasPasses(Op op) { return IsCompute(op) && !IsOfVocabulary(op); }
 
 std::string_view ProblemOf(const Program& program, const PartList& list) {
   const auto has_stage = [&](StageId stage) {
     return stage.value() >= 0 && stage.value() < program.num_stages;
   };
-  if (!IsCompute(list.op) || IsOfVocabulary(list.op)) return "is of no F, I, W, B or O";
-  if (!has_stage(list.stage)) return "has a stage out of range";
+  const bool norm = list.op == Op::kNormPartial;
+  if (!norm && !HasPasses(list.op)) return "is of no op in which ranks meet";
+  if (norm ? list.stage.value() != -1 : !has_stage(list.stage)) return "has a stage out of range";
   const bool pair = list.op == Op::kOverlap;
   if (pair != has_stage(list.backward_stage) || (!pair && list.backward_stage.value() != -1)) {
     return "has a stage of a backward exactly if it is of an O";
@@ -107,14 +126,14 @@ std::vector<PartList> MakePartLists(const Program& program, const std::vector<St
   std::set<Key> keys;
   for (const auto* part : {&program.prologue, &program.body, &program.epilogue}) {
     for (const Instruction& instruction : *part) {
-      if (!IsCompute(instruction.op) || IsOfVocabulary(instruction.op)) continue;
+      if (instruction.op != Op::kNormPartial && !HasPasses(instruction.op)) continue;
       keys.insert(KeyOf(instruction));
       if (instruction.op == Op::kOverlap) {
         keys.insert({Op::kForward, instruction.stage, StageId(-1)});
       }
     }
   }
-  const ListMaker maker(stages);
+  const ListMaker maker(program, stages);
   std::vector<PartList> lists;
   for (const Key& key : keys) {
     std::vector<Part> parts = maker.Make(key);

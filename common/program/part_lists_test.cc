@@ -72,6 +72,17 @@ TEST(PartLists, ThoseOfAPairTakeTurnsByLayers) {
             "gather compute scatter gather compute scatter compute\n");
 }
 
+TEST(PartLists, TheNormHasOneMeetingOfAllLayersThatItCounts) {
+  StageShape shape = Meets(0, 2);
+  for (model::LayerParts& layer : shape.layers) layer = {.norm_bytes = 5};
+  // Each rank holds both stages, and counts its own one.
+  const Program program = LowerCsv("0F0,1F1,1B1,0B0\n1F0,0F1,1B0,0B1\n", {shape, Meets(2, 2)})[0];
+  EXPECT_EQ(program.part_lists.back().op, Op::kNormPartial);
+  EXPECT_EQ(program.part_lists.back().parts,
+            (std::vector<Part>{{PartKind::kExchange, PartGroup::kTensor, 10}, {}}));
+  EXPECT_TRUE(CheckProgram(program).ok());
+}
+
 TEST(PartLists, AStageWhoseLayersOnlyComputeHasNone) {
   const std::vector<Program> programs = LowerCsv(
       "0F0,0B0\n1F0,1B0\n", {Meets(0, 1), {.first_layer = LayerId(1), .last_layer = LayerId(2)}});
@@ -123,8 +134,9 @@ TEST(PartLists, ThatAreDamagedAreRefused) {
   const Program sound = LowerCsv("0F0,0B0\n", {Meets(0, 1)})[0];
   using Lists = std::vector<PartList>;
   const std::pair<const char*, std::function<void(Lists&)>> damages[] = {
-      {"list of parts 0 is of no F, I, W, B or O", [](Lists& l) { l[0].op = Op::kReduceGrad; }},
-      {"list of parts 0 is of no F, I, W, B or O",
+      {"list of parts 0 is of no op in which ranks meet",
+       [](Lists& l) { l[0].op = Op::kReduceGrad; }},
+      {"list of parts 0 is of no op in which ranks meet",
        [](Lists& l) { l[0].op = Op::kVocabularyForward; }},
       {"has a stage out of range", [](Lists& l) { l[0].stage = StageId(1); }},
       {"exactly if it is of an O", [](Lists& l) { l[0].backward_stage = StageId(0); }},

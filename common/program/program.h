@@ -133,8 +133,8 @@ struct Instruction {
 // one chain of ranks proves that all chains complete (docs/adr/0010-mesh-of-more-axes.md). Where
 // nobody meets there is no list.
 struct PartList {
-  Op op = Op::kForward;  // F, I, W, B or O
-  StageId stage;
+  Op op = Op::kForward;        // F, I, W, B, O or NORM_PARTIAL
+  StageId stage;               // -1: NORM_PARTIAL
   StageId backward_stage{-1};  // of an O
   std::vector<Part> parts;
 };

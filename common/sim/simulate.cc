@@ -28,7 +28,8 @@ absl::Status CheckSteps(const SimulateOptions& options) {
 // Returns whether a step lasts until this has ended. An instruction that takes no time counts for
 // those that wait for it.
 bool IsWork(int rank, const Instruction& instruction, const Machine& machine) {
-  return program::IsCompute(instruction.op) || machine.Duration(rank, instruction) > 0;
+  return program::IsCompute(instruction.op) || machine.Duration(rank, instruction) > 0 ||
+         machine.MeetingSeconds(rank, instruction) > 0;
 }
 
 // Returns the work of one step that ends last, on the lowest rank where several do.

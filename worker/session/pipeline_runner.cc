@@ -57,6 +57,7 @@ class BoundaryCompute final : public engine::Compute {
                              });
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return trainer_.SlotBytes(slot); }
+  engine::PartCursor* part_cursor() override { return trainer_.part_cursor(); }
 
  private:
   train::Trainer& trainer_;
@@ -274,6 +275,7 @@ class PipelineRunner final : public RankRunner {
                                     .pp_group = connections_.groups().pipeline(),
                                     .tied_group = connections_.groups().tied(),
                                     .vocabulary_group = connections_.groups().vocabulary(),
+                                    .tensor_group = connections_.groups().tensor(),
                                     .restore = std::move(restore),
                                     .halt_requested = &halt_requested_,
                                     .records = !connections_.waits_in_kernels()}));

@@ -59,6 +59,7 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
                        mesh::RanksOf(options.mesh, group, options.rank));
   };
   ASSIGN_OR_RETURN(groups.pipeline_, open(mesh::Group::kPipeline));
+  ASSIGN_OR_RETURN(groups.tensor_, open(mesh::Group::kTensor));
   if (spreads) {
     ASSIGN_OR_RETURN(groups.vocabulary_, open(mesh::Group::kVocabulary));
   } else if (options.tied_embeddings) {

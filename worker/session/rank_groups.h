@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The groups over which one rank sums: the replicas of its stages, its chain of the pipeline, and
-// the two ends of a tied embedding. Where the vocabulary is spread, a group of the chain passes
-// bytes. mesh::RanksOf says who is in which.
+// The groups over which one rank sums: the replicas of its stages, its chain of the pipeline, the
+// two ends of a tied embedding, and the ranks that share its layers. Where the vocabulary is
+// spread, a group of the chain passes bytes. mesh::RanksOf says who is in which.
 #pragma once
 
 #include <cstdint>
@@ -57,6 +57,9 @@ class RankGroups {
   transport::Collective* tied() const { return tied_; }
   // Returns the group in which the pipeline meets over its vocabulary. Null: it is not spread.
   transport::Collective* vocabulary() const { return vocabulary_; }
+  // Returns the ranks that share this rank's layers, where they meet inside passes. Null: it shares
+  // none.
+  transport::Collective* tensor() const { return tensor_; }
 
  private:
   // Returns null for a group of less than two ranks. A group that already exists is used again.
@@ -69,6 +72,7 @@ class RankGroups {
   transport::Collective* pipeline_ = nullptr;
   transport::Collective* tied_ = nullptr;
   transport::Collective* vocabulary_ = nullptr;
+  transport::Collective* tensor_ = nullptr;
 };
 
 }  // namespace takt::session

@@ -26,6 +26,7 @@ class ModelValidator final : public Validator {
     return BindInstruction(state_, instruction);
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return state_.slots.Bytes(slot); }
+  engine::PartCursor* part_cursor() override { return &state_.rank.part_cursor; }
   void Reset() override { state_.evaluated = {}; }
   double loss() const override {
     const auto& [loss_sum, scored] = state_.evaluated;
@@ -69,6 +70,7 @@ class ModelTrainer final : public Trainer {
     return BindInstruction(*training_, instruction);
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return training_->slots.Bytes(slot); }
+  engine::PartCursor* part_cursor() override { return &rank_->part_cursor; }
   StepResult result(StepId step) const override { return rank_->results.Get(step); }
   ParameterStore* parameters() override { return rank_->parameters.get(); }
   Validator* validator() override { return validator_.get(); }

@@ -74,6 +74,7 @@ absl::Status RankState::CreateMeetings() {
   }
   meetings = std::make_unique<TensorMeetings>(
       TensorMeetings::Options{.group = options.tensor_group,
+                              .cursor = &part_cursor,
                               .share = model.tensor,
                               .rows = std::int64_t{model.microbatch} * model.config.context,
                               .columns = model.config.hidden,

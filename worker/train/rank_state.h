@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/layout/rank_layout.h"
 #include "worker/backend/backend.h"
+#include "worker/engine/part_cursor.h"
 #include "worker/train/loss_share.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/parameter_store.h"
@@ -47,6 +48,7 @@ struct RankState {
   std::byte* scratch = nullptr;          // of layers
   std::byte* meeting_scratch = nullptr;  // null: there are no meetings
   float* rotary_table = nullptr;         // null: the model's family has no rotary positions
+  engine::PartCursor part_cursor;            // the compute lane's
   std::unique_ptr<TensorMeetings> meetings;  // null: layers are not split
   std::map<StageId, Stage> stages;
   // Whether Ws of a stage have left gradients to add to since the last OPT. Only the compute lane

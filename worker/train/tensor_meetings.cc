@@ -25,14 +25,15 @@ TensorMeetings::TensorMeetings(const Options& options) : options_(options) {
   const model::TensorShare& share = options_.share;
   TAKT_CHECK(alone() ? options_.group == nullptr
                      : options_.group != nullptr && options_.group->size() == share.size &&
-                           options_.group->index() == share.index);
+                           options_.group->index() == share.index &&
+                           options_.cursor != nullptr);
   for (int rank = 0; rank < share.size; ++rank)
     ends_.push_back(model::BlocksOf(model::ShareOf(share, rank), options_.vocab).last);
 }
 
-absl::Status TensorMeetings::Meet(PartKind /*kind*/, absl::FunctionRef<absl::Status()> meeting) {
+absl::Status TensorMeetings::Meet(PartKind kind, absl::FunctionRef<absl::Status()> meeting) {
   if (alone()) return absl::OkStatus();
-  return meeting();
+  return options_.cursor->Meet(kind, model::PartGroup::kTensor, meeting);
 }
 
 absl::Status TensorMeetings::GatherRows(const backend::Output& tensor) {

@@ -55,7 +55,8 @@ struct TrainerOptions {
   transport::Collective* tied_group = nullptr;
   // The ranks of this pipeline, where they meet over a spread vocabulary; else null.
   transport::Collective* vocabulary_group = nullptr;
-  // The ranks that split layers with this one, for the compute lane alone; null: it has them whole.
+  // The ranks that share this rank's layers, for meetings on the compute lane. Null: it shares
+  // none.
   transport::Collective* tensor_group = nullptr;
   // Fills the store (weights and moments) from a checkpoint. If it returns false, or is null, the
   // trainer makes initial weights. It is never called for an emulated model.
