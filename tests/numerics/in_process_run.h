@@ -27,6 +27,9 @@ struct RunOptions {
   std::int64_t stop_every = 0;
   // Replicas share the optimizer's state. No rank has whole gradients then, so the result has none.
   bool shard_optimizer = false;
+  // So many ranks split the layers of each rank of the plan, into so many leaves. No plan has this
+  // axis yet.
+  model::TensorShare tensor = {};
   // The device that the plan is made for, whatever computes: kCuda has activations of a bf16 job in
   // bf16.
   config::DeviceKind planned_for = config::DeviceKind::kCpu;

@@ -37,7 +37,8 @@ double Uniform(std::uint64_t key, std::uint64_t counter) {
   return (static_cast<double>(bits >> 11) + 0.5) * 0x1.0p-53;
 }
 
-// first: the number of the first element. Elements are made in pairs, of which the run may have one.
+// first: the number of the first element. Elements are made in pairs, of which the run may have
+// one.
 void FillNormal(std::uint64_t key, double stddev, std::uint64_t first, std::span<float> out) {
   const std::uint64_t end = first + out.size();
   for (std::uint64_t even = first - first % 2; even < end; even += 2) {
@@ -85,9 +86,8 @@ absl::Status CopyRun(const checkpoint::Tensor& tensor, const model::ElementRun& 
                      backend::Backend& backend) {
   const checkpoint::FloatFormat format = *checkpoint::FloatFormatOfDtype(tensor.dtype);
   const std::size_t width = checkpoint::BytesOf(format);
-  std::span<const std::byte> rest =
-      tensor.bytes.subspan(static_cast<std::size_t>(run.whole) * width,
-                           static_cast<std::size_t>(run.count) * width);
+  std::span<const std::byte> rest = tensor.bytes.subspan(
+      static_cast<std::size_t>(run.whole) * width, static_cast<std::size_t>(run.count) * width);
   weights += run.here;
   if (format == checkpoint::FloatFormat::kF32) {
     RETURN_IF_ERROR(backend.CopyFromHost(rest, reinterpret_cast<std::byte*>(weights)));
@@ -150,8 +150,8 @@ absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data
     const auto elements = static_cast<std::size_t>(ref->elements());
     const auto fill = [&](std::span<float> out) {
       return ForEachRunOf(*ref, [&](const model::ElementRun& run) {
-        const std::span<float> to = out.subspan(static_cast<std::size_t>(run.here),
-                                                static_cast<std::size_t>(run.count));
+        const std::span<float> to =
+            out.subspan(static_cast<std::size_t>(run.here), static_cast<std::size_t>(run.count));
         FillInitialWeights(*ref->parameter, job.seed, to, run.whole);
         return absl::OkStatus();
       });

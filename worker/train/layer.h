@@ -53,8 +53,8 @@ struct ForwardCall {
   float* output = nullptr;       // [N,C]; null for the head
   StashMemory stash;
   std::byte* scratch = nullptr;  // as of InputGradCall
-  float loss_scale = 0;        // head: 1 / scored tokens of the global batch
-  double* loss_sum = nullptr;  // head: sum of the token losses of the microbatch
+  float loss_scale = 0;          // head: 1 / scored tokens of the global batch
+  double* loss_sum = nullptr;    // head: sum of the token losses of the microbatch
   TensorProbe probe;
 };
 

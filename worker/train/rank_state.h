@@ -37,6 +37,8 @@ struct RankState {
   // holds it.
   transport::Collective* ReplicasOf(StageId stage) const;
   ResultGroups Groups() const;
+  // Returns whether this rank has some of the words alone, or none.
+  bool SharesVocabulary() const { return vocabulary != nullptr || meetings != nullptr; }
 
   const TrainerOptions options;
   layout::RankLayout layout;
@@ -45,9 +47,9 @@ struct RankState {
   std::unique_ptr<backend::MemoryBackend> load;    // the load lane's
   std::unique_ptr<ParameterStore> parameters;      // the compute lane selects and updates weights
   SectionMemory shared;
-  std::byte* scratch = nullptr;          // of layers
-  std::byte* meeting_scratch = nullptr;  // null: there are no meetings
-  float* rotary_table = nullptr;         // null: the model's family has no rotary positions
+  std::byte* scratch = nullptr;              // of layers
+  std::byte* meeting_scratch = nullptr;      // null: there are no meetings
+  float* rotary_table = nullptr;             // null: the model's family has no rotary positions
   engine::PartCursor part_cursor;            // the compute lane's
   std::unique_ptr<TensorMeetings> meetings;  // null: layers are not split
   std::map<StageId, Stage> stages;

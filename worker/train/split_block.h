@@ -71,7 +71,7 @@ class SplitLeaf {
 
   // What W reads of each microbatch.
   struct WeightGradInputs {
-    std::vector<backend::Operand> norm1, norm2;          // outputs of the norms
+    std::vector<backend::Operand> norm1, norm2;           // outputs of the norms
     std::vector<backend::Operand> d_attention, d_output;  // of attention's product and the MLP's
     // Returns a tensor of the leaf.
     absl::FunctionRef<std::vector<backend::Operand>(std::size_t)> stashed;
@@ -81,9 +81,9 @@ class SplitLeaf {
                                   const WeightGradInputs& inputs) const = 0;
 };
 
-// Leaf: a SplitLeaf with these members besides. Leaf(options, leaf) makes leaf number `leaf` of all.
-// Norm is the norm of the block. Norm2Of(options) returns the number of the second norm's first
-// parameter, and NumTensors(options) how many tensors a leaf has in the stash.
+// Leaf: a SplitLeaf with these members besides. Leaf(options, leaf) makes leaf number `leaf` of
+// all. Norm is the norm of the block. Norm2Of(options) returns the number of the second norm's
+// first parameter, and NumTensors(options) how many tensors a leaf has in the stash.
 template <class Leaf>
 class SplitBlock final : public Layer {
  public:
@@ -119,23 +119,21 @@ class SplitBlock final : public Layer {
     const StashView s(layout_, call.stash);
     const Pass pass{*call.backend, s, call.scratch};
     RETURN_IF_ERROR(Gather(pass, call.d_output, s[kOutputGrad]));
-    ASSIGN_OR_RETURN(
-        const float* const d_norm2,
-        Sum(pass, [&](const SplitLeaf& leaf, const LeafMemory& m, float* partial) {
-          return leaf.MlpInputGrad(pass.backend, s[kOutputGrad], m, partial);
-        }));
+    ASSIGN_OR_RETURN(const float* const d_norm2,
+                     Sum(pass, [&](const SplitLeaf& leaf, const LeafMemory& m, float* partial) {
+                       return leaf.MlpInputGrad(pass.backend, s[kOutputGrad], m, partial);
+                     }));
     RETURN_IF_ERROR(norm2_.InputGrad(
-        pass.backend,
-        {.dy = d_norm2, .x = s[kMiddle], .residual = call.d_output, .dx = s[kMiddle]}, Norm2(s)));
+        pass.backend, {.dy = d_norm2, .x = s[kMiddle], .residual = call.d_output, .dx = s[kMiddle]},
+        Norm2(s)));
     RETURN_IF_ERROR(Gather(pass, s[kMiddle], s[kMiddleGrad]));
-    ASSIGN_OR_RETURN(
-        const float* const d_norm1,
-        Sum(pass, [&](const SplitLeaf& leaf, const LeafMemory& m, float* partial) {
-          return leaf.AttentionInputGrad(pass.backend, s[kMiddleGrad], m, partial);
-        }));
+    ASSIGN_OR_RETURN(const float* const d_norm1,
+                     Sum(pass, [&](const SplitLeaf& leaf, const LeafMemory& m, float* partial) {
+                       return leaf.AttentionInputGrad(pass.backend, s[kMiddleGrad], m, partial);
+                     }));
     return norm1_.InputGrad(
-        pass.backend,
-        {.dy = d_norm1, .x = call.input, .residual = s[kMiddle], .dx = call.d_input}, Norm1(s));
+        pass.backend, {.dy = d_norm1, .x = call.input, .residual = s[kMiddle], .dx = call.d_input},
+        Norm1(s));
   }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
@@ -151,8 +149,8 @@ class SplitBlock final : public Layer {
                                                 .stashed = stashed,
                                                 .accumulate = call.accumulate}));
     }
-    RETURN_IF_ERROR(norm2_.WeightGrad(*call.backend, call.Stashed(layout_, kNorm2Part),
-                                      call.accumulate));
+    RETURN_IF_ERROR(
+        norm2_.WeightGrad(*call.backend, call.Stashed(layout_, kNorm2Part), call.accumulate));
     return norm1_.WeightGrad(*call.backend, call.Stashed(layout_, kNorm1Part), call.accumulate);
   }
 
@@ -185,8 +183,8 @@ class SplitBlock final : public Layer {
       RETURN_IF_ERROR(meetings_.GatherRows(s.Tensor(kNorm1)));
     }
     for (std::size_t i = 0; i < leaves_.size(); ++i) {
-      RETURN_IF_ERROR(leaves_[i].AttentionForward(pass.backend, s.Tensor(kNorm1),
-                                                  MemoryOf(pass, i), products));
+      RETURN_IF_ERROR(
+          leaves_[i].AttentionForward(pass.backend, s.Tensor(kNorm1), MemoryOf(pass, i), products));
     }
     if (products) {
       RETURN_IF_ERROR(AddUp(pass, input, s[kMiddle], &SplitLeaf::AttentionOutput));
@@ -194,8 +192,8 @@ class SplitBlock final : public Layer {
       RETURN_IF_ERROR(meetings_.GatherRows(s.Tensor(kNorm2)));
     }
     for (std::size_t i = 0; i < leaves_.size(); ++i) {
-      RETURN_IF_ERROR(leaves_[i].MlpForward(pass.backend, s.Tensor(kNorm2), MemoryOf(pass, i),
-                                            products));
+      RETURN_IF_ERROR(
+          leaves_[i].MlpForward(pass.backend, s.Tensor(kNorm2), MemoryOf(pass, i), products));
     }
     return absl::OkStatus();
   }
@@ -204,11 +202,10 @@ class SplitBlock final : public Layer {
   absl::Status AddUp(const Pass& pass, const float* residual, float* output,
                      absl::Status (SplitLeaf::*product)(backend::Backend&, const LeafMemory&,
                                                         float*) const) const {
-    ASSIGN_OR_RETURN(
-        const float* const sum,
-        Sum(pass, [&](const SplitLeaf& leaf, const LeafMemory& m, float* partial) {
-          return (leaf.*product)(pass.backend, m, partial);
-        }));
+    ASSIGN_OR_RETURN(const float* const sum,
+                     Sum(pass, [&](const SplitLeaf& leaf, const LeafMemory& m, float* partial) {
+                       return (leaf.*product)(pass.backend, m, partial);
+                     }));
     return pass.backend.Run(backend::Add{
         .a = sum, .b = residual, .output = output, .count = meetings_.rows_here() * columns_});
   }
@@ -219,8 +216,7 @@ class SplitBlock final : public Layer {
   absl::StatusOr<const float*> Sum(const Pass& pass, const Compute& compute) const {
     const auto buffer = [&](int i) {
       return reinterpret_cast<float*>(
-          pass.scratch +
-          scratch_[model::SplitBlockScratch::kSums + static_cast<std::size_t>(i)]);
+          pass.scratch + scratch_[model::SplitBlockScratch::kSums + static_cast<std::size_t>(i)]);
     };
     const auto add = [&](int i) {
       return pass.backend.Run(backend::Add{
@@ -239,10 +235,9 @@ class SplitBlock final : public Layer {
 
   // Copies the rows of all ranks to `all` [N,C]. mine: this rank's.
   absl::Status Gather(const Pass& pass, const float* mine, float* all) const {
-    RETURN_IF_ERROR(
-        pass.backend.Run(backend::Copy{.input = mine,
-                                       .output = all + meetings_.first_row() * columns_,
-                                       .count = meetings_.rows_here() * columns_}));
+    RETURN_IF_ERROR(pass.backend.Run(backend::Copy{.input = mine,
+                                                   .output = all + meetings_.first_row() * columns_,
+                                                   .count = meetings_.rows_here() * columns_}));
     return meetings_.GatherRows(all);
   }
 
@@ -267,17 +262,13 @@ class LeafProducts {
   // bias: null: none.
   Linear Make(const ParameterRef& weight, const ParameterRef* bias) const {
     const auto [piece, gradient] = model::PieceOf(*weight.parameter, share_, leaf_);
-    return {rows_, storage_, weight, bias,
-            Linear::Piece{.number = piece, .gradient = gradient}};
+    return {rows_, storage_, weight, bias, Linear::Piece{.number = piece, .gradient = gradient}};
   }
   // A product whose results are summed over leaves. The first leaf of all adds the bias, and the
   // first leaf of each rank computes the gradient, which needs all rows and is the same everywhere.
   Linear MakeSummed(const ParameterRef& weight, const ParameterRef* bias) const {
     const auto [piece, gradient] = model::PieceOf(*weight.parameter, share_, leaf_);
-    return {rows_,
-            storage_,
-            weight,
-            leaf_ == share_.first_leaf() ? bias : nullptr,
+    return {rows_, storage_, weight, leaf_ == share_.first_leaf() ? bias : nullptr,
             Linear::Piece{.number = piece, .gradient = gradient, .adds_bias = leaf_ == 0}};
   }
 

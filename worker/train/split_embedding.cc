@@ -91,8 +91,8 @@ class SplitEmbedding final : public Layer {
     }
     const std::int64_t sequence = context_ * columns_;
     for (std::int64_t b = 0; b < batch_; ++b) {
-      RETURN_IF_ERROR(backend.Run(backend::Add{
-          .a = sum, .b = d_output + b * sequence, .output = sum, .count = sequence}));
+      RETURN_IF_ERROR(backend.Run(
+          backend::Add{.a = sum, .b = d_output + b * sequence, .output = sum, .count = sequence}));
     }
     return absl::OkStatus();
   }

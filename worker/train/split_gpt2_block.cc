@@ -53,10 +53,8 @@ class Gpt2Leaf final : public SplitLeaf {
                             float* partial) const override {
     float* const d_inner = m.Scratch(kDInner);
     RETURN_IF_ERROR(mlp_projection_.InputGrad(backend, d_output, d_inner));
-    RETURN_IF_ERROR(backend.Run(backend::GeluBackward{.input = m[kInner],
-                                                      .d_output = d_inner,
-                                                      .d_input = m[kInner],
-                                                      .count = inner_elements_}));
+    RETURN_IF_ERROR(backend.Run(backend::GeluBackward{
+        .input = m[kInner], .d_output = d_inner, .d_input = m[kInner], .count = inner_elements_}));
     return fc_.InputGrad(backend, m[kInner], partial);
   }
 

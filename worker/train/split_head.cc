@@ -82,11 +82,10 @@ class SplitHead final : public Layer {
   }
   // scratch: null for F, which needs none.
   SpreadHeadMemory MemoryOf(const StashView& s, const TokenView& view, std::byte* scratch) const {
-    SpreadHeadMemory memory{
-        .view = view,
-        .norm = s.Tensor(kNorm),
-        .parts = reinterpret_cast<backend::SoftmaxPart*>(s[kSoftmaxParts]),
-        .softmax = reinterpret_cast<backend::SoftmaxRow*>(s[kSoftmax])};
+    SpreadHeadMemory memory{.view = view,
+                            .norm = s.Tensor(kNorm),
+                            .parts = reinterpret_cast<backend::SoftmaxPart*>(s[kSoftmaxParts]),
+                            .softmax = reinterpret_cast<backend::SoftmaxRow*>(s[kSoftmax])};
     for (std::size_t i = kLogits; i < layout_.size(); ++i) memory.logits.push_back(s.Tensor(i));
     for (std::size_t i = SplitHeadScratch::kSums; scratch != nullptr && i < scratch_.size(); ++i)
       memory.sums.emplace_back(reinterpret_cast<float*>(scratch + scratch_[i]));

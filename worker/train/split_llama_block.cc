@@ -61,10 +61,8 @@ class LlamaLeaf final : public SplitLeaf {
       RETURN_IF_ERROR(gate_.Forward(backend, x, nullptr, m[kGate]));
       RETURN_IF_ERROR(up_.Forward(backend, x, nullptr, m[kUp]));
     }
-    return backend.Run(backend::SwigluForward{.gate = m[kGate],
-                                              .up = m[kUp],
-                                              .output = m.Tensor(kProduct),
-                                              .count = inner_elements_});
+    return backend.Run(backend::SwigluForward{
+        .gate = m[kGate], .up = m[kUp], .output = m.Tensor(kProduct), .count = inner_elements_});
   }
 
   absl::Status MlpOutput(backend::Backend& backend, const LeafMemory& m,
@@ -209,10 +207,9 @@ class LlamaLeaf final : public SplitLeaf {
   absl::Status LeaveQueryAndKey(backend::Backend& backend, const float* d_q, const float* d_k,
                                 const LeafMemory& m) const {
     if (q_norm_.has_value()) {
-      RETURN_IF_ERROR(q_norm_->norm.InputGrad(
-          backend, {.dy = d_q, .x = m[kRawQ], .dx = m[kRawQ]}, QNorm(m)));
-      return k_norm_->norm.InputGrad(backend, {.dy = d_k, .x = m[kRawK], .dx = m[kRawK]},
-                                     KNorm(m));
+      RETURN_IF_ERROR(
+          q_norm_->norm.InputGrad(backend, {.dy = d_q, .x = m[kRawQ], .dx = m[kRawQ]}, QNorm(m)));
+      return k_norm_->norm.InputGrad(backend, {.dy = d_k, .x = m[kRawK], .dx = m[kRawK]}, KNorm(m));
     }
     RETURN_IF_ERROR(backend.Run(
         backend::Copy{.input = d_q, .output = m[kQ], .count = rows_ * shape_.q_stride}));

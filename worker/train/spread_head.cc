@@ -54,8 +54,8 @@ absl::Status SpreadHead::Loss(backend::Backend& backend, const SpreadHeadMemory&
 }
 
 template <class Then>
-absl::Status SpreadHead::ForEachInputGrad(backend::Backend& backend,
-                                          const SpreadHeadMemory& memory, const Then& then) const {
+absl::Status SpreadHead::ForEachInputGrad(backend::Backend& backend, const SpreadHeadMemory& memory,
+                                          const Then& then) const {
   const auto buffer = [&](int i) { return memory.sums[static_cast<std::size_t>(i)]; };
   const auto add = [&](int i) {
     float* const into = buffer(i).f32;

@@ -25,8 +25,7 @@ TensorMeetings::TensorMeetings(const Options& options) : options_(options) {
   const model::TensorShare& share = options_.share;
   TAKT_CHECK(alone() ? options_.group == nullptr
                      : options_.group != nullptr && options_.group->size() == share.size &&
-                           options_.group->index() == share.index &&
-                           options_.cursor != nullptr);
+                           options_.group->index() == share.index && options_.cursor != nullptr);
   for (int rank = 0; rank < share.size; ++rank)
     ends_.push_back(model::BlocksOf(model::ShareOf(share, rank), options_.vocab).last);
 }
@@ -69,8 +68,7 @@ int TensorMeetings::OwnerOf(std::int32_t token) const {
 
 absl::Status TensorMeetings::TokenRows(const std::int32_t* tokens, const ParameterRef* table,
                                        float* sent, float* received, float* output) {
-  if (options_.shapes_only)
-    return Meet(PartKind::kExchange, [] { return absl::OkStatus(); });
+  if (options_.shapes_only) return Meet(PartKind::kExchange, [] { return absl::OkStatus(); });
   const std::int64_t columns = options_.columns, here = rows_here();
   const int self = options_.share.index;
   const auto row_of = [&](std::int64_t i) {
@@ -89,12 +87,12 @@ absl::Status TensorMeetings::TokenRows(const std::int32_t* tokens, const Paramet
     sent = next;
     const auto rows = std::count_if(tokens + self * here, tokens + (self + 1) * here,
                                     [&](std::int32_t token) { return OwnerOf(token) == rank; });
-    from_ranks[static_cast<std::size_t>(rank)] = std::as_writable_bytes(
-        std::span(received, static_cast<std::size_t>(rows * columns)));
+    from_ranks[static_cast<std::size_t>(rank)] =
+        std::as_writable_bytes(std::span(received, static_cast<std::size_t>(rows * columns)));
     received += rows * columns;
   }
-  RETURN_IF_ERROR(Meet(PartKind::kExchange,
-                       [&] { return options_.group->Pass(step_, to_ranks, from_ranks); }));
+  RETURN_IF_ERROR(
+      Meet(PartKind::kExchange, [&] { return options_.group->Pass(step_, to_ranks, from_ranks); }));
   std::vector<const float*> next(num_ranks());
   for (std::size_t rank = 0; rank < num_ranks(); ++rank)
     next[rank] = reinterpret_cast<const float*>(from_ranks[rank].data());
@@ -162,8 +160,8 @@ absl::StatusOr<const float*> TensorMeetings::ScatterSums(std::span<float* const>
         if (rank == self) continue;
         if (i < mine.size()) to_ranks[rank] = std::as_bytes(rows_of(mine[i], rank));
         if (i < values[rank].size()) {
-          from_ranks[rank] = std::as_writable_bytes(
-              std::span(values[rank][i], static_cast<std::size_t>(count)));
+          from_ranks[rank] =
+              std::as_writable_bytes(std::span(values[rank][i], static_cast<std::size_t>(count)));
         }
       }
       RETURN_IF_ERROR(options_.group->Pass(step_, to_ranks, from_ranks));

@@ -30,7 +30,7 @@ class TensorMeetings {
  public:
   struct Options {
     transport::Collective* group = nullptr;  // of the ranks, in their order; null: there is one
-    engine::PartCursor* cursor = nullptr;     // told of each meeting; borrowed, as the group
+    engine::PartCursor* cursor = nullptr;    // told of each meeting; borrowed, as the group
     model::TensorShare share;
     std::int64_t rows = 0, columns = 0, vocab = 0;  // N, C and the words
     bool shapes_only = false;                       // nothing is in memory (meta_run.h)
