@@ -261,7 +261,7 @@ LayerParts MeetingsOf(const Layer& layer, const Model& model) {
   if (model.tensor.size == 1) return {};
   const PartsOfRank parts(model);
   const std::int64_t norm_bytes = NormBytes(layer, model.tensor.size);
-  const Part compute;
+  const Part compute{};
   const Part gather = parts.Gather(parts.activation()), scatter = parts.Scatter(parts.activation());
   if (layer.kind == LayerKind::kEmbedding) {
     return {.forward = {parts.Exchange(parts.activation()), compute},
