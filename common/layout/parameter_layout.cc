@@ -2,6 +2,7 @@
 #include "common/layout/parameter_layout.h"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <set>
 #include <span>
@@ -27,9 +28,9 @@ enum class Which : std::uint8_t { kAll, kNotByWord, kByWord };
 class ParameterLayout {
  public:
   // words: the rows of each table by words that lie here; without any, all rows do.
-  ParameterLayout(const model::Model& model, Which which, int num_versions,
+  ParameterLayout(const model::Model& model, Which which, int num_versions, const ShardPlace& place,
                   const mesh::WordRun& words = {})
-      : model_(model), which_(which), num_versions_(num_versions), words_(words) {}
+      : model_(model), which_(which), num_versions_(num_versions), place_(place), words_(words) {}
 
   // name: a constant.
   Section Run(std::string_view name, std::span<const LayerId> layers) && {
@@ -43,23 +44,15 @@ class ParameterLayout {
 
  private:
   void AddLayer(LayerId layer) {
-    std::vector<Tensor> gradients, weights;
     Regions gradient, state;
-    for (const Parameter* const parameter : Uses(LayerOf(layer))) {
-      const mesh::WordRun words = WordsOf(*parameter);
-      Tensor tensor{.layer = layer,
-                    .parameter = parameter,
-                    .first_row = words.first,
-                    .rows = words.words,
-                    .bytes = kFloatBytes * parameter->split.gradients * ElementsOf(*parameter)};
-      tensor.offset = gradient.Add(tensor.bytes);
-      gradients.push_back(tensor);
-      if (!here_.insert(parameter).second) continue;
-      tensor.bytes = kFloatBytes * ElementsOf(*parameter);
+    std::vector<Tensor> gradients = Gradients(layer, gradient), weights;
+    if (gradients.empty()) return;
+    for (Tensor tensor : gradients) {
+      if (!here_.insert(tensor.parameter).second) continue;
+      tensor.bytes = kFloatBytes * ElementsOf(*tensor.parameter);
       tensor.offset = state.Add(tensor.bytes);
       weights.push_back(tensor);
     }
-    if (gradients.empty()) return;
     AddTensors(Role::kGradient, section_.Allocate(MemoryKind::kGradients, gradient.size()),
                gradients);
     const int allocation = section_.Allocate(MemoryKind::kWeights, num_versions_ * state.size());
@@ -69,12 +62,38 @@ class ParameterLayout {
     AddMoments(Role::kSecondMoment, 2, weights);
   }
 
-  // Adds moment `number` of the weights whose optimizer has it.
+  // Returns the layer's gradients, each with the rank's shard of it.
+  std::vector<Tensor> Gradients(LayerId layer, Regions& region) const {
+    std::vector<Tensor> gradients;
+    std::vector<BucketTensor> bucket;
+    for (const Parameter* const parameter : Uses(LayerOf(layer))) {
+      const mesh::WordRun words = WordsOf(*parameter);
+      const std::int64_t elements = ElementsOf(*parameter);
+      Tensor& tensor = gradients.emplace_back(
+          Tensor{.layer = layer,
+                 .parameter = parameter,
+                 .first_row = words.first,
+                 .rows = words.words,
+                 .bytes = kFloatBytes * parameter->split.gradients * elements});
+      tensor.offset = region.Add(tensor.bytes);
+      bucket.push_back({.run = {.first = tensor.offset / kFloatBytes, .count = elements},
+                        .alone = parameter->by_word});
+    }
+    for (const ShardUnit& unit : CutBucket(bucket, place_.count)) {
+      const FloatRun& mine = ShardAt(unit, place_);
+      for (std::size_t i = 0; i < unit.tensors.size(); ++i)
+        gradients[unit.first + i].shard = PartIn(mine, unit.tensors[i]);
+    }
+    return gradients;
+  }
+
+  // Adds moment `number` of the rank's shards of the weights whose optimizer has it.
   void AddMoments(Role role, int number, std::span<const Tensor> weights) {
     std::vector<Tensor> moments;
     Regions region;
     for (Tensor tensor : weights) {
-      if (tensor.parameter->moments < number) continue;
+      if (tensor.parameter->moments < number || tensor.shard.count == 0) continue;
+      tensor.bytes = kFloatBytes * tensor.shard.count;
       tensor.offset = region.Add(tensor.bytes);
       moments.push_back(tensor);
     }
@@ -153,6 +172,7 @@ class ParameterLayout {
   const model::Model& model_;
   const Which which_;
   const int num_versions_;
+  const ShardPlace place_;
   const mesh::WordRun words_;
   std::set<const Parameter*> here_;  // the parameters whose weights have a place
   Section section_;
@@ -168,19 +188,20 @@ mesh::WordRun SplitWords(const model::Model& model) {
 }  // namespace
 
 Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& layers,
-                         int num_versions, bool spread) {
+                         int num_versions, bool spread, const ShardPlace& place) {
   const mesh::WordRun words = model.tensor.splits() ? SplitWords(model) : mesh::WordRun();
   const bool no_words = model.tensor.splits() && words.words == 0;
   const Which which = spread || no_words ? Which::kNotByWord : Which::kAll;
-  return ParameterLayout(model, which, num_versions, words).Run("parameters", layers);
+  return ParameterLayout(model, which, num_versions, place, words).Run("parameters", layers);
 }
 
-Section LayOutRows(const model::Model& model, const mesh::WordRun& words) {
+Section LayOutRows(const model::Model& model, const mesh::WordRun& words, const ShardPlace& place) {
   if (words.words == 0) return {.name = "rows"};
   // Only schedules with a flush spread the vocabulary, so the weights have one version.
   const std::vector<LayerId> users = {LayerId(0),
                                       LayerId(static_cast<std::int32_t>(model.layers.size()) - 1)};
-  return ParameterLayout(model, Which::kByWord, /*num_versions=*/1, words).Run("rows", users);
+  return ParameterLayout(model, Which::kByWord, /*num_versions=*/1, place, words)
+      .Run("rows", users);
 }
 
 }  // namespace takt::layout

@@ -26,6 +26,9 @@ struct CandidateInputs {
   // The words of the head and of the embedding are spread, unless there is one rank alone. Then
   // partitions are made for layers without words.
   bool spread = false;
+  // The ranks that sum gradients share the optimizer's state, if there are any and the schedule
+  // flushes.
+  bool shares = false;
 };
 
 // Returns about what a step takes on `pp_size` ranks with a stage each: by the formula of 1F1B, and

@@ -50,25 +50,8 @@ absl::Status Validate(const RunOptions& options, const program::Program& program
   return absl::OkStatus();
 }
 
-// Adds what LowerOptions::shard_optimizer adds.
-void AddGathers(program::Program& program) {
-  const auto reduce =
-      std::ranges::find(program.lanes, program::LaneKind::kReduce, &program::Lane::kind);
-  const LaneId lane(static_cast<std::int32_t>(reduce - program.lanes.begin()));
-  for (const bool of_rows : {true, false}) {
-    for (std::size_t i = 0; i < program.slots.size(); ++i) {
-      const program::Slot& slot = program.slots[i];
-      const bool is_of_rows = slot.stage.value() == program.num_stages;
-      if (slot.kind != program::SlotKind::kWeights || is_of_rows != of_rows) continue;
-      const SlotId weights(static_cast<std::int32_t>(i));
-      program.body.push_back({.op = program::Op::kGatherWeights,
-                              .lane = lane,
-                              .stage = slot.stage,
-                              .layer = LayerId(slot.index),
-                              .reads = {weights},
-                              .writes = {weights}});
-    }
-  }
+bool SharesOptimizer(const RunOptions& options) {
+  return options.job.parallelism.shard == config::Shard::kOptimizer;
 }
 
 absl::Status TakeHome(const RunOptions& options, const train::ParameterStore& parameters,
@@ -83,7 +66,7 @@ absl::Status TakeHome(const RunOptions& options, const train::ParameterStore& pa
       if (!ref.updated) continue;
       const auto take = [&](const model::ElementRun& run) -> absl::Status {
         const std::pair piece(ref.parameter->name, run.whole);
-        if (!options.shard_optimizer)
+        if (!SharesOptimizer(options))
           RETURN_IF_ERROR(fetch(ref.gradient + run.here, result.gradients[piece], run.count));
         return fetch(ref.weight + run.here, result.weights[piece], run.count);
       };
@@ -191,10 +174,6 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
   const int num_workers = parallelism.pipeline.value_or(1) * parallelism.data.value_or(1);
   ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(options.job, {.max_workers = num_workers,
                                                                  .device = options.planned_for}));
-  if (options.shard_optimizer) {
-    for (program::Program& program : plan.programs) AddGathers(program);
-    RETURN_IF_ERROR(sim::Prove(plan.programs));
-  }
   std::vector<model::Model> models;
   if (options.tensor.splits()) {
     ASSIGN_OR_RETURN(models, AddTensorRanks(options.tensor, plan));

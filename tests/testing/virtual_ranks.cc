@@ -77,6 +77,7 @@ absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) co
            .tied_group = rank.groups_.tied(),
            .vocabulary_group = rank.groups_.vocabulary(),
            .tensor_group = rank.groups_.tensor(),
+           .norm_group = rank.groups_.norms(),
            .observer = observed ? options.observer : nullptr}));
   return rank.trainer_->Prepare();
 }

@@ -59,7 +59,7 @@ absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options, backend::OpListener
   if (program::SpreadsVocabulary(*options.program)) replace(StageId(options.program->num_stages));
   options.pp_group = options.tied_group = &others;
   OtherRanks tensor(options.tensor_group);
-  if (options.tensor_group != nullptr) options.tensor_group = &tensor;
+  if (options.tensor_group != nullptr) options.tensor_group = options.norm_group = &tensor;
   ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, CreateTrainer(options));
   // The instructions run in the order of the list, in which each finds what it needs.
   for (const Instruction& instruction : options.program->prologue) {

@@ -38,13 +38,13 @@ class Optimizer {
   // Computes the sums of squares of every parameter whose gradient this rank counts: one a
   // parameter, or one for each block of words or each piece. Each parameter is counted once in a
   // pipeline. The sums exist once `backend` has done what it was given.
-  // meetings: set where ranks split layers. They first add up the gradients of what is not split,
-  // and then their sums of squares; so each of them has those of all.
+  // meetings: set where ranks split layers. They first add up the gradients of what is not split.
   absl::Status NormPartial(backend::Backend& backend, TensorMeetings* meetings = nullptr);
 
   // Exchanges loss and norm. Every entry of the exchanged vector comes from one rank and is zero
-  // elsewhere, so its sum over the pipeline is exact. The norm is added up in the model's parameter
-  // order, and block by block. So it is the same for every partition.
+  // elsewhere, so its sum over the pipeline, and over the ranks that split layers, is exact. The
+  // norm is added up in the model's parameter order, and block by block or piece by piece. So it is
+  // the same for every partition.
   absl::StatusOr<StepResult> Exchange(StepId step, const LossShare& loss);
 
   // Updates all parameters of the rank by the job's optimizer, each at the rate and decay of its
@@ -58,9 +58,10 @@ class Optimizer {
             backend::Buffer exchanged);
   // Adds up the gradients that leaves have of what they share.
   absl::Status SumLeafGradients(backend::Backend& backend, TensorMeetings& meetings) const;
-  absl::Status SumOwnSquares(backend::Backend& backend) const;
-  // Returns what the rank updates: all that it trains, or its shards.
-  std::vector<LayerShards::Part> UpdatedParts() const;
+  // Returns the parameters of which the rank updates all, or its shard.
+  std::vector<const ParameterRef*> UpdatedParts() const {
+    return shards_ != nullptr ? shards_->Parts() : parameters_.trained();
+  }
   std::span<double> exchanged() const {
     return {reinterpret_cast<double*>(exchanged_.data()), exchanged_.bytes() / sizeof(double)};
   }

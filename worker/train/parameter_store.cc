@@ -131,6 +131,7 @@ void ParameterStore::Resolve(const layout::Tensor& tensor, const layout::Allocat
   switch (tensor.role) {
     case layout::Role::kGradient:
       use.ref->gradient = floats;
+      use.ref->shard = tensor.shard;
       if (tensor.offset == 0)
         use.layer->gradients = {floats, static_cast<std::size_t>(allocation.bytes) / sizeof(float)};
       break;
@@ -169,23 +170,32 @@ void ParameterStore::BeginUpdate() {
 
 absl::Status ParameterStore::Pack(backend::Backend& backend) { return PackVersion(backend, 0); }
 
-absl::Status ParameterStore::PackVersion(backend::Backend& backend, int version) {
-  const std::size_t place = PlaceOf(version);
+absl::Status ParameterStore::Pack(backend::Backend& backend, const LayerParameters& layer) {
   for (const Use& use : uses_) {
-    if (use.packed.empty()) continue;
-    const std::int64_t columns = use.ref->columns();
-    for (const auto& [first, rows] : use.ref->Runs()) {
-      const float* const b = use.weight[place] + first * columns;
-      const ParameterRef::PackedOffsets offsets = use.ref->PackedBefore(first);
-      RETURN_IF_ERROR(backend.Run(backend::PackBf16{
-          .b = b, .packed = use.packed[place] + offsets.packed, .k = rows, .n = columns}));
-      RETURN_IF_ERROR(
-          backend.Run(backend::PackBf16{.b = b,
-                                        .transposed = true,
-                                        .packed = use.packed_transposed[place] + offsets.transposed,
-                                        .k = columns,
-                                        .n = rows}));
-    }
+    if (use.layer == &layer) RETURN_IF_ERROR(PackUse(backend, use, PlaceOf(0)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParameterStore::PackVersion(backend::Backend& backend, int version) {
+  for (const Use& use : uses_) RETURN_IF_ERROR(PackUse(backend, use, PlaceOf(version)));
+  return absl::OkStatus();
+}
+
+absl::Status ParameterStore::PackUse(backend::Backend& backend, const Use& use, std::size_t place) {
+  if (use.packed.empty()) return absl::OkStatus();
+  const std::int64_t columns = use.ref->columns();
+  for (const auto& [first, rows] : use.ref->Runs()) {
+    const float* const b = use.weight[place] + first * columns;
+    const ParameterRef::PackedOffsets offsets = use.ref->PackedBefore(first);
+    RETURN_IF_ERROR(backend.Run(backend::PackBf16{
+        .b = b, .packed = use.packed[place] + offsets.packed, .k = rows, .n = columns}));
+    RETURN_IF_ERROR(
+        backend.Run(backend::PackBf16{.b = b,
+                                      .transposed = true,
+                                      .packed = use.packed_transposed[place] + offsets.transposed,
+                                      .k = columns,
+                                      .n = rows}));
   }
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "absl/status/statusor.h"
 #include "common/layout/rank_layout.h"
@@ -40,6 +41,13 @@ struct RankState {
   // Returns whether this rank has some of the words alone, or none.
   bool SharesVocabulary() const { return vocabulary != nullptr || meetings != nullptr; }
 
+  // Packs the newest weights, as it must be done after OPT. Those of which OPT has changed only a
+  // shard are packed later, by PackGathered.  Compute lane.
+  absl::Status Pack();
+  // Packs the weights of a stage, or with the stage after the last one the rank's rows, unless that
+  // was done since they were gathered. Call it before the first use of them.  Compute lane.
+  absl::Status PackGathered(StageId stage);
+
   const TrainerOptions options;
   layout::RankLayout layout;
   std::unique_ptr<backend::Backend> compute;  // the compute lane's; outlives every buffer below
@@ -56,6 +64,7 @@ struct RankState {
   // Whether Ws of a stage have left gradients to add to since the last OPT. Only the compute lane
   // uses it.
   std::map<StageId, bool> has_gradients;
+  std::set<StageId> not_packed;  // stages whose weights PackGathered has to pack; likewise
   std::unique_ptr<SpreadState> vocabulary;  // null: it is not spread
   std::unique_ptr<ShardState> shards;  // null: each rank has the optimizer's state of all it holds
   // The trainer sets it once the weights exist, before it binds.
@@ -66,7 +75,6 @@ struct RankState {
   absl::Status CreateParameters();
   absl::Status CreateMeetings();
   absl::Status CreateStages();
-  absl::Status CreateShards();
   absl::Status AllocateShared();
 };
 

@@ -214,8 +214,4 @@ absl::Status TensorMeetings::SumOverHolders(const model::Split& split, std::span
   return absl::OkStatus();
 }
 
-absl::Status TensorMeetings::Sum(std::span<double> values) {
-  return alone() ? absl::OkStatus() : options_.group->AllReduceSum(step_, values);
-}
-
 }  // namespace takt::train

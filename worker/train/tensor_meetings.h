@@ -74,8 +74,6 @@ class TensorMeetings {
   // Adds the values of the ranks that hold the same pieces (model::Split), along the tree. All of
   // them get the sum. To be called inside Exchange.
   absl::Status SumOverHolders(const model::Split& split, std::span<float> values);
-  // Adds the values of all ranks in their order. To be called inside Exchange.
-  absl::Status Sum(std::span<double> values);
 
  private:
   // Runs a meeting, unless there is nobody to meet.
