@@ -245,7 +245,8 @@ absl::StatusOr<cost::Costs> CostsToGenerateFor(const CandidateInputs& inputs,
   ASSIGN_OR_RETURN(const mesh::Partition partition,
                    PartitionOf(inputs, pp_size, schedule::Placement::kLoop, pp_size,
                                LayerSeconds(inputs, pp_size)));
-  return CostsOf(inputs, partition, EndsOf(inputs, partition, pp_size));
+  return WithMeetings(inputs, partition,
+                      CostsOf(inputs, partition, EndsOf(inputs, partition, pp_size)));
 }
 
 // Returns what the update takes on the mean rank and on the slowest.
@@ -274,6 +275,13 @@ std::pair<double, double> WorkSeconds(const Plan& plan) {
     most = std::max(most, seconds);
   }
   return {sum / plan.mesh.pp_size, most};
+}
+
+// Returns what the meetings inside passes take on the mean rank.
+double MeetingSeconds(const sim::Report& report) {
+  double sum = 0;
+  for (const sim::RankReport& rank : report.ranks) sum += rank.meetings;
+  return sum / static_cast<double>(report.ranks.size());
 }
 
 // Returns by how much a step is shorter if sums of gradients take no time.
@@ -327,7 +335,7 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
   Plan plan{.partition = std::move(partition),
             .vocabulary_ends = std::move(vocabulary_ends),
             .schedule = std::move(schedule)};
-  plan.mesh = {.pp_size = plan.schedule.num_ranks(), .dp_size = inputs.dp_size};
+  plan.mesh = inputs.MeshOf(plan.schedule.num_ranks());
   plan.microbatch = inputs.model.microbatch;
   const program::LowerOptions options =
       MakeLowerOptions(inputs, plan.schedule, plan.partition, plan.vocabulary_ends);
@@ -361,7 +369,7 @@ double EstimateSeconds(const CandidateInputs& inputs, int pp_size) {
       MakePartition(inputs.model, pp_size, {}, schedule::Placement::kLoop, pp_size,
                     LayerSeconds(inputs, pp_size));
   TAKT_CHECK(partition.ok());
-  const cost::Costs costs = CostsOf(inputs, *partition);
+  const cost::Costs costs = WithMeetings(inputs, *partition, CostsOf(inputs, *partition));
   double largest = 0, all = 0, at_the_end = 0;
   for (StageId stage(0); stage.value() < pp_size; ++stage) {
     largest = std::max(largest, costs.F(stage) + costs.B(stage));
@@ -413,7 +421,8 @@ std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Place
       .num_microbatches = Microbatches(inputs),
       .num_chunks = {num_chunks},
       .placements = {placement},
-      .costs = CostsOf(inputs, *partition, EndsOf(inputs, *partition, pp_size)),
+      .costs = WithMeetings(inputs, *partition,
+                            CostsOf(inputs, *partition, EndsOf(inputs, *partition, pp_size))),
       .max_candidates = std::clamp<std::int64_t>(
           kSearchedActions / (std::int64_t{3} * num_stages * Microbatches(inputs)), 100, 5000)};
   for (const program::StageShape& stage : MakeLowerOptions(inputs, *partition, {}).stages)
@@ -442,23 +451,31 @@ absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& ca
     for (const program::StageShape& stage :
          MakeLowerOptions(inputs, plan.partition, plan.vocabulary_ends).stages)
       message_bytes.push_back(stage.output_bytes);
-    ASSIGN_OR_RETURN(const schedule::Bound bound,
-                     schedule::LowerBound({.placement = plan.schedule.placement,
-                                           .num_ranks = plan.mesh.pp_size,
-                                           .num_stages = plan.schedule.num_stages,
-                                           .num_microbatches = plan.schedule.num_microbatches,
-                                           .costs = plan.costs,
-                                           .max_in_flight = {candidate.report.peak_in_flight()},
-                                           .message_bytes = std::move(message_bytes)}));
+    ASSIGN_OR_RETURN(
+        const schedule::Bound bound,
+        schedule::LowerBound({.placement = plan.schedule.placement,
+                              .num_ranks = plan.mesh.pp_size,
+                              .num_stages = plan.schedule.num_stages,
+                              .num_microbatches = plan.schedule.num_microbatches,
+                              .costs = WithMeetings(inputs, plan.partition, plan.costs),
+                              .max_in_flight = {candidate.report.peak_in_flight()},
+                              .message_bytes = std::move(message_bytes)}));
     // The bound of the stages does not know of the vocabulary's passes.
     const bool spreads = plan.schedule.spreads_vocabulary;
     const auto [mean_work, most_work] = spreads ? WorkSeconds(plan) : std::pair(0.0, 0.0);
     parts.imbalance += spreads ? most_work - mean_work : bound.imbalance;
-    parts.communication = bound.communication;
+    parts.communication = bound.communication + MeetingSeconds(candidate.report);
     parts.lower_bound = std::max(bound.makespan, most_work) + longest_update;
   }
   parts.schedule = step - parts.compute - parts.imbalance - parts.communication - parts.sync;
   return parts;
+}
+
+absl::StatusOr<double> StepOnOneHost(const CandidateInputs& inputs, const Plan& plan) {
+  cost::Costs costs = plan.costs;
+  costs.tensor = {TensorGroupCost(inputs, /*same_host=*/true)};
+  ASSIGN_OR_RETURN(const sim::Report report, SimulateSteps(plan.schedule, plan.programs, costs));
+  return report.step_time;
 }
 
 absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs) {

@@ -108,7 +108,8 @@ int MicrobatchesOf(const config::JobSpec& job, const Division& division) {
 // job leaves them open.
 std::vector<int> ReplicasOf(const config::JobSpec& job, int max_workers) {
   const int least = job.LeastData();
-  const int room = std::max(least, max_workers / job.LeastPipeline());
+  const int room =
+      std::max(least, max_workers / (job.LeastPipeline() * job.parallelism.RanksPerReplica()));
   const int most = job.elastic.data.has_value() ? std::min(room, job.elastic.data->max) : room;
   std::vector<int> replicas = DivisorsOf(job.global_batch);
   std::erase_if(replicas, [&](int size) { return size < least || size > most; });
@@ -186,7 +187,7 @@ class RoughWays {
     if (asked.pipeline) return {*asked.pipeline, *asked.pipeline};
     const int by_layers = static_cast<int>(inputs.model.layers.size()) / asked.chunks.value_or(1);
     const int least = inputs.job.LeastPipeline();
-    int most = std::min(by_layers, inputs.options.max_workers / inputs.dp_size);
+    int most = std::min(by_layers, inputs.options.max_workers / inputs.MeshOf(1).size());
     if (const auto& range = inputs.job.elastic.pipeline) most = std::min(most, range->max);
     return {least, std::max(least, most)};
   }
@@ -195,7 +196,7 @@ class RoughWays {
   const Work& WorkOf(const CandidateInputs& inputs, int pp_size) {
     const PlanOptions& options = inputs.options;
     const profile::Conditions conditions = options.host.ConditionsOf(
-        pp_size * inputs.dp_size, inputs.job.parallelism.threads, options.device);
+        inputs.MeshOf(pp_size).size(), inputs.job.parallelism.threads, options.device);
     const auto [found, is_new] =
         work_.try_emplace(std::pair(inputs.model.microbatch, conditions.ranks_per_host));
     if (is_new) {

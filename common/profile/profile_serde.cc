@@ -177,6 +177,15 @@ absl::Status Read(const v1::Profile::Sum& proto, Profile& profile) {
   return absl::OkStatus();
 }
 
+absl::Status Read(const v1::Profile::Meeting& proto, Profile& profile) {
+  RETURN_IF_ERROR(CheckAtLeast("number of ranks of a meeting", 2, proto.num_ranks()));
+  RETURN_IF_ERROR(CheckAtLeast("size of a meeting", 0, proto.bytes()));
+  RETURN_IF_ERROR(CheckAmounts("time of a meeting", {proto.seconds()}));
+  profile.AddMeeting(KeyOfMeeting(proto.same_host(), proto.num_ranks(), proto.bytes()),
+                     {.bytes = proto.bytes(), .seconds = proto.seconds()});
+  return absl::OkStatus();
+}
+
 absl::Status Read(const v1::Profile::Snapshot& proto, Profile& profile) {
   ASSIGN_OR_RETURN(const Conditions conditions, FromProto(proto.conditions()));
   RETURN_IF_ERROR(CheckAmounts("time of a snapshot", {proto.seconds_per_byte()}));
@@ -221,6 +230,13 @@ v1::Profile ToProto(const Profile& profile) {
     sum.set_num_ranks(key.num_ranks);
     sum.set_seconds_per_byte(seconds_per_byte);
   }
+  for (const auto& [key, sample] : profile.meetings()) {
+    v1::Profile::Meeting& meeting = *out.add_meetings();
+    meeting.set_same_host(key.same_host);
+    meeting.set_num_ranks(key.num_ranks);
+    meeting.set_bytes(sample.bytes);
+    meeting.set_seconds(sample.seconds);
+  }
   for (const auto& [conditions, seconds_per_byte] : profile.snapshots()) {
     v1::Profile::Snapshot& snapshot = *out.add_snapshots();
     *snapshot.mutable_conditions() = ToProto(conditions);
@@ -236,6 +252,7 @@ absl::StatusOr<Profile> FromProto(const v1::Profile& proto) {
   for (const auto& message : proto.messages()) RETURN_IF_ERROR(Read(message, profile));
   for (const auto& link : proto.links()) RETURN_IF_ERROR(Read(link, profile));
   for (const auto& sum : proto.sums()) RETURN_IF_ERROR(Read(sum, profile));
+  for (const auto& meeting : proto.meetings()) RETURN_IF_ERROR(Read(meeting, profile));
   for (const auto& snapshot : proto.snapshots()) RETURN_IF_ERROR(Read(snapshot, profile));
   return profile;
 }

@@ -141,6 +141,17 @@ TEST(Profile, AddsAPartForEachRankOfASum) {
   EXPECT_FALSE(profile.FindSum({.same_host = false, .num_ranks = 2}).has_value());
 }
 
+TEST(Profile, MeetingsAreOfTheNearestGroupAndSize) {
+  Profile profile;
+  EXPECT_FALSE(profile.FindMeeting(true, 2, 1000).has_value());
+  profile.AddMeeting(KeyOfMeeting(true, 2, 1000), {.bytes = 1000, .seconds = 1e-5});
+  profile.AddMeeting(KeyOfMeeting(true, 2, 1'000'000), {.bytes = 1'000'000, .seconds = 1e-3});
+  EXPECT_THAT(profile.FindMeeting(true, 2, 10), Optional(DoubleEq(1e-5)));
+  EXPECT_THAT(profile.FindMeeting(true, 2, 2'000'000), Optional(DoubleNear(2e-3, 1e-12)));
+  EXPECT_THAT(profile.FindMeeting(true, 4, 1000), Optional(DoubleNear(3e-5, 1e-12)));
+  EXPECT_FALSE(profile.FindMeeting(false, 2, 1000).has_value());
+}
+
 TEST(LayerShape, ReadsAsText) {
   EXPECT_EQ(ToString(kBlock),
             "gpt2 block, hidden 64, heads 4, inner 256, context 32, microbatch 1, f32");

@@ -164,6 +164,10 @@ std::vector<std::size_t> MeetingOffsets(const Program& program) {
   return offsets;
 }
 
+std::size_t NumMeetings(const Program& program) {
+  return program.part_lists.empty() ? 0 : MeetingOffsets(program).back();
+}
+
 std::string PartName(std::span<const Part> parts, std::size_t number) {
   return absl::StrCat(std::string(model::Name(parts[number].kind)), "(", number, ")");
 }

@@ -26,6 +26,9 @@ std::span<const Part> PartListOf(const Instruction& instruction, const Program& 
 // one list, in order, and at the end how many there are.
 std::vector<std::size_t> MeetingOffsets(const Program& program);
 
+// Returns how many meetings there are inside the instructions of the body.
+std::size_t NumMeetings(const Program& program);
+
 // "gather(4)": what a part is, and its number in its list.
 std::string PartName(std::span<const Part> parts, std::size_t number);
 

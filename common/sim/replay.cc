@@ -37,7 +37,7 @@ absl::Status CheckMeetings(const std::vector<Program>& programs, const ReplayOpt
   for (std::size_t rank = 0; fits && options.meetings != nullptr && rank < programs.size();
        ++rank) {
     fits = options.meetings->size() == programs.size() &&
-           (*options.meetings)[rank].size() == MeetingOffsets(programs[rank]).back() &&
+           (*options.meetings)[rank].size() == NumMeetings(programs[rank]) &&
            std::ranges::all_of((*options.meetings)[rank], IsTime);
   }
   if (fits) return absl::OkStatus();

@@ -38,7 +38,7 @@ class ProgramEngine final : public Engine {
   ProgramEngine(const program::Program& program, EngineOptions options)
       : program_(program),
         options_(std::move(options)),
-        timings_(program.body.size(), program::MeetingOffsets(program).back()) {}
+        timings_(program.body.size(), program::NumMeetings(program)) {}
 
   absl::Status Open(Compute& compute);
   absl::Status Run(StepId first, StepId last,
