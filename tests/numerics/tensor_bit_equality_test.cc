@@ -169,14 +169,24 @@ TEST_F(TensorBitEquality, OverThreadsAndRuns) {
   ExpectSameBits(one, TrainSplit(job, 2, 2));
 }
 
-// Two copies of the weights exchange microbatches, so that only runs alike can be compared.
-TEST_F(TensorBitEquality, OverRanksOfTwoCopiesOfTheWeights) {
-  config::JobSpec job = SplitJob();
-  job.parallelism.pipeline = 2;
-  job.parallelism.schedule = "dualpipe";
-  job.microbatch = 1;
-  job.steps = 2;
-  ExpectSameBits(TrainSplit(job, 1, 2), TrainSplit(job, 2, 2));
+// Replicas of each tensor rank share the optimizer's state.
+TEST_F(TensorBitEquality, OverShardsOfTheOptimizer) {
+  for (const model::Family family : {model::Family::kGpt2, model::Family::kLlama}) {
+    SCOPED_TRACE(static_cast<int>(family));
+    config::JobSpec job = SplitJob();
+    if (family != model::Family::kGpt2) job.model = OfFamily(job.model, family, 2);
+    job.model.vocab = 2 * static_cast<int>(model::kVocabularyBlock) + 70;
+    job.parallelism = {.pipeline = 2,
+                       .data = 2,
+                       .threads = 1,
+                       .schedule = "1f1b",
+                       .vocabulary = config::Vocabulary::kLast};
+    job.steps = 2;
+    RunResult whole = TrainSplit(job, 4, 4);
+    whole.gradients.clear();
+    job.parallelism.shard = config::Shard::kOptimizer;
+    ExpectSameBits(whole, TrainSplit(job, 4, 4));
+  }
 }
 
 TEST_F(TensorBitEquality, RefusesWhatCannotBeSplit) {
@@ -190,6 +200,14 @@ TEST_F(TensorBitEquality, RefusesWhatCannotBeSplit) {
   delayed.parallelism.schedule = "pipedream";
   delayed.adamw.clip_norm = 0;
   EXPECT_THAT(error({.job = delayed, .tensor = {.size = 2, .leaves = 2}}), HasSubstr("flush"));
+  config::JobSpec copies = job;
+  copies.parallelism.pipeline = 2;
+  copies.parallelism.schedule = "dualpipe";
+  EXPECT_THAT(error({.job = copies, .tensor = {.size = 2, .leaves = 2}}), HasSubstr("two copies"));
+  config::JobSpec shards = job;
+  shards.parallelism.data = 2;
+  shards.parallelism.shard = config::Shard::kOptimizer;
+  EXPECT_THAT(error({.job = shards, .tensor = {.size = 2, .leaves = 4}}), HasSubstr("each leaf"));
   const auto devices = [](int threads) {
     return backend::CreateDiscreteBackends({.threads = threads});
   };

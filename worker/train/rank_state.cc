@@ -96,6 +96,11 @@ absl::Status RankState::CreateMeetings() {
     return absl::InvalidArgumentError(
         "layers are split, but without a flush nothing sums the gradients of what is not");
   }
+  if (options.program->mirror.value() >= 0) {
+    return absl::InvalidArgumentError(
+        "layers are split, but of two copies of the weights the second one's gradients may be "
+        "incomplete when those of what is not split are added up");
+  }
   if (program::ShardsOptimizer(*options.program) && model.tensor.leaves_here() > 1) {
     return absl::InvalidArgumentError(
         "replicas share the optimizer's state, so each leaf needs a rank of its own");
