@@ -203,6 +203,7 @@ TEST_F(TensorBitEquality, RefusesWhatCannotBeSplit) {
   config::JobSpec copies = job;
   copies.parallelism.pipeline = 2;
   copies.parallelism.schedule = "dualpipe";
+  copies.microbatch = 1;
   EXPECT_THAT(error({.job = copies, .tensor = {.size = 2, .leaves = 2}}), HasSubstr("two copies"));
   config::JobSpec shards = job;
   shards.parallelism.data = 2;
