@@ -22,8 +22,10 @@ absl::StatusOr<MemoryBytes> PredictedOnDevice(const control::Assignment& assignm
            .partition = assignment.partition,
            .program = assignment.program,
            .validation = assignment.validation_program ? &*assignment.validation_program : nullptr,
+           .dp_size = assignment.mesh.dp_size,
            .device = assignment.device,
-           .vocabulary_ends = assignment.vocabulary_ends})
+           .vocabulary_ends = assignment.vocabulary_ends,
+           .replica = assignment.mesh.DpRankOf(assignment.rank).value()})
           .bytes();
   predicted[MemoryKind::kProcess] = 0;
   return predicted;

@@ -20,8 +20,8 @@ inline constexpr int kCopiesProtocolVersion = 3;
 // From this version on a worker runs programs that spread the vocabulary.
 inline constexpr int kSpreadProtocolVersion = 3;
 
-// From this version on a worker knows `loss` and all of `optimizer` but adamw and the decays
-// constant and cosine.
+// From this version on a worker knows `loss`, `parallelism.shard`, and all of `optimizer` but adamw
+// and the decays constant and cosine.
 inline constexpr int kOptimizersProtocolVersion = 3;
 
 // The floor. A coordinator accepts workers that speak a version from here to its own, so every

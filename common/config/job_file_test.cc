@@ -164,7 +164,7 @@ TEST(JobFile, NamesPlaceFieldValueRuleAndFix) {
        "layers, hidden, heads, "
        "context, vocab, init_from, hf_config, positions, norm_epsilon, inner, initializer_range, "
        "kv_heads, head_size, tied_head, rope_theta, rope_scaling, attention_window, "
-       "forward_ms, "
+       "dropout, hf_config_dropout, forward_ms, "
        "input_grad_ms, weight_grad_ms, activation_bytes"},
       {"batch: {global: 1, global: 2}",
        "job.yaml:1:20: batch.global: is given twice, first at job.yaml:1:9; remove one"},

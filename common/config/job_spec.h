@@ -29,8 +29,9 @@ enum class DeviceKind : std::uint8_t { kAuto = 0, kCpu, kCuda };
 // Where the words of the head and of the embedding are: on the ranks with the last and the first
 // stage, or on all ranks.
 enum class Vocabulary : std::uint8_t { kAuto = 0, kLast, kSpread };
-// What data-parallel replicas share out among them. No job may ask for kGradients.
-enum class Shard : std::uint8_t { kNone = 1, kOptimizer, kGradients, kParameters };
+// What data-parallel replicas share out among them. kAuto: the job leaves it to the plan. No job
+// may ask for kGradients.
+enum class Shard : std::uint8_t { kAuto, kNone, kOptimizer, kGradients, kParameters };
 enum class Replan : std::uint8_t { kNever = 1, kAtCheckpoint };
 using model::Precision;
 
@@ -123,7 +124,7 @@ struct Parallelism {
   bool data_auto = false;  // the first plan chooses `data`, which is unset until then
   int tensor = 1;          // ranks that split every layer
   int context = 1;         // ranks that split every sequence
-  Shard shard = Shard::kNone;
+  Shard shard = Shard::kAuto;
 
   // Returns how many ranks share one replica of a stage.
   int RanksPerReplica() const { return tensor * context; }

@@ -210,17 +210,17 @@ void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   if (is_cut) CheckSplits(p, model, rules);
   if (!emulated) RefuseYet("parallelism.tensor", absl::StrCat(p.tensor), "1", rules);
   RefuseYet("parallelism.context", absl::StrCat(p.context), "1", rules);
-  RefuseYet("model.parameter_bytes", absl::StrCat(model.parameter_bytes), "0", rules);
 }
 
 void ReadShard(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   constexpr char kField[] = "parallelism.shard";
   const v1::ShardMode mode = proto.shard();
-  if (mode == v1::SHARD_MODE_UNSPECIFIED || mode == v1::SHARD_MODE_NONE) return;
+  if (mode == v1::SHARD_MODE_UNSPECIFIED) return;
   const std::string value = NameOf(mode);
   if (!rules.Supported(kField, value, v1::ShardMode_IsValid(mode), "none, optimizer or parameters"))
     return;
   job.parallelism.shard = static_cast<Shard>(mode);
+  if (mode == v1::SHARD_MODE_NONE) return;
   const bool known = rules.Check(
       mode != v1::SHARD_MODE_GRADIENTS,
       {.field = kField,
@@ -240,7 +240,7 @@ void ReadShard(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
                .value = value,
                .rule = "a schedule's file does not say when weights are gathered",
                .fix = "use none or optimizer, or a schedule family"});
-  RefuseYet(kField, value, "none", rules);
+  if (mode == v1::SHARD_MODE_PARAMETERS) RefuseYet(kField, value, "optimizer", rules);
 }
 
 }  // namespace

@@ -68,9 +68,29 @@ Section LayOutShared(const model::Model& model, const StageLayouts& stages,
   return section;
 }
 
+// Returns what joining one moment of this rank's rows takes, by replica. Where replicas share the
+// optimizer's state, they do that for the rank that writes the whole table.
+std::vector<std::int64_t> JoinedBytes(const RankInputs& inputs) {
+  std::vector<std::int64_t> by_replica(static_cast<std::size_t>(inputs.dp_size));
+  if (!Spreads(inputs) || !program::ShardsOptimizer(inputs.program)) return by_replica;
+  const PpRank rank = inputs.program.pp_rank;
+  const std::int64_t words =
+      mesh::WordsOf(inputs.vocabulary_ends, rank, inputs.model.config.vocab).words;
+  for (const mesh::Stage& stage : inputs.partition) {
+    for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
+      for (const model::Parameter& parameter : inputs.model.layers[id.value()].parameters) {
+        if (!parameter.by_word || parameter.moments == 0 || stage.pp_rank == rank) continue;
+        std::int64_t& bytes = by_replica[WriterOf(id, inputs.dp_size).value()];
+        bytes = std::max(bytes, kFloatBytes * words * parameter.shape[1]);
+      }
+    }
+  }
+  return by_replica;
+}
+
 // Of a table whose rows are spread, the rank that writes it takes those of all ranks.
 Section LayOutSnapshot(const RankInputs& inputs) {
-  std::vector<std::int64_t> by_replica(static_cast<std::size_t>(inputs.dp_size));
+  std::vector<std::int64_t> by_replica = JoinedBytes(inputs);
   for (const mesh::Stage& stage : inputs.partition) {
     if (stage.pp_rank != inputs.program.pp_rank) continue;
     for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
@@ -97,6 +117,13 @@ int MicrobatchesOfW(const program::Program& program) {
 
 }  // namespace
 
+ShardPlace ShardPlaceOf(const program::Program& program, int replica, int num_replicas) {
+  if (!program::ShardsOptimizer(program)) return {};
+  const int copies = program.mirror.value() < 0 ? 1 : 2;
+  const int copy = copies == 2 && program.pp_rank > program.mirror ? 1 : 0;
+  return {.index = replica < 0 ? -1 : copies * replica + copy, .count = copies * num_replicas};
+}
+
 RankLayout LayOutRank(const RankInputs& inputs) {
   TAKT_CHECK(program::SpreadsVocabulary(inputs.program) == Spreads(inputs));
   const model::Model& model = inputs.model;
@@ -110,10 +137,12 @@ RankLayout LayOutRank(const RankInputs& inputs) {
   }
   layout.process.name = "process";
   layout.process.AddAlone(MemoryKind::kProcess, {.role = Role::kProcess, .bytes = kProcessBytes});
-  if (model.config.family == model::Family::kEmulated) return layout;
-  layout.parameters = LayOutParameters(model, LayersOf(layout.stages),
-                                       program::NumWeightVersions(inputs.program), Spreads(inputs));
-  if (vocabulary != nullptr) layout.rows = LayOutRows(model, vocabulary->words);
+  const ShardPlace place = ShardPlaceOf(inputs.program, inputs.replica, inputs.dp_size);
+  layout.parameters =
+      LayOutParameters(model, LayersOf(layout.stages), program::NumWeightVersions(inputs.program),
+                       Spreads(inputs), place);
+  if (model.config.family == model::Family::kEmulated) return layout;  // its passes compute nothing
+  if (vocabulary != nullptr) layout.rows = LayOutRows(model, vocabulary->words, place);
   layout.shared = LayOutShared(model, layout.stages, layout.vocabulary);
   if (inputs.device == config::DeviceKind::kCuda)
     layout.gpu = LayOutGpuScratch(model, MicrobatchesOfW(inputs.program));

@@ -176,6 +176,10 @@ Layer EmulatedLayer(const ModelConfig& config, int block, int tensor) {
                        .input_grad_seconds = config.input_grad_seconds,
                        .weight_grad_seconds = config.weight_grad_seconds,
                        .output_bytes = config.activation_bytes}};
+  if (config.parameter_bytes > 0) {
+    layer.parameters.push_back(
+        {.name = absl::StrCat("layers.", block, ".weight"), .shape = {config.parameter_bytes / 4}});
+  }
   if (tensor == 1) return layer;
   layer.parts.norm_bytes = std::int64_t{8} * (tensor - 1);
   if (config.collective_bytes == 0) return layer;

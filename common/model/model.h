@@ -78,7 +78,7 @@ struct ModelConfig {
   // Costs of a layer of the emulated family, for each microbatch.
   double forward_seconds = 0, input_grad_seconds = 0, weight_grad_seconds = 0;
   std::int64_t activation_bytes = 0;
-  std::int64_t parameter_bytes = 0;
+  std::int64_t parameter_bytes = 0;  // f32 weights of a layer, which are summed and updated
   // The bytes of a tensor that a tensor group gathers before F and I of a layer, and scatters
   // after.
   std::int64_t collective_bytes = 0;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/field_rules.h"
 #include "common/model/layer_parts.h"
+#include "common/model/parts.h"
 #include "common/model/split_stash.h"
 #include "common/model/tree_sum.h"
 #include "common/model/vocabulary.h"
@@ -112,8 +113,8 @@ void AddSplitNorm(std::vector<StashTensor>& stash, const NormNames& names, const
                   std::int64_t num_stats, Precision output) {
   stash.push_back(Product(names.output, sizes.rows, sizes.hidden, output));
   stash.push_back(Product(names.stats, sizes.rows_here, num_stats));
-  stash.push_back({names.part, Origin::kInputGrad,
-                   kFloatBytes * sizes.hidden * num_stats * sizes.leaves_here});
+  stash.push_back(
+      {names.part, Origin::kInputGrad, kFloatBytes * sizes.hidden * num_stats * sizes.leaves_here});
 }
 
 StashTensor Gathered(std::string_view name, const Sizes& sizes) {
@@ -155,8 +156,7 @@ void SplitBlock(Layer& layer, const Model& model) {
   const Sizes sizes(model);
   const bool gpt2 = layer.kind == LayerKind::kGpt2Block;
   const std::int64_t num_stats = gpt2 ? 2 : 1;
-  const std::int64_t head_size =
-      layer.kind == LayerKind::kQwen3Block ? model.config.head_size : 0;
+  const std::int64_t head_size = layer.kind == LayerKind::kQwen3Block ? model.config.head_size : 0;
   const Precision products = model.precisions.products;
   std::vector<StashTensor> stash;
   AddSplitNorm(stash, kNorm1, sizes, num_stats, products);
@@ -219,11 +219,75 @@ void SplitHead(Layer& layer, const Model& model) {
     layer.scratch.push_back({"sum", kFloatBytes * sizes.rows * sizes.hidden});
 }
 
+// Makes lists of parts. A meeting's tensor is that of all ranks together.
+class PartsOfRank {
+ public:
+  explicit PartsOfRank(const Model& model) : size_(model.tensor.size), sizes_(model) {}
+
+  // Gathers or scatters a row of so many bytes for each token.
+  Part Gather(std::int64_t row_bytes) const { return Meeting(PartKind::kGather, row_bytes); }
+  Part Scatter(std::int64_t row_bytes) const { return Meeting(PartKind::kScatter, row_bytes); }
+  // Passes each row of this rank's part to the rank that needs it.
+  Part Exchange(std::int64_t row_bytes) const {
+    return Meeting(PartKind::kExchange, row_bytes / size_);
+  }
+  std::int64_t activation() const { return kFloatBytes * sizes_.hidden; }  // bytes of a row
+
+ private:
+  Part Meeting(PartKind kind, std::int64_t row_bytes) const {
+    return {.kind = kind,
+            .group = PartGroup::kTensor,
+            .bytes = row_bytes * sizes_.rows * (size_ - 1) / size_};
+  }
+
+  const int size_;
+  const Sizes sizes_;
+};
+
+// Returns what a rank passes on of the layer at the end of a step: its part of the gradients that
+// are added up, and its entries of the norm.
+std::int64_t NormBytes(const Layer& layer, int ranks) {
+  std::int64_t bytes = 0;
+  for (const Parameter& parameter : layer.parameters) {
+    if (parameter.split.summed)
+      bytes += kFloatBytes * parameter.elements() * (parameter.split.holders - 1);
+    bytes += std::int64_t{8} * NumNormEntries(parameter) * (ranks - 1);
+  }
+  return bytes;
+}
+
+// Lists where the ranks meet in the layer's passes (worker/train/split_*).
+LayerParts MeetingsOf(const Layer& layer, const Model& model) {
+  if (model.tensor.size == 1) return {};
+  const PartsOfRank parts(model);
+  const std::int64_t norm_bytes = NormBytes(layer, model.tensor.size);
+  const Part compute{};
+  const Part gather = parts.Gather(parts.activation()), scatter = parts.Scatter(parts.activation());
+  if (layer.kind == LayerKind::kEmbedding) {
+    return {.forward = {parts.Exchange(parts.activation()), compute},
+            .input_grad = {compute, gather},
+            .norm_bytes = norm_bytes};
+  }
+  if (layer.kind == LayerKind::kGpt2Head || layer.kind == LayerKind::kLlamaHead) {
+    const Part softmax =
+        parts.Gather(HeadStash::kSoftmaxBytes * NumVocabularyBlocks(model.config.vocab));
+    return {.forward = {compute, gather, compute, softmax, compute},
+            .input_grad = {compute, scatter, compute},
+            .norm_bytes = norm_bytes};
+  }
+  const Part norm = parts.Gather(Bytes(model.precisions.products, model.config.hidden));
+  return {
+      .forward = {compute, norm, compute, scatter, compute, norm, compute, scatter, compute},
+      .input_grad = {compute, gather, compute, scatter, compute, gather, compute, scatter, compute},
+      .full = {compute, norm, compute, scatter, compute, norm, compute},
+      .norm_bytes = norm_bytes};
+}
+
 // Scales the layer's work to this rank's part of it.
 void SplitCost(Layer& layer, double part, int ranks) {
   LayerCost& cost = layer.cost;
-  for (double* const flops : {&cost.forward_flops, &cost.input_grad_flops,
-                              &cost.weight_grad_flops, &cost.recompute_flops}) {
+  for (double* const flops : {&cost.forward_flops, &cost.input_grad_flops, &cost.weight_grad_flops,
+                              &cost.recompute_flops}) {
     *flops *= part;
   }
   cost.output_bytes /= ranks;
@@ -301,6 +365,7 @@ void SplitLayers(Model& model) {
         TAKT_CHECK(false && "emulated layers have nothing to split");
     }
     SplitCost(layer, part, model.tensor.size);
+    layer.parts = MeetingsOf(layer, model);
   }
 }
 
@@ -327,9 +392,8 @@ absl::Status ForEachRun(const Parameter& parameter,
   for (int piece = split.first; piece < split.first + split.count; ++piece) {
     for (std::int64_t line = 0; line < lines; ++line) {
       for (int s = 0; s < split.sections; ++s, here += count) {
-        RETURN_IF_ERROR(visit({.here = here,
-                               .whole = line * length + s * section + piece * count,
-                               .count = count}));
+        RETURN_IF_ERROR(visit(
+            {.here = here, .whole = line * length + s * section + piece * count, .count = count}));
       }
     }
   }

@@ -104,6 +104,18 @@ program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
   return options;
 }
 
+// Returns how the programs of a schedule are made over this partition.
+program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
+                                       const schedule::Schedule& schedule,
+                                       const mesh::Partition& partition,
+                                       const mesh::VocabularyEnds& vocabulary_ends) {
+  program::LowerOptions options = MakeLowerOptions(inputs, partition, vocabulary_ends);
+  const bool two_copies = schedule.placement == schedule::Placement::kBidirectional;
+  options.shard_optimizer =
+      inputs.shares && !IsAsynchronous(schedule) && (inputs.dp_size > 1 || two_copies);
+  return options;
+}
+
 // Returns the programs of a validation pass. A schedule without a flush goes forward as one with it
 // does.
 absl::StatusOr<std::vector<program::Program>> ForwardPrograms(const CandidateInputs& inputs,
@@ -152,9 +164,11 @@ std::vector<MemoryBytes> MemoryOf(const CandidateInputs& inputs, const Plan& pla
   const CopyCounts copies = CopiesKept({.job = inputs.job,
                                         .schedule = plan.schedule,
                                         .mesh = plan.mesh,
-                                        .device = inputs.options.device});
+                                        .device = inputs.options.device,
+                                        .shares = SharesOptimizer(plan)});
   const std::int64_t copy_bytes =
-      (copies.own + copies.peer) * LargestCopyBytes(inputs.model, plan.partition);
+      (copies.own + copies.peer) *
+      LargestCopyBytes(inputs.model, plan.partition, SharesOptimizer(plan) ? inputs.dp_size : 1);
   for (std::size_t rank = 0; rank < plan.programs.size(); ++rank) {
     memory.push_back(
         layout::LayOutRank({.model = inputs.model,
@@ -324,7 +338,7 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
   plan.mesh = inputs.MeshOf(plan.schedule.num_ranks());
   plan.microbatch = inputs.model.microbatch;
   const program::LowerOptions options =
-      MakeLowerOptions(inputs, plan.partition, plan.vocabulary_ends);
+      MakeLowerOptions(inputs, plan.schedule, plan.partition, plan.vocabulary_ends);
   ASSIGN_OR_RETURN(plan.programs, program::Lower(plan.schedule, options));
   RETURN_IF_ERROR(sim::Prove(plan.programs, {.sums = {.gradients = options.reduce_gradients,
                                                       .tied_embeddings = options.tied_embeddings},
@@ -344,8 +358,9 @@ absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
                                          const schedule::Schedule& schedule,
                                          const mesh::Partition& partition,
                                          const mesh::VocabularyEnds& vocabulary_ends) {
-  ASSIGN_OR_RETURN(const std::vector<program::Program> programs,
-                   program::Lower(schedule, MakeLowerOptions(inputs, partition, vocabulary_ends)));
+  ASSIGN_OR_RETURN(
+      const std::vector<program::Program> programs,
+      program::Lower(schedule, MakeLowerOptions(inputs, schedule, partition, vocabulary_ends)));
   return SimulateSteps(schedule, programs, CostsOf(inputs, partition, vocabulary_ends));
 }
 
@@ -370,7 +385,11 @@ double EstimateSeconds(const CandidateInputs& inputs, int pp_size) {
 absl::StatusOr<double> PredictStep(const config::JobSpec& job, const PlanOptions& options,
                                    const Plan& plan) {
   const CandidateInputs inputs{
-      .job = job, .model = plan.model, .options = options, .dp_size = plan.mesh.dp_size};
+      .job = job,
+      .model = plan.model,
+      .options = options,
+      .dp_size = plan.mesh.dp_size,
+      .shares = job.parallelism.shard == config::Shard::kOptimizer || SharesOptimizer(plan)};
   ASSIGN_OR_RETURN(const sim::Report report,
                    SimulateOver(inputs, plan.schedule, plan.partition, plan.vocabulary_ends));
   return report.step_time;

@@ -26,6 +26,9 @@ struct CandidateInputs {
   // The words of the head and of the embedding are spread, unless there is one rank alone. Then
   // partitions are made for layers without words.
   bool spread = false;
+  // The ranks that sum gradients share the optimizer's state, if there are any and the schedule
+  // flushes.
+  bool shares = false;
 
   mesh::Mesh MeshOf(int pp_size) const {
     return {.pp_size = pp_size, .dp_size = dp_size, .tp_size = model.tensor.size};

@@ -94,7 +94,9 @@ class StageCosts {
     const profile::RankSample rank = RankTimes();
     std::vector<double> optimizer =
         profile::UpdatedParameters(inputs_.model, partition, pp_size, vocabulary_ends);
-    for (double& seconds : optimizer) seconds *= rank.update_seconds;
+    // Replicas that share update their shards alone.
+    const double share = inputs_.shares ? 1.0 / inputs_.dp_size : 1;
+    for (double& seconds : optimizer) seconds *= share * rank.update_seconds;
     cost::Costs costs{.forward = {},
                       .input_grad = {},
                       .weight_grad = {},

@@ -70,6 +70,7 @@ absl::Status CheckBatch(const config::JobSpec& job) {
 // Returns the first field of the job that programs before kOptimizersProtocolVersion would pass
 // over, or refuse without saying why; empty: there is none.
 std::string_view NewFieldOf(const config::JobSpec& job) {
+  if (job.parallelism.shard == config::Shard::kOptimizer) return "parallelism.shard";
   if (job.model.family == model::Family::kEmulated) return "";
   if (job.lion.has_value()) return "optimizer.lion";
   if (job.sgd.has_value()) return "optimizer.sgd";
@@ -251,13 +252,15 @@ CandidateInputs JobInputs::Of(const Division& division) {
           .model = found->second,
           .options = *options_,
           .dp_size = division.data,
-          .recompute = asked.empty() ? std::vector{model::Recompute::kNone} : asked};
+          .recompute = asked.empty() ? std::vector{model::Recompute::kNone} : asked,
+          .shares = job_->parallelism.shard == config::Shard::kOptimizer};
 }
 
 CandidateInputs JobInputs::Of(const Candidate& candidate) {
   CandidateInputs inputs =
       Of(Division{.data = candidate.plan.mesh.dp_size, .microbatch = candidate.plan.microbatch});
   inputs.spread = !candidate.plan.vocabulary_ends.empty();
+  inputs.shares = SharesOptimizer(candidate.plan);
   return inputs;
 }
 

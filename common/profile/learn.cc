@@ -275,8 +275,10 @@ class Learner {
     const std::map<std::pair<int, StepId>, double> gaps = RuntimeGaps();
     const std::vector<double> updated =
         UpdatedParameters(job_.model, job_.partition, trace_.mesh.pp_size, job_.vocabulary_ends);
+    // Replicas that share the optimizer's state update their shards alone.
+    const int sharers = SharesOptimizer() ? trace_.mesh.dp_size : 1;
     for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
-      const double parameters = updated[trace_.mesh.PpRankOf(Rank(rank)).value()];
+      const double parameters = updated[trace_.mesh.PpRankOf(Rank(rank)).value()] / sharers;
       auto& [updates, dispatches] = samples[ConditionsOf(rank)];
       for (int step = 0; step < trace_.num_steps(); ++step) {
         double update = 0;
@@ -394,19 +396,25 @@ class Learner {
       for (const std::vector<Place>& meeting : meetings) {
         const Place first = meeting.front();
         const Instruction& instruction = trace_.ProgramOf(first.rank).body[first.instruction];
-        if (instruction.op != Op::kReduceGrad) continue;
+        // Under shards a gather is the second half of a sum.
+        const bool gathers = instruction.op == Op::kGatherWeights;
+        if (instruction.op != Op::kReduceGrad && !gathers) continue;
         const bool same_host = std::ranges::all_of(
             meeting, [&](const Place& place) { return HostOf(place.rank) == HostOf(first.rank); });
         auto& [seconds, bytes] =
             totals[{.same_host = same_host, .num_ranks = static_cast<int>(meeting.size())}];
         seconds += Together(step, meeting);
-        bytes += sizeof(float) * ElementsOf(instruction, first.rank);
+        if (!gathers) bytes += sizeof(float) * ElementsOf(instruction, first.rank);
       }
       for (const auto& [key, total] : totals) {
         if (total.second > 0) samples[key].push_back(total.first / total.second);
       }
     }
     for (auto& [key, values] : samples) profile_.AddSum(key, Median(std::move(values)), weight_);
+  }
+
+  bool SharesOptimizer() const {
+    return std::ranges::any_of(trace_.programs, program::ShardsOptimizer);
   }
 
   // Returns how many values a sum of gradients has.

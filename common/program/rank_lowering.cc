@@ -404,7 +404,9 @@ void RankLowering::AddNorm() {
   const SlotId sums = Scalars(), meeting = Scalars(Flushes() ? 0 : 1);
   Instruction& partial = Add(Op::kNormPartial, LaneOf(LaneKind::kCompute));
   for (const auto& [stage, state] : stages_) {
-    if (Flushes() && IsPrimary(program_, stage)) Append(partial.reads, state.gradients);
+    // Of a second copy the rank has shards, which nobody else counts.
+    const bool counts = IsPrimary(program_, stage) || options_.shard_optimizer;
+    if (Flushes() && counts) Append(partial.reads, state.gradients);
   }
   partial.reads.push_back(sums);
   partial.writes = {sums};

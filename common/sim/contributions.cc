@@ -288,21 +288,25 @@ class Count {
     return std::nullopt;
   }
 
-  // The norm counts every layer once over all ranks. Without a flush there is no norm.
+  // The norm counts every layer once over all ranks, or, where replicas share the optimizer's
+  // state, once on every rank that has shards of it. Without a flush there is no norm.
   std::optional<Refusal> CheckNorm() const {
     const bool flushes = std::none_of(programs_.begin(), programs_.end(), program::IsAsynchronous);
     if (!AnyHas(Op::kOptimizer) || !flushes) return std::nullopt;
+    const bool shards = AnyHas(Op::kGatherWeights);
     std::map<int, int> counted;  // by layer
     for (const Program& program : programs_) {
       const std::vector<int> in_norm = TimesRead(program, Op::kNormPartial);
       for (std::size_t i = 0; i < program.slots.size(); ++i) {
         const Slot& slot = program.slots[i];
         if (slot.kind != SlotKind::kGradient) continue;
-        if (!IsOfRows(slot)) {
+        if (!IsOfRows(slot) && !shards) {
           counted[slot.index] += in_norm[i];
         } else if (in_norm[i] != 1) {
-          return On(program, absl::StrCat("counts its rows ", in_norm[i],
-                                          " times in the norm, must be once"));
+          return On(program,
+                    absl::StrCat("counts its ",
+                                 IsOfRows(slot) ? "rows" : absl::StrCat("layer ", slot.index), " ",
+                                 in_norm[i], " times in the norm, must be once"));
         }
       }
     }

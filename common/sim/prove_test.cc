@@ -51,6 +51,13 @@ TEST(Prove, EveryLayerIsGatheredOnceAfterTheUpdateOfItsShards) {
   EXPECT_THAT(Verdict(programs), HasSubstr("GATHER_WEIGHTS(1) finds no shards of new weights"));
 }
 
+TEST(Prove, ShardsOfASecondCopyAreInTheNorm) {
+  auto programs = Programs("chimera", 2, 2, {.reduce_gradients = true, .shard_optimizer = true});
+  ASSERT_EQ(Verdict(programs), "");
+  Find(programs[0], "NORM_PARTIAL").reads.erase(Find(programs[0], "NORM_PARTIAL").reads.begin());
+  EXPECT_THAT(Verdict(programs), HasSubstr("rank 0 counts its layer 0 0 times in the norm"));
+}
+
 TEST(Prove, FindsAMessageOrderThatDiffers) {
   auto programs = Programs("gpipe", 2, 2);
   Swap(programs[1], "0RECV_F0", "0RECV_F1");

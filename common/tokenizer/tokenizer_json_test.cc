@@ -39,7 +39,9 @@ std::string ErrorOf(const std::function<void(json&)>& change) {
   EXPECT_FALSE(model.ok());
   const auto errors = FieldErrorsOf(model.status());
   EXPECT_EQ(errors.size(), 1U);
-  if (!errors.empty()) EXPECT_EQ(errors[0].where, "t.json");
+  if (!errors.empty()) {
+    EXPECT_EQ(errors[0].where, "t.json");
+  }
   return std::string(model.status().message());
 }
 

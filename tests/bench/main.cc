@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   takt::bench::AddTransportCommand(app, result);
   takt::bench::AddTrainCommand(app, result);
   takt::bench::AddSearchCommand(app, result);
+  takt::bench::AddShardCommand(app, result);
   takt::bench::AddWeightGradsCommand(app, result);
   try {
     app.parse(argc, argv);

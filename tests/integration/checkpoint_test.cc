@@ -234,9 +234,49 @@ TEST_F(CheckpointTest, ABidirectionalPipelineResumesBothCopies) {
   job.steps = 10;
   Train(job);
   job.name = "rest";
+  job.parallelism += ", shard: optimizer";  // the two copies share, too
   job.steps = 20;
   EXPECT_EQ(Train(job), From(straight, 11));
   ExpectLatest(job.directory);
+}
+
+// Each of two replicas has half of the moments; checkpoints have those of any other job.
+TEST_F(CheckpointTest, ReplicasThatShareTheOptimizersStateResumeWithoutAndBack) {
+  const auto layout = [](const std::string& shard, const std::string& transport) {
+    return absl::StrCat("pipeline: 2, data: 2, schedule: zb-h1, shard: ", shard,
+                        ", transport: ", transport);
+  };
+  TrainingJob job{.name = "straight",
+                  .parallelism = layout("none", "shm"),
+                  .directory = Directory("straight"),
+                  .keep = 4};
+  const std::vector<Step> straight = Train(job);
+  ASSERT_EQ(straight.size(), 20u);
+  const std::string step = "/step-00000010";
+  for (const std::string transport : {"shm", "gloo"}) {
+    SCOPED_TRACE(transport);
+    job.name = "half-" + transport;
+    job.parallelism = layout("optimizer", transport);
+    job.directory = Directory(job.name);
+    job.steps = 10;
+    EXPECT_EQ(Train(job), std::vector<Step>(straight.begin(), straight.begin() + 10));
+    ExpectLatest(job.directory);
+    for (const fs::directory_entry& file : fs::directory_iterator(job.directory + step)) {
+      if (file.path().extension() != ".safetensors") continue;
+      EXPECT_TRUE(ReadFile(file) ==
+                  ReadFile(Directory("straight") + step + "/" + file.path().filename().string()))
+          << file.path();
+    }
+    job.name = "rest-" + transport;
+    job.parallelism = layout("none", transport);
+    job.steps = 15;
+    EXPECT_EQ(Train(job), std::vector<Step>(straight.begin() + 10, straight.begin() + 15));
+    job.name = "back-" + transport;
+    job.parallelism = layout("optimizer", transport);
+    job.steps = 20;
+    EXPECT_EQ(Train(job), From(straight, 16));
+    ExpectLatest(job.directory);
+  }
 }
 
 // Sums are ordered by replicas, so only the windows are the same: losses agree but for rounding.

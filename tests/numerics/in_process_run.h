@@ -25,8 +25,9 @@ struct RunOptions {
   train::TensorObserver observer;
   // Steps of one Run of the engine, as between two validations; 0: all of them.
   std::int64_t stop_every = 0;
-  // Replicas share the optimizer's state. No rank has whole gradients then, so the result has none.
-  bool shard_optimizer = false;
+  // So many ranks split the layers of each rank of the plan, into so many leaves. No plan has this
+  // axis yet.
+  model::TensorShare tensor = {};
   // The device that the plan is made for, whatever computes: kCuda has activations of a bf16 job in
   // bf16.
   config::DeviceKind planned_for = config::DeviceKind::kCpu;
@@ -40,7 +41,9 @@ using Tensors = std::map<std::string, std::vector<float>>;
 
 struct RunResult {
   std::vector<train::StepResult> steps;
-  Tensors gradients;                      // of the last step, before clipping
+  // Of the last step, before clipping. None if ranks share the optimizer's state, as none of them
+  // has whole ones.
+  Tensors gradients;
   Tensors weights;                        // after the last step
   std::optional<double> validation_loss;  // with those weights; if the job has a validation set
 };

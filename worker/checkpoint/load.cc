@@ -53,8 +53,8 @@ std::vector<FileToLoad> FilesOf(std::span<const LayerTarget> targets, int num_la
       model.wanted[parameter.name] = {&parameter, wanted.weight, first};
       const auto want = [&](std::string name, std::span<float> moment) {
         if (moment.empty()) return;
-        TAKT_CHECK(moment.size() == wanted.weight.size());
-        optimizer.wanted[std::move(name)] = {&parameter, moment, first};
+        TAKT_CHECK(wanted.first_moment + moment.size() <= wanted.weight.size());
+        optimizer.wanted[std::move(name)] = {&parameter, moment, first + wanted.first_moment};
       };
       want(checkpoint::FirstMomentName(parameter.name), wanted.m);
       want(checkpoint::SecondMomentName(parameter.name), wanted.v);

@@ -235,7 +235,8 @@ class PipelineRunner final : public RankRunner {
       return absl::OkStatus();
     }
     SetPhase("CONNECT", "the ranks that keep copies of its state and it of theirs");
-    return copies_->Begin(connections_.host(), *trainer_->parameters(), resumed_);
+    return copies_->Begin(connections_.host(), *trainer_->parameters(), resumed_,
+                          connections_.groups().sharers());
   }
 
   // Returns whether there was a state to go on from. store: null for an emulated model.
@@ -279,6 +280,7 @@ class PipelineRunner final : public RankRunner {
                                     .tied_group = connections_.groups().tied(),
                                     .vocabulary_group = connections_.groups().vocabulary(),
                                     .tensor_group = connections_.groups().tensor(),
+                                    .norm_group = connections_.groups().norms(),
                                     .restore = std::move(restore),
                                     .halt_requested = &halt_requested_,
                                     .records = !connections_.waits_in_kernels()}));
@@ -288,7 +290,8 @@ class PipelineRunner final : public RankRunner {
     RETURN_IF_ERROR(PrepareDevice());
     if (!checkpoints_.has_value()) return absl::OkStatus();
     return checkpoints_->Allocate(trainer_->parameters(), kernel_plan,
-                                  connections_.groups().vocabulary());
+                                  {.vocabulary = connections_.groups().vocabulary(),
+                                   .sharers = connections_.groups().sharers()});
   }
 
   // Agrees on a kernel plan before the first op that needs one. Returns the plan to keep in

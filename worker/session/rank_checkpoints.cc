@@ -150,11 +150,24 @@ std::vector<worker_checkpoint::LayerState> RankCheckpoints::WrittenState() const
   return layers;
 }
 
+absl::Status RankCheckpoints::Complete(StepId step, const worker_checkpoint::Snapshot& copy) const {
+  if (moments_.has_value()) {
+    RETURN_IF_ERROR(moments_->Join(step, [&copy](LayerId, const model::Parameter& parameter) {
+      return copy.PlaceOf(parameter);
+    }));
+  }
+  return tables_.has_value() ? tables_->Join(step, copy) : absl::OkStatus();
+}
+
 absl::Status RankCheckpoints::Allocate(train::ParameterStore* store, const std::string& kernel_plan,
-                                       transport::Collective* vocabulary) {
+                                       const Groups& groups) {
   store_ = store;
-  if (store != nullptr && vocabulary != nullptr)
-    tables_.emplace(*options_.assignment, *options_.model, *store, *vocabulary);
+  if (store != nullptr && groups.sharers != nullptr)
+    moments_.emplace(*options_.assignment, *store, *groups.sharers);
+  if (store != nullptr && groups.vocabulary != nullptr) {
+    tables_.emplace(*options_.assignment, *options_.model, *store, *groups.vocabulary,
+                    moments_.has_value() ? &*moments_ : nullptr);
+  }
   CheckpointSaverOptions saver{.key = options_.assignment->key,
                                .rank = options_.assignment->rank,
                                .directory = directory_,
@@ -165,9 +178,9 @@ absl::Status RankCheckpoints::Allocate(train::ParameterStore* store, const std::
                                .withdraw = options_.withdraw,
                                .files = options_.files,
                                .clock = options_.clock};
-  if (tables_.has_value()) {
+  if (moments_.has_value() || tables_.has_value()) {
     saver.complete = [this](StepId step, const worker_checkpoint::Snapshot& copy) {
-      return tables_->Join(step, copy);
+      return Complete(step, copy);
     };
   }
   ASSIGN_OR_RETURN(saver.texts, Texts(kernel_plan));

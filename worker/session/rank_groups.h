@@ -29,6 +29,11 @@ namespace takt::session {
 std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, Rank rank,
                             const program::Program& program);
 
+// Returns the ranks that share the optimizer's state of the stages of `rank`, by
+// layout::ShardPlace::index. They are the holders of each of these stages in another order.
+// program: of `rank`.
+std::vector<Rank> SharersOf(const mesh::Mesh& mesh, Rank rank, const program::Program& program);
+
 class RankGroups {
  public:
   struct Options {
@@ -60,6 +65,10 @@ class RankGroups {
   // Returns the ranks that share this rank's layers, where they meet inside passes. Null: it shares
   // none.
   transport::Collective* tensor() const { return tensor_; }
+  // Returns a group of the same ranks, for the exchange of norm and loss.
+  transport::Collective* norms() const { return norms_; }
+  // Returns the group of SharersOf, which passes bytes of host memory. Null: nobody shares.
+  transport::Collective* sharers() const { return sharers_; }
 
  private:
   // Returns null for a group of less than two ranks. A group that already exists is used again.
@@ -73,6 +82,8 @@ class RankGroups {
   transport::Collective* tied_ = nullptr;
   transport::Collective* vocabulary_ = nullptr;
   transport::Collective* tensor_ = nullptr;
+  transport::Collective* norms_ = nullptr;
+  transport::Collective* sharers_ = nullptr;
 };
 
 }  // namespace takt::session

@@ -69,6 +69,15 @@ TEST(HoldersOf, OfABidirectionalStageAreOfEachReplicaThePrimaryThenTheOther) {
   }
 }
 
+TEST(SharersOf, OfABidirectionalPipelineStandByPpRank) {
+  const mesh::Mesh mesh{.pp_size = 4, .dp_size = 2};
+  for (const int pp_rank : {0, 3}) {
+    EXPECT_THAT(SharersOf(mesh, Rank(2 * pp_rank + 1), BothWays(pp_rank)),
+                ElementsAre(Rank(0), Rank(6), Rank(1), Rank(7)));
+  }
+  EXPECT_THAT(SharersOf(mesh, Rank(2), OneWay(1)), ElementsAre(Rank(2), Rank(3)));
+}
+
 struct Sizes {
   std::map<int, int> replicas;  // by stage
   int pipeline = 0, tied = 0, vocabulary = 0, tensor = 0;

@@ -10,8 +10,10 @@
 #include <cstring>
 #include <ctime>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +23,7 @@
 #include "common/program/part_lists.h"
 #include "worker/engine/part_cursor.h"
 #include "worker/train/emulated_meetings.h"
+#include "worker/train/emulated_parameters.h"
 #include "worker/train/result_ring.h"
 
 namespace takt::train {
@@ -124,9 +127,11 @@ struct Work {
 
 class EmulatedTrainer final : public Trainer {
  public:
-  explicit EmulatedTrainer(const TrainerOptions& options)
+  // trained: null if the layers have no parameters.
+  EmulatedTrainer(const TrainerOptions& options, std::unique_ptr<EmulatedParameters> trained)
       : options_(options),
         program_(*options.program),
+        trained_(std::move(trained)),
         meetings_(options.tensor_group, options.model->config.collective_bytes) {
     memory_.resize(program_.slots.size());
     const layout::Section slots = layout::LayOutSlots(*options.model, /*stages=*/{}, program_);
@@ -149,10 +154,15 @@ class EmulatedTrainer final : public Trainer {
         return BindWork(instruction, {parts.forward, parts.backward});
       }
       case Op::kNormPartial:
-        return engine::MakeBound(nullptr, [this, parts = PartListOf(instruction, program_)](
-                                              StepId step) { return SumOfShares(step, parts); });
+        return BindNormPartial(instruction);
       case Op::kNormExchange:
         return engine::MakeBound(nullptr, [this](StepId step) { return Exchange(step); });
+      case Op::kReduceGrad:
+      case Op::kOptimizer:
+      case Op::kGatherWeights:
+      case Op::kSnapshot:
+        if (trained_ != nullptr) return trained_->Bind(instruction);
+        return engine::NothingToDo();
       default:
         return engine::NothingToDo();
     }
@@ -166,6 +176,17 @@ class EmulatedTrainer final : public Trainer {
   Validator* validator() override { return nullptr; }
 
  private:
+  Bound BindNormPartial(const Instruction& instruction) {
+    Bound of_parameters =
+        trained_ == nullptr ? Bound(engine::NothingToDo()) : trained_->Bind(instruction);
+    if (!of_parameters.ok()) return of_parameters;
+    return engine::MakeBound(nullptr, [this, parts = PartListOf(instruction, program_),
+                                       first = *std::move(of_parameters)](StepId step) {
+      const absl::Status status = first->Run(step);
+      return status.ok() ? SumOfShares(step, parts) : status;
+    });
+  }
+
   Bound BindWork(const Instruction& instruction, const std::vector<ComputePart>& parts) {
     Work work{.parts = PartListOf(instruction, program_),
               .serial = 5 * instruction.microbatch.value() + static_cast<int>(instruction.op),
@@ -241,6 +262,7 @@ class EmulatedTrainer final : public Trainer {
   // NORM_EXCHANGE is a barrier. Here it exchanges as little as possible: whether some rank was
   // asked to halt.
   absl::Status Exchange(StepId step) {
+    if (trained_ != nullptr) RETURN_IF_ERROR(trained_->Exchange(step));
     const auto replicas = options_.replicas.begin();
     transport::Collective* const dp_group =
         replicas == options_.replicas.end() ? nullptr : replicas->second;
@@ -273,6 +295,7 @@ class EmulatedTrainer final : public Trainer {
 
   const TrainerOptions options_;
   const program::Program& program_;
+  const std::unique_ptr<EmulatedParameters> trained_;
   // By slot. The slots order the lanes, so one lane at a time uses each.
   std::vector<std::vector<std::byte>> memory_;
   EmulatedMeetings meetings_;
@@ -284,8 +307,10 @@ class EmulatedTrainer final : public Trainer {
 
 }  // namespace
 
-std::unique_ptr<Trainer> CreateEmulatedTrainer(const TrainerOptions& options) {
-  return std::make_unique<EmulatedTrainer>(options);
+absl::StatusOr<std::unique_ptr<Trainer>> CreateEmulatedTrainer(const TrainerOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<EmulatedParameters> trained,
+                   EmulatedParameters::Create(options));
+  return std::make_unique<EmulatedTrainer>(options, std::move(trained));
 }
 
 }  // namespace takt::train

@@ -53,15 +53,15 @@ absl::Status SpreadHead::Loss(backend::Backend& backend, const SpreadHeadMemory&
                                            .z_loss = memory.view.terms.z_loss});
 }
 
-absl::Status SpreadHead::Backward(backend::Backend& backend, const SpreadHeadMemory& memory,
-                                  bool accumulate) const {
+template <class Then>
+absl::Status SpreadHead::ForEachInputGrad(backend::Backend& backend, const SpreadHeadMemory& memory,
+                                          const Then& then) const {
   const auto buffer = [&](int i) { return memory.sums[static_cast<std::size_t>(i)]; };
   const auto add = [&](int i) {
     float* const into = buffer(i).f32;
     return backend.Run(
         backend::Add{.a = into, .b = buffer(i + 1).f32, .output = into, .count = rows_ * columns_});
   };
-  const backend::Operand norm = memory.norm;
   model::TreeSum sum;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = blocks_[i];
@@ -78,10 +78,23 @@ absl::Status SpreadHead::Backward(backend::Backend& backend, const SpreadHeadMem
                                                   .shares = memory.view.terms.shares}));
     RETURN_IF_ERROR(block.product.InputGrad(backend, logits, buffer(sum.size())));
     RETURN_IF_ERROR(sum.Push({.first = block.number, .size = 1}, add));
-    const backend::Operand d_logits = logits;
-    RETURN_IF_ERROR(block.product.WeightGrad(backend, {&norm, 1}, {&d_logits, 1}, accumulate));
+    RETURN_IF_ERROR(then(i));
   }
   return absl::OkStatus();
+}
+
+absl::Status SpreadHead::Backward(backend::Backend& backend, const SpreadHeadMemory& memory,
+                                  bool accumulate) const {
+  const backend::Operand norm = memory.norm;
+  return ForEachInputGrad(backend, memory, [&](std::size_t i) {
+    const backend::Operand d_logits = memory.logits[i];
+    return WeightGrad(backend, i, {&norm, 1}, {&d_logits, 1}, accumulate);
+  });
+}
+
+absl::Status SpreadHead::InputGrad(backend::Backend& backend,
+                                   const SpreadHeadMemory& memory) const {
+  return ForEachInputGrad(backend, memory, [](std::size_t) { return absl::OkStatus(); });
 }
 
 }  // namespace takt::train

@@ -15,7 +15,8 @@ Stage::Stage(const StageOptions& options)
                                  .layer = options.model.layers[place.layer.value()],
                                  .parameters = options.parameters.Layer(place.layer),
                                  .place = place,
-                                 .rotary_table = options.rotary_table}));
+                                 .rotary_table = options.rotary_table,
+                                 .meetings = options.meetings}));
   }
 }
 
@@ -53,6 +54,7 @@ absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& lo
        .input = InputOf(buffers, i),
        .output = i + 1 == layers_.size() ? buffers.output : Between(buffers, i),
        .stash = ForwardStash(buffers, i),
+       .scratch = scratch_,
        .loss_scale = loss.scale,
        .loss_sum = loss.sum,
        .probe = {observer_, buffers.microbatch, &backend_}});
@@ -67,7 +69,7 @@ absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i, b
   const StashMemory stash = BackwardStash(buffers, i);
   if (layout_.layers[i].stash.recomputed_bytes() > 0) {
     RETURN_IF_ERROR(layers_[i]->Recompute(
-        {.backend = &backend_, .input = InputOf(buffers, i), .stash = stash}));
+        {.backend = &backend_, .input = InputOf(buffers, i), .stash = stash, .scratch = scratch_}));
   }
   return layers_[i]->InputGrad({.backend = &backend_,
                                 .view = buffers.view,
@@ -107,7 +109,8 @@ const float* Stage::DOutput(const StageBuffers& buffers, std::size_t i) const {
 }
 
 StashMemory Stage::ForwardStash(const StageBuffers& buffers, std::size_t i) const {
-  return {buffers.stash.From(layout_.layers[i].kept), scratch_};
+  const layout::StageLayout::LayerPlace& place = layout_.layers[i];
+  return {buffers.stash.From(place.kept), SlotRoom(scratch_ + place.recomputed_in_scratch)};
 }
 
 StashMemory Stage::BackwardStash(const StageBuffers& buffers, std::size_t i) const {

@@ -46,6 +46,7 @@ struct StageOptions {
   // At least layout.scratch_bytes of every stage that shares it.
   std::byte* scratch = nullptr;
   const float* rotary_table = nullptr;  // see LayerOptions
+  TensorMeetings* meetings = nullptr;   // likewise
   const TensorObserver* observer = nullptr;
 };
 

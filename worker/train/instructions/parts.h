@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/base/status.h"
 #include "common/program/compute_part.h"
 #include "worker/engine/bound_instruction.h"
 #include "worker/train/program_state.h"
@@ -55,9 +56,12 @@ template <typename ArgumentsOf, typename Ops>
 std::unique_ptr<engine::BoundInstruction> BindPart(ProgramState& state, int version,
                                                    const PartBuffers& buffers,
                                                    ArgumentsOf arguments_of, Ops ops) {
-  const auto run = [&parameters = *state.rank.parameters, &replays = state.replays.PartOf(buffers),
-                    version, arguments_of, ops](StepId step) {
+  const auto run = [&rank = state.rank, &parameters = *state.rank.parameters,
+                    &replays = state.replays.PartOf(buffers), stage = buffers.forward_stage,
+                    version, arguments_of, ops](StepId step) -> absl::Status {
+    RETURN_IF_ERROR(rank.PackGathered(stage));
     parameters.SelectVersion(version);
+    if (rank.meetings != nullptr) rank.meetings->BeginStep(step);
     PartArguments arguments = arguments_of(step);
     arguments.weights = parameters.selected_place();
     return replays.Run(arguments, [&] { return ops(arguments); });
