@@ -100,6 +100,41 @@ TEST(PlanWithTensor, GuessesMeetingsFromMessages) {
   EXPECT_NEAR(cost::MeetingCost(group, 4000), 2e-3, 1e-9);
 }
 
+// A job whose layers of four heads can be shared by up to four ranks.
+config::JobSpec OpenJob() {
+  config::JobSpec job = config::SmallGpt2Job();
+  job.parallelism.tensor_auto = true;
+  job.parallelism.pipeline = 1;
+  job.parallelism.schedule = "gpipe";
+  return job;
+}
+
+TEST(PlanWithTensor, AutoSharesLayersWhileThatShortensTheStep) {
+  PlanOptions options{.max_workers = 8, .link_latency_seconds = 0, .link_seconds_per_byte = 0};
+  const Plan shared = MakePlan(OpenJob(), options).value();
+  EXPECT_EQ(shared.mesh.tp_size, 4);
+  EXPECT_EQ(shared.model.tensor.size, 4);
+  options.link_latency_seconds = 1;
+  const Plan alone = MakePlan(OpenJob(), options).value();
+  EXPECT_EQ(alone.mesh.tp_size, 1);
+  EXPECT_LT(shared.predicted_step_seconds, alone.predicted_step_seconds / 2);
+}
+
+TEST(PlanWithTensor, AutoKeepsGroupsOnHosts) {
+  const PlanOptions options{.max_workers = 8,
+                            .host = {.machine = "a processor", .cores = 2, .workers = 2},
+                            .link_latency_seconds = 0,
+                            .link_seconds_per_byte = 0};
+  EXPECT_EQ(MakePlan(OpenJob(), options)->mesh.tp_size, 2);
+}
+
+TEST(PlanWithTensor, EmulatedLayersDoNotBecomeShorterSoAutoIsOne) {
+  config::JobSpec job = SharedJob(2);
+  job.parallelism.tensor = 1;
+  job.parallelism.tensor_auto = true;
+  EXPECT_EQ(MakePlan(job, Measured(2))->mesh.tp_size, 1);
+}
+
 TEST(PlanWithTensor, ItsMeetingsAreLearnedFromTraces) {
   const Plan plan = MakePlan(SharedJob(2), Measured(2)).value();
   trace::SyntheticTrace synthetic(plan.programs, {.tp_size = 2, .meeting = 3e-3});
