@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/id.h"
 #include "common/model/model.h"
 #include "common/model/recompute.h"
 
@@ -124,9 +125,10 @@ struct Parallelism {
   TransportKind transport = TransportKind::kAuto;
   DeviceKind device = DeviceKind::kAuto;
   Vocabulary vocabulary = Vocabulary::kAuto;
-  bool data_auto = false;  // the first plan chooses `data`, which is unset until then
-  int tensor = 1;          // ranks that split every layer
-  int context = 1;         // ranks that split every sequence
+  bool data_auto = false;    // the first plan chooses `data`, which is unset until then
+  int tensor = 1;            // ranks that split every layer
+  bool tensor_auto = false;  // the first plan chooses `tensor`, which is 1 until then
+  int context = 1;           // ranks that split every sequence
   Shard shard = Shard::kAuto;
 
   // Returns how many ranks share one replica of a stage.
@@ -200,9 +202,11 @@ struct JobSpec {
            (documents == Documents::kUnstated && document_end.has_value());
   }
   // Returns whether a plan is to choose what changes the bits of losses.
-  bool LeavesBitsOpen() const { return microbatch_auto || parallelism.data_auto; }
+  bool LeavesBitsOpen() const {
+    return microbatch_auto || parallelism.data_auto || parallelism.tensor_auto;
+  }
   // Names what a plan chose, so that no later plan chooses again. What the job names stays.
-  void FixBits(int chosen_data, int chosen_microbatch);
+  void FixBits(int chosen_data, int chosen_microbatch, int chosen_tensor = 1);
   // Returns the job as it is planned once it has begun: sizes with an elastic range are open.
   JobSpec WithOpenSizes() const;
   // Returns whether a plan is to choose how many workers the job takes.
@@ -229,7 +233,9 @@ OptimizerTraits TraitsOf(const JobSpec& job);
 model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device);
 
 // Builds the job's model as ranks on `device` train it, with microbatches of so many sequences and
-// the moments of its optimizer. Errors: as model::BuildModel.
-absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device);
+// the moments of its optimizer. tensor_rank: which of the ranks that share each layer it is for;
+// nullopt: the last one, which has the most words. Errors: as model::BuildModel.
+absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device,
+                                          std::optional<TpRank> tensor_rank = std::nullopt);
 
 }  // namespace takt::config

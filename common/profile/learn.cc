@@ -10,6 +10,7 @@
 #include "common/base/median.h"
 #include "common/base/status.h"
 #include "common/profile/parameter_counts.h"
+#include "common/program/part_lists.h"
 #include "common/program/program.h"
 #include "common/trace/messages.h"
 #include "common/trace/timeline.h"
@@ -68,6 +69,7 @@ class Learner {
       LearnSums();
     }
     LearnMessages();
+    LearnMeetings();
   }
 
  private:
@@ -88,6 +90,11 @@ class Learner {
 
   static double Seconds(std::int64_t nanos) { return static_cast<double>(nanos) * 1e-9; }
 
+  double ComputeSeconds(int step, const Slice& slice) const {
+    return Seconds(
+        trace::ComputeNanos(slice, meeting_index_.At(step, {slice.rank, slice.instruction})));
+  }
+
   // Calls visit(slice, instruction) for each instruction of one rank and step.
   template <class Visit>
   void ForEach(int rank, int step, Visit visit) const {
@@ -107,8 +114,8 @@ class Learner {
           const bool counts = program::IsCompute(instruction.op) &&
                               instruction.op != Op::kOverlap && !IsOfRows(instruction);
           if (!counts) return;
-          means[{instruction.stage, instruction.op}].Add(
-              Seconds(slice.end_nanos - slice.start_nanos), instruction.num_microbatches);
+          means[{instruction.stage, instruction.op}].Add(ComputeSeconds(step, slice),
+                                                         instruction.num_microbatches);
         });
         for (const auto& [stage_and_op, mean] : means) {
           samples[{stage_and_op.first, ConditionsOf(rank)}][stage_and_op.second].push_back(
@@ -280,7 +287,7 @@ class Learner {
         ForEach(rank, step, [&](const Slice& slice, const Instruction& instruction) {
           id = slice.step;
           if (instruction.op == Op::kNormPartial || instruction.op == Op::kOptimizer)
-            update += Seconds(slice.end_nanos - slice.start_nanos);
+            update += ComputeSeconds(step, slice);
           instructions += program::IsCompute(instruction.op) ? 1 : 0;
         });
         if (parameters > 0) updates.push_back(update / parameters);
@@ -347,6 +354,40 @@ class Learner {
     }
   }
 
+  // Each meeting counts once, from when all were there until the last one left it.
+  void LearnMeetings() {
+    std::map<std::tuple<bool, int, std::int64_t>, std::vector<double>> samples;
+    for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
+      const program::Program& program = trace_.ProgramOf(rank);
+      if (program.part_lists.empty()) continue;
+      for (int step = 0; step < trace_.num_steps(); ++step) {
+        for (std::size_t i = 0; i < program.body.size(); ++i) {
+          const std::span<const program::Part> parts = PartListOf(program.body[i], program);
+          const Place place{rank, static_cast<std::int32_t>(i)};
+          for (const Slice& meeting : meeting_index_.At(step, place)) {
+            const std::vector<const Slice*> together = meeting_index_.Together(step, meeting);
+            if (together.front()->rank != rank) continue;
+            const bool same_host = std::ranges::all_of(
+                together, [&](const Slice* each) { return HostOf(each->rank) == HostOf(rank); });
+            std::int64_t start = 0, end = 0;
+            for (const Slice* each : together) {
+              start =
+                  each == together.front() ? each->start_nanos : std::max(start, each->start_nanos);
+              end = std::max(end, each->end_nanos);
+            }
+            samples[{same_host, static_cast<int>(together.size()), parts[meeting.part].bytes}]
+                .push_back(Seconds(std::max<std::int64_t>(end - start, 0)));
+          }
+        }
+      }
+    }
+    for (auto& [key, seconds] : samples) {
+      const auto& [same_host, num_ranks, bytes] = key;
+      profile_.AddMeeting(KeyOfMeeting(same_host, num_ranks, bytes),
+                          {.bytes = bytes, .seconds = Median(std::move(seconds))}, weight_);
+    }
+  }
+
   void LearnSums() {
     const std::vector<std::vector<Place>> meetings = trace::FindMeetings(trace_);
     std::map<SumKey, std::vector<double>> samples;
@@ -387,6 +428,7 @@ class Learner {
   const trace::Timeline& timeline_;
   const trace::JobTrace& trace_;
   const trace::SliceIndex index_{trace_};
+  const trace::MeetingIndex meeting_index_{timeline_};
   const TracedJob& job_;
   const double weight_;
   Profile& profile_;

@@ -15,7 +15,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/layout/slot_layout.h"
+#include "common/model/split_layers.h"
 #include "common/plan/plan.h"
+#include "common/program/part_lists.h"
+#include "common/sim/prove.h"
 #include "tests/testing/virtual_ranks.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/engine/engine.h"
@@ -61,10 +65,15 @@ absl::Status TakeHome(const RunOptions& options, const train::ParameterStore& pa
   for (const train::LayerParameters& layer : parameters.layers()) {
     for (const train::ParameterRef& ref : layer.refs) {
       if (!ref.updated) continue;
-      const std::pair piece(ref.parameter->name, ref.first_element());
-      if (!SharesOptimizer(options))
-        RETURN_IF_ERROR(fetch(ref.gradient, result.gradients[piece], ref.elements()));
-      RETURN_IF_ERROR(fetch(ref.weight, result.weights[piece], ref.elements()));
+      const auto take = [&](const model::ElementRun& run) -> absl::Status {
+        const std::pair piece(ref.parameter->name, run.whole);
+        if (!SharesOptimizer(options))
+          RETURN_IF_ERROR(fetch(ref.gradient + run.here, result.gradients[piece], run.count));
+        return fetch(ref.weight + run.here, result.weights[piece], run.count);
+      };
+      RETURN_IF_ERROR(ref.parameter->by_word
+                          ? take({.whole = ref.first_element(), .count = ref.elements()})
+                          : model::ForEachRun(*ref.parameter, take));
     }
   }
   return parameters.backend().Synchronize();
@@ -89,6 +98,32 @@ absl::Status RunSteps(const RunOptions& options, const plan::Plan& plan, testing
     RETURN_IF_ERROR(Validate(options, plan.validation_programs[pp_rank], rank, result));
   }
   return TakeHome(options, *trainer.parameters(), result);
+}
+
+// Adds the axis of ranks that split layers. Returns the model of each of them.
+absl::StatusOr<std::vector<model::Model>> AddTensorRanks(const model::TensorShare& share,
+                                                         plan::Plan& plan) {
+  plan.mesh.tp_size = share.size;
+  std::vector<model::Model> models;
+  for (int rank = 0; rank < share.size; ++rank) {
+    ASSIGN_OR_RETURN(model::Model model,
+                     model::BuildModel(plan.model.config, plan.model.microbatch,
+                                       plan.model.precisions, model::ShareOf(share, rank)));
+    for (model::Layer& layer : model.layers) {
+      for (model::Parameter& parameter : layer.parameters)
+        parameter.moments = plan.model.Find(parameter.name)->moments;
+    }
+    models.push_back(std::move(model));
+  }
+  std::vector<program::StageShape> shapes;
+  for (const mesh::Stage& stage : plan.partition)
+    shapes.push_back(layout::ShapeOf(models.front(), stage));
+  for (auto* const programs : {&plan.programs, &plan.validation_programs}) {
+    for (program::Program& program : *programs)
+      program.part_lists = program::MakePartLists(program, shapes);
+  }
+  RETURN_IF_ERROR(sim::Prove(plan.programs));
+  return models;
 }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -139,9 +174,12 @@ absl::Status CheckSameSteps(const std::vector<train::StepResult>& a,
 absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
   const config::Parallelism& parallelism = options.job.parallelism;
   const int num_workers = parallelism.pipeline.value_or(1) * parallelism.data.value_or(1);
-  ASSIGN_OR_RETURN(
-      const plan::Plan plan,
-      plan::MakePlan(options.job, {.max_workers = num_workers, .device = options.planned_for}));
+  ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(options.job, {.max_workers = num_workers,
+                                                                 .device = options.planned_for}));
+  std::vector<model::Model> models;
+  if (options.tensor.splits()) {
+    ASSIGN_OR_RETURN(models, AddTensorRanks(options.tensor, plan));
+  }
   std::mutex observer_mutex;
   const train::TensorObserver observer = [&](const std::string& name, MicrobatchId m,
                                              std::span<const float> values) {
@@ -151,6 +189,7 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
 
   testing::VirtualRanks::Options ranks_options{.job = &options.job,
                                                .plan = &plan,
+                                               .models = std::move(models),
                                                .device = options.device,
                                                .observer = options.observer ? &observer : nullptr};
   if (options.device == nullptr) {

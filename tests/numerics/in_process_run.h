@@ -25,6 +25,9 @@ struct RunOptions {
   train::TensorObserver observer;
   // Steps of one Run of the engine, as between two validations; 0: all of them.
   std::int64_t stop_every = 0;
+  // So many ranks split the layers of each rank of the plan, into so many leaves. No plan has this
+  // axis yet.
+  model::TensorShare tensor = {};
   // The device that the plan is made for, whatever computes: kCuda has activations of a bf16 job in
   // bf16.
   config::DeviceKind planned_for = config::DeviceKind::kCpu;

@@ -56,6 +56,7 @@ class VirtualRanks {
   struct Options {
     const config::JobSpec* job = nullptr;  // borrowed, as the plan
     const plan::Plan* plan = nullptr;
+    std::vector<model::Model> models;  // by tensor rank; empty: all ranks have the plan's
     std::string data_root = "/";
     // What each rank computes on. Null: all of them share `device`.
     std::function<std::unique_ptr<backend::BackendFactory>()> make_backends;
@@ -72,8 +73,9 @@ class VirtualRanks {
 
  private:
   VirtualRanks() = default;
-  static absl::Status Prepare(const Options& options, VirtualRank& rank);
+  absl::Status Prepare(const Options& options, VirtualRank& rank) const;
 
+  std::vector<model::Model> models_;
   InprocHub hub_;
   std::unique_ptr<SharedDevice> shared_;  // null: ranks have devices, or are the host
   std::vector<std::unique_ptr<VirtualRank>> ranks_;

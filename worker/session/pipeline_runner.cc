@@ -57,6 +57,7 @@ class BoundaryCompute final : public engine::Compute {
                              });
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return trainer_.SlotBytes(slot); }
+  engine::PartCursor* part_cursor() override { return trainer_.part_cursor(); }
 
  private:
   train::Trainer& trainer_;
@@ -77,7 +78,8 @@ class PipelineRunner final : public RankRunner {
 
   absl::StatusOr<control::Resumed> Prepare() override {
     ASSIGN_OR_RETURN(model_, config::BuildModelOf(assignment_.job, assignment_.job.microbatch,
-                                                  assignment_.device));
+                                                  assignment_.device,
+                                                  assignment_.mesh.TpRankOf(assignment_.rank)));
     RETURN_IF_ERROR(CheckMesh());
     RETURN_IF_ERROR(CheckLayers());
     SetPhase("LOAD", "");
@@ -152,9 +154,12 @@ class PipelineRunner final : public RankRunner {
   }
 
  private:
-  // Coordinators of later versions may plan meshes of more axes.
+  // Coordinators of later versions may plan meshes of more axes. Of those, only emulated layers can
+  // be shared.
   absl::Status CheckMesh() const {
-    if (assignment_.mesh.HasTwoAxes()) return absl::OkStatus();
+    const bool shares = model_.config.family == model::Family::kEmulated;
+    const mesh::Mesh& mesh = assignment_.mesh;
+    if (mesh.cp_size == 1 && (mesh.tp_size == 1 || shares)) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
         "a worker of this version runs no mesh of ", mesh::ToString(assignment_.mesh),
         " ranks; give the job parallelism.tensor: 1 and context: 1, or update the worker"));
@@ -275,6 +280,8 @@ class PipelineRunner final : public RankRunner {
                                     .pp_group = connections_.groups().pipeline(),
                                     .tied_group = connections_.groups().tied(),
                                     .vocabulary_group = connections_.groups().vocabulary(),
+                                    .tensor_group = connections_.groups().tensor(),
+                                    .norm_group = connections_.groups().norms(),
                                     .restore = std::move(restore),
                                     .halt_requested = &halt_requested_,
                                     .records = !connections_.waits_in_kernels()}));

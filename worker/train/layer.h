@@ -3,7 +3,7 @@
 // over backend ops.
 //
 // Letters: B sequences of a microbatch, T context, N = B * T rows, C hidden, V vocabulary.
-// Activations are [N,C] f32.
+// Activations are [N,C] f32; where tensor parallelism splits layers, a rank has some of these rows.
 //
 // Memory: a layer itself owns none. What F leaves for I and W, and what I leaves for W, is in the
 // *stash*. There is one stash for each microbatch in flight, and model::Layer lists its tensors. I
@@ -28,6 +28,8 @@
 
 namespace takt::train {
 
+class TensorMeetings;
+
 // What the loss has beside the cross-entropy with the targets. The default is nothing.
 struct LossTerms {
   backend::TargetShares shares;  // label smoothing
@@ -51,8 +53,9 @@ struct ForwardCall {
   const float* input = nullptr;  // [N,C]; null for the embedding
   float* output = nullptr;       // [N,C]; null for the head
   StashMemory stash;
-  float loss_scale = 0;        // head: 1 / scored tokens of the global batch
-  double* loss_sum = nullptr;  // head: sum of the token losses of the microbatch
+  std::byte* scratch = nullptr;  // as of InputGradCall
+  float loss_scale = 0;          // head: 1 / scored tokens of the global batch
+  double* loss_sum = nullptr;    // head: sum of the token losses of the microbatch
   // Blocks with experts: the rows of each expert, in host memory. Null: nobody asks.
   std::int32_t* expert_counts = nullptr;
   TensorProbe probe;
@@ -63,6 +66,7 @@ struct RecomputeCall {
   TokenView view;
   const float* input = nullptr;  // the same as F's
   StashMemory stash;
+  std::byte* scratch = nullptr;  // as of InputGradCall
 };
 
 struct InputGradCall {
@@ -150,6 +154,8 @@ struct LayerOptions {
   const float* rotary_table = nullptr;
   // Blocks with experts: what the auxiliary loss of one sequence is multiplied by.
   double auxiliary_scale = 0;
+  // Set exactly if the model's layers are split (model::TensorShare); borrowed likewise.
+  TensorMeetings* meetings = nullptr;
 };
 std::unique_ptr<Layer> MakeLayer(const LayerOptions& options);
 
@@ -159,5 +165,11 @@ std::unique_ptr<Layer> MakeGpt2Block(const LayerOptions& options);
 std::unique_ptr<Layer> MakeGpt2Head(const LayerOptions& options);
 std::unique_ptr<Layer> MakeLlamaBlock(const LayerOptions& options);
 std::unique_ptr<Layer> MakeLlamaHead(const LayerOptions& options);
+// The same of layers that are split.
+std::unique_ptr<Layer> MakeSplitEmbedding(const LayerOptions& options);
+std::unique_ptr<Layer> MakeSplitGpt2Block(const LayerOptions& options);
+std::unique_ptr<Layer> MakeSplitGpt2Head(const LayerOptions& options);
+std::unique_ptr<Layer> MakeSplitLlamaBlock(const LayerOptions& options);
+std::unique_ptr<Layer> MakeSplitLlamaHead(const LayerOptions& options);
 
 }  // namespace takt::train
