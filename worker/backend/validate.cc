@@ -68,7 +68,7 @@ absl::Status CheckRounding(const char* op, const Operand& input, const Output& o
               "what comes in bf16 must be written in bf16");
 }
 
-absl::Status CheckHeads(const char* op, const AttentionShape& shape) {
+absl::Status CheckHeads(const char* op, const auto& shape) {
   return Rule(shape.kv_heads < 1 || shape.heads % shape.kv_heads == 0, op,
               "heads must be divisible by kv_heads");
 }
@@ -131,6 +131,9 @@ struct CrossFieldRules {
     RETURN_IF_ERROR(CheckHeads("AttentionBackward", o.shape));
     return CheckType("AttentionBackward",
                      {o.q, o.k, o.v, o.output, o.d_output, o.d_q, o.d_k, o.d_v});
+  }
+  absl::Status operator()(const CachedAttention& o) const {
+    return CheckHeads("CachedAttention", o);
   }
   absl::Status operator()(const AdamwUpdate& o) const {
     FieldCheck check;
