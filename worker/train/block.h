@@ -2,6 +2,7 @@
 // The blocks of all families have attention, then an MLP, each between a norm and a residual.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -17,13 +18,15 @@ class Block : public Layer {
   absl::Status Forward(const ForwardCall& call) const final {
     const StashView s(layout_, call.stash);
     Probe(call.probe, "act", call.input);
-    RETURN_IF_ERROR(ForwardInside(*call.backend, call.input, s, /*products=*/true));
+    RETURN_IF_ERROR(
+        ForwardInside(*call.backend, call.input, s, /*products=*/true, call.view.cache));
     return Output(call, s);
   }
 
   absl::Status Recompute(const RecomputeCall& call) const final {
     return ForwardInside(*call.backend, call.input, StashView(layout_, call.stash),
-                         /*products=*/layout_.recompute() == model::Recompute::kFull);
+                         /*products=*/layout_.recompute() == model::Recompute::kFull,
+                         /*cache=*/nullptr);
   }
 
   absl::Status InputGrad(const InputGradCall& call) const final {
@@ -42,6 +45,30 @@ class Block : public Layer {
         rows_(batch_ * config_.context),
         block_(options.layer.block) {}
 
+  // Runs the op, or with a cache the one for tokens that follow those in it.
+  absl::Status Attend(backend::Backend& backend, const backend::AttentionForward& op,
+                      const KeyValueCache* cache) const {
+    if (cache == nullptr) return backend.Run(op);
+    TAKT_CHECK(batch_ == 1 && op.output.f32 != nullptr);
+    const KeyValueCache::Block& block = cache->blocks[static_cast<std::size_t>(block_)];
+    return backend.Run(backend::CachedAttention{.q = op.q.f32,
+                                                .k = op.k.f32,
+                                                .v = op.v.f32,
+                                                .keys = block.keys,
+                                                .values = block.values,
+                                                .output = op.output.f32,
+                                                .rows = op.shape.context,
+                                                .past = cache->past,
+                                                .capacity = cache->capacity,
+                                                .heads = op.shape.heads,
+                                                .kv_heads = op.shape.kv_heads,
+                                                .head_size = op.shape.head_size,
+                                                .q_stride = op.shape.q_stride,
+                                                .kv_stride = op.shape.kv_stride,
+                                                .out_stride = op.shape.out_stride,
+                                                .window = cache->window});
+  }
+
   const model::ModelConfig& config_;
   const layout::StashLayout layout_;
   const std::vector<std::int64_t> scratch_;  // offsets in scratch
@@ -49,8 +76,10 @@ class Block : public Layer {
 
  private:
   // Computes everything except the block's output. products: false if they are still in the stash.
+  // cache: TokenView::cache.
   virtual absl::Status ForwardInside(backend::Backend& backend, const float* input,
-                                     const StashView& s, bool products) const = 0;
+                                     const StashView& s, bool products,
+                                     const KeyValueCache* cache) const = 0;
   virtual absl::Status Output(const ForwardCall& call, const StashView& s) const = 0;
   virtual absl::Status MlpInputGrad(const InputGradCall& call) const = 0;
   virtual absl::Status AttentionInputGrad(const InputGradCall& call) const = 0;

@@ -21,7 +21,7 @@ class Embedding final : public Layer {
     return call.backend->Run(backend::EmbeddingForward{
         .tokens = call.view.tokens,
         .token_table = token_table_.weight,
-        .position_table = position_table_ != nullptr ? position_table_->weight : nullptr,
+        .position_table = Positions(call.view.cache),
         .output = call.output,
         .batch = batch_,
         .context = config_.context,
@@ -51,6 +51,12 @@ class Embedding final : public Layer {
   }
 
  private:
+  // Returns the rows of the position table from the first token's position on; null: none.
+  const float* Positions(const KeyValueCache* cache) const {
+    if (position_table_ == nullptr) return nullptr;
+    return position_table_->weight + (cache != nullptr ? cache->past * config_.hidden : 0);
+  }
+
   const std::int64_t batch_;
   const model::ModelConfig& config_;
   const ParameterRef& token_table_;           // [V,C]

@@ -45,18 +45,19 @@ class Gpt2Block final : public Block {
   }
 
   absl::Status ForwardInside(backend::Backend& backend, const float* input, const StashView& s,
-                             bool products) const override {
+                             bool products, const KeyValueCache* cache) const override {
     RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
     if (products) {
       const backend::Output qkv = s.Tensor(kQkv), attention = s.Tensor(kAttention);
       RETURN_IF_ERROR(qkv_.Forward(backend, s.Tensor(kNorm1), nullptr, qkv));
-      RETURN_IF_ERROR(
-          backend.Run(backend::AttentionForward{.shape = Shape(),
-                                                .q = qkv,
-                                                .k = From(qkv, config_.hidden),
-                                                .v = From(qkv, 2 * std::int64_t{config_.hidden}),
-                                                .output = attention,
-                                                .logsumexp = s[kLogsumexp]}));
+      RETURN_IF_ERROR(Attend(backend,
+                             {.shape = Shape(),
+                              .q = qkv,
+                              .k = From(qkv, config_.hidden),
+                              .v = From(qkv, 2 * std::int64_t{config_.hidden}),
+                              .output = attention,
+                              .logsumexp = s[kLogsumexp]},
+                             cache));
       RETURN_IF_ERROR(projection_.Forward(backend, attention, input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));

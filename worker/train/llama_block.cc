@@ -110,7 +110,7 @@ class LlamaBlock final : public Block {
   }
 
   absl::Status ForwardInside(backend::Backend& backend, const float* input, const StashView& s,
-                             bool products) const override {
+                             bool products, const KeyValueCache* cache) const override {
     RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
     if (products) {
       const bool raw = NormalisesHeads();
@@ -123,14 +123,17 @@ class LlamaBlock final : public Block {
       RETURN_IF_ERROR(k_norm_->Forward(backend, s[kRawK], KNorm(s)));
     }
     if (products || NormalisesHeads())
-      RETURN_IF_ERROR(Turn(backend, s.Tensor(kQ), s.Tensor(kK), /*inverse=*/false));
+      RETURN_IF_ERROR(Turn(backend, s.Tensor(kQ), s.Tensor(kK), /*inverse=*/false,
+                           cache != nullptr ? cache->past : 0));
     if (products) {
-      RETURN_IF_ERROR(backend.Run(backend::AttentionForward{.shape = Shape(),
-                                                            .q = s.Tensor(kQ),
-                                                            .k = s.Tensor(kK),
-                                                            .v = s.Tensor(kV),
-                                                            .output = s.Tensor(kAttention),
-                                                            .logsumexp = s[kLogsumexp]}));
+      RETURN_IF_ERROR(Attend(backend,
+                             {.shape = Shape(),
+                              .q = s.Tensor(kQ),
+                              .k = s.Tensor(kK),
+                              .v = s.Tensor(kV),
+                              .output = s.Tensor(kAttention),
+                              .logsumexp = s[kLogsumexp]},
+                             cache));
       RETURN_IF_ERROR(o_.Forward(backend, s.Tensor(kAttention), input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
@@ -226,10 +229,10 @@ class LlamaBlock final : public Block {
         Norm1(s));
   }
 
-  // Applies rotary positions to q and k, or the inverse to their gradients.
+  // Applies rotary positions from `first` on to q and k, or the inverse to their gradients.
   absl::Status Turn(backend::Backend& backend, const backend::Output& q, const backend::Output& k,
-                    bool inverse) const {
-    backend::Rotary op{.table = rotary_table_,
+                    bool inverse, std::int64_t first = 0) const {
+    backend::Rotary op{.table = rotary_table_ + first * config_.head_size,
                        .batch = batch_,
                        .context = config_.context,
                        .head_size = config_.head_size,
