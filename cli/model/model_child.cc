@@ -57,8 +57,7 @@ absl::StatusOr<pid_t> Spawn(const std::string& program, int input, int output) {
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   pid_t pid = -1;
-  const int error =
-      posix_spawn(&pid, program.c_str(), &actions, &attributes, argv.data(), environ);
+  const int error = posix_spawn(&pid, program.c_str(), &actions, &attributes, argv.data(), environ);
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (error == 0) return pid;
@@ -78,8 +77,7 @@ void WriteAll(int fd, const std::string& bytes) {
 
 absl::Status StatusOf(const v1::LocalModelFailure& failure) {
   absl::Status status(static_cast<absl::StatusCode>(failure.code()), failure.message());
-  if (!failure.detail().empty())
-    status.SetPayload(kErrorDetailUrl, absl::Cord(failure.detail()));
+  if (!failure.detail().empty()) status.SetPayload(kErrorDetailUrl, absl::Cord(failure.detail()));
   return status;
 }
 
@@ -92,8 +90,8 @@ absl::StatusOr<std::unique_ptr<ModelChild>> ModelChild::Start(
   ASSIGN_OR_RETURN(const pid_t pid, Spawn(absl::StrCat(program_directory, "/takt-worker"),
                                           input.read.get(), output.write.get()));
   FileDescriptor pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  auto child = std::unique_ptr<ModelChild>(
-      new ModelChild(pid, std::move(pid_fd), std::move(output.read)));
+  auto child =
+      std::unique_ptr<ModelChild>(new ModelChild(pid, std::move(pid_fd), std::move(output.read)));
   // The child closes them now with its end, and reads the end of its input with this one's.
   input.read = FileDescriptor();
   output.write = FileDescriptor();
@@ -133,15 +131,14 @@ absl::Status ModelChild::Ended() {
   int status = 0;
   waitpid(pid_, &status, 0);
   reaped_ = true;
-  const std::string how =
-      WIFSIGNALED(status)
-          ? absl::StrCat("signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")")
-          : absl::StrCat("exit status ", WEXITSTATUS(status));
-  return absl::InternalError(absl::StrCat(
-      "takt-worker, which runs the model, ended by ", how,
-      WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL
-          ? ": the machine may have too little memory for this model"
-          : ""));
+  const std::string how = WIFSIGNALED(status) ? absl::StrCat("signal ", WTERMSIG(status), " (",
+                                                             strsignal(WTERMSIG(status)), ")")
+                                              : absl::StrCat("exit status ", WEXITSTATUS(status));
+  return absl::InternalError(
+      absl::StrCat("takt-worker, which runs the model, ended by ", how,
+                   WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL
+                       ? ": the machine may have too little memory for this model"
+                       : ""));
 }
 
 }  // namespace takt::cli

@@ -42,9 +42,9 @@ absl::StatusOr<std::string> ModelFolder(const ModelOptions& options) {
   ASSIGN_OR_RETURN(const std::vector<checkpoint::ListedStep> steps, FinishedSteps(from));
   const checkpoint::ListedStep& step = steps.front();
   if (!step.manifest.has_value()) {
-    return absl::DataLossError(absl::StrCat(
-        step.reason, "; name another step with --step (takt checkpoint list ", options.checkpoint,
-        " shows them)"));
+    return absl::DataLossError(
+        absl::StrCat(step.reason, "; name another step with --step (takt checkpoint list ",
+                     options.checkpoint, " shows them)"));
   }
   return PathOf(from, step);
 }

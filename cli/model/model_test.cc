@@ -91,8 +91,8 @@ TEST(Generate, PrintsTheTextOfTheTokens) {
 TEST(Generate, PrintsOneObjectWithIds) {
   const FakeWorker worker("cat > /dev/null; cat \"${0%/*}/answers\"");
   worker.WriteAnswers(AnswersOf("hi"));
-  const Outcome outcome = RunWith(
-      worker, {"-o", "json", "generate", kModel, "--prompt", "ab", "--tokenizer", "bytes"});
+  const Outcome outcome =
+      RunWith(worker, {"-o", "json", "generate", kModel, "--prompt", "ab", "--tokenizer", "bytes"});
   ASSERT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
   const auto json = nlohmann::json::parse(outcome.out);
   EXPECT_EQ(json["text"], "hi");
@@ -102,12 +102,11 @@ TEST(Generate, PrintsOneObjectWithIds) {
 }
 
 TEST(Generate, SaysHowADeadChildEnded) {
-  for (const auto& [script, text] :
-       {std::pair("cat > /dev/null; exit 3", "exit status 3"),
-        std::pair("cat > /dev/null; kill -9 $$", "too little memory"),
-        std::pair("cat > /dev/null", "exit status 0")}) {
-    const Outcome outcome = RunWith(
-        FakeWorker(script), {"generate", kModel, "--prompt", "ab", "--tokenizer", "bytes"});
+  for (const auto& [script, text] : {std::pair("cat > /dev/null; exit 3", "exit status 3"),
+                                     std::pair("cat > /dev/null; kill -9 $$", "too little memory"),
+                                     std::pair("cat > /dev/null", "exit status 0")}) {
+    const Outcome outcome =
+        RunWith(FakeWorker(script), {"generate", kModel, "--prompt", "ab", "--tokenizer", "bytes"});
     EXPECT_EQ(outcome.code, ExitCode::kFailed);
     EXPECT_THAT(outcome.err, AllOf(HasSubstr("takt-worker"), HasSubstr(text)));
   }
@@ -135,8 +134,7 @@ TEST(Generate, WantsATokenizer) {
 }
 
 TEST(Generate, NeedsTheWorkersProgram) {
-  const Outcome outcome =
-      RunTakt({"generate", kModel, "--prompt", "ab", "--tokenizer", "bytes"});
+  const Outcome outcome = RunTakt({"generate", kModel, "--prompt", "ab", "--tokenizer", "bytes"});
   EXPECT_EQ(outcome.code, ExitCode::kFailed);
   EXPECT_THAT(outcome.err, HasSubstr("cannot start takt-worker (/nonexistent/takt-worker)"));
 }
@@ -196,8 +194,8 @@ TEST(Eval, PrintsLossPerplexityAndBitsPerByte) {
   EXPECT_EQ(request.evaluate().data(), data);
   EXPECT_EQ(request.evaluate().format(), v1::DATA_FORMAT_BYTES);
   // Of other tokens nobody knows how many bytes they are.
-  const Outcome unknown = RunWith(
-      worker, {"-o", "json", "eval", kModel, "--data", data, "--format", "uint16"});
+  const Outcome unknown =
+      RunWith(worker, {"-o", "json", "eval", kModel, "--data", data, "--format", "uint16"});
   ASSERT_EQ(unknown.code, ExitCode::kDone) << unknown.err;
   EXPECT_TRUE(nlohmann::json::parse(unknown.out)["bits_per_byte"].is_null());
 }

@@ -50,8 +50,8 @@ void PrintScore(const Context& context, const Score& score) {
   table.Add({"bits per byte",
              bits.has_value() ? absl::StrFormat("%.4f", *bits)
                               : "unknown: no file beside the tokens says how many bytes they are"});
-  table.Add({"tokens", absl::StrCat(score.tokens, " in ", score.windows, " windows of ",
-                                    score.context)});
+  table.Add(
+      {"tokens", absl::StrCat(score.tokens, " in ", score.windows, " windows of ", score.context)});
   context.terminal.out << table.ToString() << std::flush;
 }
 

@@ -38,14 +38,19 @@ TEST(TextStream, GivesTheTextOfEachTokenAndNothingOfThePrompt) {
 }
 
 TEST(TextStream, WaitsForTheEndOfACharacter) {
-  EXPECT_THAT(Stream("x", "é€😀"),
-              ElementsAre("", "é", "", "", "€", "", "", "", "😀", ""));
+  EXPECT_THAT(Stream("x", "é€😀"), ElementsAre("", "é", "", "", "€", "", "", "", "😀", ""));
 }
 
 TEST(TextStream, ReplacesWhatIsNoCharacter) {
-  EXPECT_THAT(Stream("", "a\xff" "b"), ElementsAre("a", testing::_, testing::_, testing::_));
+  EXPECT_THAT(Stream("",
+                     "a\xff"
+                     "b"),
+              ElementsAre("a", testing::_, testing::_, testing::_));
   std::string all;
-  for (const std::string& piece : Stream("", "a\xff" "b")) all += piece;
+  for (const std::string& piece : Stream("",
+                                         "a\xff"
+                                         "b"))
+    all += piece;
   EXPECT_EQ(all, "a\uFFFDb");
 }
 

@@ -16,11 +16,11 @@ absl::StatusOr<Evaluation> Evaluate(const LocalModel& model, const data::Corpus&
                                     const EvaluationOptions& options) {
   model::ModelConfig config = model.config();
   if (options.context < 1 || options.context > config.positions) {
-    return InvalidField({.field = "--context",
-                         .value = absl::StrCat(options.context),
-                         .rule = absl::StrCat("must be 1 to the positions of the model, ",
-                                              config.positions),
-                         .fix = "give a shorter context"});
+    return InvalidField(
+        {.field = "--context",
+         .value = absl::StrCat(options.context),
+         .rule = absl::StrCat("must be 1 to the positions of the model, ", config.positions),
+         .fix = "give a shorter context"});
   }
   config.context = options.context;
   RETURN_IF_ERROR(corpus.CheckWindows(config.context, 1));

@@ -18,8 +18,8 @@ struct EvaluationOptions {
 };
 
 struct Evaluation {
-  double loss = 0;           // nats, the mean over scored tokens
-  std::int64_t tokens = 0;   // scored
+  double loss = 0;          // nats, the mean over scored tokens
+  std::int64_t tokens = 0;  // scored
   std::int64_t windows = 0;
 };
 

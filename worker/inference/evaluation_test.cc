@@ -64,10 +64,11 @@ TEST_F(EvaluationTest, TellsHowFarItIs) {
   std::vector<std::int64_t> told;
   ASSERT_TRUE(Run({.context = 8,
                    .max_windows = 3,
-                   .on_window = [&](std::int64_t done, std::int64_t windows) {
-                     EXPECT_EQ(windows, 3);
-                     told.push_back(done);
-                   }})
+                   .on_window =
+                       [&](std::int64_t done, std::int64_t windows) {
+                         EXPECT_EQ(windows, 3);
+                         told.push_back(done);
+                       }})
                   .ok());
   EXPECT_THAT(told, testing::ElementsAre(1, 2, 3));
 }

@@ -51,16 +51,17 @@ layout::Section LayOutWeights(const model::Model& model) {
 
 // Returns the error as one of the folder that the user named.
 absl::Status OfCheckpoint(const std::string& folder, const absl::Status& status) {
-  std::vector<FieldError> errors = FieldErrorsOf(status);
+  const std::vector<FieldError> errors = FieldErrorsOf(status);
   FieldError error{.field = "CHECKPOINT",
                    .value = folder,
-                   .rule = errors.empty() ? std::string(status.message())
-                                          : absl::StrCat(errors.front().field, " ",
-                                                         errors.front().rule),
-                   .fix = "give a directory of checkpoints, or a Hugging Face folder of a family "
-                          "that docs/interop.md lists"};
-  if (!errors.empty() && errors.front().field == "model.init_from") {
-    error.rule = errors.front().rule;
+                   .rule = std::string(status.message()),
+                   .fix =
+                       "give a directory of checkpoints, or a Hugging Face folder of a family "
+                       "that docs/interop.md lists"};
+  if (!errors.empty()) {
+    const auto& [field, value, rule, fix, where] = errors.front();
+    const bool of_folder = field == "model.init_from";  // then the value is the folder
+    error.rule = of_folder ? rule : absl::StrCat(field, " \"", value, "\" ", rule);
   }
   return absl::IsInvalidArgument(status) ? InvalidField(std::move(error))
                                          : UnusableField(std::move(error));
@@ -96,9 +97,9 @@ absl::StatusOr<std::unique_ptr<LocalModel>> LocalModel::Create(const model::Mode
   ASSIGN_OR_RETURN(model::Model model, model::BuildModel(config, /*microbatch=*/1));
   auto local = std::unique_ptr<LocalModel>(new LocalModel(std::move(model)));
   ASSIGN_OR_RETURN(local->backend_, backend::CreateCpuBackend({.threads = threads}));
-  ASSIGN_OR_RETURN(local->weights_,
-                   train::ParameterStore::Create(local->model_, LayOutWeights(local->model_),
-                                                 *local->backend_));
+  ASSIGN_OR_RETURN(
+      local->weights_,
+      train::ParameterStore::Create(local->model_, LayOutWeights(local->model_), *local->backend_));
   config::JobSpec job;
   job.model = config;
   job.init_from = folder;

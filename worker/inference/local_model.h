@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/model/model.h"
@@ -40,7 +41,7 @@ class LocalModel {
                                                             const std::string& folder, int threads);
 
   const model::Model model_;
-  std::unique_ptr<backend::Backend> backend_;     // outlives the weights
+  std::unique_ptr<backend::Backend> backend_;       // outlives the weights
   std::unique_ptr<train::ParameterStore> weights_;  // borrows the model
 };
 

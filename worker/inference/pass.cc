@@ -33,9 +33,8 @@ absl::StatusOr<std::unique_ptr<Pass>> Pass::Create(const LocalModel& local,
   ASSIGN_OR_RETURN(pass->scratch_, allocate(pass->layout_.scratch_bytes, MemoryKind::kScratch));
   if (!options.has_head) {
     const std::int64_t elements = std::int64_t{options.rows} * config.hidden;
-    ASSIGN_OR_RETURN(pass->output_,
-                     allocate(elements * static_cast<std::int64_t>(sizeof(float)),
-                              MemoryKind::kScratch));
+    ASSIGN_OR_RETURN(pass->output_, allocate(elements * static_cast<std::int64_t>(sizeof(float)),
+                                             MemoryKind::kScratch));
   }
   pass->stage_.emplace(train::StageOptions{.model = pass->model_,
                                            .layout = pass->layout_,
@@ -47,10 +46,9 @@ absl::StatusOr<std::unique_ptr<Pass>> Pass::Create(const LocalModel& local,
 }
 
 absl::Status Pass::Run(const train::TokenView& view, double* loss_sum) {
-  return stage_->Forward({.view = view,
-                          .output = has_head_ ? nullptr : output_.floats(),
-                          .stash = stash_.data()},
-                         {.sum = loss_sum, .scale = 1});
+  return stage_->Forward(
+      {.view = view, .output = has_head_ ? nullptr : output_.floats(), .stash = stash_.data()},
+      {.sum = loss_sum, .scale = 1});
 }
 
 void Pass::CopyLogits(std::int64_t row, std::span<float> logits) const {

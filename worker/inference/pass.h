@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <vector>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/layout/stage_layout.h"
@@ -18,7 +18,7 @@
 namespace takt::inference {
 
 struct PassOptions {
-  int rows = 1;         // tokens that go through the layers together, of one sequence
+  int rows = 1;          // tokens that go through the layers together, of one sequence
   bool has_head = true;  // without it nothing is known of the token that follows
   // As train::LayerOptions::rotary_table, borrowed; for as many positions as tokens may have.
   const float* rotary_table = nullptr;

@@ -55,7 +55,6 @@ struct Evaluated {
   int context = 0;
 };
 // A status is the error with which the work ended.
-using Answer =
-    std::variant<GenerationStart, Token, Generated, Progress, Evaluated, absl::Status>;
+using Answer = std::variant<GenerationStart, Token, Generated, Progress, Evaluated, absl::Status>;
 
 }  // namespace takt::inference

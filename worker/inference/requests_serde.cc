@@ -76,30 +76,29 @@ absl::StatusOr<Request> ParseRequest(const std::string& bytes) {
 
 std::string FormatAnswer(const Answer& answer) {
   v1::LocalModelAnswer proto;
-  std::visit(Overloaded{[&](const GenerationStart& start) {
-                          proto.mutable_start()->set_load_seconds(start.load_seconds);
-                          proto.mutable_start()->set_prompt_seconds(start.prompt_seconds);
-                        },
-                        [&](const Token& token) { proto.set_token(token.id); },
-                        [&](const Generated& generated) {
-                          proto.mutable_generated()->set_seconds(generated.seconds);
-                          proto.mutable_generated()->set_reached_end(generated.reached_end);
-                        },
-                        [&](const Progress& progress) {
-                          proto.mutable_progress()->set_windows_done(progress.windows_done);
-                          proto.mutable_progress()->set_windows(progress.windows);
-                        },
-                        [&](const Evaluated& evaluated) {
-                          v1::EvaluatedModel& out = *proto.mutable_evaluated();
-                          out.set_loss(evaluated.evaluation.loss);
-                          out.set_tokens(evaluated.evaluation.tokens);
-                          out.set_windows(evaluated.evaluation.windows);
-                          out.set_context(evaluated.context);
-                        },
-                        [&](const absl::Status& error) {
-                          *proto.mutable_failure() = ToProto(error);
-                        }},
-             answer);
+  std::visit(
+      Overloaded{[&](const GenerationStart& start) {
+                   proto.mutable_start()->set_load_seconds(start.load_seconds);
+                   proto.mutable_start()->set_prompt_seconds(start.prompt_seconds);
+                 },
+                 [&](const Token& token) { proto.set_token(token.id); },
+                 [&](const Generated& generated) {
+                   proto.mutable_generated()->set_seconds(generated.seconds);
+                   proto.mutable_generated()->set_reached_end(generated.reached_end);
+                 },
+                 [&](const Progress& progress) {
+                   proto.mutable_progress()->set_windows_done(progress.windows_done);
+                   proto.mutable_progress()->set_windows(progress.windows);
+                 },
+                 [&](const Evaluated& evaluated) {
+                   v1::EvaluatedModel& out = *proto.mutable_evaluated();
+                   out.set_loss(evaluated.evaluation.loss);
+                   out.set_tokens(evaluated.evaluation.tokens);
+                   out.set_windows(evaluated.evaluation.windows);
+                   out.set_context(evaluated.context);
+                 },
+                 [&](const absl::Status& error) { *proto.mutable_failure() = ToProto(error); }},
+      answer);
   std::ostringstream out;
   google::protobuf::util::SerializeDelimitedToOstream(proto, &out);
   return std::move(out).str();

@@ -63,8 +63,8 @@ TEST(ParseRequest, RefusesWhatSamplingCannotUse) {
     return status.ok() ? "" : FieldErrorsOf(status).front().field;
   };
   EXPECT_EQ(field_of(Generation()), "");
-  for (const double bad : {-0.1, std::numeric_limits<double>::infinity(),
-                           std::numeric_limits<double>::quiet_NaN()}) {
+  for (const double bad :
+       {-0.1, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     v1::LocalModelRequest request = Generation();
     request.mutable_generate()->set_temperature(bad);
     EXPECT_EQ(field_of(request), "--temperature") << bad;
@@ -89,8 +89,8 @@ TEST(FormatAnswer, WritesMessagesThatFollowEachOther) {
   bytes += FormatAnswer(Token{.id = 0});
   bytes += FormatAnswer(Progress{.windows_done = 3, .windows = 4});
   bytes += FormatAnswer(Generated{.seconds = 5, .reached_end = true});
-  bytes += FormatAnswer(
-      Evaluated{.evaluation = {.loss = 6, .tokens = 7, .windows = 8}, .context = 9});
+  bytes +=
+      FormatAnswer(Evaluated{.evaluation = {.loss = 6, .tokens = 7, .windows = 8}, .context = 9});
   bytes += FormatAnswer(InvalidField({.field = "f", .rule = "r"}));
   std::istringstream in(bytes);
   google::protobuf::io::IstreamInputStream stream(&in);

@@ -78,8 +78,8 @@ TEST(Sampler, SurvivesLogitsOfAnySize) {
 }
 
 TEST(Sampler, RefusesWhatIsNoNumber) {
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
-                          std::numeric_limits<float>::infinity()}) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     const absl::Status status = Sampler({}).Next(Floats{0, bad}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
     EXPECT_THAT(std::string(status.message()), testing::HasSubstr("token 1"));

@@ -36,11 +36,11 @@ class Stopwatch {
 
 absl::Status CheckTokens(const GenerateRequest& request, const model::ModelConfig& config) {
   if (request.tokenizer_vocab > config.vocab) {
-    return InvalidField({.field = "--tokenizer",
-                         .value = absl::StrCat(request.tokenizer_vocab, " ids"),
-                         .rule = absl::StrCat("has more ids than the model's vocabulary, ",
-                                              config.vocab),
-                         .fix = "give the tokenizer that the model was trained with"});
+    return InvalidField(
+        {.field = "--tokenizer",
+         .value = absl::StrCat(request.tokenizer_vocab, " ids"),
+         .rule = absl::StrCat("has more ids than the model's vocabulary, ", config.vocab),
+         .fix = "give the tokenizer that the model was trained with"});
   }
   if (request.prompt.empty()) {
     return InvalidField({.field = "--prompt",
@@ -64,25 +64,25 @@ absl::Status CheckTokens(const GenerateRequest& request, const model::ModelConfi
                          .fix = "give a shorter prompt"});
   }
   if (request.tokens <= room) return absl::OkStatus();
-  return InvalidField({.field = "--tokens",
-                       .value = absl::StrCat(request.tokens),
-                       .rule = absl::StrCat("must be at most ", room, ": the model has ",
-                                            config.positions, " positions, and the prompt takes ",
-                                            request.prompt.size()),
-                       .fix = "ask for fewer tokens"});
+  return InvalidField(
+      {.field = "--tokens",
+       .value = absl::StrCat(request.tokens),
+       .rule = absl::StrCat("must be at most ", room, ": the model has ", config.positions,
+                            " positions, and the prompt takes ", request.prompt.size()),
+       .fix = "ask for fewer tokens"});
 }
 
 absl::Status Generate(const LocalModel& model, const GenerateRequest& request, double load_seconds,
                       const Tell& tell, const Clock& clock) {
   const std::int64_t positions = model.config().positions, prompt = std::ssize(request.prompt);
-  const std::int64_t tokens =
-      request.tokens > 0 ? request.tokens
-                         : std::min<std::int64_t>(kDefaultTokens, positions - prompt);
+  const std::int64_t tokens = request.tokens > 0
+                                  ? request.tokens
+                                  : std::min<std::int64_t>(kDefaultTokens, positions - prompt);
   Stopwatch stopwatch(clock);
   ASSIGN_OR_RETURN(const std::unique_ptr<Decoder> decoder, Decoder::Create(model, prompt + tokens));
   ASSIGN_OR_RETURN(std::span<const float> logits, decoder->Append(request.prompt));
-  RETURN_IF_ERROR(tell(
-      GenerationStart{.load_seconds = load_seconds, .prompt_seconds = stopwatch.Seconds()}));
+  RETURN_IF_ERROR(
+      tell(GenerationStart{.load_seconds = load_seconds, .prompt_seconds = stopwatch.Seconds()}));
   Sampler sampler(request.sampling);
   Generated generated;
   std::int32_t next = 0;
@@ -100,10 +100,10 @@ absl::Status Generate(const LocalModel& model, const GenerateRequest& request, d
 
 absl::Status EvaluateOn(const LocalModel& model, const EvaluateRequest& request, const Tell& tell,
                         const Clock& clock) {
-  ASSIGN_OR_RETURN(const data::Corpus corpus, data::Corpus::Open({.field = "--data",
-                                                                  .path = request.data,
-                                                                  .data_root = "/",
-                                                                  .format = request.format}));
+  ASSIGN_OR_RETURN(
+      const data::Corpus corpus,
+      data::Corpus::Open(
+          {.field = "--data", .path = request.data, .data_root = "/", .format = request.format}));
   int context = request.context;
   if (context == 0) context = static_cast<int>(corpus.row_length());
   if (context == 0) context = std::min(kDefaultContext, model.config().positions);
@@ -134,15 +134,15 @@ absl::Status Serve(const Request& request, const Tell& tell, const Clock& clock)
   Stopwatch stopwatch(clock);
   ASSIGN_OR_RETURN(const std::unique_ptr<LocalModel> model,
                    LocalModel::Open(request.folder, threads));
-  return std::visit(
-      Overloaded{[&](const GenerateRequest& generate) -> absl::Status {
-                   RETURN_IF_ERROR(CheckTokens(generate, model->config()));
-                   return Generate(*model, generate, stopwatch.Seconds(), tell, clock);
-                 },
-                 [&](const EvaluateRequest& evaluate) {
-                   return EvaluateOn(*model, evaluate, tell, clock);
-                 }},
-      request.work);
+  return std::visit(Overloaded{[&](const GenerateRequest& generate) -> absl::Status {
+                                 RETURN_IF_ERROR(CheckTokens(generate, model->config()));
+                                 return Generate(*model, generate, stopwatch.Seconds(), tell,
+                                                 clock);
+                               },
+                               [&](const EvaluateRequest& evaluate) {
+                                 return EvaluateOn(*model, evaluate, tell, clock);
+                               }},
+                    request.work);
 }
 
 }  // namespace takt::inference

@@ -95,12 +95,11 @@ TEST(Serve, EndsWhenNobodyListens) {
 }
 
 TEST(Serve, EvaluatesWithTheContextOfTheModel) {
-  const Told told =
-      Ask({.folder = kFolder,
-           .threads = 1,
-           .work = EvaluateRequest{.data = kFolder + "/tokens.bin",
-                                   .format = config::DataFormat::kUint16,
-                                   .max_windows = 2}});
+  const Told told = Ask({.folder = kFolder,
+                         .threads = 1,
+                         .work = EvaluateRequest{.data = kFolder + "/tokens.bin",
+                                                 .format = config::DataFormat::kUint16,
+                                                 .max_windows = 2}});
   ASSERT_TRUE(told.status.ok()) << told.status;
   const auto& evaluated = std::get<Evaluated>(told.others.back());
   EXPECT_EQ(evaluated.context, 32);

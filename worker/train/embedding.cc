@@ -18,14 +18,13 @@ class Embedding final : public Layer {
                                                            : nullptr) {}
 
   absl::Status Forward(const ForwardCall& call) const override {
-    return call.backend->Run(backend::EmbeddingForward{
-        .tokens = call.view.tokens,
-        .token_table = token_table_.weight,
-        .position_table = Positions(call.view.cache),
-        .output = call.output,
-        .batch = batch_,
-        .context = config_.context,
-        .columns = config_.hidden});
+    return call.backend->Run(backend::EmbeddingForward{.tokens = call.view.tokens,
+                                                       .token_table = token_table_.weight,
+                                                       .position_table = Positions(call.view.cache),
+                                                       .output = call.output,
+                                                       .batch = batch_,
+                                                       .context = config_.context,
+                                                       .columns = config_.hidden});
   }
 
   absl::Status Recompute(const RecomputeCall&) const override { return absl::OkStatus(); }

@@ -95,8 +95,7 @@ inline void WeightedSum(const float* weights, const float* values, std::int64_t 
     }
   }
 #pragma GCC unroll 4
-  for (int c = 0; c < C; ++c)
-    StoreN(out + c * kWidth, sums[c] * factor, c + 1 < C ? kWidth : last);
+  for (int c = 0; c < C; ++c) StoreN(out + c * kWidth, sums[c] * factor, c + 1 < C ? kWidth : last);
 }
 
 }  // namespace
