@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/model/evaluate_here.h"
+#include "cli/model/evaluate_on_cluster.h"
 #include "cli/model/model_child.h"
 #include "cli/model/score.h"
 #include "cli/testing/fake_coordinator.h"
@@ -198,6 +199,41 @@ TEST(Eval, PrintsLossPerplexityAndBitsPerByte) {
       RunWith(worker, {"-o", "json", "eval", kModel, "--data", data, "--format", "uint16"});
   ASSERT_EQ(unknown.code, ExitCode::kDone) << unknown.err;
   EXPECT_TRUE(nlohmann::json::parse(unknown.out)["bits_per_byte"].is_null());
+}
+
+TEST(Eval, AnEvaluationIsTheJobWithoutWhatOnlyTrainingNeeds) {
+  v1::JobSpec job;
+  job.set_name(std::string(63, 'n'));
+  job.set_steps(500);
+  job.set_priority(80);
+  job.mutable_checkpoint()->set_directory("c");
+  job.mutable_logging()->set_tensorboard("t");
+  job.mutable_optimizer()->mutable_adamw()->set_learning_rate(1);
+  job.mutable_parallelism()->set_schedule("zb-h1");
+  job.mutable_parallelism()->set_pipeline(4);
+  const v1::JobSpec spec = EvaluationOf(job, "c/step-00000007", "18c");
+  EXPECT_EQ(spec.name(), std::string(40, 'n') + "-eval-18c");
+  EXPECT_EQ(spec.evaluate().weights(), "c/step-00000007");
+  EXPECT_EQ(spec.steps(), 1);
+  EXPECT_EQ(spec.priority(), 0);
+  EXPECT_FALSE(spec.has_checkpoint());
+  EXPECT_FALSE(spec.has_logging());
+  EXPECT_FALSE(spec.optimizer().has_adamw());
+  EXPECT_EQ(spec.optimizer().sgd().momentum(), 0);
+  EXPECT_EQ(spec.parallelism().schedule(), "zb-h1");
+  EXPECT_EQ(spec.parallelism().pipeline(), 4);
+}
+
+TEST(Eval, RefusesOptionsOfTheOtherKind) {
+  const TestDirectory directory;
+  const std::string job = directory.Write("job.yaml", "name: j\n");
+  for (const char* option : {"--context", "--windows", "--threads"}) {
+    const Outcome outcome = RunTakt({"eval", job, option, "2"});
+    EXPECT_EQ(outcome.code, ExitCode::kInvalidInput);
+    EXPECT_THAT(outcome.err, HasSubstr(option));
+  }
+  EXPECT_THAT(RunTakt({"eval", kModel, "--batches", "2"}).err, HasSubstr("--batches"));
+  EXPECT_THAT(RunTakt({"eval", job, "--data", "x"}).err, HasSubstr("--format"));
 }
 
 TEST(Eval, WantsTokensAndTheirFormat) {
