@@ -80,9 +80,10 @@ def check_tokens(model, prompt, tokens):
 def check_generated(model, prompt, tokens):
     """The ids of transformers' own generation, with its cache, up to the first tie."""
     ids = torch.tensor([list(prompt)])
+    model.generation_config.eos_token_id = None  # bytes have no end
     with torch.no_grad():
         made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=len(tokens),
-                              eos_token_id=None, pad_token_id=0)[0, ids.shape[1]:].tolist()
+                              pad_token_id=0)[0, ids.shape[1]:].tolist()
     return made == tokens
 
 

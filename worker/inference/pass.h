@@ -28,8 +28,8 @@ struct PassOptions {
 // One caller at a time, also together with other passes of the model.
 class Pass {
  public:
-  // model: borrowed for the pass's life. Errors: kResourceExhausted.
-  static absl::StatusOr<std::unique_ptr<Pass>> Create(const LocalModel& model,
+  // local: borrowed for the pass's life. Errors: kResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<Pass>> Create(const LocalModel& local,
                                                       const PassOptions& options);
 
   // Takes the tokens, which must be ids of the vocabulary. view: tokens and, with a head, targets,
