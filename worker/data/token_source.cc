@@ -84,6 +84,7 @@ std::vector<std::int32_t> ScoredByWindow(const data::Corpus& corpus, int context
 }  // namespace
 
 TokenSourceOptions TrainingTokens(const config::JobSpec& job, std::string data_root, int dp_size) {
+  if (job.evaluation.has_value()) return ValidationTokens(job, std::move(data_root), dp_size);
   TAKT_CHECK(!job.train.empty());
   TokenSourceOptions options = Options(job, std::move(data_root), dp_size);
   options.field = "data.train";
