@@ -62,6 +62,11 @@ struct Validation {
   int batches = 1;
 };
 
+// A job that trains nothing: its one step scores the validation set.
+struct Evaluation {
+  std::string weights;  // a directory under the checkpoint root; empty: those of init_from
+};
+
 // The terms of the loss of training beside the cross-entropy with the targets.
 struct Loss {
   double label_smoothing = 0;  // below 1
@@ -169,6 +174,7 @@ struct JobSpec {
   std::string init_from;  // empty: random from seed
   std::vector<Corpus> train;
   std::optional<Validation> validation;
+  std::optional<Evaluation> evaluation;  // nullopt: the job trains
   bool shuffle = false;
   Documents documents = Documents::kUnstated;
   std::optional<int> document_end;  // the token that ends documents

@@ -249,6 +249,31 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
   EXPECT_EQ(job.mlflow, "lab/gpt 2");
 }
 
+TEST(JobSpecSerde, AJobMayOnlyEvaluate) {
+  const std::string validation = "data.validation={path: v, format: uint16}";
+  const JobSpec job = *ToJobSpec(
+      ToProto(*ToJobSpec(Parse({validation, "steps=1", "evaluate={weights: c/step-00000004}"}))));
+  ASSERT_TRUE(job.evaluation.has_value());
+  EXPECT_EQ(job.evaluation->weights, "c/step-00000004");
+  EXPECT_FALSE(ToJobSpec(Parse({}))->evaluation.has_value());
+  const auto error = [&](std::vector<std::string> more) {
+    more.push_back("evaluate={weights: w}");
+    return ErrorOf(Parse(std::move(more)));
+  };
+  EXPECT_THAT(error({"steps=1"}), HasSubstr("evaluate: needs data.validation"));
+  EXPECT_THAT(error({validation}), HasSubstr("steps is 10: must be 1"));
+  EXPECT_THAT(error({validation, "steps=1", "checkpoint={directory: c}"}),
+              HasSubstr("checkpoint: must be left out"));
+  EXPECT_THAT(ErrorOf(Parse({validation, "steps=1", "evaluate={}"})),
+              HasSubstr("evaluate.weights: is missing"));
+}
+
+TEST(JobSpecSerde, AJobWithoutStepsIsToldOfEvaluations) {
+  EXPECT_EQ(ErrorOf(Parse({"steps=0"})), "steps is 0 or missing: must be 1 or more; set it");
+  EXPECT_THAT(ErrorOf(Parse({"steps=0", "data.validation={path: v, format: uint16}"})),
+              HasSubstr("takt eval JOB.yaml"));
+}
+
 TEST(JobSpecSerde, TheLossIsPlainUnlessTheJobSaysOtherwise) {
   const JobSpec plain = *ToJobSpec(Parse({"model.dropout=0"}));
   EXPECT_EQ(plain.loss.label_smoothing, 0);

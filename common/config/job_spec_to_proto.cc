@@ -189,6 +189,7 @@ v1::JobSpec ToProto(const JobSpec& job) {
   proto.mutable_batch()->set_microbatch(job.microbatch_auto ? kAutoNumber : job.microbatch);
   Write(job, *proto.mutable_optimizer());
   proto.set_steps(job.steps);
+  if (job.evaluation.has_value()) proto.mutable_evaluate()->set_weights(job.evaluation->weights);
   Write(job.parallelism, *proto.mutable_parallelism());
   if (job.checkpoint.has_value()) Write(*job.checkpoint, *proto.mutable_checkpoint());
   WriteCopies(job, proto);

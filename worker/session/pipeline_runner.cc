@@ -17,6 +17,7 @@
 #include "common/model/model.h"
 #include "worker/backend/kernel_plans.h"
 #include "worker/engine/engine.h"
+#include "worker/session/boundary_compute.h"
 #include "worker/session/curves.h"
 #include "worker/session/job_ops.h"
 #include "worker/session/kernel_plan.h"
@@ -25,6 +26,7 @@
 #include "worker/session/rank_connections.h"
 #include "worker/session/rank_status.h"
 #include "worker/session/step_reporter.h"
+#include "worker/train/initial_weights.h"
 #include "worker/train/inputs.h"
 #include "worker/train/trainer.h"
 
@@ -32,38 +34,6 @@ namespace takt::session {
 namespace {
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
-
-// Wraps the trainer. Before each NORM_EXCHANGE it calls `before`. If the exchange says that ranks
-// were asked to halt, the next step is the last. All ranks learn it in the same step, and with it
-// whether they end in memory alone.
-class BoundaryCompute final : public engine::Compute {
- public:
-  BoundaryCompute(train::Trainer& trainer, std::function<void(StepId)> before,
-                  std::function<void(StepId, train::HaltRequest)> end_after)
-      : trainer_(trainer), before_(std::move(before)), end_after_(std::move(end_after)) {}
-
-  engine::Bound Bind(const program::Instruction& instruction) override {
-    ASSIGN_OR_RETURN(auto bound, trainer_.Bind(instruction));
-    if (instruction.op != program::Op::kNormExchange) return bound;
-    backend::Stream* const stream = bound->stream();
-    return engine::MakeBound(stream,
-                             [this, exchange = std::move(bound)](StepId step) -> absl::Status {
-                               before_(step);
-                               RETURN_IF_ERROR(exchange->Run(step));
-                               const train::HaltRequest halt = trainer_.result(step).halt;
-                               if (halt != train::HaltRequest::kNone)
-                                 end_after_(StepId(step.value() + 1), halt);
-                               return absl::OkStatus();
-                             });
-  }
-  std::span<std::byte> SlotBytes(SlotId slot) override { return trainer_.SlotBytes(slot); }
-  engine::PartCursor* part_cursor() override { return trainer_.part_cursor(); }
-
- private:
-  train::Trainer& trainer_;
-  const std::function<void(StepId)> before_;
-  const std::function<void(StepId, train::HaltRequest)> end_after_;
-};
 
 class PipelineRunner final : public RankRunner {
  public:
@@ -200,7 +170,20 @@ class PipelineRunner final : public RankRunner {
     return checkpoints_->Open();
   }
 
+  // Scores the validation set as step 1, and trains nothing.
+  absl::StatusOr<RunEnd> Evaluate(const std::function<void(Report)>& report) {
+    const std::int64_t start_nanos = options_.clock->SteadyNanos();
+    control::RankStepReport step{.rank = assignment_.rank, .step = StepId(1)};
+    RETURN_IF_ERROR(Validate(step));
+    step.step_seconds = static_cast<double>(options_.clock->SteadyNanos() - start_nanos) * 1e-9;
+    step.loss = trainer_->validator()->loss();
+    step.tokens = trainer_->validator()->scored();
+    reporter_->Tell(step, report);
+    return RunEnd::kLastStep;
+  }
+
   absl::StatusOr<RunEnd> RunSteps(const std::function<void(Report)>& report) {
+    if (assignment_.job.evaluation.has_value()) return Evaluate(report);
     StepId done = resumed_.step;
     // A rank on another worker than before holds no copies yet, and the next ones may be far away.
     if (keeps_copies() && resumed_.from_memory) copies_->Copy(done);
@@ -257,12 +240,22 @@ class PipelineRunner final : public RankRunner {
     return resumed_.step > StepId(0);
   }
 
+  absl::StatusOr<bool> LoadEvaluated(train::ParameterStore& store) {
+    config::JobSpec job = assignment_.job;
+    job.init_from = job.evaluation->weights;
+    RETURN_IF_ERROR(
+        train::InitializeWeights(job, options_.checkpoint_root, store, store.backend()));
+    return true;
+  }
+
   int threads() const { return assignment_.threads > 0 ? assignment_.threads : options_.threads; }
 
   absl::Status CreateTrainer() {
     std::function<absl::StatusOr<bool>(train::ParameterStore&)> restore;
     if (checkpoints_.has_value() || copies_.has_value())
       restore = [this](train::ParameterStore& store) { return Restore(&store); };
+    if (assignment_.job.evaluation.has_value() && !assignment_.job.evaluation->weights.empty())
+      restore = [this](train::ParameterStore& store) { return LoadEvaluated(store); };
     ASSIGN_OR_RETURN(trainer_, train::CreateTrainer(
                                    {.job = &assignment_.job,
                                     .model = &model_,

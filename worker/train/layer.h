@@ -22,6 +22,7 @@
 #include "common/layout/stage_layout.h"
 #include "common/model/model.h"
 #include "worker/backend/backend.h"
+#include "worker/train/key_value_cache.h"
 #include "worker/train/parameter_store.h"
 #include "worker/train/stash_view.h"
 #include "worker/train/tensor_observer.h"
@@ -44,6 +45,9 @@ struct TokenView {
   const std::int32_t* targets = nullptr;
   const std::int32_t* starts = nullptr;  // of documents, as ops have them
   LossTerms terms = {};
+  // Set where text is generated: the tokens follow those in the cache. F alone can do that, in f32,
+  // for one sequence. Borrowed.
+  const KeyValueCache* cache = nullptr;
   bool operator==(const TokenView&) const = default;
 };
 

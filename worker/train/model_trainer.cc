@@ -32,6 +32,9 @@ class ModelValidator final : public Validator {
     const auto& [loss_sum, scored] = state_.evaluated;
     return scored > 0 ? loss_sum / scored : 0;
   }
+  std::int64_t scored() const override {
+    return static_cast<std::int64_t>(state_.evaluated.scored);
+  }
 
  private:
   ProgramState& state_;

@@ -82,6 +82,8 @@ class Validator : public engine::Compute {
   virtual void Reset() = 0;
   // Returns the mean over the scored tokens of all batches since Reset. It is equal on all ranks.
   virtual double loss() const = 0;
+  // Returns how many tokens these are.
+  virtual std::int64_t scored() const = 0;
 };
 
 class Trainer : public engine::Compute {
