@@ -12,9 +12,9 @@ struct TensorShare {
   // and a multiple of `size`. With 1, layers are not split.
   int leaves = 1;
 
-  bool splits() const { return leaves > 1; }
-  int leaves_here() const { return leaves / size; }
-  int first_leaf() const { return index * leaves_here(); }
+  constexpr bool splits() const { return leaves > 1; }
+  constexpr int leaves_here() const { return leaves / size; }
+  constexpr int first_leaf() const { return index * leaves_here(); }
   bool operator==(const TensorShare&) const = default;
 };
 
