@@ -107,11 +107,14 @@ model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device) {
           .activations = device == DeviceKind::kCuda ? job.precision : Precision::kF32};
 }
 
-absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device) {
-  const int tensor = job.parallelism.tensor;
+absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device,
+                                          TpRank tp_rank) {
+  const Parallelism& p = job.parallelism;
+  const model::TensorShare share{.size = p.tensor,
+                                 .index = tp_rank.value(),
+                                 .leaves = p.tensor_leaves > 0 ? p.tensor_leaves : p.tensor};
   ASSIGN_OR_RETURN(model::Model model,
-                   model::BuildModel(job.model, microbatch, PrecisionsOf(job, device),
-                                     {.size = tensor, .leaves = tensor}));
+                   model::BuildModel(job.model, microbatch, PrecisionsOf(job, device), share));
   const int moments = TraitsOf(job).moments;
   for (model::Layer& layer : model.layers) {
     for (model::Parameter& parameter : layer.parameters) parameter.moments = moments;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/id.h"
 #include "common/model/model.h"
 #include "common/model/recompute.h"
 
@@ -124,6 +125,7 @@ struct Parallelism {
   bool data_auto = false;  // the first plan chooses `data`, which is unset until then
   int tensor = 1;          // ranks that split every layer
   int context = 1;         // ranks that split every sequence
+  int tensor_leaves = 0;   // into which layers are cut; 0: as many as `tensor`
   Shard shard = Shard::kAuto;
 
   // Returns how many ranks share one replica of a stage.
@@ -220,7 +222,9 @@ OptimizerTraits TraitsOf(const JobSpec& job);
 model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device);
 
 // Builds the job's model as ranks on `device` train it, with microbatches of so many sequences and
-// the moments of its optimizer. Errors: as model::BuildModel.
-absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device);
+// the moments of its optimizer. tp_rank: the rank that it is for, among those that split layers.
+// Errors: as model::BuildModel.
+absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device,
+                                          TpRank tp_rank = TpRank(0));
 
 }  // namespace takt::config

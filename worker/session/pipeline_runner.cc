@@ -78,7 +78,8 @@ class PipelineRunner final : public RankRunner {
 
   absl::StatusOr<control::Resumed> Prepare() override {
     ASSIGN_OR_RETURN(model_, config::BuildModelOf(assignment_.job, assignment_.job.microbatch,
-                                                  assignment_.device));
+                                                  assignment_.device,
+                                                  assignment_.mesh.TpRankOf(assignment_.rank)));
     RETURN_IF_ERROR(CheckMesh());
     RETURN_IF_ERROR(CheckLayers());
     SetPhase("LOAD", "");
