@@ -119,18 +119,8 @@ TEST(PlanWithTensor, ItsMeetingsAreLearnedFromTraces) {
 
 // A job whose layers ranks split, not an emulated one.
 config::JobSpec SplitJob() {
-  config::JobSpec job;
-  job.name = "split";
-  job.model = {.layers = 4,
-               .hidden = 64,
-               .heads = 4,
-               .kv_heads = 4,
-               .inner = 256,
-               .context = 32,
-               .positions = 32,
-               .vocab = 3 * static_cast<int>(model::kVocabularyBlock)};
-  job.global_batch = 8;
-  job.microbatch = 1;
+  config::JobSpec job = config::SmallGpt2Job();
+  job.model.vocab = 3 * static_cast<int>(model::kVocabularyBlock);
   job.parallelism.pipeline = 2;
   job.parallelism.data = 1;
   job.parallelism.tensor = 2;
