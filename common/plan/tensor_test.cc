@@ -49,7 +49,7 @@ TEST(PlanWithTensor, HasTheMeetingsInEveryPass) {
   const Plan plan = MakePlan(SharedJob(2), Measured(2)).value();
   EXPECT_EQ(mesh::ToString(plan.mesh), "4 x 1 x tensor 2");
   for (const program::Program& program : plan.programs) {
-    EXPECT_EQ(NumMeetings(program), 8u * 2 * 2 + 1);  // F and B of each microbatch, and the norm
+    EXPECT_EQ(NumMeetings(program), 8u * 2 * 2);  // F and B of each microbatch
   }
   // F takes 5 ms and B takes 10 ms, each with two meetings.
   EXPECT_NEAR(plan.predicted_step_seconds, 11 * (7e-3 + 12e-3), 1e-5);
@@ -144,7 +144,7 @@ TEST(PlanWithTensor, ItsMeetingsAreLearnedFromTraces) {
                              {.model = plan.model, .partition = plan.partition, .places = places},
                              1, profile)
                   .ok());
-  EXPECT_EQ(profile.meetings().size(), 2u);  // those of passes and the norm's
+  EXPECT_EQ(profile.meetings().size(), 1u);
   EXPECT_NEAR(profile.FindMeeting(true, 2, 4000).value(), 3e-3, 1e-6);
   EXPECT_FALSE(profile.FindMeeting(false, 2, 4000).has_value());
 }
