@@ -122,10 +122,11 @@ struct Parallelism {
   TransportKind transport = TransportKind::kAuto;
   DeviceKind device = DeviceKind::kAuto;
   Vocabulary vocabulary = Vocabulary::kAuto;
-  bool data_auto = false;  // the first plan chooses `data`, which is unset until then
-  int tensor = 1;          // ranks that split every layer
-  int context = 1;         // ranks that split every sequence
-  int tensor_leaves = 0;   // into which layers are cut; 0: as many as `tensor`
+  bool data_auto = false;    // the first plan chooses `data`, which is unset until then
+  int tensor = 1;            // ranks that split every layer
+  bool tensor_auto = false;  // the first plan chooses `tensor`, which is 1 until then
+  int tensor_leaves = 0;     // into which layers are cut; 0: as many as `tensor`
+  int context = 1;           // ranks that split every sequence
   Shard shard = Shard::kAuto;
 
   // Returns how many ranks share one replica of a stage.
@@ -193,9 +194,11 @@ struct JobSpec {
   std::vector<std::string> warnings;
 
   // Returns whether a plan is to choose what changes the bits of losses.
-  bool LeavesBitsOpen() const { return microbatch_auto || parallelism.data_auto; }
+  bool LeavesBitsOpen() const {
+    return microbatch_auto || parallelism.data_auto || parallelism.tensor_auto;
+  }
   // Names what a plan chose, so that no later plan chooses again. What the job names stays.
-  void FixBits(int chosen_data, int chosen_microbatch);
+  void FixBits(int chosen_data, int chosen_microbatch, int chosen_tensor = 1);
   // Returns the job as it is planned once it has begun: sizes with an elastic range are open.
   JobSpec WithOpenSizes() const;
   // Returns whether a plan is to choose how many workers the job takes.
@@ -222,9 +225,9 @@ OptimizerTraits TraitsOf(const JobSpec& job);
 model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device);
 
 // Builds the job's model as ranks on `device` train it, with microbatches of so many sequences and
-// the moments of its optimizer. tp_rank: the rank that it is for, among those that split layers.
-// Errors: as model::BuildModel.
+// the moments of its optimizer. tensor_rank: which of the ranks that share each layer it is for;
+// nullopt: the last one, which has the most words. Errors: as model::BuildModel.
 absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device,
-                                          TpRank tp_rank = TpRank(0));
+                                          std::optional<TpRank> tensor_rank = std::nullopt);
 
 }  // namespace takt::config

@@ -132,6 +132,22 @@ TEST(JobSpecSerde, APlanChoosesOnlyWhatSaysAuto) {
   EXPECT_EQ(named.microbatch, 2);
 }
 
+TEST(JobSpecSerde, APlanChoosesHowManyRanksShareALayer) {
+  constexpr char kModel[] = "model={family: emulated, layers: 3, activation_bytes: 9}";
+  JobSpec job = *ToJobSpec(Parse({kModel, "parallelism.tensor=auto"}));
+  EXPECT_TRUE(job.parallelism.tensor_auto && job.LeavesBitsOpen() && job.LeavesSizeOpen());
+  EXPECT_FALSE(job.MostWorkers().has_value());
+  EXPECT_TRUE(ToJobSpec(ToProto(job))->parallelism.tensor_auto);
+  job.FixBits(1, 1, /*chosen_tensor=*/4);
+  EXPECT_FALSE(job.LeavesBitsOpen());
+  EXPECT_EQ(ToProto(job).parallelism().tensor(), 4);
+  JobSpec named = *ToJobSpec(Parse({kModel, "parallelism.tensor=2"}));
+  named.FixBits(1, 1, 4);
+  EXPECT_EQ(named.parallelism.tensor, 2);
+  EXPECT_EQ(ErrorOf(Parse({"parallelism.tensor=auto"})),
+            "parallelism.tensor is auto: workers cannot run it yet; use 1");
+}
+
 TEST(JobSpecSerde, WhatIsAutoDividesTheBatchSomehow) {
   EXPECT_TRUE(ToJobSpec(Parse({"batch={global: 7, microbatch: auto}"})).ok());
   EXPECT_TRUE(ToJobSpec(Parse({"batch.global=6", "parallelism.data=auto"})).ok());

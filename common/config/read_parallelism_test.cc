@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr char kJob[] = R"(
 name: tiny
@@ -136,9 +137,10 @@ TEST(ReadParallelism, ShardingIsRefusedWhereItCannotBe) {
 }
 
 TEST(ReadParallelism, AnEmulatedModelHasNothingThatASizeMustDivide) {
-  EXPECT_THAT(ErrorsOf({"model={family: emulated, layers: 3, activation_bytes: 9}",
-                        "parallelism={tensor: 5}"}),
-              ElementsAre("parallelism.tensor is 5: workers cannot run it yet; use 1"));
+  constexpr char kModel[] = "model={family: emulated, layers: 3, activation_bytes: 9}";
+  EXPECT_THAT(ErrorsOf({kModel, "parallelism={tensor: 5}"}), IsEmpty());
+  EXPECT_THAT(ErrorsOf({kModel, "parallelism={context: 5}"}),
+              ElementsAre("parallelism.context is 5: workers cannot run it yet; use 1"));
 }
 
 }  // namespace

@@ -57,6 +57,11 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
                                         mesh::Partition partition,
                                         mesh::VocabularyEnds vocabulary_ends = {});
 
+// Simulates a step, or without a flush one in a row of steps.
+absl::StatusOr<sim::Report> SimulateSteps(const schedule::Schedule& schedule,
+                                          const std::vector<program::Program>& programs,
+                                          const cost::Costs& costs);
+
 // Simulates that candidate's step, without a proof.
 absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
                                          const schedule::Schedule& schedule,

@@ -52,7 +52,7 @@ TEST(PlanWithTensor, HasTheMeetingsInEveryPass) {
   const Plan plan = MakePlan(SharedJob(2), Measured(2)).value();
   EXPECT_EQ(mesh::ToString(plan.mesh), "4 x 1 x tensor 2");
   for (const program::Program& program : plan.programs) {
-    EXPECT_EQ(NumMeetings(program), 8u * 2 * 2 + 1);  // F and B of each microbatch, and the norm
+    EXPECT_EQ(NumMeetings(program), 8u * 2 * 2);  // F and B of each microbatch
   }
   // F takes 5 ms and B takes 10 ms, each with two meetings.
   EXPECT_NEAR(plan.predicted_step_seconds, 11 * (7e-3 + 12e-3), 1e-5);
@@ -103,6 +103,41 @@ TEST(PlanWithTensor, GuessesMeetingsFromMessages) {
   EXPECT_NEAR(cost::MeetingCost(group, 4000), 2e-3, 1e-9);
 }
 
+// A job whose layers of four heads can be shared by up to four ranks.
+config::JobSpec OpenJob() {
+  config::JobSpec job = config::SmallGpt2Job();
+  job.parallelism.tensor_auto = true;
+  job.parallelism.pipeline = 1;
+  job.parallelism.schedule = "gpipe";
+  return job;
+}
+
+TEST(PlanWithTensor, AutoSharesLayersWhileThatShortensTheStep) {
+  PlanOptions options{.max_workers = 8, .link_latency_seconds = 0, .link_seconds_per_byte = 0};
+  const Plan shared = MakePlan(OpenJob(), options).value();
+  EXPECT_EQ(shared.mesh.tp_size, 4);
+  EXPECT_EQ(shared.model.tensor.size, 4);
+  options.link_latency_seconds = 1;
+  const Plan alone = MakePlan(OpenJob(), options).value();
+  EXPECT_EQ(alone.mesh.tp_size, 1);
+  EXPECT_LT(shared.predicted_step_seconds, alone.predicted_step_seconds / 2);
+}
+
+TEST(PlanWithTensor, AutoKeepsGroupsOnHosts) {
+  const PlanOptions options{.max_workers = 8,
+                            .host = {.machine = "a processor", .cores = 2, .workers = 2},
+                            .link_latency_seconds = 0,
+                            .link_seconds_per_byte = 0};
+  EXPECT_EQ(MakePlan(OpenJob(), options)->mesh.tp_size, 2);
+}
+
+TEST(PlanWithTensor, EmulatedLayersDoNotBecomeShorterSoAutoIsOne) {
+  config::JobSpec job = SharedJob(2);
+  job.parallelism.tensor = 1;
+  job.parallelism.tensor_auto = true;
+  EXPECT_EQ(MakePlan(job, Measured(2))->mesh.tp_size, 1);
+}
+
 TEST(PlanWithTensor, ItsMeetingsAreLearnedFromTraces) {
   const Plan plan = MakePlan(SharedJob(2), Measured(2)).value();
   trace::SyntheticTrace synthetic(plan.programs, {.tp_size = 2, .meeting = 3e-3});
@@ -112,7 +147,7 @@ TEST(PlanWithTensor, ItsMeetingsAreLearnedFromTraces) {
                              {.model = plan.model, .partition = plan.partition, .places = places},
                              1, profile)
                   .ok());
-  EXPECT_EQ(profile.meetings().size(), 2u);  // those of passes and the norm's
+  EXPECT_EQ(profile.meetings().size(), 1u);
   EXPECT_NEAR(profile.FindMeeting(true, 2, 4000).value(), 3e-3, 1e-6);
   EXPECT_FALSE(profile.FindMeeting(false, 2, 4000).has_value());
 }

@@ -28,6 +28,7 @@ struct LayerShape {
   // forward, and T, which is not divided, as the gradient of the input. The kind is kEmbedding.
   bool spread = false;
   int attention_window = 0;  // the most keys that a token sees; 0: all up to its own
+  int tensor = 1;            // how many ranks share the layer
 
   auto operator<=>(const LayerShape&) const = default;
 };

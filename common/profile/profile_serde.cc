@@ -69,7 +69,7 @@ absl::StatusOr<Passes> ReadPasses(const char* what, const v1::LayerPasses& proto
 v1::LayerShape ToProto(const LayerShape& shape) {
   // This names every field, so that a new one that is not written here does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_size, inner, vocab, context, microbatch,
-               products, activations, recompute, spread, attention_window] = shape;
+               products, activations, recompute, spread, attention_window, tensor] = shape;
   v1::LayerShape out;
   out.set_kind(static_cast<int>(kind));
   out.set_hidden(hidden);
@@ -85,6 +85,7 @@ v1::LayerShape ToProto(const LayerShape& shape) {
   out.set_recompute(static_cast<int>(recompute));
   out.set_spread(spread);
   out.set_attention_window(attention_window);
+  if (tensor != 1) out.set_tensor(tensor);
   return out;
 }
 
@@ -98,11 +99,13 @@ absl::StatusOr<LayerShape> FromProto(const v1::LayerShape& proto) {
                    .context = proto.context(),
                    .microbatch = proto.microbatch(),
                    .spread = proto.spread(),
-                   .attention_window = proto.attention_window()};
+                   .attention_window = proto.attention_window(),
+                   .tensor = proto.has_tensor() ? proto.tensor() : 1};
   const int least = std::min({shape.hidden, shape.heads, shape.kv_heads, shape.head_size,
                               shape.inner, shape.vocab, shape.context, shape.attention_window});
   RETURN_IF_ERROR(CheckAtLeast("size of a layer", 0, least));
   RETURN_IF_ERROR(CheckAtLeast("microbatch", 1, shape.microbatch));
+  RETURN_IF_ERROR(CheckAtLeast("number of ranks that share a layer", 1, shape.tensor));
   // An emulated job says itself what its layers take.
   ASSIGN_OR_RETURN(shape.kind, ReadName("kind of layer", proto.kind(),
                                         {LayerKind::kEmbedding, LayerKind::kGpt2Block,

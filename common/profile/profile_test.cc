@@ -163,6 +163,13 @@ TEST(LayerShape, ReadsAsText) {
   EXPECT_EQ(ToString(kHere), "a processor, 1 thread, 2 ranks on the host");
 }
 
+TEST(LayerShape, OfALayerThatRanksShareIsItsOwn) {
+  LayerShape shared = kBlock;
+  shared.tensor = 2;
+  EXPECT_NE(shared, kBlock);
+  EXPECT_THAT(ToString(shared), ::testing::EndsWith(", f32, tensor 2"));
+}
+
 TEST(LayerShape, LeavesOutWhatDoesNotMatter) {
   const model::ModelConfig config{.layers = 3,
                                   .hidden = 64,

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr Part kCompute;
+constexpr Part kCompute{};
 constexpr Part kGather = {PartKind::kGather, PartGroup::kTensor, 30};
 constexpr Part kScatter = {PartKind::kScatter, PartGroup::kTensor, 60};
 

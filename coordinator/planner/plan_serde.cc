@@ -169,10 +169,11 @@ v1::Plan ToProto(const plan::Plan& plan) {
 
 absl::StatusOr<plan::Plan> FromProto(const v1::Plan& plan, const PlanRequest& request) {
   plan::Plan out;
-  const config::JobSpec& job = request.job;
-  if (plan.microbatch() < 1) return absl::DataLossError("the planner's plan has no microbatches");
-  ASSIGN_OR_RETURN(out.model, config::BuildModelOf(job, plan.microbatch(), request.options.device));
   out.mesh = mesh::MeshOf(plan);
+  if (plan.microbatch() < 1) return absl::DataLossError("the planner's plan has no microbatches");
+  config::JobSpec job = request.job;
+  job.parallelism.tensor = out.mesh.tp_size;  // which the job may leave open
+  ASSIGN_OR_RETURN(out.model, config::BuildModelOf(job, plan.microbatch(), request.options.device));
   out.microbatch = plan.microbatch();
   for (const v1::StageAssignment& stage : plan.stages())
     out.partition.push_back(control::FromProto(stage));

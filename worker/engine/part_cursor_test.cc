@@ -28,7 +28,7 @@ using program::PartKind;
 using program::Program;
 using ::testing::HasSubstr;
 
-constexpr Part kCompute;
+constexpr Part kCompute{};
 constexpr Part kGather = {PartKind::kGather, PartGroup::kTensor};
 constexpr Part kScatter = {PartKind::kScatter, PartGroup::kContext};
 
