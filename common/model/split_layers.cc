@@ -244,14 +244,12 @@ class PartsOfRank {
   const Sizes sizes_;
 };
 
-// Returns what a rank passes on of the layer at the end of a step: its part of the gradients that
-// are added up, and its entries of the norm.
-std::int64_t NormBytes(const Layer& layer, int ranks) {
+// Returns what a rank passes on of the gradients of the layer that are added up.
+std::int64_t NormBytes(const Layer& layer) {
   std::int64_t bytes = 0;
   for (const Parameter& parameter : layer.parameters) {
     if (parameter.split.summed)
       bytes += kFloatBytes * parameter.elements() * (parameter.split.holders - 1);
-    bytes += std::int64_t{8} * NumNormEntries(parameter) * (ranks - 1);
   }
   return bytes;
 }
@@ -260,7 +258,7 @@ std::int64_t NormBytes(const Layer& layer, int ranks) {
 LayerParts MeetingsOf(const Layer& layer, const Model& model) {
   if (model.tensor.size == 1) return {};
   const PartsOfRank parts(model);
-  const std::int64_t norm_bytes = NormBytes(layer, model.tensor.size);
+  const std::int64_t norm_bytes = NormBytes(layer);
   const Part compute{};
   const Part gather = parts.Gather(parts.activation()), scatter = parts.Scatter(parts.activation());
   if (layer.kind == LayerKind::kEmbedding) {
