@@ -260,7 +260,7 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
       }
       return model;
   }
-  if (!tensor.splits()) return model;
+  if (tensor.size == 1 && !tensor.splits()) return model;
   if (auto errors = CheckShare(model.config, microbatch, precisions, tensor); !errors.empty())
     return InvalidFields(std::move(errors));
   SplitLayers(model);

@@ -376,6 +376,17 @@ std::vector<std::int64_t> WholeShape(const Parameter& parameter) {
   return shape;
 }
 
+Parameter PartOfRank(const Parameter& mine, const TensorShare& share, int rank) {
+  TAKT_CHECK(!mine.by_word);
+  Parameter part = mine;
+  const TensorShare its = ShareOf(share, rank);
+  const bool copied = mine.split.pieces == 1 && !mine.split.summed;
+  part.split = copied ? CopyOf(its) : SplitOf(mine.split.pieces, its);
+  part.split.dimension = mine.split.dimension;
+  part.split.sections = mine.split.sections;
+  return part;
+}
+
 absl::Status ForEachRun(const Parameter& parameter,
                         absl::FunctionRef<absl::Status(const ElementRun&)> visit) {
   TAKT_CHECK(!parameter.by_word);

@@ -59,9 +59,9 @@ TEST(SplitOfParameter, SharesPiecesAmongLeaves) {
   EXPECT_EQ(SplitOf(2, {.size = 2, .index = 1, .leaves = 4}),
             (Split{.pieces = 2, .first = 1, .summed = true, .gradients = 2}));
   // Four leaves use a piece, on two ranks.
-  EXPECT_EQ(SplitOf(2, {.size = 4, .index = 3, .leaves = 8}),
-            (Split{.pieces = 2, .first = 1, .holders = 2, .holder = 1, .summed = true,
-                   .gradients = 2}));
+  EXPECT_EQ(
+      SplitOf(2, {.size = 4, .index = 3, .leaves = 8}),
+      (Split{.pieces = 2, .first = 1, .holders = 2, .holder = 1, .summed = true, .gradients = 2}));
   EXPECT_EQ(SplitOf(1, {.size = 2, .index = 1, .leaves = 2}),
             (Split{.holders = 2, .holder = 1, .summed = true}));
 }
@@ -71,8 +71,10 @@ TEST(SplitLayers, RanksTogetherHaveEachElement) {
   for (const ModelConfig& config :
        {Gpt2(), Llama(Family::kQwen2, 4), Llama(Family::kQwen2, 2), Llama(Family::kQwen3, 1)}) {
     const Model whole = Built(config, {});
-    for (const TensorShare share : {TensorShare{.size = 1, .leaves = 4}, {.size = 2, .leaves = 2},
-                                    {.size = 2, .leaves = 4}, {.size = 4, .leaves = 4}}) {
+    for (const TensorShare share : {TensorShare{.size = 1, .leaves = 4},
+                                    {.size = 2, .leaves = 2},
+                                    {.size = 2, .leaves = 4},
+                                    {.size = 4, .leaves = 4}}) {
       std::map<std::string, std::vector<int>> counts;
       std::map<std::string, int> holders;
       for (int rank = 0; rank < share.size; ++rank) {
@@ -81,6 +83,10 @@ TEST(SplitLayers, RanksTogetherHaveEachElement) {
           if (parameter->by_word) continue;
           const Parameter& all = *whole.Find(parameter->name);
           EXPECT_EQ(WholeShape(*parameter), all.shape) << all.name;
+          EXPECT_EQ(WholeElements(*parameter), all.elements()) << all.name;
+          const Parameter& of_first =
+              PartOfRank(*Built(config, ShareOf(share, 0)).Find(all.name), share, rank);
+          EXPECT_EQ(of_first.split, parameter->split) << all.name;
           std::vector<int>& seen = counts[all.name];
           seen.resize(static_cast<std::size_t>(all.elements()));
           holders[all.name] = parameter->split.holders;
