@@ -194,6 +194,7 @@ void Job::Describe(const plan::Plan& plan, const placement::Gang& ranks) {
       .mesh = plan.mesh,
       .partition = plan.partition,
       .vocabulary_ends = plan.vocabulary_ends,
+      .shares_optimizer = plan::SharesOptimizer(plan),
       .predicted_step_seconds = plan.predicted_step_seconds,
       .predicted_bubble_fraction = plan.predicted_bubble_fraction,
       .warnings = plan.warnings,

@@ -314,6 +314,26 @@ TEST_F(CheckpointTest, AJobWhoseWorkerDiesGoesOnFromItsLastCheckpoint) {
   }
 }
 
+// It dies in a sum, in a gather or between them.
+TEST_F(CheckpointTest, AJobWhoseReplicasShareGoesOnAfterOneHasDied) {
+  TrainingJob job{.name = "straight",
+                  .parallelism = "pipeline: 1, data: 2, shard: none",
+                  .directory = Directory("a"),
+                  .steps = 300};
+  const std::vector<Step> expected = Train(job);
+  job.name = "killed";
+  job.parallelism = "pipeline: 1, data: 2, shard: optimizer";
+  job.directory = Directory("b");
+  cluster_.Submit(job.Yaml());
+  const v1::Job running = cluster_.AwaitStep(job.name, 20);
+  ASSERT_GT(running.ranks_size(), 1);
+  cluster_.Kill(cluster_.worker(running.ranks(1).worker()));
+  const v1::Job ended = cluster_.AwaitEnd(job.name);
+  ASSERT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << ended.reason();
+  EXPECT_GE(ended.resumed_step(), 5);
+  EXPECT_EQ(Curve(job.name), expected);
+}
+
 // Every process in turn, at chance moments; a checkpoint is being made in most of them.
 TEST_F(CheckpointTest, WhoeverIsKilledLatestIsComplete) {
   const unsigned seed = std::random_device{}();

@@ -119,6 +119,32 @@ TEST_F(LoadTest, PiecesOfASplitTensorAreFilled) {
   EXPECT_TRUE(model::ForEachRun(part, compare).ok());
 }
 
+// A rank that shares the optimizer's state has whole weights and a run of the moments.
+TEST_F(LoadTest, ARunOfMomentsIsFilledBesideTheWholeWeight) {
+  const auto step = checkpoint::StepFiles::Open(path_);
+  ASSERT_TRUE(step.ok()) << step.status();
+  const testing::ModelState saved = job_.StateAt(StepId(2));
+  testing::ModelState loaded = job_.StateAt(StepId(3)), expected = job_.StateAt(StepId(3));
+  const std::vector<LayerId> embedding = {LayerId(0)};
+  constexpr std::size_t kFirst = 5, kCount = 9;
+  std::vector<LayerTarget> targets = loaded.Targets(embedding), same = expected.Targets(embedding);
+  const std::vector<LayerState> from = saved.Layers(embedding);
+  targets[0].parameters.resize(1);
+  ParameterTarget& target = targets[0].parameters[0];
+  target.first_moment = kFirst;
+  target.m = target.m.subspan(kFirst, kCount);
+  target.v = target.v.subspan(kFirst, kCount);
+  const auto copy = [](std::span<const float> source, std::span<float> to) {
+    std::ranges::copy(std::as_bytes(source), std::as_writable_bytes(to).begin());
+  };
+  const ParameterState& state = from[0].parameters[0];
+  copy(state.weight, same[0].parameters[0].weight);
+  copy(state.m.subspan(kFirst, kCount), same[0].parameters[0].m.subspan(kFirst, kCount));
+  copy(state.v.subspan(kFirst, kCount), same[0].parameters[0].v.subspan(kFirst, kCount));
+  ASSERT_TRUE(LoadLayers(*step, targets, {.num_layers = 4, .threads = 2}).ok());
+  EXPECT_EQ(loaded, expected);
+}
+
 TEST_F(LoadTest, NamesTensorAndBothShapesWhereTheModelIsAnother) {
   const auto step = checkpoint::StepFiles::Open(path_);
   ASSERT_TRUE(step.ok()) << step.status();
