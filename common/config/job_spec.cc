@@ -110,11 +110,12 @@ model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device) {
 
 absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device,
                                           std::optional<TpRank> tensor_rank) {
-  const int tensor = job.parallelism.tensor;
-  const int index = tensor_rank.value_or(TpRank(tensor - 1)).value();
+  const Parallelism& p = job.parallelism;
+  const model::TensorShare share{.size = p.tensor,
+                                 .index = tensor_rank.value_or(TpRank(p.tensor - 1)).value(),
+                                 .leaves = p.tensor_leaves > 0 ? p.tensor_leaves : p.tensor};
   ASSIGN_OR_RETURN(model::Model model,
-                   model::BuildModel(job.model, microbatch, PrecisionsOf(job, device),
-                                     {.size = tensor, .index = index, .leaves = tensor}));
+                   model::BuildModel(job.model, microbatch, PrecisionsOf(job, device), share));
   model.separate_documents = job.SeparatesDocuments();
   const int moments = TraitsOf(job).moments;
   for (model::Layer& layer : model.layers) {

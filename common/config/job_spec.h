@@ -133,6 +133,7 @@ struct Parallelism {
   bool data_auto = false;    // the first plan chooses `data`, which is unset until then
   int tensor = 1;            // ranks that split every layer
   bool tensor_auto = false;  // the first plan chooses `tensor`, which is 1 until then
+  int tensor_leaves = 0;     // into which layers are cut; 0: as many as `tensor`
   int context = 1;           // ranks that split every sequence
   Shard shard = Shard::kAuto;
 

@@ -208,6 +208,11 @@ void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   p.tensor_auto = proto.tensor() == kAutoNumber;
   if (proto.has_tensor() && !p.tensor_auto) p.tensor = proto.tensor();
   if (proto.has_context()) p.context = proto.context();
+  if (proto.has_tensor_leaves() &&
+      rules.Between("parallelism.tensor_leaves", proto.tensor_leaves(), 1, kMaxRanks)) {
+    p.tensor_leaves = proto.tensor_leaves();
+    RefuseYet("parallelism.tensor_leaves", absl::StrCat(p.tensor_leaves), "1", rules);
+  }
   const bool tensor_ok = rules.Between("parallelism.tensor", p.tensor, 1, kMaxRanks);
   const bool context_ok = rules.Between("parallelism.context", p.context, 1, kMaxRanks);
   if (!tensor_ok || !context_ok) return;

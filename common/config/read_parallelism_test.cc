@@ -67,6 +67,8 @@ TEST(ReadParallelism, ReplicasShareTheOptimizersStateOrNot) {
 TEST(ReadParallelism, WhatWorkersCannotRunIsRefusedThoughTheValueIsRight) {
   EXPECT_THAT(ErrorsOf({"parallelism.tensor=4"}),
               ElementsAre("parallelism.tensor is 4: workers cannot run it yet; use 1"));
+  EXPECT_THAT(ErrorsOf({"parallelism.tensor_leaves=8"}),
+              ElementsAre("parallelism.tensor_leaves is 8: workers cannot run it yet; use 1"));
   EXPECT_THAT(ErrorsOf({"parallelism.context=3"}),
               ElementsAre("parallelism.context is 3: workers cannot run it yet; use 1"));
   EXPECT_THAT(

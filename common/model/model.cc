@@ -181,9 +181,7 @@ Layer EmulatedLayer(const ModelConfig& config, int block, int tensor) {
     layer.parameters.push_back(
         {.name = absl::StrCat("layers.", block, ".weight"), .shape = {config.parameter_bytes / 4}});
   }
-  if (tensor == 1) return layer;
-  layer.parts.norm_bytes = std::int64_t{8} * (tensor - 1);
-  if (config.collective_bytes == 0) return layer;
+  if (tensor == 1 || config.collective_bytes == 0) return layer;
   const auto meeting = [&](PartKind kind) {
     return Part{.kind = kind,
                 .group = PartGroup::kTensor,
@@ -266,7 +264,7 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
       }
       return model;
   }
-  if (!tensor.splits()) return model;
+  if (tensor.size == 1 && !tensor.splits()) return model;
   if (auto errors = CheckShare(model.config, microbatch, precisions, tensor); !errors.empty())
     return InvalidFields(std::move(errors));
   SplitLayers(model);

@@ -244,14 +244,12 @@ class PartsOfRank {
   const Sizes sizes_;
 };
 
-// Returns what a rank passes on of the layer at the end of a step: its part of the gradients that
-// are added up, and its entries of the norm.
-std::int64_t NormBytes(const Layer& layer, int ranks) {
+// Returns what a rank passes on of the gradients of the layer that are added up.
+std::int64_t NormBytes(const Layer& layer) {
   std::int64_t bytes = 0;
   for (const Parameter& parameter : layer.parameters) {
     if (parameter.split.summed)
       bytes += kFloatBytes * parameter.elements() * (parameter.split.holders - 1);
-    bytes += std::int64_t{8} * NumNormEntries(parameter) * (ranks - 1);
   }
   return bytes;
 }
@@ -260,7 +258,7 @@ std::int64_t NormBytes(const Layer& layer, int ranks) {
 LayerParts MeetingsOf(const Layer& layer, const Model& model) {
   if (model.tensor.size == 1) return {};
   const PartsOfRank parts(model);
-  const std::int64_t norm_bytes = NormBytes(layer, model.tensor.size);
+  const std::int64_t norm_bytes = NormBytes(layer);
   const Part compute{};
   const Part gather = parts.Gather(parts.activation()), scatter = parts.Scatter(parts.activation());
   if (layer.kind == LayerKind::kEmbedding) {
@@ -332,6 +330,8 @@ std::vector<FieldError> CheckShare(const ModelConfig& config, int microbatch,
   check(config.kv_heads % leaves == 0 || leaves % config.kv_heads == 0,
         absl::StrCat("must divide model.kv_heads (", config.kv_heads, ") or be a multiple of it"),
         "use a power of two that does");
+  check(!config.mixture.has_value(), "experts are not split over ranks",
+        "leave out parallelism.tensor and tensor_leaves");
   check(precisions.activations == Precision::kF32,
         "layers that are split keep activations in f32, not in bf16", "use `device: cpu`");
   return rules.Take();
@@ -361,8 +361,10 @@ void SplitLayers(Model& model) {
         SplitHead(layer, model);
         part = PartOfWords(model);
         break;
+      case LayerKind::kMixtralBlock:
+      case LayerKind::kQwen3MoeBlock:
       case LayerKind::kEmulated:
-        TAKT_CHECK(false && "emulated layers have nothing to split");
+        TAKT_CHECK(false && "nothing splits these layers");
     }
     SplitCost(layer, part, model.tensor.size);
     layer.parts = MeetingsOf(layer, model);
@@ -374,6 +376,17 @@ std::vector<std::int64_t> WholeShape(const Parameter& parameter) {
   shape[0] /= parameter.split.count;
   shape[static_cast<std::size_t>(parameter.split.dimension)] *= parameter.split.pieces;
   return shape;
+}
+
+Parameter PartOfRank(const Parameter& mine, const TensorShare& share, int rank) {
+  TAKT_CHECK(!mine.by_word);
+  Parameter part = mine;
+  const TensorShare its = ShareOf(share, rank);
+  const bool copied = mine.split.pieces == 1 && !mine.split.summed;
+  part.split = copied ? CopyOf(its) : SplitOf(mine.split.pieces, its);
+  part.split.dimension = mine.split.dimension;
+  part.split.sections = mine.split.sections;
+  return part;
 }
 
 absl::Status ForEachRun(const Parameter& parameter,

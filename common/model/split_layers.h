@@ -41,6 +41,15 @@ inline TensorShare ShareOf(TensorShare share, int index) {
 // Returns the shape of the whole parameter, which has the name in checkpoints.
 std::vector<std::int64_t> WholeShape(const Parameter& parameter);
 
+// Counts the elements of the whole parameter.
+inline std::int64_t WholeElements(const Parameter& parameter) {
+  return parameter.elements() / parameter.split.count * parameter.split.pieces;
+}
+
+// Returns what another of the ranks has of the parameter, of which `mine` is what one of them has.
+// Precondition: the parameter is no table by words.
+Parameter PartOfRank(const Parameter& mine, const TensorShare& share, int rank);
+
 // Consecutive elements of a rank's pieces that are consecutive elements of the whole.
 struct ElementRun {
   std::int64_t here = 0;   // the first of them, among the rank's

@@ -83,6 +83,10 @@ TEST(SplitLayers, RanksTogetherHaveEachElement) {
           if (parameter->by_word) continue;
           const Parameter& all = *whole.Find(parameter->name);
           EXPECT_EQ(WholeShape(*parameter), all.shape) << all.name;
+          EXPECT_EQ(WholeElements(*parameter), all.elements()) << all.name;
+          const Parameter& of_first =
+              PartOfRank(*Built(config, ShareOf(share, 0)).Find(all.name), share, rank);
+          EXPECT_EQ(of_first.split, parameter->split) << all.name;
           std::vector<int>& seen = counts[all.name];
           seen.resize(static_cast<std::size_t>(all.elements()));
           holders[all.name] = parameter->split.holders;

@@ -12,6 +12,7 @@
 #include "common/layout/slot_layout.h"
 #include "common/layout/vocabulary_layout.h"
 #include "common/plan/copies.h"
+#include "common/plan/schedule_rules.h"
 #include "common/plan/spread.h"
 #include "common/plan/stage_costs.h"
 #include "common/program/forward_only.h"
@@ -141,6 +142,7 @@ absl::StatusOr<Candidate> FromSpread(const CandidateInputs& inputs,
 // Without a flush, the cut decides which weights a microbatch meets. So it does not depend on what
 // was measured, and losses are the same wherever and whenever the job runs.
 absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::Schedule schedule) {
+  RETURN_IF_ERROR(CheckSchedule(inputs, schedule));
   const int pp_size = schedule.num_ranks();
   const std::vector<double> layer_seconds =
       IsAsynchronous(schedule) ? std::vector<double>() : LayerSeconds(inputs, pp_size);
@@ -184,41 +186,6 @@ std::vector<MemoryBytes> MemoryOf(const CandidateInputs& inputs, const Plan& pla
     for (MemoryBytes& bytes : memory) bytes[MemoryKind::kCopies] = 0;
   }
   return memory;
-}
-
-// Refuses what a schedule without a flush cannot do, in the job's terms.
-absl::Status CheckWithoutFlush(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
-  const config::JobSpec& job = inputs.job;
-  const bool each = schedule.updates == schedule::Updates::kEachBackward;
-  const auto under = [&](const char* must, const char* why) {
-    return absl::StrCat("must be ", must, " under ", schedule.name, ": ", why);
-  };
-  std::vector<FieldError> errors;
-  const config::OptimizerTraits optimizer = config::TraitsOf(job);
-  if (optimizer.clip_norm > 0 && job.model.family != model::Family::kEmulated) {
-    errors.push_back(
-        {.field = absl::StrCat("optimizer.", optimizer.name, ".clip_norm"),
-         .value = absl::StrCat(optimizer.clip_norm),
-         .rule = under("0", "weights change before the norm of all gradients is known"),
-         .fix = "set it to 0, or use a schedule that flushes every step"});
-  }
-  if (each && inputs.dp_size > 1) {
-    errors.push_back(
-        {.field = "parallelism.data",
-         .value = absl::StrCat(inputs.dp_size),
-         .rule = under("1", "a stage applies each gradient without waiting for replicas"),
-         .fix = "set it to 1, or use pipedream-2bw"});
-  }
-  if (each && !inputs.model.layers.back().tied_parameters.empty()) {
-    errors.push_back(
-        {.field = "model.tied_head",
-         .value = "true",
-         .rule = under("false",
-                       "a stage applies each gradient without waiting for the other "
-                       "use of the weights"),
-         .fix = "use pipedream-2bw, or tied_head: false, which every family but gpt2 has"});
-  }
-  return errors.empty() ? absl::OkStatus() : InvalidFields(std::move(errors));
 }
 
 // Returns which blocks of words each rank has, if the words are spread.
@@ -362,7 +329,6 @@ absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_
                                   .group = asked.group,
                                   .costs = std::move(costs)});
   if (!schedule.ok()) return InJobTerms(schedule.status(), inputs.job);
-  if (IsAsynchronous(*schedule)) RETURN_IF_ERROR(CheckWithoutFlush(inputs, *schedule));
   return FromSchedule(inputs, *std::move(schedule));
 }
 

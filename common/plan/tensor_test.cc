@@ -2,11 +2,14 @@
 // Plans of jobs whose ranks share layers.
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "common/base/memory_kind.h"
 #include "common/config/testing/jobs.h"
 #include "common/cost/costs.h"
+#include "common/model/vocabulary.h"
 #include "common/plan/plan.h"
 #include "common/profile/learn.h"
 #include "common/program/part_lists.h"
@@ -49,7 +52,7 @@ TEST(PlanWithTensor, HasTheMeetingsInEveryPass) {
   const Plan plan = MakePlan(SharedJob(2), Measured(2)).value();
   EXPECT_EQ(mesh::ToString(plan.mesh), "4 x 1 x tensor 2");
   for (const program::Program& program : plan.programs) {
-    EXPECT_EQ(NumMeetings(program), 8u * 2 * 2 + 1);  // F and B of each microbatch, and the norm
+    EXPECT_EQ(NumMeetings(program), 8u * 2 * 2);  // F and B of each microbatch
   }
   // F takes 5 ms and B takes 10 ms, each with two meetings.
   EXPECT_NEAR(plan.predicted_step_seconds, 11 * (7e-3 + 12e-3), 1e-5);
@@ -144,9 +147,56 @@ TEST(PlanWithTensor, ItsMeetingsAreLearnedFromTraces) {
                              {.model = plan.model, .partition = plan.partition, .places = places},
                              1, profile)
                   .ok());
-  EXPECT_EQ(profile.meetings().size(), 2u);  // those of passes and the norm's
+  EXPECT_EQ(profile.meetings().size(), 1u);
   EXPECT_NEAR(profile.FindMeeting(true, 2, 4000).value(), 3e-3, 1e-6);
   EXPECT_FALSE(profile.FindMeeting(false, 2, 4000).has_value());
+}
+
+// A job whose layers ranks split, not an emulated one.
+config::JobSpec SplitJob() {
+  config::JobSpec job = config::SmallGpt2Job();
+  job.model.vocab = 3 * static_cast<int>(model::kVocabularyBlock);
+  job.parallelism.pipeline = 2;
+  job.parallelism.data = 1;
+  job.parallelism.tensor = 2;
+  job.parallelism.schedule = "1f1b";
+  return job;
+}
+
+TEST(PlanWithTensor, SplitLayersTakeLessMemoryOfEachRank) {
+  config::JobSpec job = SplitJob();
+  const Plan split = MakePlan(job, {.max_workers = 4}).value();
+  EXPECT_EQ(mesh::ToString(split.mesh), "2 x 1 x tensor 2");
+  EXPECT_TRUE(split.vocabulary_ends.empty());
+  job.parallelism.tensor = 1;
+  const Plan whole = MakePlan(job, {.max_workers = 2}).value();
+  for (const MemoryKind kind :
+       {MemoryKind::kWeights, MemoryKind::kOptimizer, MemoryKind::kMessages}) {
+    EXPECT_LT(split.memory[0][kind], whole.memory[0][kind]);
+  }
+}
+
+TEST(PlanWithTensor, RefusesWhatSplitLayersCannotDoYet) {
+  const auto error = [](const config::JobSpec& job, config::DeviceKind device) {
+    return std::string(MakePlan(job, {.max_workers = 8, .device = device}).status().message());
+  };
+  const auto under = [&](const char* schedule) {
+    config::JobSpec job = SplitJob();
+    job.adamw.clip_norm = 0;
+    job.parallelism.schedule = schedule;
+    return error(job, config::DeviceKind::kCpu);
+  };
+  EXPECT_THAT(under("pipedream-2bw"), HasSubstr("parallelism.tensor is 2: must be 1 under"));
+  EXPECT_THAT(under("dualpipe"), HasSubstr("which has two copies of the weights"));
+  EXPECT_THAT(error(SplitJob(), config::DeviceKind::kCuda), HasSubstr("on CPUs only"));
+  config::JobSpec spread = SplitJob();
+  spread.parallelism.vocabulary = config::Vocabulary::kSpread;
+  EXPECT_THAT(error(spread, config::DeviceKind::kCpu), HasSubstr("share the vocabulary"));
+  config::JobSpec shards = SplitJob();
+  shards.parallelism.data = 2;
+  shards.parallelism.tensor_leaves = 4;
+  shards.parallelism.shard = config::Shard::kOptimizer;
+  EXPECT_THAT(error(shards, config::DeviceKind::kCpu), HasSubstr("use tensor_leaves: 2"));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -354,32 +355,39 @@ class Learner {
     }
   }
 
-  // Each meeting counts once, from when all were there until the last one left it.
+  // Names meetings of as many ranks, on one host or not, with as many bytes.
+  using MeetingsKey = std::tuple<bool, int, std::int64_t>;
+
+  // Adds the time of a meeting from when all were there until the last one left it.
+  void AddMeeting(int step, const Slice& meeting, std::int64_t bytes,
+                  std::map<MeetingsKey, Mean>& means) const {
+    const std::vector<const Slice*> together = meeting_index_.Together(step, meeting);
+    if (together.front()->rank != meeting.rank) return;  // it counts once
+    bool same_host = true;
+    std::int64_t start = meeting.start_nanos, end = meeting.end_nanos;
+    for (const Slice* each : together) {
+      same_host &= HostOf(each->rank) == HostOf(meeting.rank);
+      start = std::max(start, each->start_nanos);
+      end = std::max(end, each->end_nanos);
+    }
+    means[{same_host, static_cast<int>(together.size()), bytes}].Add(Seconds(end - start));
+  }
+
   void LearnMeetings() {
-    std::map<std::tuple<bool, int, std::int64_t>, std::vector<double>> samples;
-    for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
-      const program::Program& program = trace_.ProgramOf(rank);
-      if (program.part_lists.empty()) continue;
-      for (int step = 0; step < trace_.num_steps(); ++step) {
+    std::map<MeetingsKey, std::vector<double>> samples;
+    for (int step = 0; step < trace_.num_steps(); ++step) {
+      std::map<MeetingsKey, Mean> means;
+      for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
+        const program::Program& program = trace_.ProgramOf(rank);
+        if (program.part_lists.empty()) continue;
         for (std::size_t i = 0; i < program.body.size(); ++i) {
           const std::span<const program::Part> parts = PartListOf(program.body[i], program);
           const Place place{rank, static_cast<std::int32_t>(i)};
-          for (const Slice& meeting : meeting_index_.At(step, place)) {
-            const std::vector<const Slice*> together = meeting_index_.Together(step, meeting);
-            if (together.front()->rank != rank) continue;
-            const bool same_host = std::ranges::all_of(
-                together, [&](const Slice* each) { return HostOf(each->rank) == HostOf(rank); });
-            std::int64_t start = 0, end = 0;
-            for (const Slice* each : together) {
-              start =
-                  each == together.front() ? each->start_nanos : std::max(start, each->start_nanos);
-              end = std::max(end, each->end_nanos);
-            }
-            samples[{same_host, static_cast<int>(together.size()), parts[meeting.part].bytes}]
-                .push_back(Seconds(std::max<std::int64_t>(end - start, 0)));
-          }
+          for (const Slice& meeting : meeting_index_.At(step, place))
+            AddMeeting(step, meeting, parts[meeting.part].bytes, means);
         }
       }
+      for (const auto& [key, mean] : means) samples[key].push_back(mean.sum / mean.count);
     }
     for (auto& [key, seconds] : samples) {
       const auto& [same_host, num_ranks, bytes] = key;

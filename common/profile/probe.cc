@@ -63,7 +63,9 @@ config::JobSpec ProbeJob(const config::JobSpec& job, const ProbeOptions& options
   p.pipeline = 1;
   p.data = options.num_ranks;
   p.data_auto = p.tensor_auto = probe.microbatch_auto = false;
-  p.tensor = 1;  // what a rank takes for its share of a layer follows from the whole layer
+  // What a rank takes for its share of a layer follows from the whole layer.
+  p.tensor = 1;
+  p.tensor_leaves = 0;
   p.chunks = kStages;
   p.group.reset();
   p.schedule = "file:probe.csv";

@@ -174,7 +174,7 @@ TEST(LayerShape, OfALayerThatRanksShareIsItsOwn) {
   LayerShape shared = kBlock;
   shared.tensor = 2;
   EXPECT_NE(shared, kBlock);
-  EXPECT_THAT(ToString(shared), testing::EndsWith(", f32, tensor 2"));
+  EXPECT_THAT(ToString(shared), ::testing::EndsWith(", f32, tensor 2"));
 }
 
 TEST(LayerShape, LeavesOutWhatDoesNotMatter) {

@@ -45,7 +45,9 @@ std::vector<Part> AnyParts() {
 std::vector<program::StageShape> AnyShares(int num_stages) {
   std::vector<program::StageShape> stages = program::AnyStages(num_stages);
   for (program::StageShape& stage : stages) {
-    stage.layers = {{.forward = AnyParts(), .input_grad = AnyParts(), .weight_grad = AnyParts()}};
+    stage.layers.clear();
+    stage.layers.push_back(
+        {.forward = AnyParts(), .input_grad = AnyParts(), .weight_grad = AnyParts()});
   }
   return stages;
 }

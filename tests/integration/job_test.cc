@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -68,6 +69,7 @@ TEST(Job, RanksThatShareLayersRunToTheLastStepAndShowTheirMeetings) {
       const trace::JobTrace trace = cluster.Trace(name, 3);
       ASSERT_EQ(trace.num_ranks(), 8);
       for (const trace::RankTrace& rank : trace.ranks) {
+        ASSERT_FALSE(rank.steps.empty());
         EXPECT_FALSE(rank.steps.front().meetings.empty());
       }
     }

@@ -169,6 +169,32 @@ TEST_F(TensorBitEquality, OverThreadsAndRuns) {
   ExpectSameBits(one, TrainSplit(job, 2, 2));
 }
 
+// Each of three meshes goes on from what each left.
+TEST_F(TensorBitEquality, OverPairsOfMeshesThatOneJobHasAfterTheOther) {
+  config::JobSpec job = SplitJob();
+  job.model = OfFamily(job.model, model::Family::kQwen2, 2);
+  job.steps = 4;
+  struct Mesh {
+    int tensor, pipeline;
+  };
+  constexpr Mesh kMeshes[] = {{1, 2}, {2, 1}, {4, 2}};
+  const RunResult undisturbed = TrainSplit(job, 1, 4);
+  for (const Mesh& before : kMeshes) {
+    config::JobSpec half = job;
+    half.steps = 2;
+    half.parallelism.pipeline = before.pipeline;
+    const RunResult left = TrainSplit(half, before.tensor, 4);
+    for (const Mesh& after : kMeshes) {
+      SCOPED_TRACE(std::to_string(before.tensor) + " then " + std::to_string(after.tensor));
+      job.parallelism.pipeline = after.pipeline;
+      RunResult right =
+          Trained({.job = job, .tensor = {.size = after.tensor, .leaves = 4}, .resume = &left});
+      right.steps.insert(right.steps.begin(), left.steps.begin(), left.steps.end());
+      ExpectSameBits(undisturbed, right);
+    }
+  }
+}
+
 // Replicas of each tensor rank share the optimizer's state.
 TEST_F(TensorBitEquality, OverShardsOfTheOptimizer) {
   for (const model::Family family : {model::Family::kGpt2, model::Family::kLlama}) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "common/base/id.h"
 #include "common/base/status.h"
 #include "common/program/program.h"
 #include "worker/engine/compute.h"

@@ -285,7 +285,8 @@ class PipelineRunner final : public RankRunner {
     if (!checkpoints_.has_value()) return absl::OkStatus();
     return checkpoints_->Allocate(trainer_->parameters(), kernel_plan,
                                   {.vocabulary = connections_.groups().vocabulary(),
-                                   .sharers = connections_.groups().sharers()});
+                                   .sharers = connections_.groups().sharers(),
+                                   .tensor = connections_.groups().norms()});
   }
 
   // Agrees on a kernel plan before the first op that needs one. Returns the plan to keep in

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/emulated_meetings.h"
 
-#include <array>
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
@@ -66,18 +65,6 @@ absl::Status EmulatedMeetings::Scatter(StepId step, std::int64_t serial) {
   if (sum.empty()) return absl::OkStatus();
   return Check("a scatter", mine, sum.front(),
                static_cast<float>(group_->size()) * ValueOf(serial, mine));
-}
-
-absl::Status EmulatedMeetings::Sum(StepId step, double& value) {
-  if (group_ == nullptr) return absl::OkStatus();
-  std::array<double, 2> sums{1, value};
-  RETURN_IF_ERROR(group_->AllReduceSum(step, std::span<double>(sums)));
-  if (sums[0] != group_->size()) {
-    return absl::InternalError(
-        absl::StrCat("step ", step.value(), ": ", sums[0], " of ", group_->size(), " ranks met"));
-  }
-  value = sums[1];
-  return absl::OkStatus();
 }
 
 }  // namespace takt::train

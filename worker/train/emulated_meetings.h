@@ -23,9 +23,6 @@ class EmulatedMeetings {
   // Errors: those of the group; kInternal (a rank was at another meeting).
   absl::Status Meet(StepId step, program::PartKind kind, std::int64_t serial);
 
-  // Replaces `value` by its sum over the ranks.
-  absl::Status Sum(StepId step, double& value);
-
  private:
   absl::Status Gather(StepId step, std::int64_t serial);
   absl::Status Scatter(StepId step, std::int64_t serial);

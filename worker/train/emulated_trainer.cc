@@ -153,11 +153,10 @@ class EmulatedTrainer final : public Trainer {
         const program::OverlapParts parts = program::PartsOf(instruction, program_);
         return BindWork(instruction, {parts.forward, parts.backward});
       }
-      case Op::kNormPartial:
-        return BindNormPartial(instruction);
       case Op::kNormExchange:
         return engine::MakeBound(nullptr, [this](StepId step) { return Exchange(step); });
       case Op::kReduceGrad:
+      case Op::kNormPartial:
       case Op::kOptimizer:
       case Op::kGatherWeights:
       case Op::kSnapshot:
@@ -177,17 +176,6 @@ class EmulatedTrainer final : public Trainer {
   Validator* validator() override { return nullptr; }
 
  private:
-  Bound BindNormPartial(const Instruction& instruction) {
-    Bound of_parameters =
-        trained_ == nullptr ? Bound(engine::NothingToDo()) : trained_->Bind(instruction);
-    if (!of_parameters.ok()) return of_parameters;
-    return engine::MakeBound(nullptr, [this, parts = PartListOf(instruction, program_),
-                                       first = *std::move(of_parameters)](StepId step) {
-      const absl::Status status = first->Run(step);
-      return status.ok() ? SumOfShares(step, parts) : status;
-    });
-  }
-
   Bound BindWork(const Instruction& instruction, const std::vector<ComputePart>& parts) {
     Work work{.parts = PartListOf(instruction, program_),
               .serial = 5 * instruction.microbatch.value() + static_cast<int>(instruction.op),
@@ -248,18 +236,6 @@ class EmulatedTrainer final : public Trainer {
             .part = program::ToString(part)};
   }
 
-  // Tells the ranks that share the layers whether one of them was asked to halt. The exchange tells
-  // it to those that hold others.
-  absl::Status SumOfShares(StepId step, std::span<const Part> parts) {
-    halting_ = WeightOf(options_.halt_requested);
-    for (const Part& part : parts) {
-      if (!part.meets()) continue;
-      RETURN_IF_ERROR(
-          cursor_.Meet(part.kind, part.group, [&] { return meetings_.Sum(step, halting_); }));
-    }
-    return absl::OkStatus();
-  }
-
   // NORM_EXCHANGE is a barrier. Here it exchanges as little as possible: whether some rank was
   // asked to halt.
   absl::Status Exchange(StepId step) {
@@ -267,9 +243,8 @@ class EmulatedTrainer final : public Trainer {
     const auto replicas = options_.replicas.begin();
     transport::Collective* const dp_group =
         replicas == options_.replicas.end() ? nullptr : replicas->second;
-    double halting =
-        options_.tensor_group == nullptr ? WeightOf(options_.halt_requested) : halting_;
-    for (transport::Collective* const group : {dp_group, options_.pp_group}) {
+    double halting = WeightOf(options_.halt_requested);
+    for (transport::Collective* const group : {options_.norm_group, dp_group, options_.pp_group}) {
       if (group == nullptr) continue;
       std::array<double, 2> sums{1, halting};
       RETURN_IF_ERROR(group->AllReduceSum(step, std::span<double>(sums)));
@@ -301,8 +276,6 @@ class EmulatedTrainer final : public Trainer {
   std::vector<std::vector<std::byte>> memory_;
   EmulatedMeetings meetings_;
   engine::PartCursor cursor_;
-  // NORM_PARTIAL writes it for NORM_EXCHANGE, and the scalars' slot orders them.
-  double halting_ = 0;
   ResultRing results_;
 };
 

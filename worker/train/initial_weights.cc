@@ -126,8 +126,7 @@ absl::Status LoadWeights(const config::JobSpec& job, std::string_view data_root,
 
 void FillInitialWeights(const model::Parameter& parameter, std::uint64_t seed, std::span<float> out,
                         std::int64_t first) {
-  const std::int64_t whole = parameter.elements() / parameter.split.count * parameter.split.pieces;
-  TAKT_CHECK(first >= 0 && first + std::ssize(out) <= whole);
+  TAKT_CHECK(first >= 0 && first + std::ssize(out) <= model::WholeElements(parameter));
   switch (parameter.init) {
     case model::Init::kZeros:
       std::fill(out.begin(), out.end(), 0.0F);

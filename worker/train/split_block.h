@@ -106,7 +106,7 @@ class SplitBlock final : public Layer {
     const StashView s(layout_, call.stash);
     backend::Backend& backend = *call.backend;
     RETURN_IF_ERROR(ForwardInside({backend, s, call.scratch}, call.input, /*products=*/true));
-    return AddUp({backend, s, call.scratch}, s[kMiddle], call.output, &SplitLeaf::MlpOutput);
+    return AddUp({backend, s, call.scratch}, s[Stash::kMiddle], call.output, &SplitLeaf::MlpOutput);
   }
 
   absl::Status Recompute(const RecomputeCall& call) const override {
@@ -118,21 +118,24 @@ class SplitBlock final : public Layer {
   absl::Status InputGrad(const InputGradCall& call) const override {
     const StashView s(layout_, call.stash);
     const Pass pass{*call.backend, s, call.scratch};
-    RETURN_IF_ERROR(Gather(pass, call.d_output, s[kOutputGrad]));
+    RETURN_IF_ERROR(Gather(pass, call.d_output, s[Stash::kOutputGrad]));
     ASSIGN_OR_RETURN(const float* const d_norm2,
                      Sum(pass, [&](const SplitLeaf& leaf, const LeafMemory& m, float* partial) {
-                       return leaf.MlpInputGrad(pass.backend, s[kOutputGrad], m, partial);
+                       return leaf.MlpInputGrad(pass.backend, s[Stash::kOutputGrad], m, partial);
                      }));
     RETURN_IF_ERROR(norm2_.InputGrad(
-        pass.backend, {.dy = d_norm2, .x = s[kMiddle], .residual = call.d_output, .dx = s[kMiddle]},
+        pass.backend,
+        {.dy = d_norm2, .x = s[Stash::kMiddle], .residual = call.d_output, .dx = s[Stash::kMiddle]},
         Norm2(s)));
-    RETURN_IF_ERROR(Gather(pass, s[kMiddle], s[kMiddleGrad]));
+    RETURN_IF_ERROR(Gather(pass, s[Stash::kMiddle], s[Stash::kMiddleGrad]));
     ASSIGN_OR_RETURN(const float* const d_norm1,
                      Sum(pass, [&](const SplitLeaf& leaf, const LeafMemory& m, float* partial) {
-                       return leaf.AttentionInputGrad(pass.backend, s[kMiddleGrad], m, partial);
+                       return leaf.AttentionInputGrad(pass.backend, s[Stash::kMiddleGrad], m,
+                                                      partial);
                      }));
     return norm1_.InputGrad(
-        pass.backend, {.dy = d_norm1, .x = call.input, .residual = s[kMiddle], .dx = call.d_input},
+        pass.backend,
+        {.dy = d_norm1, .x = call.input, .residual = s[Stash::kMiddle], .dx = call.d_input},
         Norm1(s));
   }
 
@@ -141,21 +144,22 @@ class SplitBlock final : public Layer {
       const auto stashed = [&](std::size_t tensor) {
         return call.Stashed(layout_, FirstOf(i) + tensor);
       };
-      RETURN_IF_ERROR(
-          leaves_[i].WeightGrad(*call.backend, {.norm1 = call.Stashed(layout_, kNorm1),
-                                                .norm2 = call.Stashed(layout_, kNorm2),
-                                                .d_attention = call.Stashed(layout_, kMiddleGrad),
-                                                .d_output = call.Stashed(layout_, kOutputGrad),
-                                                .stashed = stashed,
-                                                .accumulate = call.accumulate}));
+      RETURN_IF_ERROR(leaves_[i].WeightGrad(
+          *call.backend, {.norm1 = call.Stashed(layout_, Stash::kNorm1),
+                          .norm2 = call.Stashed(layout_, Stash::kNorm2),
+                          .d_attention = call.Stashed(layout_, Stash::kMiddleGrad),
+                          .d_output = call.Stashed(layout_, Stash::kOutputGrad),
+                          .stashed = stashed,
+                          .accumulate = call.accumulate}));
     }
-    RETURN_IF_ERROR(
-        norm2_.WeightGrad(*call.backend, call.Stashed(layout_, kNorm2Part), call.accumulate));
-    return norm1_.WeightGrad(*call.backend, call.Stashed(layout_, kNorm1Part), call.accumulate);
+    RETURN_IF_ERROR(norm2_.WeightGrad(*call.backend, call.Stashed(layout_, Stash::kNorm2Part),
+                                      call.accumulate));
+    return norm1_.WeightGrad(*call.backend, call.Stashed(layout_, Stash::kNorm1Part),
+                             call.accumulate);
   }
 
  private:
-  using enum model::SplitBlockStash::Tensor;
+  using Stash = model::SplitBlockStash;
 
   struct Pass {
     backend::Backend& backend;
@@ -163,15 +167,15 @@ class SplitBlock final : public Layer {
     std::byte* scratch;
   };
 
-  std::size_t FirstOf(std::size_t leaf) const { return kLeaves + leaf * num_tensors_; }
+  std::size_t FirstOf(std::size_t leaf) const { return Stash::kLeaves + leaf * num_tensors_; }
   LeafMemory MemoryOf(const Pass& pass, std::size_t leaf) const {
     return {pass.stash, FirstOf(leaf), pass.scratch, scratch_};
   }
   static NormStash Norm1(const StashView& s) {
-    return {s.Tensor(kNorm1), s[kNorm1Stats], s[kNorm1Part]};
+    return {s.Tensor(Stash::kNorm1), s[Stash::kNorm1Stats], s[Stash::kNorm1Part]};
   }
   static NormStash Norm2(const StashView& s) {
-    return {s.Tensor(kNorm2), s[kNorm2Stats], s[kNorm2Part]};
+    return {s.Tensor(Stash::kNorm2), s[Stash::kNorm2Stats], s[Stash::kNorm2Part]};
   }
 
   // Computes everything except the block's output. What has passed between ranks is in the stash
@@ -180,20 +184,20 @@ class SplitBlock final : public Layer {
     const StashView& s = pass.stash;
     if (products) {
       RETURN_IF_ERROR(norm1_.Forward(pass.backend, input, Norm1(s)));
-      RETURN_IF_ERROR(meetings_.GatherRows(s.Tensor(kNorm1)));
+      RETURN_IF_ERROR(meetings_.GatherRows(s.Tensor(Stash::kNorm1)));
     }
     for (std::size_t i = 0; i < leaves_.size(); ++i) {
-      RETURN_IF_ERROR(
-          leaves_[i].AttentionForward(pass.backend, s.Tensor(kNorm1), MemoryOf(pass, i), products));
+      RETURN_IF_ERROR(leaves_[i].AttentionForward(pass.backend, s.Tensor(Stash::kNorm1),
+                                                  MemoryOf(pass, i), products));
     }
     if (products) {
-      RETURN_IF_ERROR(AddUp(pass, input, s[kMiddle], &SplitLeaf::AttentionOutput));
-      RETURN_IF_ERROR(norm2_.Forward(pass.backend, s[kMiddle], Norm2(s)));
-      RETURN_IF_ERROR(meetings_.GatherRows(s.Tensor(kNorm2)));
+      RETURN_IF_ERROR(AddUp(pass, input, s[Stash::kMiddle], &SplitLeaf::AttentionOutput));
+      RETURN_IF_ERROR(norm2_.Forward(pass.backend, s[Stash::kMiddle], Norm2(s)));
+      RETURN_IF_ERROR(meetings_.GatherRows(s.Tensor(Stash::kNorm2)));
     }
     for (std::size_t i = 0; i < leaves_.size(); ++i) {
-      RETURN_IF_ERROR(
-          leaves_[i].MlpForward(pass.backend, s.Tensor(kNorm2), MemoryOf(pass, i), products));
+      RETURN_IF_ERROR(leaves_[i].MlpForward(pass.backend, s.Tensor(Stash::kNorm2),
+                                            MemoryOf(pass, i), products));
     }
     return absl::OkStatus();
   }
