@@ -321,7 +321,7 @@ std::vector<FieldError> CheckShare(const ModelConfig& config, int microbatch,
     return rules.Take();
   }
   const auto divides = [&](std::string_view what, std::int64_t size) {
-    check(size % leaves == 0, absl::StrCat("must divide ", what, " (", size, ")"),
+    check(size % leaves == 0, absl::StrCat("must divide ", std::string(what), " (", size, ")"),
           absl::StrCat("use at most ", std::gcd(size, std::int64_t{1} << 30)));
   };
   divides("model.heads", config.heads);

@@ -19,7 +19,6 @@
 #include "worker/engine/engine.h"
 #include "worker/session/boundary_compute.h"
 #include "worker/session/curves.h"
-#include "worker/session/job_ops.h"
 #include "worker/session/kernel_plan.h"
 #include "worker/session/memory_copies.h"
 #include "worker/session/rank_checkpoints.h"
