@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands on jobs. Each function adds one command, which has a file of its own name, to the tree
-// of `app`.
+// Commands on jobs. Each function adds commands to the tree of `app`.
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "cli/base/context.h"
@@ -15,20 +15,25 @@ namespace takt::cli {
 using WithWorkers = std::function<absl::Status(const Context& context, int num_workers,
                                                const std::function<absl::Status(Client&)>& use)>;
 
-void AddSubmit(CLI::App& app, Context& context);
 void AddPlan(CLI::App& app, Context& context, WithWorkers with_local_workers);
 void AddProfile(CLI::App& app, Context& context);
-void AddJobs(CLI::App& app, Context& context);
+// Adds the group `job` with all commands on jobs.
 void AddJob(CLI::App& app, Context& context);
-void AddWatch(CLI::App& app, Context& context);
-void AddWait(CLI::App& app, Context& context);
-void AddCancel(CLI::App& app, Context& context);
-void AddPause(CLI::App& app, Context& context);  // pause, resume
-void AddAdopt(CLI::App& app, Context& context);
-void AddAbandon(CLI::App& app, Context& context);
-void AddDelete(CLI::App& app, Context& context);
-void AddLogs(CLI::App& app, Context& context);
-void AddTrace(CLI::App& app, Context& context);
-void AddExplain(CLI::App& app, Context& context);
+// Adds what these commands are called without their noun (docs/commands.md).
+void AddJobShortForms(CLI::App& app, Context& context);
+
+// Used by the above. Each adds one command, which has a file of its own name.
+void AddJobs(CLI::App& parent, Context& context, const std::string& name);
+void AddSubmit(CLI::App& parent, Context& context);
+void AddWatch(CLI::App& parent, Context& context);
+void AddWait(CLI::App& parent, Context& context);
+void AddCancel(CLI::App& parent, Context& context);
+void AddPause(CLI::App& parent, Context& context);  // pause, resume
+void AddAdopt(CLI::App& parent, Context& context);
+void AddAbandon(CLI::App& parent, Context& context);
+void AddDelete(CLI::App& parent, Context& context);
+void AddLogs(CLI::App& parent, Context& context);
+void AddTrace(CLI::App& parent, Context& context);
+void AddExplain(CLI::App& parent, Context& context);
 
 }  // namespace takt::cli
