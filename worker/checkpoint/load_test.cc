@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/checkpoint/load.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
