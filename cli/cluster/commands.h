@@ -14,7 +14,7 @@ void AddCluster(CLI::App& app, Context& context);  // cluster describe, in descr
 void AddCerts(CLI::App& app, Context& context);    // certs init, certs issue
 
 // Used by the above.
-void AddDrain(CLI::App& parent, Context& context);  // drain, undrain
+void AddDrain(CLI::App& app, Context& context);  // drain, undrain
 void AddCertsCluster(CLI::App& certs, Context& context);
 void AddCertsJoin(CLI::App& certs, Context& context);  // certs token, certs join
 

@@ -24,16 +24,16 @@ void AddJobShortForms(CLI::App& app, Context& context);
 
 // Used by the above. Each adds one command, which has a file of its own name.
 void AddJobs(CLI::App& parent, Context& context, const std::string& name);
-void AddSubmit(CLI::App& parent, Context& context);
-void AddWatch(CLI::App& parent, Context& context);
-void AddWait(CLI::App& parent, Context& context);
-void AddCancel(CLI::App& parent, Context& context);
-void AddPause(CLI::App& parent, Context& context);  // pause, resume
-void AddAdopt(CLI::App& parent, Context& context);
-void AddAbandon(CLI::App& parent, Context& context);
-void AddDelete(CLI::App& parent, Context& context);
-void AddLogs(CLI::App& parent, Context& context);
-void AddTrace(CLI::App& parent, Context& context);
-void AddExplain(CLI::App& parent, Context& context);
+void AddSubmit(CLI::App& app, Context& context);
+void AddWatch(CLI::App& app, Context& context);
+void AddWait(CLI::App& app, Context& context);
+void AddCancel(CLI::App& app, Context& context);
+void AddPause(CLI::App& app, Context& context);  // pause, resume
+void AddAdopt(CLI::App& app, Context& context);
+void AddAbandon(CLI::App& app, Context& context);
+void AddDelete(CLI::App& app, Context& context);
+void AddLogs(CLI::App& app, Context& context);
+void AddTrace(CLI::App& app, Context& context);
+void AddExplain(CLI::App& app, Context& context);
 
 }  // namespace takt::cli
