@@ -35,38 +35,14 @@ constexpr char kFooter[] =
     "Environment: TAKT_COORDINATOR (address when --coordinator is not given; else the cluster of\n"
     "`takt local up`), TAKT_TLS_CERTIFICATE, TAKT_TLS_KEY, TAKT_TLS_AUTHORITY, TAKT_INSECURE=1\n"
     "(like the options of these names), NO_COLOR, XDG_STATE_HOME.\n\n"
+    "Short forms do what the command of the same name does under `job` or `worker`: `takt jobs` "
+    "is\n"
+    "`takt job list`, `takt job NAME` is `takt job show NAME`, `takt workers` is `takt worker "
+    "list`.\n\n"
     "Examples:\n"
     "  takt init tiny && takt local run tiny.yaml       train on this machine\n"
     "  takt submit job.yaml && takt watch my-job        on a cluster\n"
     "  takt schedule show 1f1b --ranks 4 --microbatches 8";
-
-void AddGlobalOptions(CLI::App& app, Context& context) {
-  app.add_option("--coordinator", context.coordinator,
-                 "Where the coordinator listens: HOST:PORT or unix:PATH; of several coordinators "
-                 "with one state, all of them, separated by commas")
-      ->type_name("ADDR");
-  app.add_option("--tls-certificate", context.tls.certificate,
-                 "PEM file of your certificate, for HOST:PORT")
-      ->type_name("FILE");
-  app.add_option("--tls-key", context.tls.key, "PEM file of its private key")->type_name("FILE");
-  app.add_option("--tls-authority", context.tls.authority,
-                 "PEM file of the authority that the coordinator's certificate must be of")
-      ->type_name("FILE");
-  app.add_flag("--insecure", context.insecure, "Dial HOST:PORT without TLS");
-  app.add_option("-o,--output", context.output, "How to print")
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, OutputFormat>{
-                                      {"text", OutputFormat::kText}, {"json", OutputFormat::kJson}})
-              .description("{text,json}"))
-      ->type_name("")
-      ->default_str("text");
-  app.add_option("--timeout", context.timeout_seconds,
-                 "Seconds that a call to the coordinator may take, with retries")
-      ->type_name("SECONDS")
-      ->check(CLI::PositiveNumber)
-      ->default_str("15");
-  app.set_version_flag("--version", std::string("takt ") + kTaktVersion);
-}
 
 // Returns whether `-o json` is given. If so, even an error of a command line that does not parse is
 // JSON.
@@ -121,7 +97,45 @@ ExitCode ReportParseError(const CLI::App& app, Context& context,
   return Usage(app, context, error.what());
 }
 
+// Adds the commands on jobs and workers without their noun, under a heading of their own.
+void AddShortForms(CLI::App& app, Context& context) {
+  const auto all = [](CLI::App*) { return true; };
+  const std::size_t num_before = app.get_subcommands(all).size();
+  AddJobShortForms(app, context);
+  AddWorkerShortForms(app, context);
+  const std::vector<CLI::App*> commands = app.get_subcommands(all);
+  for (std::size_t i = num_before; i < commands.size(); ++i) commands[i]->group("Short forms");
+}
+
 }  // namespace
+
+void AddGlobalOptions(CLI::App& app, Context& context) {
+  app.add_option("--coordinator", context.coordinator,
+                 "Where the coordinator listens: HOST:PORT or unix:PATH; of several coordinators "
+                 "with one state, all of them, separated by commas")
+      ->type_name("ADDR");
+  app.add_option("--tls-certificate", context.tls.certificate,
+                 "PEM file of your certificate, for HOST:PORT")
+      ->type_name("FILE");
+  app.add_option("--tls-key", context.tls.key, "PEM file of its private key")->type_name("FILE");
+  app.add_option("--tls-authority", context.tls.authority,
+                 "PEM file of the authority that the coordinator's certificate must be of")
+      ->type_name("FILE");
+  app.add_flag("--insecure", context.insecure, "Dial HOST:PORT without TLS");
+  app.add_option("-o,--output", context.output, "How to print")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, OutputFormat>{
+                                      {"text", OutputFormat::kText}, {"json", OutputFormat::kJson}})
+              .description("{text,json}"))
+      ->type_name("")
+      ->default_str("text");
+  app.add_option("--timeout", context.timeout_seconds,
+                 "Seconds that a call to the coordinator may take, with retries")
+      ->type_name("SECONDS")
+      ->check(CLI::PositiveNumber)
+      ->default_str("15");
+  app.set_version_flag("--version", std::string("takt ") + kTaktVersion);
+}
 
 std::unique_ptr<CLI::App> MakeApp(Context& context) {
   auto app = std::make_unique<CLI::App>("Pipeline-parallel training of Transformers, as a service",
@@ -132,24 +146,11 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddInit(*app, context);
   AddSchema(*app, context);
   AddLocal(*app, context);
-  AddSubmit(*app, context);
   AddPlan(*app, context, WithLocalWorkers);
   AddProfile(*app, context);
-  AddJobs(*app, context);
   AddJob(*app, context);
-  AddWatch(*app, context);
-  AddWait(*app, context);
-  AddCancel(*app, context);
-  AddPause(*app, context);
-  AddAdopt(*app, context);
-  AddAbandon(*app, context);
-  AddDelete(*app, context);
-  AddLogs(*app, context);
-  AddTrace(*app, context);
-  AddExplain(*app, context);
+  AddWorker(*app, context);
   AddUi(*app, context);
-  AddWorkers(*app, context);
-  AddDrain(*app, context);
   AddCluster(*app, context);
   AddSchedule(*app, context);
   AddCheckpoint(*app, context);
@@ -159,7 +160,9 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddCerts(*app, context);
   AddAdmin(*app, context);
   AddCompletion(*app, context);
+  AddComplete(*app, context);
   AddVersion(*app, context);
+  AddShortForms(*app, context);
   app->footer(kFooter);
   FinishHelp(*app);
   return app;

@@ -2,6 +2,11 @@
 // Tests of the command line itself: usage, help, completion, and commands that need no coordinator.
 #include "cli/app.h"
 
+#include <filesystem>
+#include <memory>
+#include <set>
+
+#include "absl/strings/str_cat.h"
 #include "cli/testing/fake_coordinator.h"
 #include "cli/testing/test_directory.h"
 #include "gmock/gmock.h"
@@ -26,6 +31,8 @@ TEST(Usage, WrongUsageExitsWith2AndNamesTheHelp) {
       {"schedule", "bogus"},
       {"jobs", "--bogus"},
       {"job"},
+      {"job", "list", "extra"},
+      {"worker"},
       {"-o", "xml", "jobs"},
       {"submit", "a.yaml", "--wait", "--validate-only"},
       {"local", "run", "a.yaml", "--workers", "0"},
@@ -73,6 +80,43 @@ TEST(Help, OfEveryCommandIsCompleteAndHasExamples) {
   CheckHelp(*MakeApp(context), {});
 }
 
+// The short forms are no commands of their own: they take what the command with its noun takes.
+TEST(ShortForms, TakeTheOptionsOfTheCommandsThatTheyStandFor) {
+  std::ostringstream out, err;
+  Context context{.terminal = {.out = out, .err = err}};
+  const std::unique_ptr<CLI::App> app = MakeApp(context);
+  const CLI::App& job = *app->get_subcommand("job");
+  const CLI::App& worker = *app->get_subcommand("worker");
+  std::set<std::string> short_forms;
+  for (const CLI::App* form : app->get_subcommands([](CLI::App*) { return true; })) {
+    if (form->get_group() != "Short forms") continue;
+    const std::string& name = form->get_name();
+    short_forms.insert(name);
+    const bool is_list = name == "jobs" || name == "workers";
+    const CLI::App& noun = name == "workers" || name == "drain" || name == "undrain" ? worker : job;
+    const CLI::App* command = noun.get_subcommand(is_list ? "list" : name);
+    ASSERT_EQ(command->get_options().size(), form->get_options().size()) << name;
+    for (const CLI::Option* option : form->get_options())
+      EXPECT_NE(command->get_option_no_throw(option->get_name()), nullptr) << name;
+  }
+  EXPECT_EQ(short_forms.size(), 16u);
+  EXPECT_TRUE(short_forms.contains("submit"));
+}
+
+TEST(ShortForms, ShowTheSame) {
+  FakeCoordinator coordinator;
+  coordinator.get = [](auto&, const v1::GetJobRequest& request, v1::GetJobResponse& response) {
+    response.mutable_job()->set_name(request.name());
+    return grpc::Status::OK;
+  };
+  const Outcome with_noun = RunTakt(coordinator, {"job", "show", "kjv", "-o", "json"});
+  const Outcome without = RunTakt(coordinator, {"job", "kjv", "-o", "json"});
+  EXPECT_EQ(with_noun.code, ExitCode::kDone);
+  EXPECT_THAT(with_noun.out, HasSubstr("kjv"));
+  EXPECT_EQ(without.code, ExitCode::kDone);
+  EXPECT_EQ(without.out, with_noun.out);
+}
+
 TEST(Version, IsPrinted) {
   EXPECT_THAT(RunTakt({"--version"}).out, HasSubstr("takt "));
   EXPECT_THAT(RunTakt({"version"}).out,
@@ -90,10 +134,13 @@ TEST(Completion, ScriptsNameEveryCommandAndOption) {
   }
 }
 
-// Returns what bash offers after `line`.
+// Returns what bash offers after `line`, where `takt` is a program that prints its arguments.
 std::string BashOffers(const std::string& line, int num_words) {
   const std::string script = WriteFile("completion.bash", RunTakt({"completion", "bash"}).out);
-  const std::string command = "bash -c 'source " + script + "; COMP_WORDS=(" + line +
+  const std::filesystem::path takt = WriteFile("takt", "#!/bin/sh\nprintf '%s\\n' \"$@\"\n");
+  std::filesystem::permissions(takt, std::filesystem::perms::owner_all);
+  const std::string command = "bash -c 'PATH=" + takt.parent_path().string() + ":$PATH; source " +
+                              script + "; COMP_LINE=\"" + line + "\"; COMP_WORDS=(" + line +
                               "); COMP_CWORD=" + std::to_string(num_words - 1) +
                               "; _takt; echo ${COMPREPLY[@]}'";
   FILE* pipe = popen(command.c_str(), "r");
@@ -110,6 +157,60 @@ TEST(Completion, BashFollowsCommandsOptionsAndChoices) {
   EXPECT_EQ(BashOffers("takt schedule show -f s", 5), "svg\n");
   EXPECT_EQ(BashOffers("takt jobs -o j", 4), "json\n");
   EXPECT_EQ(BashOffers("takt completion z", 3), "zsh\n");
+  EXPECT_EQ(BashOffers("takt compl", 2), "completion\n");  // `complete` is for the scripts
+}
+
+TEST(Completion, BashAsksForNames) {
+  EXPECT_EQ(BashOffers("takt job show jo", 4), "jobs job jo\n");
+  EXPECT_EQ(BashOffers("takt --coordinator h:1 watch h", 5), "h:1 h\n");
+  EXPECT_EQ(BashOffers("takt job list jo", 4), "\n");  // takes no job
+  EXPECT_EQ(BashOffers("takt drain wor", 3), "workers wor\n");
+  EXPECT_EQ(BashOffers("takt checkpoint verify d --step st", 6), "steps st\n");
+}
+
+TEST(Completion, EveryShellAsksForNames) {
+  for (const std::string shell : {"bash", "zsh", "fish"}) {
+    const std::string script = RunTakt({"completion", shell}).out;
+    EXPECT_THAT(script, HasSubstr("command takt complete ")) << shell;
+    for (const char* kind : {"jobs", "workers", "steps"}) {
+      EXPECT_THAT(script, testing::AnyOf(HasSubstr(absl::StrCat("names=\"", kind, "\"")),
+                                         HasSubstr(absl::StrCat("__takt_names ", kind))))
+          << shell;
+    }
+  }
+}
+
+TEST(Complete, PrintsTheNamesOfTheClusterThatTheLineNames) {
+  FakeCoordinator coordinator;
+  coordinator.list = [](auto&, const v1::ListJobsRequest&, v1::ListJobsResponse& response) {
+    response.add_jobs()->set_name("kjv-gpt");
+    response.add_jobs()->set_name("tiny");
+    return grpc::Status::OK;
+  };
+  coordinator.workers = [](auto&, const v1::ListWorkersRequest&,
+                           v1::ListWorkersResponse& response) {
+    response.add_workers()->set_name("worker-0");
+    return grpc::Status::OK;
+  };
+  const std::string address = coordinator.address();
+  EXPECT_EQ(RunTakt({"complete", "jobs", "--", "--coordinator", address, "watch", "k"}).out,
+            "kjv-gpt\ntiny\n");
+  EXPECT_EQ(RunTakt({"complete", "workers", "--", "drain", "--coordinator=" + address}).out,
+            "worker-0\n");
+}
+
+TEST(Complete, PrintsNothingOnErrors) {
+  const std::vector<std::vector<std::string>> lines = {
+      {"complete", "jobs"},
+      {"complete", "jobs", "--", "watch", "--coordinator", "unix:/nonexistent/s"},
+      {"complete", "workers", "--", "drain", "--coordinator"},
+      {"complete", "jobs", "--", "--help", "-o", "x", "--bogus", "--", ""},
+      {"complete", "steps", "--", "checkpoint", "verify", "/nonexistent"}};
+  for (const auto& line : lines) {
+    const Outcome outcome = RunTakt(line);
+    EXPECT_EQ(outcome.code, ExitCode::kDone) << testing::PrintToString(line);
+    EXPECT_EQ(outcome.out + outcome.err, "") << testing::PrintToString(line);
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 namespace takt::cli {
 
 void AddCompletion(CLI::App& app, Context& context);
+void AddComplete(CLI::App& app, Context& context);
 void AddVersion(CLI::App& app, Context& context);
 
 }  // namespace takt::cli

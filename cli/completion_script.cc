@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/completion_script.h"
 
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,7 @@ namespace {
 struct OptionWords {
   std::vector<std::string> names;    // "-o", "--output"; empty for a positional
   std::vector<std::string> choices;  // of its value; empty: anything
+  std::string kind;                  // of the names that `takt complete` prints; empty: none
   bool takes_value = false;
   std::string description;
 };
@@ -23,7 +25,7 @@ struct OptionWords {
 struct Node {
   std::string path;                                           // "takt schedule show"
   std::vector<std::pair<std::string, std::string>> commands;  // name, description
-  std::vector<OptionWords> options;                           // includes those of the parents
+  std::vector<OptionWords> options;                           // includes those of its groups
 
   std::vector<std::string> Words() const {
     std::vector<std::string> words;
@@ -33,6 +35,13 @@ struct Node {
       words.insert(words.end(), more.begin(), more.end());
     }
     return words;
+  }
+  // Returns the kind of names that may follow as a positional. Empty: none.
+  std::string Kind() const {
+    for (const OptionWords& option : options) {
+      if (option.names.empty() && !option.kind.empty()) return option.kind;
+    }
+    return "";
   }
 };
 
@@ -45,8 +54,19 @@ std::vector<std::string> ChoicesOf(const CLI::Option& option) {
   return absl::StrSplit(type.substr(open + 1, close - open - 1), ',');
 }
 
+// What a value is called in the help says what names the shell may offer for it.
+std::string KindOf(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const std::string value =
+      option.get_positional() ? option.get_name() : type.substr(0, type.find(':'));
+  if (value == "JOB" && type.empty()) return "jobs";  // else it is a job file
+  if (value == "WORKER") return "workers";
+  return value == "STEP" ? "steps" : "";
+}
+
 OptionWords WordsOf(const CLI::Option& option) {
   OptionWords words{.choices = ChoicesOf(option),
+                    .kind = KindOf(option),
                     .takes_value = option.get_items_expected_max() > 0,
                     .description = option.get_description()};
   for (const std::string& name : option.get_snames()) words.names.push_back("-" + name);
@@ -59,23 +79,29 @@ void Collect(const CLI::App& app, const Node& parent, std::vector<Node>& nodes) 
                                         : absl::StrCat(parent.path, " ", app.get_name())};
   for (const CLI::Option* option : app.get_options()) node.options.push_back(WordsOf(*option));
   for (const OptionWords& option : parent.options) {
-    const bool repeated =
-        !option.names.empty() && app.get_option_no_throw(option.names.back()) != nullptr;
-    if (!repeated) node.options.push_back(option);
+    if (option.names.empty()) continue;  // a positional of the group
+    if (app.get_option_no_throw(option.names.back()) == nullptr) node.options.push_back(option);
   }
   const auto subcommands = app.get_subcommands([](const CLI::App*) { return true; });
   for (const CLI::App* sub : subcommands) {
+    if (sub->get_group().empty()) continue;  // hidden
     node.commands.emplace_back(sub->get_name(), sub->get_description());
   }
   nodes.push_back(node);
-  for (const CLI::App* sub : subcommands) Collect(*sub, node, nodes);
+  for (const CLI::App* sub : subcommands) {
+    if (!sub->get_group().empty()) Collect(*sub, node, nodes);
+  }
 }
 
-// Makes "a|b" patterns and the words after them, as lines of a shell's `case`.
+// Makes a line of a shell's `case`, which sets `variable` to the words. names: more assignments.
 std::string CaseLine(const std::string& pattern, const std::vector<std::string>& words,
-                     const char* variable) {
-  return absl::StrCat("    ", pattern, ") ", variable, "=\"", absl::StrJoin(words, " "), "\" ;;\n");
+                     const char* variable, const std::string& names = "") {
+  return absl::StrCat("    ", pattern, ") ", names, variable, "=\"", absl::StrJoin(words, " "),
+                      "\" ;;\n");
 }
+
+// Sets `names` to a kind of names, or to nothing.
+std::string SetNames(const std::string& kind) { return absl::StrCat("names=\"", kind, "\"; "); }
 
 struct Cases {
   std::string commands;  // path -> names of its commands
@@ -90,14 +116,15 @@ Cases MakeCases(const std::vector<Node>& nodes) {
     for (const auto& [name, description] : node.commands) names.push_back(name);
     if (!names.empty())
       absl::StrAppend(&cases.commands, CaseLine("\"" + node.path + "\"", names, "commands"));
-    absl::StrAppend(&cases.words, CaseLine("\"" + node.path + "\"", node.Words(), "words_here"));
+    absl::StrAppend(&cases.words, CaseLine("\"" + node.path + "\"", node.Words(), "words_here",
+                                           SetNames(node.Kind())));
     for (const OptionWords& option : node.options) {
       if (option.names.empty() || !option.takes_value) continue;
       std::vector<std::string> patterns;
       for (const std::string& name : option.names)
         patterns.push_back(absl::StrCat("\"", node.path, ":", name, "\""));
-      absl::StrAppend(&cases.values,
-                      CaseLine(absl::StrJoin(patterns, "|"), option.choices, "values=1; choices"));
+      absl::StrAppend(&cases.values, CaseLine(absl::StrJoin(patterns, "|"), option.choices,
+                                              "values=1; choices", SetNames(option.kind)));
     }
   }
   return cases;
@@ -113,18 +140,26 @@ _takt_commands() {
 @COMMANDS@  esac
 }
 
-# Sets `words_here`, or `values` and `choices` when the option $2 of the path $1 takes a value.
+# Sets `words_here`, or `values` and `choices` when the option $2 of the path $1 takes a value; and
+# `names` to the kind of names that may stand there.
 _takt_next() {
-  words_here="" values="" choices=""
+  words_here="" values="" choices="" names=""
   case "$1" in
 @WORDS@  esac
   case "$1:$2" in
 @VALUES@  esac
 }
 
+# Prints the names of kind $1; the words of the line follow it.
+_takt_names() {
+  local kind="$1"
+  shift
+  command takt complete "$kind" -- "$@" 2>/dev/null
+}
+
 # Sets `where` to the path that the words $@ name.
 _takt_path() {
-  local word known commands words_here values choices previous=""
+  local word known commands words_here values choices names previous=""
   where="takt"
   for word in "$@"; do
     _takt_next "$where" "$previous"
@@ -138,41 +173,46 @@ _takt_path() {
 }
 )";
 
-constexpr char kBashEnd[] = R"(
+constexpr char kBashEnd[] = R"sh(
 _takt() {
-  local where words_here values choices current="${COMP_WORDS[COMP_CWORD]}"
+  local where words_here values choices names line current="${COMP_WORDS[COMP_CWORD]}"
   _takt_path "${COMP_WORDS[@]:1:COMP_CWORD-1}"
   _takt_next "$where" "${COMP_WORDS[COMP_CWORD-1]}"
+  if [ -n "$names" ]; then
+    read -ra line <<< "$COMP_LINE"  # COMP_WORDS cuts HOST:PORT in three
+    names="$(_takt_names "$names" "${line[@]:1}")"
+  fi
   if [ -n "$values" ]; then
-    if [ -n "$choices" ]; then
-      COMPREPLY=($(compgen -W "$choices" -- "$current"))
+    if [ -n "$choices$names" ]; then
+      COMPREPLY=($(compgen -W "$choices $names" -- "$current"))
     else
       COMPREPLY=($(compgen -f -- "$current"))
     fi
     return
   fi
-  COMPREPLY=($(compgen -W "$words_here" -- "$current"))
+  COMPREPLY=($(compgen -W "$words_here $names" -- "$current"))
   if [ ${#COMPREPLY[@]} -eq 0 ]; then
     COMPREPLY=($(compgen -f -- "$current"))
   fi
 }
 complete -o filenames -F _takt takt
-)";
+)sh";
 
-constexpr char kZshEnd[] = R"(
+constexpr char kZshEnd[] = R"sh(
 _takt() {
-  local where words_here values choices
+  local where words_here values choices names
   _takt_path "${(@)words[2,CURRENT-1]}"
   _takt_next "$where" "${words[CURRENT-1]}"
+  if [ -n "$names" ]; then names="$(_takt_names "$names" "${(@)words[2,-1]}")"; fi
   if [ -n "$values" ]; then
-    if [ -n "$choices" ]; then compadd -- ${=choices}; else _files; fi
+    if [ -n "$choices$names" ]; then compadd -- ${=choices} ${=names}; else _files; fi
     return
   fi
-  compadd -- ${=words_here}
+  compadd -- ${=words_here} ${=names}
   _files
 }
 if [ "${funcstack[1]}" = "_takt" ]; then _takt "$@"; else compdef _takt takt; fi
-)";
+)sh";
 
 std::string FilledFinder(const Cases& cases) {
   return absl::StrReplaceAll(
@@ -193,6 +233,9 @@ function __takt_at
     end
     test "$path" = "$argv"
 end
+function __takt_names
+    command takt complete $argv[1] -- (commandline -opc)[2..-1] 2>/dev/null
+end
 )";
   absl::StrAppend(&script, "set -g __takt_paths");
   for (const Node& node : nodes) absl::StrAppend(&script, " ", FishQuoted(node.path));
@@ -211,7 +254,9 @@ end
                         name.substr(name[1] == '-' ? 2 : 1));
       }
       if (!option.names.empty() && option.takes_value) absl::StrAppend(&line, " -r");
-      if (!option.choices.empty()) {
+      if (!option.kind.empty()) {
+        absl::StrAppend(&line, " -f -a ", FishQuoted("(__takt_names " + option.kind + ")"));
+      } else if (!option.choices.empty()) {
         absl::StrAppend(&line, " -f -a ", FishQuoted(absl::StrJoin(option.choices, " ")));
       } else if (option.names.empty()) {
         continue;

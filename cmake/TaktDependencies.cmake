@@ -21,6 +21,27 @@ pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)  # pre-tokenizers
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)  # NFC
 pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib>=0.11)  # the page of `takt ui`
 pkg_check_modules(systemd REQUIRED IMPORTED_TARGET libsystemd)
+
+# Supported are the versions of Debian 12 to Debian 13 and of Ubuntu 24.04 to 26.04 (docs/deploy.md). Older ones are refused here, with the
+# reason, rather than by errors in the middle of the build. FOUND is empty where a package does not say its version.
+function(takt_refuse_older name found oldest reason)
+  if(found AND found VERSION_LESS oldest)
+    message(FATAL_ERROR "${name} ${found} is too old: Takt needs ${oldest} or newer. ${reason}. Debian 12, Ubuntu 24.04 and newer systems have it.")
+  endif()
+endfunction()
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  takt_refuse_older("g++" "${CMAKE_CXX_COMPILER_VERSION}" 12 "Older ones were never tried with our C++20")
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL Clang)
+  takt_refuse_older("clang++" "${CMAKE_CXX_COMPILER_VERSION}" 14 "Older ones were never tried with our C++20")
+endif()
+takt_refuse_older(Abseil "${absl_VERSION}" 20220623 "It is the oldest that Takt was built with")
+takt_refuse_older(protobuf "${Protobuf_VERSION}" 3.21 "It is the oldest whose JSON and optional fields our tests have read")
+takt_refuse_older(gRPC "${gRPC_VERSION}" 1.51 "It is the oldest whose TLS credentials our tests have renewed")
+takt_refuse_older(oneDNN "${dnnl_VERSION}" 2.6 "It is the oldest whose bits our tests have compared")
+takt_refuse_older(OpenSSL "${OPENSSL_VERSION}" 3.0 "Certificates are made by functions that OpenSSL 1.1 does not have")
+if(Protobuf_VERSION VERSION_GREATER_EQUAL 4)
+  message(WARNING "protobuf ${Protobuf_VERSION} was not tried: the supported systems have 3.21")
+endif()
 if(BUILD_TESTING)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
   find_package(GTest REQUIRED)

@@ -25,10 +25,11 @@
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
 # upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
 # slurm      ?   deploy/slurm trains, requeues itself and fails as it must under a real Slurm; needs root
+# systems    ?   Debian 13 builds Takt, its unit tests pass there and a job trains (tests/deploy/system.sh); needs root
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
-alone=(threads tsan checks clang tidy repeat matrix soak power failpoints flips failover fuzz simulation slurm)
+alone=(threads tsan checks clang tidy repeat matrix soak power failpoints flips failover fuzz simulation slurm systems)
 between=(bits upgrade speed)
 sections=()
 other=
@@ -37,7 +38,7 @@ for argument in "$@"; do
     *" $argument "*) sections+=("$argument") ;;
     *)
       if [ "$argument" = -h ] || [ "$argument" = --help ]; then
-        sed -n '3,28p' "$0" | sed 's/^# \?//'
+        sed -n '3,29p' "$0" | sed 's/^# \?//'
         exit 0
       elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
         other=$(realpath "$argument")
@@ -144,6 +145,8 @@ slurm() {
   release takt takt-coordinator takt-worker
   tests/deploy/slurm.sh
 }
+
+systems() { tests/deploy/system.sh trixie; }
 
 bits() {
   release takt takt-coordinator takt-worker

@@ -18,7 +18,7 @@ void AddDirectory(CLI::App& app, CheckpointOptions& options) {
 
 void AddStep(CLI::App& app, CheckpointOptions& options, const char* otherwise) {
   app.add_option("--step", options.step, absl::StrCat("Which step; default: ", otherwise))
-      ->type_name("N")
+      ->type_name("STEP")
       ->check(CLI::PositiveNumber);
 }
 

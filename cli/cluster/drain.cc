@@ -31,7 +31,7 @@ void Add(CLI::App& app, Context& context, const std::string& name, const std::st
         }
         return ExitCode::kDone;
       });
-  command->footer(footer + "Example:\n  takt " + name + " worker-2");
+  command->footer(footer + "Example:\n  takt worker " + name + " worker-2");
 }
 
 }  // namespace

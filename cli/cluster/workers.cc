@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <vector>
+
 #include "cli/client/connect.h"
 #include "cli/cluster/commands.h"
 #include "cli/cluster/worker_text.h"
@@ -14,12 +17,25 @@ absl::StatusOr<ExitCode> Workers(const Context& context) {
   return ExitCode::kDone;
 }
 
+void AddWorkers(CLI::App& parent, Context& context, const std::string& name) {
+  AddAction(parent, context, name, "List workers, what they hold and what they can do", [&context] {
+    return Workers(context);
+  })->footer("With -o json one object {\"workers\": [...]}.\n\nExample:\n  takt worker list");
+}
+
 }  // namespace
 
-void AddWorkers(CLI::App& app, Context& context) {
-  AddAction(app, context, "workers", "List workers, what they hold and what they can do",
-            [&context] { return Workers(context); })
-      ->footer("With -o json one object {\"workers\": [...]}.\n\nExample:\n  takt workers");
+void AddWorker(CLI::App& app, Context& context) {
+  CLI::App* group =
+      app.add_subcommand("worker", "List workers, take them out of service and back into it");
+  group->footer("Examples:\n  takt worker list\n  takt worker drain worker-2");
+  AddWorkers(*group, context, "list");
+  AddDrain(*group, context);
+}
+
+void AddWorkerShortForms(CLI::App& app, Context& context) {
+  AddWorkers(app, context, "workers");
+  AddDrain(app, context);
 }
 
 }  // namespace takt::cli

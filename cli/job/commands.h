@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands on jobs. Each function adds one command, which has a file of its own name, to the tree
-// of `app`.
+// Commands on jobs. Each function adds commands to the tree of `app`.
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "cli/base/context.h"
@@ -15,11 +15,16 @@ namespace takt::cli {
 using WithWorkers = std::function<absl::Status(const Context& context, int num_workers,
                                                const std::function<absl::Status(Client&)>& use)>;
 
-void AddSubmit(CLI::App& app, Context& context);
 void AddPlan(CLI::App& app, Context& context, WithWorkers with_local_workers);
 void AddProfile(CLI::App& app, Context& context);
-void AddJobs(CLI::App& app, Context& context);
+// Adds the group `job` with all commands on jobs.
 void AddJob(CLI::App& app, Context& context);
+// Adds what these commands are called without their noun (docs/commands.md).
+void AddJobShortForms(CLI::App& app, Context& context);
+
+// Used by the above. Each adds one command, which has a file of its own name.
+void AddJobs(CLI::App& parent, Context& context, const std::string& name);
+void AddSubmit(CLI::App& app, Context& context);
 void AddWatch(CLI::App& app, Context& context);
 void AddWait(CLI::App& app, Context& context);
 void AddCancel(CLI::App& app, Context& context);

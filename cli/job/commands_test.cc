@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests commands against a fake coordinator: requests, output and exit codes.
+#include <algorithm>
 #include <atomic>
 
 #include "cli/testing/fake_coordinator.h"

@@ -109,7 +109,7 @@ void AddExplain(CLI::App& app, Context& context) {
   CLI::App* command = AddCommand<ExplainOptions>(
       app, context, "explain", "Split the time of a step by cause, and say what would help",
       [](CLI::App& app, ExplainOptions& options) {
-        app.add_option("NAME", options.name, "Job")->type_name("")->required();
+        app.add_option("JOB", options.name, "Job")->type_name("")->required();
         app.add_option("--step", options.step, "Step (default: the newest)")
             ->check(CLI::PositiveNumber);
       },

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string>
+
 #include "cli/client/connect.h"
 #include "cli/job/commands.h"
 #include "cli/job/job_text.h"
@@ -17,14 +19,14 @@ absl::StatusOr<ExitCode> Jobs(const Context& context) {
 
 }  // namespace
 
-void AddJobs(CLI::App& app, Context& context) {
-  AddAction(app, context, "jobs", "List jobs, newest first", [&context] { return Jobs(context); })
+void AddJobs(CLI::App& parent, Context& context, const std::string& name) {
+  AddAction(parent, context, name, "List jobs, newest first", [&context] { return Jobs(context); })
       ->footer(
           "HELD: workers train the job, and the coordinator does not know it (takt adopt).\n"
           "With -o json one object {\"jobs\": [...]}, with \"held_jobs\" if there are any.\n\n"
           "Examples:\n"
-          "  takt jobs\n"
-          "  takt -o json jobs | jq -r '.jobs[] | select(.state == \"RUNNING\").name'");
+          "  takt job list\n"
+          "  takt -o json job list | jq -r '.jobs[] | select(.state == \"RUNNING\").name'");
 }
 
 }  // namespace takt::cli

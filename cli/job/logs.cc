@@ -60,7 +60,7 @@ void AddLogs(CLI::App& app, Context& context) {
   CLI::App* command = AddCommand<LogsOptions>(
       app, context, "logs", "Print what the workers wrote for a job",
       [](CLI::App& app, LogsOptions& options) {
-        app.add_option("NAME", options.name, "Job")->type_name("")->required();
+        app.add_option("JOB", options.name, "Job")->type_name("")->required();
         app.add_flag("-f,--follow", options.follow, "Print new lines until the job has ended");
         app.add_option("--rank", options.ranks, "Print only lines of these ranks")
             ->type_name("N[,N...]")

@@ -9,17 +9,21 @@
 
 namespace takt::cli {
 
+absl::StatusOr<ExitCode> RunOnNamedJob(const Context& context, const std::string& job,
+                                       const RunOnJob& run) {
+  ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
+  return run(context, *client, job);
+}
+
 CLI::App* AddOnJob(CLI::App& app, Context& context, const std::string& name,
                    const std::string& summary, RunOnJob run) {
   return AddCommand<std::string>(
       app, context, name, summary,
       [](CLI::App& command, std::string& job) {
-        command.add_option("NAME", job, "Job")->type_name("")->required();
+        command.add_option("JOB", job, "Job")->type_name("")->required();
       },
-      [run = std::move(run)](const Context& context,
-                             const std::string& job) -> absl::StatusOr<ExitCode> {
-        ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
-        return run(context, *client, job);
+      [run = std::move(run)](const Context& context, const std::string& job) {
+        return RunOnNamedJob(context, job, run);
       });
 }
 

@@ -13,6 +13,10 @@ namespace takt::cli {
 using RunOnJob =
     std::function<absl::StatusOr<ExitCode>(const Context&, Client&, const std::string& job)>;
 
+// Connects to the coordinator and calls `run` with the job of this name.
+absl::StatusOr<ExitCode> RunOnNamedJob(const Context& context, const std::string& job,
+                                       const RunOnJob& run);
+
 // Adds a command that connects to the coordinator and calls `run` with the job that the user names.
 CLI::App* AddOnJob(CLI::App& app, Context& context, const std::string& name,
                    const std::string& summary, RunOnJob run);

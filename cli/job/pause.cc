@@ -56,7 +56,7 @@ void AddPause(CLI::App& app, Context& context) {
   AddCommand<PauseOptions>(
       app, context, "pause", "Pause a job at its next step, with a checkpoint",
       [](CLI::App& command, PauseOptions& options) {
-        command.add_option("NAME", options.job, "Job")->type_name("")->required();
+        command.add_option("JOB", options.job, "Job")->type_name("")->required();
         command.add_flag("--wait", options.wait, "Wait until the job is PAUSED");
       },
       Pause)

@@ -71,7 +71,7 @@ void AddTrace(CLI::App& app, Context& context) {
       app, context, "trace",
       "Write the measured timeline of some steps, with the prediction under it",
       [](CLI::App& app, TraceOptions& options) {
-        app.add_option("NAME", options.name, "Job")->type_name("")->required();
+        app.add_option("JOB", options.name, "Job")->type_name("")->required();
         app.add_option("FILE", options.file, "File to write; it must not exist yet")
             ->type_name("")
             ->required();

@@ -27,7 +27,7 @@ void AddWatch(CLI::App& app, Context& context) {
   CLI::App* command = AddCommand<WatchOptions>(
       app, context, "watch", "Show a job until it ends: live on a terminal, else lines",
       [](CLI::App& app, WatchOptions& options) {
-        app.add_option("NAME", options.name, "Job")->type_name("")->required();
+        app.add_option("JOB", options.name, "Job")->type_name("")->required();
         app.add_option("--after-step", options.after_step,
                        "Start after this step; 0: start with the first")
             ->type_name("N")

@@ -14,7 +14,7 @@ namespace takt::cli {
 void AddModelOptions(CLI::App& app, ModelOptions& options) {
   app.add_option("--step", options.step,
                  "Which step of a directory of checkpoints; default: the newest")
-      ->type_name("N")
+      ->type_name("STEP")
       ->check(CLI::PositiveNumber);
   app.add_option("--threads", options.threads, "Compute threads; default: one for each core")
       ->type_name("N")

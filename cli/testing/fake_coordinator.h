@@ -6,6 +6,7 @@
 #include <grpcpp/grpcpp.h>
 #include <stdlib.h>
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>

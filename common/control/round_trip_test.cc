@@ -3,6 +3,7 @@
 // through reflection: a field that is added to a message and forgotten in a *_serde.cc fails here.
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 

@@ -4,6 +4,7 @@
 #include <systemd/sd-daemon.h>
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <utility>
 

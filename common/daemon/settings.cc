@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <iterator>
+#include <memory>
 #include <set>
 #include <vector>
 

@@ -2,6 +2,7 @@
 #include "common/data/mixture.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <set>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/data/token_file.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 

@@ -2,6 +2,7 @@
 #include "common/explain/advice.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <optional>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/program/lowering.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/program/program_serde.h"

@@ -3,6 +3,7 @@
 // action where it is meant to be. Otherwise it is no longer (at two sets of costs) and no larger.
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <map>
 
 #include "common/schedule/generate.h"

@@ -3,6 +3,7 @@
 // compares the results with those of an independent simulator.
 #include <cmath>
 #include <fstream>
+#include <iterator>
 
 #include "common/program/lowering.h"
 #include "common/schedule/text.h"

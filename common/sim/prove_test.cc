@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <tuple>
 
 #include "common/schedule/text.h"
 #include "common/sim/testing/program_edit.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/trace/perfetto.h"
 
+#include <cstdio>
 #include <map>
 #include <set>
 #include <tuple>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/job/rendezvous.h"
 
+#include <atomic>
 #include <thread>
 
 #include "gmock/gmock.h"

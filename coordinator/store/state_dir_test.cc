@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures the peak resident bytes of real workers beside the bytes that the plan predicts.
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -17,6 +17,7 @@
 #include "common/model/vocabulary.h"
 #include "worker/backend/backend.h"
 #include "worker/backend/cpu/cpu_backend.h"
+#include "worker/backend/cpu/onednn_matmul.h"
 
 namespace takt::bench {
 namespace {
@@ -121,7 +122,8 @@ double PrimitiveSeconds(const memory::desc& a, const memory::desc& b, const memo
                         const Matrices& matrices, int runs) {
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   dnnl::stream stream(engine);
-  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), engine);
+  const dnnl::matmul::primitive_desc description =
+      backend::DescribeMatmul(engine, a, b, c, dnnl::primitive_attr());
   const dnnl::matmul primitive(description);
   const memory a_memory(a, engine, matrices.a.data());
   const memory b_memory(description.weights_desc(), engine, matrices.b.data());

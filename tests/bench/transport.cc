@@ -2,6 +2,7 @@
 // Measures messages between two processes: shared memory beside memcpy, and Gloo beside a bare Gloo
 // loop.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>

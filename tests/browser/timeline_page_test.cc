@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page of `takt trace -f html` in a browser: it asks for nothing, zooms, and says what is
 // pointed at.
+#include <cstdio>
 #include <cstdlib>
 
 #include "absl/strings/str_format.h"

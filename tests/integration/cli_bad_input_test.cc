@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every kind of wrong input through the real programs: exit status 2 and a message of its own.
 
+#include <cstdint>
+
 #include "gmock/gmock.h"
 #include "tests/integration/command.h"
 

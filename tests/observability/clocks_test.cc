@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hosts whose clocks differ, and one that is set while it works.
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/backend/cpu/matmul.h"
+#include "worker/backend/cpu/onednn_matmul.h"
 
 namespace takt::backend {
 namespace {
@@ -81,8 +82,7 @@ class NativeGemm final : public Bf16Gemm {
       sum.append_sum(1.0F);
       attributes.set_post_ops(sum);
     }
-    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes,
-                                                   engine_);
+    const dnnl::matmul::primitive_desc description = DescribeMatmul(engine_, a, b, c, attributes);
     const Memory::desc workspace = description.scratchpad_desc();
     return {.matmul = dnnl::matmul(description),
             .a = Memory(a, engine_, nullptr),

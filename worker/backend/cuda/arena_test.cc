@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/backend/cuda/arena.h"
 
+#include <algorithm>
 #include <random>
 #include <set>
 #include <vector>

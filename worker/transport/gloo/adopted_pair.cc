@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// For Gloo before 2023, where each pair listens. adopted_pair_2023.cc is for later ones.
 #include "worker/transport/gloo/adopted_pair.h"
 
 #include <sys/epoll.h>
@@ -99,6 +100,10 @@ class AdoptingContext final : public tcp::Context {
 };
 
 }  // namespace
+
+std::shared_ptr<tcp::Device> CreateAdoptingDevice(const std::string& data_address) {
+  return std::dynamic_pointer_cast<tcp::Device>(tcp::CreateDevice(data_address.c_str()));
+}
 
 std::shared_ptr<gloo::transport::Context> AdoptSocket(const std::shared_ptr<tcp::Device>& device,
                                                       int index, std::chrono::milliseconds timeout,

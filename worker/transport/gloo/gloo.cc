@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "gloo/transport/tcp/device.h"
+#include "worker/transport/gloo/adopted_pair.h"
 #include "worker/transport/gloo/connection.h"
 #include "worker/transport/gloo/peer_listener.h"
 #include "worker/transport/handshake.h"
@@ -272,8 +273,7 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateGlooTransport(TransportOptions 
   IgnoreBrokenPipes();
   std::shared_ptr<gloo::transport::tcp::Device> device;
   try {
-    device = std::dynamic_pointer_cast<gloo::transport::tcp::Device>(
-        gloo::transport::tcp::CreateDevice(options.data_address.c_str()));
+    device = CreateAdoptingDevice(options.data_address);
   } catch (const std::exception& error) {
     return InvalidField(
         {.field = "data_address",

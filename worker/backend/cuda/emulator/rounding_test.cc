@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the emulated kernels that round to bf16, and what they leave between rows.
+#include <tuple>
+
 #include "common/layout/packed_matrix.h"
 #include "worker/backend/cuda/emulator/kernel_testing.h"
 #include "worker/backend/cuda/kernels/kernels.h"

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds Takt with the packages of another system, in a chroot, runs its unit tests there and trains a small job. Needs root, debootstrap, a
+# mirror, 10 GB of disk and an hour and a half on two cores. docs/deploy.md says with which systems it was done.
+#   tests/deploy/system.sh [SUITE [MIRROR]]      default: trixie http://deb.debian.org/debian
+#   tests/deploy/system.sh noble http://archive.ubuntu.com/ubuntu
+# The tree stays in build/systems/SUITE, so that a second run only builds what has changed. Delete it by hand.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+suite=${1:-trixie}
+mirror=${2:-http://deb.debian.org/debian}
+tree=$PWD/build/systems/$suite
+[ "$(id -u)" -eq 0 ] || { echo "system.sh: run it as root, because it makes a chroot" >&2; exit 2; }
+command -v debootstrap >/dev/null || { echo "system.sh: install debootstrap" >&2; exit 2; }
+
+if [ ! -e "$tree" ]; then
+  echo "== $suite from $mirror"
+  rm -rf "$tree.partial"
+  mkdir -p "$(dirname "$tree")"
+  components=main
+  case "$mirror" in *ubuntu*) components=main,universe ;; esac
+  debootstrap --variant=minbase --components=$components --include=ca-certificates,git,python3,python3-yaml "$suite" "$tree.partial" "$mirror"
+  mv "$tree.partial" "$tree"
+fi
+
+echo "== sources"
+mkdir -p "$tree/takt"
+# Files that git knows and that are there; what was built there before stays.
+git ls-files -z | while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done |
+  tar --create --null --files-from=- | tar --extract --directory="$tree/takt"
+cp /etc/resolv.conf "$tree/etc/resolv.conf"
+
+cat >"$tree/takt/build-here.sh" <<'END'
+set -euo pipefail
+cd /takt
+. /etc/os-release
+echo "== packages of $PRETTY_NAME"
+deploy/install-deps.sh --no-tests
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+  libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev iproute2 >/dev/null
+echo "== build"
+cmake --preset release -DTAKT_CUDA=OFF
+cmake --build --preset release --target unit_tests takt takt-coordinator takt-worker
+echo "== unit tests"
+ctest --preset release -L unit -LE gpu --parallel "$(nproc)"
+echo "== train"
+build/release/bin/takt local run deploy/examples/tiny.yaml --workers 2
+echo "== shown on $PRETTY_NAME"
+dpkg-query -W -f='${Package} ${Version}\n' g++ libabsl-dev libprotobuf-dev 'libgrpc++-dev' libdnnl-dev libgloo-dev libcli11-dev libspdlog-dev
+END
+# The mounts vanish with the namespace, whatever happens.
+unshare --mount --fork bash -c '
+  set -euo pipefail
+  mount -t proc proc "$1/proc"
+  mount --rbind /dev "$1/dev"
+  mount -t tmpfs tmpfs "$1/tmp"
+  exec chroot "$1" /usr/bin/env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+    http_proxy="${http_proxy:-}" https_proxy="${https_proxy:-}" bash /takt/build-here.sh' - "$tree"
