@@ -53,7 +53,7 @@ void AddHeadNorm(std::vector<StashTensor>& stash, const HeadNormNames& names, st
 // Returns the tensors of LlamaBlockStash.
 std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows,
                                       const Precisions& precisions) {
-  const auto [products, activations] = precisions;
+  const Precision products = precisions.products, activations = precisions.activations;
   std::vector<StashTensor> stash;
   AddNorm(stash, kNorm1, rows, config.hidden, 1, products);
   // The norms of queries and keys are cheap to compute again, from what they normalise.

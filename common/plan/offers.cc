@@ -31,6 +31,7 @@ const std::string& MemoryOwner(const WorkerOffer& offer, DeviceKind device) {
 DeviceKind DeviceOf(const config::JobSpec& job, DeviceKind before, bool any_gpu) {
   const config::Parallelism& p = job.parallelism;
   if (p.device != DeviceKind::kAuto) return p.device;
+  if (job.fp8 != model::Fp8Recipe::kNone) return DeviceKind::kCpu;  // no GPU computes it
   if (job.model.family == model::Family::kEmulated) return DeviceKind::kCpu;
   if (p.transport == config::TransportKind::kNccl) return DeviceKind::kCuda;
   if (before != DeviceKind::kAuto) return before;

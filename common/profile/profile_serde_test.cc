@@ -33,6 +33,7 @@ Profile Measured() {
                          .products = Precision::kBf16,
                          .activations = Precision::kBf16,
                          .recompute = Recompute::kSelective,
+                         .fp8 = model::Fp8Recipe::kBlock,
                          .attention_window = 100};
   const LayerShape head{.kind = LayerKind::kGpt2Head, .hidden = 32, .vocab = 256, .context = 16};
   Profile profile;

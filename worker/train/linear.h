@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The three products of a linear layer y = x W + b. W is stored as [in,out], as GPT-2 does, or as
 // [out,in], as most others do. The products are in bf16 if W is packed; then x, y and their
-// gradients may be in bf16 too.
+// gradients may be in bf16 too. Operands of these products are rounded to FP8 if W says so.
 #pragma once
 
 #include <algorithm>
@@ -128,6 +128,7 @@ class Linear {
   backend::MatmulBf16 ProductBf16(const backend::Operand& a, const backend::Output& c,
                                   bool backward) const {
     return {.a = a,
+            .a_fp8 = backward ? OfGradient() : OfInput(),
             .b = backward != out_in_
                      ? weight_.packed_transposed + layout::PackedElements(in_, first_)
                      : weight_.packed + layout::PackedElements(first_, in_),
@@ -141,6 +142,8 @@ class Linear {
   const float* Bias(bool backward) const {
     return bias_ == nullptr || backward ? nullptr : bias_->weight;
   }
+  backend::Fp8 OfInput() const { return {weight_.fp8, backend::Fp8Operand::kActivation}; }
+  backend::Fp8 OfGradient() const { return {weight_.fp8, backend::Fp8Operand::kGradient}; }
   float* Gradient() const { return weight_.gradient + first_ * in_; }
 
   absl::Status WeightGrad(backend::Backend& backend, std::int64_t rows, const backend::Operand& x,
@@ -169,6 +172,8 @@ class Linear {
     return backend.Run(
         backend::MatmulTransposedBf16{.a = out_in_ ? dy : x,
                                       .b = out_in_ ? x : dy,
+                                      .a_fp8 = out_in_ ? OfGradient() : OfInput(),
+                                      .b_fp8 = out_in_ ? OfInput() : OfGradient(),
                                       .a_stride = out_in_ ? y_stride_ : 0,
                                       .b_stride = out_in_ ? 0 : y_stride_,
                                       .c = Gradient(),

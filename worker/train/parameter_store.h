@@ -35,6 +35,8 @@ struct ParameterRef {
   // multiplies by the parameter.
   const backend::Bf16* packed = nullptr;
   const backend::Bf16* packed_transposed = nullptr;
+  // How the layer's products round to FP8, if they do.
+  backend::Fp8Scaling fp8 = backend::Fp8Scaling::kNone;
   float* gradient = nullptr;  // this use's own
   // The optimizer's moments. Null if it does not have them, and if `updated` is false.
   float* m = nullptr;
