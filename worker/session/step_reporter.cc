@@ -16,11 +16,15 @@ StepReporter::StepReporter(StepReporterOptions options)
   const control::Assignment& assignment = *options_.assignment;
   step_metrics_.emplace(*options_.metrics, assignment.key.job, assignment.mesh.At(assignment.rank),
                         assignment.program);
+  if (assignment.job.fp8 == model::Fp8Recipe::kNone || options_.fp8_counters == nullptr) return;
+  fp8_metrics_.emplace(*options_.metrics, assignment.key.job, assignment.mesh.At(assignment.rank),
+                       *options_.fp8_counters);
 }
 
 control::RankStepReport StepReporter::Completed(const engine::StepTiming& timing) {
   const control::RankStepReport report = MakeReport(timing);
   if (step_metrics_.has_value()) step_metrics_->Record(*timing.timings);
+  if (fp8_metrics_.has_value()) fp8_metrics_->Record();
   SendTrace(timing, report.step_seconds);
   return report;
 }
