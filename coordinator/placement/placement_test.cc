@@ -226,6 +226,12 @@ TEST_F(PlacementTest, PlacesSayWhatEachRankRunsOn) {
   EXPECT_EQ(on_gpus[0].conditions, (profile::Conditions{.machine = "g", .threads = 0}));
 }
 
+TEST_F(PlacementTest, JobInFp8ComputesOnCpusWhateverThereIs) {
+  AddWithGpu("a", "h", "gpu0");
+  spec_.fp8 = model::Fp8Recipe::kTensor;
+  EXPECT_EQ(DeviceOf(spec_, DeviceKind::kAuto, workers_), DeviceKind::kCpu);
+}
+
 TEST_F(PlacementTest, JobKeepsTheDeviceThatItHad) {
   AddWithGpu("a", "h", "gpu0");
   EXPECT_EQ(DeviceOf(spec_, DeviceKind::kAuto, workers_), DeviceKind::kCuda);
