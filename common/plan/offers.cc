@@ -45,6 +45,7 @@ double FlopsPerSecond(const config::JobSpec& job, const WorkerOffer& offer, Devi
   } else if (offer.device) {
     rates = offer.device->matmul_rates;
   }
+  if (job.fp8 != model::Fp8Recipe::kNone && rates.fp8 > 0) return rates.fp8;
   const bool bf16 = config::PrecisionsOf(job, device).products == model::Precision::kBf16;
   return bf16 && rates.bf16 > 0 ? rates.bf16 : rates.f32;
 }

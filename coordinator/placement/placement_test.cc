@@ -160,6 +160,10 @@ TEST_F(PlacementTest, RateIsThatOfTheJobsPrecision) {
   workers_.at("b").hello.matmul_rates.bf16 = 0;  // an older worker does not tell it
   EXPECT_EQ(FlopsPerSecond(spec_, workers_.at("b"), DeviceKind::kCpu), 6e10);
   EXPECT_EQ(FlopsPerSecond(spec_, workers_.at("b"), DeviceKind::kCuda), 0);
+  spec_.fp8 = model::Fp8Recipe::kBlock;
+  EXPECT_EQ(FlopsPerSecond(spec_, workers_.at("a"), DeviceKind::kCpu), 3e11);
+  workers_.at("a").hello.matmul_rates.fp8 = 1e11;
+  EXPECT_EQ(FlopsPerSecond(spec_, workers_.at("a"), DeviceKind::kCpu), 1e11);
 }
 
 TEST_F(PlacementTest, ThreadsAreAnEvenShareOfTheCoresUnlessTheSpecNamesThem) {
