@@ -79,12 +79,13 @@ Fp8Counts Round(const Fp8Run& run, const Format& format, const In* input, Out* o
     const IntVec is_over = rounded > format.most;
     rounded = is_over ? Splat(format.most) : rounded;
     const IntVec is_zero = rounded == Vec{}, was_zero = Magnitude(x) == UintVec{};
+    const IntVec is_number = x == x;
     // A comparison that holds is -1.
     overflows -= is_over;
-    underflows -= is_zero & ~was_zero;
+    underflows -= is_zero & ~was_zero & is_number;
     const UintVec sign = reinterpret_cast<UintVec>(x) & 0x80000000U;
     const UintVec result = reinterpret_cast<UintVec>(rounded * Load(run.inverses + i)) | sign;
-    StoreN(output + i, x == x ? reinterpret_cast<Vec>(result) : x, n);
+    StoreN(output + i, is_number ? reinterpret_cast<Vec>(result) : x, n);
   }
   Fp8Counts counts;
   for (int i = 0; i < kWidth; ++i) {

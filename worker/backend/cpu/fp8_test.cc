@@ -339,6 +339,7 @@ TEST(Fp8Counters, CountWhatTheFormatCannotHold) {
   values[4] = -0x1p-30F;
   values[5] = 0;
   values[6] = std::numeric_limits<float>::infinity();
+  values[7] = std::bit_cast<float>(0x7fffffffU);
   const Floats one = {1};
   Bf16s packed(static_cast<std::size_t>(layout::PackedElements(1, 1)));
   ASSERT_TRUE(
