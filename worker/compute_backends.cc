@@ -37,8 +37,10 @@ absl::StatusOr<MemoryBytes> PredictedOnDevice(const control::Assignment& assignm
 absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
     const ComputeOptions& options, const control::Assignment& assignment, int threads) {
   const bool emulated = assignment.job.model.family == model::Family::kEmulated;
-  if (emulated || assignment.device != config::DeviceKind::kCuda)
-    return backend::CreateCpuBackends({.threads = threads, .ledger = options.ledger});
+  if (emulated || assignment.device != config::DeviceKind::kCuda) {
+    return backend::CreateCpuBackends(
+        {.threads = threads, .ledger = options.ledger, .fp8_counters = options.fp8_counters});
+  }
   if (!options.device) {
     return absl::FailedPreconditionError(
         "the job computes on GPUs and this worker has none: it was started without --device cuda, "

@@ -9,14 +9,16 @@
 #include "common/base/device.h"
 #include "common/control/assignment.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/fp8.h"
 #include "worker/backend/memory_ledger.h"
 #include "worker/session/rank_runner.h"
 
 namespace takt {
 
 struct ComputeOptions {
-  std::optional<Device> device;             // the GPU that this worker has
-  backend::MemoryLedger* ledger = nullptr;  // borrowed, outlives the backends
+  std::optional<Device> device;                  // the GPU that this worker has
+  backend::MemoryLedger* ledger = nullptr;       // borrowed, outlives the backends
+  backend::Fp8Counters* fp8_counters = nullptr;  // likewise
 };
 
 // Returns backends of the GPU if the job's ranks compute on GPUs, and reserves its memory as

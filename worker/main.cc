@@ -31,6 +31,7 @@
 #include "common/rpc/endpoint.h"
 #include "common/rpc/health.h"
 #include "nlohmann/json.hpp"
+#include "worker/backend/fp8.h"
 #include "worker/backend/memory_ledger.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/state_copy.h"
@@ -123,6 +124,7 @@ struct Shared {
   const std::string incarnation = RandomId();
   metrics::Registry registry{"takt-worker"};
   backend::MemoryLedger ledger;
+  backend::Fp8Counters fp8_counters;
   std::unique_ptr<worker_checkpoint::FileSystem> files = worker_checkpoint::CreatePosixFileSystem();
   worker_checkpoint::CopyStore copies;
 };
@@ -151,10 +153,13 @@ session::PipelineRunnerOptions RunnerOptions(Shared& shared) {
               },
           .files = shared.files.get(),
           .metrics = &shared.registry,
+          .fp8_counters = &shared.fp8_counters,
           .make_backends =
               [&shared](const control::Assignment& job, int threads) {
-                return CreateComputeBackends(
-                    {.device = shared.machine.device, .ledger = &shared.ledger}, job, threads);
+                return CreateComputeBackends({.device = shared.machine.device,
+                                              .ledger = &shared.ledger,
+                                              .fp8_counters = &shared.fp8_counters},
+                                             job, threads);
               },
           .nccl = &shared.machine.nccl,
           .copies = &shared.copies,

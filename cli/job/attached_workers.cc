@@ -24,7 +24,8 @@ plan::WorkerOffer OfferOf(const v1::Worker& worker) {
                           .cores = std::max(1, worker.cores()),
                           .memory_bytes = worker.memory_bytes(),
                           .matmul_rates = {.f32 = worker.matmul_flops_per_second(),
-                                           .bf16 = worker.bf16_matmul_flops_per_second()}};
+                                           .bf16 = worker.bf16_matmul_flops_per_second(),
+                                           .fp8 = worker.fp8_matmul_flops_per_second()}};
   if (worker.has_device()) offer.device = takt::FromProto(worker.device());
   return offer;
 }

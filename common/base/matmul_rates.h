@@ -4,9 +4,10 @@
 
 namespace takt {
 
-// FLOPs per second, by the type of the operands. 0: not measured.
+// FLOPs per second, by the type of the operands. 0: not measured. Of FP8 it is the rate of cores,
+// which round one operand for the product; no GPU has one.
 struct MatmulRates {
-  double f32 = 0, bf16 = 0;
+  double f32 = 0, bf16 = 0, fp8 = 0;
   bool operator==(const MatmulRates&) const = default;
 };
 

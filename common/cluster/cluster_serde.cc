@@ -47,6 +47,7 @@ class Rules final : public FieldRules {
   void Rates(const std::string& field, const v1::ClusterFile::Rates& rates) {
     Rate(field + ".f32", rates.f32());
     Rate(field + ".bf16", rates.bf16());
+    Rate(field + ".fp8", rates.fp8());
   }
 
  private:
@@ -174,7 +175,8 @@ std::vector<FieldError> CheckFile(const v1::ClusterFile& file) {
 
 MatmulRates RatesOf(const v1::ClusterFile::Rates& given, const MatmulRates& usual) {
   return {.f32 = given.has_f32() ? given.f32() : usual.f32,
-          .bf16 = given.has_bf16() ? given.bf16() : usual.bf16};
+          .bf16 = given.has_bf16() ? given.bf16() : usual.bf16,
+          .fp8 = given.has_fp8() ? given.fp8() : usual.fp8};
 }
 
 // Returns what each worker of the entry offers. What the file does not name has no name yet.
@@ -272,6 +274,7 @@ absl::StatusOr<Cluster> FromProto(const v1::ClusterFile& file) {
 void Write(const MatmulRates& rates, v1::ClusterFile::Rates& out) {
   out.set_f32(rates.f32);
   out.set_bf16(rates.bf16);
+  if (rates.fp8 > 0) out.set_fp8(rates.fp8);
 }
 
 // Returns the entry of one such worker, without names and counts.

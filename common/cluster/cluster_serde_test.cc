@@ -50,9 +50,9 @@ std::multiset<std::string> Essence(const Cluster& cluster) {
     const Device device = offer.device.value_or(Device());
     workers.insert(absl::StrCat(
         on_host[offer.host], " ", offer.processor, " ", offer.cores, " ", offer.memory_bytes, " ",
-        offer.matmul_rates.f32, " ", offer.matmul_rates.bf16, " ", offer.device.has_value(), " ",
-        device.name, " ", offer.device ? on_gpu[device.uuid] : 0, " ", device.memory_bytes, " ",
-        device.matmul_rates.f32, " ", device.matmul_rates.bf16));
+        offer.matmul_rates.f32, " ", offer.matmul_rates.bf16, " ", offer.matmul_rates.fp8, " ",
+        offer.device.has_value(), " ", device.name, " ", offer.device ? on_gpu[device.uuid] : 0,
+        " ", device.memory_bytes, " ", device.matmul_rates.f32, " ", device.matmul_rates.bf16));
   }
   return workers;
 }
@@ -266,7 +266,7 @@ TEST(ClusterFile, TakesManyDifferentWorkers) {
                               .processor = "AMD EPYC 9B14",
                               .cores = 96,
                               .memory_bytes = std::int64_t{1} << 40,
-                              .matmul_rates = {.f32 = 1e12 + i, .bf16 = 2e12 + i},
+                              .matmul_rates = {.f32 = 1e12 + i, .bf16 = 2e12 + i, .fp8 = 3e12 + i},
                               .device = Device{.name = "NVIDIA H100",
                                                .uuid = absl::StrCat("GPU-", i),
                                                .memory_bytes = 80'000'000'000,

@@ -190,6 +190,8 @@ struct JobSpec {
   std::int64_t steps = 1;
   Parallelism parallelism;
   Precision precision = Precision::kF32;
+  // With a recipe `precision` is bf16, which all but the products of blocks has.
+  model::Fp8Recipe fp8 = model::Fp8Recipe::kNone;
   std::optional<Checkpoint> checkpoint;  // nullopt: nothing is saved in files
   // Steps from one copy of the state in the workers' memory to the next; kAutoCopies, or 0: none
   // are kept. Without a checkpoint section it is 0.
@@ -235,8 +237,9 @@ struct JobSpec {
 // Returns what the optimizer of the job has in common with others.
 OptimizerTraits TraitsOf(const JobSpec& job);
 
-// Returns what a job rounds to bf16 on ranks that compute on `device`. With `precision: bf16` these
-// are the operands of products, and on GPUs, which are bound by memory, activations too.
+// Returns what a job rounds to bf16 or FP8 on ranks that compute on `device`. With `precision:
+// bf16` these are the operands of products, and on GPUs, which are bound by memory, activations
+// too.
 model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device);
 
 // Builds the job's model as ranks on `device` train it, with microbatches of so many sequences and

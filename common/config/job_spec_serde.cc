@@ -16,6 +16,7 @@
 #include "common/config/read_batch.h"
 #include "common/config/read_optimizer.h"
 #include "common/config/read_parallelism.h"
+#include "common/config/read_precision.h"
 #include "common/config/replan_field.h"
 #include "common/config/spec_rules.h"
 #include "takt/v1/job_spec.pb.h"
@@ -243,18 +244,6 @@ void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
                  .format = ReadFormat("data.validation.format", validation.format(), rules),
                  .every_steps = validation.every_steps(),
                  .batches = batches};
-}
-
-void ReadPrecision(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
-  rules.Supported("precision", NameOf(proto.precision()), v1::Precision_IsValid(proto.precision()),
-                  "f32 or bf16");
-  if (proto.precision() != v1::PRECISION_BF16) return;
-  if (job.model.family == model::Family::kEmulated) {
-    job.warnings.push_back(
-        "precision: has no effect on an emulated model, which multiplies nothing");
-    return;
-  }
-  job.precision = Precision::kBf16;
 }
 
 void ReadLoss(const v1::LossSpec& proto, JobSpec& job, Rules& rules) {

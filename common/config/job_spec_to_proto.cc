@@ -133,6 +133,13 @@ void Write(const model::Mixture& mixture, v1::ExpertsSpec& proto) {
   for (const int block : mixture.dense_blocks) proto.add_dense_blocks(block);
 }
 
+void Write(model::Precision precision, model::Fp8Recipe fp8, v1::JobSpec& proto) {
+  proto.set_precision(static_cast<v1::Precision>(precision));
+  if (fp8 == model::Fp8Recipe::kNone) return;
+  proto.set_precision(v1::PRECISION_FP8);
+  proto.mutable_fp8()->set_recipe(static_cast<v1::Fp8Recipe>(fp8));
+}
+
 // A job without files has no section at all unless it keeps copies.
 void WriteCopies(const JobSpec& job, v1::JobSpec& proto) {
   const bool is_default = job.checkpoint.has_value() && job.copy_every_steps == kAutoCopies;
@@ -196,7 +203,7 @@ v1::JobSpec ToProto(const JobSpec& job) {
   WriteCopies(job, proto);
   if (!job.tensorboard.empty()) proto.mutable_logging()->set_tensorboard(job.tensorboard);
   if (!job.mlflow.empty()) proto.mutable_logging()->set_mlflow(job.mlflow);
-  proto.set_precision(static_cast<v1::Precision>(job.precision));
+  Write(job.precision, job.fp8, proto);
   proto.set_seed(job.seed);
   // The defaults are left out, for readers that do not know these fields.
   if (!job.exact) proto.set_exact(false);

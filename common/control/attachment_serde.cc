@@ -26,6 +26,7 @@ void Write(const Hello& hello, v1::AttachRequest& request) {
   proto.set_memory_bytes(hello.memory_bytes);
   proto.set_matmul_flops_per_second(hello.matmul_rates.f32);
   proto.set_bf16_matmul_flops_per_second(hello.matmul_rates.bf16);
+  proto.set_fp8_matmul_flops_per_second(hello.matmul_rates.fp8);
   proto.set_data_address(hello.data_address);
   if (hello.running.has_value()) {
     v1::RunningJob& running = *proto.mutable_running();
@@ -114,7 +115,8 @@ Hello Read(const v1::Hello& proto) {
               .cores = proto.cores(),
               .memory_bytes = proto.memory_bytes(),
               .matmul_rates = {.f32 = proto.matmul_flops_per_second(),
-                               .bf16 = proto.bf16_matmul_flops_per_second()},
+                               .bf16 = proto.bf16_matmul_flops_per_second(),
+                               .fp8 = proto.fp8_matmul_flops_per_second()},
               .data_address = proto.data_address(),
               .has_nccl = proto.has_nccl()};
   if (proto.has_running()) {

@@ -20,8 +20,8 @@ constexpr auto kAllMetrics = PointersTo(
     kCheckpointTimestamp, kCheckpointEvery, kCheckpointDuration, kRecoveries, kJobs, kWorkers,
     kWorkerConnected, kWorkerLosses, kWorkerFaultScore, kHeldJobs, kReadOnly, kLeader, kEpoch,
     kLeaderLease, kRecoveryDuration, kRankInfo, kOpDuration, kP2pBytes, kP2pWait, kInFlight,
-    kExpertLoad, kExpertEntropy, kExpertDropped, kMemoryCopies, kMemoryCopyStep, kMemory,
-    kMemoryLimit, kCommandsRefused, kCertificateExpiry, kBuildInfo);
+    kExpertLoad, kExpertEntropy, kExpertDropped, kMemoryCopies, kMemoryCopyStep, kFp8Overflows,
+    kFp8Underflows, kMemory, kMemoryLimit, kCommandsRefused, kCertificateExpiry, kBuildInfo);
 
 using Of = Extent::Of;
 
@@ -52,6 +52,7 @@ constexpr Label kAllLabels[] = {
      {7}},
     {"direction", "activation, gradient", {2}},
     {"result", "done, failed", {2}},
+    {"operand", "of a product: activation, weight, gradient", {3}},
     {"phase", "of a checkpoint: snapshot, write; of a recovery: stop, queue, start", {3}},
     {"worker", "name of the worker", {0, Of::kWorkers}},
     {"program", "takt-coordinator, takt-worker", {2}},

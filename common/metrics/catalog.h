@@ -206,6 +206,14 @@ inline constexpr Metric kMemoryCopies = kByWorker.Counter(
 inline constexpr Metric kMemoryCopyStep =
     kByWorker.Gauge("takt_memory_copy_step", Unit::kNone, {"job", "pp_rank"},
                     "Step of the newest copy of this rank's state that is whole in memory.");
+inline constexpr Metric kFp8Overflows = kByWorker.Counter(
+    "takt_fp8_overflows_total", Unit::kNone, {"job", "pp_rank", "operand"},
+    "Values that a product's FP8 format could not hold and that became its largest; only of jobs "
+    "with precision: fp8. They were infinite.");
+inline constexpr Metric kFp8Underflows = kByWorker.Counter(
+    "takt_fp8_underflows_total", Unit::kNone, {"job", "pp_rank", "operand"},
+    "Values other than zero that became zero in a product's FP8 format; only of jobs with "
+    "precision: fp8. A value counts each time that it is rounded.");
 
 // These describe the worker's process.
 inline constexpr Metric kMemory =

@@ -30,7 +30,7 @@ double LinearFlops(const ModelConfig& config) {
 // Returns the tensors of Gpt2BlockStash.
 std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows,
                                       const Precisions& precisions) {
-  const auto [products, activations] = precisions;
+  const Precision products = precisions.products, activations = precisions.activations;
   const std::int64_t c = config.hidden;
   std::vector<StashTensor> stash;
   AddNorm(stash, kNorm1, rows, c, 2, products);

@@ -59,7 +59,7 @@ void AddHeadNorm(std::vector<StashTensor>& stash, const HeadNormNames& names, st
 // their products.
 std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows,
                                       const Precisions& precisions, bool experts) {
-  const auto [products, activations] = precisions;
+  const Precision products = precisions.products, activations = precisions.activations;
   const Precision between = experts ? Precision::kF32 : activations;
   const std::int64_t inner = InnerOf(config, experts);
   const bool normalises_heads = NormalisesHeads(config.family);

@@ -23,14 +23,19 @@ namespace takt::model {
 
 enum class Precision : std::uint8_t { kF32 = 1, kBf16 = 2 };
 
-// Says which values are rounded to bf16, if any. Always f32 are weights and their gradients, values
-// that are added up over layers (the activation that a layer passes on, and its gradient),
+// How products of blocks round their operands to FP8 (docs/numerics.md): not at all, with one scale
+// for a whole operand, or with one for each block of it.
+enum class Fp8Recipe : std::uint8_t { kNone = 0, kTensor = 1, kBlock = 2 };
+
+// Says which values are rounded to bf16 or FP8, if any. Always f32 are weights and their gradients,
+// values that are added up over layers (the activation that a layer passes on, and its gradient),
 // statistics and the loss.
 struct Precisions {
   Precision products = Precision::kF32;  // operands of products of matrices
   // The results of a layer's products, attention and activation functions, and their gradients.
   // They are in bf16 only if products are.
   Precision activations = Precision::kF32;
+  Fp8Recipe fp8 = Fp8Recipe::kNone;  // of blocks; another one needs products in bf16
 };
 
 enum class Family : std::uint8_t {

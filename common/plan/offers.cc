@@ -31,8 +31,10 @@ const std::string& MemoryOwner(const WorkerOffer& offer, DeviceKind device) {
 DeviceKind DeviceOf(const config::JobSpec& job, DeviceKind before, bool any_gpu) {
   const config::Parallelism& p = job.parallelism;
   if (p.device != DeviceKind::kAuto) return p.device;
-  if (job.model.family == model::Family::kEmulated || model::HasExperts(job.model.family))
+  // No GPU computes these.
+  if (job.fp8 != model::Fp8Recipe::kNone || model::HasExperts(job.model.family))
     return DeviceKind::kCpu;
+  if (job.model.family == model::Family::kEmulated) return DeviceKind::kCpu;
   if (p.transport == config::TransportKind::kNccl) return DeviceKind::kCuda;
   if (before != DeviceKind::kAuto) return before;
   return any_gpu ? DeviceKind::kCuda : DeviceKind::kCpu;
@@ -45,6 +47,7 @@ double FlopsPerSecond(const config::JobSpec& job, const WorkerOffer& offer, Devi
   } else if (offer.device) {
     rates = offer.device->matmul_rates;
   }
+  if (job.fp8 != model::Fp8Recipe::kNone && rates.fp8 > 0) return rates.fp8;
   const bool bf16 = config::PrecisionsOf(job, device).products == model::Precision::kBf16;
   return bf16 && rates.bf16 > 0 ? rates.bf16 : rates.f32;
 }

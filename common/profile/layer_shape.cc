@@ -39,6 +39,8 @@ const char* KindName(LayerKind kind) {
 }
 
 const char* PrecisionName(const LayerShape& shape) {
+  if (shape.fp8 == model::Fp8Recipe::kTensor) return "fp8 products by tensor";
+  if (shape.fp8 == model::Fp8Recipe::kBlock) return "fp8 products by block";
   if (shape.activations == Precision::kBf16) return "bf16";
   return shape.products == Precision::kBf16 ? "bf16 products" : "f32";
 }
@@ -62,6 +64,7 @@ LayerShape ShapeOf(const model::Model& model, const model::Layer& layer,
     shape.head_size = config.head_size > 0 ? config.head_size : config.hidden / config.heads;
     shape.inner = config.inner;
     shape.recompute = recompute;
+    shape.fp8 = model.precisions.fp8;
     shape.attention_window = config.EffectiveWindow();
     if (HasExperts(layer.kind)) {
       shape.inner = config.mixture->inner;

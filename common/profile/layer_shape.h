@@ -27,6 +27,7 @@ struct LayerShape {
   // S and T of the words of one rank, under `vocabulary: spread`: `vocab` of them. S counts as the
   // forward, and T, which is not divided, as the gradient of the input. The kind is kEmbedding.
   bool spread = false;
+  model::Fp8Recipe fp8 = model::Fp8Recipe::kNone;  // of a block's products
   int attention_window = 0;  // the most keys that a token sees; 0: all up to its own
   // Of a block with experts, whose `inner` is the width of one. The time of its passes is that of
   // the loads that were measured. Before anything was, all experts count as equally full.

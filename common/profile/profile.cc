@@ -54,7 +54,7 @@ Passes Scaled(const LayerSample& sample, const Passes& work, double threads_rati
 // Returns whether the rate of one says something about the other.
 bool AreAlike(const LayerShape& a, const LayerShape& b) {
   return a.kind == b.kind && a.spread == b.spread && a.products == b.products &&
-         a.activations == b.activations;
+         a.activations == b.activations && a.fp8 == b.fp8;
 }
 
 bool AreAmounts(std::initializer_list<double> values) {

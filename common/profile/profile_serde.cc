@@ -13,6 +13,7 @@
 namespace takt::profile {
 namespace {
 
+using model::Fp8Recipe;
 using model::LayerKind;
 using model::Precision;
 using model::Recompute;
@@ -69,8 +70,8 @@ absl::StatusOr<Passes> ReadPasses(const char* what, const v1::LayerPasses& proto
 v1::LayerShape ToProto(const LayerShape& shape) {
   // This names every field, so that a new one that is not written here does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_size, inner, vocab, context, microbatch,
-               products, activations, recompute, spread, attention_window, experts, chosen_experts,
-               tensor] = shape;
+               products, activations, recompute, spread, fp8, attention_window, experts,
+               chosen_experts, tensor] = shape;
   v1::LayerShape out;
   out.set_kind(static_cast<int>(kind));
   out.set_hidden(hidden);
@@ -85,6 +86,7 @@ v1::LayerShape ToProto(const LayerShape& shape) {
   out.set_activations(static_cast<int>(activations));
   out.set_recompute(static_cast<int>(recompute));
   out.set_spread(spread);
+  out.set_fp8(static_cast<int>(fp8));
   out.set_attention_window(attention_window);
   out.set_experts(experts);
   out.set_chosen_experts(chosen_experts);
@@ -121,6 +123,8 @@ absl::StatusOr<LayerShape> FromProto(const v1::LayerShape& proto) {
   const auto precisions = {Precision::kF32, Precision::kBf16};
   ASSIGN_OR_RETURN(shape.products, ReadName("precision", proto.products(), precisions));
   ASSIGN_OR_RETURN(shape.activations, ReadName("precision", proto.activations(), precisions));
+  ASSIGN_OR_RETURN(shape.fp8, ReadName("FP8 recipe", proto.fp8(),
+                                       {Fp8Recipe::kNone, Fp8Recipe::kTensor, Fp8Recipe::kBlock}));
   ASSIGN_OR_RETURN(shape.recompute,
                    ReadName("recompute", proto.recompute(),
                             {Recompute::kNone, Recompute::kSelective, Recompute::kFull}));

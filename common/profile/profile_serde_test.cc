@@ -33,6 +33,7 @@ Profile Measured() {
                          .products = Precision::kBf16,
                          .activations = Precision::kBf16,
                          .recompute = Recompute::kSelective,
+                         .fp8 = model::Fp8Recipe::kBlock,
                          .attention_window = 100,
                          .experts = 16,
                          .chosen_experts = 6};

@@ -74,13 +74,15 @@ TEST(Profile, SharesTheWorkAmongThreads) {
 
 TEST(Profile, KnowsNothingOfOtherKindsPrecisionsAndMachines) {
   const Profile profile = WithBlock();
-  LayerShape llama = kBlock, bf16 = kBlock;
+  LayerShape llama = kBlock, bf16 = kBlock, fp8 = kBlock;
   llama.kind = LayerKind::kLlamaBlock;
   bf16.products = model::Precision::kBf16;
+  fp8.fp8 = model::Fp8Recipe::kTensor;
   Conditions elsewhere = kHere;
   elsewhere.machine = "another processor";
   EXPECT_FALSE(profile.FindLayer({llama, kHere}, kWork).has_value());
   EXPECT_FALSE(profile.FindLayer({bf16, kHere}, kWork).has_value());
+  EXPECT_FALSE(profile.FindLayer({fp8, kHere}, kWork).has_value());
   EXPECT_FALSE(profile.FindLayer({kBlock, elsewhere}, kWork).has_value());
   EXPECT_FALSE(profile.FindRank(elsewhere).has_value());
 }
@@ -167,6 +169,12 @@ TEST(LayerShape, ReadsAsText) {
   EXPECT_EQ(ToString(mixture),
             "mixtral block, hidden 64, heads 4, inner 256, experts 2 of 8, context 32, microbatch "
             "1, f32");
+  LayerShape fp8 = kBlock;
+  fp8.products = model::Precision::kBf16;
+  fp8.fp8 = model::Fp8Recipe::kBlock;
+  EXPECT_EQ(ToString(fp8),
+            "gpt2 block, hidden 64, heads 4, inner 256, context 32, microbatch 1, fp8 products by "
+            "block");
   EXPECT_EQ(ToString(kHere), "a processor, 1 thread, 2 ranks on the host");
 }
 

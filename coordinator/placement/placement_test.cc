@@ -160,6 +160,10 @@ TEST_F(PlacementTest, RateIsThatOfTheJobsPrecision) {
   workers_.at("b").hello.matmul_rates.bf16 = 0;  // an older worker does not tell it
   EXPECT_EQ(FlopsPerSecond(spec_, workers_.at("b"), DeviceKind::kCpu), 6e10);
   EXPECT_EQ(FlopsPerSecond(spec_, workers_.at("b"), DeviceKind::kCuda), 0);
+  spec_.fp8 = model::Fp8Recipe::kBlock;
+  EXPECT_EQ(FlopsPerSecond(spec_, workers_.at("a"), DeviceKind::kCpu), 3e11);
+  workers_.at("a").hello.matmul_rates.fp8 = 1e11;
+  EXPECT_EQ(FlopsPerSecond(spec_, workers_.at("a"), DeviceKind::kCpu), 1e11);
 }
 
 TEST_F(PlacementTest, ThreadsAreAnEvenShareOfTheCoresUnlessTheSpecNamesThem) {
@@ -224,6 +228,12 @@ TEST_F(PlacementTest, PlacesSayWhatEachRankRunsOn) {
   EXPECT_EQ(ToString(places[2].conditions), "p, 3 threads, 1 rank on the host");
   const auto on_gpus = PlacesOf({&workers_.at("b"), &workers_.at("c")}, {1, 1}, DeviceKind::kCuda);
   EXPECT_EQ(on_gpus[0].conditions, (profile::Conditions{.machine = "g", .threads = 0}));
+}
+
+TEST_F(PlacementTest, JobInFp8ComputesOnCpusWhateverThereIs) {
+  AddWithGpu("a", "h", "gpu0");
+  spec_.fp8 = model::Fp8Recipe::kTensor;
+  EXPECT_EQ(DeviceOf(spec_, DeviceKind::kAuto, workers_), DeviceKind::kCpu);
 }
 
 TEST_F(PlacementTest, JobKeepsTheDeviceThatItHad) {

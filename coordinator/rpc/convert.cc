@@ -30,6 +30,7 @@ v1::Worker ToProto(const membership::Worker& worker) {
   out.set_memory_bytes(hello.memory_bytes);
   out.set_matmul_flops_per_second(hello.matmul_rates.f32);
   out.set_bf16_matmul_flops_per_second(hello.matmul_rates.bf16);
+  out.set_fp8_matmul_flops_per_second(hello.matmul_rates.fp8);
   out.set_program_version(hello.program_version);
   out.set_protocol_version(hello.protocol_version);
   if (hello.device) *out.mutable_device() = takt::ToProto(*hello.device);

@@ -81,6 +81,8 @@ def golden(name, context, batch, masked=False):
 
 # Options.
 BF16 = Patch("bf16", precision="bf16")
+FP8 = Patch("fp8", precision="fp8")
+FP8_BLOCK = Patch("fp8 by block", precision="fp8", fp8={"recipe": "block"})
 INEXACT = Patch("exact false", exact=False)
 NO_CLIPPING = Patch("no clipping", optimizer={"adamw": {"clip_norm": 0}})
 HARD_CLIPPING = Patch("clipped at 0.1", optimizer={"adamw": {"clip_norm": 0.1}})
@@ -186,6 +188,8 @@ def jobs():
         *[job(model, BF16, pipeline=ranks) for model in (GPT2, LLAMA, QWEN2, QWEN3, MISTRAL, MIXTRAL) for ranks in (1, 2)],
         job(GPT2, BF16, batch(12), pipeline=2, data=3, schedule="zb-h1"),
         job(GPT2, BF16, batch(16), pipeline=4, schedule="chimera"),
+        job(GPT2, FP8, pipeline=2, schedule="zb-h1"),
+        job(LLAMA, FP8_BLOCK, then=(3, {"steps": 6, "pipeline": 1}), pipeline=2, recompute="selective"),
         # Recomputation.
         *[job(model, pipeline=2, recompute=mode) for model in (GPT2, LLAMA, QWEN3, MISTRAL, MIXTRAL, QWEN3_MOE)
           for mode in ("selective", "full")],

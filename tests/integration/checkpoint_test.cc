@@ -110,7 +110,7 @@ TEST_F(CheckpointTest, AResumedJobGoesOnDigitForDigitWhateverItsLayout) {
       "pipeline: 2, schedule: interleaved-1f1b, chunks: 2",
   };
   const std::vector<std::pair<std::string, std::string>> models = {
-      {kGpt, "f32"}, {kLlama, "f32"}, {kGpt, "bf16"}};
+      {kGpt, "f32"}, {kLlama, "f32"}, {kGpt, "bf16"}, {kLlama, "fp8"}};
   for (std::size_t m = 0; m < models.size(); ++m) {
     const std::string& model = models[m].first;
     const std::string& precision = models[m].second;

@@ -63,7 +63,13 @@ absl::StatusOr<MatmulRates> MeasureMatmuls(Backend& backend, const Clock& clock)
   ASSIGN_OR_RETURN(const double f32_seconds, BestOf(backend, f32, clock));
   ASSIGN_OR_RETURN(const double bf16_seconds, BestOf(backend, bf16, clock));
   const double flops = 2.0 * static_cast<double>(size * size * size);
-  return MatmulRates{.f32 = flops / f32_seconds, .bf16 = flops / bf16_seconds};
+  MatmulRates rates{.f32 = flops / f32_seconds, .bf16 = flops / bf16_seconds};
+  if (!backend.memory_is_host()) return rates;
+  MatmulBf16 fp8 = bf16;
+  fp8.a_fp8.scaling = Fp8Scaling::kTensor;
+  ASSIGN_OR_RETURN(const double fp8_seconds, BestOf(backend, fp8, clock));
+  rates.fp8 = flops / fp8_seconds;
+  return rates;
 }
 
 }  // namespace takt::backend

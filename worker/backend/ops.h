@@ -30,6 +30,7 @@
 #include <variant>
 
 #include "worker/backend/expert_ops.h"
+#include "worker/backend/fp8.h"
 #include "worker/backend/operand.h"
 
 namespace takt::backend {
@@ -55,6 +56,8 @@ struct Matmul {
 
 // Products of matrices in bf16. Operands are rounded. Products of two numbers, which are exact in
 // f32, are summed in f32, and bias and addend are f32. Operands and results come in either type.
+// An operand with an Fp8 that rounds is rounded to values of FP8 instead, which are bf16, too; only
+// the CPU does that. Its blocks lie along the sum.
 //   y  = x W + bias   PackBf16{.b = W, ...} after each change of W; MatmulBf16{.a = x, .b = packed}
 //   dX = dY W^T       the same with .transposed, into another buffer
 //   dW (+)= X^T dY    MatmulTransposedBf16{.a = X, .b = dY}
@@ -63,6 +66,7 @@ struct Matmul {
 struct PackBf16 {
   const float* b = nullptr;  // [k,n]; stored [n,k] if transposed
   bool transposed = false;
+  Fp8Scaling fp8 = Fp8Scaling::kNone;
   Bf16* packed = nullptr;  // layout::PackedElements(k, n), whatever the backend
   std::int64_t k = 0, n = 0;
 };
@@ -78,7 +82,8 @@ enum class Activation : std::uint8_t {
 // `a` holds zeros from column k up to the next multiple of 8, and what c holds between n and its
 // next multiple may change.
 struct MatmulBf16 {
-  Operand a;                      // [m,k]
+  Operand a;  // [m,k]
+  Fp8 a_fp8;
   const Bf16* b = nullptr;        // [k,n] as PackBf16 leaves it
   Output c;                       // [m,n]
   const float* bias = nullptr;    // [n]
@@ -94,6 +99,7 @@ struct MatmulBf16 {
 struct MatmulTransposedBf16 {
   Operand a;  // [k,m]
   Operand b;  // [k,n]
+  Fp8 a_fp8, b_fp8;
   std::int64_t a_stride = 0, b_stride = 0;
   float* c = nullptr;            // [m,n]
   float* column_sums = nullptr;  // [n]; needs a dense b

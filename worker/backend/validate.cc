@@ -197,7 +197,24 @@ struct CrossFieldRules {
   }
 };
 
+struct RoundsToFp8 {
+  template <class O>
+  bool operator()(const O& /*op*/) const {
+    return false;
+  }
+  bool operator()(const PackBf16& o) const { return o.fp8 != Fp8Scaling::kNone; }
+  bool operator()(const MatmulBf16& o) const { return o.a_fp8.rounds(); }
+  bool operator()(const MatmulTransposedBf16& o) const {
+    return o.a_fp8.rounds() || o.b_fp8.rounds();
+  }
+};
+
 }  // namespace
+
+absl::Status RefuseFp8(const Op& op) {
+  if (!std::visit(RoundsToFp8(), op)) return absl::OkStatus();
+  return absl::InvalidArgumentError("this backend does not round operands of products to FP8");
+}
 
 absl::Status ValidateOp(const Op& op) {
   RETURN_IF_ERROR(std::visit(CrossFieldRules(), op));

@@ -330,6 +330,7 @@ class PipelineRunner final : public RankRunner {
                                           .clock = options_.clock,
                                           .metrics = options_.metrics,
                                           .curves = std::move(curves),
+                                          .fp8_counters = options_.fp8_counters,
                                           .on_trace = options_.on_trace});
     return absl::OkStatus();
   }

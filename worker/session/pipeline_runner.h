@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/metrics/registry.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/fp8.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/state_copy.h"
 #include "worker/session/abortable_rendezvous.h"
@@ -27,6 +28,7 @@ struct PipelineRunnerOptions {
   const Clock* clock = &Clock::Real();
   worker_checkpoint::FileSystem* files = nullptr;  // borrowed for the runner's life
   metrics::Registry* metrics = nullptr;            // borrowed likewise; may be null
+  backend::Fp8Counters* fp8_counters = nullptr;    // those of make_backends; may be null
   // Makes the backends for a job's lanes.
   std::function<absl::StatusOr<std::unique_ptr<backend::BackendFactory>>(const control::Assignment&,
                                                                          int threads)>

@@ -16,6 +16,9 @@ StepReporter::StepReporter(StepReporterOptions options)
   const control::Assignment& assignment = *options_.assignment;
   step_metrics_.emplace(*options_.metrics, assignment.key.job, assignment.mesh.At(assignment.rank),
                         assignment.program);
+  if (assignment.job.fp8 == model::Fp8Recipe::kNone || options_.fp8_counters == nullptr) return;
+  fp8_metrics_.emplace(*options_.metrics, assignment.key.job, assignment.mesh.At(assignment.rank),
+                       *options_.fp8_counters);
 }
 
 control::RankStepReport StepReporter::Completed(const engine::StepTiming& timing) {
@@ -24,6 +27,7 @@ control::RankStepReport StepReporter::Completed(const engine::StepTiming& timing
     step_metrics_->Record(*timing.timings);
     step_metrics_->RecordExperts(options_.trainer->expert_loads(timing.step));
   }
+  if (fp8_metrics_.has_value()) fp8_metrics_->Record();
   SendTrace(timing, report.step_seconds);
   return report;
 }

@@ -10,8 +10,10 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/metrics/registry.h"
+#include "worker/backend/fp8.h"
 #include "worker/engine/engine.h"
 #include "worker/session/curves.h"
+#include "worker/session/fp8_metrics.h"
 #include "worker/session/rank_runner.h"
 #include "worker/session/stall_watch.h"
 #include "worker/session/step_metrics.h"
@@ -25,8 +27,9 @@ struct StepReporterOptions {
   const control::Assignment* assignment = nullptr;
   const train::Trainer* trainer = nullptr;
   const Clock* clock = nullptr;
-  metrics::Registry* metrics = nullptr;  // may be null
-  std::unique_ptr<Curves> curves;        // null: this rank writes none
+  metrics::Registry* metrics = nullptr;          // may be null
+  std::unique_ptr<Curves> curves;                // null: this rank writes none
+  backend::Fp8Counters* fp8_counters = nullptr;  // of the rank's backends; may be null
   // Receives encoded traces (common/trace/encoding.h) on the engine's thread. May be empty.
   std::function<void(std::string)> on_trace;
 };
@@ -47,6 +50,7 @@ class StepReporter {
 
   const StepReporterOptions options_;
   std::optional<StepMetrics> step_metrics_;
+  std::optional<Fp8Metrics> fp8_metrics_;
   TraceSampler trace_sampler_;
   StallLog stall_log_;
   const StallWatch stall_watch_{stall_log_};

@@ -2,6 +2,7 @@
 // The three products of a linear layer y = x W + b. W is stored as [in,out], as GPT-2 does, or as
 // [out,in], as most others do. The products are in bf16 if W is packed; then x, y and their
 // gradients may be in bf16 too. A layer may have a part of a stored matrix: a run of its rows.
+// Operands of products in bf16 are rounded to FP8 if W says so.
 #pragma once
 
 #include <algorithm>
@@ -156,6 +157,7 @@ class Linear {
                                   bool backward) const {
     const ParameterRef::PackedOffsets offsets = weight_.PackedBefore(first_);
     return {.a = a,
+            .a_fp8 = backward ? OfGradient() : OfInput(),
             .b = backward != out_in_ ? weight_.packed_transposed + offsets.transposed
                                      : weight_.packed + offsets.packed,
             .c = c,
@@ -170,6 +172,8 @@ class Linear {
   const float* Bias(bool backward) const {
     return bias_ == nullptr || backward || !adds_bias_ ? nullptr : bias_->weight + bias_first_;
   }
+  backend::Fp8 OfInput() const { return {weight_.fp8, backend::Fp8Operand::kActivation}; }
+  backend::Fp8 OfGradient() const { return {weight_.fp8, backend::Fp8Operand::kGradient}; }
   float* Gradient() const { return weight_.gradient + gradient_behind_ + Before(); }
   float* BiasGradient() const { return bias_->gradient + bias_gradient_behind_ + bias_first_; }
 
@@ -199,6 +203,8 @@ class Linear {
     return backend.Run(
         backend::MatmulTransposedBf16{.a = out_in_ ? dy : x,
                                       .b = out_in_ ? x : dy,
+                                      .a_fp8 = out_in_ ? OfGradient() : OfInput(),
+                                      .b_fp8 = out_in_ ? OfInput() : OfGradient(),
                                       .a_stride = out_in_ ? y_stride_ : 0,
                                       .b_stride = out_in_ ? 0 : y_stride_,
                                       .c = Gradient(),

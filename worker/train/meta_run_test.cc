@@ -101,6 +101,7 @@ TEST(MetaRun, AllocatesAndComputesWhatIsPredicted) {
         config::JobSpec job = JobOf(model, schedule);
         job.parallelism.recompute = {mode};
         job.precision = mode == Recompute::kNone ? model::Precision::kF32 : model::Precision::kBf16;
+        if (mode == Recompute::kFull) job.fp8 = model::Fp8Recipe::kBlock;
         job.parallelism.data = mode == Recompute::kSelective ? 2 : 1;
         if (mode == Recompute::kFull) {
           job.validation = config::Validation{.path = "v", .every_steps = 1};

@@ -20,6 +20,20 @@ int NormIndex(const model::Model& model, const model::Parameter* parameter) {
   TAKT_CHECK(false);
 }
 
+// Returns how products of the layer round to FP8. Those of the head do not.
+backend::Fp8Scaling Fp8Of(const model::Model& model, const model::Layer& layer) {
+  if (layer.block < 0) return backend::Fp8Scaling::kNone;
+  switch (model.precisions.fp8) {
+    case model::Fp8Recipe::kNone:
+      return backend::Fp8Scaling::kNone;
+    case model::Fp8Recipe::kTensor:
+      return backend::Fp8Scaling::kTensor;
+    case model::Fp8Recipe::kBlock:
+      return backend::Fp8Scaling::kBlock;
+  }
+  return backend::Fp8Scaling::kNone;
+}
+
 // Returns the uses of one layer that have rows in the section, without memory.
 std::vector<ParameterRef> Uses(const model::Model& model, const layout::Section& parameters,
                                LayerId id) {
@@ -39,6 +53,7 @@ std::vector<ParameterRef> Uses(const model::Model& model, const layout::Section&
     refs.push_back({.parameter = parameter,
                     .first_row = it->first_row,
                     .rows = it->rows,
+                    .fp8 = Fp8Of(model, layer),
                     .norm_index = norm_index});
   };
   for (const model::Parameter& parameter : layer.parameters)
@@ -188,11 +203,15 @@ absl::Status ParameterStore::PackUse(backend::Backend& backend, const Use& use, 
   for (const auto& [first, rows] : use.ref->Runs()) {
     const float* const b = use.weight[place] + first * columns;
     const ParameterRef::PackedOffsets offsets = use.ref->PackedBefore(first);
-    RETURN_IF_ERROR(backend.Run(backend::PackBf16{
-        .b = b, .packed = use.packed[place] + offsets.packed, .k = rows, .n = columns}));
+    RETURN_IF_ERROR(backend.Run(backend::PackBf16{.b = b,
+                                                  .fp8 = use.ref->fp8,
+                                                  .packed = use.packed[place] + offsets.packed,
+                                                  .k = rows,
+                                                  .n = columns}));
     RETURN_IF_ERROR(
         backend.Run(backend::PackBf16{.b = b,
                                       .transposed = true,
+                                      .fp8 = use.ref->fp8,
                                       .packed = use.packed_transposed[place] + offsets.transposed,
                                       .k = columns,
                                       .n = rows}));

@@ -36,6 +36,8 @@ struct ParameterRef {
   // multiplies by the parameter.
   const backend::Bf16* packed = nullptr;
   const backend::Bf16* packed_transposed = nullptr;
+  // How the layer's products round to FP8, if they do.
+  backend::Fp8Scaling fp8 = backend::Fp8Scaling::kNone;
   // This use's own; where leaves have gradients apart (model::Split), those follow one another.
   float* gradient = nullptr;
   // The elements, counted from the first one here, of which this rank has the optimizer's state:

@@ -245,6 +245,41 @@ TEST_F(PackedWeights, AreThoseOfTheSelectedVersionAndItsTranspose) {
   }
 }
 
+// The scales of a weight are those of its values, whichever version and order they are in.
+TEST_F(PackedWeights, OfBlocksAreRoundedToFp8IfTheModelAsksForIt) {
+  model_bf16_.precisions.fp8 = model::Fp8Recipe::kTensor;
+  std::vector<LayerId> all;
+  for (int id = 0; id < static_cast<int>(model_bf16_.layers.size()); ++id)
+    all.push_back(LayerId(id));
+  const auto store =
+      ParameterStore::Create(model_bf16_, layout::LayOutParameters(model_bf16_, all), *backend_)
+          .value();
+  for (const LayerParameters& layer : store->layers()) {
+    const bool is_block =
+        model_bf16_.layers[static_cast<std::size_t>(layer.layer.value())].block >= 0;
+    for (const ParameterRef& ref : layer.refs) {
+      EXPECT_EQ(ref.fp8 != backend::Fp8Scaling::kNone, is_block) << ref.parameter->name;
+      std::fill_n(ref.weight, ref.elements(), 0.0F);
+    }
+  }
+  const ParameterRef& block = store->Layer(LayerId(1)).refs[2];  // c_attn.weight
+  const ParameterRef& head = store->Layer(LayerId(3)).refs.back();
+  for (const ParameterRef* const ref : {&block, &head}) {
+    ref->weight[0] = 1.0625F;  // bf16 has it, and E4M3 has 1 and 1.125
+    ref->weight[1] = 448;
+  }
+  ASSERT_TRUE(store->Pack(*backend_).ok());
+  const auto first = [&](const ParameterRef& ref, bool transposed) {
+    const std::int64_t rows = ref.parameter->shape[0], columns = ref.parameter->shape[1];
+    return transposed ? FirstRow(ref.packed_transposed, columns, rows)[0]
+                      : FirstRow(ref.packed, rows, columns)[0];
+  };
+  for (const bool transposed : {false, true}) {
+    EXPECT_EQ(first(block, transposed), 1);
+    EXPECT_EQ(first(head, transposed), 1.0625F);
+  }
+}
+
 TEST_F(ParameterStoreTest, HoldsRowsBesideWhatStagesHave) {
   const model::Model model = rows_testing::ModelOfThreeBlocks();
   const layout::Section rows =

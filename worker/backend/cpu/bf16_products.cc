@@ -18,20 +18,35 @@ std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-Bf16Products::Bf16Products(ThreadTeam& team, const Kernels& kernels)
-    : team_(team), kernels_(kernels) {
+Bf16Products::Bf16Products(ThreadTeam& team, const Kernels& kernels, Fp8Counters* fp8_counters)
+    : team_(team), kernels_(kernels), fp8_(team, kernels, fp8_counters) {
   for (int i = 0; i < team.size(); ++i)
     threads_.push_back({.gemm = CreateBf16Gemm(MultipliesBf16(kernels)), .tile = {}});
 }
 
-void Bf16Products::Pack(const PackBf16& op) {
+void Bf16Products::Pack(const PackBf16& given) {
+  PackBf16 op = given;
+  if (op.fp8 != Fp8Scaling::kNone) {
+    weights_.resize(std::max(weights_.size(), static_cast<std::size_t>(op.k * op.n)));
+    const std::int64_t columns = op.transposed ? op.k : op.n;
+    fp8_.Round({.input = op.b,
+                .output = weights_.data(),
+                .rows = op.transposed ? op.n : op.k,
+                .columns = columns,
+                .stride = columns,
+                .fp8 = {op.fp8, Fp8Operand::kWeight},
+                .block_rows = kFp8BlockSize,
+                .block_columns = kFp8BlockSize});
+    op.b = weights_.data();
+  }
   team_.ParallelFor(CeilDiv(op.n, kBf16PanelColumns), [&](std::int64_t panel, int) {
     kernels_.pack_bf16(op, {panel, panel + 1});
   });
 }
 
 absl::Status Bf16Products::Run(const MatmulBf16& op) {
-  const Rows a = Rounded(op.a, op.m, op.k, op.a_stride, a_);
+  const Rows a = Rounded(
+      {.data = op.a, .fp8 = op.a_fp8, .rows = op.m, .columns = op.k, .stride = op.a_stride}, a_);
   const std::int64_t c_stride = op.c_stride == 0 ? op.n : op.c_stride;
   const std::int64_t depth = CeilDiv(op.k, kBf16PanelDepth) * kBf16PanelDepth;
   const auto multiply = [&](std::int64_t row, std::int64_t column, std::int64_t rows,
@@ -60,8 +75,20 @@ absl::Status Bf16Products::Run(const MatmulBf16& op) {
 }
 
 absl::Status Bf16Products::Run(const MatmulTransposedBf16& op) {
-  const Rows a = Rounded(op.a, op.k, op.m, op.a_stride, a_);
-  const Rows b = Rounded(op.b, op.k, op.n, op.b_stride, b_);
+  const Rows a = Rounded({.data = op.a,
+                          .fp8 = op.a_fp8,
+                          .rows = op.k,
+                          .columns = op.m,
+                          .stride = op.a_stride,
+                          .sums_rows = true},
+                         a_);
+  const Rows b = Rounded({.data = op.b,
+                          .fp8 = op.b_fp8,
+                          .rows = op.k,
+                          .columns = op.n,
+                          .stride = op.b_stride,
+                          .sums_rows = true},
+                         b_);
   const auto multiply = [&](std::int64_t row, std::int64_t column, std::int64_t rows,
                             std::int64_t columns, Thread& thread) {
     return thread.gemm->Run({.a_transposed = true,
@@ -77,19 +104,31 @@ absl::Status Bf16Products::Run(const MatmulTransposedBf16& op) {
   return ForBlocks(CutProduct(op.m, op.n, op.k, kTransposed), op.m, op.n, multiply);
 }
 
-Bf16Products::Rows Bf16Products::Rounded(const Operand& operand, std::int64_t rows,
-                                         std::int64_t columns, std::int64_t stride,
-                                         std::vector<Bf16>& scratch) {
-  if (stride == 0) stride = columns;
-  if (operand.bf16 != nullptr) return {operand.bf16, stride};
-  const std::int64_t count = (rows - 1) * stride + columns;  // includes what lies between rows
+Bf16Products::Rows Bf16Products::Rounded(Source source, std::vector<Bf16>& scratch) {
+  if (source.stride == 0) source.stride = source.columns;
+  if (source.fp8.rounds()) {
+    scratch.resize(
+        std::max(scratch.size(), static_cast<std::size_t>(source.rows * source.columns)));
+    fp8_.Round({.input = source.data,
+                .output = scratch.data(),
+                .rows = source.rows,
+                .columns = source.columns,
+                .stride = source.stride,
+                .fp8 = source.fp8,
+                .block_rows = source.sums_rows ? kFp8BlockSize : 1,
+                .block_columns = source.sums_rows ? 1 : kFp8BlockSize});
+    return {scratch.data(), source.columns};
+  }
+  if (source.data.bf16 != nullptr) return {source.data.bf16, source.stride};
+  // The elements between rows are among them.
+  const std::int64_t count = (source.rows - 1) * source.stride + source.columns;
   scratch.resize(std::max(scratch.size(), static_cast<std::size_t>(count)));
   team_.ParallelFor(CeilDiv(count, kElementsPerPiece), [&](std::int64_t piece, int) {
     kernels_.round_bf16(
-        operand.f32, scratch.data(),
+        source.data.f32, scratch.data(),
         {piece * kElementsPerPiece, std::min(count, (piece + 1) * kElementsPerPiece)});
   });
-  return {scratch.data(), stride};
+  return {scratch.data(), source.stride};
 }
 
 template <class Body>

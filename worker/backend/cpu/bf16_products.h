@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "worker/backend/cpu/bf16_gemm.h"
+#include "worker/backend/cpu/fp8_rounding.h"
 #include "worker/backend/cpu/kernels.h"
 #include "worker/backend/cpu/matmul.h"
 #include "worker/backend/cpu/thread_team.h"
@@ -18,8 +19,8 @@ namespace takt::backend {
 // Belongs to one backend. Thread: one caller at a time.
 class Bf16Products {
  public:
-  // Borrows both.
-  Bf16Products(ThreadTeam& team, const Kernels& kernels);
+  // Borrows all of them. fp8_counters: may be null.
+  Bf16Products(ThreadTeam& team, const Kernels& kernels, Fp8Counters* fp8_counters);
 
   void Pack(const PackBf16& op);
   // Computes c in f32 and leaves the activation to the caller.
@@ -33,13 +34,19 @@ class Bf16Products {
     std::vector<float> tile;  // one block of the output, before bias and addend
   };
 
+  // An operand as an op has it.
+  struct Source {
+    Operand data;
+    Fp8 fp8;
+    std::int64_t rows, columns, stride;
+    bool sums_rows = false;  // the product sums over rows, not over columns
+  };
   // An operand as products read it.
   struct Rows {
     const Bf16* data;
     std::int64_t stride;
   };
-  Rows Rounded(const Operand& operand, std::int64_t rows, std::int64_t columns, std::int64_t stride,
-               std::vector<Bf16>& scratch);
+  Rows Rounded(Source source, std::vector<Bf16>& scratch);
   // Calls body(row, column, rows, columns, thread) for each block of the output [m,n].
   template <class Body>
   absl::Status ForBlocks(const MatmulBlocks& blocks, std::int64_t m, std::int64_t n,
@@ -47,8 +54,10 @@ class Bf16Products {
 
   ThreadTeam& team_;
   const Kernels& kernels_;
+  Fp8Rounding fp8_;
   std::vector<Thread> threads_;
-  std::vector<Bf16> a_, b_;  // rounded operands
+  std::vector<Bf16> a_, b_;     // rounded operands
+  std::vector<float> weights_;  // in FP8, before they are packed
 };
 
 }  // namespace takt::backend

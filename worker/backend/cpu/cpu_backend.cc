@@ -30,11 +30,11 @@ constexpr std::int64_t kRowsPerPartial = 64;
 
 class CpuBackend final : public HostMemory<Backend> {
  public:
-  CpuBackend(int threads, const Kernels& kernels, MemoryLedger* ledger)
-      : HostMemory(threads, kernels, ledger),
-        bf16_(team_, kernels_),
+  CpuBackend(const CpuOptions& options, const Kernels& kernels)
+      : HostMemory(options.threads, kernels, options.ledger),
+        bf16_(team_, kernels_, options.fp8_counters),
         experts_(team_, kernels_, bf16_),
-        scratch_(static_cast<std::size_t>(threads)) {}
+        scratch_(static_cast<std::size_t>(options.threads)) {}
 
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
@@ -353,7 +353,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuOptions& opti
         absl::StrCat("threads is ", options.threads, ", must be between 1 and ", kMostThreads));
   }
   ASSIGN_OR_RETURN(const Kernels* const kernels, FindKernels(options.instruction_set));
-  return std::make_unique<CpuBackend>(options.threads, *kernels, options.ledger);
+  return std::make_unique<CpuBackend>(options, *kernels);
 }
 
 std::unique_ptr<BackendFactory> CreateCpuBackends(const CpuOptions& options) {

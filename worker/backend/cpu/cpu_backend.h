@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/fp8.h"
 #include "worker/backend/memory_ledger.h"
 
 namespace takt::backend {
@@ -20,6 +21,7 @@ struct CpuOptions {
   // The instruction set of our own kernels: one of CpuInstructionSets, or empty for the best one.
   std::string instruction_set;
   MemoryLedger* ledger = nullptr;  // borrowed, outlives all buffers; null: memory is not counted
+  Fp8Counters* fp8_counters = nullptr;  // borrowed, outlives the backends; null: no counting
 };
 
 // Errors: kInvalidArgument (threads, or an instruction set that this machine lacks).

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "worker/backend/fp8.h"
 #include "worker/backend/ops.h"
 
 namespace takt::backend {
@@ -21,6 +22,17 @@ struct MatmulEpilogue {
   const float* bias;    // may be null
   const float* addend;  // may be null; has the stride of c
   std::int64_t rows, columns, stride;
+};
+
+// Element i of the output becomes input[i] * scales[i], rounded to FP8, times inverses[i]. Kernels
+// read whole vectors of scales and inverses, which are powers of two or 0.
+struct Fp8Run {
+  Operand input;
+  Output output;  // the results are exact in either type
+  std::int64_t count;
+  const float* scales;
+  const float* inverses;
+  bool is_e5m2;
 };
 
 // The table of one instruction set; kernel_list.inc says what each entry does.

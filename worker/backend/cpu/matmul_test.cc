@@ -130,25 +130,27 @@ TEST(MeasureMatmuls, IsTheBestRoundAfterTheFirst) {
   const MatmulRates rates = MeasureMatmuls(backend, clock).value();
   EXPECT_DOUBLE_EQ(rates.f32, kMeasuredFlops / 2e-3);
   EXPECT_DOUBLE_EQ(rates.bf16, kMeasuredFlops / 80e-3);
+  EXPECT_DOUBLE_EQ(rates.fp8, kMeasuredFlops / 80e-3);
 }
 
 TEST(MeasureMatmuls, EndsWithTheBudgetOrWithTheFewestRounds) {
   FakeClock clock;
   TimedBackend slow({1'000'000'000}, &clock);
   ASSERT_TRUE(MeasureMatmuls(slow, clock).ok());
-  EXPECT_EQ(slow.num_matmuls(), 2 * 6u);
+  EXPECT_EQ(slow.num_matmuls(), 3 * 6u);
   TimedBackend quick({5'000'000}, &clock);
   ASSERT_TRUE(MeasureMatmuls(quick, clock).ok());
-  EXPECT_EQ(quick.num_matmuls(), 2 * 11u);
+  EXPECT_EQ(quick.num_matmuls(), 3 * 11u);
   TimedBackend instant({1}, &clock);
   ASSERT_TRUE(MeasureMatmuls(instant, clock).ok());
-  EXPECT_EQ(instant.num_matmuls(), 2 * 41u);
+  EXPECT_EQ(instant.num_matmuls(), 3 * 41u);
 }
 
 TEST(MeasureMatmuls, OfThisMachineIsPositive) {
   const MatmulRates rates = MeasureMatmuls(*CreateOrDie({.threads = 2})).value();
   EXPECT_GT(rates.f32, 1e8);
   EXPECT_GT(rates.bf16, 1e8);
+  EXPECT_GT(rates.fp8, 1e7);
 }
 
 }  // namespace

@@ -190,12 +190,14 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
 
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
+    RETURN_IF_ERROR(RefuseFp8(op));
     RETURN_IF_ERROR(Use());
     return std::visit([this](const auto& o) { return Execute(o); }, op);
   }
 
   absl::Status Prepare(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
+    RETURN_IF_ERROR(RefuseFp8(op));
     RETURN_IF_ERROR(Use());
     return std::visit([this](const auto& o) { return MakeRoom(o); }, op);
   }

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/read_precision.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/config/job_file.h"
+#include "common/config/job_spec_serde.h"
+#include "common/config/resumable.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::config {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kJob[] = R"(
+name: tiny
+model: {family: gpt2, layers: 4, hidden: 64, heads: 4, context: 32, vocab: 256}
+data: {train: {path: a.txt, format: bytes}}
+batch: {global: 8, microbatch: 2}
+steps: 10
+)";
+
+v1::JobSpec Parse(std::vector<std::string> overrides) {
+  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(kJob, {.overrides = std::move(overrides)});
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  return spec.ok() ? *spec : v1::JobSpec();
+}
+
+std::string ErrorOf(std::vector<std::string> overrides) {
+  return std::string(ToJobSpec(Parse(std::move(overrides))).status().message());
+}
+
+TEST(ReadPrecision, Fp8IsBf16WithARecipe) {
+  EXPECT_EQ(ToJobSpec(Parse({"precision=bf16"}))->fp8, model::Fp8Recipe::kNone);
+  const JobSpec tensor = *ToJobSpec(Parse({"precision=fp8"}));
+  EXPECT_EQ(tensor.precision, Precision::kBf16);
+  EXPECT_EQ(tensor.fp8, model::Fp8Recipe::kTensor);
+  const JobSpec block = *ToJobSpec(Parse({"precision=fp8", "fp8={recipe: block}"}));
+  EXPECT_EQ(block.fp8, model::Fp8Recipe::kBlock);
+  for (const JobSpec& job : {tensor, block}) {
+    EXPECT_EQ(ToProto(job).precision(), v1::PRECISION_FP8);
+    const JobSpec again = *ToJobSpec(ToProto(job));
+    EXPECT_EQ(again.precision, job.precision);
+    EXPECT_EQ(again.fp8, job.fp8);
+    const model::Precisions precisions = PrecisionsOf(job, DeviceKind::kCpu);
+    EXPECT_EQ(precisions.products, Precision::kBf16);
+    EXPECT_EQ(precisions.activations, Precision::kF32);
+    EXPECT_EQ(precisions.fp8, job.fp8);
+  }
+}
+
+TEST(ReadPrecision, RefusesWhatDoesNotGoWithFp8) {
+  EXPECT_THAT(ErrorOf({"precision=fp8", "parallelism.device=cuda"}),
+              HasSubstr("precision is fp8: only CPUs compute it"));
+  EXPECT_THAT(ErrorOf({"precision=fp8", "parallelism.transport=nccl"}),
+              HasSubstr("precision is fp8: only CPUs compute it"));
+  EXPECT_EQ(ErrorOf({"precision=fp8", "exact=false"}),
+            "exact is false: does not go with precision: fp8, as the gradients of several "
+            "microbatches would share scales; remove it, or use precision: bf16");
+  EXPECT_THAT(ErrorOf({"precision=fp8", "parallelism.tensor=2"}),
+              HasSubstr("parallelism.tensor is 2: does not go with precision: fp8"));
+  EXPECT_THAT(ErrorOf({"precision=fp8", "parallelism.context=2"}),
+              HasSubstr("parallelism.context is 2: does not go with precision: fp8"));
+  EXPECT_THAT(ErrorOf({"precision=bf16", "fp8={recipe: block}"}),
+              HasSubstr("is for precision: fp8 alone"));
+}
+
+TEST(ReadPrecision, RefusesNumbersWithoutAName) {
+  v1::JobSpec spec = Parse({"precision=fp8"});
+  spec.mutable_fp8()->set_recipe(static_cast<v1::Fp8Recipe>(7));
+  EXPECT_THAT(ToJobSpec(spec).status().message(), HasSubstr("fp8.recipe is 7"));
+}
+
+TEST(ReadPrecision, AnEmulatedModelWarns) {
+  const JobSpec job = *ToJobSpec(
+      Parse({"precision=fp8", "model={family: emulated, layers: 3, activation_bytes: 9}"}));
+  EXPECT_EQ(job.fp8, model::Fp8Recipe::kNone);
+  EXPECT_THAT(job.warnings, testing::Contains(HasSubstr("precision: has no effect")));
+}
+
+// The moments would go on with gradients of another rounding.
+TEST(ReadPrecision, ACheckpointKeepsItsRecipe) {
+  const JobSpec tensor = *ToJobSpec(Parse({"precision=fp8"}));
+  const JobSpec block = *ToJobSpec(Parse({"precision=fp8", "fp8={recipe: block}"}));
+  EXPECT_TRUE(CheckResumes(tensor, FormatJobFile(ToProto(tensor))).ok());
+  EXPECT_THAT(CheckResumes(block, FormatJobFile(ToProto(tensor))).message(),
+              HasSubstr("fp8.recipe"));
+}
+
+}  // namespace
+}  // namespace takt::config
