@@ -215,6 +215,7 @@ void AddGenerate(CLI::App& app, Context& context) {
             ->capture_default_str();
         app.add_option("--seed", options.seed, "Another seed draws other tokens")
             ->type_name("S")
+            ->check(CLI::NonNegativeNumber)
             ->capture_default_str();
         AddModelOptions(app, options.model);
       },

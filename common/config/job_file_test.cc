@@ -165,7 +165,7 @@ TEST(JobFile, NamesPlaceFieldValueRuleAndFix) {
        "context, vocab, init_from, hf_config, positions, norm_epsilon, inner, initializer_range, "
        "kv_heads, head_size, tied_head, rope_theta, rope_scaling, attention_window, experts, "
        "dropout, hf_config_dropout, forward_ms, "
-       "input_grad_ms, weight_grad_ms, activation_bytes"},
+       "input_grad_ms, weight_grad_ms, activation_bytes, parameter_bytes, collective_bytes"},
       {"batch: {global: 1, global: 2}",
        "job.yaml:1:20: batch.global: is given twice, first at job.yaml:1:9; remove one"},
       {"batch: {global: many}", "job.yaml:1:17: batch.global is many: must be a whole number"},

@@ -264,7 +264,7 @@ TEST(JobSpecSerde, AJobMayOnlyEvaluate) {
   EXPECT_THAT(error({validation}), HasSubstr("steps is 10: must be 1"));
   EXPECT_THAT(error({validation, "steps=1", "checkpoint={directory: c}"}),
               HasSubstr("checkpoint: must be left out"));
-  EXPECT_THAT(ErrorOf(Parse({validation, "steps=1", "evaluate={}"})),
+  EXPECT_THAT(ErrorOf(Parse({validation, "steps=1", "evaluate={weights: ''}"})),
               HasSubstr("evaluate.weights: is missing"));
 }
 

@@ -160,6 +160,7 @@ config::JobSpec SplitJob() {
   job.parallelism.data = 1;
   job.parallelism.tensor = 2;
   job.parallelism.schedule = "1f1b";
+  job.parallelism.vocabulary = config::Vocabulary::kLast;
   return job;
 }
 

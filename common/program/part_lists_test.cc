@@ -88,7 +88,7 @@ TEST(PartLists, AStageWhoseLayersOnlyComputeHasNone) {
       "0F0,0B0\n1F0,1B0\n", {Meets(0, 1), {.first_layer = LayerId(1), .last_layer = LayerId(2)}});
   EXPECT_EQ(programs[0].part_lists.size(), 2u);
   EXPECT_TRUE(programs[1].part_lists.empty());
-  EXPECT_EQ(ToProto(programs[0]).version(), 8);
+  EXPECT_EQ(ToProto(programs[0]).version(), 9);
   EXPECT_EQ(ToProto(programs[1]).version(), 1);
   for (const Instruction& instruction : programs[0].body) {
     EXPECT_EQ(PartListOf(instruction, programs[0]).empty(),

@@ -135,8 +135,8 @@ TEST(Parts, ChainsInAnotherOrderNeverComplete) {
 
 TEST(Parts, ARankWaitsWhereOthersAreLate) {
   const std::vector<Program> programs = TwoChains();
-  Durations durations = AnyTimes(programs, false);
-  for (std::vector<double>& of_rank : durations) std::ranges::fill(of_rank, 0.0);
+  Durations durations;
+  for (const Program& program : programs) durations.emplace_back(program.body.size(), 0.0);
   durations[1][IndexOf(programs[1], "0F1")] = 7;
   const cost::Costs costs;
   Machine machine(programs, costs, {.durations = &durations, .tensor = 2});

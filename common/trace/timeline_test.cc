@@ -209,7 +209,7 @@ TEST(Timeline, RefusesTracesThatDoNotFit) {
   EXPECT_THAT(refusal([](JobTrace& t) { t.ranks[1].steps[1].step = StepId(7); }),
               HasSubstr("rank 1, step 7: rank 0 has another step here"));
   EXPECT_THAT(refusal([](JobTrace& t) { t.ranks[0].steps[0].body.pop_back(); }),
-              HasSubstr("instructions, its program"));
+              HasSubstr("instructions with 0 meetings, its program"));
   EXPECT_THAT(refusal([](JobTrace& t) { t.ranks[0].steps[0].body[0].end_nanos = 0; }),
               HasSubstr("ends before it starts"));
   EXPECT_THAT(refusal([](JobTrace& t) {

@@ -88,7 +88,8 @@ TEST_F(PackedDocuments, HaveTheSameBitsOfReplicasAndTwoCopies) {
 TEST_F(PackedDocuments, TrainWithoutAFlush) {
   for (const char* schedule : {"pipedream", "pipedream-2bw"}) {
     config::JobSpec job = On(3, schedule, Job());
-    job.adamw.clip_norm = 0;  // weights change before the norm of the step is known
+    job.model = Llama(job.model);  // whose head is not tied
+    job.adamw.clip_norm = 0;       // weights change before the norm of the step is known
     const RunResult on_host = Train(job);
     ASSERT_EQ(on_host.steps.size(), 2U) << schedule;
     EXPECT_GT(on_host.steps[1].loss, 0) << schedule;

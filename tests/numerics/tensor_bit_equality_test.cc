@@ -223,7 +223,7 @@ TEST_F(TensorBitEquality, RefusesWhatCannotBeSplit) {
   EXPECT_THAT(error({.job = job, .tensor = {.size = 8, .leaves = 8}}), HasSubstr("model.heads"));
   config::JobSpec delayed = job;
   delayed.parallelism.pipeline = 2;
-  delayed.parallelism.schedule = "pipedream";
+  delayed.parallelism.schedule = "pipedream-2bw";
   delayed.adamw.clip_norm = 0;
   EXPECT_THAT(error({.job = delayed, .tensor = {.size = 2, .leaves = 2}}), HasSubstr("flush"));
   config::JobSpec copies = job;
