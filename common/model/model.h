@@ -100,7 +100,7 @@ struct ModelConfig {
   // The most keys that a token of mistral sees: its own, and those of the tokens right before it.
   // Without it a token sees all keys up to its own.
   std::optional<int> attention_window;
-  std::optional<int> end_token;  // the first eos_token_id that a config.json names
+  std::optional<int> end_token;    // the first eos_token_id that a config.json names
   std::optional<Mixture> mixture;  // of the families that have experts
   // Costs of a layer of the emulated family, for each microbatch.
   double forward_seconds = 0, input_grad_seconds = 0, weight_grad_seconds = 0;
@@ -147,6 +147,7 @@ struct Parameter {
   double stddev = 0;     // of kNormal
   bool by_word = false;  // a row for each word of the vocabulary: see vocabulary.h
   int moments = 2;       // f32 numbers that the job's optimizer keeps of each element
+  bool by_muon = false;  // Muon updates it, for which it must be whole on a rank
   // Products with it are in f32, whatever the precision of the model's products.
   bool multiplies_in_f32 = false;
   std::int64_t elements() const {
