@@ -17,6 +17,7 @@
 #include "cli/job/commands.h"
 #include "cli/local/commands.h"
 #include "cli/local/local_workers.h"
+#include "cli/model/commands.h"
 #include "cli/schedule/commands.h"
 #include "cli/ui/commands.h"
 #include "common/base/status.h"
@@ -153,6 +154,8 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddSchedule(*app, context);
   AddCheckpoint(*app, context);
   AddData(*app, context);
+  AddEval(*app, context);
+  AddGenerate(*app, context);
   AddCerts(*app, context);
   AddAdmin(*app, context);
   AddCompletion(*app, context);

@@ -15,7 +15,8 @@ namespace {
 absl::StatusOr<MemoryBytes> PredictedOnDevice(const control::Assignment& assignment) {
   ASSIGN_OR_RETURN(
       const model::Model model,
-      config::BuildModelOf(assignment.job, assignment.job.microbatch, assignment.device));
+      config::BuildModelOf(assignment.job, assignment.job.microbatch, assignment.device,
+                           assignment.mesh.TpRankOf(assignment.rank)));
   MemoryBytes predicted =
       layout::LayOutRank(
           {.model = model,

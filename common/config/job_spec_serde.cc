@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/config/checkpoint_field.h"
 #include "common/config/elastic_field.h"
+#include "common/config/evaluate_field.h"
 #include "common/config/file_names.h"
 #include "common/config/logging_field.h"
 #include "common/config/read_batch.h"
@@ -300,7 +301,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   ReadBatch(proto, job, rules);
   ReadLoss(proto.loss(), job, rules);
   ReadOptimizer(proto.optimizer(), job, rules);
-  rules.AtLeast("steps", proto.steps(), 1);
+  ReadEvaluation(proto, job, rules);
   ReadParallelism(proto.parallelism(), job, rules);
   ReadPrecision(proto, job, rules);
   ReadPriority(proto, job, rules);

@@ -110,6 +110,8 @@ void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {
     proto.set_vocabulary(static_cast<v1::VocabularyMode>(parallelism.vocabulary));
   }
   if (parallelism.tensor != 1) proto.set_tensor(parallelism.tensor);
+  if (parallelism.tensor_auto) proto.set_tensor(kAutoNumber);
+  if (parallelism.tensor_leaves != 0) proto.set_tensor_leaves(parallelism.tensor_leaves);
   if (parallelism.context != 1) proto.set_context(parallelism.context);
   if (parallelism.shard != Shard::kAuto)
     proto.set_shard(static_cast<v1::ShardMode>(parallelism.shard));
@@ -200,6 +202,7 @@ v1::JobSpec ToProto(const JobSpec& job) {
   proto.mutable_batch()->set_microbatch(job.microbatch_auto ? kAutoNumber : job.microbatch);
   Write(job, *proto.mutable_optimizer());
   proto.set_steps(job.steps);
+  if (job.evaluation.has_value()) proto.mutable_evaluate()->set_weights(job.evaluation->weights);
   Write(job.parallelism, *proto.mutable_parallelism());
   if (job.checkpoint.has_value()) Write(*job.checkpoint, *proto.mutable_checkpoint());
   WriteCopies(job, proto);

@@ -210,21 +210,30 @@ void RefuseYet(const char* field, const std::string& value, const char* usual, R
 
 void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   Parallelism& p = job.parallelism;
-  if (proto.has_tensor()) p.tensor = proto.tensor();
+  p.tensor_auto = proto.tensor() == kAutoNumber;
+  if (proto.has_tensor() && !p.tensor_auto) p.tensor = proto.tensor();
   if (proto.has_context()) p.context = proto.context();
+  if (proto.has_tensor_leaves() &&
+      rules.Between("parallelism.tensor_leaves", proto.tensor_leaves(), 1, kMaxRanks)) {
+    p.tensor_leaves = proto.tensor_leaves();
+    RefuseYet("parallelism.tensor_leaves", absl::StrCat(p.tensor_leaves), "1", rules);
+  }
   const bool tensor_ok = rules.Between("parallelism.tensor", p.tensor, 1, kMaxRanks);
   const bool context_ok = rules.Between("parallelism.context", p.context, 1, kMaxRanks);
   if (!tensor_ok || !context_ok) return;
   const model::ModelConfig& model = job.model;
-  const bool is_cut = model.family != model::Family::kEmulated && model.heads >= 1 &&
-                      model.kv_heads >= 1 && model.inner >= 1 && model.context >= 1;
+  const bool emulated = model.family == model::Family::kEmulated;
+  const bool is_cut = !emulated && model.heads >= 1 && model.kv_heads >= 1 && model.inner >= 1 &&
+                      model.context >= 1;
   if (is_cut) CheckSplits(p, model, rules);
-  rules.Check(p.tensor == 1 || !job.muon.has_value(),
+  rules.Check(emulated || p.tensor == 1 || !job.muon.has_value(),
               {.field = "parallelism.tensor",
                .value = absl::StrCat(p.tensor),
                .rule = "splits the matrices, which optimizer.muon updates as wholes",
                .fix = "use 1, or another optimizer"});
-  RefuseYet("parallelism.tensor", absl::StrCat(p.tensor), "1", rules);
+  if (!emulated) {
+    RefuseYet("parallelism.tensor", p.tensor_auto ? "auto" : absl::StrCat(p.tensor), "1", rules);
+  }
   RefuseYet("parallelism.context", absl::StrCat(p.context), "1", rules);
 }
 

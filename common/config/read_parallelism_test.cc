@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr char kJob[] = R"(
 name: tiny
@@ -66,6 +67,8 @@ TEST(ReadParallelism, ReplicasShareTheOptimizersStateOrNot) {
 TEST(ReadParallelism, WhatWorkersCannotRunIsRefusedThoughTheValueIsRight) {
   EXPECT_THAT(ErrorsOf({"parallelism.tensor=4"}),
               ElementsAre("parallelism.tensor is 4: workers cannot run it yet; use 1"));
+  EXPECT_THAT(ErrorsOf({"parallelism.tensor_leaves=8"}),
+              ElementsAre("parallelism.tensor_leaves is 8: workers cannot run it yet; use 1"));
   EXPECT_THAT(ErrorsOf({"parallelism.context=3"}),
               ElementsAre("parallelism.context is 3: workers cannot run it yet; use 1"));
   EXPECT_THAT(
@@ -149,9 +152,10 @@ TEST(ReadParallelism, MuonNeedsWholeMatricesOnCpus) {
 }
 
 TEST(ReadParallelism, AnEmulatedModelHasNothingThatASizeMustDivide) {
-  EXPECT_THAT(ErrorsOf({"model={family: emulated, layers: 3, activation_bytes: 9}",
-                        "parallelism={tensor: 5}"}),
-              ElementsAre("parallelism.tensor is 5: workers cannot run it yet; use 1"));
+  constexpr char kModel[] = "model={family: emulated, layers: 3, activation_bytes: 9}";
+  EXPECT_THAT(ErrorsOf({kModel, "parallelism={tensor: 5}"}), IsEmpty());
+  EXPECT_THAT(ErrorsOf({kModel, "parallelism={context: 5}"}),
+              ElementsAre("parallelism.context is 5: workers cannot run it yet; use 1"));
 }
 
 }  // namespace

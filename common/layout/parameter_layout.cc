@@ -13,6 +13,7 @@
 
 #include "common/layout/packed_matrix.h"
 #include "common/layout/regions.h"
+#include "common/model/split_layers.h"
 
 namespace takt::layout {
 namespace {
@@ -26,7 +27,7 @@ enum class Which : std::uint8_t { kAll, kNotByWord, kByWord };
 
 class ParameterLayout {
  public:
-  // words: the rows of each parameter that lie here; without any, all rows do.
+  // words: the rows of each table by words that lie here; without any, all rows do.
   ParameterLayout(const model::Model& model, Which which, int num_versions, const ShardPlace& place,
                   const mesh::WordRun& words = {})
       : model_(model), which_(which), num_versions_(num_versions), place_(place), words_(words) {}
@@ -48,6 +49,7 @@ class ParameterLayout {
     if (gradients.empty()) return;
     for (Tensor tensor : gradients) {
       if (!here_.insert(tensor.parameter).second) continue;
+      tensor.bytes = kFloatBytes * ElementsOf(*tensor.parameter);
       tensor.offset = state.Add(tensor.bytes);
       weights.push_back(tensor);
     }
@@ -65,16 +67,17 @@ class ParameterLayout {
     std::vector<Tensor> gradients;
     std::vector<BucketTensor> bucket;
     for (const Parameter* const parameter : Uses(LayerOf(layer))) {
-      Tensor& tensor =
-          gradients.emplace_back(Tensor{.layer = layer,
-                                        .parameter = parameter,
-                                        .first_row = words_.first,
-                                        .rows = words_.words,
-                                        .bytes = kFloatBytes * ElementsOf(*parameter)});
+      const mesh::WordRun words = WordsOf(*parameter);
+      const std::int64_t elements = ElementsOf(*parameter);
+      Tensor& tensor = gradients.emplace_back(
+          Tensor{.layer = layer,
+                 .parameter = parameter,
+                 .first_row = words.first,
+                 .rows = words.words,
+                 .bytes = kFloatBytes * parameter->split.gradients * elements});
       tensor.offset = region.Add(tensor.bytes);
-      bucket.push_back(
-          {.run = {.first = tensor.offset / kFloatBytes, .count = tensor.bytes / kFloatBytes},
-           .alone = parameter->by_word});
+      bucket.push_back({.run = {.first = tensor.offset / kFloatBytes, .count = elements},
+                        .alone = parameter->by_word});
     }
     for (const ShardUnit& unit : CutBucket(bucket, place_.count)) {
       const FloatRun& mine = ShardAt(unit, place_);
@@ -114,11 +117,13 @@ class ParameterLayout {
   void AddPacked(LayerId layer) {
     for (const Parameter* const parameter : Uses(LayerOf(layer))) {
       if (!LayerOf(layer).MultipliesBy(*parameter)) continue;
-      const std::int64_t columns = parameter->shape[1];
-      const std::int64_t rows = ElementsOf(*parameter) / columns;
+      const mesh::WordRun words = WordsOf(*parameter);
+      const std::int64_t columns = parameter->shape[1], pieces = parameter->split.count;
+      const std::int64_t rows = ElementsOf(*parameter) / columns / pieces;
       const std::array orders = {
-          std::pair(Role::kPackedWeight, kBf16Bytes * PackedElements(rows, columns)),
-          std::pair(Role::kPackedTransposedWeight, kBf16Bytes * PackedElements(columns, rows))};
+          std::pair(Role::kPackedWeight, kBf16Bytes * pieces * PackedElements(rows, columns)),
+          std::pair(Role::kPackedTransposedWeight,
+                    kBf16Bytes * pieces * PackedElements(columns, rows))};
       const int allocation = section_.Allocate(
           MemoryKind::kWeights, num_versions_ * (orders[0].second + orders[1].second));
       std::int64_t offset = 0;
@@ -127,8 +132,8 @@ class ParameterLayout {
           section_.tensors.push_back({.role = role,
                                       .layer = layer,
                                       .parameter = parameter,
-                                      .first_row = words_.first,
-                                      .rows = words_.words,
+                                      .first_row = words.first,
+                                      .rows = words.words,
                                       .version = version,
                                       .allocation = allocation,
                                       .offset = offset,
@@ -154,9 +159,14 @@ class ParameterLayout {
     return uses;
   }
 
+  // Returns the rows of a parameter that lie here. No words: all of them do.
+  mesh::WordRun WordsOf(const Parameter& parameter) const {
+    return parameter.by_word ? words_ : mesh::WordRun();
+  }
   // Returns the elements of a parameter that lie here.
   std::int64_t ElementsOf(const Parameter& parameter) const {
-    return words_.words > 0 ? words_.words * parameter.shape[1] : parameter.elements();
+    const std::int64_t words = WordsOf(parameter).words;
+    return words > 0 ? words * parameter.shape[1] : parameter.elements();
   }
 
   const model::Model& model_;
@@ -168,12 +178,21 @@ class ParameterLayout {
   Section section_;
 };
 
+// Returns the words of a rank where tensor parallelism splits layers. Elsewhere there is no run,
+// and a rank that has a table has all of it.
+mesh::WordRun SplitWords(const model::Model& model) {
+  const auto [first, last] = model::BlocksOf(model.tensor, model.config.vocab);
+  return mesh::WordsOf({first, last}, PpRank(1), model.config.vocab);
+}
+
 }  // namespace
 
 Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& layers,
                          int num_versions, bool spread, const ShardPlace& place) {
-  const Which which = spread ? Which::kNotByWord : Which::kAll;
-  return ParameterLayout(model, which, num_versions, place).Run("parameters", layers);
+  const mesh::WordRun words = model.tensor.splits() ? SplitWords(model) : mesh::WordRun();
+  const bool no_words = model.tensor.splits() && words.words == 0;
+  const Which which = spread || no_words ? Which::kNotByWord : Which::kAll;
+  return ParameterLayout(model, which, num_versions, place, words).Run("parameters", layers);
 }
 
 Section LayOutRows(const model::Model& model, const mesh::WordRun& words, const ShardPlace& place) {

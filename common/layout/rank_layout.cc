@@ -11,6 +11,7 @@
 #include "common/layout/parameter_layout.h"
 #include "common/model/llama.h"
 #include "common/model/muon.h"
+#include "common/model/split_layers.h"
 
 namespace takt::layout {
 namespace {
@@ -102,21 +103,30 @@ std::vector<std::int64_t> JoinedBytes(const RankInputs& inputs) {
   return by_replica;
 }
 
-// Of a table whose rows are spread, the rank that writes it takes those of all ranks.
+// A rank that writes a layer takes what other ranks have of it: rows of a table that is spread, and
+// pieces of what is split, tensor by tensor.
 Section LayOutSnapshot(const RankInputs& inputs) {
-  std::vector<std::int64_t> by_replica = JoinedBytes(inputs);
+  const int tp_size = inputs.model.tensor.size;
+  std::vector<std::int64_t> by_writer = JoinedBytes(inputs);
+  by_writer.resize(static_cast<std::size_t>(inputs.dp_size * tp_size));
+  std::vector<std::int64_t> received(by_writer.size());
   for (const mesh::Stage& stage : inputs.partition) {
     if (stage.pp_rank != inputs.program.pp_rank) continue;
     for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
+      const auto writer =
+          static_cast<std::size_t>(WriterOf(id, inputs.dp_size).value() * tp_size +
+                                   WriterAmongSplit(id, inputs.dp_size, tp_size).value());
       for (const model::Parameter& parameter : inputs.model.layers[id.value()].parameters) {
-        by_replica[WriterOf(id, inputs.dp_size).value()] +=
-            kFloatBytes * parameter.state_elements();
+        const std::int64_t bytes = kFloatBytes * model::WholeElements(parameter);
+        by_writer[writer] += (1 + parameter.moments) * bytes;
+        if (tp_size > 1) received[writer] = std::max(received[writer], bytes);
       }
     }
   }
+  for (std::size_t i = 0; i < by_writer.size(); ++i) by_writer[i] += received[i];
   Section section{.name = "snapshot"};
   section.AddAlone(MemoryKind::kSnapshot,
-                   {.role = Role::kSnapshot, .bytes = *std::ranges::max_element(by_replica)});
+                   {.role = Role::kSnapshot, .bytes = *std::ranges::max_element(by_writer)});
   return section;
 }
 

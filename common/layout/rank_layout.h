@@ -69,6 +69,11 @@ ShardPlace ShardPlaceOf(const program::Program& program, int replica, int num_re
 // Returns which of the data-parallel ranks that hold a layer writes it to checkpoints.
 inline DpRank WriterOf(LayerId layer, int dp_size) { return DpRank(layer.value() % dp_size); }
 
+// Returns which of the ranks that split a layer, among those of WriterOf, writes it.
+inline TpRank WriterAmongSplit(LayerId layer, int dp_size, int tp_size) {
+  return TpRank(layer.value() / dp_size % tp_size);
+}
+
 // Returns a table with a row for each allocation and each tensor, and the sums by kind.
 std::string ToString(const RankLayout& layout);
 

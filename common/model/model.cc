@@ -10,6 +10,7 @@
 #include "common/model/layer_parts.h"
 #include "common/model/llama.h"
 #include "common/model/mixture.h"
+#include "common/model/split_layers.h"
 #include "common/model/vocabulary.h"
 
 namespace takt::model {
@@ -169,19 +170,26 @@ ModelConfig Complete(ModelConfig config) {
   return config;
 }
 
-Layer EmulatedLayer(const ModelConfig& config, int block) {
-  std::vector<Parameter> parameters;
+Layer EmulatedLayer(const ModelConfig& config, int block, int tensor) {
+  Layer layer{.kind = LayerKind::kEmulated,
+              .block = block,
+              .cost = {.forward_seconds = config.forward_seconds,
+                       .input_grad_seconds = config.input_grad_seconds,
+                       .weight_grad_seconds = config.weight_grad_seconds,
+                       .output_bytes = config.activation_bytes}};
   if (config.parameter_bytes > 0) {
-    parameters.push_back(
+    layer.parameters.push_back(
         {.name = absl::StrCat("layers.", block, ".weight"), .shape = {config.parameter_bytes / 4}});
   }
-  return {.kind = LayerKind::kEmulated,
-          .block = block,
-          .parameters = std::move(parameters),
-          .cost = {.forward_seconds = config.forward_seconds,
-                   .input_grad_seconds = config.input_grad_seconds,
-                   .weight_grad_seconds = config.weight_grad_seconds,
-                   .output_bytes = config.activation_bytes}};
+  if (tensor == 1 || config.collective_bytes == 0) return layer;
+  const auto meeting = [&](PartKind kind) {
+    return Part{.kind = kind,
+                .group = PartGroup::kTensor,
+                .bytes = config.collective_bytes / tensor * (tensor - 1)};
+  };
+  layer.parts.forward = {meeting(PartKind::kGather), Part{}, meeting(PartKind::kScatter)};
+  layer.parts.input_grad = layer.parts.forward;
+  return layer;
 }
 
 }  // namespace
@@ -229,12 +237,15 @@ std::vector<FieldError> CheckConfig(const ModelConfig& given) {
 }
 
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
-                                 const Precisions& precisions) {
+                                 const Precisions& precisions, const TensorShare& tensor) {
   TAKT_CHECK(microbatch >= 1);
   if (std::vector<FieldError> errors = CheckConfig(config); !errors.empty()) {
     return InvalidFields(std::move(errors));
   }
-  Model model{.config = Complete(config), .microbatch = microbatch, .precisions = precisions};
+  Model model{.config = Complete(config),
+              .microbatch = microbatch,
+              .precisions = precisions,
+              .tensor = tensor};
   switch (config.family) {
     case Family::kGpt2:
       model.layers = Gpt2Layers(model.config, microbatch, precisions);
@@ -249,10 +260,14 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
       break;
     case Family::kEmulated:
       for (int block = 0; block < config.layers; ++block) {
-        model.layers.push_back(EmulatedLayer(config, block));
+        model.layers.push_back(EmulatedLayer(config, block, tensor.size));
       }
-      break;
+      return model;
   }
+  if (tensor.size == 1 && !tensor.splits()) return model;
+  if (auto errors = CheckShare(model.config, microbatch, precisions, tensor); !errors.empty())
+    return InvalidFields(std::move(errors));
+  SplitLayers(model);
   return model;
 }
 
@@ -263,7 +278,7 @@ std::int64_t LogitsStride(std::int64_t words, Precision activations) {
 }
 
 int NumNormEntries(const Parameter& parameter) {
-  return parameter.by_word ? NumVocabularyBlocks(parameter.shape[0]) : 1;
+  return parameter.by_word ? NumVocabularyBlocks(parameter.shape[0]) : parameter.split.pieces;
 }
 
 }  // namespace takt::model

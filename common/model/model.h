@@ -13,8 +13,11 @@
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
+#include "common/model/parts.h"
 #include "common/model/recompute.h"
+#include "common/model/split.h"
 #include "common/model/stash.h"
+#include "common/model/tensor_share.h"
 
 namespace takt::model {
 
@@ -142,7 +145,7 @@ enum class Init : std::uint8_t { kZeros = 1, kOnes = 2, kNormal = 3 };
 
 struct Parameter {
   std::string name;  // Hugging Face's tensor name; the key of checkpoints and of initial weights
-  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> shape;  // of what the rank has of it (Split)
   Init init = Init::kZeros;
   double stddev = 0;     // of kNormal
   bool by_word = false;  // a row for each word of the vocabulary: see vocabulary.h
@@ -150,11 +153,14 @@ struct Parameter {
   bool by_muon = false;  // Muon updates it, for which it must be whole on a rank
   // Products with it are in f32, whatever the precision of the model's products.
   bool multiplies_in_f32 = false;
+  Split split;  // a table by words is never split so: a rank has a run of its rows
   std::int64_t elements() const {
     std::int64_t n = 1;
     for (const std::int64_t d : shape) n *= d;
     return n;
   }
+  // Counts the floats of its gradients.
+  std::int64_t gradient_elements() const { return split.gradients * elements(); }
   // Counts the floats of its state, which checkpoints and copies keep: the weight and its moments.
   std::int64_t state_elements() const { return (1 + moments) * elements(); }
   bool decayed() const { return shape.size() >= 2; }
@@ -192,6 +198,7 @@ struct Layer {
   std::vector<StashTensor> stash;
   std::vector<ScratchTensor> scratch;
   LayerCost cost;
+  LayerParts parts;  // where ranks meet in its passes
 
   // Returns whether the layer multiplies by the parameter, which is its own or a tied one, in the
   // precision of the model's products.
@@ -207,6 +214,7 @@ struct Model {
   Precisions precisions;
   // No token sees those of other documents in its sequence, and positions count within a document.
   bool separate_documents = false;
+  TensorShare tensor;         // the rank that the layers are for
   std::vector<Layer> layers;  // embedding, blocks, head (emulated: blocks only)
 
   // Returns the parameters in the model's own order, a tied one once. The norm exchange has them in
@@ -224,16 +232,18 @@ struct Model {
 // none, BuildModel takes it.
 std::vector<FieldError> CheckConfig(const ModelConfig& config);
 
-// Builds the model. Errors: kInvalidArgument with what CheckConfig found.  Precondition: microbatch
-// >= 1.
+// Builds the model, or the part of it that one rank has where tensor parallelism splits layers.
+// Errors: kInvalidArgument with what CheckConfig or CheckShare (split_layers.h) found.
+// Precondition: microbatch >= 1.
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
-                                 const Precisions& precisions = {});
+                                 const Precisions& precisions = {}, const TensorShare& tensor = {});
 
 // Returns the elements from one row of logits of so many words to the next. This is the words,
 // filled up to 64 in bf16, so that rows begin where products on GPUs read them fastest.
 std::int64_t LogitsStride(std::int64_t words, Precision activations);
 
-// Returns the entries of a parameter in the norm exchange: one, or one for each block of words.
+// Returns the entries of a parameter in the norm exchange: one for each block of words, or for each
+// piece of the whole.
 int NumNormEntries(const Parameter& parameter);
 
 }  // namespace takt::model

@@ -67,6 +67,20 @@ double CheckpointPause(const CandidateInputs& inputs, const Plan& plan) {
   return SnapshotSeconds(inputs, plan.mesh.pp_size, largest);
 }
 
+// Tensor groups meet several times in each layer, which networks are too slow for.
+absl::Status WarnOfHosts(const CandidateInputs& inputs, Plan& plan) {
+  if (TensorGroupsFitHosts(inputs)) return absl::OkStatus();
+  const int tensor = plan.mesh.tp_size, room = inputs.options.host.room();
+  int fits = std::min(tensor, room);
+  while (tensor % fits != 0) --fits;
+  ASSIGN_OR_RETURN(const double seconds, StepOnOneHost(inputs, plan));
+  plan.warnings.push_back(absl::StrFormat(
+      "parallelism.tensor is %d, and hosts have %d workers for the job: a step takes %.4g s, and "
+      "%.4g s if each tensor group is on one host; use larger hosts, or parallelism.tensor: %d",
+      tensor, room, plan.predicted_step_seconds, seconds, fits));
+  return absl::OkStatus();
+}
+
 // Makes the best candidate a plan that workers can execute.
 absl::StatusOr<Plan> Complete(const CandidateInputs& inputs, Candidate best) {
   const config::JobSpec& job = inputs.job;
@@ -80,6 +94,7 @@ absl::StatusOr<Plan> Complete(const CandidateInputs& inputs, Candidate best) {
     plan.warnings.emplace_back(
         "parallelism.shard: optimizer has no effect: no two ranks have the same layers");
   }
+  RETURN_IF_ERROR(WarnOfHosts(inputs, plan));
   if (!job.exact && std::ranges::none_of(plan.programs, program::MergesWeightGrads)) {
     plan.warnings.push_back(absl::StrCat("exact: false has no effect under ", plan.schedule.name,
                                          ", where no two W of a stage follow each other"));

@@ -86,6 +86,8 @@ inline bool SharesOptimizer(const Plan& plan) {
 //                 max_workers allow. It changes the bits of losses. So a plan chooses only where
 //                 the job says `auto` in words (data_auto), and the caller fixes the choice for all
 //                 later plans of the job (JobSpec::FixBits).
+// tensor: auto    likewise (tensor_auto), of the powers of two that divide the layers and find room
+//                 on a host.
 // microbatch: auto  likewise (microbatch_auto), of the smallest 24 divisors of the batch.
 // recompute: auto as little on each rank as fits the workers' memory: none, selective or full
 //                 (least_recompute.h).

@@ -256,7 +256,7 @@ bool AddFamily(const CandidateInputs& inputs, const std::string& family, int pp_
     ranker.Add(*std::move(candidate));
     return true;
   }
-  ranker.Refuse({.mesh = {.pp_size = pp_size, .dp_size = inputs.dp_size},
+  ranker.Refuse({.mesh = inputs.MeshOf(pp_size),
                  .microbatch = inputs.model.microbatch,
                  .schedule = family,
                  .recompute = inputs.recompute,
@@ -271,7 +271,7 @@ bool AddFamily(const CandidateInputs& inputs, const std::string& family, int pp_
 void RefuseSpread(const CandidateInputs& inputs, int pp_size, Ranker& ranker) {
   const std::string_view why_not = WhyAutoKeepsLast(inputs, pp_size);
   if (why_not.empty()) return;
-  ranker.Refuse({.mesh = {.pp_size = pp_size, .dp_size = inputs.dp_size},
+  ranker.Refuse({.mesh = inputs.MeshOf(pp_size),
                  .microbatch = inputs.model.microbatch,
                  .schedule = inputs.job.parallelism.schedule,
                  .recompute = inputs.recompute,
@@ -328,7 +328,7 @@ void AddFile(const CandidateInputs& inputs, Ranker& ranker) {
       continue;
     }
     const int refused = pp_size > 0 ? pp_size : inputs.job.parallelism.pipeline.value_or(1);
-    ranker.Refuse({.mesh = {.pp_size = refused, .dp_size = inputs.dp_size},
+    ranker.Refuse({.mesh = inputs.MeshOf(refused),
                    .microbatch = inputs.model.microbatch,
                    .schedule = inputs.job.parallelism.schedule,
                    .recompute = inputs.recompute,

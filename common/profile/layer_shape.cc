@@ -54,7 +54,8 @@ LayerShape ShapeOf(const model::Model& model, const model::Layer& layer,
                    .context = config.context,
                    .microbatch = model.microbatch,
                    .products = model.precisions.products,
-                   .activations = model.precisions.activations};
+                   .activations = model.precisions.activations,
+                   .tensor = model.tensor.size};
   if (layer.block >= 0) {
     shape.heads = config.heads;
     shape.kv_heads = config.kv_heads;
@@ -127,6 +128,7 @@ std::string ToString(const LayerShape& shape) {
   absl::StrAppend(&text, ", microbatch ", shape.microbatch, ", ", PrecisionName(shape));
   if (shape.recompute != model::Recompute::kNone)
     absl::StrAppend(&text, ", recompute ", std::string(model::Name(shape.recompute)));
+  if (shape.tensor > 1) absl::StrAppend(&text, ", tensor ", shape.tensor);
   return text;
 }
 

@@ -62,7 +62,10 @@ config::JobSpec ProbeJob(const config::JobSpec& job, const ProbeOptions& options
   config::Parallelism& p = probe.parallelism;
   p.pipeline = 1;
   p.data = options.num_ranks;
-  p.data_auto = probe.microbatch_auto = false;
+  p.data_auto = p.tensor_auto = probe.microbatch_auto = false;
+  // What a rank takes for its share of a layer follows from the whole layer.
+  p.tensor = 1;
+  p.tensor_leaves = 0;
   p.chunks = kStages;
   p.group.reset();
   p.schedule = "file:probe.csv";

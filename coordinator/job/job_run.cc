@@ -105,7 +105,9 @@ std::string Job::FixBits(const plan::Plan& plan) {
   std::string chosen;
   if (spec_.parallelism.data_auto) absl::StrAppend(&chosen, "; data: auto is ", plan.mesh.dp_size);
   if (spec_.microbatch_auto) absl::StrAppend(&chosen, "; microbatch: auto is ", plan.microbatch);
-  spec_.FixBits(plan.mesh.dp_size, plan.microbatch);
+  if (spec_.parallelism.tensor_auto)
+    absl::StrAppend(&chosen, "; tensor: auto is ", plan.mesh.tp_size);
+  spec_.FixBits(plan.mesh.dp_size, plan.microbatch, plan.mesh.tp_size);
   record_.spec = WithBitsOf(record_.spec, spec_);
   return absl::StrCat(chosen, " for as long as the job lives");
 }

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   takt::bench::AddBubbleCommand(app, result);
   takt::bench::AddCheckpointCommand(app, result);
   takt::bench::AddCopiesCommand(app, result);
+  takt::bench::AddGenerateCommand(app, result);
   takt::bench::AddImbalanceCommand(app, result);
   takt::bench::AddKernelsCommand(app, result);
   takt::bench::AddMemoryCommand(app, result);
@@ -25,6 +26,7 @@ int main(int argc, char** argv) {
   takt::bench::AddRecoveryCommand(app, result);
   takt::bench::AddReportsCommand(app, result);
   takt::bench::AddRuntimeCommand(app, result);
+  takt::bench::AddTensorCommand(app, result);
   takt::bench::AddTokenizeCommand(app, result);
   takt::bench::AddTracingCommand(app, result);
   takt::bench::AddTransportCommand(app, result);

@@ -181,6 +181,18 @@ void DescribeFields(AttentionBackward& o, auto& v) {
   v.Tensor("d_k", o.d_k, keys), v.Tensor("d_v", o.d_v, keys);
   v.Optional(o.starts);
 }
+void DescribeFields(CachedAttention& o, auto& v) {
+  v.Name("CachedAttention");
+  v.Size("rows", o.rows), v.Size("past", o.past, 0);
+  v.Size("capacity", o.capacity, o.past + o.rows);
+  v.Size("heads", o.heads), v.Size("kv_heads", o.kv_heads), v.Size("head_size", o.head_size);
+  v.Size("q_stride", o.q_stride, o.heads * o.head_size);
+  v.Size("kv_stride", o.kv_stride, o.kv_heads * o.head_size);
+  v.Size("out_stride", o.out_stride, o.heads * o.head_size);
+  v.Size("window", o.window, 0);
+  v.Tensor("q", o.q), v.Tensor("k", o.k), v.Tensor("v", o.v);
+  v.Tensor("keys", o.keys), v.Tensor("values", o.values), v.Tensor("output", o.output);
+}
 void DescribeFields(EmbeddingForward& o, auto& v) {
   v.Name("EmbeddingForward");
   v.Size("batch", o.batch), v.Size("context", o.context), v.Size("columns", o.columns);

@@ -267,6 +267,25 @@ struct AttentionBackward {
   const std::int32_t* starts = nullptr;  // of the forward
 };
 
+// Causal attention of new tokens of one sequence, where those before them are in a cache. It puts
+// k and v into the cache, behind those of the `past` tokens, and then computes what
+// AttentionForward gives for the same queries. All of it is in f32. Of the cache it changes nothing
+// but the rows of the new tokens.
+struct CachedAttention {
+  const float* q = nullptr;  // [N, heads * D], rows q_stride apart
+  const float* k = nullptr;  // [N, kv_heads * D], rows kv_stride apart
+  const float* v = nullptr;  // as k
+  float* keys = nullptr;     // [kv_heads, capacity, D]
+  float* values = nullptr;   // as keys
+  float* output = nullptr;   // [N, heads * D], rows out_stride apart
+  std::int64_t rows = 0;     // N
+  std::int64_t past = 0;     // tokens in the cache; past + rows is at most capacity
+  std::int64_t capacity = 0;
+  std::int64_t heads = 0, kv_heads = 0, head_size = 0;  // heads divisible by kv_heads
+  std::int64_t q_stride = 0, kv_stride = 0, out_stride = 0;
+  std::int64_t window = 0;  // as AttentionShape::window
+};
+
 // output[b*T+t] = token_table[tokens[b*T+t]] + position_table[t - starts[b*T+t]].  The caller has
 // checked 0 <= token < V.
 struct EmbeddingForward {
@@ -438,7 +457,7 @@ using Op =
                  LayerNormBackwardInput, LayerNormBackwardWeights, RmsNormForward,
                  RmsNormBackwardInput, RmsNormBackwardWeights, Rotary, SwigluForward,
                  SwigluBackward, GeluForward, GeluBackward, AttentionForward, AttentionBackward,
-                 EmbeddingForward, EmbeddingBackward, SoftmaxBlock, CrossEntropy,
+                 CachedAttention, EmbeddingForward, EmbeddingBackward, SoftmaxBlock, CrossEntropy,
                  CrossEntropyGradient, AdamwUpdate, LionUpdate, SgdUpdate, MuonUpdate, SumOfSquares,
                  Fill, Copy, Add, RouteTokens, RouteTokensBackward, CountExpertRows,
                  ExpertSwigluForward, ExpertSwigluBackward, ExpertMatmul, ExpertMatmulTransposed>;

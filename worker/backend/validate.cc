@@ -68,7 +68,7 @@ absl::Status CheckRounding(const char* op, const Operand& input, const Output& o
               "what comes in bf16 must be written in bf16");
 }
 
-absl::Status CheckHeads(const char* op, const AttentionShape& shape) {
+absl::Status CheckHeads(const char* op, const auto& shape) {
   return Rule(shape.kv_heads < 1 || shape.heads % shape.kv_heads == 0, op,
               "heads must be divisible by kv_heads");
 }
@@ -145,6 +145,9 @@ struct CrossFieldRules {
   absl::Status operator()(const EmbeddingBackward& o) const {
     return Rule((o.tokens == nullptr) == (o.d_token_table == nullptr), "EmbeddingBackward",
                 "tokens and d_token_table go together");
+  }
+  absl::Status operator()(const CachedAttention& o) const {
+    return CheckHeads("CachedAttention", o);
   }
   absl::Status operator()(const AdamwUpdate& o) const {
     FieldCheck check;

@@ -32,8 +32,8 @@ struct LayerState {
 // the copy of a tied weight), is empty.
 struct ParameterTarget {
   const model::Parameter* parameter = nullptr;
-  // weight: as many floats as there are rows to load, from `first_row` on. m, v: as ParameterState
-  // has them.
+  // weight: as many floats as there are rows to load, from `first_row` on, or all pieces that the
+  // rank has where layers are split (model::Split). m, v: as ParameterState has them.
   std::span<float> weight, m, v;
   std::int64_t first_row = 0;
   std::size_t first_moment = 0;

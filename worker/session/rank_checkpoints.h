@@ -22,6 +22,7 @@
 #include "worker/session/moment_shards.h"
 #include "worker/session/rank_runner.h"
 #include "worker/session/resume.h"
+#include "worker/session/split_state.h"
 #include "worker/session/spread_tables.h"
 #include "worker/train/parameter_store.h"
 #include "worker/transport/collective.h"
@@ -69,6 +70,7 @@ class RankCheckpoints {
   struct Groups {
     transport::Collective* vocabulary = nullptr;  // of a pipeline that spreads it; else null
     transport::Collective* sharers = nullptr;     // of the optimizer's state; null: none share
+    transport::Collective* tensor = nullptr;      // that split layers; null: this rank alone
   };
   absl::Status Allocate(train::ParameterStore* store, const std::string& kernel_plan,
                         const Groups& groups);
@@ -87,7 +89,7 @@ class RankCheckpoints {
       const std::string& kernel_plan) const;
   std::vector<worker_checkpoint::LayerState> WrittenState() const;
   // Adds to the copy what other ranks have of it.
-  absl::Status Complete(StepId step, const worker_checkpoint::Snapshot& copy) const;
+  absl::Status Complete(StepId step, const worker_checkpoint::Snapshot& copy);
   const config::Checkpoint& spec() const { return *options_.assignment->job.checkpoint; }
   bool first() const { return options_.assignment->rank == Rank(0); }
   int num_layers() const { return static_cast<int>(options_.model->layers.size()); }
@@ -99,6 +101,7 @@ class RankCheckpoints {
   train::ParameterStore* store_ = nullptr;
   std::optional<MomentShards> moments_;  // nullopt: no ranks share the optimizer's state
   std::optional<SpreadTables> tables_;   // nullopt: the vocabulary is not spread
+  std::optional<SplitState> split_;      // nullopt: layers are not split
   std::atomic<bool> given_up_ = false;
   std::unique_ptr<CheckpointSaver> saver_;
 };

@@ -76,6 +76,10 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
                        mesh::RanksOf(options.mesh, group, options.rank));
   };
   ASSIGN_OR_RETURN(groups.pipeline_, open(mesh::Group::kPipeline));
+  ASSIGN_OR_RETURN(groups.tensor_, open(mesh::Group::kTensor));
+  ASSIGN_OR_RETURN(groups.norms_,
+                   groups.Open(transport, host, "norms",
+                               mesh::RanksOf(options.mesh, mesh::Group::kTensor, options.rank)));
   if (program::ShardsOptimizer(*options.program)) {
     ASSIGN_OR_RETURN(groups.sharers_,
                      groups.Open(transport, host, "sharers",

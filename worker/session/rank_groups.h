@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The groups over which one rank sums: the replicas of its stages, its chain of the pipeline, and
-// the two ends of a tied embedding. Where the vocabulary is spread, a group of the chain passes
-// bytes. mesh::RanksOf says who is in which.
+// The groups over which one rank sums: the replicas of its stages, its chain of the pipeline, the
+// two ends of a tied embedding, and the ranks that share its layers. Where the vocabulary is
+// spread, a group of the chain passes bytes. mesh::RanksOf says who is in which.
 #pragma once
 
 #include <cstdint>
@@ -62,6 +62,11 @@ class RankGroups {
   transport::Collective* tied() const { return tied_; }
   // Returns the group in which the pipeline meets over its vocabulary. Null: it is not spread.
   transport::Collective* vocabulary() const { return vocabulary_; }
+  // Returns the ranks that share this rank's layers, where they meet inside passes. Null: it shares
+  // none.
+  transport::Collective* tensor() const { return tensor_; }
+  // Returns a group of the same ranks, for the exchange of norm and loss.
+  transport::Collective* norms() const { return norms_; }
   // Returns the group of SharersOf, which passes bytes of host memory. Null: nobody shares.
   transport::Collective* sharers() const { return sharers_; }
 
@@ -76,6 +81,8 @@ class RankGroups {
   transport::Collective* pipeline_ = nullptr;
   transport::Collective* tied_ = nullptr;
   transport::Collective* vocabulary_ = nullptr;
+  transport::Collective* tensor_ = nullptr;
+  transport::Collective* norms_ = nullptr;
   transport::Collective* sharers_ = nullptr;
 };
 

@@ -58,6 +58,7 @@ void StepReporter::SendTrace(const engine::StepTiming& timing, double step_secon
     }
   };
   add_all(*timing.timings, trace.body);
+  add_all(*timing.meetings, trace.meetings);
   if (timing.prologue != nullptr) add_all(*timing.prologue, trace.prologue);
   // The receives of a step are posted while the step before still runs.
   std::int64_t first_start = timing.start_nanos;

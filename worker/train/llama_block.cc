@@ -137,13 +137,15 @@ class LlamaBlock final : public Block {
     if (products || NormalisesHeads())
       RETURN_IF_ERROR(Turn(backend, view, s.Tensor(kQ), s.Tensor(kK), /*inverse=*/false));
     if (products) {
-      RETURN_IF_ERROR(backend.Run(backend::AttentionForward{.shape = Shape(),
-                                                            .q = s.Tensor(kQ),
-                                                            .k = s.Tensor(kK),
-                                                            .v = s.Tensor(kV),
-                                                            .output = s.Tensor(kAttention),
-                                                            .logsumexp = s[kLogsumexp],
-                                                            .starts = view.starts}));
+      RETURN_IF_ERROR(Attend(backend,
+                             {.shape = Shape(),
+                              .q = s.Tensor(kQ),
+                              .k = s.Tensor(kK),
+                              .v = s.Tensor(kV),
+                              .output = s.Tensor(kAttention),
+                              .logsumexp = s[kLogsumexp],
+                              .starts = view.starts},
+                             view.cache));
       RETURN_IF_ERROR(o_.Forward(backend, s.Tensor(kAttention), input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
@@ -257,7 +259,8 @@ class LlamaBlock final : public Block {
   // Applies rotary positions to q and k, or the inverse to their gradients.
   absl::Status Turn(backend::Backend& backend, const TokenView& view, const backend::Output& q,
                     const backend::Output& k, bool inverse) const {
-    backend::Rotary op{.table = rotary_table_,
+    const std::int64_t first = view.cache != nullptr ? view.cache->past : 0;
+    backend::Rotary op{.table = rotary_table_ + first * config_.head_size,
                        .batch = batch_,
                        .context = config_.context,
                        .head_size = config_.head_size,

@@ -19,6 +19,7 @@
 #include "worker/train/loss_share.h"
 #include "worker/train/parameter_store.h"
 #include "worker/train/shard_state.h"
+#include "worker/train/tensor_meetings.h"
 #include "worker/train/trainer.h"
 
 namespace takt::train {
@@ -40,13 +41,15 @@ class Optimizer {
   void ShareWith(ShardState* shards) { shards_ = shards; }
 
   // Computes the sums of squares of every parameter whose gradient this rank counts: one a
-  // parameter, or one for each block of words. Each parameter is counted once in a pipeline. The
-  // sums exist once `backend` has done what it was given.
-  absl::Status NormPartial(backend::Backend& backend);
+  // parameter, or one for each block of words or each piece. Each parameter is counted once in a
+  // pipeline. The sums exist once `backend` has done what it was given.
+  // meetings: set where ranks split layers. They first add up the gradients of what is not split.
+  absl::Status NormPartial(backend::Backend& backend, TensorMeetings* meetings = nullptr);
 
   // Exchanges loss and norm. Every entry of the exchanged vector comes from one rank and is zero
-  // elsewhere, so its sum over the pipeline is exact. The norm is added up in the model's parameter
-  // order, and block by block. So it is the same for every partition.
+  // elsewhere, so its sum over the pipeline, and over the ranks that split layers, is exact. The
+  // norm is added up in the model's parameter order, and block by block or piece by piece. So it is
+  // the same for every partition.
   absl::StatusOr<StepResult> Exchange(StepId step, const LossShare& loss);
 
   // Updates all parameters of the rank by the job's optimizer, each at the rate and decay of its
@@ -58,6 +61,8 @@ class Optimizer {
  private:
   Optimizer(const config::JobSpec& job, ParameterStore& parameters, ResultGroups groups,
             backend::Buffer exchanged);
+  // Adds up the gradients that leaves have of what they share.
+  absl::Status SumLeafGradients(backend::Backend& backend, TensorMeetings& meetings) const;
   // Updates one matrix.
   absl::Status UpdateByMuon(backend::Backend& backend, const ParameterRef& ref,
                             double learning_rate, double gradient_scale);

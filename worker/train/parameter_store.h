@@ -36,7 +36,8 @@ struct ParameterRef {
   // multiplies by the parameter.
   const backend::Bf16* packed = nullptr;
   const backend::Bf16* packed_transposed = nullptr;
-  float* gradient = nullptr;  // this use's own
+  // This use's own; where leaves have gradients apart (model::Split), those follow one another.
+  float* gradient = nullptr;
   // The elements, counted from the first one here, of which this rank has the optimizer's state:
   // all, unless ranks share it (layer_shards.h).
   layout::FloatRun shard;
@@ -46,8 +47,8 @@ struct ParameterRef {
   float* v = nullptr;
   // False: another layer of this rank owns the weight and updates it.
   bool updated = false;
-  // The first of its rows' entries in the norm exchange (model::NumNormEntries); -1: a tied copy,
-  // which another rank or layer counts.
+  // The first of its entries in the norm exchange (model::NumNormEntries); -1: a copy, which
+  // another rank or layer counts.
   int norm_index = -1;
 
   // Counts elements of the parameter: in one row, before the rows of this rank, and in these.
@@ -59,8 +60,13 @@ struct ParameterRef {
     return {which, which == nullptr ? 0 : static_cast<std::size_t>(shard.count)};
   }
   // Returns the runs of the rank's rows on which one op works at a time, counted from its first
-  // row: blocks of words, or all rows.
+  // row: blocks of words, or pieces (model::Split), or all rows.
   std::vector<model::VocabularyBlock> Runs() const;
+  // Returns where the run that begins at row `first` is packed. Each run is packed apart.
+  struct PackedOffsets {
+    std::int64_t packed = 0, transposed = 0;
+  };
+  PackedOffsets PackedBefore(std::int64_t first) const;
 };
 
 struct LayerParameters {

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/llama.h"
 #include "common/program/program.h"
@@ -27,6 +28,7 @@ absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOption
   ASSIGN_OR_RETURN(state->reduce, options.backends->CreateMemory(StreamKind::kReduce));
   ASSIGN_OR_RETURN(state->load, options.backends->CreateMemory(StreamKind::kTransfer));
   RETURN_IF_ERROR(state->CreateParameters());
+  RETURN_IF_ERROR(state->CreateMeetings());
   RETURN_IF_ERROR(state->CreateStages());
   ASSIGN_OR_RETURN(state->shards, ShardState::CreateFor(options, state->layout, *state->parameters,
                                                         *state->compute));
@@ -42,7 +44,8 @@ ResultGroups RankState::Groups() const {
   const mesh::Stage& last = options.partition->back();
   return {.last_stage = ReplicasOf(last.id),
           .tells_loss = program::IsPrimary(*options.program, last.id),
-          .pipeline = options.pp_group};
+          .pipeline = options.pp_group,
+          .tensor = options.norm_group};
 }
 
 absl::Status RankState::Pack() {
@@ -85,6 +88,43 @@ double RankState::AuxiliaryScale() const {
          (updates_microbatches ? options.model->microbatch : options.job->global_batch);
 }
 
+absl::Status RankState::CreateMeetings() {
+  const model::Model& model = *options.model;
+  if (!model.tensor.splits()) return absl::OkStatus();
+  const int size = options.tensor_group == nullptr ? 1 : options.tensor_group->size();
+  if (size != model.tensor.size) {
+    return absl::InvalidArgumentError(absl::StrCat("layers are split over ", model.tensor.size,
+                                                   " ranks, but the group of this rank has ",
+                                                   size));
+  }
+  if (!compute->memory_is_host() && !options.shapes_only) {
+    return absl::InvalidArgumentError(
+        "layers are split over devices, whose memory the meetings of their ranks cannot reach");
+  }
+  if (program::IsAsynchronous(*options.program)) {
+    return absl::InvalidArgumentError(
+        "layers are split, but without a flush nothing sums the gradients of what is not");
+  }
+  if (options.program->mirror.value() >= 0) {
+    return absl::InvalidArgumentError(
+        "layers are split, but of two copies of the weights the second one's gradients may be "
+        "incomplete when those of what is not split are added up");
+  }
+  if (program::ShardsOptimizer(*options.program) && model.tensor.leaves_here() > 1) {
+    return absl::InvalidArgumentError(
+        "replicas share the optimizer's state, so each leaf needs a rank of its own");
+  }
+  meetings = std::make_unique<TensorMeetings>(
+      TensorMeetings::Options{.group = options.tensor_group,
+                              .cursor = &part_cursor,
+                              .share = model.tensor,
+                              .rows = std::int64_t{model.microbatch} * model.config.context,
+                              .columns = model.config.hidden,
+                              .vocab = model.config.vocab,
+                              .shapes_only = options.shapes_only});
+  return absl::OkStatus();
+}
+
 absl::Status RankState::CreateStages() {
   RETURN_IF_ERROR(AllocateShared());
   for (const auto& [id, stage] : layout.stages) {
@@ -95,6 +135,7 @@ absl::Status RankState::CreateStages() {
                                         .scratch = scratch,
                                         .rotary_table = rotary_table,
                                         .auxiliary_scale = AuxiliaryScale(),
+                                        .meetings = meetings.get(),
                                         .observer = options.observer});
     has_gradients[id] = false;
   }

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/layout/rank_layout.h"
 #include "worker/backend/backend.h"
+#include "worker/engine/part_cursor.h"
 #include "worker/train/loss_share.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/parameter_store.h"
@@ -17,6 +18,7 @@
 #include "worker/train/shard_state.h"
 #include "worker/train/spread_state.h"
 #include "worker/train/stage.h"
+#include "worker/train/tensor_meetings.h"
 #include "worker/train/trainer.h"
 
 namespace takt::train {
@@ -36,6 +38,8 @@ struct RankState {
   // holds it.
   transport::Collective* ReplicasOf(StageId stage) const;
   ResultGroups Groups() const;
+  // Returns whether this rank has some of the words alone, or none.
+  bool SharesVocabulary() const { return vocabulary != nullptr || meetings != nullptr; }
 
   // Packs the newest weights, as it must be done after OPT. Those of which OPT has changed only a
   // shard are packed later, by PackGathered.  Compute lane.
@@ -51,9 +55,11 @@ struct RankState {
   std::unique_ptr<backend::MemoryBackend> load;    // the load lane's
   std::unique_ptr<ParameterStore> parameters;      // the compute lane selects and updates weights
   SectionMemory shared;
-  std::byte* scratch = nullptr;          // of layers
-  std::byte* meeting_scratch = nullptr;  // null: there are no meetings
-  float* rotary_table = nullptr;         // null: the model's family has no rotary positions
+  std::byte* scratch = nullptr;              // of layers
+  std::byte* meeting_scratch = nullptr;      // null: there are no meetings
+  float* rotary_table = nullptr;             // null: the model's family has no rotary positions
+  engine::PartCursor part_cursor;            // the compute lane's
+  std::unique_ptr<TensorMeetings> meetings;  // null: layers are not split
   std::map<StageId, Stage> stages;
   // Whether Ws of a stage have left gradients to add to since the last OPT. Only the compute lane
   // uses it.
@@ -67,6 +73,7 @@ struct RankState {
 
  private:
   absl::Status CreateParameters();
+  absl::Status CreateMeetings();
   absl::Status CreateStages();
   // Returns what the auxiliary loss of a sequence is multiplied by: its weight over the sequences
   // of an update, as the loss is divided by its tokens.

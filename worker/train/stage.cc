@@ -17,7 +17,8 @@ Stage::Stage(const StageOptions& options)
                                  .parameters = options.parameters.Layer(place.layer),
                                  .place = place,
                                  .rotary_table = options.rotary_table,
-                                 .auxiliary_scale = options.auxiliary_scale}));
+                                 .auxiliary_scale = options.auxiliary_scale,
+                                 .meetings = options.meetings}));
   }
 }
 
@@ -55,6 +56,7 @@ absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& lo
        .input = InputOf(buffers, i),
        .output = i + 1 == layers_.size() ? buffers.output : Between(buffers, i),
        .stash = ForwardStash(buffers, i),
+       .scratch = scratch_,
        .loss_scale = loss.scale,
        .loss_sum = loss.sum,
        .expert_counts = ExpertCountsOf(loss, i),
@@ -72,7 +74,8 @@ absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i, b
     RETURN_IF_ERROR(layers_[i]->Recompute({.backend = &backend_,
                                            .view = buffers.view,
                                            .input = InputOf(buffers, i),
-                                           .stash = stash}));
+                                           .stash = stash,
+                                           .scratch = scratch_}));
   }
   return layers_[i]->InputGrad({.backend = &backend_,
                                 .view = buffers.view,
@@ -118,7 +121,8 @@ const float* Stage::DOutput(const StageBuffers& buffers, std::size_t i) const {
 }
 
 StashMemory Stage::ForwardStash(const StageBuffers& buffers, std::size_t i) const {
-  return {buffers.stash.From(layout_.layers[i].kept), scratch_};
+  const layout::StageLayout::LayerPlace& place = layout_.layers[i];
+  return {buffers.stash.From(place.kept), SlotRoom(scratch_ + place.recomputed_in_scratch)};
 }
 
 StashMemory Stage::BackwardStash(const StageBuffers& buffers, std::size_t i) const {

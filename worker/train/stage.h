@@ -48,6 +48,7 @@ struct StageOptions {
   std::byte* scratch = nullptr;
   const float* rotary_table = nullptr;  // see LayerOptions
   double auxiliary_scale = 0;           // see LayerOptions
+  TensorMeetings* meetings = nullptr;   // likewise
   const TensorObserver* observer = nullptr;
 };
 

@@ -57,6 +57,11 @@ struct TrainerOptions {
   transport::Collective* tied_group = nullptr;
   // The ranks of this pipeline, where they meet over a spread vocabulary; else null.
   transport::Collective* vocabulary_group = nullptr;
+  // The ranks that share this rank's layers, for meetings on the compute lane. Null: it shares
+  // none.
+  transport::Collective* tensor_group = nullptr;
+  // The same ranks, for the exchange of norm and loss, which is not on that lane.
+  transport::Collective* norm_group = nullptr;
   // Fills the store (weights and moments) from a checkpoint. If it returns false, or is null, the
   // trainer makes initial weights. It is never called for an emulated model.
   std::function<absl::StatusOr<bool>(ParameterStore&)> restore;
@@ -77,6 +82,8 @@ class Validator : public engine::Compute {
   virtual void Reset() = 0;
   // Returns the mean over the scored tokens of all batches since Reset. It is equal on all ranks.
   virtual double loss() const = 0;
+  // Returns how many tokens these are.
+  virtual std::int64_t scored() const = 0;
 };
 
 class Trainer : public engine::Compute {

@@ -80,6 +80,10 @@ class CpuBackend final : public HostMemory<Backend> {
   // Returns a status only for ops that call a library.
   using HostMemory::Execute;
   absl::Status Execute(const Matmul& op) {
+    if (op.m == 1 && !op.a_transposed) {
+      MultiplyRow(op);
+      return absl::OkStatus();
+    }
     const MatmulBlocks blocks = CutMatmul(op);
     std::vector<absl::Status> errors(static_cast<std::size_t>(team_.size()));
     team_.ParallelFor(blocks.count, [&](std::int64_t block, int thread) {
@@ -88,6 +92,14 @@ class CpuBackend final : public HostMemory<Backend> {
     });
     for (const absl::Status& error : errors) RETURN_IF_ERROR(error);
     return absl::OkStatus();
+  }
+
+  // The time of a product of one row is that of reading b. A column's sum has the same order in
+  // every piece, so there are as many pieces as threads.
+  void MultiplyRow(const Matmul& op) {
+    constexpr std::int64_t kLeastColumns = 64;
+    ForPieces(op.n, std::max(kLeastColumns, CeilDiv(op.n, team_.size())),
+              [&](Range columns) { kernels_.row_product(op, columns); });
   }
 
   void Execute(const PackBf16& op) { bf16_.Pack(op); }
@@ -208,6 +220,12 @@ class CpuBackend final : public HostMemory<Backend> {
   }
   absl::Status Execute(const ExpertMatmulTransposed& op) {
     return experts_.Run(op, [this](const Matmul& product) { return Execute(product); });
+  }
+
+  void Execute(const CachedAttention& op) {
+    team_.ParallelFor(op.kv_heads, [&](std::int64_t item, int thread) {
+      kernels_.cached_attention(op, item, Scratch(thread, op.past + op.rows));
+    });
   }
 
   void Execute(const EmbeddingForward& op) {

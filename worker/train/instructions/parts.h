@@ -63,6 +63,7 @@ std::unique_ptr<engine::BoundInstruction> BindPart(ProgramState& state, int vers
                     version, arguments_of, ops](StepId step) -> absl::Status {
     RETURN_IF_ERROR(rank.PackGathered(stage));
     parameters.SelectVersion(version);
+    if (rank.meetings != nullptr) rank.meetings->BeginStep(step);
     PartArguments arguments = arguments_of(step);
     arguments.weights = parameters.selected_place();
     return replays.Run(arguments, [&] { return ops(arguments); });

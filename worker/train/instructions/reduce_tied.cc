@@ -27,7 +27,7 @@ Bound BindReduceTied(ProgramState& state, const program::Instruction&) {
                              [&backend, add](StepId) { return backend.Run(add); });
   }
   const ParameterRef* const use = uses.own != nullptr ? uses.own : uses.tied;
-  if (use == nullptr && state.rank.vocabulary != nullptr) return engine::NothingToDo();  // no words
+  if (use == nullptr && state.rank.SharesVocabulary()) return engine::NothingToDo();  // no words
   if (use == nullptr) return absl::InvalidArgumentError("this rank holds no tied parameter");
   transport::Collective* const group = state.rank.options.tied_group;
   if (group == nullptr) return absl::InvalidArgumentError("no other rank holds the tied parameter");

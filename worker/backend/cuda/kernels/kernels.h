@@ -46,6 +46,7 @@ void Launch(const SwigluForward& op, const LaunchContext& context);
 void Launch(const SwigluBackward& op, const LaunchContext& context);
 void Launch(const GeluForward& op, const LaunchContext& context);
 void Launch(const GeluBackward& op, const LaunchContext& context);
+void Launch(const CachedAttention& op, const LaunchContext& context);
 void Launch(const EmbeddingForward& op, const LaunchContext& context);
 // Takes at most kMaxEmbeddingRows rows (batch * context).
 void Launch(const EmbeddingBackward& op, const LaunchContext& context);
