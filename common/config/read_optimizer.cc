@@ -263,12 +263,30 @@ void ReadGroups(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rules)
   if (patterns_ok) CheckGroups(job, rules);
 }
 
+// There is nothing to keep: every value that workers can run means the same.
+void CheckBarrier(const std::string& barrier, FieldRules& rules) {
+  constexpr char kField[] = "optimizer.barrier";
+  const std::string shown = absl::Utf8SafeCHexEscape(barrier.substr(0, 40));
+  const bool is_default = barrier.empty() || barrier == "auto" || barrier == "true";
+  if (!rules.Check(is_default || barrier == "false", {.field = kField,
+                                                      .value = shown,
+                                                      .rule = "must be auto, true or false",
+                                                      .fix = "use one of them"})) {
+    return;
+  }
+  rules.Check(is_default, {.field = kField,
+                           .value = shown,
+                           .rule = "workers cannot run it yet",
+                           .fix = "use auto or true"});
+}
+
 }  // namespace
 
 void ReadOptimizer(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rules) {
   ReadSections(proto, job, rules);
   ReadLrSchedule(proto.lr_schedule(), job, rules);
   ReadGroups(proto, job, rules);
+  CheckBarrier(proto.barrier(), rules);
 }
 
 }  // namespace takt::config

@@ -107,6 +107,11 @@ TEST(ReadOptimizer, MuonUpdatesTheMatricesOfBlocksAndAdamwTheRest) {
             0.5);
 }
 
+TEST(ReadOptimizer, ABarrierIsTheDefault) {
+  for (const char* barrier : {"auto", "true"})
+    EXPECT_EQ(ErrorOf(Parse({std::string("optimizer.barrier=") + barrier})), "") << barrier;
+}
+
 TEST(ReadOptimizer, WsdEndsWithTheJobUnlessItSaysHowLongItIsStable) {
   const JobSpec job =
       *ToJobSpec(Parse({"optimizer.lr_schedule={decay: wsd, warmup_steps: 2, decay_steps: 3}"}));
@@ -154,6 +159,10 @@ TEST(ReadOptimizer, EachRuleHasItsOwnMessage) {
        "optimizer.adamw.beta2 is 1: must be at least 0 and below 1; correct it"},
       {"optimizer={adamw: {}, sgd: {}}",
        "optimizer is adamw and sgd: must have one of adamw, lion, sgd and muon; remove the others"},
+      {"optimizer={barrier: false}",
+       "optimizer.barrier is false: workers cannot run it yet; use auto or true"},
+      {"optimizer={barrier: never}",
+       "optimizer.barrier is never: must be auto, true or false; use one of them"},
       {"optimizer={muon: {learning_rate: 0}}",
        "optimizer.muon.learning_rate is 0: must be above 0: the rate of AdamW keeps its proportion "
        "to it; set it, or use optimizer.adamw alone"},
