@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/program/program_serde.h"
 #include "common/program/remove_barrier.h"
 #include "common/sim/machine.h"
 #include "common/sim/prove.h"
@@ -127,6 +128,15 @@ TEST(OverlappedSteps, AreRefusedIfTheyForeseeTooSoonOrUpdateBeforeTheExchange) {
   steps = Overlapped("zb-h1", 2, 4).steps;
   Swap(steps[0], "NORM_EXCHANGE", "OPT");
   EXPECT_THAT(std::string(Prove(steps).message()), HasSubstr("OPT comes before NORM_EXCHANGE"));
+}
+
+// A worker that gets one must not try to run it.
+TEST(OverlappedSteps, HaveNoStoredFormYet) {
+  const OverlappedSteps overlapped = Overlapped("1f1b", 2, 4);
+  for (const Program& program : {overlapped.steps[0], overlapped.repairs[1]}) {
+    EXPECT_THAT(std::string(program::FromProto(program::ToProto(program)).status().message()),
+                HasSubstr("has steps that overlap"));
+  }
 }
 
 TEST(OverlappedSteps, AreNotMadeOfWhatIsNotKnownYet) {
