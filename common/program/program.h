@@ -61,8 +61,8 @@ enum class Op : std::uint8_t {
   // Where replicas share the optimizer's state, kReduceGrad gives each its shard of the sum, and
   // this copies each shard of one layer's new weights to all of them.
   kGatherWeights = 26,
-  // 27 and 28 are taken. Under steps that overlap (remove_barrier.h): makes the weights that OPT
-  // will make if nothing is clipped. They are beside the true ones, which stay as they are.
+  // Where steps overlap (remove_barrier.h), this makes the weights that OPT will make if nothing is
+  // clipped. They are beside the true ones, which stay as they are. 27 and 28 are reserved.
   kSpeculate = 29,
 };
 
