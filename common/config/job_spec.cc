@@ -100,6 +100,7 @@ OptimizerTraits TraitsOf(const JobSpec& job) {
   };
   if (job.lion.has_value()) return traits("lion", *job.lion, 1);
   if (job.sgd.has_value()) return traits("sgd", *job.sgd, job.sgd->momentum > 0 ? 1 : 0);
+  if (job.muon.has_value()) return traits("muon", *job.muon, 2);
   return traits("adamw", job.adamw, 2);
 }
 
@@ -120,7 +121,10 @@ absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, De
   model.separate_documents = job.SeparatesDocuments();
   const int moments = TraitsOf(job).moments;
   for (model::Layer& layer : model.layers) {
-    for (model::Parameter& parameter : layer.parameters) parameter.moments = moments;
+    for (model::Parameter& parameter : layer.parameters) {
+      parameter.by_muon = job.muon.has_value() && layer.block >= 0 && parameter.shape.size() == 2;
+      parameter.moments = parameter.by_muon ? 1 : moments;
+    }
   }
   return model;
 }

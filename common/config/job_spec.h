@@ -90,11 +90,20 @@ struct Sgd {
   double clip_norm = 1.0;  // 0: no clipping
 };
 
+// Muon for the matrices of blocks (model::Parameter::by_muon), AdamW for all else.
+struct Muon {
+  double learning_rate = 3e-4, momentum = 0.95, weight_decay = 0.1;
+  bool nesterov = true;
+  double clip_norm = 1.0;  // 0: no clipping; of all gradients
+  // Its rate keeps its proportion to Muon's in every step. Its clip_norm has no meaning.
+  Adamw adamw;
+};
+
 // What all optimizers have.
 struct OptimizerTraits {
   const char* name = "";  // of the section in job files
   double learning_rate = 0, weight_decay = 0, clip_norm = 0;
-  int moments = 0;  // f32 numbers that it keeps of each element of a parameter
+  int moments = 0;  // f32 numbers that it keeps of each element of a parameter, at most
 };
 
 struct LrSchedule {
@@ -182,9 +191,10 @@ struct JobSpec {
   int global_batch = 1, microbatch = 1;
   bool microbatch_auto = false;  // the first plan chooses `microbatch`, which is 1 until then
   Loss loss;
-  Adamw adamw;  // trains if there is neither of these two, of which there is one at most
+  Adamw adamw;  // trains if there is none of the next three, of which there is one at most
   std::optional<Lion> lion;
   std::optional<Sgd> sgd;
+  std::optional<Muon> muon;
   LrSchedule lr_schedule;
   std::vector<ParameterGroup> groups;  // a parameter belongs to the first that matches its name
   std::int64_t steps = 1;

@@ -50,11 +50,23 @@ void Write(const Sgd& sgd, v1::SgdSpec& proto) {
   proto.set_clip_norm(sgd.clip_norm);
 }
 
+void Write(const Muon& muon, v1::MuonSpec& proto) {
+  proto.set_learning_rate(muon.learning_rate);
+  proto.set_momentum(muon.momentum);
+  proto.set_nesterov(muon.nesterov);
+  proto.set_weight_decay(muon.weight_decay);
+  proto.set_clip_norm(muon.clip_norm);
+  Write(muon.adamw, *proto.mutable_adamw());
+  proto.mutable_adamw()->clear_clip_norm();
+}
+
 void Write(const JobSpec& job, v1::OptimizerSpec& proto) {
   if (job.lion.has_value()) {
     Write(*job.lion, *proto.mutable_lion());
   } else if (job.sgd.has_value()) {
     Write(*job.sgd, *proto.mutable_sgd());
+  } else if (job.muon.has_value()) {
+    Write(*job.muon, *proto.mutable_muon());
   } else {
     Write(job.adamw, *proto.mutable_adamw());
   }

@@ -35,10 +35,15 @@ std::optional<std::size_t> GroupOf(const std::vector<ParameterGroup>& groups,
 
 UpdateSettings SettingsOf(const JobSpec& job, const model::Parameter& parameter) {
   UpdateSettings settings{.weight_decay = parameter.decayed() ? TraitsOf(job).weight_decay : 0};
+  if (job.muon.has_value() && !parameter.by_muon) {
+    const Adamw& adamw = job.muon->adamw;
+    settings.learning_rate_scale = adamw.learning_rate / job.muon->learning_rate;
+    if (parameter.decayed()) settings.weight_decay = adamw.weight_decay;
+  }
   const std::optional<std::size_t> index = GroupOf(job.groups, parameter.name);
   if (!index.has_value()) return settings;
   const ParameterGroup& group = job.groups[*index];
-  settings.learning_rate_scale = group.learning_rate_scale;
+  settings.learning_rate_scale *= group.learning_rate_scale;
   if (group.weight_decay.has_value()) settings.weight_decay = *group.weight_decay;
   return settings;
 }

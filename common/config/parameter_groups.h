@@ -25,7 +25,7 @@ struct UpdateSettings {
   double weight_decay = 0;
 };
 // Returns what the job's groups say of a parameter. Where they say nothing, tensors with two or
-// more dimensions decay, and others do not.
+// more dimensions decay, and others do not. parameter: of the job's model (BuildModelOf).
 UpdateSettings SettingsOf(const JobSpec& job, const model::Parameter& parameter);
 
 }  // namespace takt::config

@@ -33,19 +33,21 @@ void Number(FieldRules& rules, const std::string& field, double value, double be
                .fix = "correct it"});
 }
 
-void ReadAdamw(const v1::AdamwSpec& proto, Adamw& adamw, FieldRules& rules) {
+// section: "optimizer.adamw" or the like.
+void ReadAdamw(const v1::AdamwSpec& proto, const std::string& section, Adamw& adamw,
+               FieldRules& rules) {
   if (proto.has_learning_rate()) adamw.learning_rate = proto.learning_rate();
   if (proto.has_beta1()) adamw.beta1 = proto.beta1();
   if (proto.has_beta2()) adamw.beta2 = proto.beta2();
   if (proto.has_epsilon()) adamw.epsilon = proto.epsilon();
   if (proto.has_weight_decay()) adamw.weight_decay = proto.weight_decay();
   if (proto.has_clip_norm()) adamw.clip_norm = proto.clip_norm();
-  Number(rules, "optimizer.adamw.learning_rate", adamw.learning_rate);
-  Number(rules, "optimizer.adamw.beta1", adamw.beta1, 1);
-  Number(rules, "optimizer.adamw.beta2", adamw.beta2, 1);
-  Number(rules, "optimizer.adamw.epsilon", adamw.epsilon);
-  Number(rules, "optimizer.adamw.weight_decay", adamw.weight_decay);
-  Number(rules, "optimizer.adamw.clip_norm", adamw.clip_norm);
+  Number(rules, section + ".learning_rate", adamw.learning_rate);
+  Number(rules, section + ".beta1", adamw.beta1, 1);
+  Number(rules, section + ".beta2", adamw.beta2, 1);
+  Number(rules, section + ".epsilon", adamw.epsilon);
+  Number(rules, section + ".weight_decay", adamw.weight_decay);
+  Number(rules, section + ".clip_norm", adamw.clip_norm);
 }
 
 void ReadLion(const v1::LionSpec& proto, Lion& lion, FieldRules& rules) {
@@ -78,19 +80,45 @@ void ReadSgd(const v1::SgdSpec& proto, Sgd& sgd, FieldRules& rules) {
                .fix = "set momentum, e.g. 0.9, or remove it"});
 }
 
+void ReadMuon(const v1::MuonSpec& proto, Muon& muon, FieldRules& rules) {
+  if (proto.has_learning_rate()) muon.learning_rate = proto.learning_rate();
+  if (proto.has_momentum()) muon.momentum = proto.momentum();
+  if (proto.has_nesterov()) muon.nesterov = proto.nesterov();
+  if (proto.has_weight_decay()) muon.weight_decay = proto.weight_decay();
+  if (proto.has_clip_norm()) muon.clip_norm = proto.clip_norm();
+  Number(rules, "optimizer.muon.learning_rate", muon.learning_rate);
+  Number(rules, "optimizer.muon.momentum", muon.momentum, 1);
+  Number(rules, "optimizer.muon.weight_decay", muon.weight_decay);
+  Number(rules, "optimizer.muon.clip_norm", muon.clip_norm);
+  rules.Check(muon.learning_rate != 0,
+              {.field = "optimizer.muon.learning_rate",
+               .value = "0",
+               .rule = "must be above 0: the rate of AdamW keeps its proportion to it",
+               .fix = "set it, or use optimizer.adamw alone"});
+  muon.adamw.learning_rate = muon.learning_rate;
+  ReadAdamw(proto.adamw(), "optimizer.muon.adamw", muon.adamw, rules);
+  rules.Check(!proto.adamw().has_clip_norm(),
+              {.field = "optimizer.muon.adamw.clip_norm",
+               .value = absl::StrCat(proto.adamw().clip_norm()),
+               .rule = "cannot be set: the norm is over the gradients of all parameters",
+               .fix = "set optimizer.muon.clip_norm"});
+}
+
 // Reads the section of the one optimizer that there is.
 void ReadSections(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rules) {
   std::vector<std::string> given;
   if (proto.has_adamw()) given.emplace_back("adamw");
   if (proto.has_lion()) given.emplace_back("lion");
   if (proto.has_sgd()) given.emplace_back("sgd");
+  if (proto.has_muon()) given.emplace_back("muon");
   rules.Check(given.size() <= 1, {.field = "optimizer",
                                   .value = absl::StrJoin(given, " and "),
-                                  .rule = "must have one of adamw, lion and sgd",
+                                  .rule = "must have one of adamw, lion, sgd and muon",
                                   .fix = "remove the others"});
   if (proto.has_lion()) ReadLion(proto.lion(), job.lion.emplace(), rules);
   if (proto.has_sgd()) ReadSgd(proto.sgd(), job.sgd.emplace(), rules);
-  if (proto.has_adamw()) ReadAdamw(proto.adamw(), job.adamw, rules);
+  if (proto.has_muon()) ReadMuon(proto.muon(), job.muon.emplace(), rules);
+  if (proto.has_adamw()) ReadAdamw(proto.adamw(), "optimizer.adamw", job.adamw, rules);
 }
 
 // Checks that the fields that the schedule's decay does not read are left out.
@@ -235,12 +263,30 @@ void ReadGroups(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rules)
   if (patterns_ok) CheckGroups(job, rules);
 }
 
+// There is nothing to keep: every value that workers can run means the same.
+void CheckBarrier(const std::string& barrier, FieldRules& rules) {
+  constexpr char kField[] = "optimizer.barrier";
+  const std::string shown = absl::Utf8SafeCHexEscape(barrier.substr(0, 40));
+  const bool is_default = barrier.empty() || barrier == "auto" || barrier == "true";
+  if (!rules.Check(is_default || barrier == "false", {.field = kField,
+                                                      .value = shown,
+                                                      .rule = "must be auto, true or false",
+                                                      .fix = "use one of them"})) {
+    return;
+  }
+  rules.Check(is_default, {.field = kField,
+                           .value = shown,
+                           .rule = "workers cannot run it yet",
+                           .fix = "use auto or true"});
+}
+
 }  // namespace
 
 void ReadOptimizer(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rules) {
   ReadSections(proto, job, rules);
   ReadLrSchedule(proto.lr_schedule(), job, rules);
   ReadGroups(proto, job, rules);
+  CheckBarrier(proto.barrier(), rules);
 }
 
 }  // namespace takt::config

@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
+#include "common/config/parameter_groups.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
@@ -69,10 +70,46 @@ TEST(ReadOptimizer, EachOptimizerHasItsTraits) {
   EXPECT_EQ(traits("optimizer={sgd: {}}").moments, 1);
   EXPECT_EQ(traits("optimizer={sgd: {momentum: 0}}").moments, 0);
   EXPECT_EQ(traits("optimizer={sgd: {clip_norm: 3}}").clip_norm, 3);
+  EXPECT_STREQ(traits("optimizer={muon: {}}").name, "muon");
+  EXPECT_EQ(traits("optimizer={muon: {clip_norm: 3}}").clip_norm, 3);
   const JobSpec job = *ToJobSpec(Parse({"optimizer={sgd: {momentum: 0}}"}));
   const model::Model model = *BuildModelOf(job, 1, DeviceKind::kCpu);
   for (const model::Parameter* const parameter : model.AllParameters())
     EXPECT_EQ(parameter->state_elements(), parameter->elements());
+}
+
+TEST(ReadOptimizer, MuonUpdatesTheMatricesOfBlocksAndAdamwTheRest) {
+  const JobSpec job = *ToJobSpec(
+      Parse({"optimizer={muon: {learning_rate: 0.5, weight_decay: 0.25, adamw: {learning_rate: 2, "
+             "weight_decay: 0.75}}, groups: [{parameters: '*.ln_1.bias', learning_rate_scale: 3}]}",
+             "model.layers=1"}));
+  const model::Model model = *BuildModelOf(job, 1, DeviceKind::kCpu);
+  std::vector<std::string> by_muon;
+  for (const model::Parameter* const parameter : model.AllParameters()) {
+    const UpdateSettings settings = SettingsOf(job, *parameter);
+    EXPECT_EQ(parameter->moments, parameter->by_muon ? 1 : 2) << parameter->name;
+    if (parameter->by_muon) {
+      by_muon.push_back(parameter->name);
+      EXPECT_EQ(settings.learning_rate_scale, 1);
+      EXPECT_EQ(settings.weight_decay, 0.25);
+    } else {
+      EXPECT_EQ(settings.learning_rate_scale,
+                parameter->name == "transformer.h.0.ln_1.bias" ? 12 : 4)
+          << parameter->name;
+      EXPECT_EQ(settings.weight_decay, parameter->shape.size() == 2 ? 0.75 : 0) << parameter->name;
+    }
+  }
+  EXPECT_THAT(by_muon, testing::ElementsAre("transformer.h.0.attn.c_attn.weight",
+                                            "transformer.h.0.attn.c_proj.weight",
+                                            "transformer.h.0.mlp.c_fc.weight",
+                                            "transformer.h.0.mlp.c_proj.weight"));
+  EXPECT_EQ(ToJobSpec(Parse({"optimizer={muon: {learning_rate: 0.5}}"}))->muon->adamw.learning_rate,
+            0.5);
+}
+
+TEST(ReadOptimizer, ABarrierIsTheDefault) {
+  for (const char* barrier : {"auto", "true"})
+    EXPECT_EQ(ErrorOf(Parse({std::string("optimizer.barrier=") + barrier})), "") << barrier;
 }
 
 TEST(ReadOptimizer, WsdEndsWithTheJobUnlessItSaysHowLongItIsStable) {
@@ -94,6 +131,7 @@ TEST(ReadOptimizer, ProtoAndBackIsTheSame) {
        "{parameters: transformer.wte.weight, learning_rate_scale: 0}]"},
       {"optimizer={lion: {learning_rate: 2e-4, beta2: 0.5}}"},
       {"optimizer={sgd: {momentum: 0.5, nesterov: true, clip_norm: 0}}"},
+      {"optimizer={muon: {momentum: 0.5, nesterov: false, clip_norm: 0, adamw: {beta1: 0.5}}}"},
       {"optimizer.lr_schedule={warmup_steps: 2, decay: linear, min_learning_rate: 1e-5}"},
       {"optimizer.lr_schedule={decay: wsd, stable_steps: 4, decay_steps: 2}"},
       {"optimizer.lr_schedule={warmup_steps: 2, decay: inverse_sqrt, min_learning_rate: 1e-5}"},
@@ -120,7 +158,21 @@ TEST(ReadOptimizer, EachRuleHasItsOwnMessage) {
       {"optimizer.adamw.beta2=1",
        "optimizer.adamw.beta2 is 1: must be at least 0 and below 1; correct it"},
       {"optimizer={adamw: {}, sgd: {}}",
-       "optimizer is adamw and sgd: must have one of adamw, lion and sgd; remove the others"},
+       "optimizer is adamw and sgd: must have one of adamw, lion, sgd and muon; remove the others"},
+      {"optimizer={barrier: false}",
+       "optimizer.barrier is false: workers cannot run it yet; use auto or true"},
+      {"optimizer={barrier: never}",
+       "optimizer.barrier is never: must be auto, true or false; use one of them"},
+      {"optimizer={muon: {learning_rate: 0}}",
+       "optimizer.muon.learning_rate is 0: must be above 0: the rate of AdamW keeps its proportion "
+       "to it; set it, or use optimizer.adamw alone"},
+      {"optimizer={muon: {momentum: 1}}",
+       "optimizer.muon.momentum is 1: must be at least 0 and below 1; correct it"},
+      {"optimizer={muon: {adamw: {beta2: 1}}}",
+       "optimizer.muon.adamw.beta2 is 1: must be at least 0 and below 1; correct it"},
+      {"optimizer={muon: {adamw: {clip_norm: 2}}}",
+       "optimizer.muon.adamw.clip_norm is 2: cannot be set: the norm is over the gradients of all "
+       "parameters; set optimizer.muon.clip_norm"},
       {"optimizer={lion: {beta2: 1}}",
        "optimizer.lion.beta2 is 1: must be at least 0 and below 1; correct it"},
       {"optimizer={sgd: {momentum: 1}}",

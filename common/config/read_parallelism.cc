@@ -113,30 +113,35 @@ void ReadVocabulary(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules
 }
 
 // Whether there are such devices shows when the job gets its workers.
-void CheckDevice(const v1::ParallelismSpec& proto, const model::ModelConfig& model, Rules& rules) {
+void CheckDevice(const v1::ParallelismSpec& proto, const JobSpec& job, Rules& rules) {
   rules.Supported("parallelism.transport", NameOf(proto.transport()),
                   v1::TransportKind_IsValid(proto.transport()), "auto, shm, gloo or nccl");
   rules.Supported("parallelism.device", NameOf(proto.device()),
                   v1::DeviceKind_IsValid(proto.device()), "auto, cpu or cuda");
   const bool cuda = proto.device() == v1::DEVICE_KIND_CUDA;
   const bool nccl = proto.transport() == v1::TRANSPORT_KIND_NCCL;
-  const bool emulated = model.family == model::Family::kEmulated;
+  const bool emulated = job.model.family == model::Family::kEmulated;
   rules.Check(!cuda || !emulated, {.field = "parallelism.device",
                                    .value = "cuda",
                                    .rule = "emulated layers compute nothing",
                                    .fix = "use auto or cpu"});
-  const bool experts = model::HasExperts(model.family);
+  const bool experts = model::HasExperts(job.model.family);
   rules.Check(!cuda || !experts,
               {.field = "parallelism.device",
                .value = "cuda",
                .rule = "experts are computed on CPUs only: how many rows an expert gets is not "
                        "known before the router has chosen, and products on GPUs need that number",
                .fix = "use auto or cpu"});
-  rules.Check(!nccl || (!emulated && !experts && proto.device() != v1::DEVICE_KIND_CPU),
-              {.field = "parallelism.transport",
-               .value = "nccl",
-               .rule = "moves memory of GPUs, and this job computes on CPUs",
-               .fix = "use auto, shm or gloo, or device: cuda"});
+  const bool muon = job.muon.has_value();
+  rules.Check(!cuda || !muon, {.field = "parallelism.device",
+                               .value = "cuda",
+                               .rule = "optimizer.muon has no kernels for GPUs",
+                               .fix = "use auto or cpu, or another optimizer"});
+  const bool on_cpus = emulated || experts || muon || proto.device() == v1::DEVICE_KIND_CPU;
+  rules.Check(!nccl || !on_cpus, {.field = "parallelism.transport",
+                                  .value = "nccl",
+                                  .rule = "moves memory of GPUs, and this job computes on CPUs",
+                                  .fix = "use auto, shm or gloo, or device: cuda"});
 }
 
 // Returns "use one of 1, 2, 4" with all sizes that fit.
@@ -221,6 +226,11 @@ void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   const bool is_cut = !emulated && model.heads >= 1 && model.kv_heads >= 1 && model.inner >= 1 &&
                       model.context >= 1;
   if (is_cut) CheckSplits(p, model, rules);
+  rules.Check(emulated || p.tensor == 1 || !job.muon.has_value(),
+              {.field = "parallelism.tensor",
+               .value = absl::StrCat(p.tensor),
+               .rule = "splits the matrices, which optimizer.muon updates as wholes",
+               .fix = "use 1, or another optimizer"});
   if (!emulated) {
     RefuseYet("parallelism.tensor", p.tensor_auto ? "auto" : absl::StrCat(p.tensor), "1", rules);
   }
@@ -250,6 +260,11 @@ void ReadShard(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
                .value = value,
                .rule = absl::StrCat("schedule ", Shown(schedule), " keeps whole old weights"),
                .fix = "use none, or a schedule that flushes"});
+  rules.Check(!job.muon.has_value(),
+              {.field = kField,
+               .value = value,
+               .rule = "cuts the matrices, which optimizer.muon updates as wholes",
+               .fix = "use none, or another optimizer"});
   rules.Check(mode != v1::SHARD_MODE_PARAMETERS || !absl::StartsWith(schedule, "file:"),
               {.field = kField,
                .value = value,
@@ -288,7 +303,7 @@ void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, SpecRules& 
                .value = Shown(p.schedule),
                .rule = "names a file whose text did not come with the job",
                .fix = "submit with takt, and check that the file is not empty"});
-  CheckDevice(proto, job.model, rules);
+  CheckDevice(proto, job, rules);
   ReadRecompute(proto, job, rules);
   ReadVocabulary(proto, job, rules);
   ReadAxes(proto, job, rules);

@@ -136,6 +136,21 @@ TEST(ReadParallelism, ShardingIsRefusedWhereItCannotBe) {
             "parameters");
 }
 
+TEST(ReadParallelism, MuonNeedsWholeMatricesOnCpus) {
+  EXPECT_THAT(ErrorsOf({"optimizer={muon: {}}", "parallelism={shard: optimizer}"}),
+              ElementsAre("parallelism.shard is optimizer: cuts the matrices, which optimizer.muon "
+                          "updates as wholes; use none, or another optimizer"));
+  EXPECT_THAT(
+      ErrorsOf({"optimizer={muon: {}}", "parallelism={tensor: 2}"}),
+      testing::Contains("parallelism.tensor is 2: splits the matrices, which optimizer.muon "
+                        "updates as wholes; use 1, or another optimizer"));
+  EXPECT_THAT(ErrorsOf({"optimizer={muon: {}}", "parallelism={device: cuda}"}),
+              ElementsAre("parallelism.device is cuda: optimizer.muon has no kernels for GPUs; use "
+                          "auto or cpu, or another optimizer"));
+  EXPECT_THAT(ErrorsOf({"optimizer={muon: {}}", "parallelism={transport: nccl}"}),
+              ElementsAre(HasSubstr("this job computes on CPUs")));
+}
+
 TEST(ReadParallelism, AnEmulatedModelHasNothingThatASizeMustDivide) {
   constexpr char kModel[] = "model={family: emulated, layers: 3, activation_bytes: 9}";
   EXPECT_THAT(ErrorsOf({kModel, "parallelism={tensor: 5}"}), IsEmpty());

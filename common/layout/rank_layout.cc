@@ -10,6 +10,7 @@
 #include "common/layout/gpu_scratch.h"
 #include "common/layout/parameter_layout.h"
 #include "common/model/llama.h"
+#include "common/model/muon.h"
 #include "common/model/split_layers.h"
 
 namespace takt::layout {
@@ -49,6 +50,19 @@ std::vector<LayerId> LayersOf(const StageLayouts& stages) {
   return layers;
 }
 
+// Returns what Muon's update of the largest matrix takes. Updates have the scratch of layers, which
+// pass nothing on in it.
+std::int64_t MuonScratchBytes(const model::Model& model, const StageLayouts& stages) {
+  std::int64_t floats = 0;
+  for (const LayerId layer : LayersOf(stages)) {
+    for (const model::Parameter& parameter : model.layers[layer.value()].parameters) {
+      if (!parameter.by_muon) continue;
+      floats = std::max(floats, model::MuonScratchFloats(parameter.shape[0], parameter.shape[1]));
+    }
+  }
+  return kFloatBytes * floats;
+}
+
 Section LayOutShared(const model::Model& model, const StageLayouts& stages,
                      const std::optional<VocabularyLayout>& vocabulary) {
   Section section{.name = "shared"};
@@ -56,7 +70,7 @@ Section LayOutShared(const model::Model& model, const StageLayouts& stages,
     section.AddAlone(MemoryKind::kScratch,
                      {.role = Role::kRotaryTable, .bytes = kFloatBytes * elements});
   }
-  std::int64_t scratch = 0;
+  std::int64_t scratch = MuonScratchBytes(model, stages);
   for (const auto& [id, stage] : stages) scratch = std::max(scratch, stage.scratch_bytes);
   if (vocabulary.has_value())
     scratch = std::max(scratch, vocabulary->scratch_sums * vocabulary->sum_bytes);

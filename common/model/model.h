@@ -155,6 +155,7 @@ struct Parameter {
   double stddev = 0;     // of kNormal
   bool by_word = false;  // a row for each word of the vocabulary: see vocabulary.h
   int moments = 2;       // f32 numbers that the job's optimizer keeps of each element
+  bool by_muon = false;  // Muon updates it, for which it must be whole on a rank
   // Products with it are in f32, whatever the precision of the model's products.
   bool multiplies_in_f32 = false;
   Split split;  // a table by words is never split so: a rank has a run of its rows

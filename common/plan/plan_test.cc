@@ -253,6 +253,10 @@ TEST(MakePlan, RefusesWhatAWorkersProgramDoesNotKnow) {
             "optimizer.lion: is not known to a worker, whose program is too old; upgrade "
             "takt-worker, or remove it");
   job.lion = std::nullopt;
+  job.muon = config::Muon();
+  EXPECT_THAT(error_of(job), HasSubstr("optimizer.muon: "));
+  EXPECT_EQ(DeviceOf(job, config::DeviceKind::kAuto, /*any_gpu=*/true), config::DeviceKind::kCpu);
+  job.muon = std::nullopt;
   job.groups = {{.parameters = "*.bias"}};
   EXPECT_THAT(error_of(job), HasSubstr("optimizer.groups: "));
   job.groups.clear();

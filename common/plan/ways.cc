@@ -76,6 +76,7 @@ std::string_view NewFieldOf(const config::JobSpec& job) {
   if (model::HasExperts(job.model.family)) return "model.experts";
   if (job.lion.has_value()) return "optimizer.lion";
   if (job.sgd.has_value()) return "optimizer.sgd";
+  if (job.muon.has_value()) return "optimizer.muon";
   if (!job.groups.empty()) return "optimizer.groups";
   if (job.lr_schedule.decay > config::LrDecay::kCosine) return "optimizer.lr_schedule.decay";
   if (job.SeparatesDocuments()) return "data.documents";

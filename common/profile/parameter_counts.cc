@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "common/model/muon.h"
+
 namespace takt::profile {
 namespace {
 
@@ -26,10 +28,15 @@ double Elements(const model::Parameter& parameter) {
 
 // Returns the elements, each counted as the share of AdamW's time that its norm and update take.
 // They are bound by memory: the norm reads the gradient, and the update reads it again, and reads
-// and writes the weight and the moments.
+// and writes the weight and the moments. Muon's products are bound by arithmetic.
 double UpdatedElements(const model::Parameter& parameter) {
   constexpr double kAdamwBytes = 32;
-  return Elements(parameter) * (16 + 8 * parameter.moments) / kAdamwBytes;
+  // This is an estimate: a core moves some 10 GB/s and computes some 60 GFLOP/s.
+  constexpr double kFlopsPerByte = 6;
+  double bytes = Elements(parameter) * (16 + 8 * parameter.moments);
+  if (parameter.by_muon)
+    bytes += model::MuonFlops(parameter.shape[0], parameter.shape[1]) / kFlopsPerByte;
+  return bytes / kAdamwBytes;
 }
 
 using Count = double(const model::Parameter&);

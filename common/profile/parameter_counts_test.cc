@@ -23,6 +23,10 @@ TEST(UpdatedParameters, CountByTheBytesThatTheirUpdateMoves) {
   model.layers[1].parameters[0].moments = 0;
   EXPECT_THAT(UpdatedParameters(model, partition, 2), ElementsAre(10 * 24 / 32.0, 20 * 16 / 32.0));
   EXPECT_EQ(GradientElements(model, model.layers[1]), 20);
+  // Five times two products of 2 x 2 x 5 and one of 2 x 2 x 2, of two FLOPs each, at 6 a byte.
+  model.layers[0].parameters[0].shape = {2, 5};
+  model.layers[0].parameters[0].by_muon = true;
+  EXPECT_DOUBLE_EQ(UpdatedParameters(model, partition, 2)[0], (10 * 24 + 480 / 6.0) / 32);
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ absl::Status CheckSlotList(const Program& program) {
       return wrong("has no known kind");
     if (!HasItsStage(program, slot)) return wrong("has a stage out of range");
     if (slot.index < 0 || slot.bytes < 0) return wrong("has a negative index or size");
-    if (slot.version < 0 || (slot.version > 0 && slot.kind != SlotKind::kWeights)) {
+    if (slot.version < kForeseen || (slot.version != 0 && slot.kind != SlotKind::kWeights)) {
       return wrong("has a version, which only weights have");
     }
   }
@@ -108,6 +108,7 @@ std::optional<LaneKind> LaneOf(Op op) {
     case Op::kOverlap:
     case Op::kNormPartial:
     case Op::kOptimizer:
+    case Op::kSpeculate:
     case Op::kSnapshot:
     case Op::kVocabularyForward:
     case Op::kVocabularyBackward:
@@ -264,6 +265,11 @@ class SlotCheck {
       case Op::kOptimizer:
         return Only(reads_, {SlotKind::kGradient, SlotKind::kScalars, SlotKind::kWeights}) &&
                Only(writes_, {SlotKind::kWeights});
+      case Op::kSpeculate:
+        return Only(reads_, {SlotKind::kGradient, SlotKind::kScalars, SlotKind::kWeights}) &&
+               Only(writes_, {SlotKind::kWeights}) &&
+               std::ranges::all_of(writes_,
+                                   [this](SlotId id) { return At(id).version == kForeseen; });
       case Op::kSnapshot:
         return Only(reads_, {SlotKind::kWeights}) && Only(writes_, {SlotKind::kWeights});
       default:

@@ -46,7 +46,10 @@ std::string_view Name(Op op) {
                                          "S",
                                          "T",
                                          "LOSS",
-                                         "GATHER_WEIGHTS"};
+                                         "GATHER_WEIGHTS",
+                                         "UNKNOWN",
+                                         "UNKNOWN",
+                                         "SPECULATE"};
   const auto number = static_cast<std::size_t>(op);
   return number > 0 && number < std::size(kNames) ? kNames[number] : "UNKNOWN";
 }
@@ -149,6 +152,11 @@ bool SpreadsVocabulary(const Program& program) {
 bool ShardsOptimizer(const Program& program) {
   return std::any_of(program.body.begin(), program.body.end(),
                      [](const Instruction& each) { return each.op == Op::kGatherWeights; });
+}
+
+bool OverlapsSteps(const Program& program) {
+  return std::any_of(program.body.begin(), program.body.end(),
+                     [](const Instruction& each) { return each.op == Op::kSpeculate; });
 }
 
 bool MergesWeightGrads(const Program& program) {

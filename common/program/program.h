@@ -61,6 +61,9 @@ enum class Op : std::uint8_t {
   // Where replicas share the optimizer's state, kReduceGrad gives each its shard of the sum, and
   // this copies each shard of one layer's new weights to all of them.
   kGatherWeights = 26,
+  // Where steps overlap (remove_barrier.h), this makes the weights that OPT will make if nothing is
+  // clipped. They are beside the true ones, which stay as they are. 27 and 28 are reserved.
+  kSpeculate = 29,
 };
 
 enum class SlotKind : std::uint8_t {
@@ -82,12 +85,15 @@ enum class SlotKind : std::uint8_t {
   kHeadGrad = 14,         // the whole of it, on the root; read by I
 };
 
+// The version of weights that SPECULATE makes.
+inline constexpr std::int32_t kForeseen = -1;
+
 struct Slot {
   SlotKind kind = SlotKind::kTokens;
   StageId stage{-1};
   std::int32_t index = 0;
   std::int64_t bytes = 0;  // 0: sized by whoever executes
-  // kWeights: how many updates ago these were the newest; 0: they still are.
+  // kWeights: how many updates ago these were the newest; 0: they still are; or kForeseen.
   std::int32_t version = 0;
 };
 
@@ -185,6 +191,9 @@ bool SpreadsVocabulary(const Program& program);
 
 // Returns whether replicas share the optimizer's state.
 bool ShardsOptimizer(const Program& program);
+
+// Returns whether steps overlap, without a barrier between them (remove_barrier.h).
+bool OverlapsSteps(const Program& program);
 
 // Returns whether any W is of several microbatches.
 bool MergesWeightGrads(const Program& program);

@@ -209,6 +209,12 @@ absl::StatusOr<Program> FromProto(const v1::Program& proto) {
   program.body = InstructionsFromProto(proto.body());
   program.epilogue = InstructionsFromProto(proto.epilogue());
   RETURN_IF_ERROR(CheckProgram(program));
+  const bool foresees = std::ranges::any_of(
+      program.slots, [](const Slot& slot) { return slot.version == kForeseen; });
+  if (foresees || OverlapsSteps(program)) {
+    return absl::InvalidArgumentError(
+        "program has steps that overlap, which the stored form does not know yet");
+  }
   return program;
 }
 

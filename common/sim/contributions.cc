@@ -196,6 +196,7 @@ class Count {
     const std::pair<Op, int> everywhere[] = {{Op::kNormPartial, optimizes ? 1 : 0},
                                              {Op::kNormExchange, optimizes ? 1 : 0},
                                              {Op::kOptimizer, optimizes ? updates : 0},
+                                             {Op::kSpeculate, AnyHas(Op::kSpeculate) ? 1 : 0},
                                              {Op::kEval, AnyHas(Op::kEval) ? 1 : 0}};
     for (const Program& program : programs_) {
       const int loads = program::IsAsynchronous(program) ? program.num_microbatches : 1;

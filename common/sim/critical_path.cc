@@ -19,7 +19,7 @@ bool IsReduction(Op op) {
 // Norms and loads take no time of their own, so the path shows what is around them.
 bool IsShown(Op op) {
   return program::IsCompute(op) || program::IsMeeting(op) || op == Op::kSend ||
-         op == Op::kOptimizer || IsReduction(op);
+         op == Op::kOptimizer || op == Op::kSpeculate || IsReduction(op);
 }
 
 class Backtracker {

@@ -32,6 +32,7 @@ class Follower {
   explicit Follower(const Program& program)
       : program_(program),
         flushes_(!program::IsAsynchronous(program)),
+        overlaps_(program::OverlapsSteps(program)),
         updates_each_microbatch_(program::UpdatesEachMicrobatch(program)),
         spreads_vocabulary_(program::SpreadsVocabulary(program)),
         vocabulary_(program),
@@ -53,7 +54,7 @@ class Follower {
   std::optional<Refusal> Run() {
     if (auto refusal = Follow(program_.prologue, "prologue: ")) return refusal;
     if (auto refusal = Follow(program_.body, "")) return refusal;
-    return flushes_ ? std::nullopt : FollowNextStep();
+    return flushes_ && !overlaps_ ? std::nullopt : FollowNextStep();
   }
 
  private:
@@ -122,7 +123,7 @@ class Follower {
     const SlotContents after_first = contents_;
     const int updates_after_first = updates_;
     ++iteration_;
-    num_losses_ = 0;
+    if (!overlaps_) num_losses_ = 0;
     if (!updates_weights_) RestartGradients();
     if (auto refusal = Follow(program_.body, "")) return refusal;
     const auto slot = contents_.FirstNotOneStepAfter(after_first, updates_ - updates_after_first);
@@ -209,7 +210,7 @@ class Follower {
       return "recomputes and has no slot for it";
     }
     if (forward && MakesLoss(stage)) {
-      if (!AreScalars(part.reads, {0}) || !AreScalars(part.writes, {0})) {
+      if (!contents_.AreScalars(part.reads, {0}) || !contents_.AreScalars(part.writes, {0})) {
         return "leaves its loss elsewhere";
       }
       ++num_losses_;
@@ -303,9 +304,9 @@ class Follower {
   std::string CheckLayers(const ComputePart& part, const Layers& layers, bool accumulates,
                           int updates) const {
     const SlotId first = FindSlot(program_, part.reads, SlotKind::kWeights, part.stage);
-    if (!AreAll(layers.weights.at(At(first).version), SlotKind::kWeights, part.reads) ||
-        (accumulates && (!AreAll(layers.gradients, SlotKind::kGradient, part.reads) ||
-                         !AreAll(layers.gradients, SlotKind::kGradient, part.writes)))) {
+    if (!contents_.AreAll(layers.weights.at(At(first).version), SlotKind::kWeights, part.reads) ||
+        (accumulates && (!contents_.AreAll(layers.gradients, SlotKind::kGradient, part.reads) ||
+                         !contents_.AreAll(layers.gradients, SlotKind::kGradient, part.writes)))) {
       return "does not touch every layer of its stage once, in order";
     }
     return updates < 0 ? "does not read every layer of its stage in one version" : "";
@@ -322,12 +323,15 @@ class Follower {
       case Op::kNormPartial:
         return SumUp(instruction);
       case Op::kNormExchange:
-        if (!AreScalars(instruction.reads, {Meeting()})) return "does not meet with what was moved";
+        if (!contents_.AreScalars(instruction.reads, {Meeting()}))
+          return "does not meet with what was moved";
         if (!contents_.Holds(instruction.reads[0], Sums(What::kPartialSums, instruction))) {
           return "comes before NORM_PARTIAL";
         }
         contents_.Set(instruction.writes[0], Sums(What::kSums, instruction));
         return "";
+      case Op::kSpeculate:
+        return Speculate(instruction);
       case Op::kOptimizer:
         return Update(instruction);
       case Op::kSnapshot:
@@ -362,12 +366,29 @@ class Follower {
   }
 
   std::string SumUp(const Instruction& partial) {
-    const bool moves =
-        flushes_ ? AreScalars(partial.writes, {0}) : AreScalars(partial.writes, {0, Meeting()});
-    if (!AreScalars(partial.reads, {0}) || !moves) return "does not move the losses";
+    const bool moves = Meeting() == 0 ? contents_.AreScalars(partial.writes, {0})
+                                      : contents_.AreScalars(partial.writes, {0, Meeting()});
+    if (!contents_.AreScalars(partial.reads, {0}) || !moves) return "does not move the losses";
     for (const SlotId slot : partial.writes) contents_.Set(slot, Sums(What::kPartialSums, partial));
     const bool complete = num_losses_ == num_losses_expected_;
+    if (overlaps_) num_losses_ = 0;  // those of the next step follow
     return complete ? "" : "comes before the losses of its step";
+  }
+
+  // Foresees the next update.
+  std::string Speculate(const Instruction& speculate) {
+    if (!contents_.Holds(FindSlot(program_, speculate.reads, SlotKind::kScalars, StageId(-1)),
+                         Sums(What::kPartialSums, speculate))) {
+      return "comes before NORM_PARTIAL";
+    }
+    if (!contents_.AreAll(all_gradients_, SlotKind::kGradient, speculate.reads) ||
+        !contents_.AreAll(Weights(0, 0), SlotKind::kWeights, speculate.reads) ||
+        speculate.writes != Weights(program::kForeseen, program::kForeseen)) {
+      return "does not foresee the update of every layer once, in order";
+    }
+    for (const SlotId slot : speculate.writes)
+      contents_.Set(slot, {.what = What::kWeights, .updates = updates_ + 1});
+    return "";
   }
 
   // Version v becomes version v+1.
@@ -380,8 +401,8 @@ class Follower {
     if (optimizer.microbatch.value() >= 0 && optimizer.microbatch != last_backward_) {
       return "does not come right after the backward whose gradient it applies";
     }
-    if (!AreAll(all_gradients_, SlotKind::kGradient, optimizer.reads) ||
-        (!flushes_ && !AreAll(Weights(0, 0), SlotKind::kWeights, optimizer.reads)) ||
+    if (!contents_.AreAll(all_gradients_, SlotKind::kGradient, optimizer.reads) ||
+        (!flushes_ && !contents_.AreAll(Weights(0, 0), SlotKind::kWeights, optimizer.reads)) ||
         optimizer.writes != Weights(0)) {
       return "does not update every layer and version once, in order";
     }
@@ -435,29 +456,9 @@ class Follower {
     return found;
   }
 
-  // Returns whether the slots of this kind in `list` are `all`, in order.
-  bool AreAll(const std::vector<SlotId>& all, SlotKind kind, std::span<const SlotId> list) const {
-    std::size_t found = 0;
-    for (const SlotId slot : list) {
-      if (At(slot).kind != kind) continue;
-      if (found == all.size() || all[found] != slot) return false;
-      ++found;
-    }
-    return found == all.size();
-  }
-
-  // Returns whether the scalars in `list` have these indices, in order.
-  bool AreScalars(std::span<const SlotId> list, std::initializer_list<int> indices) const {
-    const int* next = indices.begin();
-    for (const SlotId slot : list) {
-      if (At(slot).kind != SlotKind::kScalars) continue;
-      if (next == indices.end() || At(slot).index != *next++) return false;
-    }
-    return next == indices.end();
-  }
-
-  // The scalars that ranks exchange. Without a flush the next step's losses are summed meanwhile.
-  int Meeting() const { return flushes_ ? 0 : 1; }
+  // The scalars that ranks exchange. Where steps overlap the next one's losses are summed
+  // meanwhile.
+  int Meeting() const { return flushes_ && !overlaps_ ? 0 : 1; }
   Content Sums(What what, const Instruction& instruction) const {
     return {.what = what,
             .microbatch = instruction.microbatch,
@@ -473,6 +474,7 @@ class Follower {
 
   const Program& program_;
   const bool flushes_;
+  const bool overlaps_;  // the next step's forwards begin before OPT
   const bool updates_each_microbatch_;
   const bool spreads_vocabulary_;
   const VocabularyFlow vocabulary_;

@@ -223,6 +223,7 @@ double Machine::Duration(int rank, const Instruction& instruction) const {
     case Op::kReduceTied:
       return costs_.tied_reduction;
     case Op::kOptimizer:
+    case Op::kSpeculate:
       return costs_.Optimizer(programs_[rank].pp_rank);
     case Op::kVocabularyForward:
       return costs_.S(programs_[rank].pp_rank);

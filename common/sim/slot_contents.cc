@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/sim/slot_contents.h"
 
+#include <cstddef>
+
 namespace takt::sim {
 
 using program::SlotKind;
@@ -22,6 +24,28 @@ int SlotContents::UpdatesOfWeights(std::span<const SlotId> slots) const {
     updates = found.updates;
   }
   return updates;
+}
+
+bool SlotContents::AreAll(std::span<const SlotId> all, SlotKind kind,
+                          std::span<const SlotId> list) const {
+  std::size_t found = 0;
+  for (const SlotId slot : list) {
+    if (program_.slots[slot.value()].kind != kind) continue;
+    if (found == all.size() || all[found] != slot) return false;
+    ++found;
+  }
+  return found == all.size();
+}
+
+bool SlotContents::AreScalars(std::span<const SlotId> list,
+                              std::initializer_list<int> indices) const {
+  const int* next = indices.begin();
+  for (const SlotId slot : list) {
+    const program::Slot& scalars = program_.slots[slot.value()];
+    if (scalars.kind != SlotKind::kScalars) continue;
+    if (next == indices.end() || scalars.index != *next++) return false;
+  }
+  return next == indices.end();
 }
 
 std::optional<SlotId> SlotContents::FirstNotOneStepAfter(const SlotContents& before,

@@ -2,7 +2,9 @@
 // Follows what the slots of one rank's program hold while its lists are read.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <vector>
@@ -60,6 +62,12 @@ class SlotContents {
   // Returns how many updates made the weights among `slots`; -1: they differ in that, or there are
   // none.
   int UpdatesOfWeights(std::span<const SlotId> slots) const;
+
+  // Returns whether the slots of this kind in `list` are `all`, in order.
+  bool AreAll(std::span<const SlotId> all, program::SlotKind kind,
+              std::span<const SlotId> list) const;
+  // Returns whether the scalars in `list` have these indices, in order.
+  bool AreScalars(std::span<const SlotId> list, std::initializer_list<int> indices) const;
 
   // Returns the first slot that does not hold what it did `before`, one step and `updates` updates
   // later.

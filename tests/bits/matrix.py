@@ -98,6 +98,7 @@ PLAIN_ADAMW = Patch("other AdamW", optimizer={
 LION = Patch("lion", optimizer={"adamw": None, "lion": {"learning_rate": 1e-3}})
 SGD = Patch("sgd", optimizer={"adamw": None, "sgd": {"learning_rate": 0.1, "nesterov": True}})
 PLAIN_SGD = Patch("sgd without momentum", optimizer={"adamw": None, "sgd": {"learning_rate": 0.1, "momentum": 0}})
+MUON = Patch("muon", optimizer={"adamw": None, "muon": {"learning_rate": 1e-3, "adamw": {"weight_decay": 0}}})
 WSD = Patch("wsd", optimizer={"lr_schedule": {"decay": "wsd", "stable_steps": 2, "decay_steps": 3}})
 GROUPS = Patch("groups", optimizer={"groups": [
     {"parameters": "*.bias", "learning_rate_scale": 0.5}, {"parameters": "*wte*", "weight_decay": 0}]})
@@ -207,7 +208,7 @@ def jobs():
         job(GPT2, NO_CLIPPING, VALIDATION, pipeline=3, schedule="pipedream-2bw"),
         # Optimizer and data.
         *[job(GPT2, patch, pipeline=2) for patch in (NO_CLIPPING, HARD_CLIPPING, PLAIN_ADAMW, CORPORA, IN_FILE_ORDER)],
-        *[job(GPT2, patch, pipeline=2) for patch in (LION, SGD, PLAIN_SGD, WSD, GROUPS, LOSS_TERMS)],
+        *[job(GPT2, patch, pipeline=2) for patch in (LION, SGD, PLAIN_SGD, MUON, WSD, GROUPS, LOSS_TERMS)],
         job(LLAMA, LION, BF16, LOSS_TERMS, then=(3, {"steps": 6, "pipeline": 1}), pipeline=2, schedule="zb-h1"),
         *[job(GPT2, VALIDATION, pipeline=ranks) for ranks in (1, 3)],
         job(GPT2, VALIDATION, batch(16), pipeline=2, data=2, schedule="dualpipe"),

@@ -146,7 +146,8 @@ TEST_F(CheckpointTest, OtherOptimizersResumeWithTheirMoments) {
   };
   for (const Case& c : {Case{"lion", "lion: {learning_rate: 1.0e-3}", 12},
                         Case{"sgd", "sgd: {learning_rate: 0.1}", 12},
-                        Case{"plain", "sgd: {learning_rate: 0.1, momentum: 0}", 6}}) {
+                        Case{"plain", "sgd: {learning_rate: 0.1, momentum: 0}", 6},
+                        Case{"muon", "muon: {learning_rate: 1.0e-3}", 12}}) {
     TrainingJob job{.name = c.name + "-straight",
                     .directory = Directory(c.name + "-straight"),
                     .optimizer = c.optimizer};

@@ -22,7 +22,7 @@ TEST_F(BitEquality, OverFamiliesStagesAndChunks) {
 }
 
 TEST_F(BitEquality, OfOtherOptimizersAndGroups) {
-  for (const int optimizer : {0, 1, 2, 3}) {
+  for (const int optimizer : {0, 1, 2, 3, 4}) {
     SCOPED_TRACE(optimizer);
     const auto choose = [optimizer](config::JobSpec job) {
       job.loss = {.label_smoothing = 0.1, .z_loss = 1e-4};
@@ -31,6 +31,7 @@ TEST_F(BitEquality, OfOtherOptimizersAndGroups) {
       if (optimizer == 1) job.lion = config::Lion{.learning_rate = 1e-3};
       if (optimizer == 2) job.sgd = config::Sgd{.learning_rate = 0.1, .nesterov = true};
       if (optimizer == 3) job.sgd = config::Sgd{.learning_rate = 0.5, .momentum = 0};
+      if (optimizer == 4) job.muon = config::Muon{.learning_rate = 3e-3};
       return job;
     };
     const RunResult reference = Train(choose(Job()));
@@ -45,6 +46,34 @@ TEST_F(BitEquality, OfOtherOptimizersAndGroups) {
     }
     ExpectSameBits(reference, TrainOnDevice(choose(Job()), /*lazy=*/true));
   }
+}
+
+TEST_F(BitEquality, OfMuonOverReplicasAndTwoCopies) {
+  config::JobSpec job = Job();
+  job.muon = config::Muon{.learning_rate = 3e-3};
+  job.global_batch = 24;
+  job.steps = 2;
+  job.parallelism.data = 2;
+  const RunResult reference = Train(job);
+  job.parallelism = {.pipeline = 2, .data = 2, .threads = 2, .schedule = "zb-h1"};
+  ExpectSameBits(reference, Train(job));
+  job.parallelism = {.pipeline = 2, .data = 1, .threads = 1, .schedule = "dualpipe"};
+  ExpectSameBits(reference, Train(job));
+}
+
+// Rows of tables are AdamW's, so ranks may have some of them alone.
+TEST_F(BitEquality, OfMuonWithASpreadVocabulary) {
+  config::JobSpec job = Job();
+  job.muon = config::Muon{.learning_rate = 3e-3};
+  job.model.vocab = 2 * model::kVocabularyBlock + 70;
+  job.steps = 2;
+  const RunResult reference = Train(job);
+  job.parallelism = {.pipeline = 3,
+                     .data = 1,
+                     .threads = 2,
+                     .schedule = "1f1b",
+                     .vocabulary = config::Vocabulary::kSpread};
+  ExpectSameBits(reference, Train(job));
 }
 
 TEST_F(BitEquality, OfReplicasOverFamilies) {

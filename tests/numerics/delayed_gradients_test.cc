@@ -422,6 +422,16 @@ TEST_F(DelayedGradients, AreNotThoseOfAFlush) {
   ExpectSame(Train(Job("pipedream-2bw", 3, 4), 1), synchronous);
 }
 
+// Muon reads the newest version of a matrix, and writes the next one.
+TEST_F(DelayedGradients, VanishWithMuonTooWithAFlushAfterEveryStep) {
+  config::JobSpec job = Job("1f1b", 3, 4);
+  job.muon = config::Muon{.learning_rate = 3e-2, .clip_norm = 0};
+  const RunResult synchronous = Train(job);
+  job.parallelism.schedule = "pipedream-2bw";
+  ExpectSame(Train(job, 1), synchronous);
+  EXPECT_NE(Train(job).weights, synchronous.weights);
+}
+
 // Each version has matrices of its own packed for products in bf16.
 TEST_F(DelayedGradients, VanishInBf16TooWithAFlushAfterEveryStep) {
   config::JobSpec job = Job("1f1b", 3, 4);

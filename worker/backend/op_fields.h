@@ -238,6 +238,13 @@ void DescribeFields(UpdatedTensor& o, auto& v) {
 void DescribeFields(AdamwUpdate& /*o*/, auto& v) { v.Name("AdamwUpdate"); }
 void DescribeFields(LionUpdate& /*o*/, auto& v) { v.Name("LionUpdate"); }
 void DescribeFields(SgdUpdate& /*o*/, auto& v) { v.Name("SgdUpdate"); }
+void DescribeFields(MuonUpdate& o, auto& v) {
+  v.Name("MuonUpdate");
+  v.Size("rows", o.rows), v.Size("columns", o.columns);
+  v.Tensor("parameter", o.parameter), v.Tensor("gradient", o.gradient), v.Tensor("m", o.m);
+  v.Tensor("scratch", o.scratch);
+  v.Optional(o.previous);
+}
 void DescribeFields(SumOfSquares& o, auto& v) {
   v.Name("SumOfSquares");
   v.SizeOrNone("count", o.count);

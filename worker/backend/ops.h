@@ -31,6 +31,7 @@
 
 #include "worker/backend/expert_ops.h"
 #include "worker/backend/fp8.h"
+#include "worker/backend/muon_update.h"
 #include "worker/backend/operand.h"
 
 namespace takt::backend {
@@ -463,11 +464,11 @@ using Op =
                  RmsNormBackwardInput, RmsNormBackwardWeights, Rotary, SwigluForward,
                  SwigluBackward, GeluForward, GeluBackward, AttentionForward, AttentionBackward,
                  CachedAttention, EmbeddingForward, EmbeddingBackward, SoftmaxBlock, CrossEntropy,
-                 CrossEntropyGradient, AdamwUpdate, LionUpdate, SgdUpdate, SumOfSquares, Fill, Copy,
-                 Add, RouteTokens, RouteTokensBackward, CountExpertRows, ExpertSwigluForward,
-                 ExpertSwigluBackward, ExpertMatmul, ExpertMatmulTransposed>;
+                 CrossEntropyGradient, AdamwUpdate, LionUpdate, SgdUpdate, MuonUpdate, SumOfSquares,
+                 Fill, Copy, Add, RouteTokens, RouteTokensBackward, CountExpertRows,
+                 ExpertSwigluForward, ExpertSwigluBackward, ExpertMatmul, ExpertMatmulTransposed>;
 
-// The ops that update parameters.
+// The ops that update many parameters element by element.
 template <class O>
 concept UpdateOp = requires(const O& op) {
   op.tensors;

@@ -53,6 +53,7 @@ class MemoryCopiesTest : public ::testing::Test {
   config::JobSpec Job() const {
     config::JobSpec job = small_.Spec("memory");
     job.lion = lion_;
+    job.muon = muon_;
     job.steps = kSteps;
     job.copy_every_steps = every_steps_;
     job.parallelism.pipeline = pipeline_;
@@ -143,7 +144,8 @@ class MemoryCopiesTest : public ::testing::Test {
   int pipeline_ = 2;  // 2: two stages; 1: two replicas
   config::Shard shard_ = config::Shard::kNone;
   std::int64_t every_steps_ = 1;
-  std::optional<config::Lion> lion_;                  // nullopt: AdamW trains
+  std::optional<config::Lion> lion_;  // neither: AdamW trains
+  std::optional<config::Muon> muon_;
   std::array<std::unique_ptr<CopyStore>, 2> stores_;  // of the workers of the two ranks
   metrics::Registry registry_;
 };
@@ -193,6 +195,17 @@ TEST_F(MemoryCopiesTest, TheFirstRankIsRebuiltTooAndCopiesMayBeRare) {
 
 TEST_F(MemoryCopiesTest, CopiesHaveTheMomentsThatTheOptimizerHas) {
   lion_ = config::Lion{.learning_rate = 1e-3};
+  const Outcome first = Train(1, StepId(0), /*stops=*/true);
+  stores_[1] = std::make_unique<CopyStore>();
+  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+  ASSERT_TRUE(second.resumed[1].ok()) << second.resumed[1].status();
+  EXPECT_TRUE(second.resumed[1]->from_memory);
+  ExpectUndisturbed(second);
+}
+
+// Matrices have one moment, and the other parameters two.
+TEST_F(MemoryCopiesTest, CopiesHaveTheMomentsOfEachParameter) {
+  muon_ = config::Muon{.learning_rate = 1e-3};
   const Outcome first = Train(1, StepId(0), /*stops=*/true);
   stores_[1] = std::make_unique<CopyStore>();
   const Outcome second = Train(2, StepId(first.last), /*stops=*/false);

@@ -142,6 +142,22 @@ TEST(MetaRun, AllocatesWhatIsPredictedOfOptimizersWithFewerMoments) {
   EXPECT_EQ(bytes[2], 0);
 }
 
+TEST(MetaRun, AllocatesWhatIsPredictedOfMuon) {
+  for (const model::ModelConfig& model : {Gpt2(), Llama(true), Mixtral()}) {
+    for (const std::string schedule : {"1f1b", "dualpipe", "pipedream-2bw"}) {
+      SCOPED_TRACE(absl::StrCat(schedule, " family ", static_cast<int>(model.family)));
+      config::JobSpec job = JobOf(model, schedule);
+      const absl::StatusOr<plan::Plan> adamw = plan::MakePlan(job, {.max_workers = 8});
+      ASSERT_TRUE(adamw.ok()) << adamw.status();
+      job.muon = config::Muon{.clip_norm = 0};
+      ExpectAsPredicted(job);
+      const absl::StatusOr<plan::Plan> plan = plan::MakePlan(job, {.max_workers = 8});
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_LT(plan->memory[0][MemoryKind::kOptimizer], adamw->memory[0][MemoryKind::kOptimizer]);
+    }
+  }
+}
+
 TEST(MetaRun, AllocatesWhatIsPredictedOfBf16OnGpus) {
   const model::ModelConfig models[] = {Gpt2(), Llama(false), Llama(true), Qwen3(), Mistral()};
   for (const model::ModelConfig& model : models) {

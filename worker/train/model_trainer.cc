@@ -130,6 +130,7 @@ class ModelTrainer final : public Trainer {
                                                             *rank_->parameters, rank_->Groups()));
     rank_->optimizer.emplace(std::move(optimizer));
     rank_->optimizer->ShareWith(rank_->shards.get());
+    rank_->optimizer->UseScratch(rank_->scratch);
     return rank_->compute->Synchronize();
   }
 

@@ -123,6 +123,10 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
   parameters_.BeginUpdate();
   std::vector<backend::UpdatedTensor> tensors;
   for (const ParameterRef* const ref : UpdatedParts()) {
+    if (ref->parameter->by_muon) {
+      RETURN_IF_ERROR(UpdateByMuon(backend, *ref, learning_rate, scale));
+      continue;
+    }
     const auto [first, count] = ref->shard;
     const config::UpdateSettings& settings = settings_.at(ref->parameter);
     tensors.push_back({.parameter = ref->weight + first,
@@ -134,27 +138,54 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
                        .learning_rate_scale = settings.learning_rate_scale,
                        .weight_decay = settings.weight_decay});
   }
+  return UpdateElements(backend, tensors, number, learning_rate, scale);
+}
+
+absl::Status Optimizer::UpdateByMuon(backend::Backend& backend, const ParameterRef& ref,
+                                     double learning_rate, double gradient_scale) {
+  TAKT_CHECK(ref.shard.count == ref.parameter->elements());
+  const config::UpdateSettings& settings = settings_.at(ref.parameter);
+  return backend.Run(
+      backend::MuonUpdate{.parameter = ref.weight,
+                          .previous = ref.previous,
+                          .gradient = ref.gradient,
+                          .m = ref.m,
+                          .scratch = scratch_,
+                          .rows = ref.parameter->shape[0],
+                          .columns = ref.parameter->shape[1],
+                          .learning_rate = learning_rate * settings.learning_rate_scale,
+                          .momentum = job_.muon->momentum,
+                          .weight_decay = settings.weight_decay,
+                          .nesterov = job_.muon->nesterov,
+                          .gradient_scale = gradient_scale});
+}
+
+absl::Status Optimizer::UpdateElements(backend::Backend& backend,
+                                       std::span<const backend::UpdatedTensor> tensors,
+                                       std::int64_t number, double learning_rate,
+                                       double gradient_scale) {
   if (job_.lion.has_value()) {
     return backend.Run(backend::LionUpdate{.tensors = tensors,
                                            .learning_rate = learning_rate,
                                            .beta1 = job_.lion->beta1,
                                            .beta2 = job_.lion->beta2,
-                                           .gradient_scale = scale});
+                                           .gradient_scale = gradient_scale});
   }
   if (job_.sgd.has_value()) {
     return backend.Run(backend::SgdUpdate{.tensors = tensors,
                                           .learning_rate = learning_rate,
                                           .momentum = job_.sgd->momentum,
                                           .nesterov = job_.sgd->nesterov,
-                                          .gradient_scale = scale});
+                                          .gradient_scale = gradient_scale});
   }
+  const config::Adamw& adamw = job_.muon.has_value() ? job_.muon->adamw : job_.adamw;
   return backend.Run(backend::AdamwUpdate{.tensors = tensors,
                                           .step = number,
                                           .learning_rate = learning_rate,
-                                          .beta1 = job_.adamw.beta1,
-                                          .beta2 = job_.adamw.beta2,
-                                          .epsilon = job_.adamw.epsilon,
-                                          .gradient_scale = scale});
+                                          .beta1 = adamw.beta1,
+                                          .beta2 = adamw.beta2,
+                                          .epsilon = adamw.epsilon,
+                                          .gradient_scale = gradient_scale});
 }
 
 }  // namespace takt::train

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of a step on one rank: sums of squares, the exchange of norm and loss between ranks,
-// clipping and the update of the weights by AdamW, Lion or SGD.
+// clipping and the update of the weights by AdamW, Lion, SGD or Muon.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -32,6 +33,10 @@ class Optimizer {
   static absl::StatusOr<Optimizer> Create(const config::JobSpec& job, const model::Model& model,
                                           ParameterStore& parameters, ResultGroups groups);
 
+  // Lends it the memory that Muon's updates need (model::MuonScratchFloats of the largest matrix).
+  // Only the lane that calls Update uses it. Without Muon nothing does.
+  void UseScratch(std::byte* scratch) { scratch_ = reinterpret_cast<float*>(scratch); }
+
   // From now on the rank computes and updates its shards alone. shards: borrowed.
   void ShareWith(ShardState* shards) { shards_ = shards; }
 
@@ -58,6 +63,13 @@ class Optimizer {
             backend::Buffer exchanged);
   // Adds up the gradients that leaves have of what they share.
   absl::Status SumLeafGradients(backend::Backend& backend, TensorMeetings& meetings) const;
+  // Updates one matrix.
+  absl::Status UpdateByMuon(backend::Backend& backend, const ParameterRef& ref,
+                            double learning_rate, double gradient_scale);
+  // Updates tensors element by element. The arguments are those of Update.
+  absl::Status UpdateElements(backend::Backend& backend,
+                              std::span<const backend::UpdatedTensor> tensors, std::int64_t number,
+                              double learning_rate, double gradient_scale);
   // Returns the parameters of which the rank updates all, or its shard.
   std::vector<const ParameterRef*> UpdatedParts() const {
     return shards_ != nullptr ? shards_->Parts() : parameters_.trained();
@@ -71,6 +83,7 @@ class Optimizer {
   const ResultGroups groups_;
   std::map<const model::Parameter*, config::UpdateSettings> settings_;  // of all that it trains
   ShardState* shards_ = nullptr;  // null: the rank has the optimizer's state of all it trains
+  float* scratch_ = nullptr;
   // [sums of squares by parameter and block..., loss sum, scored tokens, weights of halts]
   backend::Buffer exchanged_;
   StepResult result_;

@@ -2,11 +2,14 @@
 #include "worker/train/optimizer.h"
 #include "worker/backend/cpu/cpu_backend.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <optional>
 #include <vector>
 
 #include "common/layout/parameter_layout.h"
+#include "common/model/muon.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/train/rows_testing.h"
@@ -194,6 +197,50 @@ TEST_F(OptimizerTest, LionMovesBySignsAndSgdByMomentum) {
   job_.sgd->clip_norm = 1;
   const double norm = 3 * std::sqrt(static_cast<double>(model_.num_parameters()));
   EXPECT_NEAR(weight_after(1), 2 - 0.125 * 3 / norm, 1e-6);
+}
+
+// Muon moves the matrices of blocks by its own rate, whatever the size of their gradients, and
+// AdamW everything else by its own.
+TEST_F(OptimizerTest, MuonMovesMatricesAndAdamwTheRest) {
+  job_.muon = config::Muon{
+      .learning_rate = 0.5,
+      .momentum = 0.5,
+      .weight_decay = 0.25,
+      .clip_norm = 0,
+      .adamw = {.learning_rate = 0.125, .beta1 = 0, .beta2 = 0, .epsilon = 0, .weight_decay = 0}};
+  job_.model = model_.config;
+  const model::Model model = *config::BuildModelOf(job_, 1, config::DeviceKind::kCpu);
+  const auto store =
+      ParameterStore::Create(
+          model, layout::LayOutParameters(model, {LayerId(0), LayerId(1), LayerId(2)}), *backend_)
+          .value();
+  std::vector<float> scratch(static_cast<std::size_t>(model::MuonScratchFloats(4, 16)));
+  Optimizer optimizer = Optimizer::Create(job_, model, *store, {}).value();
+  optimizer.UseScratch(reinterpret_cast<std::byte*>(scratch.data()));
+  for (const ParameterRef* const ref : store->trained()) {
+    EXPECT_EQ(ref->v == nullptr, ref->parameter->by_muon) << ref->parameter->name;
+    std::fill_n(ref->weight, ref->elements(), 2.0F);
+    std::fill_n(ref->gradient, ref->elements(), 3.0F);
+    std::fill_n(ref->m, ref->elements(), 0.0F);
+  }
+  ASSERT_TRUE(optimizer.Update(*backend_, StepId(1), 1).ok());
+  int matrices = 0;
+  for (const ParameterRef* const ref : store->trained()) {
+    if (!ref->parameter->by_muon) {
+      EXPECT_NEAR(ref->weight[0], 2 - 0.125, 1e-6) << ref->parameter->name;
+      continue;
+    }
+    ++matrices;
+    // A matrix of equal numbers has one singular value, which five iterations bring from 1 to
+    // 0.696.
+    const auto rows = static_cast<double>(ref->parameter->shape[0]);
+    const auto columns = static_cast<double>(ref->parameter->shape[1]);
+    const double size = 0.2 * std::sqrt(std::max(rows, columns));
+    const double element = 0.69644 / std::sqrt(rows * columns);
+    EXPECT_NEAR(ref->weight[0], 2 * (1 - 0.5 * 0.25) - 0.5 * size * element, 1e-4)
+        << ref->parameter->name;
+  }
+  EXPECT_EQ(matrices, 4);
 }
 
 // Without moments a weight is still updated once, where it lies.

@@ -5,12 +5,15 @@
 usage: make.py        with a Python that has torch; the files beside it were made with torch 2.15.0
 
 All numbers are computed in float64 by PyTorch: its schedulers, its optimizers, its cross-entropy and
-its automatic gradients. It has no Lion and no square root of steps, so these follow the papers.
+its automatic gradients. It has no Lion and no square root of steps, so these follow the papers; its
+Muon computes in bfloat16, so ours follows the papers in plain Python.
 """
 
 import json
 import math
 import pathlib
+import random
+import struct
 
 import torch
 
@@ -126,6 +129,54 @@ def updates():
     yield case("lion", lion, groups, beta1=0.9, beta2=0.99, **shared)
 
 
+def product(a, b):
+    return [[math.fsum(x * y for x, y in zip(row, column)) for column in zip(*b)] for row in a]
+
+
+def transposed(a):
+    return [list(column) for column in zip(*a)]
+
+
+def combined(*terms):
+    """The sum of matrices, each with its factor."""
+    return [[math.fsum(factor * a[i][j] for factor, a in terms) for j in range(len(terms[0][1][0]))]
+            for i in range(len(terms[0][1]))]
+
+
+def orthogonal(d):
+    """Jordan et al. 2024: five iterations of a quintic polynomial in the singular values of d / |d|."""
+    if len(d) > len(d[0]):
+        return transposed(orthogonal(transposed(d)))
+    norm = math.sqrt(math.fsum(x * x for row in d for x in row))
+    x = combined((1 / (norm + 1e-7), d))
+    for _ in range(5):
+        a = product(x, transposed(x))
+        x = combined((3.4445, x), (-4.7750, product(a, x)), (2.0315, product(a, product(a, x))))
+    return x
+
+
+def muon():
+    """The parameter after each step. The factor of the rate is that of Liu et al. 2025, section 2.2."""
+    generator = random.Random(7)
+    in_f32 = lambda x: struct.unpack("f", struct.pack("f", x))[0]
+    for rows, columns in ((3, 5), (5, 3), (4, 4), (1, 6)):
+        draw = lambda size: [[in_f32(generator.gauss(0, size)) for _ in range(columns)] for _ in range(rows)]
+        for nesterov in (True, False):
+            rate, momentum, decay = 0.125, 0.75, 0.0625
+            p, m = draw(1), combined((0, draw(1)))
+            case = {"rows": rows, "columns": columns, "learning_rate": rate, "momentum": momentum,
+                    "nesterov": nesterov, "weight_decay": decay, "initial": p, "gradients": [], "after": []}
+            for _ in range(STEPS):
+                g = draw(0.1)
+                m = combined((momentum, m), (1, g))
+                d = combined((1, g), (momentum, m)) if nesterov else m
+                size = 0.2 * math.sqrt(max(rows, columns))
+                p = combined((1 - rate * decay, p), (-rate * size, orthogonal(d)))
+                case["gradients"].append(g)
+                case["after"].append(p)
+            yield case
+
+
 def losses():
     generator = torch.Generator().manual_seed(11)
     targets = torch.tensor([4, -100, 0, 6])
@@ -144,3 +195,4 @@ if __name__ == "__main__":
     write("learning_rates.json", learning_rates())
     write("updates.json", updates())
     write("losses.json", losses())
+    write("muon.json", muon())

@@ -18,6 +18,7 @@
 #include "worker/backend/cpu/host_memory.h"
 #include "worker/backend/cpu/kernels.h"
 #include "worker/backend/cpu/matmul.h"
+#include "worker/backend/cpu/muon.h"
 #include "worker/backend/cpu/router.h"
 #include "worker/backend/cpu/widening.h"
 #include "worker/backend/validate.h"
@@ -265,6 +266,10 @@ class CpuBackend final : public HostMemory<Backend> {
     for (const UpdatedTensor& tensor : op.tensors) {
       ForElements(tensor.count, [&](Range range) { kernels_.sgd(op, tensor, range); });
     }
+  }
+
+  absl::Status Execute(const MuonUpdate& op) {
+    return UpdateByMuon(op, team_, [this](const Op& part) { return Run(part); });
   }
 
   void Execute(const SumOfSquares& op) {

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 
+#include "common/model/muon.h"
 #include "gmock/gmock.h"
 #include "worker/backend/cpu/op_testing.h"
 
@@ -164,6 +165,17 @@ Floats RunEveryOp(Backend& backend, std::int64_t batch, std::int64_t context, st
       {&table, &m});
   run(AdamwUpdate{.tensors = tensors, .learning_rate = 1e-3, .gradient_scale = 1 / norm},
       {&table, &m, &v});
+  Floats scratch = Unset(model::MuonScratchFloats(vocab, c));
+  run(MuonUpdate{.parameter = table.data(),
+                 .gradient = d_table.data(),
+                 .m = m.data(),
+                 .scratch = scratch.data(),
+                 .rows = vocab,
+                 .columns = c,
+                 .learning_rate = 1e-3,
+                 .weight_decay = 0.1,
+                 .gradient_scale = 1 / norm},
+      {&table, &m});
   return all;
 }
 

@@ -230,6 +230,10 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
   absl::Status Execute(const ExpertOp auto& /*op*/) {
     return absl::InvalidArgumentError("experts are computed on CPUs only");
   }
+  // The planner gives no job with Muon to a GPU.
+  absl::Status Execute(const MuonUpdate& /*op*/) {
+    return absl::InvalidArgumentError("Muon's updates are computed on CPUs only");
+  }
   absl::Status Execute(const EmbeddingBackward& op) {
     if (op.batch * op.context > kMaxEmbeddingRows) {
       return absl::InvalidArgumentError(absl::StrCat("EmbeddingBackward: batch * context is ",

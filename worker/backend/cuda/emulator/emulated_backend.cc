@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <type_traits>
 
 #include "common/base/status.h"
 #include "worker/backend/cuda/kernels/kernels.h"
@@ -64,6 +65,8 @@ class EmulatedBackend final : public Backend {
       return absl::UnimplementedError("products of matrices are not emulated");
     } else if constexpr (ExpertOp<O>) {
       return absl::UnimplementedError("experts have no kernels for GPUs");
+    } else if constexpr (std::is_same_v<O, MuonUpdate>) {
+      return absl::UnimplementedError("Muon has no kernels for GPUs");
     } else {
       Launch(op, context);
       return absl::OkStatus();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our own kernels on the GPU: every op of ops.h except products of matrices and those of experts.
-// This file needs no CUDA headers.
+// Our own kernels on the GPU: every op of ops.h except MuonUpdate, products of matrices and those
+// of experts. This file needs no CUDA headers.
 //
 // These rules hold for every launch beside those of ops.h:
 // - `op` has passed ValidateOp. The device writes through all its pointers, also those that ops.h

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests that steps without a barrier are proved, how long they take, and that a repair fits between
+// any two of them.
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/program/program_serde.h"
+#include "common/program/remove_barrier.h"
+#include "common/sim/machine.h"
+#include "common/sim/prove.h"
+#include "common/sim/simulate.h"
+#include "common/sim/testing/program_edit.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::sim {
+namespace {
+
+using program::Instruction;
+using program::Op;
+using program::OverlappedSteps;
+using program::Program;
+using program::RemoveBarrier;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::string_view kFamilies[] = {"gpipe", "1f1b", "zb-h1",           "zb-h2",
+                                          "zb-2p", "zb-v", "interleaved-1f1b"};
+
+OverlappedSteps Overlapped(std::string_view family, int ranks, int microbatches,
+                           const program::LowerOptions& options = {}) {
+  absl::StatusOr<OverlappedSteps> steps =
+      RemoveBarrier(Programs(family, ranks, microbatches, options));
+  EXPECT_TRUE(steps.ok()) << steps.status();
+  return steps.ok() ? *std::move(steps) : OverlappedSteps();
+}
+
+// Returns the time that one step more takes, after many.
+double Period(const std::vector<Program>& programs) {
+  const auto end_of = [&](int steps) {
+    const Report report = Simulate(programs, {}, {.steps = steps}).value();
+    return report.makespan + report.step_time * (steps - 1);
+  };
+  return end_of(9) - end_of(8);
+}
+
+TEST(OverlappedSteps, AreProvedForFamiliesAndSums) {
+  for (const std::string_view family : kFamilies) {
+    for (const int ranks : {1, 2, 4}) {
+      for (const bool sums : {false, true}) {
+        SCOPED_TRACE(std::string(family) + " on " + std::to_string(ranks) +
+                     (sums ? " summed" : ""));
+        const absl::Status status =
+            Prove(Overlapped(family, ranks, 8, {.reduce_gradients = sums, .tied_embeddings = sums})
+                      .steps);
+        EXPECT_TRUE(status.ok()) << status;
+      }
+    }
+  }
+}
+
+TEST(OverlappedSteps, RunTheForwardsBeforeTheFirstBackwardAhead) {
+  const OverlappedSteps overlapped = Overlapped("1f1b", 4, 8);
+  std::vector<int> ahead;
+  for (std::size_t rank = 0; rank < overlapped.steps.size(); ++rank) {
+    const auto is_forward = [](const Instruction& each) { return each.op == Op::kForward; };
+    const Program& step = overlapped.steps[rank];
+    ahead.push_back(static_cast<int>(std::ranges::count_if(step.prologue, is_forward)));
+    EXPECT_EQ(std::ranges::count_if(overlapped.repairs[rank].body, is_forward), ahead.back());
+    EXPECT_EQ(std::ranges::count_if(step.body, is_forward), 8);
+    EXPECT_EQ(step.body.back().op, Op::kOptimizer);
+  }
+  EXPECT_THAT(ahead, ElementsAre(4, 3, 2, 1));
+}
+
+// Where ranks are idle only because steps begin and end together, nothing of that is left.
+TEST(OverlappedSteps, TakeTheSpanOfOneRank) {
+  for (const std::string_view family : {"zb-h2", "zb-2p"}) {
+    EXPECT_NEAR(Period(Programs(family, 4, 8)), 27, 1e-9) << family;
+    EXPECT_NEAR(Period(Overlapped(family, 4, 8).steps), 24, 1e-9) << family;
+  }
+  // Its ranks wait for one another within the step as long as its ends last.
+  EXPECT_NEAR(Period(Overlapped("1f1b", 4, 8).steps), 33, 1e-9);
+}
+
+TEST(OverlappedSteps, CompleteWithARepairBetweenThem) {
+  const cost::Costs any;
+  for (const std::string_view family : kFamilies) {
+    SCOPED_TRACE(family);
+    const OverlappedSteps overlapped = Overlapped(family, 4, 8);
+    std::vector<Program> repaired = overlapped.steps;
+    for (std::size_t rank = 0; rank < repaired.size(); ++rank)
+      std::ranges::copy(overlapped.repairs[rank].body, std::back_inserter(repaired[rank].body));
+    const auto refusal = Machine(repaired, any, {.steps = 3}).Run();
+    EXPECT_FALSE(refusal.has_value()) << refusal->reason;
+  }
+}
+
+// The forwards that run ahead must meet the weights that the rest of their step meets.
+TEST(OverlappedSteps, AreRefusedIfAForwardMeetsTheWeightsBeforeTheUpdate) {
+  std::vector<Program> steps = Overlapped("1f1b", 2, 4).steps;
+  for (Instruction& each : steps[0].body) {
+    if (each.op != Op::kForward || each.step_ahead == 0) continue;
+    for (SlotId& slot : each.reads) {
+      const program::Slot& read = steps[0].slots[slot.value()];
+      if (read.version != program::kForeseen) continue;
+      for (std::size_t i = 0; i < steps[0].slots.size(); ++i) {
+        const program::Slot& old = steps[0].slots[i];
+        if (old.kind == read.kind && old.stage == read.stage && old.index == read.index &&
+            old.version == 0) {
+          slot = SlotId(static_cast<std::int32_t>(i));
+          break;
+        }
+      }
+    }
+  }
+  EXPECT_THAT(std::string(Prove(steps).message()), HasSubstr("meets other weights than its F"));
+}
+
+TEST(OverlappedSteps, AreRefusedIfTheyForeseeTooSoonOrUpdateBeforeTheExchange) {
+  std::vector<Program> steps = Overlapped("zb-h1", 2, 4).steps;
+  Swap(steps[1], "SPECULATE", "NORM_PARTIAL");
+  EXPECT_THAT(std::string(Prove(steps).message()),
+              HasSubstr("SPECULATE comes before NORM_PARTIAL"));
+  steps = Overlapped("zb-h1", 2, 4).steps;
+  Swap(steps[0], "NORM_EXCHANGE", "OPT");
+  EXPECT_THAT(std::string(Prove(steps).message()), HasSubstr("OPT comes before NORM_EXCHANGE"));
+}
+
+// A worker that gets one must not try to run it.
+TEST(OverlappedSteps, HaveNoStoredFormYet) {
+  const OverlappedSteps overlapped = Overlapped("1f1b", 2, 4);
+  for (const Program& program : {overlapped.steps[0], overlapped.repairs[1]}) {
+    EXPECT_THAT(std::string(program::FromProto(program::ToProto(program)).status().message()),
+                HasSubstr("has steps that overlap"));
+  }
+}
+
+TEST(OverlappedSteps, AreNotMadeOfWhatIsNotKnownYet) {
+  const auto error_of = [](const std::vector<Program>& programs) {
+    return std::string(RemoveBarrier(programs).status().message());
+  };
+  EXPECT_EQ(error_of(Programs("pipedream-2bw", 2, 4)),
+            "program of pp rank 0 has no flush, which needs the barrier of its step");
+  EXPECT_THAT(error_of(Programs("dualpipe", 4, 8)), HasSubstr("has two copies of the weights"));
+  EXPECT_THAT(error_of(Programs("1f1b", 2, 4, {.optimizer = false})),
+              HasSubstr("has no optimizer"));
+  EXPECT_THAT(error_of(Programs("1f1b", 2, 4, {.reduce_gradients = true, .shard_optimizer = true})),
+              HasSubstr("shares the optimizer's state"));
+}
+
+}  // namespace
+}  // namespace takt::sim
