@@ -131,6 +131,51 @@ TEST(PlanWithTensor, AutoKeepsGroupsOnHosts) {
   EXPECT_EQ(MakePlan(OpenJob(), options)->mesh.tp_size, 2);
 }
 
+TEST(PlanWithTensor, AutoIsOneWhereLayersCannotBeSplit) {
+  const PlanOptions options{.max_workers = 8, .link_latency_seconds = 0, .link_seconds_per_byte = 0};
+  const auto size = [](const config::JobSpec& job, const PlanOptions& given) {
+    const absl::StatusOr<Plan> plan = MakePlan(job, given);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? plan->mesh.tp_size : 0;
+  };
+  for (const char* const schedule : {"pipedream-2bw", "dualpipe"}) {
+    SCOPED_TRACE(schedule);
+    config::JobSpec job = OpenJob();
+    job.adamw.clip_norm = 0;
+    job.parallelism.pipeline = 2;
+    job.parallelism.schedule = schedule;
+    EXPECT_EQ(size(job, options), 1);
+  }
+  PlanOptions other = options;
+  other.device = config::DeviceKind::kCuda;
+  EXPECT_EQ(size(OpenJob(), other), 1);
+  other = options;
+  other.workers_know_optimizers = false;
+  EXPECT_EQ(size(OpenJob(), other), 1);
+}
+
+TEST(PlanWithTensor, AutoKeepsTheLeavesThatTheJobNames) {
+  config::JobSpec job = OpenJob();
+  job.parallelism.tensor_leaves = 2;
+  const Plan plan =
+      MakePlan(job, {.max_workers = 8, .link_latency_seconds = 0, .link_seconds_per_byte = 0})
+          .value();
+  EXPECT_EQ(plan.mesh.tp_size, 2);
+  EXPECT_EQ(plan.model.tensor.leaves, 2);
+}
+
+TEST(PlanWithTensor, IsRefusedWhereAWorkersProgramDoesNotKnowIt) {
+  config::JobSpec job = SharedJob(2);
+  const PlanOptions old{.max_workers = 16, .workers_know_optimizers = false};
+  EXPECT_THAT(std::string(MakePlan(job, old).status().message()),
+              HasSubstr("parallelism.tensor: is not known to a worker"));
+  job = OpenJob();
+  job.parallelism.tensor_auto = false;
+  job.parallelism.tensor_leaves = 4;
+  EXPECT_THAT(std::string(MakePlan(job, old).status().message()),
+              HasSubstr("parallelism.tensor_leaves: is not known to a worker"));
+}
+
 TEST(PlanWithTensor, EmulatedLayersDoNotBecomeShorterSoAutoIsOne) {
   config::JobSpec job = SharedJob(2);
   job.parallelism.tensor = 1;
@@ -176,6 +221,28 @@ TEST(PlanWithTensor, SplitLayersTakeLessMemoryOfEachRank) {
   }
 }
 
+TEST(PlanWithTensor, FewerWorkersLeaveFewerReplicasAndAsManyRanksOfALayer) {
+  config::JobSpec job = SplitJob();
+  job.parallelism.data.reset();
+  job.elastic.data = config::SizeRange{.min = 1, .max = 2};
+  PlanOptions options{.max_workers = 8, .link_latency_seconds = 0, .link_seconds_per_byte = 0};
+  EXPECT_EQ(mesh::ToString(MakePlan(job, options)->mesh), "2 x 2 x tensor 2");
+  options.max_workers = 7;
+  EXPECT_EQ(mesh::ToString(MakePlan(job, options)->mesh), "2 x 1 x tensor 2");
+}
+
+TEST(PlanWithTensor, RunsSchedulesOfFiles) {
+  config::JobSpec job = SplitJob();
+  job.parallelism.pipeline = 1;
+  job.parallelism.schedule = "file:one.csv";
+  job.global_batch = job.microbatch;
+  job.parallelism.schedule_csv = "0F0,0B0\n";
+  const Plan plan = MakePlan(job, {.max_workers = 8}).value();
+  EXPECT_EQ(mesh::ToString(plan.mesh), "1 x 1 x tensor 2");
+  // F and B of the embedding, of eight blocks and of the head, then the sums before the norm.
+  EXPECT_EQ(NumMeetings(plan.programs.front()), (1u + 8 * 4 + 2) + (1u + 8 * 4 + 1) + 1);
+}
+
 TEST(PlanWithTensor, RefusesWhatSplitLayersCannotDoYet) {
   const auto error = [](const config::JobSpec& job, config::DeviceKind device) {
     return std::string(MakePlan(job, {.max_workers = 8, .device = device}).status().message());
@@ -197,6 +264,11 @@ TEST(PlanWithTensor, RefusesWhatSplitLayersCannotDoYet) {
   shards.parallelism.tensor_leaves = 4;
   shards.parallelism.shard = config::Shard::kOptimizer;
   EXPECT_THAT(error(shards, config::DeviceKind::kCpu), HasSubstr("use tensor_leaves: 2"));
+  config::JobSpec leaves = SplitJob();
+  leaves.parallelism.tensor = 1;
+  leaves.parallelism.tensor_leaves = 4;
+  EXPECT_THAT(error(leaves, config::DeviceKind::kCuda),
+              HasSubstr("parallelism.tensor_leaves is 4: workers split layers on CPUs only"));
 }
 
 }  // namespace

@@ -72,6 +72,8 @@ absl::Status CheckBatch(const config::JobSpec& job) {
 // over, or refuse without saying why; empty: there is none.
 std::string_view NewFieldOf(const config::JobSpec& job) {
   if (job.parallelism.shard == config::Shard::kOptimizer) return "parallelism.shard";
+  if (job.parallelism.tensor > 1) return "parallelism.tensor";
+  if (job.parallelism.tensor_leaves > 1) return "parallelism.tensor_leaves";
   if (job.model.family == model::Family::kEmulated) return "";
   if (model::HasExperts(job.model.family)) return "model.experts";
   if (job.lion.has_value()) return "optimizer.lion";
@@ -119,10 +121,23 @@ std::vector<int> ReplicasOf(const config::JobSpec& job, int max_workers) {
   return replicas;
 }
 
+// Returns whether another field leaves no choice but one rank for each layer. Otherwise the fastest
+// ways could all be such as CheckSchedule refuses.
+bool LayersStayWhole(const config::JobSpec& job, const PlanOptions& options) {
+  if (options.device == config::DeviceKind::kCuda || !options.workers_know_optimizers) return true;
+  if (job.parallelism.vocabulary == config::Vocabulary::kSpread) return true;
+  return std::ranges::any_of(schedule::Families(), [&](const schedule::Family& family) {
+    return family.name == job.parallelism.schedule &&
+           (family.updates != schedule::Updates::kFlush ||
+            family.placement == schedule::Placement::kBidirectional);
+  });
+}
+
 // Returns the numbers of ranks that may share a layer: what the job names, or with `auto` the
 // powers of two for which a host has room.
 std::vector<int> TensorSizesOf(const config::JobSpec& job, const PlanOptions& options) {
   if (!job.parallelism.tensor_auto) return {job.parallelism.tensor};
+  if (LayersStayWhole(job, options)) return {1};
   const Host& host = options.host;
   const int most =
       host.machine.empty() ? options.max_workers : std::min(options.max_workers, host.room());

@@ -104,6 +104,79 @@ TEST(Job, SchedulesAndTransportsTrainAlikeBitForBit) {
   EXPECT_THAT(cluster.StopAll(), IsEmpty());
 }
 
+// The leaves decide the bits, not how many ranks share them.
+TEST(Job, RanksThatSplitLayersTrainAlikeBitForBit) {
+  Cluster cluster(4);
+  const std::vector<std::string> layouts = {
+      "pipeline: 1, tensor: 1, tensor_leaves: 2, schedule: naive",
+      "pipeline: 2, tensor: 2, schedule: 1f1b, transport: shm",
+      "pipeline: 2, tensor: 2, schedule: 1f1b, transport: gloo",
+      "pipeline: 2, tensor: 2, schedule: zb-v, recompute: full",
+      "pipeline: 2, tensor: 2, schedule: interleaved-1f1b, chunks: 2, recompute: selective",
+  };
+  LossAndNorm first;
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const std::string name = absl::StrCat("split-", i);
+    cluster.Submit(GptYaml(name, layouts[i]));
+    const v1::Job job = cluster.AwaitEnd(name);
+    ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << layouts[i] << ": " << job.reason();
+    const auto steps = cluster.Steps(name);
+    ExpectEachStepOnce(steps, 6);
+    EXPECT_LT(steps.back().loss(), steps.front().loss());
+    if (i == 0) first = Curve(steps);
+    EXPECT_EQ(Curve(steps), first) << layouts[i];
+  }
+  EXPECT_THAT(cluster.StopAll(), IsEmpty());
+}
+
+// Sums over replicas are the same, whoever has the optimizer's state.
+TEST(Job, ReplicasOfRanksThatSplitLayersMayShareTheOptimizersState) {
+  Cluster cluster(8);
+  LossAndNorm whole;
+  for (const char* const shard : {"none", "optimizer"}) {
+    cluster.Submit(GptYaml(shard, absl::StrCat("pipeline: 2, data: 2, tensor: 2, schedule: 1f1b, "
+                                               "shard: ",
+                                               shard)));
+    const v1::Job job = cluster.AwaitEnd(shard);
+    ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << shard << ": " << job.reason();
+    const auto steps = cluster.Steps(shard);
+    ExpectEachStepOnce(steps, 6);
+    if (whole.empty()) whole = Curve(steps);
+    EXPECT_EQ(Curve(steps), whole) << shard;
+  }
+  EXPECT_THAT(cluster.StopAll(), IsEmpty());
+}
+
+// Processes of 64 ranks take minutes on a small machine (tests/long.sh mesh).
+TEST(Job, DISABLED_SixtyFourRanksOnThreeAxesTrainAsFourReplicasDo) {
+  constexpr absl::Duration kLong = absl::Minutes(20);
+  const auto yaml = [](const std::string& name, const std::string& parallelism) {
+    std::string text = GptYaml(name, absl::StrCat("data: 4, ", parallelism));
+    text.replace(text.find("heads: 2"), 8, "heads: 4");
+    text.replace(text.find("microbatch: 2"), 13, "microbatch: 1");
+    return text;
+  };
+  LossAndNorm four;
+  {
+    Cluster cluster(4);
+    cluster.Submit(yaml("four", "pipeline: 1, tensor_leaves: 4, schedule: naive"));
+    const v1::Job job = cluster.AwaitEnd("four", kLong);
+    ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.reason();
+    four = Curve(cluster.Steps("four"));
+    EXPECT_THAT(cluster.StopAll(), IsEmpty());
+  }
+  Cluster cluster(64);
+  for (const char* const schedule : {"1f1b", "zb-h1"}) {
+    cluster.Submit(yaml(schedule, absl::StrCat("pipeline: 4, tensor: 4, schedule: ", schedule)));
+    const v1::Job job = cluster.AwaitEnd(schedule, kLong);
+    ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << schedule << ": " << job.reason();
+    EXPECT_EQ(job.ranks_size(), 64);
+    ExpectEachStepOnce(cluster.Steps(schedule), 6);
+    EXPECT_EQ(Curve(cluster.Steps(schedule)), four) << schedule;
+  }
+  EXPECT_THAT(cluster.StopAll(), IsEmpty());
+}
+
 // A mount is missing on one host for a while. The other worker sees the file, so the job is
 // not wrong.
 TEST(Job, AFileThatOneWorkerDoesNotSeeIsNoInvalidInput) {

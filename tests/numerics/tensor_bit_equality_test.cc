@@ -106,6 +106,19 @@ TEST_F(TensorBitEquality, OverRanksInBf16) {
   }
 }
 
+// Each number of the stream is a document, which ends with a blank.
+TEST_F(TensorBitEquality, OverRanksWhereDocumentsShareRows) {
+  for (const model::Family family : {model::Family::kGpt2, model::Family::kQwen3}) {
+    SCOPED_TRACE(static_cast<int>(family));
+    config::JobSpec job = SplitJob();
+    if (family != model::Family::kGpt2) job.model = OfFamily(job.model, family, 2);
+    job.documents = config::Documents::kSeparate;
+    job.document_end = ' ';
+    job.parallelism.recompute = {model::Recompute::kSelective};
+    ExpectSameBitsOverRanks(job);
+  }
+}
+
 TEST_F(TensorBitEquality, OverRanksWithReplicas) {
   config::JobSpec job = SplitJob();
   job.model = OfFamily(job.model, model::Family::kQwen2, 2);
