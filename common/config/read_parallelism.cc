@@ -236,11 +236,10 @@ void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
                .value = absl::StrCat(p.tensor > 1 ? p.tensor : p.tensor_leaves),
                .rule = "must be 1: ranks cannot share layers with experts yet",
                .fix = "use 1, and pipeline or data for more ranks"});
-  rules.Check(!emulated || p.tensor_leaves == 0,
-              {.field = "parallelism.tensor_leaves",
-               .value = absl::StrCat(p.tensor_leaves),
-               .rule = "emulated layers compute no sums",
-               .fix = "remove it"});
+  rules.Check(!emulated || p.tensor_leaves == 0, {.field = "parallelism.tensor_leaves",
+                                                  .value = absl::StrCat(p.tensor_leaves),
+                                                  .rule = "emulated layers compute no sums",
+                                                  .fix = "remove it"});
   RefuseYet("parallelism.context", absl::StrCat(p.context), "1", rules);
 }
 

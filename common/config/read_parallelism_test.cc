@@ -100,8 +100,9 @@ TEST(ReadParallelism, TensorRanksShareHeadsInnerAndContextEvenly) {
   EXPECT_THAT(ErrorsOf({"parallelism.tensor=12"}),
               ElementsAre("parallelism.tensor is 12: must be a power of two" + std::string(kFix)));
   EXPECT_THAT(ErrorsOf({"parallelism.tensor=4"}), IsEmpty());
-  EXPECT_THAT(ErrorsOf({"model.inner=98", "parallelism.tensor=4"}),
-              ElementsAre("parallelism.tensor is 4: must divide model.inner (98); use one of 1, 2"));
+  EXPECT_THAT(
+      ErrorsOf({"model.inner=98", "parallelism.tensor=4"}),
+      ElementsAre("parallelism.tensor is 4: must divide model.inner (98); use one of 1, 2"));
 }
 
 TEST(ReadParallelism, LeavesAreSharedEvenlyToo) {

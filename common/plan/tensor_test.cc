@@ -132,7 +132,8 @@ TEST(PlanWithTensor, AutoKeepsGroupsOnHosts) {
 }
 
 TEST(PlanWithTensor, AutoIsOneWhereLayersCannotBeSplit) {
-  const PlanOptions options{.max_workers = 8, .link_latency_seconds = 0, .link_seconds_per_byte = 0};
+  const PlanOptions options{
+      .max_workers = 8, .link_latency_seconds = 0, .link_seconds_per_byte = 0};
   const auto size = [](const config::JobSpec& job, const PlanOptions& given) {
     const absl::StatusOr<Plan> plan = MakePlan(job, given);
     EXPECT_TRUE(plan.ok()) << plan.status();

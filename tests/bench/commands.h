@@ -26,6 +26,7 @@ void AddRecoveryCommand(CLI::App& app, absl::Status& result);
 void AddReportsCommand(CLI::App& app, absl::Status& result);
 void AddRuntimeCommand(CLI::App& app, absl::Status& result);
 void AddShardCommand(CLI::App& app, absl::Status& result);
+void AddSplitCommand(CLI::App& app, absl::Status& result);
 void AddTensorCommand(CLI::App& app, absl::Status& result);
 void AddTokenizeCommand(CLI::App& app, absl::Status& result);
 void AddTracingCommand(CLI::App& app, absl::Status& result);

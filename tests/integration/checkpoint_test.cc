@@ -101,42 +101,6 @@ std::vector<Step> From(const std::vector<Step>& curve, std::int64_t first) {
   return rest;
 }
 
-// Checkpoints have whole layers, and the leaves decide the bits, not how many ranks share them.
-TEST_F(CheckpointTest, AJobGoesOnWithFewerRanksForEachLayerAndWithMoreAgain) {
-  constexpr int kSteps = 9;
-  for (const std::string model : {kGpt, kLlama}) {
-    const std::string tag = model == kGpt ? "gpt" : "llama";
-    // Trains to this step from the state that the job `from` left.
-    const auto train = [&](const std::string& name, const std::string& from, int steps,
-                           const std::string& parallelism) {
-      const TrainingJob job{.name = absl::StrCat(name, "-", tag),
-                            .model = model,
-                            .parallelism = parallelism,
-                            .directory = Directory(absl::StrCat(name, "-", tag)),
-                            .steps = steps,
-                            .every_steps = 3};
-      if (!from.empty()) {
-        fs::copy(Directory(absl::StrCat(from, "-", tag)), job.directory,
-                 fs::copy_options::recursive | fs::copy_options::copy_symlinks);
-      }
-      std::vector<Step> curve = Train(job);
-      ExpectLatest(job.directory);
-      return curve;
-    };
-    const std::vector<Step> straight =
-        train("straight", "", kSteps, "pipeline: 2, tensor: 2, schedule: 1f1b");
-    ASSERT_EQ(straight.size(), static_cast<std::size_t>(kSteps));
-    std::vector<Step> parts = train("split", "", 3, "pipeline: 2, tensor: 2, schedule: 1f1b");
-    for (const Step& step :
-         train("whole", "split", 6, "pipeline: 2, tensor: 1, tensor_leaves: 2, schedule: zb-h1"))
-      parts.push_back(step);
-    for (const Step& step :
-         train("again", "whole", kSteps, "pipeline: 2, tensor: 2, schedule: gpipe"))
-      parts.push_back(step);
-    EXPECT_EQ(parts, straight) << model;
-  }
-}
-
 TEST_F(CheckpointTest, AResumedJobGoesOnDigitForDigitWhateverItsLayout) {
   const std::vector<std::string> layouts = {
       "pipeline: 2, schedule: 1f1b",

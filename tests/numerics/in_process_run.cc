@@ -137,9 +137,8 @@ absl::StatusOr<std::vector<model::Model>> AddTensorRanks(const RunOptions& optio
   plan.mesh.tp_size = options.tensor.size;
   std::vector<model::Model> models;
   for (int rank = 0; rank < options.tensor.size; ++rank) {
-    ASSIGN_OR_RETURN(
-        model::Model model,
-        config::BuildModelOf(job, plan.microbatch, options.planned_for, TpRank(rank)));
+    ASSIGN_OR_RETURN(model::Model model,
+                     config::BuildModelOf(job, plan.microbatch, options.planned_for, TpRank(rank)));
     models.push_back(std::move(model));
   }
   std::vector<program::StageShape> shapes;

@@ -126,9 +126,9 @@ class PipelineRunner final : public RankRunner {
   // Coordinators of later versions may plan meshes of more axes.
   absl::Status CheckMesh() const {
     if (assignment_.mesh.cp_size == 1) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(
-        "a worker of this version runs no mesh of ", mesh::ToString(assignment_.mesh),
-        " ranks; give the job parallelism.context: 1, or update the worker"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("a worker of this version runs no mesh of ", mesh::ToString(assignment_.mesh),
+                     " ranks; give the job parallelism.context: 1, or update the worker"));
   }
 
   absl::Status CheckLayers() const {
