@@ -18,6 +18,7 @@ void AddGenerateCommand(CLI::App& app, absl::Status& result);
 void AddImbalanceCommand(CLI::App& app, absl::Status& result);
 void AddKernelsCommand(CLI::App& app, absl::Status& result);
 void AddMemoryCommand(CLI::App& app, absl::Status& result);
+void AddMeshMemoryCommand(CLI::App& app, absl::Status& result);
 void AddPlanTruthCommand(CLI::App& app, absl::Status& result);
 void AddPlannerCommand(CLI::App& app, absl::Status& result);
 void AddPublishedCommand(CLI::App& app, absl::Status& result);

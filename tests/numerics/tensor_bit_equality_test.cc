@@ -174,6 +174,24 @@ TEST_F(TensorBitEquality, OverModesOfRecompute) {
   }
 }
 
+// Sums over the rows of several microbatches differ in rounding.
+TEST_F(TensorBitEquality, IsLeftForRoundingAloneWhereAJobNeedNotBeExact) {
+  config::JobSpec job = SplitJob();
+  job.model.hidden = 32;
+  job.model.inner = 64;
+  job.model.context = 16;
+  job.microbatch = 1;
+  job.steps = 4;
+  job.parallelism.pipeline = 2;
+  job.parallelism.schedule = "zb-h1";
+  const RunResult exact = TrainSplit(job, 2, 4);
+  job.exact = false;
+  const RunResult merged = TrainSplit(job, 2, 4);
+  ASSERT_EQ(merged.steps.size(), exact.steps.size());
+  for (std::size_t i = 0; i < exact.steps.size(); ++i)
+    EXPECT_NEAR(merged.steps[i].loss, exact.steps[i].loss, 1e-5) << "step " << i + 1;
+}
+
 TEST_F(TensorBitEquality, OverThreadsAndRuns) {
   config::JobSpec job = SplitJob();
   const RunResult one = TrainSplit(job, 2, 2);
