@@ -121,6 +121,32 @@ TEST(SplitLayers, GoOnWithFewerRanksForEachAndWithMoreAgain) {
   }
 }
 
+// What `takt eval` submits.
+TEST(SplitLayers, ScoreACheckpointAlikeWithEquallyManyLeaves) {
+  Cluster cluster(4);
+  const SplitJob training{.name = "training",
+                          .parallelism = "pipeline: 2, tensor: 2, schedule: 1f1b",
+                          .directory = cluster.directory() + "/saved",
+                          .steps = 2};
+  ASSERT_EQ(Train(cluster, training).size(), 2U);
+  const std::string weights = fs::canonical(training.directory + "/latest").string();
+  const auto score = [&](const std::string& name, const std::string& parallelism) {
+    const SplitJob job{.name = name, .parallelism = parallelism, .steps = 1};
+    std::string yaml = absl::StrCat(job.Yaml(), "evaluate: {weights: ", weights, "}\n");
+    const std::string train = "data: {train: {path: data.txt, format: bytes}";
+    yaml.replace(yaml.find(train), train.size(),
+                 train + ", validation: {path: data.txt, format: bytes, batches: 2}");
+    cluster.Submit(yaml);
+    const v1::Job ended = cluster.AwaitEnd(name);
+    EXPECT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << name << ": " << ended.reason();
+    const std::vector<v1::StepReport> steps = cluster.Steps(name);
+    return steps.size() == 1 ? steps.front().loss() : 0;
+  };
+  const double whole = score("whole", "pipeline: 1, tensor_leaves: 2, schedule: naive");
+  EXPECT_GT(whole, 0);
+  EXPECT_EQ(score("split", "pipeline: 2, tensor: 2, schedule: 1f1b"), whole);
+}
+
 // The processes of 64 ranks take minutes on a small machine (tests/long.sh mesh).
 TEST(SplitLayers, DISABLED_SixtyFourRanksOnThreeAxesTrainAsFourReplicasDo) {
   constexpr absl::Duration kLong = absl::Minutes(20);
