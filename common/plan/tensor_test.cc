@@ -123,6 +123,16 @@ TEST(PlanWithTensor, AutoSharesLayersWhileThatShortensTheStep) {
   EXPECT_LT(shared.predicted_step_seconds, alone.predicted_step_seconds / 2);
 }
 
+TEST(PlanWithTensor, AutoSaysWhyLayersCannotBeSharedByMore) {
+  const Forecasts forecasts = MakeForecasts(OpenJob(), {.max_workers = 16}, 1).value();
+  std::vector<std::string> reasons;
+  for (const Refusal& refusal : forecasts.refused) {
+    if (refusal.mesh.tp_size > 4) reasons.push_back(refusal.reason);
+  }
+  ASSERT_EQ(reasons.size(), 2U);  // 8 and 16
+  EXPECT_THAT(reasons[0], HasSubstr("is 8: must divide model.heads (4); use at most 4"));
+}
+
 TEST(PlanWithTensor, AutoKeepsGroupsOnHosts) {
   const PlanOptions options{.max_workers = 8,
                             .host = {.machine = "a processor", .cores = 2, .workers = 2},

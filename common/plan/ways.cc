@@ -184,6 +184,12 @@ absl::StatusOr<std::vector<Division>> DivisionsOf(const config::JobSpec& job,
        .fix = "use larger microbatches"});
 }
 
+// Returns what the job computes again: one mode for all stages, or one a stage.
+std::vector<model::Recompute> Asked(const config::JobSpec& job) {
+  const std::vector<model::Recompute>& asked = job.parallelism.recompute;
+  return asked.empty() ? std::vector{model::Recompute::kNone} : asked;
+}
+
 // What one microbatch takes: all passes of all layers, and those of the layer that takes longest.
 struct Work {
   double all = 0, longest = 0;
@@ -273,9 +279,25 @@ absl::StatusOr<JobInputs> JobInputs::Create(const config::JobSpec& job,
   inputs.models_.emplace(std::pair(job.microbatch, job.parallelism.tensor), std::move(model));
   // Not every number of ranks can share the layers, nor every microbatch.
   std::erase_if(inputs.divisions_, [&](const Division& division) {
-    return division.tensor > 1 && !inputs.MakeModel(division).ok();
+    if (division.tensor == 1) return false;
+    const absl::Status status = inputs.MakeModel(division).status();
+    if (!status.ok()) inputs.Refuse(division, status);
+    return !status.ok();
   });
   return inputs;
+}
+
+void JobInputs::Refuse(const Division& division, const absl::Status& error) {
+  const bool known = std::ranges::any_of(
+      refused_, [&](const Refusal& refusal) { return refusal.mesh.tp_size == division.tensor; });
+  if (known) return;
+  refused_.push_back({.mesh = {.pp_size = job_->LeastPipeline(),
+                               .dp_size = division.data,
+                               .tp_size = division.tensor},
+                      .microbatch = division.microbatch,
+                      .schedule = job_->parallelism.schedule,
+                      .recompute = Asked(*job_),
+                      .reason = std::string(error.message())});
 }
 
 absl::StatusOr<model::Model> JobInputs::MakeModel(const Division& division) const {
@@ -292,12 +314,11 @@ CandidateInputs JobInputs::Of(const Division& division) {
     TAKT_CHECK(model.ok());  // Create has made it, or one with another size of a microbatch
     found = models_.emplace(key, *std::move(model)).first;
   }
-  const std::vector<model::Recompute>& asked = job_->parallelism.recompute;
   return {.job = *job_,
           .model = found->second,
           .options = *options_,
           .dp_size = division.data,
-          .recompute = asked.empty() ? std::vector{model::Recompute::kNone} : asked,
+          .recompute = Asked(*job_),
           .shares = job_->parallelism.shard == config::Shard::kOptimizer};
 }
 
