@@ -242,6 +242,13 @@ TEST(PlanWithTensor, FewerWorkersLeaveFewerReplicasAndAsManyRanksOfALayer) {
   EXPECT_EQ(mesh::ToString(MakePlan(job, options)->mesh), "2 x 1 x tensor 2");
 }
 
+// The coordinator asks this before it plans a job again.
+TEST(PlanWithTensor, IsPredictedAgainFromItsPlan) {
+  const PlanOptions options{.max_workers = 4};
+  const Plan plan = MakePlan(SplitJob(), options).value();
+  EXPECT_DOUBLE_EQ(PredictStep(SplitJob(), options, plan).value(), plan.predicted_step_seconds);
+}
+
 TEST(PlanWithTensor, RunsSchedulesOfFiles) {
   config::JobSpec job = SplitJob();
   job.parallelism.pipeline = 1;
