@@ -14,6 +14,7 @@
 # clang     60   clang compiles everything without a warning, thread-safety annotations included; all tests pass
 # tidy      30   clang-tidy has no complaint, about tests neither
 # repeat    40   the tests with real daemons pass five times in a row
+# mesh       ?   64 workers train on the axes data, pipeline and tensor, 4 ranks each, as 4 workers do, to the bit
 # matrix    12   each fault at each phase of a job leaves its losses as they are (tests/fault)
 # soak       ?   2,000 killed workers leave memory, descriptors and threads as they were
 # power      4   the power fails 100 times while jobs save, and they go on from complete checkpoints; wants root
@@ -29,7 +30,7 @@
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
-alone=(threads tsan checks clang tidy repeat matrix soak power failpoints flips failover fuzz simulation slurm systems)
+alone=(threads tsan checks clang tidy repeat mesh matrix soak power failpoints flips failover fuzz simulation slurm systems)
 between=(bits upgrade speed)
 sections=()
 other=
@@ -93,6 +94,11 @@ tidy() {
 repeat() {
   release all
   ctest --preset release -L slow --repeat until-fail:5
+}
+
+mesh() {
+  release takt-coordinator takt-worker integration_test
+  build/release/tests/integration_test --gtest_also_run_disabled_tests --gtest_filter='*SixtyFourRanks*'
 }
 
 matrix() {

@@ -135,6 +135,7 @@ void PrintForecastsJson(const Context& context, const config::JobSpec& job,
   for (const plan::Refusal& refusal : forecasts.refused) {
     refused.push_back({{"pipeline", refusal.mesh.pp_size},
                        {"data", refusal.mesh.dp_size},
+                       {"tensor", refusal.mesh.tp_size},
                        {"microbatch", refusal.microbatch},
                        {"schedule", refusal.schedule},
                        {"recompute", RecomputeText(refusal.recompute)},

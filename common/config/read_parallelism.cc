@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/config/read_parallelism.h"
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -159,44 +160,53 @@ std::int64_t PartsOfSequence(std::int64_t tensor, std::int64_t context) {
   return tensor * (context > 1 ? 2 * context : 1);
 }
 
-// Checks that the ranks of one replica can share a transformer evenly.
+// Checks that the ranks of one replica can share a transformer evenly. The leaves decide: a rank
+// has whole ones. Sums of leaves are trees, so their number is a power of two.
 void CheckSplits(const Parallelism& p, const model::ModelConfig& model, Rules& rules) {
-  const auto splits_sequences = [&](int tensor, int context) {
-    return model.context % PartsOfSequence(tensor, context) == 0;
+  const bool named = p.tensor_leaves > 0;
+  const int leaves = named ? p.tensor_leaves : p.tensor;
+  const auto splits_sequences = [&](int size, int context) {
+    return model.context % PartsOfSequence(size, context) == 0;
   };
-  const auto splits_kv_heads = [&](int tensor) {
-    return model.kv_heads % tensor == 0 || tensor % model.kv_heads == 0;
+  const auto splits_kv_heads = [&](int size) {
+    return model.kv_heads % size == 0 || size % model.kv_heads == 0;
   };
-  const auto check_tensor = [&](bool fits, std::string rule) {
-    const auto all_fit = [&](int tensor) {
-      return model.heads % tensor == 0 && splits_kv_heads(tensor) && model.inner % tensor == 0 &&
-             splits_sequences(tensor, p.context);
+  const auto check_leaves = [&](bool fits, std::string rule) {
+    const auto all_fit = [&](int size) {
+      return std::has_single_bit(static_cast<unsigned>(size)) && model.heads % size == 0 &&
+             splits_kv_heads(size) && model.inner % size == 0 && splits_sequences(size, p.context);
     };
-    rules.Check(fits, {.field = "parallelism.tensor",
-                       .value = absl::StrCat(p.tensor),
+    rules.Check(fits, {.field = named ? "parallelism.tensor_leaves" : "parallelism.tensor",
+                       .value = absl::StrCat(leaves),
                        .rule = std::move(rule),
                        .fix = fits ? "" : UseOneThatFits(all_fit)});
   };
-  check_tensor(model.heads % p.tensor == 0,
+  check_leaves(std::has_single_bit(static_cast<unsigned>(leaves)), "must be a power of two");
+  check_leaves(model.heads % leaves == 0,
                absl::StrCat("must divide model.heads (", model.heads, ")"));
-  check_tensor(splits_kv_heads(p.tensor), absl::StrCat("must divide model.kv_heads (",
-                                                       model.kv_heads, ") or be a multiple of it"));
-  check_tensor(model.inner % p.tensor == 0,
+  check_leaves(splits_kv_heads(leaves), absl::StrCat("must divide model.kv_heads (", model.kv_heads,
+                                                     ") or be a multiple of it"));
+  check_leaves(model.inner % leaves == 0,
                absl::StrCat("must divide model.inner (", model.inner, ")"));
+  rules.Check(leaves % p.tensor == 0,
+              {.field = "parallelism.tensor",
+               .value = absl::StrCat(p.tensor),
+               .rule = absl::StrCat("must divide parallelism.tensor_leaves (", leaves, ")"),
+               .fix = "change one of them"});
   if (p.context == 1) {
-    check_tensor(splits_sequences(p.tensor, 1),
+    check_leaves(splits_sequences(leaves, 1),
                  absl::StrCat("must divide model.context (", model.context, ")"));
     return;
   }
-  const bool fits = splits_sequences(p.tensor, p.context);
+  const bool fits = splits_sequences(leaves, p.context);
   rules.Check(fits, {.field = "parallelism.context",
                      .value = absl::StrCat(p.context),
                      .rule = absl::StrCat(
-                         "makes ", PartsOfSequence(p.tensor, p.context),
-                         " parts of a sequence, 2 for each context rank times tensor (", p.tensor,
+                         "makes ", PartsOfSequence(leaves, p.context),
+                         " parts of a sequence, 2 for each context rank times tensor (", leaves,
                          "); they must divide model.context (", model.context, ")"),
                      .fix = fits ? "" : UseOneThatFits([&](int context) {
-                       return splits_sequences(p.tensor, context);
+                       return splits_sequences(leaves, context);
                      })});
 }
 
@@ -216,24 +226,30 @@ void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   if (proto.has_tensor_leaves() &&
       rules.Between("parallelism.tensor_leaves", proto.tensor_leaves(), 1, kMaxRanks)) {
     p.tensor_leaves = proto.tensor_leaves();
-    RefuseYet("parallelism.tensor_leaves", absl::StrCat(p.tensor_leaves), "1", rules);
   }
   const bool tensor_ok = rules.Between("parallelism.tensor", p.tensor, 1, kMaxRanks);
   const bool context_ok = rules.Between("parallelism.context", p.context, 1, kMaxRanks);
   if (!tensor_ok || !context_ok) return;
   const model::ModelConfig& model = job.model;
   const bool emulated = model.family == model::Family::kEmulated;
-  const bool is_cut = !emulated && model.heads >= 1 && model.kv_heads >= 1 && model.inner >= 1 &&
-                      model.context >= 1;
+  const bool experts = model::HasExperts(model.family);
+  const bool is_cut = !emulated && !experts && model.heads >= 1 && model.kv_heads >= 1 &&
+                      model.inner >= 1 && model.context >= 1;
   if (is_cut) CheckSplits(p, model, rules);
+  rules.Check(!experts || (p.tensor == 1 && p.tensor_leaves <= 1),
+              {.field = p.tensor > 1 ? "parallelism.tensor" : "parallelism.tensor_leaves",
+               .value = absl::StrCat(p.tensor > 1 ? p.tensor : p.tensor_leaves),
+               .rule = "must be 1: ranks cannot share layers with experts yet",
+               .fix = "use 1, and pipeline or data for more ranks"});
   rules.Check(emulated || p.tensor == 1 || !job.muon.has_value(),
               {.field = "parallelism.tensor",
                .value = absl::StrCat(p.tensor),
                .rule = "splits the matrices, which optimizer.muon updates as wholes",
                .fix = "use 1, or another optimizer"});
-  if (!emulated) {
-    RefuseYet("parallelism.tensor", p.tensor_auto ? "auto" : absl::StrCat(p.tensor), "1", rules);
-  }
+  rules.Check(!emulated || p.tensor_leaves == 0, {.field = "parallelism.tensor_leaves",
+                                                  .value = absl::StrCat(p.tensor_leaves),
+                                                  .rule = "emulated layers compute no sums",
+                                                  .fix = "remove it"});
   RefuseYet("parallelism.context", absl::StrCat(p.context), "1", rules);
 }
 

@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
+#include "common/model/tensor_share.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "takt/v1/job_spec.pb.h"
@@ -65,10 +66,6 @@ TEST(ReadParallelism, ReplicasShareTheOptimizersStateOrNot) {
 }
 
 TEST(ReadParallelism, WhatWorkersCannotRunIsRefusedThoughTheValueIsRight) {
-  EXPECT_THAT(ErrorsOf({"parallelism.tensor=4"}),
-              ElementsAre("parallelism.tensor is 4: workers cannot run it yet; use 1"));
-  EXPECT_THAT(ErrorsOf({"parallelism.tensor_leaves=8"}),
-              ElementsAre("parallelism.tensor_leaves is 8: workers cannot run it yet; use 1"));
   EXPECT_THAT(ErrorsOf({"parallelism.context=3"}),
               ElementsAre("parallelism.context is 3: workers cannot run it yet; use 1"));
   EXPECT_THAT(
@@ -76,24 +73,58 @@ TEST(ReadParallelism, WhatWorkersCannotRunIsRefusedThoughTheValueIsRight) {
       ElementsAre("parallelism.shard is parameters: workers cannot run it yet; use optimizer"));
 }
 
+TEST(ReadParallelism, RanksShareLayersWithAsManyLeavesOrMore) {
+  const JobSpec job = *ToJobSpec(Parse({"parallelism={tensor: 2, tensor_leaves: 4}"}));
+  EXPECT_EQ(job.parallelism.tensor, 2);
+  EXPECT_EQ(job.parallelism.tensor_leaves, 4);
+  EXPECT_EQ(ToJobSpec(ToProto(job))->parallelism.tensor_leaves, 4);
+  EXPECT_EQ(BuildModelOf(job, job.microbatch, DeviceKind::kCpu)->tensor,
+            (model::TensorShare{.size = 2, .index = 1, .leaves = 4}));
+  const JobSpec open = *ToJobSpec(Parse({"parallelism.tensor=auto"}));
+  EXPECT_TRUE(open.parallelism.tensor_auto);
+  EXPECT_EQ(open.parallelism.tensor, 1);
+}
+
 TEST(ReadParallelism, TensorRanksShareHeadsInnerAndContextEvenly) {
-  constexpr char kFix[] = "; use one of 1, 2, 4, 6, 12";
-  // Key and value heads are copied where there are more ranks than heads.
-  EXPECT_EQ(ErrorsOf({"parallelism.tensor=12"}).size(), 1u);
+  constexpr char kFix[] = "; use one of 1, 2, 4";
   EXPECT_THAT(
       ErrorsOf({"parallelism.tensor=5"}),
-      ElementsAre("parallelism.tensor is 5: must divide model.heads (12)" + std::string(kFix),
+      ElementsAre("parallelism.tensor is 5: must be a power of two" + std::string(kFix),
+                  "parallelism.tensor is 5: must divide model.heads (12)" + std::string(kFix),
                   "parallelism.tensor is 5: must divide model.kv_heads (2) or be a "
                   "multiple of it" +
                       std::string(kFix),
                   "parallelism.tensor is 5: must divide model.inner (96)" + std::string(kFix),
-                  "parallelism.tensor is 5: must divide model.context (48)" + std::string(kFix),
-                  HasSubstr("workers cannot run it yet")));
-  EXPECT_THAT(ErrorsOf({"parallelism.tensor=3"}).front(),
-              HasSubstr("must divide model.kv_heads (2)"));
-  EXPECT_THAT(ErrorsOf({"model.inner=98", "parallelism.tensor=4"}),
-              ElementsAre("parallelism.tensor is 4: must divide model.inner (98); use one of 1, 2",
-                          HasSubstr("yet")));
+                  "parallelism.tensor is 5: must divide model.context (48)" + std::string(kFix)));
+  // Key and value heads are copied where there are more ranks than heads.
+  EXPECT_THAT(ErrorsOf({"parallelism.tensor=12"}),
+              ElementsAre("parallelism.tensor is 12: must be a power of two" + std::string(kFix)));
+  EXPECT_THAT(ErrorsOf({"parallelism.tensor=4"}), IsEmpty());
+  EXPECT_THAT(
+      ErrorsOf({"model.inner=98", "parallelism.tensor=4"}),
+      ElementsAre("parallelism.tensor is 4: must divide model.inner (98); use one of 1, 2"));
+}
+
+TEST(ReadParallelism, LeavesAreSharedEvenlyToo) {
+  EXPECT_THAT(ErrorsOf({"parallelism.tensor_leaves=8"}),
+              ElementsAre("parallelism.tensor_leaves is 8: must divide model.heads (12); use one "
+                          "of 1, 2, 4"));
+  EXPECT_THAT(
+      ErrorsOf({"parallelism={tensor: 4, tensor_leaves: 2}"}),
+      ElementsAre("parallelism.tensor is 4: must divide parallelism.tensor_leaves (2); change one "
+                  "of them"));
+}
+
+TEST(ReadParallelism, RanksDoNotShareExpertsYet) {
+  constexpr char kModel[] =
+      "model={family: mixtral, layers: 4, hidden: 96, heads: 12, kv_heads: 2, inner: 96, "
+      "context: 48, vocab: 256, experts: {count: 4, per_token: 2}}";
+  EXPECT_THAT(ErrorsOf({kModel}), IsEmpty());
+  EXPECT_THAT(ErrorsOf({kModel, "parallelism.tensor=2"}),
+              ElementsAre("parallelism.tensor is 2: must be 1: ranks cannot share layers with "
+                          "experts yet; use 1, and pipeline or data for more ranks"));
+  EXPECT_THAT(ErrorsOf({kModel, "parallelism.tensor_leaves=2"}),
+              ElementsAre(HasSubstr("parallelism.tensor_leaves is 2: must be 1")));
 }
 
 TEST(ReadParallelism, ContextRanksHaveTwoPartsOfASequenceEach) {
@@ -106,7 +137,7 @@ TEST(ReadParallelism, ContextRanksHaveTwoPartsOfASequenceEach) {
               ElementsAre("parallelism.context is 4: makes 32 parts of a sequence, 2 for each "
                           "context rank times tensor (4); they must divide model.context (48); use "
                           "one of 1, 2, 3, 6",
-                          HasSubstr("tensor"), HasSubstr("yet")));
+                          HasSubstr("yet")));
 }
 
 TEST(ReadParallelism, SizesAreJudgedBeforeWhatTheyDivide) {
@@ -154,6 +185,9 @@ TEST(ReadParallelism, MuonNeedsWholeMatricesOnCpus) {
 TEST(ReadParallelism, AnEmulatedModelHasNothingThatASizeMustDivide) {
   constexpr char kModel[] = "model={family: emulated, layers: 3, activation_bytes: 9}";
   EXPECT_THAT(ErrorsOf({kModel, "parallelism={tensor: 5}"}), IsEmpty());
+  EXPECT_THAT(ErrorsOf({kModel, "parallelism={tensor: 2, tensor_leaves: 4}"}),
+              ElementsAre("parallelism.tensor_leaves is 4: emulated layers compute no sums; "
+                          "remove it"));
   EXPECT_THAT(ErrorsOf({kModel, "parallelism={context: 5}"}),
               ElementsAre("parallelism.context is 5: workers cannot run it yet; use 1"));
 }

@@ -204,7 +204,7 @@ std::vector<const Parameter*> Model::AllParameters() const {
 
 std::int64_t Model::num_parameters() const {
   std::int64_t elements = 0;
-  for (const Parameter* parameter : AllParameters()) elements += parameter->elements();
+  for (const Parameter* parameter : AllParameters()) elements += WholeElements(*parameter);
   return elements;
 }
 
@@ -218,6 +218,7 @@ const Parameter* Model::Find(std::string_view name) const {
 double Model::FlopsPerMicrobatch() const {
   double flops = 0;
   if (config.family == Family::kEmulated) return flops;
+  if (tensor.splits()) return BuildModel(config, microbatch, precisions)->FlopsPerMicrobatch();
   for (const Layer& layer : layers) flops += layer.cost.Work();
   return flops;
 }

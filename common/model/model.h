@@ -225,11 +225,13 @@ struct Model {
   // Returns the parameters in the model's own order, a tied one once. The norm exchange has them in
   // this order.
   std::vector<const Parameter*> AllParameters() const;
+  // Returns the number of elements of the parameters of all ranks that split the layers.
   std::int64_t num_parameters() const;
   // Returns the parameter of that name, or null if there is none.
   const Parameter* Find(std::string_view name) const;
-  // Returns the FLOPs of F, I and W of all layers for one microbatch, with causal attention. What
-  // is computed twice counts once. It is 0 for the emulated family.
+  // Returns the FLOPs of F, I and W of all layers for one microbatch, with causal attention, on all
+  // ranks that split the layers. What is computed twice counts once. It is 0 for the emulated
+  // family.
   double FlopsPerMicrobatch() const;
 };
 

@@ -147,6 +147,15 @@ TEST(SplitLayers, PassOnTheRanksRowsAlone) {
   EXPECT_DOUBLE_EQ(part.layers[1].cost.Work(), whole.layers[1].cost.Work() / 4);
 }
 
+TEST(SplitLayers, CountWhatAllRanksHaveAndCompute) {
+  for (const ModelConfig& config : {Gpt2(), Llama(Family::kQwen2, /*kv_heads=*/2)}) {
+    const Model whole = Built(config, {});
+    const Model part = Built(config, {.size = 4, .index = 1, .leaves = 4});
+    EXPECT_EQ(part.num_parameters(), whole.num_parameters());
+    EXPECT_EQ(part.FlopsPerMicrobatch(), whole.FlopsPerMicrobatch());
+  }
+}
+
 TEST(SplitLayers, DealBlocksOfWordsWithoutPadding) {
   std::vector<int> blocks;
   for (int rank = 0; rank < 4; ++rank) {

@@ -19,7 +19,8 @@ std::string WhyNoCopies(const CopyInputs& inputs) {
                         " keeps several versions of the weights, and no step boundary separates "
                         "them");
   }
-  if (inputs.mesh.tp_size > 1) return "copies have no pieces of layers that ranks split yet";
+  if (inputs.mesh.tp_size > 1 || inputs.job.parallelism.tensor_leaves > 1)
+    return "copies have no pieces of layers that are split yet";
   if (inputs.schedule.spreads_vocabulary) return "copies have no rows of a spread vocabulary yet";
   if (inputs.device == config::DeviceKind::kCuda)
     return "the kernels that the ranks agreed on are not part of copies, and GPUs choose anew";

@@ -43,7 +43,7 @@ TEST_F(CopiesTest, ARankKeepsTwoOfItsOwnAndTwoOfAnotherThatHasNoReplica) {
 
 TEST_F(CopiesTest, JobsThatCannotGoOnFromCopiesKeepNone) {
   EXPECT_THAT(Why({.pp_size = 1, .dp_size = 1}), HasSubstr("no second rank"));
-  EXPECT_THAT(Why({.pp_size = 1, .tp_size = 2}), HasSubstr("ranks split"));
+  EXPECT_THAT(Why({.pp_size = 1, .tp_size = 2}), HasSubstr("pieces of layers"));
   device_ = config::DeviceKind::kCuda;
   EXPECT_THAT(Why(), HasSubstr("kernels"));
   device_ = config::DeviceKind::kCpu;

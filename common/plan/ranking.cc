@@ -397,6 +397,7 @@ const MemoryBytes& Largest(const Candidate& candidate) {
 absl::StatusOr<Ranking> RankCandidates(JobInputs& inputs, std::size_t top) {
   const std::string& asked = inputs.job().parallelism.schedule;
   Ranker ranker(inputs, top);
+  for (const Refusal& refusal : inputs.refused()) ranker.Refuse(refusal, absl::OkStatus());
   if (asked.starts_with(kFileScheme)) {
     AddFile(inputs.Of(inputs.divisions().front()), ranker);
     ranker.Sort();

@@ -54,8 +54,9 @@ absl::Status CheckSplitLayers(const CandidateInputs& inputs, const schedule::Sch
   if (!share.splits() || inputs.model.config.family == model::Family::kEmulated)
     return absl::OkStatus();
   const auto refuse = [&](std::string rule, std::string fix) {
-    return InvalidField({.field = "parallelism.tensor",
-                         .value = absl::StrCat(share.size),
+    const bool shared = share.size > 1;
+    return InvalidField({.field = shared ? "parallelism.tensor" : "parallelism.tensor_leaves",
+                         .value = absl::StrCat(shared ? share.size : share.leaves),
                          .rule = std::move(rule),
                          .fix = std::move(fix)});
   };

@@ -123,12 +123,68 @@ TEST(PlanWithTensor, AutoSharesLayersWhileThatShortensTheStep) {
   EXPECT_LT(shared.predicted_step_seconds, alone.predicted_step_seconds / 2);
 }
 
+TEST(PlanWithTensor, AutoSaysWhyLayersCannotBeSharedByMore) {
+  const Forecasts forecasts = MakeForecasts(OpenJob(), {.max_workers = 16}, 1).value();
+  std::vector<std::string> reasons;
+  for (const Refusal& refusal : forecasts.refused) {
+    if (refusal.mesh.tp_size > 4) reasons.push_back(refusal.reason);
+  }
+  ASSERT_EQ(reasons.size(), 2U);  // 8 and 16
+  EXPECT_THAT(reasons[0], HasSubstr("is 8: must divide model.heads (4); use at most 4"));
+}
+
 TEST(PlanWithTensor, AutoKeepsGroupsOnHosts) {
   const PlanOptions options{.max_workers = 8,
                             .host = {.machine = "a processor", .cores = 2, .workers = 2},
                             .link_latency_seconds = 0,
                             .link_seconds_per_byte = 0};
   EXPECT_EQ(MakePlan(OpenJob(), options)->mesh.tp_size, 2);
+}
+
+TEST(PlanWithTensor, AutoIsOneWhereLayersCannotBeSplit) {
+  const PlanOptions options{
+      .max_workers = 8, .link_latency_seconds = 0, .link_seconds_per_byte = 0};
+  const auto size = [](const config::JobSpec& job, const PlanOptions& given) {
+    const absl::StatusOr<Plan> plan = MakePlan(job, given);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? plan->mesh.tp_size : 0;
+  };
+  for (const char* const schedule : {"pipedream-2bw", "dualpipe"}) {
+    SCOPED_TRACE(schedule);
+    config::JobSpec job = OpenJob();
+    job.adamw.clip_norm = 0;
+    job.parallelism.pipeline = 2;
+    job.parallelism.schedule = schedule;
+    EXPECT_EQ(size(job, options), 1);
+  }
+  PlanOptions other = options;
+  other.device = config::DeviceKind::kCuda;
+  EXPECT_EQ(size(OpenJob(), other), 1);
+  other = options;
+  other.workers_know_optimizers = false;
+  EXPECT_EQ(size(OpenJob(), other), 1);
+}
+
+TEST(PlanWithTensor, AutoKeepsTheLeavesThatTheJobNames) {
+  config::JobSpec job = OpenJob();
+  job.parallelism.tensor_leaves = 2;
+  const Plan plan =
+      MakePlan(job, {.max_workers = 8, .link_latency_seconds = 0, .link_seconds_per_byte = 0})
+          .value();
+  EXPECT_EQ(plan.mesh.tp_size, 2);
+  EXPECT_EQ(plan.model.tensor.leaves, 2);
+}
+
+TEST(PlanWithTensor, IsRefusedWhereAWorkersProgramDoesNotKnowIt) {
+  config::JobSpec job = SharedJob(2);
+  const PlanOptions old{.max_workers = 16, .workers_know_optimizers = false};
+  EXPECT_THAT(std::string(MakePlan(job, old).status().message()),
+              HasSubstr("parallelism.tensor: is not known to a worker"));
+  job = OpenJob();
+  job.parallelism.tensor_auto = false;
+  job.parallelism.tensor_leaves = 4;
+  EXPECT_THAT(std::string(MakePlan(job, old).status().message()),
+              HasSubstr("parallelism.tensor_leaves: is not known to a worker"));
 }
 
 TEST(PlanWithTensor, EmulatedLayersDoNotBecomeShorterSoAutoIsOne) {
@@ -177,6 +233,35 @@ TEST(PlanWithTensor, SplitLayersTakeLessMemoryOfEachRank) {
   }
 }
 
+TEST(PlanWithTensor, FewerWorkersLeaveFewerReplicasAndAsManyRanksOfALayer) {
+  config::JobSpec job = SplitJob();
+  job.parallelism.data.reset();
+  job.elastic.data = config::SizeRange{.min = 1, .max = 2};
+  PlanOptions options{.max_workers = 8, .link_latency_seconds = 0, .link_seconds_per_byte = 0};
+  EXPECT_EQ(mesh::ToString(MakePlan(job, options)->mesh), "2 x 2 x tensor 2");
+  options.max_workers = 7;
+  EXPECT_EQ(mesh::ToString(MakePlan(job, options)->mesh), "2 x 1 x tensor 2");
+}
+
+// The coordinator asks this before it plans a job again.
+TEST(PlanWithTensor, IsPredictedAgainFromItsPlan) {
+  const PlanOptions options{.max_workers = 4};
+  const Plan plan = MakePlan(SplitJob(), options).value();
+  EXPECT_DOUBLE_EQ(PredictStep(SplitJob(), options, plan).value(), plan.predicted_step_seconds);
+}
+
+TEST(PlanWithTensor, RunsSchedulesOfFiles) {
+  config::JobSpec job = SplitJob();
+  job.parallelism.pipeline = 1;
+  job.parallelism.schedule = "file:one.csv";
+  job.global_batch = job.microbatch;
+  job.parallelism.schedule_csv = "0F0,0B0\n";
+  const Plan plan = MakePlan(job, {.max_workers = 8}).value();
+  EXPECT_EQ(mesh::ToString(plan.mesh), "1 x 1 x tensor 2");
+  // F and B of the embedding, of eight blocks and of the head, then the sums before the norm.
+  EXPECT_EQ(NumMeetings(plan.programs.front()), (1u + 8 * 4 + 2) + (1u + 8 * 4 + 1) + 1);
+}
+
 TEST(PlanWithTensor, RefusesWhatSplitLayersCannotDoYet) {
   const auto error = [](const config::JobSpec& job, config::DeviceKind device) {
     return std::string(MakePlan(job, {.max_workers = 8, .device = device}).status().message());
@@ -198,6 +283,11 @@ TEST(PlanWithTensor, RefusesWhatSplitLayersCannotDoYet) {
   shards.parallelism.tensor_leaves = 4;
   shards.parallelism.shard = config::Shard::kOptimizer;
   EXPECT_THAT(error(shards, config::DeviceKind::kCpu), HasSubstr("use tensor_leaves: 2"));
+  config::JobSpec leaves = SplitJob();
+  leaves.parallelism.tensor = 1;
+  leaves.parallelism.tensor_leaves = 4;
+  EXPECT_THAT(error(leaves, config::DeviceKind::kCuda),
+              HasSubstr("parallelism.tensor_leaves is 4: workers split layers on CPUs only"));
 }
 
 }  // namespace

@@ -72,6 +72,8 @@ absl::Status CheckBatch(const config::JobSpec& job) {
 // over, or refuse without saying why; empty: there is none.
 std::string_view NewFieldOf(const config::JobSpec& job) {
   if (job.parallelism.shard == config::Shard::kOptimizer) return "parallelism.shard";
+  if (job.parallelism.tensor > 1) return "parallelism.tensor";
+  if (job.parallelism.tensor_leaves > 1) return "parallelism.tensor_leaves";
   if (job.model.family == model::Family::kEmulated) return "";
   if (model::HasExperts(job.model.family)) return "model.experts";
   if (job.lion.has_value()) return "optimizer.lion";
@@ -120,10 +122,23 @@ std::vector<int> ReplicasOf(const config::JobSpec& job, int max_workers) {
   return replicas;
 }
 
+// Returns whether another field leaves no choice but one rank for each layer. Otherwise the fastest
+// ways could all be such as CheckSchedule refuses.
+bool LayersStayWhole(const config::JobSpec& job, const PlanOptions& options) {
+  if (options.device == config::DeviceKind::kCuda || !options.workers_know_optimizers) return true;
+  if (job.parallelism.vocabulary == config::Vocabulary::kSpread) return true;
+  return std::ranges::any_of(schedule::Families(), [&](const schedule::Family& family) {
+    return family.name == job.parallelism.schedule &&
+           (family.updates != schedule::Updates::kFlush ||
+            family.placement == schedule::Placement::kBidirectional);
+  });
+}
+
 // Returns the numbers of ranks that may share a layer: what the job names, or with `auto` the
 // powers of two for which a host has room.
 std::vector<int> TensorSizesOf(const config::JobSpec& job, const PlanOptions& options) {
   if (!job.parallelism.tensor_auto) return {job.parallelism.tensor};
+  if (LayersStayWhole(job, options)) return {1};
   const Host& host = options.host;
   const int most =
       host.machine.empty() ? options.max_workers : std::min(options.max_workers, host.room());
@@ -168,6 +183,12 @@ absl::StatusOr<std::vector<Division>> DivisionsOf(const config::JobSpec& job,
        .rule = absl::StrCat("makes ", fewest, " microbatches a step; with ", num_layers,
                             " layers at most ", kMaxLayerPasses / num_layers, " are possible"),
        .fix = "use larger microbatches"});
+}
+
+// Returns what the job computes again: one mode for all stages, or one a stage.
+std::vector<model::Recompute> Asked(const config::JobSpec& job) {
+  const std::vector<model::Recompute>& asked = job.parallelism.recompute;
+  return asked.empty() ? std::vector{model::Recompute::kNone} : asked;
 }
 
 // What one microbatch takes: all passes of all layers, and those of the layer that takes longest.
@@ -259,9 +280,25 @@ absl::StatusOr<JobInputs> JobInputs::Create(const config::JobSpec& job,
   inputs.models_.emplace(std::pair(job.microbatch, job.parallelism.tensor), std::move(model));
   // Not every number of ranks can share the layers, nor every microbatch.
   std::erase_if(inputs.divisions_, [&](const Division& division) {
-    return division.tensor > 1 && !inputs.MakeModel(division).ok();
+    if (division.tensor == 1) return false;
+    const absl::Status status = inputs.MakeModel(division).status();
+    if (!status.ok()) inputs.Refuse(division, status);
+    return !status.ok();
   });
   return inputs;
+}
+
+void JobInputs::Refuse(const Division& division, const absl::Status& error) {
+  const bool known = std::ranges::any_of(
+      refused_, [&](const Refusal& refusal) { return refusal.mesh.tp_size == division.tensor; });
+  if (known) return;
+  refused_.push_back({.mesh = {.pp_size = job_->LeastPipeline(),
+                               .dp_size = division.data,
+                               .tp_size = division.tensor},
+                      .microbatch = division.microbatch,
+                      .schedule = job_->parallelism.schedule,
+                      .recompute = Asked(*job_),
+                      .reason = std::string(error.message())});
 }
 
 absl::StatusOr<model::Model> JobInputs::MakeModel(const Division& division) const {
@@ -278,12 +315,11 @@ CandidateInputs JobInputs::Of(const Division& division) {
     TAKT_CHECK(model.ok());  // Create has made it, or one with another size of a microbatch
     found = models_.emplace(key, *std::move(model)).first;
   }
-  const std::vector<model::Recompute>& asked = job_->parallelism.recompute;
   return {.job = *job_,
           .model = found->second,
           .options = *options_,
           .dp_size = division.data,
-          .recompute = asked.empty() ? std::vector{model::Recompute::kNone} : asked,
+          .recompute = Asked(*job_),
           .shares = job_->parallelism.shard == config::Shard::kOptimizer};
 }
 

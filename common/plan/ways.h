@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/plan/candidate.h"
 #include "common/plan/plan.h"
@@ -43,9 +44,12 @@ class JobInputs final {
   const PlanOptions& options() const { return *options_; }
   // These are the divisions that the job leaves open, or the one that it names: at least one.
   const std::vector<Division>& divisions() const { return divisions_; }
+  // Says why the layers cannot be shared, for each number of ranks that was left out for that.
+  const std::vector<Refusal>& refused() const { return refused_; }
 
  private:
   absl::StatusOr<model::Model> MakeModel(const Division& division) const;
+  void Refuse(const Division& division, const absl::Status& error);
 
   JobInputs(const config::JobSpec& job, const PlanOptions& options)
       : job_(&job), options_(&options) {}
@@ -53,6 +57,7 @@ class JobInputs final {
   const config::JobSpec* job_;
   const PlanOptions* options_;
   std::vector<Division> divisions_;
+  std::vector<Refusal> refused_;
   std::map<std::pair<int, int>, model::Model> models_;  // by microbatch and tensor
 };
 

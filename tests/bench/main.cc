@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
   takt::bench::AddImbalanceCommand(app, result);
   takt::bench::AddKernelsCommand(app, result);
   takt::bench::AddMemoryCommand(app, result);
+  takt::bench::AddMeshMemoryCommand(app, result);
   takt::bench::AddPlanTruthCommand(app, result);
   takt::bench::AddPlannerCommand(app, result);
   takt::bench::AddPublishedCommand(app, result);
@@ -26,6 +27,7 @@ int main(int argc, char** argv) {
   takt::bench::AddRecoveryCommand(app, result);
   takt::bench::AddReportsCommand(app, result);
   takt::bench::AddRuntimeCommand(app, result);
+  takt::bench::AddSplitCommand(app, result);
   takt::bench::AddTensorCommand(app, result);
   takt::bench::AddTokenizeCommand(app, result);
   takt::bench::AddTracingCommand(app, result);

@@ -111,6 +111,23 @@ TEST_F(ElasticFault, AReplicaThatSharedTheOptimizersStateGoesOnAloneFromMemory) 
   }
 }
 
+// Half a replica is of no use, so the job needs two workers of the three that are left.
+TEST_F(ElasticFault, AReplicaGoesOnWithAllRanksThatSplitItsLayers) {
+  constexpr std::int64_t kEndless = 1'000'000;
+  Cluster cluster(4);
+  cluster.Submit(Yaml("j", 32, kEndless, "pipeline: 1, data: 2, tensor: 2",
+                      absl::StrCat("elastic: {data: {min: 1, max: 2}}\ncheckpoint: {directory: ",
+                                   cluster.directory(), "/saved, every_steps: 20}")));
+  KillLastRank(cluster, "j", 30);
+  const v1::Job fewer = AwaitRanks(cluster, "j", 2, /*generation=*/2);
+  EXPECT_EQ(fewer.state(), v1::JOB_STATE_RUNNING) << fewer.reason();
+  const std::int64_t last = fewer.last_step().step() + 20;
+  cluster.AwaitStep("j", last);
+  cluster.Cancel("j");
+  cluster.AwaitEnd("j");
+  EXPECT_GE(LossesOf(cluster, "j").size(), static_cast<std::size_t>(last));
+}
+
 // Each rank has a core, so that two of them are faster than one.
 TEST_F(ElasticFault, AJobThatShrankGrowsWhenAWorkerJoinsWithTheSameLosses) {
   constexpr std::int64_t kEndless = 1'000'000;

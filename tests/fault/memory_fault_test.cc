@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -26,7 +27,9 @@ std::string Yaml(const std::string& name, const std::string& parallelism,
       "\nmodel: {family: gpt2, layers: 4, hidden: 32, heads: 2, context: 16, vocab: 256}"
       "\ndata: {train: {path: data.txt, format: bytes}, shuffle: true}"
       "\nbatch: {global: 8, microbatch: 1}\nseed: 7\nsteps: ",
-      kSteps, "\nparallelism: {threads: 1, schedule: 1f1b, ", parallelism, "}\n", checkpoint, "\n");
+      kSteps, "\nparallelism: {threads: 1, ",
+      absl::StrContains(parallelism, "schedule:") ? "" : "schedule: 1f1b, ", parallelism, "}\n",
+      checkpoint, "\n");
 }
 
 class MemoryFault : public ::testing::Test {
@@ -73,9 +76,11 @@ TEST_F(MemoryFault, AKilledWorkersRankGoesOnFromItsNeighboursMemoryWithTheSameLo
 }
 
 // The worker of rank 0 is the one that reports losses.
-TEST_F(MemoryFault, SoDoTheFirstRankAndAReplica) {
+TEST_F(MemoryFault, SoDoTheFirstRankAReplicaAndARankWithTwoStages) {
   for (const auto& [job, parallelism] :
-       std::map<std::string, std::string>{{"j2", "pipeline: 2"}, {"j1", "pipeline: 1, data: 2"}}) {
+       std::map<std::string, std::string>{{"j2", "pipeline: 2"},
+                                          {"j1", "pipeline: 1, data: 2"},
+                                          {"j3", "pipeline: 2, schedule: dualpipe"}}) {
     const std::string whole = absl::StrCat("whole-", job);
     cluster_.Submit(Yaml(whole, parallelism, ""));
     ASSERT_EQ(cluster_.AwaitEnd(whole).state(), v1::JOB_STATE_SUCCEEDED);

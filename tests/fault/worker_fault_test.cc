@@ -33,7 +33,7 @@ struct Fault {
   int signal = SIGKILL;
   int victim = 0;  // rank
   Moment moment = Moment::kLater;
-  std::string job;  // what runs: "emulated", "gpt2", "replicas", "sharers"
+  std::string job;  // what runs: "emulated", "gpt2", "replicas", "sharers", "split"
 };
 
 std::string Print(const Fault& fault) {
@@ -44,6 +44,13 @@ std::string Print(const Fault& fault) {
 void PrintTo(const Fault& fault, std::ostream* out) { *out << Print(fault); }
 
 std::string Yaml(const Fault& fault) {
+  if (fault.job == "split") {  // layers of a real model, in sums over ranks all the time
+    return "name: split\nmodel: {family: gpt2, layers: 4, hidden: 32, heads: 2, context: 16, "
+           "vocab: 256}\n"
+           "data: {train: {path: data.txt, format: bytes}}\nbatch: {global: 8, microbatch: "
+           "1}\nsteps: 1000000\n"
+           "parallelism: {pipeline: 2, tensor: 2, schedule: 1f1b, threads: 1}\n";
+  }
   if (fault.job == "gpt2") {
     return "name: gpt2\nmodel: {family: gpt2, layers: 4, hidden: 32, heads: 2, context: 16, vocab: "
            "256}\n"
@@ -102,7 +109,7 @@ class WorkerFault : public ::testing::TestWithParam<Fault> {
       return rank.instruction_seconds() >= 3 && !rank.waiting_for().empty();
     });
     EXPECT_GE(stuck, 1) << job.DebugString();
-    if (GetParam().job != "sharers") return;
+    if (GetParam().job != "sharers" && GetParam().job != "split") return;
     // The rank that shares the victim's layers names the meeting to which the victim did not come.
     const auto in_meeting = std::ranges::count_if(job.fault(), [](const v1::RankStatus& rank) {
       const std::string& instruction = rank.instruction();
@@ -158,11 +165,14 @@ INSTANTIATE_TEST_SUITE_P(Each, WorkerFault,
                                            Fault{SIGKILL, 3, Moment::kLater, "gpt2"},
                                            Fault{SIGKILL, 2, Moment::kLater, "replicas"},
                                            Fault{SIGKILL, 3, Moment::kLater, "sharers"},
+                                           Fault{SIGKILL, 0, Moment::kLater, "split"},
+                                           Fault{SIGKILL, 3, Moment::kFirstStep, "split"},
                                            Fault{SIGSTOP, 0, Moment::kAdmission, "emulated"},
                                            Fault{SIGSTOP, 0, Moment::kLater, "emulated"},
                                            Fault{SIGSTOP, 3, Moment::kFirstStep, "gpt2"},
                                            Fault{SIGSTOP, 1, Moment::kLater, "replicas"},
-                                           Fault{SIGSTOP, 0, Moment::kLater, "sharers"}),
+                                           Fault{SIGSTOP, 0, Moment::kLater, "sharers"},
+                                           Fault{SIGSTOP, 2, Moment::kLater, "split"}),
                          [](const auto& info) { return Print(info.param); });
 
 // A worker that comes back to life after its job has failed is told so, and is of use again.

@@ -22,7 +22,7 @@ using config::Precision;
 using model::Recompute;
 
 struct Layout {
-  int pipeline = 1, data = 1;
+  int pipeline = 1, data = 1, tensor = 1;
   DataFormat format = DataFormat::kSafetensors;
   Precision precision = Precision::kF32;
   Recompute recompute = Recompute::kNone;
@@ -35,6 +35,7 @@ struct Case {
 
 std::string NameOf(const Case& c) {
   std::string name = absl::StrCat(c.model, "_pp", c.layout.pipeline, "_dp", c.layout.data,
+                                  c.layout.tensor > 1 ? absl::StrCat("_tp", c.layout.tensor) : "",
                                   c.layout.format == DataFormat::kUint16 ? "_tokens" : "",
                                   c.layout.precision == Precision::kBf16 ? "_bf16" : "",
                                   c.layout.recompute == Recompute::kSelective ? "_selective" : "",
@@ -74,6 +75,10 @@ std::vector<Case> Cases() {
       if (!masked || layout.format != DataFormat::kUint16) cases.push_back({model, layout});
     }
   }
+  for (const char* model : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "llama-packed"}) {
+    cases.push_back({model, {.pipeline = 2, .tensor = 2}});
+    cases.push_back({model, {.pipeline = 1, .tensor = 4, .recompute = Recompute::kFull}});
+  }
   return cases;
 }
 
@@ -100,6 +105,7 @@ TEST_P(GoldenModels, TrainSaveAndExportWithinTheTolerances) {
   }
   job.parallelism.pipeline = layout.pipeline;
   job.parallelism.data = layout.data;
+  job.parallelism.tensor = layout.tensor;
   job.parallelism.threads = 1;
   job.parallelism.recompute = {layout.recompute};
   job.precision = layout.precision;

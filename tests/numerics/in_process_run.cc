@@ -129,18 +129,16 @@ absl::Status RunSteps(const RunOptions& options, const plan::Plan& plan, testing
 }
 
 // Adds the axis of ranks that split layers. Returns the model of each of them.
-absl::StatusOr<std::vector<model::Model>> AddTensorRanks(const model::TensorShare& share,
+absl::StatusOr<std::vector<model::Model>> AddTensorRanks(const RunOptions& options,
                                                          plan::Plan& plan) {
-  plan.mesh.tp_size = share.size;
+  config::JobSpec job = options.job;
+  job.parallelism.tensor = options.tensor.size;
+  job.parallelism.tensor_leaves = options.tensor.leaves;
+  plan.mesh.tp_size = options.tensor.size;
   std::vector<model::Model> models;
-  for (int rank = 0; rank < share.size; ++rank) {
+  for (int rank = 0; rank < options.tensor.size; ++rank) {
     ASSIGN_OR_RETURN(model::Model model,
-                     model::BuildModel(plan.model.config, plan.model.microbatch,
-                                       plan.model.precisions, model::ShareOf(share, rank)));
-    for (model::Layer& layer : model.layers) {
-      for (model::Parameter& parameter : layer.parameters)
-        parameter.moments = plan.model.Find(parameter.name)->moments;
-    }
+                     config::BuildModelOf(job, plan.microbatch, options.planned_for, TpRank(rank)));
     models.push_back(std::move(model));
   }
   std::vector<program::StageShape> shapes;
@@ -206,7 +204,7 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
                                                                  .device = options.planned_for}));
   std::vector<model::Model> models;
   if (options.tensor.splits()) {
-    ASSIGN_OR_RETURN(models, AddTensorRanks(options.tensor, plan));
+    ASSIGN_OR_RETURN(models, AddTensorRanks(options, plan));
   }
   std::mutex observer_mutex;
   const train::TensorObserver observer = [&](const std::string& name, MicrobatchId m,

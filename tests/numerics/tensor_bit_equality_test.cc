@@ -106,6 +106,19 @@ TEST_F(TensorBitEquality, OverRanksInBf16) {
   }
 }
 
+// Each number of the stream is a document, which ends with a blank.
+TEST_F(TensorBitEquality, OverRanksWhereDocumentsShareRows) {
+  for (const model::Family family : {model::Family::kGpt2, model::Family::kQwen3}) {
+    SCOPED_TRACE(static_cast<int>(family));
+    config::JobSpec job = SplitJob();
+    if (family != model::Family::kGpt2) job.model = OfFamily(job.model, family, 2);
+    job.documents = config::Documents::kSeparate;
+    job.document_end = ' ';
+    job.parallelism.recompute = {model::Recompute::kSelective};
+    ExpectSameBitsOverRanks(job);
+  }
+}
+
 TEST_F(TensorBitEquality, OverRanksWithReplicas) {
   config::JobSpec job = SplitJob();
   job.model = OfFamily(job.model, model::Family::kQwen2, 2);
@@ -159,6 +172,24 @@ TEST_F(TensorBitEquality, OverModesOfRecompute) {
       }
     }
   }
+}
+
+// Sums over the rows of several microbatches differ in rounding.
+TEST_F(TensorBitEquality, IsLeftForRoundingAloneWhereAJobNeedNotBeExact) {
+  config::JobSpec job = SplitJob();
+  job.model.hidden = 32;
+  job.model.inner = 64;
+  job.model.context = 16;
+  job.microbatch = 1;
+  job.steps = 4;
+  job.parallelism.pipeline = 2;
+  job.parallelism.schedule = "zb-h1";
+  const RunResult exact = TrainSplit(job, 2, 4);
+  job.exact = false;
+  const RunResult merged = TrainSplit(job, 2, 4);
+  ASSERT_EQ(merged.steps.size(), exact.steps.size());
+  for (std::size_t i = 0; i < exact.steps.size(); ++i)
+    EXPECT_NEAR(merged.steps[i].loss, exact.steps[i].loss, 1e-5) << "step " << i + 1;
 }
 
 TEST_F(TensorBitEquality, OverThreadsAndRuns) {

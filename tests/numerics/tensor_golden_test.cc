@@ -40,6 +40,8 @@ std::vector<Case> Cases() {
   // Heads are normalised; keys have a window.
   cases.emplace_back("qwen3-tiny", Mesh{.tensor = 4, .pipeline = 2});
   cases.emplace_back("mistral-tiny", Mesh{.tensor = 4, .pipeline = 2});
+  // Documents share rows, and the rows of ranks begin and end within them.
+  cases.emplace_back("llama-packed", Mesh{.tensor = 4, .pipeline = 2});
   return cases;
 }
 

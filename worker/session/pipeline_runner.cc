@@ -124,15 +124,12 @@ class PipelineRunner final : public RankRunner {
   }
 
  private:
-  // Coordinators of later versions may plan meshes of more axes. Of those, only emulated layers can
-  // be shared.
+  // Coordinators of later versions may plan meshes of more axes.
   absl::Status CheckMesh() const {
-    const bool shares = model_.config.family == model::Family::kEmulated;
-    const mesh::Mesh& mesh = assignment_.mesh;
-    if (mesh.cp_size == 1 && (mesh.tp_size == 1 || shares)) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(
-        "a worker of this version runs no mesh of ", mesh::ToString(mesh),
-        " ranks; give the job parallelism.tensor: 1 and context: 1, or update the worker"));
+    if (assignment_.mesh.cp_size == 1) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("a worker of this version runs no mesh of ", mesh::ToString(assignment_.mesh),
+                     " ranks; give the job parallelism.context: 1, or update the worker"));
   }
 
   absl::Status CheckLayers() const {

@@ -20,6 +20,7 @@ class OtherRanks final : public transport::Collective {
   explicit OtherRanks(const transport::Collective* group = nullptr)
       : size_(group == nullptr ? 2 : group->size()),
         index_(group == nullptr ? 0 : group->index()) {}
+  OtherRanks(int size, int index) : size_(size), index_(index) {}
 
   int size() const override { return size_; }
   int index() const override { return index_; }
@@ -58,8 +59,9 @@ absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options, backend::OpListener
   for (const StageId stage : program::HeldStages(*options.program)) replace(stage);
   if (program::SpreadsVocabulary(*options.program)) replace(StageId(options.program->num_stages));
   options.pp_group = options.tied_group = &others;
-  OtherRanks tensor(options.tensor_group);
-  if (options.tensor_group != nullptr) options.tensor_group = options.norm_group = &tensor;
+  const model::TensorShare& share = options.model->tensor;
+  OtherRanks tensor(share.size, share.index);
+  if (share.size > 1) options.tensor_group = options.norm_group = &tensor;
   ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, CreateTrainer(options));
   // The instructions run in the order of the list, in which each finds what it needs.
   for (const Instruction& instruction : options.program->prologue) {

@@ -112,6 +112,28 @@ TEST(MetaRun, AllocatesAndComputesWhatIsPredicted) {
   }
 }
 
+// Plans are those of the last rank, which has most words.
+TEST(MetaRun, AllocatesAndComputesWhatIsPredictedOfSplitLayers) {
+  model::ModelConfig gpt2 = Gpt2();
+  gpt2.heads = gpt2.kv_heads = 4;
+  gpt2.context = 20;
+  for (const model::ModelConfig& model : {gpt2, Llama(false), Llama(true), Qwen3()}) {
+    for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      for (const int tensor : {1, 2}) {
+        SCOPED_TRACE(absl::StrCat("family ", static_cast<int>(model.family), " tensor ", tensor,
+                                  " recompute ", std::string(Name(mode))));
+        config::JobSpec job = JobOf(model, mode == Recompute::kSelective ? "zb-h1" : "1f1b");
+        job.parallelism.tensor = tensor;
+        job.parallelism.tensor_leaves = 2;
+        job.parallelism.recompute = {mode};
+        job.validation = config::Validation{.path = "v", .every_steps = 1};
+        if (mode == Recompute::kFull) job.precision = model::Precision::kBf16;
+        ExpectAsPredicted(job);
+      }
+    }
+  }
+}
+
 TEST(MetaRun, AllocatesTokensOnEveryRankWhereDocumentsAreApart) {
   for (const model::ModelConfig& model : {Gpt2(), Llama(false)}) {
     for (const std::string schedule : {"1f1b", "zb-v", "dualpipe", "pipedream-2bw"}) {

@@ -32,21 +32,24 @@ namespace takt::train {
 // The tensors of one leaf: its part of the stash, and scratch.
 class LeafMemory {
  public:
+  // starts: of the documents of all rows, as ops have them.
   LeafMemory(const StashView& stash, std::size_t first, std::byte* scratch,
-             const std::vector<std::int64_t>& offsets)
-      : stash_(stash), first_(first), scratch_(scratch), offsets_(offsets) {}
+             const std::vector<std::int64_t>& offsets, const std::int32_t* starts)
+      : stash_(stash), first_(first), scratch_(scratch), offsets_(offsets), starts_(starts) {}
 
   float* operator[](std::size_t tensor) const { return stash_[first_ + tensor]; }
   backend::Output Tensor(std::size_t tensor) const { return stash_.Tensor(first_ + tensor); }
   float* Scratch(model::SplitBlockScratch::Tensor tensor) const {
     return reinterpret_cast<float*>(scratch_ + offsets_[tensor]);
   }
+  const std::int32_t* starts() const { return starts_; }
 
  private:
   const StashView& stash_;
   const std::size_t first_;
   std::byte* const scratch_;
   const std::vector<std::int64_t>& offsets_;
+  const std::int32_t* const starts_;
 };
 
 // The weights of one leaf, and what it computes. All tensors have N rows. `partial` gets the leaf's
@@ -104,20 +107,20 @@ class SplitBlock final : public Layer {
 
   absl::Status Forward(const ForwardCall& call) const override {
     const StashView s(layout_, call.stash);
-    backend::Backend& backend = *call.backend;
-    RETURN_IF_ERROR(ForwardInside({backend, s, call.scratch}, call.input, /*products=*/true));
-    return AddUp({backend, s, call.scratch}, s[Stash::kMiddle], call.output, &SplitLeaf::MlpOutput);
+    const Pass pass{*call.backend, s, call.scratch, call.view.starts};
+    RETURN_IF_ERROR(ForwardInside(pass, call.input, /*products=*/true));
+    return AddUp(pass, s[Stash::kMiddle], call.output, &SplitLeaf::MlpOutput);
   }
 
   absl::Status Recompute(const RecomputeCall& call) const override {
     const StashView s(layout_, call.stash);
-    return ForwardInside({*call.backend, s, call.scratch}, call.input,
+    return ForwardInside({*call.backend, s, call.scratch, call.view.starts}, call.input,
                          /*products=*/layout_.recompute() == model::Recompute::kFull);
   }
 
   absl::Status InputGrad(const InputGradCall& call) const override {
     const StashView s(layout_, call.stash);
-    const Pass pass{*call.backend, s, call.scratch};
+    const Pass pass{*call.backend, s, call.scratch, call.view.starts};
     RETURN_IF_ERROR(Gather(pass, call.d_output, s[Stash::kOutputGrad]));
     ASSIGN_OR_RETURN(const float* const d_norm2,
                      Sum(pass, [&](const SplitLeaf& leaf, const LeafMemory& m, float* partial) {
@@ -165,11 +168,12 @@ class SplitBlock final : public Layer {
     backend::Backend& backend;
     const StashView& stash;
     std::byte* scratch;
+    const std::int32_t* starts;  // of documents
   };
 
   std::size_t FirstOf(std::size_t leaf) const { return Stash::kLeaves + leaf * num_tensors_; }
   LeafMemory MemoryOf(const Pass& pass, std::size_t leaf) const {
-    return {pass.stash, FirstOf(leaf), pass.scratch, scratch_};
+    return {pass.stash, FirstOf(leaf), pass.scratch, scratch_, pass.starts};
   }
   static NormStash Norm1(const StashView& s) {
     return {s.Tensor(Stash::kNorm1), s[Stash::kNorm1Stats], s[Stash::kNorm1Part]};

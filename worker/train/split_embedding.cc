@@ -2,8 +2,8 @@
 // The embedding where tensor parallelism splits layers. Each rank has some words of the token table
 // and all of the position table (if the family has one), and passes on the rows of tokens that it
 // has. I gathers the gradient of the output, so that W meets nobody.
-#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "common/base/status.h"
@@ -23,6 +23,8 @@ class SplitEmbedding final : public Layer {
       : context_(options.model.config.context),
         columns_(options.model.config.hidden),
         batch_(options.model.microbatch),
+        vocab_(options.model.config.vocab),
+        positions_(options.model.config.positions),
         layout_(options.place.stash),
         scratch_(options.place.scratch),
         meetings_(*options.meetings) {
@@ -38,14 +40,20 @@ class SplitEmbedding final : public Layer {
                                         scratch(SplitEmbeddingScratch::kSent),
                                         scratch(SplitEmbeddingScratch::kReceived), call.output));
     if (position_table_ == nullptr) return absl::OkStatus();
-    // This rank's rows may begin and end within sequences.
+    // This rank's rows may begin and end within sequences. Positions count from the starts of
+    // documents, and rows that follow each other in a document have positions that do.
+    const auto start = [starts = call.view.starts](std::int64_t row) {
+      return starts != nullptr ? starts[row] : 0;
+    };
     const std::int64_t begin = meetings_.first_row(), end = begin + meetings_.rows_here();
     for (std::int64_t row = begin, next = 0; row < end; row = next) {
-      next = std::min(end, row - row % context_ + context_);
+      next = row + 1;
+      while (next < end && next % context_ != 0 && start(next) == start(row)) ++next;
+      const std::int64_t position = row % context_ - start(row);
       float* const output = call.output + (row - begin) * columns_;
       RETURN_IF_ERROR(
           call.backend->Run(backend::Add{.a = output,
-                                         .b = position_table_->weight + row % context_ * columns_,
+                                         .b = position_table_->weight + position * columns_,
                                          .output = output,
                                          .count = (next - row) * columns_}));
     }
@@ -74,7 +82,8 @@ class SplitEmbedding final : public Layer {
         meetings_.AddTokenGradients(call.microbatches[m].view.tokens, d_output[m].f32,
                                     *token_table_, accumulate);
       }
-      RETURN_IF_ERROR(AddPositionGradients(*call.backend, d_output[m].f32, accumulate));
+      RETURN_IF_ERROR(AddPositionGradients(*call.backend, d_output[m].f32,
+                                           call.microbatches[m].view.starts, accumulate));
       accumulate = true;
     }
     return absl::OkStatus();
@@ -82,22 +91,20 @@ class SplitEmbedding final : public Layer {
 
  private:
   absl::Status AddPositionGradients(backend::Backend& backend, const float* d_output,
-                                    bool accumulate) const {
+                                    const std::int32_t* starts, bool accumulate) const {
     if (position_table_ == nullptr) return absl::OkStatus();
-    float* const sum = position_table_->gradient;
-    if (!accumulate) {
-      RETURN_IF_ERROR(
-          backend.Run(backend::Fill{.output = sum, .count = position_table_->elements()}));
-    }
-    const std::int64_t sequence = context_ * columns_;
-    for (std::int64_t b = 0; b < batch_; ++b) {
-      RETURN_IF_ERROR(backend.Run(
-          backend::Add{.a = sum, .b = d_output + b * sequence, .output = sum, .count = sequence}));
-    }
-    return absl::OkStatus();
+    return backend.Run(backend::EmbeddingBackward{.d_output = d_output,
+                                                  .d_position_table = position_table_->gradient,
+                                                  .batch = batch_,
+                                                  .context = context_,
+                                                  .columns = columns_,
+                                                  .vocab = vocab_,
+                                                  .positions = positions_,
+                                                  .accumulate = accumulate,
+                                                  .starts = starts});
   }
 
-  const std::int64_t context_, columns_, batch_;
+  const std::int64_t context_, columns_, batch_, vocab_, positions_;
   const layout::StashLayout layout_;
   const std::vector<std::int64_t> scratch_;  // offsets in scratch
   TensorMeetings& meetings_;

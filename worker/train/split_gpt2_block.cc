@@ -29,7 +29,8 @@ class Gpt2Leaf final : public SplitLeaf {
                                                  .k = m[kQkv] + width,
                                                  .v = m[kQkv] + 2 * width,
                                                  .output = m[kAttention],
-                                                 .logsumexp = m[kLogsumexp]});
+                                                 .logsumexp = m[kLogsumexp],
+                                                 .starts = m.starts()});
   }
 
   absl::Status AttentionOutput(backend::Backend& backend, const LeafMemory& m,
@@ -74,7 +75,8 @@ class Gpt2Leaf final : public SplitLeaf {
                                                            .d_output = d_attention,
                                                            .d_q = d_qkv,
                                                            .d_k = d_qkv + width,
-                                                           .d_v = d_qkv + 2 * width}));
+                                                           .d_v = d_qkv + 2 * width,
+                                                           .starts = m.starts()}));
     RETURN_IF_ERROR(qkv_.InputGrad(backend, d_qkv, partial));
     return backend.Run(
         backend::Copy{.input = d_qkv, .output = qkv, .count = rows_ * shape_.q_stride});

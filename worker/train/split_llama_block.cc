@@ -40,14 +40,16 @@ class LlamaLeaf final : public SplitLeaf {
       RETURN_IF_ERROR(q_norm_->norm.Forward(backend, m[kRawQ], QNorm(m)));
       RETURN_IF_ERROR(k_norm_->norm.Forward(backend, m[kRawK], KNorm(m)));
     }
-    if (products || norms) RETURN_IF_ERROR(Turn(backend, m[kQ], m[kK], /*inverse=*/false));
+    if (products || norms)
+      RETURN_IF_ERROR(Turn(backend, m[kQ], m[kK], m.starts(), /*inverse=*/false));
     if (!products) return absl::OkStatus();
     return backend.Run(backend::AttentionForward{.shape = shape_,
                                                  .q = m[kQ],
                                                  .k = m[kK],
                                                  .v = m[kV],
                                                  .output = m[kAttention],
-                                                 .logsumexp = m[kLogsumexp]});
+                                                 .logsumexp = m[kLogsumexp],
+                                                 .starts = m.starts()});
   }
 
   absl::Status AttentionOutput(backend::Backend& backend, const LeafMemory& m,
@@ -100,8 +102,9 @@ class LlamaLeaf final : public SplitLeaf {
                                                            .d_output = d_attention,
                                                            .d_q = d_q,
                                                            .d_k = d_k,
-                                                           .d_v = d_v}));
-    RETURN_IF_ERROR(Turn(backend, d_q, d_k, /*inverse=*/true));
+                                                           .d_v = d_v,
+                                                           .starts = m.starts()}));
+    RETURN_IF_ERROR(Turn(backend, d_q, d_k, m.starts(), /*inverse=*/true));
     RETURN_IF_ERROR(LeaveQueryAndKey(backend, d_q, d_k, m));
     RETURN_IF_ERROR(q_.InputGrad(backend, m[QueryGrad()], partial));
     RETURN_IF_ERROR(k_.InputGrad(backend, m[KeyGrad()], partial, partial));
@@ -218,12 +221,14 @@ class LlamaLeaf final : public SplitLeaf {
   }
 
   // Applies rotary positions to q and k, or the inverse to their gradients.
-  absl::Status Turn(backend::Backend& backend, float* q, float* k, bool inverse) const {
+  absl::Status Turn(backend::Backend& backend, float* q, float* k, const std::int32_t* starts,
+                    bool inverse) const {
     backend::Rotary op{.table = rotary_table_,
                        .batch = shape_.batch,
                        .context = shape_.context,
                        .head_size = shape_.head_size,
-                       .inverse = inverse};
+                       .inverse = inverse,
+                       .starts = starts};
     op.x = q;
     op.heads = shape_.heads;
     op.stride = shape_.q_stride;
