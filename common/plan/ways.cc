@@ -127,6 +127,8 @@ std::vector<int> ReplicasOf(const config::JobSpec& job, int max_workers) {
 bool LayersStayWhole(const config::JobSpec& job, const PlanOptions& options) {
   if (options.device == config::DeviceKind::kCuda || !options.workers_know_optimizers) return true;
   if (job.parallelism.vocabulary == config::Vocabulary::kSpread) return true;
+  if (job.muon.has_value() || job.fp8 != model::Fp8Recipe::kNone) return true;
+  if (model::HasExperts(job.model.family)) return true;
   return std::ranges::any_of(schedule::Families(), [&](const schedule::Family& family) {
     return family.name == job.parallelism.schedule &&
            (family.updates != schedule::Updates::kFlush ||
