@@ -20,8 +20,8 @@ struct Split {
   int first = 0, count = 1;  // the rank's
   // `holders` neighbouring ranks have the same pieces. This rank is number `holder` of them.
   int holders = 1, holder = 0;
-  // If true, each leaf that uses a piece has a part of its gradient, and the parts are added along a
-  // tree over the leaves. If not, each holder has the whole gradient.
+  // If true, each leaf that uses a piece has a part of its gradient, and the parts are added along
+  // a tree over the leaves. If not, each holder has the whole gradient.
   bool summed = false;
   // `gradients` leaves of this rank use each piece. The rank has a gradient of its pieces for each
   // of them, one behind the other. The first one gets the sum.
