@@ -62,12 +62,20 @@ void SetTls(std::string& settings, const std::string& name) {
   Set(settings, "tls_authority", absl::StrCat(kTlsOfMachines, "ca.pem"));
 }
 
+// Returns where the coordinator listens. An IPv6 address needs brackets before a port, and then
+// quotes in YAML.
+std::string EndpointOf(const Inventory& inventory) {
+  const std::string& host = inventory.hosts[0];
+  if (!absl::StrContains(host, ':')) return absl::StrCat(host, ":", inventory.port);
+  return absl::StrCat("\"[", host, "]:", inventory.port, "\"");
+}
+
 Holder CoordinatorOf(const Inventory& inventory) {
   Holder holder{.identity = {.role = access::Role::kCoordinator, .name = inventory.coordinator},
                 .hosts = inventory.hosts,
                 .settings_file = "coordinator.yaml",
                 .settings = kCoordinatorSettings};
-  Set(holder.settings, "listen", absl::StrCat(inventory.hosts[0], ":", inventory.port));
+  Set(holder.settings, "listen", EndpointOf(inventory));
   SetTls(holder.settings, inventory.coordinator);
   return holder;
 }
@@ -77,7 +85,7 @@ Holder WorkerOf(const Inventory& inventory, const Inventory::Worker& worker) {
                 .settings_file = "worker.yaml",
                 .settings = kWorkerSettings};
   Set(holder.settings, "name", worker.name);
-  Set(holder.settings, "coordinator", absl::StrCat(inventory.hosts[0], ":", inventory.port));
+  Set(holder.settings, "coordinator", EndpointOf(inventory));
   Set(holder.settings, "data_address", worker.data_address);
   if (!inventory.data_root.empty()) Set(holder.settings, "data_root", inventory.data_root);
   if (!inventory.checkpoint_root.empty())

@@ -64,6 +64,14 @@ TEST_F(CertsClusterTest, GivesSixteenWorkersAFolderEachInOneCall) {
                     HasSubstr("\ntls_certificate: /etc/takt/tls/c1.pem\n")));
 }
 
+TEST_F(CertsClusterTest, AnIPv6AddressHasBracketsBeforeThePort) {
+  const Outcome outcome =
+      Issue("coordinator: {name: c1, hosts: [\"fd00::1\"]}\nworkers: [{name: n1}]\n");
+  ASSERT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+  EXPECT_THAT(Read("n1/worker.yaml"), HasSubstr("\ncoordinator: \"[fd00::1]:7070\"\n"));
+  EXPECT_THAT(Read("c1/coordinator.yaml"), HasSubstr("\nlisten: \"[fd00::1]:7070\"\n"));
+}
+
 TEST_F(CertsClusterTest, IssuesOnlyWhatIsNewTheNextTime) {
   ASSERT_EQ(Issue(Text("{name: n1}")).code, ExitCode::kDone);
   const std::string certificate = Read("n1/tls/n1.pem"), authority = Read("ca/ca.pem");

@@ -11,6 +11,7 @@
 #include "cli/job/follow.h"
 #include "cli/ui/cluster_json.h"
 #include "cli/ui/pace.h"
+#include "cli/ui/seen_lines.h"
 #include "common/base/status.h"
 #include "common/trace/overview.h"
 
@@ -164,17 +165,17 @@ void Sources::FollowLogs(const std::string& view, const std::string& job,
   v1::GetJobLogsRequest request;
   request.set_name(job);
   request.set_follow(true);
-  std::int64_t num_seen = 0;
+  // Another stream begins with the oldest line that the coordinator still keeps.
+  SeenLines seen;
   while (!stop.stop_requested()) {
-    // Another stream begins with the first line again.
-    std::int64_t num_read = 0;
+    bool has_begun = false;
     const absl::Status status =
         client_.GetJobLogs(request, kLogTimeout, stream, [&](const v1::LogLine& line) {
-          if (num_read++ == 0) SetProblem(view, absl::OkStatus());
-          if (num_read > num_seen) hub_.Append(view, "lines", Dump(ToJson(line)));
+          if (!std::exchange(has_begun, true)) SetProblem(view, absl::OkStatus());
+          std::string text = Dump(ToJson(line));
+          if (seen.IsNew(text)) hub_.Append(view, "lines", std::move(text));
           return true;
         });
-    num_seen = std::max(num_seen, num_read);
     if (status.ok()) {
       SetProblem(view, status);
       Pause(stop, absl::InfiniteDuration());

@@ -18,13 +18,13 @@ struct Split {
   int sections = 1;
   int pieces = 1;            // of the whole
   int first = 0, count = 1;  // the rank's
-  // So many neighbouring ranks have the same pieces as this rank, which is number `holder` of them.
+  // `holders` neighbouring ranks have the same pieces. This rank is number `holder` of them.
   int holders = 1, holder = 0;
-  // Whether each leaf that uses a piece has a part of its gradient, which are added along a tree
-  // over the leaves. If not, each holder has the whole gradient.
+  // If true, each leaf that uses a piece has a part of its gradient, and the parts are added along
+  // a tree over the leaves. If not, each holder has the whole gradient.
   bool summed = false;
-  // So many leaves of this rank use each piece. The rank has a gradient of its pieces for each of
-  // them, one behind the other. The first one gets the sum.
+  // `gradients` leaves of this rank use each piece. The rank has a gradient of its pieces for each
+  // of them, one behind the other. The first one gets the sum.
   int gradients = 1;
 
   bool operator==(const Split&) const = default;

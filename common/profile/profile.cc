@@ -232,7 +232,8 @@ std::optional<double> Profile::FindMeeting(bool same_host, int num_ranks,
       });
   if (nearest == nullptr) return std::nullopt;
   const MessageSample& sample = nearest->second;
-  // As with messages, a smaller one is not thought to be faster. Each rank waits for all others.
+  // A smaller meeting is not taken to be faster, as a smaller message is not. Each rank waits for
+  // all others.
   return Scaled(sample.seconds, static_cast<double>(sample.bytes),
                 static_cast<double>(std::max(bytes, sample.bytes))) *
          (num_ranks - 1) / std::max(nearest->first.num_ranks - 1, 1);

@@ -93,7 +93,7 @@ class Machine {
     double free_at = 0;
     bool posted = false;  // the next instruction is ready and waits for other ranks
     double ready_at = 0;  // since when
-    // Of the next instruction, if it has parts and has begun.
+    // These are of the next instruction, if it has parts and has begun.
     bool in_parts = false;
     double began_at = 0;
     std::size_t part = 0;     // that comes next

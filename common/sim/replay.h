@@ -23,7 +23,7 @@ struct Replayed {
   double end_of_previous = 0;                     // when the step before the last one ended
 };
 
-// As of MachineOptions.
+// The fields mean what they mean in MachineOptions.
 struct ReplayOptions {
   const Durations* meetings = nullptr;
   int tensor = 1, context = 1;

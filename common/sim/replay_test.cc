@@ -49,7 +49,7 @@ TEST(Replay, RanksThatShareALayerWaitForOneAnotherInsideIt) {
   EXPECT_DOUBLE_EQ(replayed.step_time, 0.5 + 5 + 0.25 + 2);
   const std::size_t forward = IndexOf(programs[0], "0F0");
   EXPECT_EQ(replayed.spans[0][forward].end, replayed.spans[1][forward].end);
-  // As two chains that have nothing to do with each other, they only meet at the end of a step.
+  // Without a group the two programs are chains that only meet at the end of a step.
   EXPECT_DOUBLE_EQ(Replay(programs, durations, {.meetings = &meetings}).value().step_time, 7.75);
   EXPECT_LT(Replay(programs, durations, {.meetings = &meetings}).value().spans[0][forward].end,
             replayed.spans[1][forward].end);

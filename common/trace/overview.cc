@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/trace/labels.h"
+#include "common/trace/messages.h"
 #include "nlohmann/json.hpp"
 
 namespace takt::trace {
@@ -98,13 +99,22 @@ std::string OverviewData(const Timeline& timeline, int num_bins) {
   const JobTrace& trace = *timeline.trace;
   const StepWindow& window = timeline.steps.back();
   std::vector<Row> rows(static_cast<std::size_t>(trace.num_ranks()), Row(window, num_bins));
+  const MeetingIndex meetings(timeline);
   for (const Slice& slice : timeline.slices) {
+    if (slice.step != window.step) continue;
     const program::Program& program = trace.ProgramOf(slice.rank);
     const program::Instruction& instruction = InstructionOf(trace, slice);
     const program::Lane& lane = program.lanes[static_cast<std::size_t>(instruction.lane.value())];
     if (lane.kind != program::LaneKind::kCompute) continue;
-    rows[static_cast<std::size_t>(slice.rank)].Add(StateOf(instruction.op), slice.start_nanos,
-                                                   slice.end_nanos);
+    Row& row = rows[static_cast<std::size_t>(slice.rank)];
+    // The meetings inside an instruction are idle time, which is added below.
+    std::int64_t begin = slice.start_nanos;
+    for (const Slice& meeting :
+         meetings.At(trace.num_steps() - 1, {slice.rank, slice.instruction})) {
+      row.Add(StateOf(instruction.op), begin, meeting.start_nanos);
+      begin = meeting.end_nanos;
+    }
+    row.Add(StateOf(instruction.op), begin, slice.end_nanos);
   }
   for (const Idle& idle : timeline.idle) {
     rows[static_cast<std::size_t>(idle.rank)].Add(StateOf(idle.cause), idle.start_nanos,

@@ -31,18 +31,33 @@ TEST(TimelineOverview, NamesWhatTookMostOfEachPart) {
   EXPECT_NE(first.find('1'), std::string::npos);
 }
 
+// Returns the seconds of work and idle time together, of the rank that has most.
+double LongestOf(const json& overview) {
+  double longest = 0;
+  for (const json& rank : overview["ranks"]) {
+    double seconds = rank[2].get<double>();
+    for (const json& idle : rank[3]) seconds += idle.get<double>();
+    longest = std::max(longest, seconds);
+  }
+  return longest;
+}
+
 TEST(TimelineOverview, WorkAndIdleTimeOfTheRankThatEndsLastAreTheStep) {
   for (const char* family : {"1f1b", "zb-v", "dualpipe-v"}) {
     SyntheticTrace synthetic(family, 4, 8);
     const json overview = OverviewOf(synthetic, 100);
-    double longest = 0;
-    for (const json& rank : overview["ranks"]) {
-      double seconds = rank[2].get<double>();
-      for (const json& idle : rank[3]) seconds += idle.get<double>();
-      longest = std::max(longest, seconds);
-    }
-    EXPECT_NEAR(longest, overview["seconds"].get<double>(), 1e-6) << family;
+    EXPECT_NEAR(LongestOf(overview), overview["seconds"].get<double>(), 1e-6) << family;
   }
+}
+
+TEST(TimelineOverview, AMeetingInsideAnInstructionIsNoWork) {
+  SyntheticTrace synthetic("gpipe", 1, 2, {.tp_size = 2, .meeting = 1e-3});
+  const json overview = OverviewOf(synthetic, 100);
+  EXPECT_NEAR(LongestOf(overview), overview["seconds"].get<double>(), 1e-6);
+  const std::size_t link = 1;  // of "causes"
+  EXPECT_EQ(overview["causes"][link], "link");
+  // Two F with one meeting each.
+  EXPECT_NEAR(overview["ranks"][0][3][link].get<double>(), 2e-3, 1e-6);
 }
 
 TEST(TimelineOverview, OfOneBinIsTheLargestState) {

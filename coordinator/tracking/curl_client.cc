@@ -36,7 +36,6 @@ class CurlClient final : public HttpClient {
   absl::StatusOr<HttpResponse> Post(const std::string& path, const std::string& json) override {
     if (curl_ == nullptr) curl_ = curl_easy_init();
     if (curl_ == nullptr) return absl::InternalError("libcurl cannot begin a request");
-    curl_easy_reset(curl_);  // connections stay open
     const std::string url = options_.url + path;
     HttpResponse response;
     char error[CURL_ERROR_SIZE] = "";
@@ -57,13 +56,15 @@ class CurlClient final : public HttpClient {
       curl_easy_setopt(curl_, CURLOPT_XOAUTH2_BEARER, token.c_str());
     }
     const CURLcode code = curl_easy_perform(curl_);
+    long status = 0;
+    curl_easy_getinfo(curl_, CURLINFO_RESPONSE_CODE, &status);
+    // Connections stay open. libcurl must not write to `error` when it closes them.
+    curl_easy_reset(curl_);
     curl_slist_free_all(headers);
     if (code != CURLE_OK) {
       return absl::UnavailableError(
           absl::StrCat(options_.url, ": ", error[0] != '\0' ? error : curl_easy_strerror(code)));
     }
-    long status = 0;
-    curl_easy_getinfo(curl_, CURLINFO_RESPONSE_CODE, &status);
     response.status = static_cast<int>(status);
     return response;
   }

@@ -63,7 +63,7 @@ class VirtualRanks {
     // Messages and sums stay in its memory, unless that is the host's.
     backend::BackendFactory* device = nullptr;
     const train::TensorObserver* observer = nullptr;  // of data-parallel rank 0
-    // As of TrainerOptions. Ranks call it at the same time.
+    // This is TrainerOptions::restore. Ranks call it at the same time.
     std::function<absl::StatusOr<bool>(train::ParameterStore&)> restore;
   };
   // Connects them and creates the trainers.

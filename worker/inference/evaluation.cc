@@ -25,6 +25,7 @@ absl::StatusOr<Evaluation> Evaluate(const LocalModel& model, const data::Corpus&
   config.context = options.context;
   RETURN_IF_ERROR(corpus.CheckWindows(config.context, 1));
   RETURN_IF_ERROR(corpus.CheckVocab(config.vocab));
+  RETURN_IF_ERROR(corpus.CheckDocuments());
   const std::vector<float> rotary_table = model::RotaryTable(config);
   ASSIGN_OR_RETURN(
       const std::unique_ptr<Pass> pass,
@@ -32,12 +33,20 @@ absl::StatusOr<Evaluation> Evaluate(const LocalModel& model, const data::Corpus&
   Evaluation result{.windows = corpus.NumWindows(config.context)};
   if (options.max_windows > 0) result.windows = std::min(result.windows, options.max_windows);
   const auto length = static_cast<std::size_t>(config.context);
-  std::vector<std::int32_t> tokens(length), targets(length);
+  std::vector<std::int32_t> tokens(length), targets(length), starts(length);
+  const bool separates = corpus.says_documents();
   double sum = 0;
   for (std::int64_t window = 0; window < result.windows; ++window) {
-    corpus.ReadWindow(window, tokens, targets);
+    if (separates) {
+      corpus.ReadSeparated(window, /*end=*/-1, tokens, targets, starts);
+    } else {
+      corpus.ReadWindow(window, tokens, targets);
+    }
     double loss = 0;
-    RETURN_IF_ERROR(pass->Run({.tokens = tokens.data(), .targets = targets.data()}, &loss));
+    RETURN_IF_ERROR(pass->Run({.tokens = tokens.data(),
+                               .targets = targets.data(),
+                               .starts = separates ? starts.data() : nullptr},
+                              &loss));
     sum += loss;
     result.tokens += std::ssize(targets) - std::ranges::count(targets, backend::kIgnoredTarget);
     if (options.on_window) options.on_window(window + 1, result.windows);

@@ -24,8 +24,10 @@ struct Evaluation {
 };
 
 // Goes through the windows of a corpus in their order and scores every target that is not masked.
-// Errors: kInvalidArgument (a FieldError of --context or --data: the windows are not those of the
-// model, ids are not in its vocabulary, or no token is scored), kResourceExhausted.
+// Where rows say where documents begin, no token sees another document. Errors: kInvalidArgument (a
+// FieldError of --context or --data: the windows are not those of the model, ids are not in its
+// vocabulary, rows contradict themselves about documents, or no token is scored),
+// kResourceExhausted.
 absl::StatusOr<Evaluation> Evaluate(const LocalModel& model, const data::Corpus& corpus,
                                     const EvaluationOptions& options);
 

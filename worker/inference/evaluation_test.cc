@@ -60,6 +60,22 @@ TEST_F(EvaluationTest, IsTheMeanOverTheTokensOfAllWindows) {
   EXPECT_NE(all.loss, three.loss);
 }
 
+// The golden loss is that of an implementation in which documents do not see one another.
+TEST(Evaluation, KeepsDocumentsApartWhereRowsSayWhereTheyBegin) {
+  constexpr double kGoldenLoss = 4.193682013960679;  // train.json
+  const std::string folder = TAKT_SOURCE_DIR "/tests/golden/models/gpt2-packed";
+  const data::Corpus rows = data::Corpus::Open({.field = "--data",
+                                                .path = folder + "/batch.safetensors",
+                                                .data_root = "/",
+                                                .format = config::DataFormat::kSafetensors})
+                                .value();
+  ASSERT_TRUE(rows.says_documents());
+  const auto model = LocalModel::Open(folder, 1).value();
+  const auto result = Evaluate(*model, rows, {.context = static_cast<int>(rows.row_length())});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_NEAR(result->loss, kGoldenLoss, 1e-5);
+}
+
 TEST_F(EvaluationTest, TellsHowFarItIs) {
   std::vector<std::int64_t> told;
   ASSERT_TRUE(Run({.context = 8,

@@ -33,7 +33,8 @@ class Pass {
                                                       const PassOptions& options);
 
   // Takes the tokens, which must be ids of the vocabulary. view: tokens and, with a head, targets,
-  // [rows] each. loss_sum: the sum of the losses of scored targets goes here, if there is a head.
+  // [rows] each; starts, if the tokens are of documents that are apart. loss_sum: the sum of the
+  // losses of scored targets goes here, if there is a head.
   absl::Status Run(const train::TokenView& view, double* loss_sum);
 
   // Copies the logits of one row of the last Run, [vocab]. Precondition: there is a head.

@@ -22,7 +22,7 @@
 
 namespace takt::session {
 
-// Both ends open channels for answers for messages of so many bytes, and those for copies for
+// Both ends open the channels for answers with this size of a message, and those for copies with
 // kCopyMessageBytes.
 inline constexpr std::size_t kCopyAnswerBytes = 1;
 
@@ -59,7 +59,7 @@ class CopyReceiver final {
                std::unique_ptr<transport::SendChannel> answers, Generation generation)
       : data_(std::move(data)), answers_(std::move(answers)), generation_(generation) {}
 
-  // As CopySender::open.
+  // Says the same as CopySender::open.
   bool open() const { return open_; }
   // Receives into `copy`, which is whole then, and answers. last: this rank takes no more.
   // Errors: kDataLoss (it came damaged; the next one may come), kCancelled (the sender makes no

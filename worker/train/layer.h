@@ -169,7 +169,7 @@ std::unique_ptr<Layer> MakeGpt2Block(const LayerOptions& options);
 std::unique_ptr<Layer> MakeGpt2Head(const LayerOptions& options);
 std::unique_ptr<Layer> MakeLlamaBlock(const LayerOptions& options);
 std::unique_ptr<Layer> MakeLlamaHead(const LayerOptions& options);
-// The same of layers that are split.
+// These make the layers that ranks split.
 std::unique_ptr<Layer> MakeSplitEmbedding(const LayerOptions& options);
 std::unique_ptr<Layer> MakeSplitGpt2Block(const LayerOptions& options);
 std::unique_ptr<Layer> MakeSplitGpt2Head(const LayerOptions& options);

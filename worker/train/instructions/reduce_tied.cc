@@ -6,7 +6,7 @@
 namespace takt::train {
 namespace {
 
-// Both uses have the same shard. Of the others' shards the gradients mean nothing.
+// Both uses have the same shard. Outside of it the gradients mean nothing.
 std::span<float> GradientOf(const ParameterRef& use) {
   return {use.gradient + use.shard.first, static_cast<std::size_t>(use.shard.count)};
 }
