@@ -96,7 +96,7 @@ absl::Status CheckFreedWeights(const CandidateInputs& inputs) {
     return refuse("workers free weights on CPUs only", "use never, or device: cpu");
   if (inputs.model.tensor.splits()) {
     return refuse("ranks that split layers join their pieces from whole weights in a checkpoint",
-                  "use never, or tensor: 1");
+                  "use never, and neither tensor nor tensor_leaves above 1");
   }
   if (inputs.spread) {
     return refuse("the rows of tables that are spread over all ranks are read all through a step",

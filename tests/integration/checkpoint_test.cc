@@ -279,6 +279,35 @@ TEST_F(CheckpointTest, ReplicasThatShareTheOptimizersStateResumeWithoutAndBack) 
   }
 }
 
+// Each of two replicas has half of the weights; checkpoints have those of any other job.
+TEST_F(CheckpointTest, ReplicasThatShareTheWeightsResumeWithoutAndBack) {
+  const auto layout = [](const std::string& shard, const std::string& transport) {
+    return absl::StrCat("pipeline: 2, data: 2, schedule: interleaved-1f1b, chunks: 3, ", shard,
+                        ", transport: ", transport);
+  };
+  const std::string none = "shard: none";
+  const std::string freed = "shard: parameters, reshard_after_forward: always";
+  TrainingJob job{
+      .name = "straight", .parallelism = layout(none, "shm"), .directory = Directory("straight")};
+  const std::vector<Step> straight = Train(job);
+  ASSERT_EQ(straight.size(), 20u);
+  for (const std::string transport : {"shm", "gloo"}) {
+    SCOPED_TRACE(transport);
+    job.directory = Directory(transport);
+    const auto go_on = [&](const std::string& name, const std::string& shard, int steps) {
+      job.name = name + "-" + transport;
+      job.parallelism = layout(shard, transport);
+      job.steps = steps;
+      return Train(job);
+    };
+    EXPECT_EQ(go_on("half", freed, 10), std::vector<Step>(straight.begin(), straight.begin() + 10));
+    EXPECT_EQ(go_on("rest", none, 15),
+              std::vector<Step>(straight.begin() + 10, straight.begin() + 15));
+    EXPECT_EQ(go_on("back", freed, 20), From(straight, 16));
+    ExpectLatest(job.directory);
+  }
+}
+
 // Sums are ordered by replicas, so only the windows are the same: losses agree but for rounding.
 TEST_F(CheckpointTest, AnotherNumberOfReplicasConsumesTheSameWindows) {
   const std::vector<Step> straight =
