@@ -36,8 +36,8 @@ enum class Documents : std::uint8_t { kUnstated = 0, kJoin, kSeparate };
 // What data-parallel replicas share out among them. kAuto: the job leaves it to the plan. No job
 // may ask for kGradients.
 enum class Shard : std::uint8_t { kAuto, kNone, kOptimizer, kGradients, kParameters };
-// Whether a rank frees weights in a step that its replicas share. With kAlways it does so wherever it
-// has more stages than compute at a time, with kAuto only if it does not fit otherwise.
+// Whether a rank frees weights in a step that its replicas share. With kAlways it does so wherever
+// it has more stages than compute at a time, with kAuto only if it does not fit otherwise.
 enum class Reshard : std::uint8_t { kAuto, kAlways, kNever };
 enum class Replan : std::uint8_t { kNever = 1, kAtCheckpoint };
 using model::Precision;

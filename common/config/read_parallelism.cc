@@ -269,8 +269,8 @@ void ReadReshard(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   rules.Check(job.parallelism.shard == Shard::kParameters,
               {.field = kField,
                .value = value,
-               .rule = "says when weights are freed that replicas share, and only shard: parameters "
-                       "shares them",
+               .rule = "says when weights are freed that replicas share, and only shard: "
+                       "parameters shares them",
                .fix = "remove it, or use shard: parameters"});
   job.parallelism.reshard = static_cast<Reshard>(mode);
 }

@@ -82,8 +82,8 @@ absl::Status CheckSplitLayers(const CandidateInputs& inputs, const schedule::Sch
   return absl::OkStatus();
 }
 
-// Checks that workers can free the weights that replicas share. program::Lower checks that there are
-// some to free.
+// Checks that workers can free the weights that replicas share. program::Lower checks that there
+// are some to free.
 absl::Status CheckFreedWeights(const CandidateInputs& inputs) {
   if (!inputs.frees || inputs.dp_size == 1) return absl::OkStatus();
   const auto refuse = [](std::string rule, std::string fix) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What happens to weights in a program whose replicas share the optimizer's state: OPT updates a
-// shard of each layer, and the replicas make the weights whole again, once a step or stage by stage.
+// shard of each layer, and the replicas make the weights whole again, once a step or by stage.
 #pragma once
 
 #include <string>

@@ -87,9 +87,9 @@ TEST(WeightFlow, AnUpdateIsOfEveryShard) {
   EXPECT_THAT(Verdict({program}), HasSubstr("OPT does not update every layer and version once"));
 }
 
-// Gathers and sums take 2 each. 0F0 ends at 3, and as 1 is gathered meanwhile, 1F0 ends at 5. Stage 2
-// is gathered from 4 to 6, so 1B0 ends at 11, and the sums of 2 and 1 at 13. Then 0 is gathered again,
-// and 0B0 runs until 17.
+// Gathers and sums take 2 each. 0F0 ends at 3, and as 1 is gathered meanwhile, 1F0 ends at 5. Stage
+// 2 is gathered from 4 to 6, so 1B0 ends at 11, and the sums of 2 and 1 at 13. Then 0 is gathered
+// again, and 0B0 runs until 17.
 TEST(WeightFlow, GathersTakeHalfOfASumAndRunBesideOtherStages) {
   EXPECT_EQ(Simulate({OneRank()}, {.reduction = {4}}).value().makespan, 17 + 2);
 }

@@ -264,7 +264,8 @@ void CheckpointTest::ExpectToResumeWithoutAndBack(const std::string& mesh,
       job.steps = steps;
       return Train(job);
     };
-    EXPECT_EQ(go_on("half", shared, 10), std::vector<Step>(straight.begin(), straight.begin() + 10));
+    EXPECT_EQ(go_on("half", shared, 10),
+              std::vector<Step>(straight.begin(), straight.begin() + 10));
     ExpectLatest(job.directory);
     for (const fs::directory_entry& file : fs::directory_iterator(job.directory + step)) {
       if (file.path().extension() != ".safetensors") continue;

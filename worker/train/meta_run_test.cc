@@ -141,6 +141,20 @@ TEST(MetaRun, AllocatesWhatIsPredictedOfOptimizersWithFewerMoments) {
   EXPECT_EQ(bytes[2], 0);
 }
 
+// Plans predict the largest shards, which replica 0 has.
+TEST(MetaRun, AllocatesWhatIsPredictedWhereWeightsAreFreed) {
+  for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
+    config::JobSpec job = JobOf(Llama(false), "interleaved-1f1b");
+    job.parallelism.chunks = 3;
+    job.parallelism.data = 2;
+    job.parallelism.shard = config::Shard::kParameters;
+    job.parallelism.reshard = config::Reshard::kAlways;
+    job.precision = precision;
+    job.validation = config::Validation{.path = "v", .every_steps = 1};
+    ExpectAsPredicted(job);
+  }
+}
+
 TEST(MetaRun, AllocatesWhatIsPredictedOfBf16OnGpus) {
   const model::ModelConfig models[] = {Gpt2(), Llama(false), Llama(true), Qwen3(), Mistral()};
   for (const model::ModelConfig& model : models) {

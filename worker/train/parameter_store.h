@@ -45,7 +45,7 @@ struct ParameterRef {
   // The elements, counted from the first one here, of which this rank has the optimizer's state:
   // all, unless ranks share it (layer_shards.h).
   layout::FloatRun shard;
-  // Where the rank frees weights (ParameterStore::frees), it keeps those of the shard alone: `kept`.
+  // Where the rank frees weights (ParameterStore::frees), it keeps `kept`, those of the shard.
   bool freed = false;
   float* kept = nullptr;
   // The optimizer's moments of the shard. Null if it does not have them, if the shard is empty, and

@@ -60,8 +60,9 @@ std::unique_ptr<engine::BoundInstruction> BindPart(ProgramState& state, int vers
                                                    const PartBuffers& buffers,
                                                    ArgumentsOf arguments_of, Ops ops) {
   const auto run = [&rank = state.rank, &parameters = *state.rank.parameters,
-                    &replays = state.replays.PartOf(buffers), stages = std::array{buffers.forward_stage, buffers.backward_stage},
-                    version, arguments_of, ops](StepId step) -> absl::Status {
+                    &replays = state.replays.PartOf(buffers),
+                    stages = std::array{buffers.forward_stage, buffers.backward_stage}, version,
+                    arguments_of, ops](StepId step) -> absl::Status {
     for (const StageId stage : stages) RETURN_IF_ERROR(rank.PackGathered(stage));
     parameters.SelectVersion(version);
     if (rank.meetings != nullptr) rank.meetings->BeginStep(step);
