@@ -50,7 +50,10 @@ std::vector<std::string> RecomputeOf(const plan::Plan& plan) {
 
 const char* VocabularyText(bool spread) { return spread ? "spread" : "last"; }
 
-const char* ShardText(bool shares) { return shares ? "optimizer" : "none"; }
+const char* ShardText(const config::JobSpec& job, bool shares) {
+  if (!shares) return "none";
+  return job.parallelism.shard == config::Shard::kParameters ? "parameters" : "optimizer";
+}
 
 // Returns the schedule with a word about the vocabulary, where that is spread.
 std::string ScheduleText(const std::string& schedule, bool spread) {
@@ -85,7 +88,7 @@ Json ForecastJson(const config::JobSpec& job, const plan::PlanOptions& options,
           {"tensor", plan.mesh.tp_size},
           {"context", plan.mesh.cp_size},
           {"expert", 1},
-          {"shard", ShardText(plan::SharesOptimizer(plan))},
+          {"shard", ShardText(job, plan::SharesOptimizer(plan))},
           {"microbatch", plan.microbatch},
           {"chunks", ChunksOf(plan)},
           {"schedule", plan.schedule.name},
@@ -140,7 +143,7 @@ void PrintForecastsJson(const Context& context, const config::JobSpec& job,
                        {"schedule", refusal.schedule},
                        {"recompute", RecomputeText(refusal.recompute)},
                        {"vocabulary", VocabularyText(refusal.spread)},
-                       {"shard", ShardText(refusal.shares)},
+                       {"shard", ShardText(job, refusal.shares)},
                        {"reason", refusal.reason}});
   }
   const plan::Origins& origins = forecasts.origins;

@@ -36,6 +36,9 @@ enum class Documents : std::uint8_t { kUnstated = 0, kJoin, kSeparate };
 // What data-parallel replicas share out among them. kAuto: the job leaves it to the plan. No job
 // may ask for kGradients.
 enum class Shard : std::uint8_t { kAuto, kNone, kOptimizer, kGradients, kParameters };
+// Whether a rank frees weights in a step that its replicas share. With kAlways it does so wherever
+// it has more stages than compute at a time, with kAuto only if it does not fit otherwise.
+enum class Reshard : std::uint8_t { kAuto, kAlways, kNever };
 enum class Replan : std::uint8_t { kNever = 1, kAtCheckpoint };
 using model::Precision;
 
@@ -145,6 +148,11 @@ struct Parallelism {
   int tensor_leaves = 0;     // into which layers are cut; 0: as many as `tensor`
   int context = 1;           // ranks that split every sequence
   Shard shard = Shard::kAuto;
+  Reshard reshard = Reshard::kAuto;  // with Shard::kParameters
+
+  // Returns whether the job asks that replicas share the optimizer's state, the weights with it or
+  // not.
+  bool SharesOptimizer() const { return shard == Shard::kOptimizer || shard == Shard::kParameters; }
 
   // Returns how many ranks share one replica of a stage.
   int RanksPerReplica() const { return tensor * context; }

@@ -115,6 +115,8 @@ void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {
   if (parallelism.context != 1) proto.set_context(parallelism.context);
   if (parallelism.shard != Shard::kAuto)
     proto.set_shard(static_cast<v1::ShardMode>(parallelism.shard));
+  if (parallelism.reshard != Reshard::kAuto)
+    proto.set_reshard_after_forward(static_cast<v1::ReshardMode>(parallelism.reshard));
 }
 
 void Write(const Checkpoint& checkpoint, v1::CheckpointSpec& proto) {

@@ -21,6 +21,7 @@
 namespace takt::config {
 
 static_assert(static_cast<int>(Shard::kParameters) == v1::SHARD_MODE_PARAMETERS);
+static_assert(static_cast<int>(Reshard::kNever) == v1::RESHARD_MODE_NEVER);
 
 namespace {
 
@@ -286,7 +287,23 @@ void ReadShard(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
                .value = value,
                .rule = "a schedule's file does not say when weights are gathered",
                .fix = "use none or optimizer, or a schedule family"});
-  if (mode == v1::SHARD_MODE_PARAMETERS) RefuseYet(kField, value, "optimizer", rules);
+}
+
+// The plan checks later whether the schedule leaves weights to free.
+void ReadReshard(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
+  constexpr char kField[] = "parallelism.reshard_after_forward";
+  const v1::ReshardMode mode = proto.reshard_after_forward();
+  if (mode == v1::RESHARD_MODE_UNSPECIFIED) return;
+  const std::string value = NameOf(mode);
+  if (!rules.Supported(kField, value, v1::ReshardMode_IsValid(mode), "auto, always or never"))
+    return;
+  rules.Check(job.parallelism.shard == Shard::kParameters,
+              {.field = kField,
+               .value = value,
+               .rule = "says when weights are freed that replicas share, and only shard: "
+                       "parameters shares them",
+               .fix = "remove it, or use shard: parameters"});
+  job.parallelism.reshard = static_cast<Reshard>(mode);
 }
 
 }  // namespace
@@ -324,6 +341,7 @@ void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, SpecRules& 
   ReadVocabulary(proto, job, rules);
   ReadAxes(proto, job, rules);
   ReadShard(proto, job, rules);
+  ReadReshard(proto, job, rules);
 }
 
 }  // namespace takt::config

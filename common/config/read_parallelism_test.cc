@@ -58,7 +58,8 @@ TEST(ReadParallelism, OneRankOnEachAxisIsTheDefault) {
 
 TEST(ReadParallelism, ReplicasShareTheOptimizersStateOrNot) {
   for (const auto& [text, mode] :
-       {std::pair("optimizer", Shard::kOptimizer), std::pair("none", Shard::kNone)}) {
+       {std::pair("optimizer", Shard::kOptimizer), std::pair("none", Shard::kNone),
+        std::pair("parameters", Shard::kParameters)}) {
     const JobSpec job = *ToJobSpec(Parse({std::string("parallelism.shard=") + text}));
     EXPECT_EQ(job.parallelism.shard, mode);
     EXPECT_EQ(ToJobSpec(ToProto(job))->parallelism.shard, mode);
@@ -68,9 +69,20 @@ TEST(ReadParallelism, ReplicasShareTheOptimizersStateOrNot) {
 TEST(ReadParallelism, WhatWorkersCannotRunIsRefusedThoughTheValueIsRight) {
   EXPECT_THAT(ErrorsOf({"parallelism.context=3"}),
               ElementsAre("parallelism.context is 3: workers cannot run it yet; use 1"));
-  EXPECT_THAT(
-      ErrorsOf({"parallelism.shard=parameters"}),
-      ElementsAre("parallelism.shard is parameters: workers cannot run it yet; use optimizer"));
+}
+
+TEST(ReadParallelism, SharedWeightsAreFreedAtTimesOrNot) {
+  for (const auto& [text, mode] :
+       {std::pair("always", Reshard::kAlways), std::pair("never", Reshard::kNever)}) {
+    const std::string set = "parallelism={shard: parameters, reshard_after_forward: ";
+    const JobSpec job = *ToJobSpec(Parse({set + text + "}"}));
+    EXPECT_EQ(job.parallelism.reshard, mode);
+    EXPECT_EQ(ToJobSpec(ToProto(job))->parallelism.reshard, mode);
+  }
+  EXPECT_THAT(ErrorsOf({"parallelism={shard: optimizer, reshard_after_forward: always}"}),
+              ElementsAre("parallelism.reshard_after_forward is always: says when weights are "
+                          "freed that replicas share, and only shard: parameters shares them; "
+                          "remove it, or use shard: parameters"));
 }
 
 TEST(ReadParallelism, RanksShareLayersWithAsManyLeavesOrMore) {

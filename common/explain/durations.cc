@@ -140,6 +140,8 @@ Work WorkOf(Op op) {
     case Op::kReduceGrad:
     case Op::kReduceTied:
     case Op::kGatherWeights:
+    case Op::kUnshard:
+    case Op::kReshard:
     case Op::kNormExchange:
     case Op::kEval:
       return Work::kSum;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/layout/parameter_layout.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -29,17 +30,48 @@ class ParameterLayout {
  public:
   // words: the rows of each table by words that lie here; without any, all rows do.
   ParameterLayout(const model::Model& model, Which which, int num_versions, const ShardPlace& place,
-                  const mesh::WordRun& words = {})
-      : model_(model), which_(which), num_versions_(num_versions), place_(place), words_(words) {}
+                  const mesh::WordRun& words = {}, bool frees = false)
+      : model_(model),
+        which_(which),
+        num_versions_(num_versions),
+        place_(place),
+        words_(words),
+        frees_(frees) {}
 
   // name: a constant.
   Section Run(std::string_view name, std::span<const LayerId> layers) && {
     section_.name = name;
     for (const LayerId layer : layers) AddLayer(layer);
-    if (model_.precisions.products == model::Precision::kBf16) {
+    if (IsPacked() && !frees_) {
       for (const LayerId layer : layers) AddPacked(layer);
     }
     return std::move(section_);
+  }
+
+  // Returns the weights of these layers and their packed copies, one behind the other.
+  std::vector<Tensor> Whole(StageId stage, std::span<const LayerId> layers) const {
+    std::vector<Tensor> tensors;
+    Regions region;
+    const auto add = [&](Role role, LayerId layer, const Parameter* parameter, std::int64_t bytes) {
+      tensors.push_back({.role = role,
+                         .stage = stage,
+                         .layer = layer,
+                         .parameter = parameter,
+                         .offset = region.Add(bytes),
+                         .bytes = bytes});
+    };
+    for (const LayerId layer : layers) {
+      for (const Parameter* const parameter : Uses(LayerOf(layer)))
+        add(Role::kWeight, layer, parameter, kFloatBytes * ElementsOf(*parameter));
+    }
+    for (const LayerId layer : layers) {
+      for (const Parameter* const parameter : Uses(LayerOf(layer))) {
+        if (!IsPacked() || !LayerOf(layer).MultipliesBy(*parameter)) continue;
+        for (const auto& [role, bytes] : PackedBytes(*parameter))
+          add(role, layer, parameter, bytes);
+      }
+    }
+    return tensors;
   }
 
  private:
@@ -55,9 +87,13 @@ class ParameterLayout {
     }
     AddTensors(Role::kGradient, section_.Allocate(MemoryKind::kGradients, gradient.size()),
                gradients);
-    const int allocation = section_.Allocate(MemoryKind::kWeights, num_versions_ * state.size());
-    for (int version = 0; version < num_versions_; ++version)
-      AddTensors(Role::kWeight, allocation, weights, version, version * state.size());
+    if (frees_) {
+      AddShards(weights);
+    } else {
+      const int allocation = section_.Allocate(MemoryKind::kWeights, num_versions_ * state.size());
+      for (int version = 0; version < num_versions_; ++version)
+        AddTensors(Role::kWeight, allocation, weights, version, version * state.size());
+    }
     AddMoments(Role::kFirstMoment, 1, weights);
     AddMoments(Role::kSecondMoment, 2, weights);
   }
@@ -85,6 +121,16 @@ class ParameterLayout {
         gradients[unit.first + i].shard = PartIn(mine, unit.tensors[i]);
     }
     return gradients;
+  }
+
+  // Adds the rank's shards of the weights, also those that are empty.
+  void AddShards(std::vector<Tensor> weights) {
+    Regions region;
+    for (Tensor& tensor : weights) {
+      tensor.bytes = kFloatBytes * tensor.shard.count;
+      tensor.offset = region.Add(tensor.bytes);
+    }
+    AddTensors(Role::kWeightShard, section_.Allocate(MemoryKind::kWeights, region.size()), weights);
   }
 
   // Adds moment `number` of the rank's shards of the weights whose optimizer has it.
@@ -118,12 +164,7 @@ class ParameterLayout {
     for (const Parameter* const parameter : Uses(LayerOf(layer))) {
       if (!LayerOf(layer).MultipliesBy(*parameter)) continue;
       const mesh::WordRun words = WordsOf(*parameter);
-      const std::int64_t columns = parameter->shape[1], pieces = parameter->split.count;
-      const std::int64_t rows = ElementsOf(*parameter) / columns / pieces;
-      const std::array orders = {
-          std::pair(Role::kPackedWeight, kBf16Bytes * pieces * PackedElements(rows, columns)),
-          std::pair(Role::kPackedTransposedWeight,
-                    kBf16Bytes * pieces * PackedElements(columns, rows))};
+      const std::array orders = PackedBytes(*parameter);
       const int allocation = section_.Allocate(
           MemoryKind::kWeights, num_versions_ * (orders[0].second + orders[1].second));
       std::int64_t offset = 0;
@@ -142,6 +183,17 @@ class ParameterLayout {
         }
       }
     }
+  }
+
+  bool IsPacked() const { return model_.precisions.products == model::Precision::kBf16; }
+
+  // Returns the bytes of both packed copies of a matrix.
+  std::array<std::pair<Role, std::int64_t>, 2> PackedBytes(const Parameter& parameter) const {
+    const std::int64_t columns = parameter.shape[1], pieces = parameter.split.count;
+    const std::int64_t rows = ElementsOf(parameter) / columns / pieces;
+    return {std::pair(Role::kPackedWeight, kBf16Bytes * pieces * PackedElements(rows, columns)),
+            std::pair(Role::kPackedTransposedWeight,
+                      kBf16Bytes * pieces * PackedElements(columns, rows))};
   }
 
   const model::Layer& LayerOf(LayerId layer) const { return model_.layers[layer.value()]; }
@@ -174,6 +226,7 @@ class ParameterLayout {
   const int num_versions_;
   const ShardPlace place_;
   const mesh::WordRun words_;
+  const bool frees_;
   std::set<const Parameter*> here_;  // the parameters whose weights have a place
   Section section_;
 };
@@ -188,11 +241,27 @@ mesh::WordRun SplitWords(const model::Model& model) {
 }  // namespace
 
 Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& layers,
-                         int num_versions, bool spread, const ShardPlace& place) {
+                         int num_versions, bool spread, const ShardPlace& place, bool frees) {
   const mesh::WordRun words = model.tensor.splits() ? SplitWords(model) : mesh::WordRun();
   const bool no_words = model.tensor.splits() && words.words == 0;
   const Which which = spread || no_words ? Which::kNotByWord : Which::kAll;
-  return ParameterLayout(model, which, num_versions, place, words).Run("parameters", layers);
+  return ParameterLayout(model, which, num_versions, place, words, frees).Run("parameters", layers);
+}
+
+WholeWeights LayOutWholeWeights(const model::Model& model,
+                                const std::map<StageId, std::vector<LayerId>>& stages,
+                                int num_places) {
+  WholeWeights whole;
+  const ParameterLayout layout(model, Which::kAll, /*num_versions=*/1, /*place=*/{});
+  std::int64_t most = 0;
+  for (const auto& [stage, layers] : stages) {
+    const std::vector<Tensor>& tensors =
+        whole.stages.emplace(stage, layout.Whole(stage, layers)).first->second;
+    if (tensors.empty()) continue;
+    most = std::max(most, RoundUp(tensors.back().offset + tensors.back().bytes, kLineBytes));
+  }
+  for (int i = 0; i < num_places; ++i) whole.places.Allocate(MemoryKind::kWeights, most);
+  return whole;
 }
 
 Section LayOutRows(const model::Model& model, const mesh::WordRun& words, const ShardPlace& place) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <vector>
 
+#include "common/base/id.h"
 #include "common/layout/shard.h"
 #include "common/layout/tensor.h"
 #include "common/mesh/vocabulary_split.h"
@@ -23,9 +25,25 @@ namespace takt::layout {
 // model: borrowed for the section's life. Where its layers are split (model::TensorShare), a rank
 // has its rows of tables with a row for each word, and a parameter may have several gradients
 // (model::Split). spread: the vocabulary is, so these tables are left out. A layer that has no
-// other parameters then has no allocations. place: the rank has moments of its shard alone.
+// other parameters then has no allocations. place: the rank has moments of its shard alone. frees:
+// it also keeps the shard of the weights alone, and WholeWeights has the rest.
 Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& layers,
-                         int num_versions = 1, bool spread = false, const ShardPlace& place = {});
+                         int num_versions = 1, bool spread = false, const ShardPlace& place = {},
+                         bool frees = false);
+
+// Where the weights of stages are whole, on a rank that frees them in between.
+struct WholeWeights {
+  Section places{.name = "whole weights"};  // an allocation for each stage at a time; no tensors
+  // The weights of each stage and their packed copies. Offsets are in a place.
+  std::map<StageId, std::vector<Tensor>> stages;
+};
+
+// Lays out the weights of stages, as LayOutParameters does with those of a rank, in so many places.
+// Every place has room for any of the stages. No stage has two uses of one parameter.
+// model: borrowed for the result's life.
+WholeWeights LayOutWholeWeights(const model::Model& model,
+                                const std::map<StageId, std::vector<LayerId>>& stages,
+                                int num_places);
 
 // Lays out a rank's rows of the tables that have one for each word, as LayOutParameters does. Both
 // uses of a tied table have the rank's rows in common. There is no allocation without words.

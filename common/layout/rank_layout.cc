@@ -2,6 +2,7 @@
 #include "common/layout/rank_layout.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <vector>
@@ -61,6 +62,14 @@ std::int64_t MuonScratchBytes(const model::Model& model, const StageLayouts& sta
     }
   }
   return kFloatBytes * floats;
+}
+
+std::map<StageId, std::vector<LayerId>> LayersByStage(const StageLayouts& stages) {
+  std::map<StageId, std::vector<LayerId>> layers;
+  for (const auto& [id, stage] : stages) {
+    for (const StageLayout::LayerPlace& place : stage.layers) layers[id].push_back(place.layer);
+  }
+  return layers;
 }
 
 Section LayOutShared(const model::Model& model, const StageLayouts& stages,
@@ -164,7 +173,11 @@ RankLayout LayOutRank(const RankInputs& inputs) {
   const ShardPlace place = ShardPlaceOf(inputs.program, inputs.replica, inputs.dp_size);
   layout.parameters =
       LayOutParameters(model, LayersOf(layout.stages), program::NumWeightVersions(inputs.program),
-                       Spreads(inputs), place);
+                       Spreads(inputs), place, program::FreesWeights(inputs.program));
+  if (program::FreesWeights(inputs.program)) {
+    layout.whole = LayOutWholeWeights(model, LayersByStage(layout.stages),
+                                      program::MostUnsharded(inputs.program));
+  }
   if (model.config.family == model::Family::kEmulated) return layout;  // its passes compute nothing
   if (vocabulary != nullptr) layout.rows = LayOutRows(model, vocabulary->words, place);
   layout.shared = LayOutShared(model, layout.stages, layout.vocabulary);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/config/job_spec.h"
+#include "common/layout/parameter_layout.h"
 #include "common/layout/slot_layout.h"
 #include "common/layout/tensor.h"
 #include "common/layout/vocabulary_layout.h"
@@ -39,6 +40,7 @@ struct RankLayout {
   std::optional<VocabularyLayout> vocabulary;  // set exactly if the vocabulary is spread
   // worker/train allocates these, in this order.
   Section parameters;
+  WholeWeights whole;        // empty unless the rank frees weights
   Section rows;              // of the tables, those of the rank, if the vocabulary is spread
   Section shared;            // all stages share it: the rotary table and scratch
   Section slots;             // of the program
@@ -49,9 +51,9 @@ struct RankLayout {
   Section copies;    // likewise, for recovery
   Section process;   // everything else: code, threads, kernels, channels
 
-  std::array<const Section*, 9> sections() const {
-    return {&parameters, &rows,     &shared, &slots,  &validation_slots,
-            &gpu,        &snapshot, &copies, &process};
+  std::array<const Section*, 10> sections() const {
+    return {&parameters,       &whole.places, &rows,     &shared, &slots,
+            &validation_slots, &gpu,          &snapshot, &copies, &process};
   }
   // Returns the resident bytes of the process at its peak, by kind.
   MemoryBytes bytes() const;

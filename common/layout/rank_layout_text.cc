@@ -26,7 +26,8 @@ std::string_view Name(program::SlotKind kind) {
       "output of the final norm",
       "stash of the vocabulary",
       "sums of the gradient of the final norm's output",
-      "gradient of the final norm's output"};
+      "gradient of the final norm's output",
+      "shard of weights"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -110,7 +111,8 @@ std::string_view Name(Role role) {
                                                               "copy of weights and moments",
                                                               "process",
                                                               "scratch of a meeting",
-                                                              "copies of weights and moments"};
+                                                              "copies of weights and moments",
+                                                              "shard of a weight"};
   return kNames[static_cast<std::size_t>(role)];
 }
 

@@ -39,9 +39,10 @@ enum class Role : std::uint8_t {
   kProcess,
   kMeetingScratch,  // what a meeting of a spread vocabulary needs while it runs
   kCopies,          // of the state, from which a lost rank is rebuilt
+  kWeightShard,     // of a weight of which the rank has the whole only at times
 };
 
-inline constexpr std::size_t kNumRoles = 17;
+inline constexpr std::size_t kNumRoles = 18;
 
 std::string_view Name(Role role);
 
@@ -71,8 +72,8 @@ struct Tensor {
   LayerId layer{-1};
   const model::Parameter* parameter = nullptr;  // borrowed from the model
   std::int64_t first_row = 0, rows = 0;         // of the parameter; 0 rows: the whole of it
-  // Of gradients and moments: the elements, counted from the first one here, of which the rank has
-  // the optimizer's state.
+  // Of gradients, moments and shards of weights: the elements, counted from the first one here, of
+  // which the rank has the optimizer's state.
   FloatRun shard;
   int version = 0;  // of weights: which of the places it is
   SlotId slot{-1};

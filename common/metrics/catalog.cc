@@ -42,7 +42,7 @@ constexpr Label kAllLabels[] = {
      "of instructions: LOAD, F, I, W, B, O, SEND, RECV, ... as docs/programs.md has them, S, T and "
      "the meetings of a spread vocabulary among them; of memory: weights, gradients, optimizer, "
      "stash, messages, tokens, scratch, snapshot, process, copies",
-     {26}},
+     {28}},
     {"component",
      "compute, imbalance, schedule, communication, data, sync, runtime (docs/explain.md)",
      {7}},

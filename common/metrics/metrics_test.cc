@@ -68,7 +68,7 @@ TEST(Catalog, LabelsHaveTheValuesThatTheCodeKnows) {
     EXPECT_THAT(std::string(Find("cause").values), HasSubstr(name));
   }
   EXPECT_EQ(Find("cause").extent.count, trace::kNumCauses);
-  EXPECT_EQ(Find("kind").extent.count, static_cast<int>(program::Op::kGatherWeights));
+  EXPECT_EQ(Find("kind").extent.count, static_cast<int>(program::Op::kReshard));
   EXPECT_LE(kNumMemoryKinds, Find("kind").extent.count);
   for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind) {
     EXPECT_THAT(std::string(Find("kind").values),

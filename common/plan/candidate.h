@@ -29,6 +29,8 @@ struct CandidateInputs {
   // The ranks that sum gradients share the optimizer's state, if there are any and the schedule
   // flushes.
   bool shares = false;
+  // With `shares`: they share the weights too, and free those of stages that do not compute.
+  bool frees = false;
 
   mesh::Mesh MeshOf(int pp_size) const {
     return {.pp_size = pp_size, .dp_size = dp_size, .tp_size = model.tensor.size};

@@ -90,9 +90,10 @@ absl::StatusOr<Plan> Complete(const CandidateInputs& inputs, Candidate best) {
   plan.model = inputs.model;
   plan.warnings = schedule::Warnings(plan.schedule);
   plan.warnings.insert(plan.warnings.begin(), job.warnings.begin(), job.warnings.end());
-  if (job.parallelism.shard == config::Shard::kOptimizer && !SharesOptimizer(plan)) {
-    plan.warnings.emplace_back(
-        "parallelism.shard: optimizer has no effect: no two ranks have the same layers");
+  if (job.parallelism.SharesOptimizer() && !SharesOptimizer(plan)) {
+    const bool all = job.parallelism.shard == config::Shard::kParameters;
+    plan.warnings.push_back(absl::StrCat("parallelism.shard: ", all ? "parameters" : "optimizer",
+                                         " has no effect: no two ranks have the same layers"));
   }
   RETURN_IF_ERROR(WarnOfHosts(inputs, plan));
   if (!job.exact && std::ranges::none_of(plan.programs, program::MergesWeightGrads)) {

@@ -80,6 +80,11 @@ inline bool SharesOptimizer(const Plan& plan) {
   return !plan.programs.empty() && program::ShardsOptimizer(plan.programs.front());
 }
 
+// Returns whether ranks free weights in a step that their replicas share.
+inline bool FreesWeights(const Plan& plan) {
+  return !plan.programs.empty() && program::FreesWeights(plan.programs.front());
+}
+
 // Chooses mesh, partition and schedule, lowers the schedule and proves the programs, in this order.
 // The plan decides what the job leaves open:
 // data: auto      the number of replicas whose step is shortest, of the divisors of the batch that

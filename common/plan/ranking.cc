@@ -181,12 +181,25 @@ bool ChoosesShares(const CandidateInputs& inputs) {
          inputs.options.device != config::DeviceKind::kCuda;
 }
 
+// Returns whether the job leaves open whether ranks free weights that their replicas share.
+bool ChoosesToFree(const CandidateInputs& inputs) {
+  const config::Parallelism& asked = inputs.job.parallelism;
+  return asked.shard == config::Shard::kParameters && asked.reshard == config::Reshard::kAuto &&
+         inputs.dp_size > 1;
+}
+
 absl::StatusOr<Candidate> Make(CandidateInputs inputs, const MakeCandidate& make) {
   if (ChoosesShares(inputs)) {
     // Sharing takes less time than computing again.
     absl::StatusOr<Candidate> whole = make(inputs);
     if (!whole.ok() || Fits(*whole, inputs.options)) return whole;
     inputs.shares = true;
+  }
+  if (ChoosesToFree(inputs)) {
+    absl::StatusOr<Candidate> whole = make(inputs);
+    if (!whole.ok() || Fits(*whole, inputs.options)) return whole;
+    inputs.frees = true;
+    inputs.frees = make(inputs).ok();  // not every schedule leaves weights to free
   }
   return ChoosesRecompute(inputs) ? WithLeastRecompute(inputs, make) : make(inputs);
 }

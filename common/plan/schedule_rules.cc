@@ -83,11 +83,35 @@ absl::Status CheckSplitLayers(const CandidateInputs& inputs, const schedule::Sch
   return absl::OkStatus();
 }
 
+// Checks that workers can free the weights that replicas share. program::Lower checks that there
+// are some to free.
+absl::Status CheckFreedWeights(const CandidateInputs& inputs) {
+  if (!inputs.frees || inputs.dp_size == 1) return absl::OkStatus();
+  const auto refuse = [](std::string rule, std::string fix) {
+    return InvalidField({.field = "parallelism.reshard_after_forward",
+                         .value = "always",
+                         .rule = std::move(rule),
+                         .fix = std::move(fix)});
+  };
+  if (inputs.options.device == config::DeviceKind::kCuda)
+    return refuse("workers free weights on CPUs only", "use never, or device: cpu");
+  if (inputs.model.tensor.splits()) {
+    return refuse("ranks that split layers join their pieces from whole weights in a checkpoint",
+                  "use never, and neither tensor nor tensor_leaves above 1");
+  }
+  if (inputs.spread) {
+    return refuse("the rows of tables that are spread over all ranks are read all through a step",
+                  "use never, or vocabulary: last");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckSchedule(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
   if (schedule.updates != schedule::Updates::kFlush)
     RETURN_IF_ERROR(CheckWithoutFlush(inputs, schedule));
+  RETURN_IF_ERROR(CheckFreedWeights(inputs));
   return CheckSplitLayers(inputs, schedule);
 }
 

@@ -51,6 +51,52 @@ TEST(SharedOptimizer, TakesLessMemoryAndUpdatesLess) {
   }
 }
 
+// Eight layers on each rank, in four stages.
+config::JobSpec EmulatedJob(config::Reshard reshard) {
+  config::JobSpec job = JobOf(4, Shard::kParameters, "interleaved-1f1b");
+  job.model = {.family = model::Family::kEmulated,
+               .layers = 16,
+               .forward_seconds = 4e-3,
+               .input_grad_seconds = 4e-3,
+               .weight_grad_seconds = 4e-3,
+               .activation_bytes = 4096,
+               .parameter_bytes = 1 << 22};
+  job.global_batch = 32;
+  job.microbatch = 1;
+  job.parallelism.chunks = 4;
+  job.parallelism.reshard = reshard;
+  return job;
+}
+
+// A rank has a quarter of its eight layers, and two of its four stages.
+TEST(SharedWeights, TakeLessMemoryWhereTheyAreFreed) {
+  const Plan whole = PlanOf(EmulatedJob(config::Reshard::kNever));
+  const Plan freed = PlanOf(EmulatedJob(config::Reshard::kAlways));
+  EXPECT_TRUE(SharesOptimizer(whole) && !FreesWeights(whole));
+  EXPECT_TRUE(SharesOptimizer(freed) && FreesWeights(freed));
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    MemoryBytes expected = whole.memory[rank];
+    EXPECT_EQ(expected[MemoryKind::kWeights], 8 << 22);
+    expected[MemoryKind::kWeights] = (8 << 22) / 4 + 2 * (2 << 22);
+    EXPECT_EQ(freed.memory[rank], expected);
+  }
+}
+
+TEST(SharedWeights, AreFreedOnlyIfAPlanDoesNotFitWithout) {
+  const config::JobSpec job = EmulatedJob(config::Reshard::kAuto);
+  EXPECT_FALSE(FreesWeights(PlanOf(job)));
+  EXPECT_TRUE(FreesWeights(PlanOf(job, MostBytes(PlanOf(EmulatedJob(config::Reshard::kAlways))))));
+}
+
+TEST(SharedWeights, AreRefusedWhereNoneCouldBeFreed) {
+  config::JobSpec job = EmulatedJob(config::Reshard::kAlways);
+  job.parallelism.chunks = 2;
+  const absl::Status status = MakePlan(job, {.max_workers = 8}).status();
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("parallelism.reshard_after_forward is always: a rank has the weights of 2 "
+                        "stages at a time"));
+}
+
 TEST(SharedOptimizer, IsOfBothCopiesOfTheWeights) {
   EXPECT_TRUE(SharesOptimizer(PlanOf(JobOf(1, Shard::kOptimizer, "dualpipe"))));
 }

@@ -71,7 +71,7 @@ absl::Status CheckBatch(const config::JobSpec& job) {
 // Returns the first field of the job that programs before kOptimizersProtocolVersion would pass
 // over, or refuse without saying why; empty: there is none.
 std::string_view NewFieldOf(const config::JobSpec& job) {
-  if (job.parallelism.shard == config::Shard::kOptimizer) return "parallelism.shard";
+  if (job.parallelism.SharesOptimizer()) return "parallelism.shard";
   if (job.parallelism.tensor > 1) return "parallelism.tensor";
   if (job.parallelism.tensor_leaves > 1) return "parallelism.tensor_leaves";
   if (job.model.family == model::Family::kEmulated) return "";
@@ -322,7 +322,8 @@ CandidateInputs JobInputs::Of(const Division& division) {
           .options = *options_,
           .dp_size = division.data,
           .recompute = Asked(*job_),
-          .shares = job_->parallelism.shard == config::Shard::kOptimizer};
+          .shares = job_->parallelism.SharesOptimizer(),
+          .frees = job_->parallelism.reshard == config::Reshard::kAlways};
 }
 
 CandidateInputs JobInputs::Of(const Candidate& candidate) {
@@ -331,6 +332,7 @@ CandidateInputs JobInputs::Of(const Candidate& candidate) {
                                        .tensor = candidate.plan.mesh.tp_size});
   inputs.spread = !candidate.plan.vocabulary_ends.empty();
   inputs.shares = SharesOptimizer(candidate.plan);
+  inputs.frees = FreesWeights(candidate.plan);
   return inputs;
 }
 

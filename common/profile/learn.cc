@@ -404,14 +404,15 @@ class Learner {
       for (const std::vector<Place>& meeting : meetings) {
         const Place first = meeting.front();
         const Instruction& instruction = trace_.ProgramOf(first.rank).body[first.instruction];
-        // Under shards a gather is the second half of a sum.
+        // Under shards a gather is the second half of a sum. Where weights are freed there may be
+        // several, and the first half tells as much.
         const bool gathers = instruction.op == Op::kGatherWeights;
         if (instruction.op != Op::kReduceGrad && !gathers) continue;
         const bool same_host = std::ranges::all_of(
             meeting, [&](const Place& place) { return HostOf(place.rank) == HostOf(first.rank); });
         auto& [seconds, bytes] =
             totals[{.same_host = same_host, .num_ranks = static_cast<int>(meeting.size())}];
-        seconds += Together(step, meeting);
+        seconds += Together(step, meeting) * (FreesWeights() ? 2 : 1);
         if (!gathers) bytes += sizeof(float) * ElementsOf(instruction, first.rank);
       }
       for (const auto& [key, total] : totals) {
@@ -424,6 +425,8 @@ class Learner {
   bool SharesOptimizer() const {
     return std::ranges::any_of(trace_.programs, program::ShardsOptimizer);
   }
+
+  bool FreesWeights() const { return std::ranges::any_of(trace_.programs, program::FreesWeights); }
 
   // Returns how many values a sum of gradients has.
   double ElementsOf(const Instruction& instruction, int rank) const {

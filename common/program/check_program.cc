@@ -73,7 +73,8 @@ absl::Status CheckLanes(const Program& program) {
 bool HasItsStage(const Program& program, const Slot& slot) {
   const int stage = slot.stage.value();
   if (slot.kind == SlotKind::kTokens || slot.kind == SlotKind::kScalars) return stage == -1;
-  if (slot.kind >= SlotKind::kHeadInput) return stage == program.num_stages;
+  if (slot.kind >= SlotKind::kHeadInput && slot.kind <= SlotKind::kHeadGrad)
+    return stage == program.num_stages;
   const bool of_layer = slot.kind == SlotKind::kWeights || slot.kind == SlotKind::kGradient;
   if (of_layer && stage == program.num_stages) return slot.index <= 1;
   return stage >= 0 && stage < program.num_stages;
@@ -85,7 +86,7 @@ absl::Status CheckSlotList(const Program& program) {
     const auto wrong = [&](std::string_view what) {
       return Wrong(program, absl::StrCat("slot ", i, " ", std::string(what)));
     };
-    if (slot.kind < SlotKind::kTokens || slot.kind > SlotKind::kHeadGrad)
+    if (slot.kind < SlotKind::kTokens || slot.kind > SlotKind::kShard)
       return wrong("has no known kind");
     if (!HasItsStage(program, slot)) return wrong("has a stage out of range");
     if (slot.index < 0 || slot.bytes < 0) return wrong("has a negative index or size");
@@ -129,6 +130,8 @@ std::optional<LaneKind> LaneOf(Op op) {
     case Op::kNormExchange:
     case Op::kEval:
     case Op::kGatherWeights:
+    case Op::kUnshard:
+    case Op::kReshard:
       return LaneKind::kReduce;
     default:
       return std::nullopt;
@@ -253,6 +256,11 @@ class SlotCheck {
         return IsOneOfLayer(SlotKind::kGradient);
       case Op::kGatherWeights:
         return IsOneOfLayer(SlotKind::kWeights);
+      case Op::kUnshard:
+        return AreOfStage(reads_, SlotKind::kShard) && AreOfStage(writes_, SlotKind::kWeights) &&
+               reads_.size() == writes_.size();
+      case Op::kReshard:
+        return reads_.empty() && AreOfStage(writes_, SlotKind::kWeights);
       case Op::kReduceTied:
         return !reads_.empty() && reads_.size() <= 2 && writes_ == reads_ &&
                Only(reads_, {SlotKind::kGradient});
@@ -264,7 +272,7 @@ class SlotCheck {
         return reads_.size() == 1 && writes_ == reads_ && Only(reads_, {SlotKind::kScalars});
       case Op::kOptimizer:
         return Only(reads_, {SlotKind::kGradient, SlotKind::kScalars, SlotKind::kWeights}) &&
-               Only(writes_, {SlotKind::kWeights});
+               (Only(writes_, {SlotKind::kWeights}) || Only(writes_, {SlotKind::kShard}));
       case Op::kSpeculate:
         return Only(reads_, {SlotKind::kGradient, SlotKind::kScalars, SlotKind::kWeights}) &&
                Only(writes_, {SlotKind::kWeights}) &&
@@ -323,6 +331,13 @@ class SlotCheck {
   bool IsOneOfLayer(SlotKind kind) const {
     return reads_.size() == 1 && writes_ == reads_ && Only(reads_, {kind}) &&
            At(reads_[0]).index == layer_ && At(reads_[0]).stage.value() == stage_;
+  }
+
+  // Returns whether they are slots of one kind and of this stage, at least one.
+  bool AreOfStage(const SlotList& slots, SlotKind kind) const {
+    return !slots.empty() && std::ranges::all_of(slots, [&](SlotId id) {
+      return At(id).kind == kind && At(id).stage.value() == stage_;
+    });
   }
 
   bool Only(const SlotList& slots, std::initializer_list<SlotKind> kinds) const {

@@ -28,6 +28,26 @@ Instruction LossOf(const Instruction& backward, const Program& program) {
           .writes = {scalars}};
 }
 
+// Returns whether the instruction, an UNSHARD or a RESHARD, is of weights that an F reads: one
+// between the UNSHARD and the RESHARD that belong together.
+bool IsOfForward(const Instruction& instruction, const Program& program) {
+  const std::vector<Instruction>& body = program.body;
+  const auto here = body.begin() + (&instruction - body.data());
+  const auto is = [&](Op op) {
+    return [op, stage = instruction.stage](const Instruction& each) {
+      return each.op == op && each.stage == stage;
+    };
+  };
+  const bool begins = instruction.op == Op::kUnshard;
+  const auto begin =
+      begins ? here
+             : std::find_if(std::make_reverse_iterator(here), body.rend(), is(Op::kUnshard)).base();
+  const auto end = begins ? std::find_if(here, body.end(), is(Op::kReshard)) : here;
+  return std::any_of(begin, end, [&](const Instruction& each) {
+    return (each.op == Op::kForward || each.op == Op::kOverlap) && each.stage == instruction.stage;
+  });
+}
+
 bool Remains(const Instruction& instruction, const Program& program) {
   switch (instruction.op) {
     case Op::kLoad:
@@ -39,6 +59,9 @@ bool Remains(const Instruction& instruction, const Program& program) {
     case Op::kVocabularyForward:
     case Op::kGather:
       return true;
+    case Op::kUnshard:
+    case Op::kReshard:
+      return IsOfForward(instruction, program);
     case Op::kVocabularyBackward:  // the root's becomes LOSS
       return ScalarsOf(instruction, program).value() >= 0;
     case Op::kSend:

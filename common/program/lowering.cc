@@ -3,6 +3,8 @@
 
 #include <iterator>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -78,6 +80,38 @@ absl::Status CheckShards(const schedule::Schedule& schedule, const LowerOptions&
        .fix = "use none"});
 }
 
+// Checks that there are weights to free. The copies of a bidirectional pipeline are refused with
+// it, for no rank has more than two stages there.
+absl::Status CheckFreed(const schedule::Schedule& schedule, const LowerOptions& options) {
+  if (!options.free_weights) return absl::OkStatus();
+  if (!options.shard_optimizer) {
+    return InvalidField({.field = "parallelism.shard",
+                         .value = "none",
+                         .rule = "a rank that frees weights must share the optimizer's state",
+                         .fix = "use parameters"});
+  }
+  const auto wrong = [](std::string rule, std::string fix) {
+    return InvalidField({.field = "parallelism.reshard_after_forward",
+                         .value = "always",
+                         .rule = std::move(rule),
+                         .fix = std::move(fix)});
+  };
+  if (options.vocabulary.has_value()) {
+    return wrong("the rows of tables that are spread over all ranks are read all through a step",
+                 "use never, or vocabulary: last");
+  }
+  const int held = schedule.placement == schedule::Placement::kBidirectional
+                       ? 2
+                       : schedule.num_stages / schedule.num_ranks();
+  if (held > kMostUnsharded) return absl::OkStatus();
+  return wrong(
+      absl::StrCat("a rank has the weights of ", kMostUnsharded,
+                   " stages at a time, one that goes forward and one that goes "
+                   "backward, and under ",
+                   schedule.name, " it has ", held, " in all, so none would be freed"),
+      absl::StrCat("use never, or interleaved-1f1b with chunks: ", kMostUnsharded + 1, " or more"));
+}
+
 absl::Status CheckVocabulary(const schedule::Schedule& schedule,
                              const std::optional<VocabularyShape>& vocabulary) {
   if (vocabulary.has_value() != schedule.spreads_vocabulary) {
@@ -128,6 +162,7 @@ absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule,
 
   RETURN_IF_ERROR(CheckUpdates(schedule, complete));
   RETURN_IF_ERROR(CheckShards(schedule, complete));
+  RETURN_IF_ERROR(CheckFreed(schedule, complete));
   RETURN_IF_ERROR(CheckVocabulary(schedule, complete.vocabulary));
 
   ASSIGN_OR_RETURN(const UnrolledSchedule steps, Unroll(schedule));

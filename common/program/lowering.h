@@ -36,6 +36,9 @@ struct VocabularyShape {
   std::vector<std::int64_t> parts_bytes;         // what GATHER passes on
 };
 
+// A stage that goes forward and one that goes backward.
+inline constexpr int kMostUnsharded = 2;
+
 struct LowerOptions {
   std::vector<StageShape> stages;  // empty: one layer of size 0 per stage
   // There is data parallelism: each layer has a REDUCE_GRAD right after the last W or B of its
@@ -53,6 +56,10 @@ struct LowerOptions {
   // The ranks that sum a gradient share the optimizer's state: each layer has a GATHER_WEIGHTS
   // after OPT.
   bool shard_optimizer = false;
+  // With shard_optimizer: they share the weights too. Instead of GATHER_WEIGHTS, UNSHARD makes the
+  // weights of a stage whole before it computes, and RESHARD frees them, so that a rank has whole
+  // weights of kMostUnsharded of its stages at a time.
+  bool free_weights = false;
   std::optional<VocabularyShape> vocabulary;  // set exactly if the schedule spreads it
 };
 
@@ -61,7 +68,8 @@ struct LowerOptions {
 // kInvalidArgument (FieldError): as schedule::Validate; a number of stages or layers that do not
 // fit the schedule; sizes of a vocabulary that do not; without a flush, a schedule whose steps
 // cannot overlap (Unroll), too few microbatches, sums over ranks of a gradient that is applied at
-// once, or shards of the optimizer; shards where no ranks sum gradients.
+// once, or shards of the optimizer; shards where no ranks sum gradients; weights to free where no
+// rank has more than kMostUnsharded stages, or where the vocabulary is spread.
 absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule,
                                            const LowerOptions& options);
 

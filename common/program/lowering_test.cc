@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/program/forward_only.h"
 #include "common/program/program_serde.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/text.h"
@@ -94,6 +95,45 @@ TEST(Lower, GathersShardsAfterTheUpdateInTheOrderOfTheNextStep) {
   const absl::StatusOr<Program> read = FromProto(ToProto(first));
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(Body(*read), Body(first));
+}
+
+// Of what is whole and not needed, what is needed last is freed.
+TEST(Lower, FreesWeightsOfStagesThatDoNotCompute) {
+  const LowerOptions options{
+      .reduce_gradients = true, .shard_optimizer = true, .free_weights = true};
+  const auto programs = Lower(FromCsv("0F0,1F0,2F0,2B0,1B0,0B0\n"), options);
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  const Program& program = (*programs)[0];
+  EXPECT_EQ(Body(program),
+            "LOAD UNSHARD(stage 0) 0F0 UNSHARD(stage 1) 1F0 RESHARD(stage 0) UNSHARD(stage 2) 2F0 "
+            "2B0 REDUCE_GRAD(2) 1B0 REDUCE_GRAD(1) RESHARD(stage 1) UNSHARD(stage 0) 0B0 "
+            "REDUCE_GRAD(0) RESHARD(stage 0) RESHARD(stage 2) NORM_PARTIAL NORM_EXCHANGE OPT");
+  const Instruction& unshard = Find(program, "UNSHARD(stage 1)");
+  EXPECT_EQ(Kinds(program, unshard.reads), std::vector{SlotKind::kShard});
+  EXPECT_EQ(Kinds(program, unshard.writes), std::vector{SlotKind::kWeights});
+  EXPECT_EQ(Find(program, "RESHARD(stage 1)").writes, unshard.writes);
+  EXPECT_EQ(Kinds(program, Find(program, "OPT").writes),
+            (std::vector{SlotKind::kShard, SlotKind::kShard, SlotKind::kShard}));
+  EXPECT_EQ(ToProto(program).version(), 10);
+  const absl::StatusOr<Program> read = FromProto(ToProto(program));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(Body(*read), Body(program));
+  // A validation needs what F reads alone.
+  EXPECT_EQ(Body(ForwardOnly(*programs)[0]),
+            "LOAD UNSHARD(stage 0) 0F0 UNSHARD(stage 1) 1F0 RESHARD(stage 0) UNSHARD(stage 2) 2F0 "
+            "RESHARD(stage 1) RESHARD(stage 2) EVAL");
+}
+
+TEST(Lower, RefusesToFreeWeightsWhereAllAreNeeded) {
+  const LowerOptions options{
+      .reduce_gradients = true, .shard_optimizer = true, .free_weights = true};
+  for (const char* family : {"1f1b", "interleaved-1f1b", "zb-v", "chimera"}) {
+    const absl::Status status = Lower(Family(family, 2, 4), options).status();
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("so none would be freed; use never, or interleaved-1f1b with chunks: 3 "
+                          "or more"))
+        << family;
+  }
 }
 
 TEST(Lower, RefusesShardsThatNoTwoRanksShare) {

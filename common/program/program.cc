@@ -47,8 +47,8 @@ std::string_view Name(Op op) {
                                          "T",
                                          "LOSS",
                                          "GATHER_WEIGHTS",
-                                         "UNKNOWN",
-                                         "UNKNOWN",
+                                         "UNSHARD",
+                                         "RESHARD",
                                          "SPECULATE"};
   const auto number = static_cast<std::size_t>(op);
   return number > 0 && number < std::size(kNames) ? kNames[number] : "UNKNOWN";
@@ -89,6 +89,9 @@ std::string ToString(const Instruction& instruction, const Program& program) {
     case Op::kGatherWeights:
       return absl::StrCat(name, stage == program.num_stages ? "(rows " : "(",
                           instruction.layer.value(), ")");
+    case Op::kUnshard:
+    case Op::kReshard:
+      return absl::StrCat(name, "(stage ", stage, ")");
     default:
       return name;
   }
@@ -149,8 +152,23 @@ bool SpreadsVocabulary(const Program& program) {
                      [](const Lane& lane) { return lane.kind == LaneKind::kVocabulary; });
 }
 
+bool FreesWeights(const Program& program) {
+  return std::any_of(program.slots.begin(), program.slots.end(),
+                     [](const Slot& slot) { return slot.kind == SlotKind::kShard; });
+}
+
+int MostUnsharded(const Program& program) {
+  int now = 0, most = 0;
+  for (const Instruction& instruction : program.body) {
+    if (instruction.op == Op::kUnshard) most = std::max(most, ++now);
+    if (instruction.op == Op::kReshard) --now;
+  }
+  return most;
+}
+
 bool ShardsOptimizer(const Program& program) {
-  return std::any_of(program.body.begin(), program.body.end(),
+  return FreesWeights(program) ||
+         std::any_of(program.body.begin(), program.body.end(),
                      [](const Instruction& each) { return each.op == Op::kGatherWeights; });
 }
 

@@ -25,8 +25,8 @@ namespace takt::program {
 // The newest version of the stored form. Version 2 adds kOverlap and `mirror`, 3 adds versions of
 // weights and work for the next step, 4 adds kRecomputed, 5 adds W of several microbatches, 6 adds
 // the vocabulary over all ranks, 7 adds shards of the optimizer's state, 8 adds tokens that stages
-// between the first and the last read, 9 adds parts.
-inline constexpr int kProgramVersion = 9;
+// between the first and the last read, 9 adds parts, 10 adds weights that a rank frees.
+inline constexpr int kProgramVersion = 10;
 
 using model::Part;
 using model::PartGroup;
@@ -61,8 +61,12 @@ enum class Op : std::uint8_t {
   // Where replicas share the optimizer's state, kReduceGrad gives each its shard of the sum, and
   // this copies each shard of one layer's new weights to all of them.
   kGatherWeights = 26,
+  // Where replicas share the weights too. A rank keeps shards of them, and has the whole weights of
+  // some of its stages at a time.
+  kUnshard = 27,  // makes the weights of one stage whole, from the shards of all replicas
+  kReshard = 28,  // frees them
   // Where steps overlap (remove_barrier.h), this makes the weights that OPT will make if nothing is
-  // clipped. They are beside the true ones, which stay as they are. 27 and 28 are reserved.
+  // clipped. They are beside the true ones, which stay as they are.
   kSpeculate = 29,
 };
 
@@ -83,6 +87,9 @@ enum class SlotKind : std::uint8_t {
   kVocabularyStash = 12,  // logits, and the parts of the softmax, from S to T
   kPartialGrad = 13,      // a rank's part of the gradient of the norm's output
   kHeadGrad = 14,         // the whole of it, on the root; read by I
+  // The rank's shard of one layer (`index`), where kWeights has the whole layer only between
+  // kUnshard and kReshard. The stage is the layer's.
+  kShard = 15,
 };
 
 // The version of weights that SPECULATE makes.
@@ -189,7 +196,13 @@ bool IsOfVocabulary(Op op);
 // Returns whether every rank has a part of the vocabulary.
 bool SpreadsVocabulary(const Program& program);
 
-// Returns whether replicas share the optimizer's state.
+// Returns whether a rank frees weights within a step, of which it keeps shards.
+bool FreesWeights(const Program& program);
+
+// Returns of how many stages a program that frees weights has the whole ones at a time.
+int MostUnsharded(const Program& program);
+
+// Returns whether replicas share the optimizer's state, or the weights with it.
 bool ShardsOptimizer(const Program& program);
 
 // Returns whether steps overlap, without a barrier between them (remove_barrier.h).

@@ -9,8 +9,8 @@
 namespace takt::program {
 namespace {
 
-static_assert(static_cast<int>(Op::kGatherWeights) == v1::OP_GATHER_WEIGHTS);
-static_assert(static_cast<int>(SlotKind::kHeadGrad) == v1::SLOT_KIND_HEAD_GRAD);
+static_assert(static_cast<int>(Op::kReshard) == v1::OP_RESHARD);
+static_assert(static_cast<int>(SlotKind::kShard) == v1::SLOT_KIND_SHARD);
 static_assert(static_cast<int>(LaneKind::kVocabulary) == v1::LANE_KIND_VOCABULARY);
 static_assert(static_cast<int>(Direction::kGradient) == v1::DIRECTION_GRADIENT);
 static_assert(static_cast<int>(PartKind::kExchange) == v1::PART_KIND_EXCHANGE);
@@ -131,6 +131,7 @@ bool TellsDocumentsApart(const Program& program) {
 
 // The oldest version that can say this program, so that older readers take what they understand.
 int VersionFor(const Program& program) {
+  if (FreesWeights(program)) return 10;
   if (!program.part_lists.empty()) return 9;
   if (TellsDocumentsApart(program)) return 8;
   if (ShardsOptimizer(program)) return 7;

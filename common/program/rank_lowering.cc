@@ -72,12 +72,13 @@ Program RankLowering::Build(const ReceivePoints& receives, const MeetingPoints& 
   const bool reads_tokens = Has(StageId(0)) || IsRoot() || Spreads() || options_.separate_documents;
   if (Flushes() && reads_tokens) AddLoad(-1);
   AddCells(begin, steps_.body_end[rank_], receives.body, meetings);
+  AddReshards();
   if (options_.tied_embeddings) AddTiedReduction();
   if (options_.optimizer) {
     if (schedule_.updates == schedule::Updates::kDelayed) AddUpdate(MicrobatchId(-1));
     AddNorm();
     if (Flushes()) AddUpdate(MicrobatchId(-1));
-    if (options_.shard_optimizer) AddGathers();
+    if (options_.shard_optimizer && !options_.free_weights) AddGathers();
   }
   return std::move(program_);
 }
@@ -107,6 +108,7 @@ void RankLowering::PrepareStages() {
       }
       state.gradients.push_back(slots_.Fixed(SlotKind::kGradient, stage, layer));
     }
+    if (options_.free_weights) PrepareShards(stage);
   }
   if (Spreads()) PrepareVocabulary();
   const schedule::Row& row = schedule_.ranks[rank_];
@@ -169,6 +171,7 @@ void RankLowering::AddCells(int begin, int end, const std::vector<ReceivePoint>&
   auto meeting = meetings.begin();
   for (int position = begin - 1; position < end; ++position) {
     if (position >= begin) {
+      if (options_.free_weights) AddUnshards(position);
       AddCell(position);
       if (schedule::BeginsPair(schedule_.ranks[rank_], position)) ++position;
     }
@@ -423,6 +426,10 @@ void RankLowering::AddUpdate(MicrobatchId microbatch) {
   for (const auto& [stage, state] : stages_) Append(added.reads, state.gradients);
   for (const auto& [stage, state] : stages_) {
     if (!Flushes()) Append(added.reads, state.weights[0]);
+    if (options_.free_weights) {
+      Append(added.writes, state.shards);
+      continue;
+    }
     for (const std::vector<SlotId>& version : state.weights) Append(added.writes, version);
   }
 }

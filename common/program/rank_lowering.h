@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <map>
+#include <set>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -37,6 +38,7 @@ class RankLowering {
     std::vector<SlotId> input, stash, output_grad, recomputed;
     std::vector<std::vector<SlotId>> weights;  // by version, by layer of the stage
     std::vector<SlotId> gradients;             // by layer of the stage
+    std::vector<SlotId> shards;                // likewise; empty unless weights are freed
     int weight_grads_left = 0;                 // of this copy
   };
   // The slots of the rank's part of the vocabulary, by microbatch, and on the ranks of the
@@ -77,6 +79,14 @@ class RankLowering {
   // Adds the gathers of all weights, in the order in which the next step needs them.
   void AddGathers();
   void AddTiedReduction();
+  // Where weights are freed (LowerOptions::free_weights):
+  void PrepareShards(StageId stage);
+  // Adds what makes the weights whole that the cell at this position of the row reads.
+  void AddUnshards(int position);
+  // Frees the weights of a stage, or of all that are whole.
+  void AddReshard(StageId stage);
+  void AddReshards();
+  StageId LastUsed(const std::set<StageId>& needed, int position) const;
   void AddNorm();
   // microbatch: whose gradient is applied; -1: the step's.
   void AddUpdate(MicrobatchId microbatch);
@@ -139,6 +149,7 @@ class RankLowering {
   VocabularyState vocabulary_;
   // Stages whose gradients are still to be reduced, in the order of all ranks of their groups.
   std::deque<StageId> reductions_;
+  std::set<StageId> unsharded_;  // stages whose weights are whole, where weights are freed
   std::map<std::tuple<LaneKind, int, Direction>, LaneId> lanes_;
 };
 

@@ -33,6 +33,7 @@ MemoryKind MemoryKindOf(SlotKind kind) {
     case SlotKind::kGradient:
       return MemoryKind::kGradients;
     case SlotKind::kWeights:
+    case SlotKind::kShard:
       return MemoryKind::kWeights;
     case SlotKind::kScalars:
       return MemoryKind::kProcess;

@@ -294,7 +294,7 @@ class Count {
   std::optional<Refusal> CheckNorm() const {
     const bool flushes = std::none_of(programs_.begin(), programs_.end(), program::IsAsynchronous);
     if (!AnyHas(Op::kOptimizer) || !flushes) return std::nullopt;
-    const bool shards = AnyHas(Op::kGatherWeights);
+    const bool shards = AnyHas(Op::kGatherWeights) || AnyHas(Op::kUnshard);
     std::map<int, int> counted;  // by layer
     for (const Program& program : programs_) {
       const std::vector<int> in_norm = TimesRead(program, Op::kNormPartial);

@@ -13,7 +13,8 @@ using After = CriticalLink::After;
 using Place = Machine::Place;
 
 bool IsReduction(Op op) {
-  return op == Op::kReduceGrad || op == Op::kReduceTied || op == Op::kGatherWeights;
+  return op == Op::kReduceGrad || op == Op::kReduceTied || op == Op::kGatherWeights ||
+         op == Op::kUnshard;
 }
 
 // Norms and loads take no time of their own, so the path shows what is around them.

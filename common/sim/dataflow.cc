@@ -15,6 +15,7 @@
 #include "common/sim/gradient.h"
 #include "common/sim/slot_contents.h"
 #include "common/sim/vocabulary_flow.h"
+#include "common/sim/weight_flow.h"
 
 namespace takt::sim {
 namespace {
@@ -36,6 +37,7 @@ class Follower {
         updates_each_microbatch_(program::UpdatesEachMicrobatch(program)),
         spreads_vocabulary_(program::SpreadsVocabulary(program)),
         vocabulary_(program),
+        weight_flow_(program),
         contents_(program),
         gradients_(program.slots.size()) {
     for (std::size_t i = 0; i < program.slots.size(); ++i) {
@@ -92,6 +94,7 @@ class Follower {
         updates_weights_ = true;
         return;
       case Op::kGatherWeights:
+      case Op::kUnshard:
         gathers_ = true;
         return;
       case Op::kVocabularyBackward:
@@ -309,7 +312,9 @@ class Follower {
                          !contents_.AreAll(layers.gradients, SlotKind::kGradient, part.writes)))) {
       return "does not touch every layer of its stage once, in order";
     }
-    return updates < 0 ? "does not read every layer of its stage in one version" : "";
+    if (updates >= 0) return "";
+    return weight_flow_.frees() ? "finds no whole weights of its stage"
+                                : "does not read every layer of its stage in one version";
   }
 
   // Reductions, norm, optimizer, gathers.
@@ -337,7 +342,9 @@ class Follower {
       case Op::kSnapshot:
         return Snapshot(instruction);
       case Op::kGatherWeights:
-        return Gather(instruction);
+      case Op::kUnshard:
+      case Op::kReshard:
+        return weight_flow_.Step(instruction, contents_);
       default:
         return "";
     }
@@ -403,8 +410,12 @@ class Follower {
     }
     if (!contents_.AreAll(all_gradients_, SlotKind::kGradient, optimizer.reads) ||
         (!flushes_ && !contents_.AreAll(Weights(0, 0), SlotKind::kWeights, optimizer.reads)) ||
-        optimizer.writes != Weights(0)) {
+        (!weight_flow_.frees() && optimizer.writes != Weights(0))) {
       return "does not update every layer and version once, in order";
+    }
+    if (const std::string problem = weight_flow_.CheckUpdate(optimizer, contents_);
+        !problem.empty()) {
+      return problem;
     }
     ++updates_;
     for (const SlotId slot : optimizer.writes) {
@@ -413,14 +424,6 @@ class Follower {
           slot, {.what = gathers_ ? What::kShards : What::kWeights, .updates = std::max(0, made)});
     }
     RestartGradients();
-    return "";
-  }
-
-  std::string Gather(const Instruction& gather) {
-    Content weights = contents_.At(gather.reads[0]);
-    if (weights.what != What::kShards) return "finds no shards of new weights";
-    weights.what = What::kWeights;
-    contents_.Set(gather.writes[0], weights);
     return "";
   }
 
@@ -478,6 +481,7 @@ class Follower {
   const bool updates_each_microbatch_;
   const bool spreads_vocabulary_;
   const VocabularyFlow vocabulary_;
+  const WeightFlow weight_flow_;
   std::map<StageId, Layers> layers_;
   std::vector<SlotId> all_gradients_;
   bool updates_weights_ = false;  // the body has an OPT

@@ -124,8 +124,8 @@ void Machine::CountMeetings() {
     const int rank = program.pp_rank.value();
     for (std::size_t i = 0; i < program.body.size(); ++i) {
       const Instruction& instruction = program.body[i];
+      shards_ |= instruction.op == Op::kGatherWeights || instruction.op == Op::kUnshard;
       if (!Meets(instruction)) continue;
-      shards_ |= instruction.op == Op::kGatherWeights;
       const auto [entry, is_new] = meetings_.try_emplace(KeyOf(rank, instruction));
       entry->second.places.push_back({rank, static_cast<std::int32_t>(i)});
       entry->second.bytes += instruction.bytes;
@@ -220,6 +220,8 @@ double Machine::Duration(int rank, const Instruction& instruction) const {
       }
       // With shards the gather has the second half of the messages of a sum.
       return costs_.Reduction(stage) / num_reductions_[stage.value()] / (shards_ ? 2 : 1);
+    case Op::kUnshard:  // of all layers; the replicas that meet run the same program
+      return costs_.Reduction(stage) / 2;
     case Op::kReduceTied:
       return costs_.tied_reduction;
     case Op::kOptimizer:

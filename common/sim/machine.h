@@ -186,7 +186,7 @@ class Machine {
   std::size_t num_instructions_ = 0;       // of one step on all ranks
   std::vector<int> lane_of_;               // by instruction of all ranks
   std::vector<int> num_reductions_;        // by stage: how many layers REDUCE_GRAD sums
-  bool shards_ = false;                    // there are GATHER_WEIGHTS
+  bool shards_ = false;                    // there are GATHER_WEIGHTS or UNSHARD
   std::vector<LaneState> lanes_;
   std::map<MeetingKey, Meeting> meetings_;
   std::map<PartKey, std::vector<int>> in_part_;        // lanes that have arrived

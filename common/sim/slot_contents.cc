@@ -9,9 +9,12 @@ using program::SlotKind;
 
 SlotContents::SlotContents(const program::Program& program)
     : program_(program), contents_(program.slots.size()) {
+  const bool frees = program::FreesWeights(program);
   for (std::size_t i = 0; i < contents_.size(); ++i) {
     const program::Slot& slot = program.slots[i];
-    if (slot.kind == SlotKind::kWeights && slot.version == 0) contents_[i].what = What::kWeights;
+    if (slot.kind == SlotKind::kShard) contents_[i].what = What::kShards;
+    if (slot.kind == SlotKind::kWeights && slot.version == 0 && !frees)
+      contents_[i].what = What::kWeights;
   }
 }
 

@@ -30,7 +30,7 @@ enum class What : std::uint8_t {
   kAllParts,     // those of all ranks
   kPartialGrad,  // of the final norm's output, from this rank's blocks
   kHeadGrad,     // the sum of those of all ranks
-  kShards,       // weights of which each rank has updated its shard
+  kShards,       // of weights; or whole weights of which each rank has updated its shard alone
 };
 
 struct Content {
@@ -46,7 +46,7 @@ struct Content {
 // Borrows the program.
 class SlotContents {
  public:
-  // Only the newest weights are there at first.
+  // Only the newest weights are there at first, or shards of them where a rank frees weights.
   explicit SlotContents(const program::Program& program);
 
   void Set(SlotId slot, const Content& content) { contents_[slot.value()] = content; }

@@ -202,6 +202,8 @@ class IdleFinder {
       case Op::kReduceGrad:
       case Op::kReduceTied:
       case Op::kGatherWeights:
+      case Op::kUnshard:
+      case Op::kReshard:
         return Cause::kReduction;
       case Op::kNormExchange:
       case Op::kEval:

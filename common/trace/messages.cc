@@ -2,6 +2,7 @@
 #include "common/trace/messages.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -18,7 +19,7 @@ namespace {
 
 bool SumsOverRanks(Op op) {
   return op == Op::kReduceGrad || op == Op::kReduceTied || op == Op::kGatherWeights ||
-         op == Op::kNormExchange || op == Op::kEval;
+         op == Op::kUnshard || op == Op::kNormExchange || op == Op::kEval;
 }
 
 // Ranks with the same key meet. The number is of the group of ranks. Sums of gradients are of ranks
@@ -35,6 +36,11 @@ MeetingKey KeyOf(const JobTrace& trace, int rank, const Instruction& instruction
   if (program::IsMeeting(op))
     return {op, instruction.layer, instruction.microbatch, chain, tp_rank};
   constexpr MicrobatchId kAll{-1};
+  // Replicas run the same program, so they meet in the same instruction of it.
+  if (op == Op::kUnshard) {
+    const auto number = static_cast<std::int32_t>(&instruction - program.body.data());
+    return {op, instruction.layer, MicrobatchId(number), pp_rank, tp_rank};
+  }
   // The two ends of each pipeline keep their embedding equal. If the vocabulary is spread, each
   // rank does that alone, and replicas sum the rows of each of their ranks.
   if (op == Op::kReduceTied) {

@@ -89,6 +89,7 @@ class CheckpointTest : public ::testing::Test {
     ASSERT_TRUE(step.ok()) << step.status();
     EXPECT_EQ(step->VerifyAll(), absl::OkStatus());
   }
+  void ExpectToResumeWithoutAndBack(const std::string& mesh, const std::string& shared);
 
   Cluster cluster_{4};
 };
@@ -241,26 +242,31 @@ TEST_F(CheckpointTest, ABidirectionalPipelineResumesBothCopies) {
   ExpectLatest(job.directory);
 }
 
-// Each of two replicas has half of the moments; checkpoints have those of any other job.
-TEST_F(CheckpointTest, ReplicasThatShareTheOptimizersStateResumeWithoutAndBack) {
-  const auto layout = [](const std::string& shard, const std::string& transport) {
-    return absl::StrCat("pipeline: 2, data: 2, schedule: zb-h1, shard: ", shard,
-                        ", transport: ", transport);
+// Trains replicas that share, goes on without that, and back. Checkpoints are those of any job.
+// mesh, shared: fields of `parallelism`.
+void CheckpointTest::ExpectToResumeWithoutAndBack(const std::string& mesh,
+                                                  const std::string& shared) {
+  const auto layout = [&](const std::string& shard, const std::string& transport) {
+    return absl::StrCat(mesh, ", ", shard, ", transport: ", transport);
   };
+  const std::string none = "shard: none", step = "/step-00000010";
   TrainingJob job{.name = "straight",
-                  .parallelism = layout("none", "shm"),
+                  .parallelism = layout(none, "shm"),
                   .directory = Directory("straight"),
                   .keep = 4};
   const std::vector<Step> straight = Train(job);
   ASSERT_EQ(straight.size(), 20u);
-  const std::string step = "/step-00000010";
   for (const std::string transport : {"shm", "gloo"}) {
     SCOPED_TRACE(transport);
-    job.name = "half-" + transport;
-    job.parallelism = layout("optimizer", transport);
-    job.directory = Directory(job.name);
-    job.steps = 10;
-    EXPECT_EQ(Train(job), std::vector<Step>(straight.begin(), straight.begin() + 10));
+    job.directory = Directory(transport);
+    const auto go_on = [&](const std::string& name, const std::string& shard, int steps) {
+      job.name = name + "-" + transport;
+      job.parallelism = layout(shard, transport);
+      job.steps = steps;
+      return Train(job);
+    };
+    EXPECT_EQ(go_on("half", shared, 10),
+              std::vector<Step>(straight.begin(), straight.begin() + 10));
     ExpectLatest(job.directory);
     for (const fs::directory_entry& file : fs::directory_iterator(job.directory + step)) {
       if (file.path().extension() != ".safetensors") continue;
@@ -268,16 +274,22 @@ TEST_F(CheckpointTest, ReplicasThatShareTheOptimizersStateResumeWithoutAndBack) 
                   ReadFile(Directory("straight") + step + "/" + file.path().filename().string()))
           << file.path();
     }
-    job.name = "rest-" + transport;
-    job.parallelism = layout("none", transport);
-    job.steps = 15;
-    EXPECT_EQ(Train(job), std::vector<Step>(straight.begin() + 10, straight.begin() + 15));
-    job.name = "back-" + transport;
-    job.parallelism = layout("optimizer", transport);
-    job.steps = 20;
-    EXPECT_EQ(Train(job), From(straight, 16));
+    EXPECT_EQ(go_on("rest", none, 15),
+              std::vector<Step>(straight.begin() + 10, straight.begin() + 15));
+    EXPECT_EQ(go_on("back", shared, 20), From(straight, 16));
     ExpectLatest(job.directory);
   }
+}
+
+// Each of two replicas has half of the moments.
+TEST_F(CheckpointTest, ReplicasThatShareTheOptimizersStateResumeWithoutAndBack) {
+  ExpectToResumeWithoutAndBack("pipeline: 2, data: 2, schedule: zb-h1", "shard: optimizer");
+}
+
+// Each of them has half of the weights, too.
+TEST_F(CheckpointTest, ReplicasThatShareTheWeightsResumeWithoutAndBack) {
+  ExpectToResumeWithoutAndBack("pipeline: 2, data: 2, schedule: interleaved-1f1b, chunks: 3",
+                               "shard: parameters, reshard_after_forward: always");
 }
 
 // Sums are ordered by replicas, so only the windows are the same: losses agree but for rounding.

@@ -53,7 +53,7 @@ absl::Status Validate(const RunOptions& options, const program::Program& program
 }
 
 bool SharesOptimizer(const RunOptions& options) {
-  return options.job.parallelism.shard == config::Shard::kOptimizer;
+  return options.job.parallelism.SharesOptimizer();
 }
 
 // Calls `visit` for each run of the whole parameter's elements that the rank has.
@@ -63,17 +63,28 @@ absl::Status ForEachRunOf(const train::ParameterRef& ref,
   return visit({.whole = ref.first_element(), .count = ref.elements()});
 }
 
+// Returns the part of the run whose weights the rank keeps. `here` counts from the first of these.
+model::ElementRun KeptOf(const train::ParameterRef& ref, const model::ElementRun& run) {
+  const layout::FloatRun kept = ref.kept_run();
+  const std::int64_t first = std::max(run.here, kept.first);
+  const std::int64_t end = std::min(run.here + run.count, kept.end());
+  return {.here = first - kept.first,
+          .whole = run.whole + (first - run.here),
+          .count = std::max<std::int64_t>(end - first, 0)};
+}
+
 // Fills the store with the state that a run left.
 absl::StatusOr<bool> Restore(const RunResult& from, train::ParameterStore& store) {
   for (const train::ParameterRef* const ref : store.trained()) {
     RETURN_IF_ERROR(ForEachRunOf(*ref, [&](const model::ElementRun& run) {
-      const auto copy = [&](const Tensors& tensors, float* to) {
-        if (to == nullptr) return;
-        std::copy_n(tensors.at(ref->parameter->name).begin() + run.whole, run.count, to + run.here);
+      const auto copy = [&](const Tensors& tensors, const model::ElementRun& part, float* to) {
+        if (to == nullptr || part.count == 0) return;
+        std::copy_n(tensors.at(ref->parameter->name).begin() + part.whole, part.count,
+                    to + part.here);
       };
-      copy(from.weights, ref->weight);
-      copy(from.first_moments, ref->m);
-      copy(from.second_moments, ref->v);
+      copy(from.weights, KeptOf(*ref, run), ref->kept_weights());
+      copy(from.first_moments, run, ref->m);
+      copy(from.second_moments, run, ref->v);
       return absl::OkStatus();
     }));
   }
@@ -91,9 +102,13 @@ absl::Status TakeHome(const RunOptions& options, const train::ParameterStore& pa
     for (const train::ParameterRef& ref : layer.refs) {
       if (!ref.updated) continue;
       RETURN_IF_ERROR(ForEachRunOf(ref, [&](const model::ElementRun& run) -> absl::Status {
-        const std::pair piece(ref.parameter->name, run.whole);
-        RETURN_IF_ERROR(fetch(ref.weight + run.here, result.weights[piece], run.count));
+        const model::ElementRun kept = KeptOf(ref, run);
+        if (kept.count > 0) {
+          RETURN_IF_ERROR(fetch(ref.kept_weights() + kept.here,
+                                result.weights[{ref.parameter->name, kept.whole}], kept.count));
+        }
         if (SharesOptimizer(options)) return absl::OkStatus();
+        const std::pair piece(ref.parameter->name, run.whole);
         RETURN_IF_ERROR(fetch(ref.gradient + run.here, result.gradients[piece], run.count));
         if (ref.m != nullptr)
           RETURN_IF_ERROR(fetch(ref.m + run.here, result.first_moments[piece], run.count));

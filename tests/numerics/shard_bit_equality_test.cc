@@ -160,6 +160,88 @@ TEST_F(ShardBitEquality, WhereEachMicrobatchIsComputedAgain) {
   }
 }
 
+class ParameterBitEquality : public ShardBitEquality {
+ protected:
+  // Trains the job without shards, and with shards of the weights that are freed.
+  static void ExpectSameBitsWithFreedWeights(const config::JobSpec& job) {
+    RunResult whole = Train(job);
+    whole.gradients.clear();
+    config::JobSpec freed = job;
+    freed.parallelism.shard = config::Shard::kParameters;
+    freed.parallelism.reshard = config::Reshard::kAlways;
+    ExpectSameBits(whole, Train(freed));
+  }
+
+  // Returns a job with four stages on each rank, of which two are whole at a time.
+  config::JobSpec JobOfFourChunks(std::string_view schedule, int replicas = 2) const {
+    config::JobSpec job = Job();
+    job.global_batch = 24;
+    job.parallelism = {.pipeline = 2,
+                       .data = replicas,
+                       .chunks = 4,
+                       .threads = 1,
+                       .schedule = std::string(schedule)};
+    job.steps = 2;
+    return job;
+  }
+};
+
+TEST_F(ParameterBitEquality, OverSchedulesAndNumbersOfReplicas) {
+  for (const std::string_view schedule : {"interleaved-1f1b", "looped-bfs", "interleaved-zb"}) {
+    for (const int replicas : {2, 3}) {
+      SCOPED_TRACE(std::string(schedule) + " x " + std::to_string(replicas));
+      ExpectSameBitsWithFreedWeights(JobOfFourChunks(schedule, replicas));
+    }
+  }
+}
+
+// Both uses of the table are on the one rank, in stages that are whole at different times.
+TEST_F(ParameterBitEquality, OfATiedTableOnOneRank) {
+  config::JobSpec job = JobOfFourChunks("interleaved-1f1b");
+  job.parallelism.pipeline = 1;
+  job.model.vocab = 300;  // the table has three blocks
+  ExpectSameBitsWithFreedWeights(job);
+}
+
+TEST_F(ParameterBitEquality, WithUntiedHeadsInBf16) {
+  for (const std::string_view schedule : {"interleaved-1f1b", "interleaved-zb"}) {
+    SCOPED_TRACE(schedule);
+    config::JobSpec job = JobOfFourChunks(schedule);
+    job.model = Llama(job.model);
+    job.precision = config::Precision::kBf16;
+    ExpectSameBitsWithFreedWeights(job);
+  }
+}
+
+TEST_F(ParameterBitEquality, WhereEachMicrobatchIsComputedAgain) {
+  for (const model::Recompute mode : {model::Recompute::kSelective, model::Recompute::kFull}) {
+    config::JobSpec job = JobOfFourChunks("interleaved-zb");
+    job.parallelism.recompute = {mode};
+    ExpectSameBitsWithFreedWeights(job);
+  }
+}
+
+TEST_F(ParameterBitEquality, OfAnOptimizerWithoutMoments) {
+  config::JobSpec job = JobOfFourChunks("interleaved-1f1b");
+  job.sgd = config::Sgd{.learning_rate = 0.5, .momentum = 0};
+  ExpectSameBitsWithFreedWeights(job);
+}
+
+// Where a rank has no weights to free, `parameters` is what `optimizer` is.
+TEST_F(ParameterBitEquality, WhereNoWeightsAreFreed) {
+  for (const schedule::Family& family : OneWayFamilies()) {
+    SCOPED_TRACE(family.name);
+    config::JobSpec job = JobWith(family, 2);
+    job.global_batch = 24;
+    job.parallelism.data = 2;
+    job.steps = 2;
+    RunResult whole = Train(job);
+    whole.gradients.clear();
+    job.parallelism.shard = config::Shard::kParameters;
+    ExpectSameBits(whole, Train(job));
+  }
+}
+
 // One rank has nobody to share with.
 TEST_F(ShardBitEquality, OfOneReplicaAlone) {
   config::JobSpec job = Job();

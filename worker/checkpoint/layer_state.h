@@ -12,15 +12,16 @@
 
 namespace takt::worker_checkpoint {
 
-// One parameter of the layer that owns it. `weight` has whole rows of it, from `first_row` on: all
-// of them, or those that are in this rank's memory.
+// One parameter of the layer that owns it. A rank has whole rows of it, from `first_row` on: all of
+// them, or some. `weight` has these rows, or those of their elements that the rank keeps.
 struct ParameterState {
   const model::Parameter* parameter = nullptr;
-  // m, v: the moments that the optimizer has; the others are empty. They belong to as many elements
-  // of `weight`, or to fewer: those of which this rank has the optimizer's state.
+  // m, v: the moments that the optimizer has; the others are empty. They belong to all elements of
+  // the rows, or to fewer: those of which this rank has the optimizer's state.
   std::span<const float> weight, m, v;
   std::int64_t first_row = 0;
-  std::size_t first_moment = 0;  // the element of `weight` to which the first moments belong
+  // The elements of the rows to which the first weight and the first moments belong.
+  std::size_t first_weight = 0, first_moment = 0;
 };
 
 struct LayerState {
@@ -32,11 +33,11 @@ struct LayerState {
 // the copy of a tied weight), is empty.
 struct ParameterTarget {
   const model::Parameter* parameter = nullptr;
-  // weight: as many floats as there are rows to load, from `first_row` on, or all pieces that the
-  // rank has where layers are split (model::Split). m, v: as ParameterState has them.
+  // The rows are those to load, from `first_row` on, or all pieces that the rank has where layers
+  // are split (model::Split). weight, m, v: as ParameterState has them.
   std::span<float> weight, m, v;
   std::int64_t first_row = 0;
-  std::size_t first_moment = 0;
+  std::size_t first_weight = 0, first_moment = 0;
 };
 
 // layer: the one that owns the parameters. Any of its parameters may be left out.

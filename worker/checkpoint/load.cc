@@ -73,16 +73,16 @@ std::vector<FileToLoad> FilesOf(std::span<const LayerTarget> targets, int num_la
       const auto elements = static_cast<std::size_t>(parameter.elements());
       const auto columns = elements / static_cast<std::size_t>(parameter.shape[0]);
       const std::size_t first = static_cast<std::size_t>(wanted.first_row) * columns;
-      TAKT_CHECK(first + wanted.weight.size() <= elements);
-      model.wanted[parameter.name] = WantedOf(parameter, wanted.weight, first);
-      const auto want = [&](std::string name, std::span<float> moment) {
-        if (moment.empty()) return;
-        TAKT_CHECK(wanted.first_moment + moment.size() <= wanted.weight.size());
-        optimizer.wanted[std::move(name)] =
-            WantedOf(parameter, moment, first + wanted.first_moment);
+      const auto want = [&](FileToLoad& file, std::string name, std::span<float> to,
+                            std::size_t of_rows) {
+        if (to.empty()) return;
+        TAKT_CHECK(first + of_rows + to.size() <= elements);
+        file.wanted[std::move(name)] = WantedOf(parameter, to, first + of_rows);
       };
-      want(checkpoint::FirstMomentName(parameter.name), wanted.m);
-      want(checkpoint::SecondMomentName(parameter.name), wanted.v);
+      const std::size_t moment = wanted.first_moment;
+      want(model, parameter.name, wanted.weight, wanted.first_weight);
+      want(optimizer, checkpoint::FirstMomentName(parameter.name), wanted.m, moment);
+      want(optimizer, checkpoint::SecondMomentName(parameter.name), wanted.v, moment);
     }
     if (!model.wanted.empty()) files.push_back(std::move(model));
     if (!optimizer.wanted.empty()) files.push_back(std::move(optimizer));

@@ -121,6 +121,7 @@ std::string DescribeWait(const Program& program, const std::vector<std::unique_p
                           lane.peer.value());
     case Op::kReduceGrad:
     case Op::kGatherWeights:
+    case Op::kUnshard:
       return absl::StrCat(program::ToString(*entry.instruction, program),
                           " with the other ranks that hold stage ",
                           entry.instruction->stage.value());

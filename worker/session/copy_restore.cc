@@ -55,7 +55,9 @@ absl::Status Write(const model::Layer& layer, std::span<const float> values,
                                   : part == 0 ? wanted->weight
                                   : part == 1 ? wanted->m
                                               : wanted->v;
-      const std::size_t first = is_wanted && part > 0 ? wanted->first_moment : 0;
+      const std::size_t first = !is_wanted  ? 0
+                                : part == 0 ? wanted->first_weight
+                                            : wanted->first_moment;
       if (!to.empty()) RETURN_IF_ERROR(put(to, first));
       values = values.subspan(size);
     }

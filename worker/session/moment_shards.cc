@@ -2,6 +2,7 @@
 #include "worker/session/moment_shards.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -22,7 +23,9 @@ int MomentShards::WriterOf(const train::LayerParameters& layer) const {
 absl::Status MomentShards::Pass(StepId step, const Parameter& parameter, int number, int writer,
                                 std::span<float> to) const {
   const train::ParameterRef& ref = parameter.ref;
-  std::span<const float> mine = ref.moment(number == 1 ? ref.m : ref.v);
+  std::span<const float> mine = number == 0
+                                    ? std::span(ref.kept, static_cast<std::size_t>(ref.shard.count))
+                                    : ref.moment(number == 1 ? ref.m : ref.v);
   std::vector<float> on_host;
   if (!store_.backend().memory_is_host()) {
     on_host.resize(mine.size());
@@ -52,9 +55,10 @@ absl::Status MomentShards::Join(StepId step, const PlaceOf& place_of) const {
         if (ref.norm_index < 0) continue;  // another layer owns it
         worker_checkpoint::ParameterTarget to;
         if (group_.index() == writer) to = place_of(layer.layer, *ref.parameter);
-        for (int number = 1; number <= ref.parameter->moments; ++number) {
-          RETURN_IF_ERROR(
-              Pass(step, {unit, unit.tensors[i], ref}, number, writer, number == 1 ? to.m : to.v));
+        const std::array parts = {to.weight, to.m, to.v};
+        for (int number = ref.freed ? 0 : 1; number <= ref.parameter->moments; ++number) {
+          RETURN_IF_ERROR(Pass(step, {unit, unit.tensors[i], ref}, number, writer,
+                               parts[static_cast<std::size_t>(number)]));
         }
       }
     }

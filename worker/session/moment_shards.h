@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The moments of layers whose optimizer's state several ranks share, on their way to checkpoints
-// and to copies in memory. These have whole moments, whoever has which shard of them, so the rank
-// that writes a layer takes the shards of all. So a job goes on from them whether it shares or not.
+// The moments of layers whose optimizer's state several ranks share, and the weights where they
+// share these too, on their way to checkpoints and to copies in memory. These have whole ones,
+// whoever has which shard of them, so the rank that writes a layer takes the shards of all. So a
+// job goes on from them whether it shares or not.
 #pragma once
 
 #include <functional>
@@ -31,8 +32,9 @@ class MomentShards {
   // Returns where a parameter of a layer goes that this rank writes: all of it, in host memory.
   using PlaceOf =
       std::function<worker_checkpoint::ParameterTarget(LayerId layer, const model::Parameter&)>;
-  // Copies the moments of all layers of the rank's stages to the ranks that write these
-  // (layout::WriterOf).  Blocks: until all ranks that share do the same.
+  // Copies the moments of all layers of the rank's stages, and the weights of which ranks keep
+  // shards, to the ranks that write these layers (layout::WriterOf).  Blocks: until all ranks that
+  // share do the same.
   // Errors: as transport::Collective, and those of the device.
   absl::Status Join(StepId step, const PlaceOf& place_of) const;
 

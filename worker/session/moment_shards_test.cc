@@ -46,8 +46,10 @@ float ValueOf(const model::Parameter& parameter, int kind, std::int64_t element)
 // One rank with all layers, or of two ranks with both copies of them.
 class Sharer {
  public:
-  // pp_rank: in a bidirectional pipeline of two; -1: there is one rank.
-  Sharer(const model::Model& model, int replicas, int replica, int pp_rank) : model_(model) {
+  // pp_rank: in a bidirectional pipeline of two; -1: there is one rank. frees: it keeps a shard of
+  // the weights alone.
+  Sharer(const model::Model& model, int replicas, int replica, int pp_rank, bool frees)
+      : model_(model) {
     const bool two_copies = pp_rank >= 0;
     assignment_.mesh = {.pp_size = two_copies ? 2 : 1, .dp_size = replicas};
     assignment_.rank = assignment_.mesh.RankOf(PpRank(two_copies ? pp_rank : 0), replica);
@@ -65,12 +67,13 @@ class Sharer {
     store_ = train::ParameterStore::Create(
                  model,
                  layout::LayOutParameters(model, layers, 1, /*spread=*/false,
-                                          layout::ShardPlaceOf(program, replica, replicas)),
+                                          layout::ShardPlaceOf(program, replica, replicas), frees),
                  *backend_, second_copies)
                  .value();
     for (const train::ParameterRef* const ref : store_->trained()) {
-      for (std::int64_t i = 0; i < ref->elements(); ++i)
-        ref->weight[i] = ValueOf(*ref->parameter, 0, i);
+      const layout::FloatRun kept = ref->kept_run();
+      for (std::int64_t i = 0; i < kept.count; ++i)
+        ref->kept_weights()[i] = ValueOf(*ref->parameter, 0, kept.first + i);
       for (std::int64_t i = 0; i < ref->shard.count; ++i) {
         ref->m[i] = ValueOf(*ref->parameter, 1, ref->shard.first + i);
         ref->v[i] = ValueOf(*ref->parameter, 2, ref->shard.first + i);
@@ -118,7 +121,8 @@ class Sharer {
 };
 
 // Returns the names of what all ranks write.
-std::multiset<std::string> WrittenBy(const model::Model& model, int replicas, int copies) {
+std::multiset<std::string> WrittenBy(const model::Model& model, int replicas, int copies,
+                                     bool frees = false) {
   testing::InprocHub hub;
   std::mutex mutex;
   std::multiset<std::string> written;
@@ -132,7 +136,7 @@ std::multiset<std::string> WrittenBy(const model::Model& model, int replicas, in
       const auto group = transport::CreateCollective(
           transport.get(), {.name = "sharers", .ranks = ranks, .index = index});
       ASSERT_TRUE(group.ok()) << group.status();
-      Sharer sharer(model, replicas, index / copies, copies == 2 ? index % 2 : -1);
+      Sharer sharer(model, replicas, index / copies, copies == 2 ? index % 2 : -1, frees);
       const std::vector<std::string> names = sharer.Copy(**group);
       const std::lock_guard lock(mutex);
       written.insert(names.begin(), names.end());
@@ -152,6 +156,15 @@ TEST(MomentShards, AreWrittenWholeByOneRankWhoeverHasWhich) {
       SCOPED_TRACE(::testing::Message() << replicas << " replicas, " << copies << " copies");
       EXPECT_EQ(WrittenBy(model, replicas, copies), all);
     }
+  }
+}
+
+TEST(MomentShards, HaveTheWeightsOfWhichRanksKeepShards) {
+  const model::Model model = TiedModel();
+  const std::multiset<std::string> all = WrittenBy(model, 2, 1);
+  for (const int replicas : {2, 3, 5}) {
+    SCOPED_TRACE(::testing::Message() << replicas << " replicas");
+    EXPECT_EQ(WrittenBy(model, replicas, 1, /*frees=*/true), all);
   }
 }
 

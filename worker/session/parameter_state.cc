@@ -22,12 +22,13 @@ LayerId OwnerOf(const model::Model& model, const model::Parameter& parameter) {
 // View: ParameterState or ParameterTarget.
 template <class View>
 View ViewOf(const train::ParameterRef& ref) {
-  const auto size = static_cast<std::size_t>(ref.elements());
+  const layout::FloatRun kept = ref.kept_run();
   return {.parameter = ref.parameter,
-          .weight = {ref.weight, size},
+          .weight = {ref.kept_weights(), static_cast<std::size_t>(kept.count)},
           .m = ref.moment(ref.m),
           .v = ref.moment(ref.v),
           .first_row = ref.first_row,
+          .first_weight = static_cast<std::size_t>(kept.first),
           .first_moment = static_cast<std::size_t>(ref.shard.first)};
 }
 

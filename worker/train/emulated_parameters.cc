@@ -27,12 +27,14 @@ absl::StatusOr<std::unique_ptr<EmulatedParameters>> EmulatedParameters::Create(
   TAKT_CHECK(state->compute_->memory_is_host());
   ASSIGN_OR_RETURN(
       state->parameters_,
-      ParameterStore::Create(*options.model, state->layout_.parameters, *state->compute_));
+      ParameterStore::Create(*options.model, state->layout_.parameters, *state->compute_,
+                             /*second_copies=*/{}, /*rows=*/{}, state->layout_.whole));
+  ASSIGN_OR_RETURN(state->reduce_, options.backends->CreateMemory(backend::StreamKind::kReduce));
   // Memory that nobody writes to is not resident.
   for (const LayerParameters& layer : state->parameters_->layers())
     std::ranges::fill(layer.gradients, 0.0F);
   for (const ParameterRef* const ref : state->parameters_->trained())
-    std::fill_n(ref->weight, ref->elements(), 0.0F);
+    std::fill_n(ref->kept_weights(), ref->kept_run().count, 0.0F);
   ASSIGN_OR_RETURN(state->shards_, ShardState::CreateFor(options, state->layout_,
                                                          *state->parameters_, *state->compute_));
   ASSIGN_OR_RETURN(Optimizer optimizer,
@@ -61,12 +63,30 @@ Bound EmulatedParameters::BindOverReplicas(const Instruction& instruction) {
   return engine::MakeBound(group->stream(), run);
 }
 
+Bound EmulatedParameters::BindWhole(const Instruction& instruction) {
+  const StageId stage = instruction.stage;
+  if (shards_ == nullptr || !layout_.whole.stages.contains(stage))
+    return absl::InvalidArgumentError("this rank does not hold its stage");
+  const bool frees = instruction.op == Op::kReshard;
+  return engine::MakeBound(nullptr, [this, stage, frees](StepId step) {
+    if (frees) {
+      parameters_->Free(stage);
+      return absl::OkStatus();
+    }
+    parameters_->Place(stage);
+    return shards_->Unshard(step, stage, *reduce_);
+  });
+}
+
 Bound EmulatedParameters::Bind(const Instruction& instruction) {
   const program::Program& program = *options_.program;
   switch (instruction.op) {
     case Op::kReduceGrad:
     case Op::kGatherWeights:
       return BindOverReplicas(instruction);
+    case Op::kUnshard:
+    case Op::kReshard:
+      return BindWhole(instruction);
     case Op::kNormPartial:
       if (program::IsAsynchronous(program)) return engine::NothingToDo();
       return engine::MakeBound(nullptr,

@@ -27,7 +27,7 @@ class EmulatedParameters {
   // host memory, if they have.  Errors: kResourceExhausted, and those of ShardState.
   static absl::StatusOr<std::unique_ptr<EmulatedParameters>> Create(const TrainerOptions& options);
 
-  // Binds REDUCE_GRAD, NORM_PARTIAL, OPT, GATHER_WEIGHTS or SNAPSHOT.
+  // Binds REDUCE_GRAD, NORM_PARTIAL, OPT, GATHER_WEIGHTS, UNSHARD, RESHARD or SNAPSHOT.
   engine::Bound Bind(const program::Instruction& instruction);
   // Does what NORM_EXCHANGE does for parameters.  Errors: as the groups'.
   absl::Status Exchange(StepId step) { return optimizer_->Exchange(step, {}).status(); }
@@ -35,10 +35,13 @@ class EmulatedParameters {
  private:
   explicit EmulatedParameters(const TrainerOptions& options) : options_(options) {}
   engine::Bound BindOverReplicas(const program::Instruction& instruction);
+  // Binds UNSHARD or RESHARD.
+  engine::Bound BindWhole(const program::Instruction& instruction);
 
   const TrainerOptions options_;
   layout::RankLayout layout_;
-  std::unique_ptr<backend::Backend> compute_;  // outlives every buffer below
+  std::unique_ptr<backend::Backend> compute_;       // outlives every buffer below
+  std::unique_ptr<backend::MemoryBackend> reduce_;  // the reduce lane's
   std::unique_ptr<ParameterStore> parameters_;
   std::unique_ptr<ShardState> shards_;  // null: each rank has the optimizer's state of all it holds
   std::optional<Optimizer> optimizer_;

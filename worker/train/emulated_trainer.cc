@@ -159,6 +159,8 @@ class EmulatedTrainer final : public Trainer {
       case Op::kNormPartial:
       case Op::kOptimizer:
       case Op::kGatherWeights:
+      case Op::kUnshard:
+      case Op::kReshard:
       case Op::kSnapshot:
         if (trained_ != nullptr) return trained_->Bind(instruction);
         return engine::NothingToDo();

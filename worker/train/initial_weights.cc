@@ -81,6 +81,21 @@ absl::Status ForEachRunOf(const ParameterRef& ref,
   return visit({.whole = ref.first_element(), .count = ref.elements()});
 }
 
+// Calls `visit` for each run of the whole parameter's elements whose weights the rank keeps, which
+// count from the first of these.
+absl::Status ForEachKeptRunOf(const ParameterRef& ref,
+                              absl::FunctionRef<absl::Status(const model::ElementRun&)> visit) {
+  const layout::FloatRun kept = ref.kept_run();
+  return ForEachRunOf(ref, [&](const model::ElementRun& run) -> absl::Status {
+    const std::int64_t first = std::max(run.here, kept.first);
+    const std::int64_t end = std::min(run.here + run.count, kept.end());
+    if (first >= end) return absl::OkStatus();
+    return visit({.here = first - kept.first,
+                  .whole = run.whole + (first - run.here),
+                  .count = end - first});
+  });
+}
+
 // Sets the weights of the run to those of the whole tensor, converted to f32.
 absl::Status CopyRun(const checkpoint::Tensor& tensor, const model::ElementRun& run, float* weights,
                      backend::Backend& backend) {
@@ -115,8 +130,8 @@ absl::Status LoadWeights(const config::JobSpec& job, std::string_view data_root,
     const absl::StatusOr<const checkpoint::Tensor*> tensor =
         folder->Require(ref->parameter->name, model::WholeShape(*ref->parameter));
     if (!tensor.ok()) return RefuseInitFrom(job, tensor.status());
-    RETURN_IF_ERROR(ForEachRunOf(*ref, [&](const model::ElementRun& run) {
-      return CopyRun(**tensor, run, ref->weight, backend);
+    RETURN_IF_ERROR(ForEachKeptRunOf(*ref, [&](const model::ElementRun& run) {
+      return CopyRun(**tensor, run, ref->kept_weights(), backend);
     }));
   }
   return absl::OkStatus();
@@ -146,9 +161,9 @@ absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data
   if (!job.init_from.empty()) return LoadWeights(job, data_root, store, backend);
   std::vector<float> values;
   for (const ParameterRef* const ref : store.trained()) {
-    const auto elements = static_cast<std::size_t>(ref->elements());
+    const auto elements = static_cast<std::size_t>(ref->kept_run().count);
     const auto fill = [&](std::span<float> out) {
-      return ForEachRunOf(*ref, [&](const model::ElementRun& run) {
+      return ForEachKeptRunOf(*ref, [&](const model::ElementRun& run) {
         const std::span<float> to =
             out.subspan(static_cast<std::size_t>(run.here), static_cast<std::size_t>(run.count));
         FillInitialWeights(*ref->parameter, job.seed, to, run.whole);
@@ -156,13 +171,13 @@ absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data
       });
     };
     if (backend.memory_is_host()) {  // copying the largest would set the worker's peak
-      RETURN_IF_ERROR(fill({ref->weight, elements}));
+      RETURN_IF_ERROR(fill({ref->kept_weights(), elements}));
       continue;
     }
     values.resize(elements);
     RETURN_IF_ERROR(fill(values));
     RETURN_IF_ERROR(backend.CopyFromHost(std::as_bytes(std::span(values)),
-                                         reinterpret_cast<std::byte*>(ref->weight)));
+                                         reinterpret_cast<std::byte*>(ref->kept_weights())));
     RETURN_IF_ERROR(backend.Synchronize());  // `values` is used again
   }
   return absl::OkStatus();

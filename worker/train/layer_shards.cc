@@ -110,22 +110,39 @@ std::vector<const ParameterRef*> LayerShards::Parts() const {
 
 absl::Status LayerShards::GatherWeights(StepId step) {
   for (const layout::ShardUnit& unit : units_) {
-    const ParameterRef& front = layer_.refs[unit.first];
-    if (!IsUpdatedHere(front)) continue;
-    // Weights lie behind one another as gradients do.
-    const std::int64_t origin = unit.tensors.front().first;
-    for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
-      const float* const weight = layer_.refs[unit.first + i].weight;
-      TAKT_CHECK(weight - front.weight == unit.tensors[i].first - origin);
-    }
-    std::vector<std::span<float>> parts;
-    for (const layout::FloatRun& shard : unit.shards) {
-      parts.emplace_back(front.weight + (shard.first - origin),
-                         static_cast<std::size_t>(shard.count));
-    }
-    RETURN_IF_ERROR(group_.AllGatherParts(step, parts));
+    if (IsUpdatedHere(layer_.refs[unit.first])) RETURN_IF_ERROR(Gather(step, unit));
   }
   return absl::OkStatus();
+}
+
+absl::Status LayerShards::Unshard(StepId step, backend::MemoryBackend& memory) {
+  for (const layout::ShardUnit& unit : units_) {
+    for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
+      const ParameterRef& ref = layer_.refs[unit.first + i];
+      const auto [first, count] = ref.shard;
+      if (count == 0) continue;
+      RETURN_IF_ERROR(memory.Run(
+          backend::Copy{.input = ref.kept, .output = ref.weight + first, .count = count}));
+    }
+    RETURN_IF_ERROR(Gather(step, unit));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LayerShards::Gather(StepId step, const layout::ShardUnit& unit) {
+  const ParameterRef& front = layer_.refs[unit.first];
+  // Weights lie behind one another as gradients do.
+  const std::int64_t origin = unit.tensors.front().first;
+  for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
+    const float* const weight = layer_.refs[unit.first + i].weight;
+    TAKT_CHECK(weight - front.weight == unit.tensors[i].first - origin);
+  }
+  std::vector<std::span<float>> parts;
+  for (const layout::FloatRun& shard : unit.shards) {
+    parts.emplace_back(front.weight + (shard.first - origin),
+                       static_cast<std::size_t>(shard.count));
+  }
+  return group_.AllGatherParts(step, parts);
 }
 
 }  // namespace takt::train

@@ -60,8 +60,14 @@ class LayerShards {
   // Copies the weights of the selected version from the rank that updates them to all others.
   // Errors: as the group's.
   absl::Status GatherWeights(StepId step);
+  // Makes the weights whole where ParameterStore::Place has put them, from the shards that the
+  // ranks keep. memory: of the lane.  Errors: also those of the device.
+  absl::Status Unshard(StepId step, backend::MemoryBackend& memory);
 
  private:
+  // Copies the shards of a unit's weights to all ranks.
+  absl::Status Gather(StepId step, const layout::ShardUnit& unit);
+
   const LayerParameters& layer_;
   transport::Collective& group_;
   std::vector<layout::ShardUnit> units_;  // with shards by rank of the group

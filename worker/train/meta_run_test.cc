@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/layout/gpu_scratch.h"
+#include "common/layout/rank_layout.h"
 #include "common/mesh/vocabulary_split.h"
 #include "common/model/vocabulary.h"
 #include "common/program/compute_part.h"
@@ -176,6 +177,36 @@ TEST(MetaRun, AllocatesWhatIsPredictedOfMuon) {
       const absl::StatusOr<plan::Plan> plan = plan::MakePlan(job, {.max_workers = 8});
       ASSERT_TRUE(plan.ok()) << plan.status();
       EXPECT_LT(plan->memory[0][MemoryKind::kOptimizer], adamw->memory[0][MemoryKind::kOptimizer]);
+    }
+  }
+}
+
+// A plan predicts the largest shards, and this is of the first replica's.
+TEST(MetaRun, AllocatesWhatIsLaidOutWhereWeightsAreFreed) {
+  for (const model::Precision precision : {model::Precision::kF32, model::Precision::kBf16}) {
+    config::JobSpec job = JobOf(Llama(false), "interleaved-1f1b");
+    job.parallelism.chunks = 3;
+    job.parallelism.data = 2;
+    job.parallelism.shard = config::Shard::kParameters;
+    job.parallelism.reshard = config::Reshard::kAlways;
+    job.precision = precision;
+    job.validation = config::Validation{.path = "v", .every_steps = 1};
+    const absl::StatusOr<plan::Plan> plan = plan::MakePlan(job, {.max_workers = 8});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    ASSERT_TRUE(FreesWeights(*plan));
+    for (int rank = 0; rank < plan->mesh.pp_size; ++rank) {
+      const absl::StatusOr<MetaReport> report = testing::RunRank(job, *plan, rank);
+      ASSERT_TRUE(report.ok()) << report.status();
+      MemoryBytes expected = layout::LayOutRank({.model = plan->model,
+                                                 .partition = plan->partition,
+                                                 .program = plan->programs[rank],
+                                                 .validation = &plan->validation_programs[rank],
+                                                 .dp_size = 2,
+                                                 .replica = 0})
+                                 .bytes();
+      expected[MemoryKind::kProcess] = 0;
+      EXPECT_EQ(report->counts.bytes, expected);
+      EXPECT_LE(expected[MemoryKind::kWeights], plan->memory[rank][MemoryKind::kWeights]);
     }
   }
 }

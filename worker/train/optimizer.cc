@@ -129,8 +129,8 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
     }
     const auto [first, count] = ref->shard;
     const config::UpdateSettings& settings = settings_.at(ref->parameter);
-    tensors.push_back({.parameter = ref->weight + first,
-                       .previous = ref->previous + first,
+    tensors.push_back({.parameter = ref->shard_weights(),
+                       .previous = ref->shard_previous(),
                        .gradient = ref->gradient + first,
                        .m = ref->m,
                        .v = ref->v,

@@ -87,7 +87,8 @@ ParameterRef::PackedOffsets ParameterRef::PackedBefore(std::int64_t first) const
 
 absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
     const model::Model& model, const layout::Section& parameters, backend::Backend& backend,
-    const std::set<LayerId>& second_copies, const layout::Section& rows) {
+    const std::set<LayerId>& second_copies, const layout::Section& rows,
+    const layout::WholeWeights& whole) {
   auto store = std::unique_ptr<ParameterStore>(new ParameterStore);
   store->model_ = &model;
   store->backend_ = &backend;
@@ -106,8 +107,12 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
   for (Use& use : store->uses_) {
     if (!use.weight.empty()) continue;
     // An earlier layer owns the weight.
-    use.weight = std::ranges::find(store->uses_, parameter_of(use), parameter_of)->weight;
+    const Use& owner = *std::ranges::find(store->uses_, parameter_of(use), parameter_of);
+    use.weight = owner.weight;
+    use.ref->freed = owner.ref->freed;
+    use.ref->kept = owner.ref->kept;
   }
+  RETURN_IF_ERROR(store->AddWhole(whole));
   store->ShowVersion(0);
   return store;
 }
@@ -154,6 +159,11 @@ void ParameterStore::Resolve(const layout::Tensor& tensor, const layout::Allocat
       use.weight.push_back(floats);
       use.ref->updated = true;
       break;
+    case layout::Role::kWeightShard:
+      use.weight.push_back(nullptr);
+      use.ref->updated = use.ref->freed = true;
+      use.ref->kept = floats;
+      break;
     case layout::Role::kFirstMoment:
       use.ref->m = floats;
       break;
@@ -169,6 +179,67 @@ void ParameterStore::Resolve(const layout::Tensor& tensor, const layout::Allocat
     default:
       TAKT_CHECK(false && "a section of parameters has a tensor of another role");
   }
+}
+
+absl::Status ParameterStore::AddWhole(const layout::WholeWeights& whole) {
+  ASSIGN_OR_RETURN(places_, SectionMemory::Create(whole.places, *backend_));
+  for (int place = static_cast<int>(whole.places.allocations.size()); place-- > 0;)
+    free_places_.push_back(place);
+  for (const auto& [stage, tensors] : whole.stages) {
+    Whole& added = whole_[stage];
+    for (const layout::Tensor& tensor : tensors) {
+      const auto use = std::ranges::find_if(uses_, [&](const Use& each) {
+        return each.layer->layer == tensor.layer && each.ref->parameter == tensor.parameter;
+      });
+      added.tensors.emplace_back(&*use, tensor);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ParameterStore::Place(StageId stage) {
+  Whole& whole = whole_.at(stage);
+  TAKT_CHECK(whole.place < 0 && !free_places_.empty());
+  whole.place = free_places_.back();
+  free_places_.pop_back();
+  whole.packed = false;
+  for (const auto& [use, tensor] : whole.tensors) {
+    std::byte* const at = places_.Begin(whole.place) + tensor.offset;
+    auto* const halves = reinterpret_cast<backend::Bf16*>(at);
+    if (tensor.role == layout::Role::kWeight)
+      use->ref->weight = use->weight[0] = reinterpret_cast<float*>(at);
+    if (tensor.role == layout::Role::kPackedWeight) {
+      use->packed = {halves};
+      use->ref->packed = halves;
+    }
+    if (tensor.role == layout::Role::kPackedTransposedWeight) {
+      use->packed_transposed = {halves};
+      use->ref->packed_transposed = halves;
+    }
+  }
+}
+
+void ParameterStore::Free(StageId stage) {
+  Whole& whole = whole_.at(stage);
+  TAKT_CHECK(whole.place >= 0);
+  free_places_.push_back(whole.place);
+  whole.place = -1;
+  for (const auto& [use, tensor] : whole.tensors) {
+    use->ref->weight = use->weight[0] = nullptr;
+    use->packed.clear();
+    use->packed_transposed.clear();
+    use->ref->packed = use->ref->packed_transposed = nullptr;
+  }
+}
+
+absl::Status ParameterStore::PackWhole(backend::Backend& backend, StageId stage) {
+  const auto found = whole_.find(stage);
+  if (found == whole_.end() || std::exchange(found->second.packed, true)) return absl::OkStatus();
+  for (const auto& [use, tensor] : found->second.tensors) {
+    if (tensor.role == layout::Role::kPackedWeight)
+      RETURN_IF_ERROR(PackUse(backend, *use, /*place=*/0));
+  }
+  return absl::OkStatus();
 }
 
 void ParameterStore::SelectVersion(int version) {

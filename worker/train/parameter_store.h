@@ -5,14 +5,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
+#include "common/layout/parameter_layout.h"
 #include "common/layout/shard.h"
 #include "common/layout/tensor.h"
 #include "common/model/model.h"
@@ -28,7 +31,8 @@ struct ParameterRef {
   // The rows of the parameter that this rank has, to which all pointers below are. They are whole
   // blocks of words (common/model/vocabulary.h) where they are not all. rows 0: all.
   std::int64_t first_row = 0, rows = 0;
-  float* weight = nullptr;  // of the selected version
+  // Of the selected version. Where the rank frees weights it is null while they are not whole.
+  float* weight = nullptr;
   // The version before the newest. It is `weight` if there is only one version.
   const float* previous = nullptr;
   // The selected version's matrix as it is stored, and its transpose, as PackBf16 leaves them. A
@@ -43,6 +47,9 @@ struct ParameterRef {
   // The elements, counted from the first one here, of which this rank has the optimizer's state:
   // all, unless ranks share it (layer_shards.h).
   layout::FloatRun shard;
+  // Where the rank frees weights (ParameterStore::frees), it keeps `kept`, those of the shard.
+  bool freed = false;
+  float* kept = nullptr;
   // The optimizer's moments of the shard. Null if it does not have them, if the shard is empty, and
   // if `updated` is false.
   float* m = nullptr;
@@ -57,6 +64,12 @@ struct ParameterRef {
   std::int64_t columns() const { return parameter->elements() / parameter->shape[0]; }
   std::int64_t first_element() const { return first_row * columns(); }
   std::int64_t elements() const { return rows > 0 ? rows * columns() : parameter->elements(); }
+  // Returns the elements whose weights are here at all times, and the first of these weights.
+  layout::FloatRun kept_run() const { return freed ? shard : layout::FloatRun{0, elements()}; }
+  float* kept_weights() const { return freed ? kept : weight; }
+  // Returns the weights of the shard, and those of the version before the newest.
+  float* shard_weights() const { return freed ? kept : weight + shard.first; }
+  const float* shard_previous() const { return freed ? kept : previous + shard.first; }
   // Returns m or v as far as there is one.
   std::span<float> moment(float* which) const {
     return {which, which == nullptr ? 0 : static_cast<std::size_t>(shard.count)};
@@ -96,10 +109,22 @@ class ParameterStore {
  public:
   // parameters: as layout::LayOutParameters makes it of `model`. second_copies: the layers here
   // that are not primary. rows: as layout::LayOutRows makes it, where the vocabulary is spread.
+  // whole: as layout::LayOutWholeWeights makes it, where the rank frees weights.
   // model, backend: borrowed for the store's life.
   static absl::StatusOr<std::unique_ptr<ParameterStore>> Create(
       const model::Model& model, const layout::Section& parameters, backend::Backend& backend,
-      const std::set<LayerId>& second_copies = {}, const layout::Section& rows = {});
+      const std::set<LayerId>& second_copies = {}, const layout::Section& rows = {},
+      const layout::WholeWeights& whole = {});
+
+  // Returns whether the rank frees weights in a step, of which it keeps shards.
+  bool frees() const { return !whole_.empty(); }
+  // Gives the weights of a stage room where they can be whole: its memory holds what it held
+  // before.  Reduce lane, as Free.  Precondition: a place is free.
+  void Place(StageId stage);
+  // Takes that room back.
+  void Free(StageId stage);
+  // Makes the `packed` matrices of a stage, unless that was done since Place. Compute lane.
+  absl::Status PackWhole(backend::Backend& backend, StageId stage);
 
   // Makes the weights of this age the ones that layers see. It only changes pointers.
   void SelectVersion(int version);
@@ -152,10 +177,17 @@ class ParameterStore {
     std::vector<float*> weight;
     std::vector<backend::Bf16*> packed, packed_transposed;
   };
+  // The weights of one stage where the rank frees weights.
+  struct Whole {
+    std::vector<std::pair<Use*, layout::Tensor>> tensors;
+    int place = -1;       // the reduce lane's
+    bool packed = false;  // the slots of the weights order the lanes that use it
+  };
   ParameterStore() = default;
   // Adds the layers that have tensors in the section. Room for them was reserved.
   void AddLayers(const model::Model& model, const layout::Section& section,
                  const std::set<LayerId>& second_copies);
+  absl::Status AddWhole(const layout::WholeWeights& whole);
   // Tells the uses where their tensors are.
   void ResolveAll(const layout::Section& section, const SectionMemory& memory);
   // Tells the use that `tensor` belongs to that it is at `place`, in this allocation.
@@ -178,7 +210,9 @@ class ParameterStore {
   int newest_ = 0;         // the place of version 0; older ones follow it, modulo num_versions_
   int selected_ = 0;       // the selected version
   std::string tied_name_;  // empty: the model has no tied parameter
-  SectionMemory memory_, rows_memory_;
+  SectionMemory memory_, rows_memory_, places_;
+  std::map<StageId, Whole> whole_;
+  std::vector<int> free_places_;  // the reduce lane's
 };
 
 }  // namespace takt::train

@@ -49,6 +49,7 @@ ResultGroups RankState::Groups() const {
 }
 
 absl::Status RankState::Pack() {
+  if (parameters->frees()) return absl::OkStatus();
   if (shards == nullptr) return parameters->Pack(*compute);
   for (const auto& [id, stage] : stages) not_packed.insert(id);
   if (vocabulary != nullptr) not_packed.insert(StageId(options.program->num_stages));
@@ -56,6 +57,7 @@ absl::Status RankState::Pack() {
 }
 
 absl::Status RankState::PackGathered(StageId stage) {
+  if (parameters->frees()) return parameters->PackWhole(*compute, stage);
   if (not_packed.erase(stage) == 0) return absl::OkStatus();
   const auto held = layout.stages.find(stage);
   if (held == layout.stages.end()) {
@@ -76,7 +78,7 @@ absl::Status RankState::CreateParameters() {
       second_copies.insert(place.layer);
   }
   ASSIGN_OR_RETURN(parameters, ParameterStore::Create(*options.model, layout.parameters, *compute,
-                                                      second_copies, layout.rows));
+                                                      second_copies, layout.rows, layout.whole));
   return absl::OkStatus();
 }
 

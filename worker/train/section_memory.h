@@ -32,6 +32,10 @@ class SectionMemory {
   std::byte* At(const layout::Tensor& tensor) const {
     return buffers_[static_cast<std::size_t>(tensor.allocation)].data() + tensor.offset;
   }
+  // Returns where an allocation of the section begins.
+  std::byte* Begin(int allocation) const {
+    return buffers_[static_cast<std::size_t>(allocation)].data();
+  }
   float* FloatsAt(const layout::Tensor& tensor) const {
     return reinterpret_cast<float*>(At(tensor));
   }

@@ -24,6 +24,7 @@ ShardState::Group GroupOf(const TrainerOptions& options, StageId stage) {
   const bool primary_is_lower = program::IsPrimary(program, stage) == is_lower;
   return {.replicas = ReplicasOf(options, stage),
           .in_reversed_pairs = program.mirror.value() >= 0 && !primary_is_lower,
+          .stage = stage,
           .layers = {}};
 }
 
@@ -44,7 +45,8 @@ absl::StatusOr<std::unique_ptr<ShardState>> ShardState::CreateFor(const TrainerO
   }
   if (layout.vocabulary.has_value()) {
     const StageId rows(options.program->num_stages);
-    Group& group = groups.emplace_back(Group{.replicas = ReplicasOf(options, rows), .layers = {}});
+    Group& group = groups.emplace_back(
+        Group{.replicas = ReplicasOf(options, rows), .stage = rows, .layers = {}});
     const auto last = static_cast<std::int32_t>(options.model->layers.size()) - 1;
     for (const LayerId use : {LayerId(0), LayerId(last)}) {
       if (const LayerParameters* const layer = parameters.Rows(use)) group.layers.push_back(layer);
@@ -67,7 +69,7 @@ absl::StatusOr<std::unique_ptr<ShardState>> ShardState::Create(const std::vector
     for (const LayerParameters* const parameters : group.layers) {
       const Layer& added = state->layers_.emplace_back(
           Layer{parameters, LayerShards(*parameters, *group.replicas, group.in_reversed_pairs),
-                num_blocks});
+                num_blocks, group.stage});
       num_blocks += added.shards.num_blocks();
     }
     state->blocks_of_.push_back({group.replicas, first, num_blocks - first});
@@ -99,6 +101,13 @@ absl::Status ShardState::AddSquares(StepId step, std::span<double> entries) {
   }
   for (const Layer& layer : layers_)
     layer.shards.AddSquares(BlocksAt(layer.first_block, layer.shards.num_blocks()), entries);
+  return absl::OkStatus();
+}
+
+absl::Status ShardState::Unshard(StepId step, StageId stage, backend::MemoryBackend& memory) {
+  for (Layer& layer : layers_) {
+    if (layer.stage == stage) RETURN_IF_ERROR(layer.shards.Unshard(step, memory));
+  }
   return absl::OkStatus();
 }
 

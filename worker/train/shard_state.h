@@ -27,6 +27,7 @@ class ShardState {
   struct Group {
     transport::Collective* replicas = nullptr;
     bool in_reversed_pairs = false;  // as LayerShards has it
+    StageId stage{-1};               // of rows: the one after the last
     std::vector<const LayerParameters*> layers;
   };
   // groups: the same on all ranks of each group, in one order. What they point to is borrowed for
@@ -52,6 +53,10 @@ class ShardState {
   // Reduce lane.  Errors: as the groups'.
   absl::Status AddSquares(StepId step, std::span<double> entries);
 
+  // Makes the weights of a stage whole, which ParameterStore::Place has given room. memory: of the
+  // lane, which is the reduce lane.  Errors: as the groups'.
+  absl::Status Unshard(StepId step, StageId stage, backend::MemoryBackend& memory);
+
   // Returns the parameters of which the rank updates its shard.
   std::vector<const ParameterRef*> Parts() const;
 
@@ -60,6 +65,7 @@ class ShardState {
     const LayerParameters* parameters = nullptr;
     LayerShards shards;
     std::int64_t first_block = 0;  // in blocks_
+    StageId stage;
   };
   struct Blocks {
     transport::Collective* replicas = nullptr;

@@ -231,6 +231,7 @@ class SyntheticTrace {
       case program::Op::kReduceGrad:
       case program::Op::kReduceTied:
       case program::Op::kGatherWeights:
+      case program::Op::kUnshard:
         return options_.reduction;
       case program::Op::kNormExchange:
         return options_.exchange;

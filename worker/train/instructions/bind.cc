@@ -32,6 +32,8 @@ constexpr Kind kKinds[] = {
     {.op = Op::kNormExchange, .bind = BindNormExchange},
     {.op = Op::kOptimizer, .bind = BindOptimizer},
     {.op = Op::kGatherWeights, .bind = BindGatherWeights},
+    {.op = Op::kUnshard, .bind = BindUnshard, .validates = true},
+    {.op = Op::kReshard, .bind = BindReshard, .validates = true},
     {.op = Op::kSnapshot, .bind = BindSnapshot},
     {.op = Op::kEval, .bind = BindEval, .trains = false, .validates = true},
     {.op = Op::kRows, .bind = BindRows, .validates = true},

@@ -36,6 +36,8 @@ Bound BindSnapshot(ProgramState& state, const program::Instruction& instruction)
 Bound BindEval(ProgramState& state, const program::Instruction& instruction);
 // Precondition: replicas share the optimizer's state.
 Bound BindGatherWeights(ProgramState& state, const program::Instruction& instruction);
+Bound BindUnshard(ProgramState& state, const program::Instruction& instruction);
+Bound BindReshard(ProgramState& state, const program::Instruction& instruction);
 // Preconditions of these: the vocabulary is spread.
 Bound BindRows(ProgramState& state, const program::Instruction& instruction);
 Bound BindShare(ProgramState& state, const program::Instruction& instruction);

@@ -2,6 +2,7 @@
 // F, I, W, B and O resolve this in the same way when they are bound, and S, T and LOSS some of it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -59,9 +60,10 @@ std::unique_ptr<engine::BoundInstruction> BindPart(ProgramState& state, int vers
                                                    const PartBuffers& buffers,
                                                    ArgumentsOf arguments_of, Ops ops) {
   const auto run = [&rank = state.rank, &parameters = *state.rank.parameters,
-                    &replays = state.replays.PartOf(buffers), stage = buffers.forward_stage,
-                    version, arguments_of, ops](StepId step) -> absl::Status {
-    RETURN_IF_ERROR(rank.PackGathered(stage));
+                    &replays = state.replays.PartOf(buffers),
+                    stages = std::array{buffers.forward_stage, buffers.backward_stage}, version,
+                    arguments_of, ops](StepId step) -> absl::Status {
+    for (const StageId stage : stages) RETURN_IF_ERROR(rank.PackGathered(stage));
     parameters.SelectVersion(version);
     if (rank.meetings != nullptr) rank.meetings->BeginStep(step);
     PartArguments arguments = arguments_of(step);
