@@ -346,6 +346,7 @@ bool ProgramEngine::Fail(absl::Status status) {
   }
   devices_.GiveUpAt(MonotonicNanos() + absl::ToInt64Nanoseconds(options_.device_grace));
   stopped_.store(true, std::memory_order_seq_cst);
+  devices_.EndWaits();
   for (const auto& lane : bound_.lanes) {
     lane->woken.Wake();
     lane->iteration_ended.Wake();

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "common/base/status.h"
 #include "worker/backend/cuda/attention.h"
 #include "worker/backend/cuda/capture.h"
+#include "worker/backend/cuda/cudnn_shape.h"
 #include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/matmul.h"
@@ -30,6 +32,27 @@ namespace {
 
 template <class O>
 concept AttentionOp = std::is_same_v<O, AttentionForward> || std::is_same_v<O, AttentionBackward>;
+
+// The most launches that an op may take. A product rounds two operands and a bias, is cut into two
+// with a sum over splits each, and may be finished by three kernels of ours.
+std::int64_t MostLaunchesOf(const Op& op) {
+  return std::visit(
+      []<class O>(const O& o) -> std::int64_t {
+        if constexpr (ProductOp<O>) {
+          return 10;
+        } else if constexpr (std::is_same_v<O, AttentionBackward>) {
+          constexpr std::int64_t kLaunchesOfPart = 4;
+          const std::int64_t at_a_time = SequencesAtATime(o.shape);
+          return (o.shape.batch + at_a_time - 1) / at_a_time * kLaunchesOfPart;
+        } else if constexpr (UpdateOp<O>) {
+          constexpr std::int64_t kTensorsOfLaunch = 63;
+          return std::ssize(o.tensors) / kTensorsOfLaunch + 1;
+        } else {
+          return 4;
+        }
+      },
+      op);
+}
 
 class DeviceMemory final : public MemorySource {
  public:
@@ -124,6 +147,11 @@ class DeviceQueue : public Interface {
   DeviceQueue(const Shared& shared, std::unique_ptr<CudaStream> stream)
       : shared_(shared), stream_(std::move(stream)) {}
 
+  // Call it before giving the stream launches. A capture gives it none.
+  absl::Status Admit(std::int64_t launches) {
+    return Captures() ? absl::OkStatus() : stream_->MakeRoom(launches);
+  }
+
   // The device is a property of the calling thread.
   absl::Status Use() { return ToStatus(cudaSetDevice(shared_.device), "choosing the device"); }
 
@@ -135,6 +163,7 @@ class DeviceQueue : public Interface {
                       cudaMemcpyKind kind) {
     if (bytes == 0) return absl::OkStatus();
     RETURN_IF_ERROR(Use());
+    RETURN_IF_ERROR(Admit(1));
     return ToStatus(cudaMemcpyAsync(destination, source, bytes, kind, stream_->get()),
                     absl::StrCat("copying ", bytes, " bytes"));
   }
@@ -154,6 +183,7 @@ class CudaMemory final : public DeviceQueue<MemoryBackend> {
   absl::Status Enqueue(const O& op) {
     RETURN_IF_ERROR(ValidateOp(op));
     RETURN_IF_ERROR(Use());
+    RETURN_IF_ERROR(Admit(1));
     Launch(op, {.stream = stream_->get()});
     return ToStatus(cudaGetLastError(), "enqueueing an op");
   }
@@ -191,6 +221,7 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
     RETURN_IF_ERROR(Use());
+    RETURN_IF_ERROR(Admit(MostLaunchesOf(op)));
     return std::visit([this](const auto& o) { return Execute(o); }, op);
   }
 
@@ -208,7 +239,7 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
 
   absl::StatusOr<std::unique_ptr<Recording>> Record(
       absl::FunctionRef<absl::Status()> ops) override {
-    return Capture(shared_.device, stream_->get(), shared_.arena, ops);
+    return Capture(shared_.device, *stream_, shared_.arena, ops);
   }
 
   Recorder* recorder() override { return this; }

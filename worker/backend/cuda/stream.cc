@@ -126,7 +126,7 @@ absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(int device, Strea
   cudaStream_t stream = nullptr;
   RETURN_IF_ERROR(ToStatus(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority),
                            "creating a stream"));
-  return std::unique_ptr<CudaStream>(new CudaStream(device, stream, clock));
+  return std::unique_ptr<CudaStream>(new CudaStream(device, stream, kind, clock));
 }
 
 CudaStream::~CudaStream() {

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "worker/backend/launch_window.h"
 #include "worker/backend/stream.h"
 
 namespace takt::backend::cuda {
@@ -52,17 +53,20 @@ class CudaStream final : public Stream {
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
   absl::Status Record(Event& event) override;
   absl::Status Await(Event& event) override;
+  absl::Status MakeRoom(std::int64_t launches) override { return window_.Admit(launches); }
+  void EndWaits() override { window_.EndWaits(); }
   void* native() override { return stream_; }
 
   cudaStream_t get() const { return stream_; }
 
  private:
-  CudaStream(int device, cudaStream_t stream, DeviceClock& clock)
-      : device_(device), stream_(stream), clock_(clock) {}
+  CudaStream(int device, cudaStream_t stream, StreamKind kind, DeviceClock& clock)
+      : device_(device), stream_(stream), clock_(clock), window_(*this, MostLaunches(kind)) {}
 
   const int device_;
   const cudaStream_t stream_;
   DeviceClock& clock_;
+  LaunchWindow window_;
 };
 
 }  // namespace takt::backend::cuda
