@@ -39,9 +39,12 @@ struct KernelPlan {
   bool fused_epilogue = true;
   std::array<std::uint64_t, 8> algorithm{};  // opaque; only the library reads it
   std::int64_t workspace_bytes = 0;
+  std::string implementation;  // of attention: one of those below; empty: this is a product
 
   bool operator==(const KernelPlan&) const = default;
 };
+
+inline constexpr char kByCudnn[] = "cudnn", kByOurKernels[] = "own";
 
 // Thread-safe.
 class PlanCache {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/status.h"
 #include "worker/backend/cuda/attention.h"
+#include "worker/backend/cuda/attention_choice.h"
 #include "worker/backend/cuda/capture.h"
 #include "worker/backend/cuda/cudnn_shape.h"
 #include "worker/backend/cuda/device.h"
@@ -207,6 +209,7 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
                                       .fused_epilogues = shared.fused_epilogues}));
     ASSIGN_OR_RETURN(backend->cudnn_attention_,
                      CreateCudnnAttention({.stream = stream, .arena = &shared.arena}));
+    backend->attention_choices_.emplace(shared.plans, backend->cudnn_attention_.get());
     return backend;
   }
 
@@ -214,6 +217,7 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
   ~CudaBackend() override {
     static_cast<void>(Synchronize());
     const NoCapture none;
+    attention_choices_.reset();
     cudnn_attention_ = nullptr;
     matmuls_ = nullptr;
   }
@@ -272,6 +276,9 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
   absl::Status MakeRoom(const auto& own_op) { return MakeScratch(own_op); }
 
   absl::Status Plan(const ProductOp auto& op) { return matmuls_->Plan(op); }
+  absl::Status Plan(const AttentionOp auto& op) {
+    return attention_choices_->ByLibrary(op).status();
+  }
   absl::Status Plan(const auto& /*other_op*/) { return absl::OkStatus(); }
 
   absl::Status MakeScratch(const auto& own_op) {
@@ -285,7 +292,8 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
 
   // Null: our own kernels compute it.
   absl::StatusOr<Attention*> CudnnFor(const AttentionOp auto& op) {
-    if (cudnn_attention_ != nullptr && cudnn_attention_->CanRun(op)) return cudnn_attention_.get();
+    ASSIGN_OR_RETURN(const bool by_library, attention_choices_->ByLibrary(op));
+    if (by_library) return cudnn_attention_.get();
     if (op.shape.head_size <= kMaxHeadSize) return nullptr;
     return absl::InvalidArgumentError(absl::StrCat("attention: head_size is ", op.shape.head_size,
                                                    ", must be at most ", kMaxHeadSize,
@@ -295,6 +303,7 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<Matmuls> matmuls_;
   std::unique_ptr<Attention> cudnn_attention_;  // null: not built in
+  std::optional<AttentionChoices> attention_choices_;
 };
 
 class DeviceImpl final : public CudaDevice {

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes attention by cuDNN's fused kernels, on tensors in bf16 where they lie. Softmax and all
 // sums inside are f32.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <map>
+#include <string>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -28,7 +32,15 @@ enum TensorId : std::int64_t { kQ = 1, kK, kV, kOutput, kStats, kDOutput, kDQ, k
 
 absl::Status ToStatus(fe::error_t error, std::string_view what) {
   if (error.is_good()) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(std::string(what), ": cuDNN: ", error.get_message()));
+  const std::string message = absl::StrCat(std::string(what), ": cuDNN: ", error.get_message());
+  switch (error.get_code()) {
+    case fe::error_code_t::GRAPH_NOT_SUPPORTED:
+    case fe::error_code_t::HEURISTIC_QUERY_FAILED:
+    case fe::error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED:
+      return absl::FailedPreconditionError(message);
+    default:
+      return absl::InternalError(message);
+  }
 }
 
 // The front end returns its errors, and what it is built on may throw.
@@ -139,18 +151,20 @@ class CudnnAttention final : public Attention {
     if (handle_ != nullptr) static_cast<void>(cudnnDestroy(handle_));
   }
 
-  bool CanRun(const AttentionForward& op) override {
-    return FitsCudnn(op) && PlanOf(op.shape, false).graph != nullptr;
-  }
-  bool CanRun(const AttentionBackward& op) override {
-    return FitsCudnn(op) && PlanOf(PartOf(op.shape), true).graph != nullptr;
+  absl::Status Build(const AttentionForward& op) override { return PlanOf(op.shape, false).status; }
+  absl::Status Build(const AttentionBackward& op) override {
+    return ForParts(op, [this](const AttentionBackward& part) -> absl::Status {
+      return PlanOf(part.shape, true).status;
+    });
   }
 
   absl::Status Prepare(const AttentionForward& op) override {
-    return scratch_.AtLeast(PlanOf(op.shape, false).workspace_bytes).status();
+    return MakeScratch(PlanOf(op.shape, false));
   }
   absl::Status Prepare(const AttentionBackward& op) override {
-    return scratch_.AtLeast(PlanOf(PartOf(op.shape), true).workspace_bytes).status();
+    return ForParts(op, [this](const AttentionBackward& part) {
+      return MakeScratch(PlanOf(part.shape, true));
+    });
   }
 
   absl::Status Run(const AttentionForward& op) override {
@@ -162,15 +176,12 @@ class CudnnAttention final : public Attention {
   }
 
   absl::Status Run(const AttentionBackward& op) override {
-    const std::int64_t count = PartOf(op.shape).batch;
-    for (std::int64_t first = 0; first < op.shape.batch; first += count)
-      RETURN_IF_ERROR(RunPart(Sequences(op, first, count)));
-    return absl::OkStatus();
+    return ForParts(op, [this](const AttentionBackward& part) { return RunPart(part); });
   }
 
  private:
-  // graph: null if cuDNN has no kernel for the shape.
   struct Plan {
+    absl::Status status;  // why there is no graph
     std::unique_ptr<Graph> graph;
     std::int64_t workspace_bytes = 0;
   };
@@ -179,9 +190,18 @@ class CudnnAttention final : public Attention {
 
   explicit CudnnAttention(const AttentionOptions& options) : scratch_(*options.arena) {}
 
-  static AttentionShape PartOf(AttentionShape s) {
-    s.batch = SequencesAtATime(s);
-    return s;
+  // Calls use(part) for the parts of the batch.
+  template <class Use>
+  static absl::Status ForParts(const AttentionBackward& op, const Use& use) {
+    const std::int64_t count = SequencesAtATime(op.shape);
+    for (std::int64_t first = 0; first < op.shape.batch; first += count)
+      RETURN_IF_ERROR(use(Sequences(op, first, std::min(count, op.shape.batch - first))));
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeScratch(const Plan& plan) {
+    RETURN_IF_ERROR(plan.status);
+    return scratch_.AtLeast(plan.workspace_bytes).status();
   }
 
   absl::Status RunPart(const AttentionBackward& op) {
@@ -208,21 +228,26 @@ class CudnnAttention final : public Attention {
   // fastest of a few.
   Plan Build(const AttentionShape& s, bool backward) {
     Plan plan;
-    const absl::Status built = Call("planning attention", [&] {
+    plan.status = Call("planning attention", [&] {
       plan.graph = backward ? DescribeBackward(s) : DescribeForward(s);
       return plan.graph->build(handle_, {fe::HeurMode_t::A});
     });
-    const absl::Status sized =
-        built.ok() ? Call("planning attention",
-                          [&] { return plan.graph->get_workspace_size(plan.workspace_bytes); })
-                   : built;
-    if (!sized.ok() || plan.workspace_bytes > kMostCudnnWorkspaceBytes) plan.graph = nullptr;
+    if (plan.status.ok()) {
+      plan.status = Call("planning attention",
+                         [&] { return plan.graph->get_workspace_size(plan.workspace_bytes); });
+    }
+    if (plan.status.ok() && plan.workspace_bytes > kMostCudnnWorkspaceBytes) {
+      plan.status = absl::FailedPreconditionError(
+          absl::StrCat("its kernel needs a workspace of ", plan.workspace_bytes, " bytes, at most ",
+                       kMostCudnnWorkspaceBytes, " are taken"));
+    }
     // A refusal inside leaves an error behind that no later call should report.
-    if (plan.graph == nullptr) static_cast<void>(cudaGetLastError());
+    if (!plan.status.ok()) static_cast<void>(cudaGetLastError());
     return plan;
   }
 
   absl::Status Execute(const Plan& plan, Pointers pointers) {
+    RETURN_IF_ERROR(plan.status);
     ASSIGN_OR_RETURN(std::byte* const workspace, scratch_.AtLeast(plan.workspace_bytes));
     return Call("enqueueing attention",
                 [&] { return plan.graph->execute(handle_, pointers, workspace); });
