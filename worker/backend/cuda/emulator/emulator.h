@@ -48,6 +48,13 @@ enum class ThreadOrder {
 };
 void SetThreadOrder(ThreadOrder order);
 
+// Ends the process at a block with more shared memory.
+void SetMostShared(std::size_t bytes);
+
+// Grids run no block but their last one, so a test can place tensors in memory that is not there
+// but for the end.
+void SetOnlyLastBlock(bool only);
+
 struct Grid {
   dim3 blocks;
   unsigned threads = 0;          // of a block
