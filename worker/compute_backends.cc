@@ -33,6 +33,15 @@ absl::StatusOr<MemoryBytes> PredictedOnDevice(const control::Assignment& assignm
 
 }  // namespace
 
+int SmsForCommunication(const control::Assignment& assignment) {
+  const config::TransportKind transport = assignment.transport;
+  if (transport != config::TransportKind::kAuto && transport != config::TransportKind::kNccl)
+    return 0;
+  constexpr int kOfChannels = 8, kOfGroups = 8;
+  return (assignment.mesh.pp_size > 1 ? kOfChannels : 0) +
+         (assignment.mesh.dp_size > 1 ? kOfGroups : 0);
+}
+
 absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
     const ComputeOptions& options, const control::Assignment& assignment, int threads) {
   const bool emulated = assignment.job.model.family == model::Family::kEmulated;
@@ -50,6 +59,7 @@ absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
   return cuda->open_device({.device = options.device->index,
                             .predicted = predicted,
                             .ledger = options.ledger,
+                            .sms_for_communication = SmsForCommunication(assignment),
                             .tune = true});  // by one rank, for all (session/kernel_plan.h)
 }
 

@@ -19,6 +19,10 @@ struct ComputeOptions {
   backend::MemoryLedger* ledger = nullptr;  // borrowed, outlives the backends
 };
 
+// Returns how many multiprocessors products leave to kernels of NCCL: what a rank's four channels,
+// and the one group that sums beside them, take at most. 0: the ranks exchange through the host.
+int SmsForCommunication(const control::Assignment& assignment);
+
 // Returns backends of the GPU if the job's ranks compute on GPUs, and reserves its memory as
 // predicted. Otherwise, and for emulated models, returns backends of the cores with so many
 // threads. Errors: kFailedPrecondition (no GPU here), those of the module.

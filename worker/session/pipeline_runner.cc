@@ -313,9 +313,11 @@ class PipelineRunner final : public RankRunner {
 
   // Prepares all that steps will need from the device, while no rank waits for this one.
   absl::Status PrepareDevice() {
+    backend::KernelPlans* const kernels = backends_->kernel_plans();
+    // The backend that chose has handles of its own, beside those of the one that computes.
+    if (kernels != nullptr) kernels->EndChoices();
     RETURN_IF_ERROR(trainer_->Prepare());
-    if (backend::KernelPlans* const kernels = backends_->kernel_plans(); kernels != nullptr)
-      kernels->plans().Freeze();
+    if (kernels != nullptr) kernels->plans().Freeze();
     return absl::OkStatus();
   }
 

@@ -25,6 +25,7 @@
 #include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/matmul.h"
+#include "worker/backend/cuda/product.h"
 #include "worker/backend/cuda/scratch.h"
 #include "worker/backend/cuda/stream.h"
 #include "worker/backend/validate.h"
@@ -88,6 +89,8 @@ struct Shared {
   Arena& arena;
   PlanCache& plans;
   DeviceClock& clock;
+  std::int64_t shared_bytes;  // of a block of threads
+  int sm_target;
   bool tf32, tune;
   std::optional<bool> fused_epilogues;
   std::string description;
@@ -204,6 +207,7 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
                      Matmuls::Create({.stream = stream,
                                       .arena = &shared.arena,
                                       .plans = &shared.plans,
+                                      .sm_target = shared.sm_target,
                                       .tf32 = shared.tf32,
                                       .tune = shared.tune,
                                       .fused_epilogues = shared.fused_epilogues}));
@@ -286,7 +290,8 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
   }
   absl::Status Enqueue(const auto& own_op, const char* what = "enqueueing an op") {
     ASSIGN_OR_RETURN(std::byte* const scratch, scratch_->AtLeast(ScratchBytes(own_op)));
-    Launch(own_op, {.stream = stream_->get(), .scratch = scratch});
+    Launch(own_op,
+           {.stream = stream_->get(), .scratch = scratch, .shared_bytes = shared_.shared_bytes});
     return ToStatus(cudaGetLastError(), what);
   }
 
@@ -325,15 +330,17 @@ class DeviceImpl final : public CudaDevice {
     ASSIGN_OR_RETURN(device->arena_, Arena::Create(device->memory_, {.predicted = options.predicted,
                                                                      .ledger = options.ledger}));
     ASSIGN_OR_RETURN(device->clock_, DeviceClock::Create(options.device));
-    device->shared_ = std::unique_ptr<Shared>(
-        new Shared{.device = options.device,
-                   .arena = *device->arena_,
-                   .plans = device->plans_,
-                   .clock = *device->clock_,
-                   .tf32 = options.tf32,
-                   .tune = options.tune,
-                   .fused_epilogues = options.fused_epilogues,
-                   .description = Description(device->plans_.target(), options.tf32)});
+    device->shared_ = std::unique_ptr<Shared>(new Shared{
+        .device = options.device,
+        .arena = *device->arena_,
+        .plans = device->plans_,
+        .clock = *device->clock_,
+        .shared_bytes = static_cast<std::int64_t>(properties.sharedMemPerBlockOptin),
+        .sm_target = SmTarget(properties.multiProcessorCount, options.sms_for_communication),
+        .tf32 = options.tf32,
+        .tune = options.tune,
+        .fused_epilogues = options.fused_epilogues,
+        .description = Description(device->plans_.target(), options.tf32)});
     return device;
   }
 
@@ -360,6 +367,10 @@ class DeviceImpl final : public CudaDevice {
       ASSIGN_OR_RETURN(chooser_, CudaBackend::Create(*shared_));
     }
     return chooser_->Choose(op);
+  }
+  void EndChoices() override {
+    absl::MutexLock lock(&chooser_mutex_);
+    chooser_ = nullptr;
   }
   const Arena& arena() const override { return *arena_; }
 

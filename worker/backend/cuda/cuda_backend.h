@@ -19,7 +19,10 @@ struct CudaOptions {
   int device = 0;         // in the order of ListDevices
   MemoryBytes predicted;  // what the plan says this rank holds on the device; see ArenaOptions
   MemoryLedger* ledger = nullptr;  // borrowed, outlives all buffers; null: it is not counted
-  bool tf32 = false;               // products of f32 may drop the operands' last 13 bits
+  // How many multiprocessors products leave to kernels that wait for other ranks (NCCL's). The
+  // choice of an algorithm does not depend on it.
+  int sms_for_communication = 0;
+  bool tf32 = false;  // products of f32 may drop the operands' last 13 bits
   // True: choices that the plan lacks are timed while PlanCache::may_time, so they may differ from
   // run to run. False: they are the libraries' first guesses, which depend only on the shape, the
   // device and the versions.

@@ -159,6 +159,12 @@ absl::StatusOr<const Matmuls::Prepared*> Matmuls::PreparedFor(const ProductShape
   const std::string name = ToString(shape);
   ASSIGN_OR_RETURN(const KernelPlan plan, options_.plans->Get(name, [&] { return Choose(shape); }));
   ASSIGN_OR_RETURN(Described described, Describe(GemmOf(shape, plan.fused_epilogue)));
+  // Only what runs has the target, and no choice, so a job on one rank and on several has the same
+  // plan.
+  if (options_.sm_target > 0) {
+    RETURN_IF_ERROR(Set(described.desc.get(), CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
+                        static_cast<std::int32_t>(options_.sm_target)));
+  }
   auto prepared = std::make_unique<Prepared>(Prepared{std::move(described), plan});
   if (const absl::Status status = Check(*prepared); !status.ok()) {
     return absl::Status(status.code(), absl::StrCat("the kernel plan's algorithm for ", name, ": ",

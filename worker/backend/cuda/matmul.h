@@ -33,6 +33,7 @@ struct MatmulOptions {
   cudaStream_t stream = nullptr;
   Arena* arena = nullptr;  // both borrowed, outlive the products
   PlanCache* plans = nullptr;
+  int sm_target = 0;  // how many multiprocessors a product may fill; 0: all
   bool tf32 = false;  // of products in f32
   bool tune = false;  // this and the next: see CudaOptions
   std::optional<bool> fused_epilogues;

@@ -31,15 +31,18 @@ class DeviceClock {
  private:
   explicit DeviceClock(int device) : device_(device) {}
 
-  // Reads both clocks at about the same time.
+  // Reads both clocks at about the same time. Where no reading is close enough, an earlier one
+  // stays in use.
   absl::Status ReadBothLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int device_;
   absl::Mutex mutex_;
   // The events are on a stream of their own, which is always idle.
   cudaStream_t stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  cudaEvent_t moment_ ABSL_GUARDED_BY(mutex_) = nullptr, next_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  cudaEvent_t moment_ ABSL_GUARDED_BY(mutex_) = nullptr, next_ ABSL_GUARDED_BY(mutex_) = nullptr,
+                      spare_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::int64_t moment_nanos_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t read_nanos_ ABSL_GUARDED_BY(mutex_) = 0;  // when both were last read
   double rate_ ABSL_GUARDED_BY(mutex_) = 1;  // nanoseconds of the host in one of the device
 };
 
