@@ -85,6 +85,13 @@ TEST(PlanCache, FrozenItOnlyLooksUpAndNamesTheShapeThatIsMissing) {
   EXPECT_THAT(missing.status().message(), AllOf(HasSubstr(kKey), HasSubstr("it has 1 others")));
 }
 
+TEST(PlanCache, AWarningIsTakenOnce) {
+  PlanCache plans(Hopper());
+  plans.Warn("not timed");
+  EXPECT_THAT(plans.TakeWarnings(), ::testing::ElementsAre("not timed"));
+  EXPECT_THAT(plans.TakeWarnings(), IsEmpty());
+}
+
 TEST(PlanCache, MergeKeepsWhatWasChosenFirst) {
   PlanCache plans(Hopper());
   ASSERT_TRUE(plans.Get(kKey, [] { return Plan(1); }).ok());

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/model/model.h"
 #include "worker/backend/kernel_plans.h"
@@ -317,7 +318,12 @@ class PipelineRunner final : public RankRunner {
     // The backend that chose has handles of its own, beside those of the one that computes.
     if (kernels != nullptr) kernels->EndChoices();
     RETURN_IF_ERROR(trainer_->Prepare());
-    if (kernels != nullptr) kernels->plans().Freeze();
+    if (kernels == nullptr) return absl::OkStatus();
+    kernels->plans().Freeze();
+    for (std::string& warning : kernels->plans().TakeWarnings()) {
+      Log(LogLevel::kWarning, "kernels", {{"warning", warning}});
+      resumed_.notes.push_back(std::move(warning));
+    }
     return absl::OkStatus();
   }
 

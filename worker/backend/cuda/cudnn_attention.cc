@@ -10,6 +10,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,7 @@
 #include "worker/backend/cuda/attention.h"
 #include "worker/backend/cuda/cudnn_shape.h"
 #include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/region.h"
 #include "worker/backend/cuda/scratch.h"
 
 namespace takt::backend::cuda {
@@ -159,11 +161,11 @@ class CudnnAttention final : public Attention {
   }
 
   absl::Status Prepare(const AttentionForward& op) override {
-    return MakeScratch(PlanOf(op.shape, false));
+    return MakeReady(PlanOf(op.shape, false), op.shape, kStats);
   }
   absl::Status Prepare(const AttentionBackward& op) override {
     return ForParts(op, [this](const AttentionBackward& part) {
-      return MakeScratch(PlanOf(part.shape, true));
+      return MakeReady(PlanOf(part.shape, true), part.shape, kDV);
     });
   }
 
@@ -184,11 +186,13 @@ class CudnnAttention final : public Attention {
     absl::Status status;  // why there is no graph
     std::unique_ptr<Graph> graph;
     std::int64_t workspace_bytes = 0;
+    bool launched = false;
   };
   using PlanKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                              std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool>;
 
-  explicit CudnnAttention(const AttentionOptions& options) : scratch_(*options.arena) {}
+  explicit CudnnAttention(const AttentionOptions& options)
+      : scratch_(*options.arena), stream_(options.stream) {}
 
   // Calls use(part) for the parts of the batch.
   template <class Use>
@@ -199,9 +203,26 @@ class CudnnAttention final : public Attention {
     return absl::OkStatus();
   }
 
-  absl::Status MakeScratch(const Plan& plan) {
+  // Makes room for a plan, and launches it once on memory that holds any one of its tensors, so
+  // that its kernels are loaded. shape: what it computes; last: of the ids of its tensors.
+  absl::Status MakeReady(Plan& plan, const AttentionShape& shape, TensorId last) {
     RETURN_IF_ERROR(plan.status);
-    return scratch_.AtLeast(plan.workspace_bytes).status();
+    RETURN_IF_ERROR(scratch_.AtLeast(plan.workspace_bytes).status());
+    if (plan.launched) return absl::OkStatus();
+    plan.launched = true;
+    const std::int64_t widest = std::max({shape.q_stride, shape.kv_stride, shape.out_stride,
+                                          2 * shape.heads});  // its statistics are in f32
+    constexpr auto kElement = static_cast<std::int64_t>(sizeof(Bf16));
+    Region tensors;
+    const absl::Status allocated =
+        tensors.Allocate(shape.batch * shape.context * widest * kElement, "loading attention");
+    // Too little memory is free. The kernels are then loaded in step 1.
+    if (absl::IsResourceExhausted(allocated)) return absl::OkStatus();
+    RETURN_IF_ERROR(allocated);
+    Pointers pointers;
+    for (std::int64_t id = kQ; id <= last; ++id) pointers[id] = tensors.data();
+    RETURN_IF_ERROR(Execute(plan, std::move(pointers)));
+    return cuda::ToStatus(cudaStreamSynchronize(stream_), "loading attention");
   }
 
   absl::Status RunPart(const AttentionBackward& op) {
@@ -216,7 +237,7 @@ class CudnnAttention final : public Attention {
                                             {kDV, Pointer(op.d_v)}});
   }
 
-  const Plan& PlanOf(const AttentionShape& s, bool backward) {
+  Plan& PlanOf(const AttentionShape& s, bool backward) {
     const auto [it, is_new] =
         plans_.try_emplace(PlanKey(s.batch, s.context, s.heads, s.kv_heads, s.head_size, s.q_stride,
                                    s.kv_stride, s.out_stride, s.window, backward));
@@ -254,6 +275,7 @@ class CudnnAttention final : public Attention {
   }
 
   Scratch scratch_;
+  const cudaStream_t stream_;
   cudnnHandle_t handle_ = nullptr;
   std::map<PlanKey, Plan> plans_;
 };

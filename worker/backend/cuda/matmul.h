@@ -88,6 +88,7 @@ class Matmuls {
   struct Prepared {
     Described described;
     KernelPlan plan;
+    bool launched = false;  // so that its kernel is loaded
   };
 
   explicit Matmuls(const MatmulOptions& options);
@@ -106,7 +107,8 @@ class Matmuls {
                                        Operands operands);
   absl::Status Multiply(const Product& product);
   absl::Status MakeRoom(const Product& product);
-  absl::StatusOr<const Prepared*> PreparedFor(const ProductShape& shape);
+  absl::Status LaunchOnce(const ProductShape& shape, Prepared& prepared);
+  absl::StatusOr<Prepared*> PreparedFor(const ProductShape& shape);
   static absl::StatusOr<Described> Describe(const Gemm& gemm);
   absl::Status Check(const Prepared& prepared) const;
 
