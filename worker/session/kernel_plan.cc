@@ -246,8 +246,18 @@ absl::StatusOr<AgreedKernelPlan> AgreeOnKernelPlan(const RankMeeting& meeting,
     RETURN_IF_ERROR(Follow(meeting, cache));
   }
   cache.EndTimings();
+  // What chose has handles of its own, beside those of the backend that computes.
+  options.kernels->EndChoices();
   if (!options.may_add) cache.Freeze();
   return agreed;
+}
+
+void FreezeKernelPlan(backend::KernelPlans& kernels, std::vector<std::string>& notes) {
+  kernels.plans().Freeze();
+  for (std::string& warning : kernels.plans().TakeWarnings()) {
+    Log(LogLevel::kWarning, "kernels", {{"warning", warning}});
+    notes.push_back(std::move(warning));
+  }
 }
 
 }  // namespace takt::session

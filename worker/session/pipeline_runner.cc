@@ -13,7 +13,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/model/model.h"
 #include "worker/backend/kernel_plans.h"
@@ -314,16 +313,9 @@ class PipelineRunner final : public RankRunner {
 
   // Prepares all that steps will need from the device, while no rank waits for this one.
   absl::Status PrepareDevice() {
-    backend::KernelPlans* const kernels = backends_->kernel_plans();
-    // The backend that chose has handles of its own, beside those of the one that computes.
-    if (kernels != nullptr) kernels->EndChoices();
     RETURN_IF_ERROR(trainer_->Prepare());
-    if (kernels == nullptr) return absl::OkStatus();
-    kernels->plans().Freeze();
-    for (std::string& warning : kernels->plans().TakeWarnings()) {
-      Log(LogLevel::kWarning, "kernels", {{"warning", warning}});
-      resumed_.notes.push_back(std::move(warning));
-    }
+    if (backend::KernelPlans* const kernels = backends_->kernel_plans(); kernels != nullptr)
+      FreezeKernelPlan(*kernels, resumed_.notes);
     return absl::OkStatus();
   }
 
