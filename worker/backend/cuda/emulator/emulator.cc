@@ -65,6 +65,7 @@ struct Machine {
   ThreadOrder order = ThreadOrder::kForward;
   std::size_t most_shared = std::numeric_limits<std::size_t>::max();
   bool only_last_block = false;
+  std::int64_t* count = nullptr;
   std::mt19937 random{1};
   std::vector<Fiber> fibers;  // of the current block; stacks are kept for the next
   std::unique_ptr<std::byte, FreeShared> shared;
@@ -157,7 +158,13 @@ void SetMostShared(std::size_t bytes) { machine.most_shared = bytes; }
 
 void SetOnlyLastBlock(bool only) { machine.only_last_block = only; }
 
+void CountGrids(std::int64_t* count) { machine.count = count; }
+
 void RunGrid(const Grid& grid, const std::function<void()>& body) {
+  if (machine.count != nullptr) {
+    ++*machine.count;
+    return;
+  }
   if (grid.threads == 0 || grid.threads > 1024 || grid.threads % kWarp != 0) {
     Die("a block that no number of warps fills");
   }

@@ -55,6 +55,9 @@ void SetMostShared(std::size_t bytes);
 // but for the end.
 void SetOnlyLastBlock(bool only);
 
+// Grids add one to *count each and run nothing, until it is null.
+void CountGrids(std::int64_t* count);
+
 struct Grid {
   dim3 blocks;
   unsigned threads = 0;          // of a block
