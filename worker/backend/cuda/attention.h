@@ -38,9 +38,10 @@ class Attention {
 struct AttentionOptions {
   CUstream_st* stream = nullptr;
   Arena* arena = nullptr;  // borrowed, outlives the attention
+  bool any_order = false;  // CudaOptions::any_order_attention
 };
 
-// Works in bf16 and always adds in the same order. Null: not built in.
+// Works in bf16, and always adds in the same order unless options.any_order. Null: not built in.
 absl::StatusOr<std::unique_ptr<Attention>> CreateCudnnAttention(const AttentionOptions& options);
 
 // Returns the version of the library that was found, as "9.13.0"; empty: not built in.

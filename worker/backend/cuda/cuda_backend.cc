@@ -91,7 +91,7 @@ struct Shared {
   DeviceClock& clock;
   std::int64_t shared_bytes;  // of a block of threads
   int sm_target;
-  bool tf32, tune;
+  bool tf32, any_order_attention, tune;
   std::optional<bool> fused_epilogues;
   std::string description;
 };
@@ -211,8 +211,10 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
                                       .tf32 = shared.tf32,
                                       .tune = shared.tune,
                                       .fused_epilogues = shared.fused_epilogues}));
-    ASSIGN_OR_RETURN(backend->cudnn_attention_,
-                     CreateCudnnAttention({.stream = stream, .arena = &shared.arena}));
+    ASSIGN_OR_RETURN(
+        backend->cudnn_attention_,
+        CreateCudnnAttention(
+            {.stream = stream, .arena = &shared.arena, .any_order = shared.any_order_attention}));
     backend->attention_choices_.emplace(shared.plans, backend->cudnn_attention_.get());
     return backend;
   }
@@ -338,6 +340,7 @@ class DeviceImpl final : public CudaDevice {
         .shared_bytes = static_cast<std::int64_t>(properties.sharedMemPerBlockOptin),
         .sm_target = SmTarget(properties.multiProcessorCount, options.sms_for_communication),
         .tf32 = options.tf32,
+        .any_order_attention = options.any_order_attention,
         .tune = options.tune,
         .fused_epilogues = options.fused_epilogues,
         .description = Description(device->plans_.target(), options.tf32)});

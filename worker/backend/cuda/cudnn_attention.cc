@@ -112,7 +112,7 @@ std::unique_ptr<Graph> DescribeForward(const AttentionShape& s) {
   return graph;
 }
 
-std::unique_ptr<Graph> DescribeBackward(const AttentionShape& s) {
+std::unique_ptr<Graph> DescribeBackward(const AttentionShape& s, bool any_order) {
   auto graph = NewGraph();
   const Tensor q = Heads(*graph, kQ, s, s.heads, s.q_stride);
   const Tensor k = Heads(*graph, kK, s, s.kv_heads, s.kv_stride);
@@ -125,7 +125,7 @@ std::unique_ptr<Graph> DescribeBackward(const AttentionShape& s) {
                                          .set_dim(StatsDims(s))
                                          .set_stride(StatsStrides(s)));
   fe::graph::SDPA_backward_attributes attributes;
-  attributes.set_causal_mask(true).set_attn_scale(Scale(s)).set_deterministic_algorithm(true);
+  attributes.set_causal_mask(true).set_attn_scale(Scale(s)).set_deterministic_algorithm(!any_order);
   SetWindow(attributes, s);
   auto [d_q, d_k, d_v] = graph->sdpa_backward(q, k, v, output, d_output, stats, attributes);
   MakeOutput(d_q, kDQ, s, s.heads, s.q_stride);
@@ -192,7 +192,7 @@ class CudnnAttention final : public Attention {
                              std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool>;
 
   explicit CudnnAttention(const AttentionOptions& options)
-      : scratch_(*options.arena), stream_(options.stream) {}
+      : scratch_(*options.arena), stream_(options.stream), any_order_(options.any_order) {}
 
   // Calls use(part) for the parts of the batch.
   template <class Use>
@@ -250,7 +250,7 @@ class CudnnAttention final : public Attention {
   Plan Build(const AttentionShape& s, bool backward) {
     Plan plan;
     plan.status = Call("planning attention", [&] {
-      plan.graph = backward ? DescribeBackward(s) : DescribeForward(s);
+      plan.graph = backward ? DescribeBackward(s, any_order_) : DescribeForward(s);
       return plan.graph->build(handle_, {fe::HeurMode_t::A});
     });
     if (plan.status.ok()) {
@@ -276,6 +276,7 @@ class CudnnAttention final : public Attention {
 
   Scratch scratch_;
   const cudaStream_t stream_;
+  const bool any_order_;
   cudnnHandle_t handle_ = nullptr;
   std::map<PlanKey, Plan> plans_;
 };
