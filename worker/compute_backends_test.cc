@@ -30,8 +30,10 @@ TEST(ComputeBackends, ProductsLeaveRoomForTheKernelsOfNccl) {
   EXPECT_EQ(SmsForCommunication(assignment), 8);
   assignment.mesh.dp_size = 2;
   EXPECT_EQ(SmsForCommunication(assignment), 16);
+  const std::int64_t with_nccl = BytesOfLibraries(assignment);
   assignment.transport = config::TransportKind::kShm;
   EXPECT_EQ(SmsForCommunication(assignment), 0);
+  EXPECT_LT(BytesOfLibraries(assignment), with_nccl);
 }
 
 TEST(ComputeBackends, RefusesAJobOnGpusWhereThereIsNone) {

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/bench/model_counts.h"
 
-#include <utility>
 #include <variant>
 
 #include "common/base/status.h"
@@ -60,7 +59,7 @@ OpCount ModelCounts::Block() const {
   return block += weight_grad;
 }
 
-absl::StatusOr<ModelCounts> CountModel(TrainJobOptions options) {
+absl::StatusOr<ModelCounts> CountModel(const TrainJobOptions& options) {
   const int layers = Models().at(options.model).layers;
   // All blocks are alike, so a further one is the difference of two depths.
   ASSIGN_OR_RETURN(const StepCounts one, CountStep(options, 1));

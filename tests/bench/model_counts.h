@@ -21,6 +21,6 @@ struct ModelCounts {
 
 // Counts on the meta backend, so no memory is needed. options: of a job of one rank, whose batch is
 // ignored.
-absl::StatusOr<ModelCounts> CountModel(TrainJobOptions options);
+absl::StatusOr<ModelCounts> CountModel(const TrainJobOptions& options);
 
 }  // namespace takt::bench

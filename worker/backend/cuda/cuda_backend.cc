@@ -329,8 +329,10 @@ class DeviceImpl final : public CudaDevice {
                       .cublaslt = CublasLtVersion(),
                       .cudnn = CudnnVersion()};
     auto device = std::unique_ptr<DeviceImpl>(new DeviceImpl(options.device, std::move(target)));
-    ASSIGN_OR_RETURN(device->arena_, Arena::Create(device->memory_, {.predicted = options.predicted,
-                                                                     .ledger = options.ledger}));
+    ASSIGN_OR_RETURN(device->arena_,
+                     Arena::Create(device->memory_, {.predicted = options.predicted,
+                                                     .beside_bytes = options.beside_bytes,
+                                                     .ledger = options.ledger}));
     ASSIGN_OR_RETURN(device->clock_, DeviceClock::Create(options.device));
     device->shared_ = std::unique_ptr<Shared>(new Shared{
         .device = options.device,

@@ -2,6 +2,7 @@
 // One GPU as backends. It needs no CUDA headers: module.cc hands it to the worker.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -18,6 +19,7 @@ namespace takt::backend::cuda {
 struct CudaOptions {
   int device = 0;         // in the order of ListDevices
   MemoryBytes predicted;  // what the plan says this rank holds on the device; see ArenaOptions
+  std::int64_t beside_bytes = 0;   // as ArenaOptions
   MemoryLedger* ledger = nullptr;  // borrowed, outlives all buffers; null: it is not counted
   // How many multiprocessors products leave to kernels that wait for other ranks (NCCL's). The
   // choice of an algorithm does not depend on it.

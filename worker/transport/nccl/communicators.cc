@@ -336,7 +336,7 @@ absl::Status Communicators::Give(Communicator& communicator, backend::Stream& st
     return communicator.watch.End(stream);
   };
   // A thread that waits for room must not keep others from NCCL.
-  RETURN_IF_ERROR(stream.MakeRoom(1));
+  if (const absl::Status room = stream.MakeRoom(1); !room.ok()) return state.Fail(room);
   RETURN_IF_ERROR(state.Enter(deadline));
   const absl::Status given = give();
   state.Leave();
