@@ -14,9 +14,9 @@ namespace takt::backend {
 
 // A driver's queue holds about a thousand launches. A thread that fills it blocks inside the driver
 // and keeps every other thread from launching, also the one whose message the queue waits for. So
-// no more than this many launches are outstanding on a device: most of them are the compute
-// stream's, and a rank has at most eight other streams.
-inline constexpr int kMostLaunchesOfDevice = 512, kMostLaunchesOfOther = 16;
+// no more than this many launches, events among them, are outstanding on a device: half of them are
+// the compute stream's, and a rank has at most eight other streams.
+inline constexpr int kMostLaunchesOfDevice = 512, kMostLaunchesOfOther = 32;
 inline constexpr int kMostLaunchesOfCompute = kMostLaunchesOfDevice - 8 * kMostLaunchesOfOther;
 constexpr int MostLaunches(StreamKind kind) {
   return kind == StreamKind::kCompute ? kMostLaunchesOfCompute : kMostLaunchesOfOther;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -200,6 +201,10 @@ absl::Status ProgramEngine::RunOnDevice(Lane& lane, const LaneEntry& entry, std:
                                         StepId step) {
   const DevicePart& part = *entry.device;
   lane.activity.store(kAwaitingDevice, std::memory_order_relaxed);
+  if (part.stream != nullptr) {
+    constexpr std::int64_t kPoints = 2;  // its start and its end
+    RETURN_IF_ERROR(part.stream->MakeRoom(kPoints + std::ssize(part.waits)));
+  }
   RETURN_IF_ERROR(AwaitPoints(bound_.lanes, part, iteration, [this] { return stopped(); }));
   lane.activity.store(kRunning, std::memory_order_relaxed);
   if (part.stream == nullptr) {
