@@ -28,7 +28,7 @@ macro(takt_no_cudnn reason)
     message(FATAL_ERROR "TAKT_CUDA=ON: ${reason}; -DTAKT_CUDA=AUTO builds without it")
   endif()
   message(WARNING "CUDA: ${reason}: attention takes 2 to 4 times as long")
-  string(APPEND TAKT_BUILT_IN ", no cudnn (attention takes 2 to 4 times as long)")
+  string(APPEND TAKT_BUILT_IN ", no cudnn: attention takes 2 to 4 times as long")
 endmacro()
 
 # takt_header_version(OUT FILE PREFIX PARTS...): 9.19.0 of "#define PREFIX_MAJOR 9", ...
