@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What of CUDA this machine has. Each missing part disables just itself and says so:
+# What of CUDA this machine has. Each missing part disables just itself and says so, but TAKT_CUDA=ON needs the first two:
 #   TAKT_HAVE_CUDA   nvcc, the runtime, cuBLASLt           the module takt_cuda
 #   TAKT_HAVE_CUDNN  cuDNN and its C++ front end           attention by cuDNN; target takt_cudnn
 #   TAKT_HAVE_NCCL   NCCL                                  the module takt_nccl; target takt_nccl_library
@@ -20,6 +20,15 @@ macro(takt_no_cuda reason)
     message(FATAL_ERROR "TAKT_CUDA=ON: ${reason}")
   endif()
   message(STATUS "CUDA: ${reason}; no GPU modules")
+endmacro()
+
+# Ends the configuration where the modules were asked for. Else they are built without cuDNN, which every program then says.
+macro(takt_no_cudnn reason)
+  if(TAKT_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "TAKT_CUDA=ON: ${reason}; -DTAKT_CUDA=AUTO builds without it")
+  endif()
+  message(WARNING "CUDA: ${reason}: attention takes 2 to 4 times as long")
+  string(APPEND TAKT_BUILT_IN ", no cudnn: attention takes 2 to 4 times as long")
 endmacro()
 
 # takt_header_version(OUT FILE PREFIX PARTS...): 9.19.0 of "#define PREFIX_MAJOR 9", ...
@@ -90,9 +99,9 @@ if(TAKT_HAVE_CUDA)
   find_path(TAKT_CUDNN_FRONTEND_HEADERS cudnn_frontend.h HINTS ${TAKT_CUDNN_FRONTEND} ${CUDAToolkit_INCLUDE_DIRS})
   mark_as_advanced(TAKT_CUDNN_FRONTEND_HEADERS)
   if(NOT TARGET takt_cudnn)
-    message(STATUS "CUDA: no cuDNN; attention takes its own kernels")
+    takt_no_cudnn("no cuDNN (cudnn.h, libcudnn.so)")
   elseif(NOT TAKT_CUDNN_FRONTEND_HEADERS)
-    message(STATUS "CUDA: no cudnn_frontend.h (-DTAKT_CUDNN_FRONTEND=DIR, docs/deploy.md); attention takes its own kernels")
+    takt_no_cudnn("no cudnn_frontend.h: set -DTAKT_CUDNN_FRONTEND=DIR (docs/deploy.md)")
   else()
     set(TAKT_HAVE_CUDNN ON)
     target_include_directories(takt_cudnn SYSTEM INTERFACE ${TAKT_CUDNN_FRONTEND_HEADERS})

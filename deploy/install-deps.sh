@@ -66,8 +66,8 @@ check_cuda() {
     echo "install-deps: CUDA: $name"
   }
   part cuBLASLt "no GPU modules" cublasLt.h libcublasLt.so
-  part cuDNN "attention takes its own kernels" cudnn.h libcudnn.so
-  part "cudnn_frontend" "attention takes its own kernels, unless -DTAKT_CUDNN_FRONTEND=DIR names its headers" cudnn_frontend.h
+  part cuDNN "attention takes 2 to 4 times as long, and TAKT_CUDA=ON is refused" cudnn.h libcudnn.so
+  part "cudnn_frontend" "the same, unless -DTAKT_CUDNN_FRONTEND=DIR names its headers (docs/deploy.md)" cudnn_frontend.h
   part NCCL "GPUs exchange through the host" nccl.h libnccl.so
   if [ -e /proc/driver/nvidia/version ]; then
     echo "install-deps: CUDA: $(head -1 /proc/driver/nvidia/version)"

@@ -34,6 +34,28 @@ absl::StatusOr<MemoryBytes> PredictedOnDevice(const control::Assignment& assignm
 
 }  // namespace
 
+int SmsForCommunication(const control::Assignment& assignment) {
+  const config::TransportKind transport = assignment.transport;
+  if (transport != config::TransportKind::kAuto && transport != config::TransportKind::kNccl)
+    return 0;
+  constexpr int kOfChannels = 8, kOfGroups = 8;
+  return (assignment.mesh.pp_size > 1 ? kOfChannels : 0) +
+         (assignment.mesh.dp_size > 1 ? kOfGroups : 0);
+}
+
+std::int64_t BytesOfLibraries(const control::Assignment& assignment) {
+  // Guesses, until docs/gpu-checks.md measures them.
+  constexpr std::int64_t kMebi = std::int64_t{1} << 20;
+  constexpr std::int64_t kHandles = 256 * kMebi;  // of cuBLASLt and cuDNN, and their kernels
+  constexpr std::int64_t kRecordings = 32 * kMebi;
+  constexpr std::int64_t kChannels = 4 * 16 * kMebi, kGroups = 3 * 32 * kMebi;
+  std::int64_t bytes = kHandles + kRecordings;
+  if (SmsForCommunication(assignment) == 0) return bytes;
+  if (assignment.mesh.pp_size > 1) bytes += kChannels;
+  if (assignment.mesh.dp_size > 1) bytes += kGroups;
+  return bytes;
+}
+
 absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
     const ComputeOptions& options, const control::Assignment& assignment, int threads) {
   const bool emulated = assignment.job.model.family == model::Family::kEmulated;
@@ -52,7 +74,9 @@ absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
   ASSIGN_OR_RETURN(const MemoryBytes predicted, PredictedOnDevice(assignment));
   return cuda->open_device({.device = options.device->index,
                             .predicted = predicted,
+                            .beside_bytes = BytesOfLibraries(assignment),
                             .ledger = options.ledger,
+                            .sms_for_communication = SmsForCommunication(assignment),
                             .tune = true});  // by one rank, for all (session/kernel_plan.h)
 }
 

@@ -2,6 +2,7 @@
 // Makes the backends that a job's lanes compute on.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -20,6 +21,14 @@ struct ComputeOptions {
   backend::MemoryLedger* ledger = nullptr;       // borrowed, outlives the backends
   backend::Fp8Counters* fp8_counters = nullptr;  // likewise
 };
+
+// Returns how many multiprocessors products leave to kernels of NCCL: what a rank's four channels,
+// and the one group that sums beside them, take at most. 0: the ranks exchange through the host.
+int SmsForCommunication(const control::Assignment& assignment);
+
+// Returns about how much memory of a GPU libraries take beside what the plan predicts: handles,
+// recordings (CUDA graphs), and NCCL's channels and groups.
+std::int64_t BytesOfLibraries(const control::Assignment& assignment);
 
 // Returns backends of the GPU if the job's ranks compute on GPUs, and reserves its memory as
 // predicted. Otherwise, and for emulated models, returns backends of the cores with so many

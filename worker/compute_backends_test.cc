@@ -22,6 +22,20 @@ TEST(ComputeBackends, AreTheCoresForAnEmulatedModel) {
   EXPECT_TRUE((*backends)->memory_is_host());
 }
 
+TEST(ComputeBackends, ProductsLeaveRoomForTheKernelsOfNccl) {
+  control::Assignment assignment;
+  assignment.mesh.pp_size = assignment.mesh.dp_size = 1;
+  EXPECT_EQ(SmsForCommunication(assignment), 0);
+  assignment.mesh.pp_size = 4;
+  EXPECT_EQ(SmsForCommunication(assignment), 8);
+  assignment.mesh.dp_size = 2;
+  EXPECT_EQ(SmsForCommunication(assignment), 16);
+  const std::int64_t with_nccl = BytesOfLibraries(assignment);
+  assignment.transport = config::TransportKind::kShm;
+  EXPECT_EQ(SmsForCommunication(assignment), 0);
+  EXPECT_LT(BytesOfLibraries(assignment), with_nccl);
+}
+
 TEST(ComputeBackends, RefusesAJobOnGpusWhereThereIsNone) {
   const auto backends = CreateComputeBackends({}, {.device = config::DeviceKind::kCuda}, 1);
   EXPECT_EQ(backends.status().code(), absl::StatusCode::kFailedPrecondition);

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/base/version.h"
 #include "worker/backend/backend.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/plugin/choose_device.h"
@@ -77,6 +78,10 @@ absl::StatusOr<std::optional<Device>> FindDevice(const std::string& device, bool
         {{"device", absl::StrCat("cuda:", chosen.device->index)},
          {"name", chosen.device->name},
          {"uuid", chosen.device->uuid}});
+    if (chosen.device->cudnn.empty()) {
+      Log(LogLevel::kWarning, "has no cuDNN: attention takes 2 to 4 times as long",
+          {{"build", kTaktBuild}});
+    }
   } else if (!chosen.why_not.empty()) {
     Log(LogLevel::kInfo, "computes on its cores alone", {{"reason", chosen.why_not}});
   }

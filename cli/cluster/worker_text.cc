@@ -19,7 +19,8 @@ std::string DeviceText(const v1::Worker& worker) {
                       FormatBytes(static_cast<double>(device.memory_bytes())), ", compute ",
                       device.compute_capability(), ", driver ", device.driver_version(),
                       device.has_numa_node() ? absl::StrCat(", node ", device.numa_node()) : "",
-                      device.shared() ? ", shared" : "", worker.has_nccl() ? ", NCCL)" : ")");
+                      device.shared() ? ", shared" : "", worker.has_nccl() ? ", NCCL" : "",
+                      device.cudnn().empty() ? ", no cuDNN: slow attention)" : ")");
 }
 
 // Returns the rate in f32 and that in bf16 of what the worker computes on: "1.1e+12, 8e+14".

@@ -34,7 +34,7 @@ TEST(Workers, ShowsWhatEachComputesOn) {
   };
   const Outcome text = RunTakt(coordinator, {"workers"});
   EXPECT_THAT(text.out, HasSubstr("cuda:1 NVIDIA H200 (140 GiB, compute 9.0, driver 13.0, node 0, "
-                                  "NCCL)"));
+                                  "NCCL, no cuDNN: slow attention)"));
   EXPECT_THAT(text.out, AllOf(HasSubstr(" 50G, 200G "), HasSubstr(" 50T, 800T ")));
   const json workers = json::parse(RunTakt(coordinator, {"workers", "-o", "json"}).out)["workers"];
   EXPECT_EQ(workers[1]["device"]["uuid"], "GPU-1");

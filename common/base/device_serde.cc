@@ -13,6 +13,7 @@ v1::Device ToProto(const Device& device) {
   out.set_compute_capability(device.compute_capability);
   out.set_driver_version(device.driver_version);
   out.set_pci_bus_id(device.pci_bus_id);
+  out.set_cudnn(device.cudnn);
   if (device.numa_node) out.set_numa_node(*device.numa_node);
   out.set_matmul_flops_per_second(device.matmul_rates.f32);
   out.set_bf16_matmul_flops_per_second(device.matmul_rates.bf16);
@@ -28,6 +29,7 @@ Device FromProto(const v1::Device& device) {
              .compute_capability = device.compute_capability(),
              .driver_version = device.driver_version(),
              .pci_bus_id = device.pci_bus_id(),
+             .cudnn = device.cudnn(),
              .matmul_rates = {.f32 = device.matmul_flops_per_second(),
                               .bf16 = device.bf16_matmul_flops_per_second()},
              .shared = device.shared()};

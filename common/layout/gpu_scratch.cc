@@ -19,12 +19,9 @@ constexpr std::int64_t kDesiredScoreBytes = std::int64_t{1}
 std::int64_t ScoreBytes(const model::Model& model) {
   const std::int64_t context = RoundUp(model.config.context, kScoreTile);
   const std::int64_t bytes = model.config.heads * context * context * kBf16Bytes;
-  std::int64_t sequences = model.microbatch;
-  while (sequences > 1 &&
-         (model.microbatch % sequences != 0 || sequences * bytes > kDesiredScoreBytes)) {
-    --sequences;
-  }
-  return sequences * bytes;
+  const std::int64_t most = std::max(std::int64_t{1}, kDesiredScoreBytes / bytes);
+  const std::int64_t parts = (model.microbatch + most - 1) / most;
+  return (model.microbatch + parts - 1) / parts * bytes;
 }
 
 // Returns the columns of the widest gradient in f32 that a product reads: that of a layer's output

@@ -15,8 +15,10 @@ absl::StatusOr<std::unique_ptr<backend::BackendFactory>> OpenDevice(const Device
   ASSIGN_OR_RETURN(const plugin::CudaEntry* const cuda,
                    plugin::LoadCuda(plugin::ModuleDirectory()));
   // The backend chooses its kernels by timing them, as it does for jobs.
-  return cuda->open_device(
-      {.predicted = options.predicted, .ledger = options.ledger, .tune = true});
+  return cuda->open_device({.predicted = options.predicted,
+                            .ledger = options.ledger,
+                            .any_order_attention = options.any_order_attention,
+                            .tune = true});
 }
 
 double OpSeconds(backend::Backend& backend, const backend::Op& op, int runs) {

@@ -17,6 +17,7 @@ struct DeviceOptions {
   int threads = 1;                          // of the CPU
   MemoryBytes predicted;                    // the GPU's backend reserves that much at once
   backend::MemoryLedger* ledger = nullptr;  // borrowed, outlives the factory; null: no counting
+  bool any_order_attention = false;         // as CudaOptions
 };
 
 // Errors say why there is no GPU (worker/plugin).

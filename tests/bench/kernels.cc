@@ -37,6 +37,7 @@ struct Options : CommonOptions {
   int threads = 1, batch = 8, context = 256, runs = 3;
   std::string device = "cpu", precision = "f32";  // bf16 applies to products on a GPU
   std::string only;
+  bool any_order = false;
 };
 
 constexpr std::int64_t kRandomValues = 1 << 22;  // the values repeat after that many
@@ -341,6 +342,10 @@ void PrintText(const std::vector<Row>& rows, const Choices& choices) {
   }
   absl::PrintF("a step of these: %.0f ms, at the limits %.0f ms\n", step * 1e3, reference * 1e3);
   for (const auto& [shape, plan] : choices) {
+    if (!plan.implementation.empty()) {
+      absl::PrintF("%-80s by %s\n", shape, plan.implementation);
+      continue;
+    }
     absl::PrintF("%-80s epilogue %s, workspace %.1f MiB, algorithm %016x\n", shape,
                  plan.fused_epilogue ? "fused" : "apart",
                  static_cast<double>(plan.workspace_bytes) / (1 << 20), plan.algorithm[0]);
@@ -370,8 +375,9 @@ absl::Status Run(const Options& options) {
     return absl::InvalidArgumentError(
         "--precision bf16 is for --device cuda; on the CPU `takt-bench train` measures it");
   }
-  ASSIGN_OR_RETURN(const auto backends,
-                   OpenDevice({.device = options.device, .threads = options.threads}));
+  ASSIGN_OR_RETURN(const auto backends, OpenDevice({.device = options.device,
+                                                    .threads = options.threads,
+                                                    .any_order_attention = options.any_order}));
   const std::vector<Row> rows = KernelBench(options, *backends).Run();
   const Choices choices = ChoicesOf(*backends);
   options.json() ? PrintJson(options, rows, choices) : PrintText(rows, choices);
@@ -395,6 +401,8 @@ void AddKernelsCommand(CLI::App& app, absl::Status& result) {
             ->check(CLI::Range(1, 65536));
         command.add_option("--runs", options.runs, "The best of so many runs counts")
             ->check(CLI::Range(1, 1000));
+        command.add_flag("--any-order", options.any_order,
+                         "On a GPU: let cuDNN add gradients of attention in the order of arrival");
         command.add_option("--only", options.only, "Only kernels whose name contains this");
       },
       Run);

@@ -28,8 +28,9 @@ class Backend : public MemoryBackend {
   absl::Status Run(const Copy& op) final { return Run(Op(op)); }
   absl::Status Run(const Add& op) final { return Run(Op(op)); }
 
-  // Allocates the memory and makes the choices that ops like `op` need beside their tensors.
-  // Afterwards, Run of such an op on this backend allocates nothing and waits for nothing. An op is
+  // Allocates the memory and makes the choices that ops like `op` need beside their tensors, and
+  // loads the kernels of libraries by launching them once on other memory. Afterwards, Run of such
+  // an op on this backend allocates, loads and waits for nothing. An op is
   // like another if it has the same sizes, the same pointers are null, and the others have the same
   // alignment; the memory behind the pointers is not used. Fill, Copy, Add and PackBf16 need no
   // preparation. No work of this backend may be under way.

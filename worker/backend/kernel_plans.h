@@ -20,6 +20,10 @@ class KernelPlans {
   // for ops that need no choice or have one. Only the op's sizes and the alignment of its pointers
   // matter. Blocks: while candidates are timed.  Errors: as Run.
   virtual absl::Status Choose(const Op& op) = 0;
+
+  // Frees what choices took: handles of libraries, streams, scratch memory. A later choice takes it
+  // again.  Blocks: until the device has done everything.
+  virtual void EndChoices() {}
 };
 
 }  // namespace takt::backend

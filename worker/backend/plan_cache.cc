@@ -65,4 +65,14 @@ PlanCache::Plans PlanCache::plans() const {
   return plans_;
 }
 
+void PlanCache::Warn(std::string warning) {
+  const absl::MutexLock lock(&mutex_);
+  warnings_.push_back(std::move(warning));
+}
+
+std::vector<std::string> PlanCache::TakeWarnings() {
+  const absl::MutexLock lock(&mutex_);
+  return std::exchange(warnings_, {});
+}
+
 }  // namespace takt::backend

@@ -10,6 +10,8 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -39,9 +41,12 @@ struct KernelPlan {
   bool fused_epilogue = true;
   std::array<std::uint64_t, 8> algorithm{};  // opaque; only the library reads it
   std::int64_t workspace_bytes = 0;
+  std::string implementation;  // of attention: one of those below; empty: this is a product
 
   bool operator==(const KernelPlan&) const = default;
 };
+
+inline constexpr char kByCudnn[] = "cudnn", kByOurKernels[] = "own";
 
 // Thread-safe.
 class PlanCache {
@@ -70,6 +75,10 @@ class PlanCache {
   // never took is no part of this cache.
   void Offer(Plans plans);
 
+  // Keeps a warning for whoever logs: the modules of GPUs cannot.
+  void Warn(std::string warning);
+  std::vector<std::string> TakeWarnings();
+
   const PlanTarget& target() const { return target_; }
   Plans plans() const;
 
@@ -80,6 +89,7 @@ class PlanCache {
   Plans offered_ ABSL_GUARDED_BY(mutex_);
   bool may_time_ ABSL_GUARDED_BY(mutex_) = true;
   bool frozen_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::string> warnings_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace takt::backend

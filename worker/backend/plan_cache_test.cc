@@ -37,6 +37,20 @@ absl::StatusOr<KernelPlan> Never() {
   return KernelPlan();
 }
 
+TEST(PlanCacheText, KeepsWhatComputesAttention) {
+  PlanCache plans(Hopper());
+  const auto choose = [](const char* implementation) {
+    return [implementation] { return KernelPlan{.implementation = implementation}; };
+  };
+  ASSERT_TRUE(plans.Get("attention F", choose(kByCudnn)).ok());
+  ASSERT_TRUE(plans.Get("attention I", choose(kByOurKernels)).ok());
+  const std::string text = TextOf(plans);
+  EXPECT_EQ(ParsePlanText(text, "here", Hopper()).value(), plans.plans());
+  const auto other =
+      ParsePlanText(absl::StrReplaceAll(text, {{"\"own\"", "\"magic\""}}), "here", Hopper());
+  EXPECT_THAT(std::string(other.status().message()), HasSubstr("must be cudnn or own"));
+}
+
 TEST(PlanCache, ChoosesOnce) {
   PlanCache plans(Hopper());
   EXPECT_EQ(plans.Get(kKey, [] { return Plan(1); }).value(), Plan(1));
@@ -69,6 +83,13 @@ TEST(PlanCache, FrozenItOnlyLooksUpAndNamesTheShapeThatIsMissing) {
   const auto missing = plans.Get(kKey, Never);
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(missing.status().message(), AllOf(HasSubstr(kKey), HasSubstr("it has 1 others")));
+}
+
+TEST(PlanCache, AWarningIsTakenOnce) {
+  PlanCache plans(Hopper());
+  plans.Warn("not timed");
+  EXPECT_THAT(plans.TakeWarnings(), ::testing::ElementsAre("not timed"));
+  EXPECT_THAT(plans.TakeWarnings(), IsEmpty());
 }
 
 TEST(PlanCache, MergeKeepsWhatWasChosenFirst) {

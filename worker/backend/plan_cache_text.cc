@@ -116,6 +116,14 @@ class Reader {
     } else {
       Refuse(field("workspace_bytes"), bytes.dump(), "must be a number of bytes, at most 1 GiB");
     }
+    if (const json implementation = Value(entry, "implementation"); !implementation.is_null()) {
+      if (implementation == kByCudnn || implementation == kByOurKernels) {
+        plan.implementation = implementation.get<std::string>();
+      } else {
+        Refuse(field("implementation"), implementation.dump(),
+               absl::StrCat("must be ", kByCudnn, " or ", kByOurKernels));
+      }
+    }
     const auto words =
         algorithm.is_string() ? AlgorithmOf(algorithm.get<std::string>()) : std::nullopt;
     if (words.has_value()) {
@@ -142,6 +150,7 @@ std::string PlanText(const PlanTarget& target, const PlanCache::Plans& plans) {
     entries[key] = {{"fused_epilogue", plan.fused_epilogue},
                     {"workspace_bytes", static_cast<std::uint64_t>(plan.workspace_bytes)},
                     {"algorithm", AlgorithmText(plan)}};
+    if (!plan.implementation.empty()) entries[key]["implementation"] = plan.implementation;
   }
   const json text = {{"format", kPlanFormat},
                      {"target",

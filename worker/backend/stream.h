@@ -50,6 +50,13 @@ class Stream {
   // any stream of the device.  Blocks: never.
   virtual absl::Status Await(Event& event) = 0;
 
+  // Call it before giving the stream so many launches: kernels, copies, messages, events. Blocks:
+  // while too much that was given before is not done (launch_window.h). Errors: those of the work
+  // before; kCancelled (EndWaits was called).
+  virtual absl::Status MakeRoom(std::int64_t launches) = 0;
+  // Makes MakeRoom return kCancelled where it waits or would wait, for good. Thread-safe.
+  virtual void EndWaits() = 0;
+
   // The stream for libraries that give work to it themselves: a cudaStream_t; of a simulated
   // device, its TaskStream.
   virtual void* native() = 0;

@@ -55,6 +55,10 @@ bool Devices::DrainAll() const {
   return true;
 }
 
+void Devices::EndWaits() {
+  for (const auto& [stream, event] : streams_) stream->EndWaits();
+}
+
 bool Devices::GivesUp() const {
   const std::int64_t nanos = give_up_nanos_.load(std::memory_order_relaxed);
   return nanos != transport::kNoDeadline && transport::MonotonicNanos() >= nanos;

@@ -16,7 +16,7 @@ namespace takt::engine {
 
 // The streams on which the instructions of a program leave their work. All waits end once GiveUpAt
 // has passed, because a device may hang.
-// Thread class: only the caller of Engine::Run; any thread may call GiveUpAt.
+// Thread class: only the caller of Engine::Run; any thread may call GiveUpAt and EndWaits.
 class Devices {
  public:
   // Finds the streams. Call it once, before everything else.
@@ -35,6 +35,9 @@ class Devices {
 
   // Drains all streams. Returns false if it gave up.
   bool DrainAll() const;
+
+  // Makes lanes that wait for room on a stream give up.
+  void EndWaits();
 
   // nanos: of the monotonic clock.
   void GiveUpAt(std::int64_t nanos) { give_up_nanos_.store(nanos, std::memory_order_relaxed); }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <mutex>
 #include <span>
 #include <string>
@@ -215,6 +216,10 @@ absl::Status ProgramEngine::RunOnDevice(Lane& lane, const LaneEntry& entry, std:
                                         StepId step) {
   const DevicePart& part = *entry.device;
   lane.activity.store(kAwaitingDevice, std::memory_order_relaxed);
+  if (part.stream != nullptr) {
+    constexpr std::int64_t kPoints = 2;  // its start and its end
+    RETURN_IF_ERROR(part.stream->MakeRoom(kPoints + std::ssize(part.waits)));
+  }
   RETURN_IF_ERROR(AwaitPoints(bound_.lanes, part, iteration, [this] { return stopped(); }));
   lane.activity.store(kRunning, std::memory_order_relaxed);
   if (part.stream == nullptr) {
@@ -393,6 +398,7 @@ bool ProgramEngine::Fail(absl::Status status) {
   }
   devices_.GiveUpAt(MonotonicNanos() + absl::ToInt64Nanoseconds(options_.device_grace));
   stopped_.store(true, std::memory_order_seq_cst);
+  devices_.EndWaits();
   for (const auto& lane : bound_.lanes) {
     lane->woken.Wake();
     lane->iteration_ended.Wake();

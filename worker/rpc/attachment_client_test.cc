@@ -148,14 +148,15 @@ class AttachmentClientTest : public testing::Test {
                                  .insecure = !coordinator.starts_with("unix:")};
     channels_ = CoordinatorChannels::Create(dialled).value();
     client_ = std::make_unique<AttachmentClient>(
-        AttachmentOptions{.channels = channels_.get(),
-                          .hello = {.worker = "w0",
-                                    .incarnation = "life-1",
-                                    .cores = 2,
-                                    .device = Device{.uuid = "GPU-1", .numa_node = 0},
-                                    .has_nccl = true},
-                          .on_refused = [this](control::RefusalCause) { ++refused_; },
-                          .refused_backoff = absl::Milliseconds(10)},
+        AttachmentOptions{
+            .channels = channels_.get(),
+            .hello = {.worker = "w0",
+                      .incarnation = "life-1",
+                      .cores = 2,
+                      .device = Device{.uuid = "GPU-1", .numa_node = 0, .cudnn = "9.13.0"},
+                      .has_nccl = true},
+            .on_refused = [this](control::RefusalCause) { ++refused_; },
+            .refused_backoff = absl::Milliseconds(10)},
         *agent_);
     thread_ = std::thread([this] { exit_code_ = agent_->Run(*client_); });
   }
@@ -215,6 +216,7 @@ TEST_F(AttachmentClientTest, SaysHelloWithVersionsAndHoldsNothing) {
   EXPECT_EQ(hello.cores(), 2);
   EXPECT_EQ(hello.device().uuid(), "GPU-1");
   EXPECT_TRUE(hello.device().has_numa_node());
+  EXPECT_EQ(hello.device().cudnn(), "9.13.0");
   EXPECT_TRUE(hello.has_nccl());
   EXPECT_FALSE(hello.has_running());
 }

@@ -46,6 +46,7 @@ struct RunOptions {
   std::string resume = "none";
   int pipeline = 2;       // 2: two stages; 1: two replicas
   bool has_nccl = false;  // a fake one
+  int layers = 0;         // 0: as many as the small job has
 };
 
 // What the two ranks report.
@@ -90,6 +91,7 @@ class DeviceRunTest : public ::testing::Test {
                 const RunOptions& options) {
     config::JobSpec job = Job();
     job.steps = options.steps;
+    if (options.layers > 0) job.model.layers = options.layers;
     job.parallelism.pipeline = options.pipeline;
     job.parallelism.data = 2 / options.pipeline;
     const plan::Plan plan = plan::MakePlan(job, {.max_workers = 2}).value();
@@ -213,6 +215,22 @@ TEST_F(DeviceRunTest, LossesAndCheckpointsByNcclAreThoseOfTheCpu) {
     EXPECT_EQ(nccl.num_aborted(), 0);
     EXPECT_TRUE(nccl.misuse().empty()) << nccl.misuse().front();
   }
+}
+
+// One F and B of 24 blocks are more launches than half a queue holds, and microbatches follow each
+// other. No thread may find the queue full: it would keep the others from sending.
+TEST_F(DeviceRunTest, ADeepModelNeverFillsADevicesQueue) {
+  constexpr int kLayers = 48;
+  const RunOptions options{.steps = 2, .layers = kLayers};
+  const Outcome expected = Train(OnCores, options);
+  transport::nccl::FakeNccl nccl;
+  const Outcome device = Train(
+      [](const control::Assignment&,
+         int threads) -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
+        return backend::CreateDiscreteBackends({.threads = threads, .queue_capacity = 1024});
+      },
+      {.steps = 2, .has_nccl = true, .layers = kLayers});
+  EXPECT_EQ(device.losses, expected.losses);
 }
 
 // Only rank 0's choices are used, for every product of the two ranks. None is chosen when it first

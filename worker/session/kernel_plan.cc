@@ -172,7 +172,8 @@ class Chooser {
                      file_->path(), ": remove it to have new ones made"));
   }
 
-  // "41 shapes for sm 9.0 x 132, cublasLt 13.0.2: 30 of the checkpoint, 11 timed now"
+  // "41 shapes for sm 9.0 x 132, cublasLt 13.0.2, cudnn 9.13.0, attention by cuDNN: 30 of the
+  // checkpoint, 11 chosen now"
   std::string Summary(const PlanCache::Plans& plans) const {
     std::size_t restored = 0, kept = 0;
     for (const auto& [key, plan] : plans) {
@@ -190,7 +191,20 @@ class Chooser {
     add(kept, " of earlier jobs");
     add(plans.size() - restored - kept, " chosen now");
     return absl::StrCat(plans.size(), " shapes for ", ToString(cache_.target()),
-                        origins.empty() ? "" : ": ", absl::StrJoin(origins, ", "));
+                        AttentionText(plans), origins.empty() ? "" : ": ",
+                        absl::StrJoin(origins, ", "));
+  }
+
+  // ", attention by cuDNN", or by what else; "" where no plan says it.
+  static std::string AttentionText(const PlanCache::Plans& plans) {
+    const auto is_any = [&plans](std::string_view implementation) {
+      return std::ranges::any_of(plans, [implementation](const auto& entry) {
+        return entry.second.implementation == implementation;
+      });
+    };
+    const bool cudnn = is_any(backend::kByCudnn), own = is_any(backend::kByOurKernels);
+    if (cudnn && own) return ", attention by cuDNN and, where it has no kernel, our own";
+    return cudnn ? ", attention by cuDNN" : own ? ", attention by our own kernels" : "";
   }
 
   const KernelPlanOptions& options_;
@@ -232,8 +246,18 @@ absl::StatusOr<AgreedKernelPlan> AgreeOnKernelPlan(const RankMeeting& meeting,
     RETURN_IF_ERROR(Follow(meeting, cache));
   }
   cache.EndTimings();
+  // What chose has handles of its own, beside those of the backend that computes.
+  options.kernels->EndChoices();
   if (!options.may_add) cache.Freeze();
   return agreed;
+}
+
+void FreezeKernelPlan(backend::KernelPlans& kernels, std::vector<std::string>& notes) {
+  kernels.plans().Freeze();
+  for (std::string& warning : kernels.plans().TakeWarnings()) {
+    Log(LogLevel::kWarning, "kernels", {{"warning", warning}});
+    notes.push_back(std::move(warning));
+  }
 }
 
 }  // namespace takt::session

@@ -60,4 +60,8 @@ struct AgreedKernelPlan {
 absl::StatusOr<AgreedKernelPlan> AgreeOnKernelPlan(const RankMeeting& meeting,
                                                    const KernelPlanOptions& options);
 
+// Ends all choices: from now on the plan is only looked up. Logs what the device's module had to
+// warn of, and adds it to `notes`.
+void FreezeKernelPlan(backend::KernelPlans& kernels, std::vector<std::string>& notes);
+
 }  // namespace takt::session

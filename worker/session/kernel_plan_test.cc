@@ -147,6 +147,15 @@ TEST_F(KernelPlanTest, AShapeThatThePlanLacksStopsTheRankAndIsNamed) {
   }
 }
 
+TEST_F(KernelPlanTest, WhatADeviceWarnsOfIsANoteOfTheJob) {
+  PlannedBackends rank(Hopper(), 1);
+  rank.plans().Warn("no kernel was timed");
+  std::vector<std::string> notes = {"an earlier one"};
+  FreezeKernelPlan(rank, notes);
+  EXPECT_THAT(notes, ElementsAre("an earlier one", "no kernel was timed"));
+  EXPECT_FALSE(rank.Choose(Product(1)).ok());
+}
+
 TEST_F(KernelPlanTest, OfTheCheckpointFirstThenOfEarlierJobsThenChosen) {
   KeepFiles();
   const std::string checkpoint = TextOf(Hopper(), 10, /*num_shapes=*/2);

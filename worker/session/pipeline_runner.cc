@@ -312,7 +312,7 @@ class PipelineRunner final : public RankRunner {
   absl::Status PrepareDevice() {
     RETURN_IF_ERROR(trainer_->Prepare());
     if (backend::KernelPlans* const kernels = backends_->kernel_plans(); kernels != nullptr)
-      kernels->plans().Freeze();
+      FreezeKernelPlan(*kernels, resumed_.notes);
     return absl::OkStatus();
   }
 

@@ -43,7 +43,9 @@ absl::Status Run(engine::Compute& compute, const Instruction& instruction) {
 
 }  // namespace
 
-absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options, backend::OpListener listener) {
+absl::StatusOr<MetaReport> RunOnMeta(
+    TrainerOptions options, backend::OpListener listener,
+    const std::function<void(const Instruction&)>& on_instruction) {
   MetaReport report;
   OtherRanks others;
   const std::unique_ptr<backend::BackendFactory> backends =
@@ -69,6 +71,7 @@ absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options, backend::OpListener
   }
   for (const Instruction& instruction : options.program->body) {
     const double before = report.counts.flops;
+    if (on_instruction) on_instruction(instruction);
     RETURN_IF_ERROR(Run(*trainer, instruction));
     report.flops.push_back(report.counts.flops - before);
   }

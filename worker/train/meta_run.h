@@ -4,9 +4,11 @@
 // machine.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/program/program.h"
 #include "worker/backend/meta/meta_backend.h"
 #include "worker/train/trainer.h"
 
@@ -18,8 +20,10 @@ struct MetaReport {
 };
 
 // options: as for a trainer. Those about other ranks, files and threads have no effect. listener:
-// called for every op, in order; may be empty.
-absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options,
-                                     backend::OpListener listener = nullptr);
+// called for every op, in order; may be empty. on_instruction: called before each instruction of
+// the body runs; may be empty.
+absl::StatusOr<MetaReport> RunOnMeta(
+    TrainerOptions options, backend::OpListener listener = nullptr,
+    const std::function<void(const program::Instruction&)>& on_instruction = nullptr);
 
 }  // namespace takt::train

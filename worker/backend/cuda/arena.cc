@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -12,6 +13,8 @@ namespace {
 
 // This is small enough to waste little, and large enough that small buffers share a region.
 constexpr std::int64_t kRegionBytes = std::int64_t{64} << 20;
+
+constexpr char kFix[] = "use more stages, smaller microbatches or parallelism.recompute";
 
 std::int64_t RoundUp(std::int64_t bytes, std::int64_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -30,8 +33,14 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::Create(MemorySource& source,
         status.code(),
         absl::StrCat("the plan's memory does not fit the device: it predicts ",
                      ToString(options.predicted), "; ", FormatBytes(source.FreeBytes()),
-                     " are free (", status.message(),
-                     "); use more stages, smaller microbatches or parallelism.recompute"));
+                     " are free (", status.message(), "); ", std::string(kFix)));
+  }
+  if (const std::int64_t free = source.FreeBytes(); free < options.beside_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the device's libraries do not fit beside the plan's memory: they take about ",
+                     FormatBytes(options.beside_bytes), ", and of the device ", FormatBytes(free),
+                     " are free after the ", FormatBytes(predicted), " that the plan predicts; ",
+                     std::string(kFix)));
   }
   return arena;
 }

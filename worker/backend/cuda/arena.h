@@ -38,6 +38,9 @@ struct ArenaOptions {
   // The memory that the plan predicts, which Create reserves. None: a region is reserved when it is
   // needed.
   MemoryBytes predicted;
+  // What libraries will take of the device beside the arena. So much must be free after the
+  // prediction was reserved.
+  std::int64_t beside_bytes = 0;
   MemoryLedger* ledger = nullptr;  // borrowed, outlives the arena; null: it is not counted
 };
 
@@ -45,7 +48,7 @@ struct ArenaOptions {
 class Arena {
  public:
   // source: borrowed, outlives the arena.
-  // Errors: kResourceExhausted (the prediction does not fit the device).
+  // Errors: kResourceExhausted (the prediction, or what libraries take, does not fit the device).
   static absl::StatusOr<std::unique_ptr<Arena>> Create(MemorySource& source,
                                                        const ArenaOptions& options);
   ~Arena();

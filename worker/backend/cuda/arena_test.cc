@@ -2,8 +2,10 @@
 #include "worker/backend/cuda/arena.h"
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -29,9 +31,13 @@ class FakeSource final : public MemorySource {
     next_ += static_cast<std::uintptr_t>(bytes);
     auto* address = reinterpret_cast<std::byte*>(base);  // NOLINT(performance-no-int-to-ptr)
     live_.insert(address);
+    bytes_[address] = bytes;
     return address;
   }
-  void Release(std::byte* base) override { EXPECT_EQ(live_.erase(base), 1u); }
+  void Release(std::byte* base) override {
+    EXPECT_EQ(live_.erase(base), 1u);
+    free_ += bytes_.at(base);
+  }
   std::int64_t FreeBytes() override { return free_; }
 
   std::size_t num_live() const { return live_.size(); }
@@ -40,6 +46,7 @@ class FakeSource final : public MemorySource {
   std::int64_t free_;
   std::uintptr_t next_ = std::uintptr_t{1} << 40;
   std::set<std::byte*> live_;
+  std::map<std::byte*, std::int64_t> bytes_;
 };
 
 MemoryBytes Predicted(std::int64_t weights, std::int64_t stash) {
@@ -61,6 +68,18 @@ TEST(Arena, ReservesThePredictionAtOnceAndNoMoreWhileItHolds) {
   ASSERT_TRUE(arena->Allocate(300 * kMebi, kWeights).ok());
   ASSERT_TRUE(arena->Allocate(100 * kMebi, kStash).ok());
   EXPECT_EQ(arena->num_reservations(), 1);
+}
+
+TEST(Arena, LeavesWhatLibrariesTakeBesideIt) {
+  FakeSource source(1000 * kMebi);
+  const MemoryBytes predicted = Predicted(600 * kMebi, 100 * kMebi);
+  EXPECT_TRUE(Arena::Create(source, {.predicted = predicted, .beside_bytes = 300 * kMebi}).ok());
+  const auto refused = Arena::Create(source, {.predicted = predicted, .beside_bytes = 301 * kMebi});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.status().message()),
+              AllOf(HasSubstr("about 301 MiB"), HasSubstr("300 MiB are free"),
+                    HasSubstr("use more stages")));
+  EXPECT_EQ(source.num_live(), 0u);
 }
 
 TEST(Arena, TellsThatScratchCameBack) {

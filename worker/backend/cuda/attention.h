@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes attention by cuDNN where it is built in, is found at run time and knows the shape.
-// Elsewhere our own kernels (kernels.h) compute it.
+// Computes attention by cuDNN where the kernel plan says so (attention_choice.h). Elsewhere our own
+// kernels (kernels.h) compute it. This file needs no CUDA headers.
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include <memory>
 #include <string>
@@ -13,6 +11,8 @@
 #include "worker/backend/cuda/arena.h"
 #include "worker/backend/ops.h"
 
+struct CUstream_st;  // cudaStream_t points to one
+
 namespace takt::backend::cuda {
 
 // Belongs to one stream. Thread: its backend's.
@@ -20,11 +20,13 @@ class Attention {
  public:
   virtual ~Attention() = default;
 
-  // Ask before Run. The answer depends on the op's sizes and on the layout of its tensors.
-  virtual bool CanRun(const AttentionForward& op) = 0;
-  virtual bool CanRun(const AttentionBackward& op) = 0;
+  // Makes the kernels of an op whose layout fits (FitsCudnn). Call it before the others. Errors:
+  // kFailedPrecondition (there is no kernel for the shape, or only one with a workspace above
+  // kMostCudnnWorkspaceBytes); kInternal (the library cannot be used: no choice follows from it).
+  virtual absl::Status Build(const AttentionForward& op) = 0;
+  virtual absl::Status Build(const AttentionBackward& op) = 0;
 
-  // As Backend::Prepare, for ops that it can run.
+  // As Backend::Prepare.
   virtual absl::Status Prepare(const AttentionForward& op) = 0;
   virtual absl::Status Prepare(const AttentionBackward& op) = 0;
 
@@ -34,11 +36,12 @@ class Attention {
 };
 
 struct AttentionOptions {
-  cudaStream_t stream = nullptr;
+  CUstream_st* stream = nullptr;
   Arena* arena = nullptr;  // borrowed, outlives the attention
+  bool any_order = false;  // CudaOptions::any_order_attention
 };
 
-// Works in bf16 and always adds in the same order. Null: not built in.
+// Works in bf16, and always adds in the same order unless options.any_order. Null: not built in.
 absl::StatusOr<std::unique_ptr<Attention>> CreateCudnnAttention(const AttentionOptions& options);
 
 // Returns the version of the library that was found, as "9.13.0"; empty: not built in.

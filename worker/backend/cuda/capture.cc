@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/backend/cuda/capture.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -30,8 +31,11 @@ using Executable = std::unique_ptr<CUgraphExec_st, DestroyExecutable>;
 
 class CapturedGraph final : public Recording {
  public:
-  CapturedGraph(Executable graph, int device, cudaStream_t stream, const Arena& arena)
+  // nodes: how many launches it has.
+  CapturedGraph(Executable graph, std::size_t nodes, int device, CudaStream& stream,
+                const Arena& arena)
       : graph_(std::move(graph)),
+        nodes_(static_cast<std::int64_t>(nodes)),
         device_(device),
         stream_(stream),
         arena_(arena),
@@ -43,13 +47,15 @@ class CapturedGraph final : public Recording {
       return absl::FailedPreconditionError("scratch memory has moved since ops were recorded");
     }
     RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
-    return ToStatus(cudaGraphLaunch(graph_.get(), stream_), "launching a graph");
+    RETURN_IF_ERROR(stream_.MakeRoom(nodes_));
+    return ToStatus(cudaGraphLaunch(graph_.get(), stream_.get()), "launching a graph");
   }
 
  private:
   const Executable graph_;
+  const std::int64_t nodes_;
   const int device_;
-  const cudaStream_t stream_;
+  CudaStream& stream_;
   const Arena& arena_;
   const std::int64_t scratch_returns_;
 };
@@ -82,24 +88,28 @@ absl::Status WaitForDevice() {
   return ToStatus(cudaDeviceSynchronize(), "waiting for the device");
 }
 
-absl::StatusOr<std::unique_ptr<Recording>> Capture(int device, cudaStream_t stream,
+bool Captures() { return captures_here; }
+
+absl::StatusOr<std::unique_ptr<Recording>> Capture(int device, CudaStream& stream,
                                                    const Arena& arena,
                                                    absl::FunctionRef<absl::Status()> ops) {
   if (captures_here) return absl::FailedPreconditionError("a recording cannot be recorded");
   RETURN_IF_ERROR(ToStatus(cudaSetDevice(device), "choosing the device"));
   absl::ReaderMutexLock lock(&captures);
-  RETURN_IF_ERROR(ToStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+  RETURN_IF_ERROR(ToStatus(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
                            "beginning a capture"));
   captures_here = true;
   const absl::Status given = ops();
   captures_here = false;
-  ASSIGN_OR_RETURN(const Graph graph, EndCapture(stream, given));
+  ASSIGN_OR_RETURN(const Graph graph, EndCapture(stream.get(), given));
+  std::size_t nodes = 0;
+  RETURN_IF_ERROR(ToStatus(cudaGraphGetNodes(graph.get(), nullptr, &nodes), "counting launches"));
   cudaGraphExec_t made = nullptr;
   RETURN_IF_ERROR(ToStatus(cudaGraphInstantiate(&made, graph.get(), 0), "making a graph"));
   Executable executable(made);
   // The upload makes the first launch cost no more than later ones.
-  RETURN_IF_ERROR(ToStatus(cudaGraphUpload(executable.get(), stream), "uploading a graph"));
-  return std::make_unique<CapturedGraph>(std::move(executable), device, stream, arena);
+  RETURN_IF_ERROR(ToStatus(cudaGraphUpload(executable.get(), stream.get()), "uploading a graph"));
+  return std::make_unique<CapturedGraph>(std::move(executable), nodes, device, stream, arena);
 }
 
 }  // namespace takt::backend::cuda

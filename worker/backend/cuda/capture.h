@@ -3,8 +3,6 @@
 // guard for calls that must not happen while a thread captures.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -12,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/backend/cuda/arena.h"
+#include "worker/backend/cuda/stream.h"
 #include "worker/backend/recorder.h"
 
 namespace takt::backend::cuda {
@@ -33,11 +32,14 @@ class ABSL_SCOPED_LOCKABLE NoCapture {
 // kInternal (device fault).
 absl::Status WaitForDevice();
 
+// Returns whether this thread captures now.
+bool Captures();
+
 // Captures what `ops` gives to the device's stream. Meanwhile other threads may make any call
 // outside of NoCapture. The recording is void once kScratch memory was given back to the arena.
-// arena: borrowed, outlives the recording. Errors: as Recorder::Record; kResourceExhausted (no
-// memory for a graph).
-absl::StatusOr<std::unique_ptr<Recording>> Capture(int device, cudaStream_t stream,
+// stream, arena: borrowed, outlive the recording. Errors: as Recorder::Record; kResourceExhausted
+// (no memory for a graph).
+absl::StatusOr<std::unique_ptr<Recording>> Capture(int device, CudaStream& stream,
                                                    const Arena& arena,
                                                    absl::FunctionRef<absl::Status()> ops);
 

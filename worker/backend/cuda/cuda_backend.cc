@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -17,10 +19,13 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/status.h"
 #include "worker/backend/cuda/attention.h"
+#include "worker/backend/cuda/attention_choice.h"
 #include "worker/backend/cuda/capture.h"
+#include "worker/backend/cuda/cudnn_shape.h"
 #include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/matmul.h"
+#include "worker/backend/cuda/product.h"
 #include "worker/backend/cuda/scratch.h"
 #include "worker/backend/cuda/stream.h"
 #include "worker/backend/validate.h"
@@ -30,6 +35,27 @@ namespace {
 
 template <class O>
 concept AttentionOp = std::is_same_v<O, AttentionForward> || std::is_same_v<O, AttentionBackward>;
+
+// The most launches that an op may take. A product rounds two operands and a bias, is cut into two
+// with a sum over splits each, and may be finished by three kernels of ours.
+std::int64_t MostLaunchesOf(const Op& op) {
+  return std::visit(
+      []<class O>(const O& o) -> std::int64_t {
+        if constexpr (ProductOp<O>) {
+          return 10;
+        } else if constexpr (std::is_same_v<O, AttentionBackward>) {
+          constexpr std::int64_t kLaunchesOfPart = 4;
+          const std::int64_t at_a_time = SequencesAtATime(o.shape);
+          return (o.shape.batch + at_a_time - 1) / at_a_time * kLaunchesOfPart;
+        } else if constexpr (UpdateOp<O>) {
+          constexpr std::int64_t kTensorsOfLaunch = 63;
+          return std::ssize(o.tensors) / kTensorsOfLaunch + 1;
+        } else {
+          return 4;
+        }
+      },
+      op);
+}
 
 class DeviceMemory final : public MemorySource {
  public:
@@ -63,7 +89,9 @@ struct Shared {
   Arena& arena;
   PlanCache& plans;
   DeviceClock& clock;
-  bool tf32, tune;
+  std::int64_t shared_bytes;  // of a block of threads
+  int sm_target;
+  bool tf32, any_order_attention, tune;
   std::optional<bool> fused_epilogues;
   std::string description;
 };
@@ -124,6 +152,11 @@ class DeviceQueue : public Interface {
   DeviceQueue(const Shared& shared, std::unique_ptr<CudaStream> stream)
       : shared_(shared), stream_(std::move(stream)) {}
 
+  // Call it before giving the stream launches. A capture gives it none.
+  absl::Status Admit(std::int64_t launches) {
+    return Captures() ? absl::OkStatus() : stream_->MakeRoom(launches);
+  }
+
   // The device is a property of the calling thread.
   absl::Status Use() { return ToStatus(cudaSetDevice(shared_.device), "choosing the device"); }
 
@@ -135,6 +168,7 @@ class DeviceQueue : public Interface {
                       cudaMemcpyKind kind) {
     if (bytes == 0) return absl::OkStatus();
     RETURN_IF_ERROR(Use());
+    RETURN_IF_ERROR(Admit(1));
     return ToStatus(cudaMemcpyAsync(destination, source, bytes, kind, stream_->get()),
                     absl::StrCat("copying ", bytes, " bytes"));
   }
@@ -154,6 +188,7 @@ class CudaMemory final : public DeviceQueue<MemoryBackend> {
   absl::Status Enqueue(const O& op) {
     RETURN_IF_ERROR(ValidateOp(op));
     RETURN_IF_ERROR(Use());
+    RETURN_IF_ERROR(Admit(1));
     Launch(op, {.stream = stream_->get()});
     return ToStatus(cudaGetLastError(), "enqueueing an op");
   }
@@ -172,11 +207,15 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
                      Matmuls::Create({.stream = stream,
                                       .arena = &shared.arena,
                                       .plans = &shared.plans,
+                                      .sm_target = shared.sm_target,
                                       .tf32 = shared.tf32,
                                       .tune = shared.tune,
                                       .fused_epilogues = shared.fused_epilogues}));
-    ASSIGN_OR_RETURN(backend->cudnn_attention_,
-                     CreateCudnnAttention({.stream = stream, .arena = &shared.arena}));
+    ASSIGN_OR_RETURN(
+        backend->cudnn_attention_,
+        CreateCudnnAttention(
+            {.stream = stream, .arena = &shared.arena, .any_order = shared.any_order_attention}));
+    backend->attention_choices_.emplace(shared.plans, backend->cudnn_attention_.get());
     return backend;
   }
 
@@ -184,6 +223,7 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
   ~CudaBackend() override {
     static_cast<void>(Synchronize());
     const NoCapture none;
+    attention_choices_.reset();
     cudnn_attention_ = nullptr;
     matmuls_ = nullptr;
   }
@@ -192,6 +232,7 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
     RETURN_IF_ERROR(ValidateOp(op));
     RETURN_IF_ERROR(RefuseFp8(op));
     RETURN_IF_ERROR(Use());
+    RETURN_IF_ERROR(Admit(MostLaunchesOf(op)));
     return std::visit([this](const auto& o) { return Execute(o); }, op);
   }
 
@@ -210,7 +251,7 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
 
   absl::StatusOr<std::unique_ptr<Recording>> Record(
       absl::FunctionRef<absl::Status()> ops) override {
-    return Capture(shared_.device, stream_->get(), shared_.arena, ops);
+    return Capture(shared_.device, *stream_, shared_.arena, ops);
   }
 
   Recorder* recorder() override { return this; }
@@ -252,6 +293,9 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
   absl::Status MakeRoom(const auto& own_op) { return MakeScratch(own_op); }
 
   absl::Status Plan(const ProductOp auto& op) { return matmuls_->Plan(op); }
+  absl::Status Plan(const AttentionOp auto& op) {
+    return attention_choices_->ByLibrary(op).status();
+  }
   absl::Status Plan(const auto& /*other_op*/) { return absl::OkStatus(); }
 
   absl::Status MakeScratch(const auto& own_op) {
@@ -259,13 +303,15 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
   }
   absl::Status Enqueue(const auto& own_op, const char* what = "enqueueing an op") {
     ASSIGN_OR_RETURN(std::byte* const scratch, scratch_->AtLeast(ScratchBytes(own_op)));
-    Launch(own_op, {.stream = stream_->get(), .scratch = scratch});
+    Launch(own_op,
+           {.stream = stream_->get(), .scratch = scratch, .shared_bytes = shared_.shared_bytes});
     return ToStatus(cudaGetLastError(), what);
   }
 
   // Null: our own kernels compute it.
   absl::StatusOr<Attention*> CudnnFor(const AttentionOp auto& op) {
-    if (cudnn_attention_ != nullptr && cudnn_attention_->CanRun(op)) return cudnn_attention_.get();
+    ASSIGN_OR_RETURN(const bool by_library, attention_choices_->ByLibrary(op));
+    if (by_library) return cudnn_attention_.get();
     if (op.shape.head_size <= kMaxHeadSize) return nullptr;
     return absl::InvalidArgumentError(absl::StrCat("attention: head_size is ", op.shape.head_size,
                                                    ", must be at most ", kMaxHeadSize,
@@ -275,6 +321,7 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<Matmuls> matmuls_;
   std::unique_ptr<Attention> cudnn_attention_;  // null: not built in
+  std::optional<AttentionChoices> attention_choices_;
 };
 
 class DeviceImpl final : public CudaDevice {
@@ -293,18 +340,23 @@ class DeviceImpl final : public CudaDevice {
                       .cublaslt = CublasLtVersion(),
                       .cudnn = CudnnVersion()};
     auto device = std::unique_ptr<DeviceImpl>(new DeviceImpl(options.device, std::move(target)));
-    ASSIGN_OR_RETURN(device->arena_, Arena::Create(device->memory_, {.predicted = options.predicted,
-                                                                     .ledger = options.ledger}));
+    ASSIGN_OR_RETURN(device->arena_,
+                     Arena::Create(device->memory_, {.predicted = options.predicted,
+                                                     .beside_bytes = options.beside_bytes,
+                                                     .ledger = options.ledger}));
     ASSIGN_OR_RETURN(device->clock_, DeviceClock::Create(options.device));
-    device->shared_ = std::unique_ptr<Shared>(
-        new Shared{.device = options.device,
-                   .arena = *device->arena_,
-                   .plans = device->plans_,
-                   .clock = *device->clock_,
-                   .tf32 = options.tf32,
-                   .tune = options.tune,
-                   .fused_epilogues = options.fused_epilogues,
-                   .description = Description(device->plans_.target(), options.tf32)});
+    device->shared_ = std::unique_ptr<Shared>(new Shared{
+        .device = options.device,
+        .arena = *device->arena_,
+        .plans = device->plans_,
+        .clock = *device->clock_,
+        .shared_bytes = static_cast<std::int64_t>(properties.sharedMemPerBlockOptin),
+        .sm_target = SmTarget(properties.multiProcessorCount, options.sms_for_communication),
+        .tf32 = options.tf32,
+        .any_order_attention = options.any_order_attention,
+        .tune = options.tune,
+        .fused_epilogues = options.fused_epilogues,
+        .description = Description(device->plans_.target(), options.tf32)});
     return device;
   }
 
@@ -331,6 +383,10 @@ class DeviceImpl final : public CudaDevice {
       ASSIGN_OR_RETURN(chooser_, CudaBackend::Create(*shared_));
     }
     return chooser_->Choose(op);
+  }
+  void EndChoices() override {
+    absl::MutexLock lock(&chooser_mutex_);
+    chooser_ = nullptr;
   }
   const Arena& arena() const override { return *arena_; }
 

@@ -2,6 +2,7 @@
 // One GPU as backends. It needs no CUDA headers: module.cc hands it to the worker.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -18,8 +19,15 @@ namespace takt::backend::cuda {
 struct CudaOptions {
   int device = 0;         // in the order of ListDevices
   MemoryBytes predicted;  // what the plan says this rank holds on the device; see ArenaOptions
+  std::int64_t beside_bytes = 0;   // as ArenaOptions
   MemoryLedger* ledger = nullptr;  // borrowed, outlives all buffers; null: it is not counted
-  bool tf32 = false;               // products of f32 may drop the operands' last 13 bits
+  // How many multiprocessors products leave to kernels that wait for other ranks (NCCL's). The
+  // choice of an algorithm does not depend on it.
+  int sms_for_communication = 0;
+  bool tf32 = false;  // products of f32 may drop the operands' last 13 bits
+  // True: cuDNN's gradient of attention may add in the order of arrival, which takes less time and
+  // memory, and gives other bits on every run. Measurements set it; no job does.
+  bool any_order_attention = false;
   // True: choices that the plan lacks are timed while PlanCache::may_time, so they may differ from
   // run to run. False: they are the libraries' first guesses, which depend only on the shape, the
   // device and the versions.

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes attention by cuDNN's fused kernels, on tensors in bf16 where they lie. Softmax and all
 // sums inside are f32.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <map>
+#include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +19,7 @@
 #include "worker/backend/cuda/attention.h"
 #include "worker/backend/cuda/cudnn_shape.h"
 #include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/region.h"
 #include "worker/backend/cuda/scratch.h"
 
 namespace takt::backend::cuda {
@@ -28,7 +34,15 @@ enum TensorId : std::int64_t { kQ = 1, kK, kV, kOutput, kStats, kDOutput, kDQ, k
 
 absl::Status ToStatus(fe::error_t error, std::string_view what) {
   if (error.is_good()) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(std::string(what), ": cuDNN: ", error.get_message()));
+  const std::string message = absl::StrCat(std::string(what), ": cuDNN: ", error.get_message());
+  switch (error.get_code()) {
+    case fe::error_code_t::GRAPH_NOT_SUPPORTED:
+    case fe::error_code_t::HEURISTIC_QUERY_FAILED:
+    case fe::error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED:
+      return absl::FailedPreconditionError(message);
+    default:
+      return absl::InternalError(message);
+  }
 }
 
 // The front end returns its errors, and what it is built on may throw.
@@ -98,7 +112,7 @@ std::unique_ptr<Graph> DescribeForward(const AttentionShape& s) {
   return graph;
 }
 
-std::unique_ptr<Graph> DescribeBackward(const AttentionShape& s) {
+std::unique_ptr<Graph> DescribeBackward(const AttentionShape& s, bool any_order) {
   auto graph = NewGraph();
   const Tensor q = Heads(*graph, kQ, s, s.heads, s.q_stride);
   const Tensor k = Heads(*graph, kK, s, s.kv_heads, s.kv_stride);
@@ -111,7 +125,7 @@ std::unique_ptr<Graph> DescribeBackward(const AttentionShape& s) {
                                          .set_dim(StatsDims(s))
                                          .set_stride(StatsStrides(s)));
   fe::graph::SDPA_backward_attributes attributes;
-  attributes.set_causal_mask(true).set_attn_scale(Scale(s)).set_deterministic_algorithm(true);
+  attributes.set_causal_mask(true).set_attn_scale(Scale(s)).set_deterministic_algorithm(!any_order);
   SetWindow(attributes, s);
   auto [d_q, d_k, d_v] = graph->sdpa_backward(q, k, v, output, d_output, stats, attributes);
   MakeOutput(d_q, kDQ, s, s.heads, s.q_stride);
@@ -139,18 +153,20 @@ class CudnnAttention final : public Attention {
     if (handle_ != nullptr) static_cast<void>(cudnnDestroy(handle_));
   }
 
-  bool CanRun(const AttentionForward& op) override {
-    return FitsCudnn(op) && PlanOf(op.shape, false).graph != nullptr;
-  }
-  bool CanRun(const AttentionBackward& op) override {
-    return FitsCudnn(op) && PlanOf(PartOf(op.shape), true).graph != nullptr;
+  absl::Status Build(const AttentionForward& op) override { return PlanOf(op.shape, false).status; }
+  absl::Status Build(const AttentionBackward& op) override {
+    return ForParts(op, [this](const AttentionBackward& part) -> absl::Status {
+      return PlanOf(part.shape, true).status;
+    });
   }
 
   absl::Status Prepare(const AttentionForward& op) override {
-    return scratch_.AtLeast(PlanOf(op.shape, false).workspace_bytes).status();
+    return MakeReady(PlanOf(op.shape, false), op.shape, kStats);
   }
   absl::Status Prepare(const AttentionBackward& op) override {
-    return scratch_.AtLeast(PlanOf(PartOf(op.shape), true).workspace_bytes).status();
+    return ForParts(op, [this](const AttentionBackward& part) {
+      return MakeReady(PlanOf(part.shape, true), part.shape, kDV);
+    });
   }
 
   absl::Status Run(const AttentionForward& op) override {
@@ -162,26 +178,51 @@ class CudnnAttention final : public Attention {
   }
 
   absl::Status Run(const AttentionBackward& op) override {
-    const std::int64_t count = PartOf(op.shape).batch;
-    for (std::int64_t first = 0; first < op.shape.batch; first += count)
-      RETURN_IF_ERROR(RunPart(Sequences(op, first, count)));
-    return absl::OkStatus();
+    return ForParts(op, [this](const AttentionBackward& part) { return RunPart(part); });
   }
 
  private:
-  // graph: null if cuDNN has no kernel for the shape.
   struct Plan {
+    absl::Status status;  // why there is no graph
     std::unique_ptr<Graph> graph;
     std::int64_t workspace_bytes = 0;
+    bool launched = false;
   };
   using PlanKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                              std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool>;
 
-  explicit CudnnAttention(const AttentionOptions& options) : scratch_(*options.arena) {}
+  explicit CudnnAttention(const AttentionOptions& options)
+      : scratch_(*options.arena), stream_(options.stream), any_order_(options.any_order) {}
 
-  static AttentionShape PartOf(AttentionShape s) {
-    s.batch = SequencesAtATime(s);
-    return s;
+  // Calls use(part) for the parts of the batch.
+  template <class Use>
+  static absl::Status ForParts(const AttentionBackward& op, const Use& use) {
+    const std::int64_t count = SequencesAtATime(op.shape);
+    for (std::int64_t first = 0; first < op.shape.batch; first += count)
+      RETURN_IF_ERROR(use(Sequences(op, first, std::min(count, op.shape.batch - first))));
+    return absl::OkStatus();
+  }
+
+  // Makes room for a plan, and launches it once on memory that holds any one of its tensors, so
+  // that its kernels are loaded. shape: what it computes; last: of the ids of its tensors.
+  absl::Status MakeReady(Plan& plan, const AttentionShape& shape, TensorId last) {
+    RETURN_IF_ERROR(plan.status);
+    RETURN_IF_ERROR(scratch_.AtLeast(plan.workspace_bytes).status());
+    if (plan.launched) return absl::OkStatus();
+    plan.launched = true;
+    const std::int64_t widest = std::max({shape.q_stride, shape.kv_stride, shape.out_stride,
+                                          2 * shape.heads});  // its statistics are in f32
+    constexpr auto kElement = static_cast<std::int64_t>(sizeof(Bf16));
+    Region tensors;
+    const absl::Status allocated =
+        tensors.Allocate(shape.batch * shape.context * widest * kElement, "loading attention");
+    // Too little memory is free. The kernels are then loaded in step 1.
+    if (absl::IsResourceExhausted(allocated)) return absl::OkStatus();
+    RETURN_IF_ERROR(allocated);
+    Pointers pointers;
+    for (std::int64_t id = kQ; id <= last; ++id) pointers[id] = tensors.data();
+    RETURN_IF_ERROR(Execute(plan, std::move(pointers)));
+    return cuda::ToStatus(cudaStreamSynchronize(stream_), "loading attention");
   }
 
   absl::Status RunPart(const AttentionBackward& op) {
@@ -196,7 +237,7 @@ class CudnnAttention final : public Attention {
                                             {kDV, Pointer(op.d_v)}});
   }
 
-  const Plan& PlanOf(const AttentionShape& s, bool backward) {
+  Plan& PlanOf(const AttentionShape& s, bool backward) {
     const auto [it, is_new] =
         plans_.try_emplace(PlanKey(s.batch, s.context, s.heads, s.kv_heads, s.head_size, s.q_stride,
                                    s.kv_stride, s.out_stride, s.window, backward));
@@ -208,27 +249,34 @@ class CudnnAttention final : public Attention {
   // fastest of a few.
   Plan Build(const AttentionShape& s, bool backward) {
     Plan plan;
-    const absl::Status built = Call("planning attention", [&] {
-      plan.graph = backward ? DescribeBackward(s) : DescribeForward(s);
+    plan.status = Call("planning attention", [&] {
+      plan.graph = backward ? DescribeBackward(s, any_order_) : DescribeForward(s);
       return plan.graph->build(handle_, {fe::HeurMode_t::A});
     });
-    const absl::Status sized =
-        built.ok() ? Call("planning attention",
-                          [&] { return plan.graph->get_workspace_size(plan.workspace_bytes); })
-                   : built;
-    if (!sized.ok() || plan.workspace_bytes > kMostCudnnWorkspaceBytes) plan.graph = nullptr;
+    if (plan.status.ok()) {
+      plan.status = Call("planning attention",
+                         [&] { return plan.graph->get_workspace_size(plan.workspace_bytes); });
+    }
+    if (plan.status.ok() && plan.workspace_bytes > kMostCudnnWorkspaceBytes) {
+      plan.status = absl::FailedPreconditionError(
+          absl::StrCat("its kernel needs a workspace of ", plan.workspace_bytes, " bytes, at most ",
+                       kMostCudnnWorkspaceBytes, " are taken"));
+    }
     // A refusal inside leaves an error behind that no later call should report.
-    if (plan.graph == nullptr) static_cast<void>(cudaGetLastError());
+    if (!plan.status.ok()) static_cast<void>(cudaGetLastError());
     return plan;
   }
 
   absl::Status Execute(const Plan& plan, Pointers pointers) {
+    RETURN_IF_ERROR(plan.status);
     ASSIGN_OR_RETURN(std::byte* const workspace, scratch_.AtLeast(plan.workspace_bytes));
     return Call("enqueueing attention",
                 [&] { return plan.graph->execute(handle_, pointers, workspace); });
   }
 
   Scratch scratch_;
+  const cudaStream_t stream_;
+  const bool any_order_;
   cudnnHandle_t handle_ = nullptr;
   std::map<PlanKey, Plan> plans_;
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/backend/cuda/cudnn_shape.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <initializer_list>
 
 namespace takt::backend::cuda {
@@ -39,9 +41,9 @@ std::int64_t SequencesAtATime(const AttentionShape& s) {
   constexpr std::int64_t kTile = 128;
   const std::int64_t context = (s.context + kTile - 1) / kTile * kTile;
   const std::int64_t bytes = s.heads * context * context * static_cast<std::int64_t>(sizeof(Bf16));
-  std::int64_t count = s.batch;
-  while (count > 1 && (s.batch % count != 0 || count * bytes > kDesiredScoreBytes)) --count;
-  return count;
+  const std::int64_t most = std::max(std::int64_t{1}, kDesiredScoreBytes / bytes);
+  const std::int64_t parts = (s.batch + most - 1) / most;
+  return (s.batch + parts - 1) / parts;
 }
 
 AttentionBackward Sequences(const AttentionBackward& op, std::int64_t first, std::int64_t count) {

@@ -15,8 +15,8 @@ bool FitsCudnn(const AttentionForward& op);
 bool FitsCudnn(const AttentionBackward& op);
 
 // A backward that adds in a fixed order stores the gradient of every score, [B,H,T,T] in bf16. So
-// it computes as many sequences at a time as take no more than kDesiredScoreBytes (a divisor of the
-// batch), and at least one.
+// it computes the batch in the fewest parts that take no more than kDesiredScoreBytes each, or
+// sequence by sequence. The parts have SequencesAtATime sequences; the last one may have fewer.
 inline constexpr std::int64_t kDesiredScoreBytes = std::int64_t{1} << 30;
 std::int64_t SequencesAtATime(const AttentionShape& shape);
 

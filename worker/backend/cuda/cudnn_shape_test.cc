@@ -81,8 +81,9 @@ TEST(CudnnShape, GradientsOfScoresTakeAboutAGibibyte) {
   };
   EXPECT_EQ(of(32, 1024, 12), 32);  // 24 MiB each
   EXPECT_EQ(of(64, 1024, 12), 32);
-  EXPECT_EQ(of(60, 1024, 12), 30);  // 42 would fit, but is no divisor
-  EXPECT_EQ(of(43, 1024, 12), 1);   // a prime
+  EXPECT_EQ(of(60, 1024, 12), 30);
+  EXPECT_EQ(of(43, 1024, 12), 22);  // a prime: then 21
+  EXPECT_EQ(of(97, 1024, 12), 33);  // 33, 33, 31
   EXPECT_EQ(of(4, 4096, 32), 1);    // a gibibyte each
   EXPECT_EQ(of(2, 8192, 32), 1);    // four
   EXPECT_EQ(of(8, 1000, 128), 4);   // rows of whole tiles count

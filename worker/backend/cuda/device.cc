@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/backend/cuda/attention.h"
 #include "worker/backend/cuda/driver.h"
 
 namespace takt::backend::cuda {
@@ -37,7 +38,8 @@ absl::StatusOr<Device> Describe(int index, const std::string& driver_version) {
                 .memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem),
                 .compute_capability = absl::StrCat(properties.major, ".", properties.minor),
                 .driver_version = driver_version,
-                .pci_bus_id = pci_bus_id.data()};
+                .pci_bus_id = pci_bus_id.data(),
+                .cudnn = CudnnVersion()};
 }
 
 }  // namespace

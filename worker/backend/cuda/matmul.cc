@@ -136,14 +136,16 @@ absl::StatusOr<RoundedOperand> Matmuls::Place(const Operand& operand, std::int64
 }
 
 absl::Status Matmuls::MakeRoom(const Product& product) {
-  ASSIGN_OR_RETURN(const Prepared* const prepared, PreparedFor(product.shape));
-  const auto& [described, plan] = *prepared;
+  ASSIGN_OR_RETURN(Prepared* const prepared, PreparedFor(product.shape));
+  const Described& described = prepared->described;
+  const KernelPlan& plan = prepared->plan;
   RETURN_IF_ERROR(workspace_.AtLeast(plan.workspace_bytes).status());
   const bool has_vector = described.gemm.has_vector();
   if (has_vector && PointersOf(product, described.gemm).vector == nullptr)
     RETURN_IF_ERROR(vector_.AtLeast(VectorBytes(product)).status());
-  if (!RemainderOf(product, described.gemm).column_sums) return absl::OkStatus();
-  return vector_.AtLeast(ScratchBytes(ColumnSumsOf(product))).status();
+  if (RemainderOf(product, described.gemm).column_sums)
+    RETURN_IF_ERROR(vector_.AtLeast(ScratchBytes(ColumnSumsOf(product))).status());
+  return prepared->launched ? absl::OkStatus() : LaunchOnce(product.shape, *prepared);
 }
 
 absl::Status Matmuls::Multiply(const Product& product) {
@@ -154,11 +156,17 @@ absl::Status Matmuls::Multiply(const Product& product) {
                                     absl::StrCat(ToString(product.shape), ": ", status.message()));
 }
 
-absl::StatusOr<const Matmuls::Prepared*> Matmuls::PreparedFor(const ProductShape& shape) {
+absl::StatusOr<Matmuls::Prepared*> Matmuls::PreparedFor(const ProductShape& shape) {
   if (const auto it = prepared_.find(shape); it != prepared_.end()) return it->second.get();
   const std::string name = ToString(shape);
   ASSIGN_OR_RETURN(const KernelPlan plan, options_.plans->Get(name, [&] { return Choose(shape); }));
   ASSIGN_OR_RETURN(Described described, Describe(GemmOf(shape, plan.fused_epilogue)));
+  // Only what runs has the target, and no choice, so a job on one rank and on several has the same
+  // plan.
+  if (options_.sm_target > 0) {
+    RETURN_IF_ERROR(Set(described.desc.get(), CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
+                        static_cast<std::int32_t>(options_.sm_target)));
+  }
   auto prepared = std::make_unique<Prepared>(Prepared{std::move(described), plan});
   if (const absl::Status status = Check(*prepared); !status.ok()) {
     return absl::Status(status.code(), absl::StrCat("the kernel plan's algorithm for ", name, ": ",
@@ -219,7 +227,8 @@ absl::Status Matmuls::Check(const Prepared& prepared) const {
 }
 
 absl::Status Matmuls::Enqueue(const Product& product, const Prepared& prepared) {
-  const auto& [described, plan] = prepared;
+  const Described& described = prepared.described;
+  const KernelPlan& plan = prepared.plan;
   const Gemm& gemm = described.gemm;
   const GemmPointers p = PointersOf(product, gemm);
   const void* vector = p.vector;

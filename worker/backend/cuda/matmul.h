@@ -33,6 +33,7 @@ struct MatmulOptions {
   cudaStream_t stream = nullptr;
   Arena* arena = nullptr;  // both borrowed, outlive the products
   PlanCache* plans = nullptr;
+  int sm_target = 0;  // how many multiprocessors a product may fill; 0: all
   bool tf32 = false;  // of products in f32
   bool tune = false;  // this and the next: see CudaOptions
   std::optional<bool> fused_epilogues;
@@ -87,6 +88,7 @@ class Matmuls {
   struct Prepared {
     Described described;
     KernelPlan plan;
+    bool launched = false;  // so that its kernel is loaded
   };
 
   explicit Matmuls(const MatmulOptions& options);
@@ -105,7 +107,8 @@ class Matmuls {
                                        Operands operands);
   absl::Status Multiply(const Product& product);
   absl::Status MakeRoom(const Product& product);
-  absl::StatusOr<const Prepared*> PreparedFor(const ProductShape& shape);
+  absl::Status LaunchOnce(const ProductShape& shape, Prepared& prepared);
+  absl::StatusOr<Prepared*> PreparedFor(const ProductShape& shape);
   static absl::StatusOr<Described> Describe(const Gemm& gemm);
   absl::Status Check(const Prepared& prepared) const;
 

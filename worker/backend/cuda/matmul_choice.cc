@@ -15,6 +15,7 @@
 #include "common/base/status.h"
 #include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/matmul.h"
+#include "worker/backend/cuda/region.h"
 
 namespace takt::backend::cuda {
 namespace {
@@ -27,24 +28,20 @@ static_assert(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE == kReduceInComputeType &&
 // from run to run.
 constexpr float kGain = 0.98F;
 
-// Holds operands of random numbers beside the arena while a choice is timed. Zeros would multiply
-// faster than real data (fewer bits change, so the clock stays higher).
+// Holds operands of random numbers beside the arena while a choice is timed, or while a kernel is
+// launched to load it. Zeros would multiply faster than real data (fewer bits change, so the clock
+// stays higher).
 class RandomOperands {
  public:
-  ~RandomOperands() {
-    if (data_ != nullptr) static_cast<void>(cudaFree(data_));
-  }
-  RandomOperands() = default;
-  RandomOperands(const RandomOperands&) = delete;
-  RandomOperands& operator=(const RandomOperands&) = delete;
-
+  // overlap: all operands begin at one place, which takes least memory; results mean nothing then.
   // kResourceExhausted: too little memory is free, which is no error of the job.
-  absl::StatusOr<Product> Make(const ProductShape& s, cudaStream_t stream) {
+  absl::StatusOr<Product> Make(const ProductShape& s, bool overlap, cudaStream_t stream) {
     const std::int64_t element = s.bf16 ? 2 : 4, c_element = s.bf16_c ? 2 : 4;
     std::int64_t size = 0;
-    const auto take = [&size](std::int64_t bytes) {
-      const std::int64_t offset = size;
-      size += (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+    const auto take = [&size, overlap](std::int64_t bytes) -> std::int64_t {
+      const std::int64_t taken = (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+      const std::int64_t offset = overlap ? 0 : size;
+      size = std::max(size, offset + taken);
       return offset;
     };
     const std::int64_t a = take((s.a_transposed ? s.k : s.m) * s.a_stride * element);
@@ -52,10 +49,9 @@ class RandomOperands {
     const std::int64_t c = take(s.m * s.c_stride * c_element), inner = take(s.m * s.n * c_element);
     const std::int64_t other = s.addend == Addend::kOther ? take(s.m * s.c_stride * c_element) : c;
     const std::int64_t bias = take(s.n * 4), sums = take(s.n * 4);
-    RETURN_IF_ERROR(ToStatus(cudaMalloc(&data_, static_cast<std::size_t>(size)),
-                             "allocating operands to time"));
+    RETURN_IF_ERROR(region_.Allocate(size, "allocating operands to time"));
     RETURN_IF_ERROR(FillRandom(size, s.bf16, stream));
-    auto* const base = static_cast<std::byte*>(data_);
+    std::byte* const base = region_.data();
     const auto floats = [base](std::int64_t at) { return reinterpret_cast<float*>(base + at); };
     const auto halves = [base](std::int64_t at) { return reinterpret_cast<Bf16*>(base + at); };
     Product product{.shape = s, .a = base + a, .b = base + b, .c = base + c};
@@ -95,7 +91,7 @@ class RandomOperands {
     };
     for (std::uint32_t& word : pattern)
       word = bf16 ? (bits() & 0xffff0000U) | bits() >> 16 : bits();
-    auto* const base = static_cast<std::byte*>(data_);
+    std::byte* const base = region_.data();
     std::int64_t done = std::min(bytes, std::int64_t{4} * std::ssize(pattern));
     RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(base, pattern.data(), static_cast<std::size_t>(done),
                                              cudaMemcpyHostToDevice, stream),
@@ -110,7 +106,7 @@ class RandomOperands {
     return ToStatus(cudaStreamSynchronize(stream), "filling operands to time");
   }
 
-  void* data_ = nullptr;
+  Region region_;
 };
 
 // Measures time by two events of one stream.
@@ -205,8 +201,15 @@ absl::StatusOr<float> Matmuls::Milliseconds(const Product& product, const Prepar
 absl::StatusOr<KernelPlan> Matmuls::Fastest(const ProductShape& shape,
                                             const std::vector<KernelPlan>& candidates) {
   RandomOperands operands;
-  const absl::StatusOr<Product> product = operands.Make(shape, options_.stream);
-  if (absl::IsResourceExhausted(product.status())) return candidates.front();
+  absl::StatusOr<Product> product = operands.Make(shape, /*overlap=*/false, options_.stream);
+  if (absl::IsResourceExhausted(product.status()))
+    product = operands.Make(shape, /*overlap=*/true, options_.stream);
+  if (absl::IsResourceExhausted(product.status())) {
+    options_.plans->Warn(absl::StrCat(
+        "no kernel was timed for ", ToString(shape),
+        ", since too little memory of the GPU is free: it may not be the fastest one"));
+    return candidates.front();
+  }
   RETURN_IF_ERROR(product.status());
   const KernelPlan* best = &candidates.front();
   float least = std::numeric_limits<float>::infinity();
@@ -226,6 +229,24 @@ absl::StatusOr<KernelPlan> Matmuls::Fastest(const ProductShape& shape,
   workspace_.Release();
   vector_.Release();
   return *best;
+}
+
+// A kernel of the library is loaded when it is first launched. That takes locks of the context, and
+// may wait behind a kernel that waits for another rank.
+absl::Status Matmuls::LaunchOnce(const ProductShape& shape, Prepared& prepared) {
+  RandomOperands operands;
+  const absl::StatusOr<Product> product = operands.Make(shape, /*overlap=*/true, options_.stream);
+  if (absl::IsResourceExhausted(product.status())) {
+    options_.plans->Warn(absl::StrCat("the kernel of ", ToString(shape),
+                                      " is not loaded before step 1, since too little memory of "
+                                      "the GPU is free"));
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(product.status());
+  RETURN_IF_ERROR(Enqueue(*product, prepared));
+  RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(options_.stream), "loading a kernel"));
+  prepared.launched = true;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<KernelPlan> Matmuls::Choose(const ProductShape& shape) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/backend/cuda/product.h"
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "absl/strings/str_cat.h"
@@ -86,6 +87,11 @@ std::string ToString(const ProductShape& s) {
       "matmul ", s.m, "x", s.n, "x", s.k, TypeText(s), s.a_transposed ? " a^T:" : " a:", s.a_stride,
       s.b_transposed ? " b^T:" : " b:", s.b_stride, s.bf16_c ? " -> bf16:" : " -> f32:", s.c_stride,
       EpilogueText(s.epilogue), AddendText(s.addend), " aligned ", s.alignment);
+}
+
+int SmTarget(int multiprocessors, int reserved) {
+  if (reserved <= 0) return 0;
+  return std::max(multiprocessors - reserved, multiprocessors / 2);
 }
 
 Product ProductOf(const Matmul& op, bool tf32) {

@@ -67,6 +67,10 @@ struct Product {
   Operand summed;                // b as it came, dense
 };
 
+// Returns how many of a device's multiprocessors a product fills if it leaves `reserved`, but half
+// of them at least; 0 (all) if none are reserved.
+int SmTarget(int multiprocessors, int reserved);
+
 Product ProductOf(const Matmul& op, bool tf32);
 
 // An operand in bf16 where a product reads it.

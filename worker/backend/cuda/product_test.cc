@@ -13,6 +13,12 @@ Matmul Forward() {
   return {.a = memory, .b = memory, .c = memory, .bias = memory, .m = 2048, .n = 768, .k = 3072};
 }
 
+TEST(Product, FillsWhatIsNotReservedAndHalfAtLeast) {
+  EXPECT_EQ(SmTarget(132, 0), 0);
+  EXPECT_EQ(SmTarget(132, 16), 116);
+  EXPECT_EQ(SmTarget(20, 16), 10);
+}
+
 TEST(Product, NamesAllThatAChoiceHangsOn) {
   EXPECT_EQ(ToString(ProductOf(Forward(), false).shape),
             "matmul 2048x768x3072 f32 a:3072 b:768 -> f32:768 bias aligned 16");

@@ -7,6 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "worker/backend/cuda/clock_reading.h"
 #include "worker/backend/cuda/device.h"
 
 namespace takt::backend::cuda {
@@ -72,6 +73,7 @@ absl::StatusOr<std::unique_ptr<DeviceClock>> DeviceClock::Create(int device) {
                            "creating a stream"));
   RETURN_IF_ERROR(ToStatus(cudaEventCreate(&clock->moment_), "creating an event"));
   RETURN_IF_ERROR(ToStatus(cudaEventCreate(&clock->next_), "creating an event"));
+  RETURN_IF_ERROR(ToStatus(cudaEventCreate(&clock->spare_), "creating an event"));
   RETURN_IF_ERROR(clock->ReadBothLocked());
   return clock;
 }
@@ -79,25 +81,31 @@ absl::StatusOr<std::unique_ptr<DeviceClock>> DeviceClock::Create(int device) {
 DeviceClock::~DeviceClock() {
   absl::MutexLock lock(&mutex_);
   static_cast<void>(cudaSetDevice(device_));
-  for (const cudaEvent_t event : {moment_, next_}) {
+  for (const cudaEvent_t event : {moment_, next_, spare_}) {
     if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
   }
   if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
 }
 
 absl::Status DeviceClock::ReadBothLocked() {
-  constexpr int kMostTries = 8;
-  constexpr std::int64_t kCloseEnoughNanos = 20'000;
-  std::int64_t before = 0, after = 0;
-  for (int i = 0; i < kMostTries; ++i) {
-    before = Clock::Real().SteadyNanos();
-    RETURN_IF_ERROR(ToStatus(cudaEventRecord(next_, stream_), "recording an event"));
-    RETURN_IF_ERROR(ToStatus(cudaEventSynchronize(next_), "waiting for the device"));
-    after = Clock::Real().SteadyNanos();
-    if (after - before <= kCloseEnoughNanos) break;
-  }
-  const std::int64_t nanos = before + (after - before) / 2;
+  const cudaStream_t stream = stream_;
+  cudaEvent_t next = next_, spare = spare_;
+  const auto read = [&]() -> absl::StatusOr<ClockReading> {
+    ClockReading reading{.before = Clock::Real().SteadyNanos()};
+    RETURN_IF_ERROR(ToStatus(cudaEventRecord(spare, stream), "recording an event"));
+    RETURN_IF_ERROR(ToStatus(cudaEventSynchronize(spare), "waiting for the device"));
+    reading.after = Clock::Real().SteadyNanos();
+    return reading;
+  };
+  const absl::StatusOr<ClockReading> reading =
+      ClosestReading(read, [&] { std::swap(next, spare); });
+  next_ = next;
+  spare_ = spare;
+  RETURN_IF_ERROR(reading.status());
+  read_nanos_ = reading->after;
+  const std::int64_t nanos = reading->nanos();
   if (moment_nanos_ != 0) {
+    if (reading->gap() > kWidestGapNanos) return absl::OkStatus();
     ASSIGN_OR_RETURN(const double milliseconds, MillisecondsBetween(moment_, next_));
     if (milliseconds > 0) rate_ = static_cast<double>(nanos - moment_nanos_) / (1e6 * milliseconds);
   }
@@ -109,7 +117,7 @@ absl::Status DeviceClock::ReadBothLocked() {
 absl::StatusOr<std::int64_t> DeviceClock::Nanos(cudaEvent_t event) {
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
-  if (Clock::Real().SteadyNanos() - moment_nanos_ > kReadAgainNanos) {
+  if (Clock::Real().SteadyNanos() - read_nanos_ > kReadAgainNanos) {
     RETURN_IF_ERROR(ReadBothLocked());
   }
   ASSIGN_OR_RETURN(const double milliseconds, MillisecondsBetween(moment_, event));
@@ -126,7 +134,7 @@ absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(int device, Strea
   cudaStream_t stream = nullptr;
   RETURN_IF_ERROR(ToStatus(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority),
                            "creating a stream"));
-  return std::unique_ptr<CudaStream>(new CudaStream(device, stream, clock));
+  return std::unique_ptr<CudaStream>(new CudaStream(device, stream, kind, clock));
 }
 
 CudaStream::~CudaStream() {

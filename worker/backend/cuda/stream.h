@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "worker/backend/launch_window.h"
 #include "worker/backend/stream.h"
 
 namespace takt::backend::cuda {
@@ -30,15 +31,18 @@ class DeviceClock {
  private:
   explicit DeviceClock(int device) : device_(device) {}
 
-  // Reads both clocks at about the same time.
+  // Reads both clocks at about the same time. Where no reading is close enough, an earlier one
+  // stays in use.
   absl::Status ReadBothLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int device_;
   absl::Mutex mutex_;
   // The events are on a stream of their own, which is always idle.
   cudaStream_t stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  cudaEvent_t moment_ ABSL_GUARDED_BY(mutex_) = nullptr, next_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  cudaEvent_t moment_ ABSL_GUARDED_BY(mutex_) = nullptr, next_ ABSL_GUARDED_BY(mutex_) = nullptr,
+                      spare_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::int64_t moment_nanos_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t read_nanos_ ABSL_GUARDED_BY(mutex_) = 0;  // when both were last read
   double rate_ ABSL_GUARDED_BY(mutex_) = 1;  // nanoseconds of the host in one of the device
 };
 
@@ -52,17 +56,20 @@ class CudaStream final : public Stream {
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
   absl::Status Record(Event& event) override;
   absl::Status Await(Event& event) override;
+  absl::Status MakeRoom(std::int64_t launches) override { return window_.Admit(launches); }
+  void EndWaits() override { window_.EndWaits(); }
   void* native() override { return stream_; }
 
   cudaStream_t get() const { return stream_; }
 
  private:
-  CudaStream(int device, cudaStream_t stream, DeviceClock& clock)
-      : device_(device), stream_(stream), clock_(clock) {}
+  CudaStream(int device, cudaStream_t stream, StreamKind kind, DeviceClock& clock)
+      : device_(device), stream_(stream), clock_(clock), window_(*this, MostLaunches(kind)) {}
 
   const int device_;
   const cudaStream_t stream_;
   DeviceClock& clock_;
+  LaunchWindow window_;
 };
 
 }  // namespace takt::backend::cuda

@@ -2,6 +2,8 @@
 #include "worker/backend/discrete/discrete_backend.h"
 
 #include <cstring>
+#include <iterator>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "worker/backend/discrete/device_memory.h"
 #include "worker/backend/discrete/prepared_ops.h"
 #include "worker/backend/discrete/task_stream.h"
+#include "worker/backend/launch_window.h"
 #include "worker/backend/op_fields.h"
 #include "worker/backend/validate.h"
 
@@ -83,9 +86,17 @@ absl::Status NotWhileRecording(const char* what) {
 
 class DiscreteBackend final : public Backend, public Recorder {
  public:
-  DiscreteBackend(std::unique_ptr<Backend> cpu, DeviceMemory& memory,
-                  const DiscreteOptions& options)
-      : cpu_(std::move(cpu)), memory_(memory), options_(options), stream_(options.lazy, &memory) {}
+  // memory, queue: of the device, borrowed; the queue may be null.
+  DiscreteBackend(std::unique_ptr<Backend> cpu, DeviceMemory& memory, BoundedQueue* queue,
+                  StreamKind kind, const DiscreteOptions& options)
+      : cpu_(std::move(cpu)),
+        memory_(memory),
+        options_(options),
+        stream_(
+            TaskStreamOptions{.lazy = options.lazy,
+                              .memory = &memory,
+                              .queue = queue,
+                              .most_launches = options.bounds_launches ? MostLaunches(kind) : 0}) {}
 
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
@@ -94,6 +105,7 @@ class DiscreteBackend final : public Backend, public Recorder {
     if (recorded_ != nullptr) {
       recorded_->push_back(std::move(moved));
     } else {
+      RETURN_IF_ERROR(stream_.MakeRoom(1));
       stream_.Push([this, moved = std::move(moved)] { return cpu_->Run(moved.Whole()); });
     }
     return absl::OkStatus();
@@ -163,6 +175,7 @@ class DiscreteBackend final : public Backend, public Recorder {
     if (bytes == 0) return absl::OkStatus();
     std::byte* const twin = memory_.Twin(device);
     if (twin == nullptr) return NotOurs(device);
+    RETURN_IF_ERROR(stream_.MakeRoom(1));
     stream_.Push([copy, twin] {
       copy(twin);
       return absl::OkStatus();
@@ -176,6 +189,7 @@ class DiscreteBackend final : public Backend, public Recorder {
         : backend_(backend), ops_(std::move(ops)) {}
 
     absl::Status Replay() override {
+      RETURN_IF_ERROR(backend_.stream_.MakeRoom(std::ssize(*ops_)));
       backend_.stream_.Push([&cpu = *backend_.cpu_, ops = ops_] {
         for (const Held& op : *ops) RETURN_IF_ERROR(cpu.Run(op.Whole()));
         return absl::OkStatus();
@@ -199,24 +213,28 @@ class DiscreteBackend final : public Backend, public Recorder {
 
 class DiscreteBackends final : public BackendFactory {
  public:
-  explicit DiscreteBackends(const DiscreteOptions& options) : options_(options) {}
+  explicit DiscreteBackends(const DiscreteOptions& options) : options_(options) {
+    if (options.queue_capacity > 0) queue_.emplace(options.queue_capacity, options.queue_patience);
+  }
 
   absl::StatusOr<std::unique_ptr<Backend>> CreateCompute() override {
-    return Create(options_.threads);
+    return Create(options_.threads, StreamKind::kCompute);
   }
-  absl::StatusOr<std::unique_ptr<MemoryBackend>> CreateMemory(StreamKind) override {
-    return Create(/*threads=*/1);
+  absl::StatusOr<std::unique_ptr<MemoryBackend>> CreateMemory(StreamKind kind) override {
+    return Create(/*threads=*/1, kind);
   }
   bool memory_is_host() const override { return false; }
 
  private:
-  absl::StatusOr<std::unique_ptr<Backend>> Create(int threads) {
+  absl::StatusOr<std::unique_ptr<Backend>> Create(int threads, StreamKind kind) {
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> cpu, CreateCpuBackend({.threads = threads}));
-    return std::make_unique<DiscreteBackend>(std::move(cpu), memory_, options_);
+    return std::make_unique<DiscreteBackend>(
+        std::move(cpu), memory_, queue_.has_value() ? &*queue_ : nullptr, kind, options_);
   }
 
   const DiscreteOptions options_;
   DeviceMemory memory_;
+  std::optional<BoundedQueue> queue_;  // none: queues take any amount
 };
 
 }  // namespace

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
+#include "absl/time/time.h"
 #include "worker/backend/backend.h"
 #include "worker/backend/memory_ledger.h"
 
@@ -22,6 +24,12 @@ struct DiscreteOptions {
   // Where replays of recordings are counted; borrowed, outlives the backends. Null: nowhere.
   std::atomic<std::int64_t>* replays = nullptr;
   MemoryLedger* ledger = nullptr;  // as CpuOptions
+  // How many launches, copies and events each stream's queue holds. An enqueue into a full one
+  // blocks every enqueue of the device; after `queue_patience` the stream fails. 0: any number.
+  std::size_t queue_capacity = 0;
+  absl::Duration queue_patience = absl::Seconds(20);
+  // False: streams are given work as far ahead as the host gets, without a LaunchWindow.
+  bool bounds_launches = true;
 };
 
 // Each call creates another device.

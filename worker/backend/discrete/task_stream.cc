@@ -9,6 +9,7 @@
 #include <mutex>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 
@@ -61,10 +62,17 @@ class TaskStream::TaskEvent final : public Event {
       std::make_shared<std::atomic<std::int64_t>>(0);
 };
 
-TaskStream::TaskStream(bool lazy, const DeviceMemory* memory)
-    : memory_(memory),
-      wanted_(lazy ? 0 : std::numeric_limits<std::uint64_t>::max()),
-      thread_([this] { Main(); }) {}
+void BoundedQueue::AwaitBlocked() {
+  const absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(&blocked_));
+}
+
+TaskStream::TaskStream(const TaskStreamOptions& options)
+    : options_(options),
+      wanted_(options.lazy ? 0 : std::numeric_limits<std::uint64_t>::max()),
+      thread_([this] { Main(); }) {
+  if (options.most_launches > 0) window_.emplace(*this, options.most_launches);
+}
 
 TaskStream::~TaskStream() {
   Drain().IgnoreError();
@@ -75,9 +83,37 @@ TaskStream::~TaskStream() {
   thread_.join();
 }
 
-void TaskStream::Push(Task task) {
+std::uint64_t TaskStream::Give(Task task) {
+  if (options_.queue == nullptr) {
+    const absl::MutexLock lock(&mutex_);
+    return GiveLocked(std::move(task));
+  }
+  const absl::MutexLock driver(&options_.queue->driver_);
   const absl::MutexLock lock(&mutex_);
+  AwaitRoomLocked();
+  return GiveLocked(std::move(task));
+}
+
+std::uint64_t TaskStream::GiveLocked(Task task) {
   tasks_.push_back(std::move(task));
+  return done_ + tasks_.size();
+}
+
+void TaskStream::AwaitRoomLocked() {
+  BoundedQueue& queue = *options_.queue;
+  const auto has_room = [this, &queue]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return tasks_.size() < queue.capacity_;
+  };
+  if (has_room() || !overflow_.ok()) return;
+  wanted_ = std::max(wanted_, done_ + tasks_.size() + 1 - queue.capacity_);  // if it is lazy
+  {
+    const absl::MutexLock lock(&queue.mutex_);
+    queue.blocked_ = true;
+  }
+  if (mutex_.AwaitWithTimeout(absl::Condition(&has_room), queue.patience_)) return;
+  overflow_ = absl::ResourceExhaustedError(absl::StrCat(
+      "a stream's queue of ", queue.capacity_, " launches stayed full for ",
+      absl::FormatDuration(queue.patience_), ", and no thread could give work to the device"));
 }
 
 absl::Status TaskStream::Drain() {
@@ -95,9 +131,7 @@ absl::StatusOr<std::unique_ptr<Event>> TaskStream::CreateEvent() {
 
 absl::Status TaskStream::Record(Event& event) {
   auto& recorded = static_cast<TaskEvent&>(event);
-  const absl::MutexLock lock(&mutex_);
-  tasks_.push_back(recorded.Note());
-  recorded.SetPoint({this, done_ + tasks_.size()});
+  recorded.SetPoint({this, Give(recorded.Note())});
   return absl::OkStatus();
 }
 

@@ -335,6 +335,8 @@ absl::Status Communicators::Give(Communicator& communicator, backend::Stream& st
     RETURN_IF_ERROR(state.AwaitInside(communicator, "ncclGroupEnd", deadline));
     return communicator.watch.End(stream);
   };
+  // A thread that waits for room must not keep others from NCCL.
+  if (const absl::Status room = stream.MakeRoom(1); !room.ok()) return state.Fail(room);
   RETURN_IF_ERROR(state.Enter(deadline));
   const absl::Status given = give();
   state.Leave();

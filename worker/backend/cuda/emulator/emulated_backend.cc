@@ -28,14 +28,16 @@ Aligned Allocated(std::size_t bytes, int value) {
 
 class EmulatedBackend final : public Backend {
  public:
-  explicit EmulatedBackend(emulator::ThreadOrder order) : order_(order) {}
+  EmulatedBackend(emulator::ThreadOrder order, std::int64_t shared_bytes)
+      : order_(order), shared_bytes_(shared_bytes) {}
 
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
     constexpr int kNan = 0xff;
     const Aligned scratch = Allocated(static_cast<std::size_t>(ScratchBytes(op)), kNan);
-    const LaunchContext context = {.scratch = scratch.get()};
+    const LaunchContext context = {.scratch = scratch.get(), .shared_bytes = shared_bytes_};
     emulator::SetThreadOrder(order_);
+    emulator::SetMostShared(static_cast<std::size_t>(shared_bytes_));
     return std::visit([&](const auto& o) { return Execute(o, context); }, op);
   }
 
@@ -74,12 +76,14 @@ class EmulatedBackend final : public Backend {
   }
 
   const emulator::ThreadOrder order_;
+  const std::int64_t shared_bytes_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> CreateEmulatedBackend(emulator::ThreadOrder order) {
-  return std::make_unique<EmulatedBackend>(order);
+std::unique_ptr<Backend> CreateEmulatedBackend(emulator::ThreadOrder order,
+                                               std::int64_t shared_bytes) {
+  return std::make_unique<EmulatedBackend>(order, shared_bytes);
 }
 
 }  // namespace takt::backend::cuda

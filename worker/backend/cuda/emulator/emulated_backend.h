@@ -2,16 +2,20 @@
 // Runs the CUDA kernels as a backend on the host, for tests.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "worker/backend/backend.h"
 #include "worker/backend/cuda/emulator/emulator.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 
 namespace takt::backend::cuda {
 
 // Runs every op of kernels.h; a product of matrices is kUnimplemented. Scratch is as large as
 // ScratchBytes says, and full of NaN before every op.  Thread: all emulated backends of a process
 // have one caller at a time.
-std::unique_ptr<Backend> CreateEmulatedBackend(emulator::ThreadOrder order);
+// shared_bytes: the shared memory of a block; a kernel that takes more ends the process.
+std::unique_ptr<Backend> CreateEmulatedBackend(emulator::ThreadOrder order,
+                                               std::int64_t shared_bytes = kLargeTilesBytes);
 
 }  // namespace takt::backend::cuda

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -62,6 +63,9 @@ struct FreeShared {
 // There is one machine. The functions below run on the thread of the caller of RunGrid.
 struct Machine {
   ThreadOrder order = ThreadOrder::kForward;
+  std::size_t most_shared = std::numeric_limits<std::size_t>::max();
+  bool only_last_block = false;
+  std::int64_t* count = nullptr;
   std::mt19937 random{1};
   std::vector<Fiber> fibers;  // of the current block; stacks are kept for the next
   std::unique_ptr<std::byte, FreeShared> shared;
@@ -150,16 +154,29 @@ void Die(const char* why) {
 
 void SetThreadOrder(ThreadOrder order) { machine.order = order; }
 
+void SetMostShared(std::size_t bytes) { machine.most_shared = bytes; }
+
+void SetOnlyLastBlock(bool only) { machine.only_last_block = only; }
+
+void CountGrids(std::int64_t* count) { machine.count = count; }
+
 void RunGrid(const Grid& grid, const std::function<void()>& body) {
+  if (machine.count != nullptr) {
+    ++*machine.count;
+    return;
+  }
   if (grid.threads == 0 || grid.threads > 1024 || grid.threads % kWarp != 0) {
     Die("a block that no number of warps fills");
   }
   if (machine.fibers.size() < grid.threads) machine.fibers.resize(grid.threads);
+  if (grid.shared_bytes > machine.most_shared) Die("a block with more shared memory than there is");
   machine.shared.reset(static_cast<std::byte*>(
       ::operator new (grid.shared_bytes, std::align_val_t{kSharedAlignment})));
   machine.body = &body;
   const auto [x, y, z] = grid.blocks;
-  for (const unsigned block : machine.Permutation(x * y * z)) {
+  const unsigned count = x * y * z;
+  for (const unsigned block :
+       machine.only_last_block ? std::vector<unsigned>{count - 1} : machine.Permutation(count)) {
     place.block = {block % x, block / x % y, block / x / y};
     std::memset(machine.shared.get(), 0xff, grid.shared_bytes);  // NaN
     RunBlock(grid.threads);

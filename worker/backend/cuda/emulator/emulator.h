@@ -48,6 +48,16 @@ enum class ThreadOrder {
 };
 void SetThreadOrder(ThreadOrder order);
 
+// Ends the process at a block with more shared memory.
+void SetMostShared(std::size_t bytes);
+
+// Grids run no block but their last one, so a test can place tensors in memory that is not there
+// but for the end.
+void SetOnlyLastBlock(bool only);
+
+// Grids add one to *count each and run nothing, until it is null.
+void CountGrids(std::int64_t* count);
+
 struct Grid {
   dim3 blocks;
   unsigned threads = 0;          // of a block

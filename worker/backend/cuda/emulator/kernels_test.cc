@@ -332,6 +332,41 @@ Result RunAttention(Backend& backend, const AttentionCase& c, T* qkv, T* output,
   return result;
 }
 
+// Such devices have 99 KiB of shared memory for a block. The emulator ends the process at more.
+TEST(CudaKernels, AttentionInF32OnDevicesOfLittleSharedMemory) {
+  for (const AttentionCase& c :
+       {AttentionCase{1, 70, 1, 1, 64}, AttentionCase{1, 70, 2, 1, 80},
+        AttentionCase{1, 67, 1, 1, 128}, AttentionCase{1, 35, 2, 1, 160, false, 20},
+        AttentionCase{1, 33, 1, 1, 256, false, 0, 5}}) {
+    const auto run = [&](Backend& backend, Tensors& t) {
+      const std::int64_t rows = c.batch * c.context, q = c.heads * c.head_size,
+                         stride = q + 2 * c.kv_heads * c.head_size;
+      return RunAttention(backend, c, t.Random(rows * stride), t.Unset(rows * q),
+                          t.Random(rows * q), t.Unset(rows * stride), t.Unset(rows * c.heads));
+    };
+    const auto emulated = [&](ThreadOrder order) {
+      return RunCase(run, *CreateEmulatedBackend(order, kSmallTilesBytes)).values;
+    };
+    const Floats result = emulated(ThreadOrder::kForward);
+    EXPECT_TRUE(SameBits(result, emulated(ThreadOrder::kShuffled)));
+    const Floats expected = RunCase(run, *testing::CreateOrDie({.threads = 1})).values;
+    testing::ExpectNear(
+        result, testing::ToDoubles(expected),
+        [&](std::size_t i) { return 0x1p-16 * (1 + std::abs(expected[i])); },
+        "head size " + std::to_string(c.head_size));
+  }
+}
+
+TEST(CudaKernelsDeathTest, ABlockWithMoreSharedMemoryThanThereIsEndsTheProcess) {
+  constexpr std::int64_t kTooLittle = std::int64_t{16} << 10;
+  const AttentionCase c = {1, 4, 1, 1, 64};
+  Tensors t(0);
+  const auto backend = CreateEmulatedBackend(ThreadOrder::kForward, kTooLittle);
+  EXPECT_DEATH(RunAttention(*backend, c, t.Random(768), t.Unset(256), t.Random(256), t.Unset(768),
+                            t.Unset(4)),
+               "more shared memory");
+}
+
 TEST(CudaKernels, Attention) {
   for (const AttentionCase& c :
        {AttentionCase{1, 1, 1, 1, 12}, AttentionCase{2, 65, 2, 1, 12},

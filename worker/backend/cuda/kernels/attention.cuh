@@ -86,16 +86,38 @@ class KeysSeen {
   const std::int32_t* const starts_;
 };
 
+// Calls launch(tiling) with the scalar tiling for the device's shared memory.
+template <int kHead, class E, class F>
+void ForScalarTiling(const LaunchContext& context, const F& launch) {
+  constexpr int kLarge = kLargeTileRows<kHead>, kSmall = kSmallTileRows<kHead>;
+  if (context.shared_bytes < kLargeTilesBytes) {
+    launch(ScalarTiling<kHead, E, kSmall>());
+  } else {
+    launch(ScalarTiling<kHead, E, kLarge>());
+  }
+}
+
 // Calls launch(tiling) with the tiling for a shape and the type of its tensors.
 template <class F>
-void ForTiling(const AttentionShape& shape, bool bf16, const F& launch) {
+void ForTiling(const AttentionShape& shape, bool bf16, const LaunchContext& context,
+               const F& launch) {
   if (shape.head_size <= 64) {
-    bf16 ? launch(TensorTiling<64>()) : launch(ScalarTiling<64, float>());
+    bf16 ? launch(TensorTiling<64>()) : ForScalarTiling<64, float>(context, launch);
   } else if (shape.head_size <= 128) {
-    bf16 ? launch(TensorTiling<128>()) : launch(ScalarTiling<128, float>());
+    bf16 ? launch(TensorTiling<128>()) : ForScalarTiling<128, float>(context, launch);
   } else {  // two gradients of such rows need more registers than a TensorTiling has
-    bf16 ? launch(ScalarTiling<256, Bf16>()) : launch(ScalarTiling<256, float>());
+    bf16 ? ForScalarTiling<256, Bf16>(context, launch)
+         : ForScalarTiling<256, float>(context, launch);
   }
+}
+
+// Holds the shared memory of a kernel to what every device with such tiles has.
+template <class T, class Memory>
+constexpr bool FitsTiles() {
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Memory));
+  constexpr bool kIsLarge =
+      sizeof(typename T::Factor) == sizeof(float) && T::kRows == T::kLargeRows;
+  return kBytes <= (kIsLarge ? kLargeTilesBytes : kSmallTilesBytes);
 }
 
 // Returns whether tensors of T in this shape consist of aligned groups.

@@ -190,7 +190,8 @@ void Launch(const AttentionBackward& op, const LaunchContext& context) {
   From(op.q, [&]<class E>(const E*) {
     LaunchKernel(DeltaKernel<E>, delta_blocks, context.stream, op, delta);
   });
-  ForTiling(s, op.q.bf16 != nullptr, [&]<class T>(T) {
+  ForTiling(s, op.q.bf16 != nullptr, context, [&]<class T>(T) {
+    static_assert(FitsTiles<T, BackwardShared<T>>());
     const bool aligned = InGroupsOf16Bytes<typename T::Element>(s, op.q, op.k, op.v, op.d_output,
                                                                 op.d_q, op.d_k, op.d_v);
     const std::int64_t tiles = CeilDiv(s.context, T::kRows);

@@ -106,7 +106,8 @@ __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionF
 
 void Launch(const AttentionForward& op, const LaunchContext& context) {
   const AttentionShape& s = op.shape;
-  ForTiling(s, op.q.bf16 != nullptr, [&]<class T>(T) {
+  ForTiling(s, op.q.bf16 != nullptr, context, [&]<class T>(T) {
+    static_assert(FitsTiles<T, ForwardShared<T>>());
     const bool aligned = InGroupsOf16Bytes<typename T::Element>(s, op.q, op.k, op.v, op.output);
     const auto blocks = static_cast<unsigned>(s.batch * s.heads * CeilDiv(s.context, T::kRows));
     LaunchKernel(AttentionForwardKernel<T>, Blocks{{blocks}, T::kThreads, sizeof(ForwardShared<T>)},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums each column over rows, for gradients of biases and of the weights of norms. There are two
-// stages: blocks add up runs of rows side by side, then the runs are added in order. Within a run
-// warp w has rows w, w + 8, ...; the eight warps are added in order.
+// stages, of one launch each: blocks add up runs of rows side by side, then the runs are added in
+// order. Within a run warp w has rows w, w + 8, ...; the eight warps are added in order.
 #include "worker/backend/cuda/kernels/device.cuh"
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/kernels/scratch.cuh"
@@ -67,7 +67,7 @@ struct Sums {
 };
 
 template <bool kFours, class Terms>
-__global__ __launch_bounds__(kThreads) void SumColumnsKernel(Terms terms, Sums op) {
+__device__ inline void SumRun(const Terms& terms, const Sums& op) {
   constexpr int kOutputs = Terms::kOutputs;
   const unsigned warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumns + lane * 4;
@@ -107,10 +107,34 @@ __global__ __launch_bounds__(kThreads) void SumColumnsKernel(Terms terms, Sums o
   }
 }
 
+template <bool kFours, class Terms>
+__global__ __launch_bounds__(kThreads) void SumColumnsKernel(Terms terms, Sums op) {
+  SumRun<kFours>(terms, op);
+}
+
 template <class Terms>
 struct Outputs {
   float* data[Terms::kOutputs];
 };
+
+// What the runs of a first stage left, for each output.
+template <class Terms>
+struct Partials {
+  const float* data;
+  std::int64_t run_stride, output_stride;
+  Outputs<Terms> outputs;
+  std::int64_t runs, columns;
+  bool accumulate;
+};
+
+// Block (.., .., o) has output o.
+template <bool kFours, class Terms>
+__global__ __launch_bounds__(kThreads) void SumPartialsKernel(Partials<Terms> op) {
+  const std::int64_t o = blockIdx.z;
+  const BiasTerms<float> terms = {op.data + o * op.output_stride, op.run_stride};
+  SumRun<kFours>(terms,
+                 Sums{op.outputs.data[o], 0, 0, op.runs, op.runs, op.columns, op.accumulate});
+}
 
 template <class Terms>
 void SumColumns(const Terms& terms, std::int64_t rows, std::int64_t columns, bool fours,
@@ -128,15 +152,15 @@ void SumColumns(const Terms& terms, std::int64_t rows, std::int64_t columns, boo
     LaunchKernel(SumColumnsKernel<kF, Terms>, blocks(runs.count), context.stream, terms,
                  Sums{partials, run_stride, stride, rows, runs.rows_per_run, columns, false});
   });
-  for (int o = 0; o < Terms::kOutputs; ++o) {
-    const BiasTerms<float> partial_terms = {partials + o * stride, run_stride};
-    const Sums sums = {outputs.data[o], 0, 0, runs.count, runs.count, columns, accumulate};
-    Choose(InFours(columns, outputs.data[o]), [&](auto kFours) {
-      constexpr bool kF = decltype(kFours)::value;
-      LaunchKernel(SumColumnsKernel<kF, BiasTerms<float>>, blocks(1), context.stream, partial_terms,
-                   sums);
-    });
-  }
+  const Partials<Terms> left = {partials,   run_stride, stride,    outputs,
+                                runs.count, columns,    accumulate};
+  Blocks second = blocks(1);
+  second.blocks.z = Terms::kOutputs;
+  bool all_fours = true;
+  for (const float* output : outputs.data) all_fours = all_fours && InFours(columns, output);
+  Choose(all_fours, [&](auto kFours) {
+    LaunchKernel(SumPartialsKernel<decltype(kFours)::value, Terms>, second, context.stream, left);
+  });
 }
 
 }  // namespace

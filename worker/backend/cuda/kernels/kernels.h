@@ -10,7 +10,8 @@
 //   the launch itself. It allocates nothing, waits for nothing, and may be captured into a graph.
 // - `scratch` has at least ScratchBytes(op), is 256-byte aligned, and belongs to the launch until
 //   it is done; launches on one stream may share it. Its contents before the launch do not matter.
-// - Bits of results depend on the data and on the sizes alone. They do not depend on the device's
+// - Bits of results depend on the data and on the sizes alone, but for attention in f32 also on
+//   whether shared_bytes is below kLargeTilesBytes. They do not depend on the device's
 //   number of multiprocessors, on addresses or on their alignment. No atomics add.
 // - Pointers that are 16-byte aligned, with rows of a multiple of 16 bytes, are read and written
 //   16 bytes at a time. Others are read by element, which is slower and gives the same bits. Where
@@ -25,9 +26,17 @@ struct CUstream_st;  // cudaStream_t points to one
 
 namespace takt::backend::cuda {
 
+// What a block of attention may take: of compute capability 8.0, 8.7, 9.0 and 10.0; and of 8.6, 8.9
+// and 12.0.
+inline constexpr std::int64_t kLargeTilesBytes = std::int64_t{163} << 10;
+inline constexpr std::int64_t kSmallTilesBytes = std::int64_t{99} << 10;
+
 struct LaunchContext {
   CUstream_st* stream = nullptr;
   void* scratch = nullptr;
+  // The shared memory that a block of this device may have. Attention of tensors in f32 takes
+  // smaller tiles where it is less than kLargeTilesBytes, and never more than kSmallTilesBytes.
+  std::int64_t shared_bytes = kLargeTilesBytes;
 };
 
 // Returns 0 for ops that need none. Products of matrices are among these: cuBLASLt's workspace is

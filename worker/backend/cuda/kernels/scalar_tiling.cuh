@@ -8,15 +8,25 @@
 
 namespace takt::backend::cuda {
 
+// The largest tiles that fit kLargeTilesBytes of shared memory.
+template <int kHead>
+inline constexpr int kLargeTileRows = kHead > 128 ? 32 : 64;
+// The same for kSmallTilesBytes.
+template <int kHead>
+inline constexpr int kSmallTileRows = kHead > 128  ? 16
+                                      : kHead > 64 ? 32
+                                                   : 64;
+
 // Serves head sizes up to kHead; the rest of each row is zeros. Tensors are of E, but factors are
 // f32.
-template <int kHead, class E>
+template <int kHead, class E, int kTileRows>
 struct ScalarTiling {
   using Element = E;
   using Factor = float;
   static constexpr int kSide = 16;
   static constexpr int kThreads = kSide * kSide;
-  static constexpr int kRows = kHead > 128 ? 32 : 64;  // the shared memory of sm_80 allows no more
+  static constexpr int kRows = kTileRows;
+  static constexpr int kLargeRows = kLargeTileRows<kHead>;
   static constexpr int kLanesOfRow = kSide;  // neighbours that share the rows of a product
   static constexpr int kRowsOfThread = kRows / kSide;
   static constexpr int kKeysOfThread = kRows / kSide;

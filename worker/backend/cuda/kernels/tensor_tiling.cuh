@@ -14,6 +14,7 @@ struct TensorTiling {
   using Element = Bf16;
   using Factor = Bf16;
   static constexpr int kRows = 64;
+  static constexpr int kLargeRows = 64;
   static constexpr int kThreads = kRows / 16 * kWarpSize;
   static constexpr int kLanesOfRow = 4;
   static constexpr int kRowsOfThread = 2;

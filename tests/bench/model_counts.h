@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts the launches and bytes of a whole training step, from the ops that the trainer gives to
+// its backend.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "tests/bench/count_ops.h"
+#include "tests/bench/train_job.h"
+
+namespace takt::bench {
+
+struct ModelCounts {
+  // One block, for one microbatch that adds to gradients.
+  OpCount forward, input_grad, weight_grad;
+  OpCount microbatch;  // all of such a microbatch
+  OpCount rest;        // of a step: what no microbatch does
+  double tokens = 0;   // of a microbatch
+
+  OpCount Block() const;
+};
+
+// Counts on the meta backend, so no memory is needed. options: of a job of one rank, whose batch is
+// ignored.
+absl::StatusOr<ModelCounts> CountModel(const TrainJobOptions& options);
+
+}  // namespace takt::bench
