@@ -143,9 +143,7 @@ struct Parallelism {
 
   // Returns whether the job asks that replicas share the optimizer's state, the weights with it or
   // not.
-  bool SharesOptimizer() const {
-    return shard == Shard::kOptimizer || shard == Shard::kParameters;
-  }
+  bool SharesOptimizer() const { return shard == Shard::kOptimizer || shard == Shard::kParameters; }
 
   // Returns how many ranks share one replica of a stage.
   int RanksPerReplica() const { return tensor * context; }

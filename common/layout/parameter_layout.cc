@@ -245,8 +245,7 @@ Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& 
   const mesh::WordRun words = model.tensor.splits() ? SplitWords(model) : mesh::WordRun();
   const bool no_words = model.tensor.splits() && words.words == 0;
   const Which which = spread || no_words ? Which::kNotByWord : Which::kAll;
-  return ParameterLayout(model, which, num_versions, place, words, frees)
-      .Run("parameters", layers);
+  return ParameterLayout(model, which, num_versions, place, words, frees).Run("parameters", layers);
 }
 
 WholeWeights LayOutWholeWeights(const model::Model& model,

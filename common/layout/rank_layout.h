@@ -52,8 +52,8 @@ struct RankLayout {
   Section process;   // everything else: code, threads, kernels, channels
 
   std::array<const Section*, 10> sections() const {
-    return {&parameters, &whole.places, &rows,     &shared, &slots, &validation_slots,
-            &gpu,        &snapshot,     &copies, &process};
+    return {&parameters,       &whole.places, &rows,     &shared, &slots,
+            &validation_slots, &gpu,          &snapshot, &copies, &process};
   }
   // Returns the resident bytes of the process at its peak, by kind.
   MemoryBytes bytes() const;

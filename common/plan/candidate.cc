@@ -308,13 +308,12 @@ double EstimateSeconds(const CandidateInputs& inputs, int pp_size) {
 
 absl::StatusOr<double> PredictStep(const config::JobSpec& job, const PlanOptions& options,
                                    const Plan& plan) {
-  const CandidateInputs inputs{
-      .job = job,
-      .model = plan.model,
-      .options = options,
-      .dp_size = plan.mesh.dp_size,
-      .shares = job.parallelism.SharesOptimizer() || SharesOptimizer(plan),
-      .frees = FreesWeights(plan)};
+  const CandidateInputs inputs{.job = job,
+                               .model = plan.model,
+                               .options = options,
+                               .dp_size = plan.mesh.dp_size,
+                               .shares = job.parallelism.SharesOptimizer() || SharesOptimizer(plan),
+                               .frees = FreesWeights(plan)};
   ASSIGN_OR_RETURN(const sim::Report report,
                    SimulateOver(inputs, plan.schedule, plan.partition, plan.vocabulary_ends));
   return report.step_time;

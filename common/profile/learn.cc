@@ -426,9 +426,7 @@ class Learner {
     return std::ranges::any_of(trace_.programs, program::ShardsOptimizer);
   }
 
-  bool FreesWeights() const {
-    return std::ranges::any_of(trace_.programs, program::FreesWeights);
-  }
+  bool FreesWeights() const { return std::ranges::any_of(trace_.programs, program::FreesWeights); }
 
   // Returns how many values a sum of gradients has.
   double ElementsOf(const Instruction& instruction, int rank) const {

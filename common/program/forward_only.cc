@@ -39,10 +39,9 @@ bool IsOfForward(const Instruction& instruction, const Program& program) {
     };
   };
   const bool begins = instruction.op == Op::kUnshard;
-  const auto begin = begins ? here
-                            : std::find_if(std::make_reverse_iterator(here), body.rend(),
-                                           is(Op::kUnshard))
-                                  .base();
+  const auto begin =
+      begins ? here
+             : std::find_if(std::make_reverse_iterator(here), body.rend(), is(Op::kUnshard)).base();
   const auto end = begins ? std::find_if(here, body.end(), is(Op::kReshard)) : here;
   return std::any_of(begin, end, [&](const Instruction& each) {
     return (each.op == Op::kForward || each.op == Op::kOverlap) && each.stage == instruction.stage;

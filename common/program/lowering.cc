@@ -104,12 +104,12 @@ absl::Status CheckFreed(const schedule::Schedule& schedule, const LowerOptions& 
                        ? 2
                        : schedule.num_stages / schedule.num_ranks();
   if (held > kMostUnsharded) return absl::OkStatus();
-  return wrong(absl::StrCat("a rank has the weights of ", kMostUnsharded,
-                            " stages at a time, one that goes forward and one that goes "
-                            "backward, and under ",
-                            schedule.name, " it has ", held, " in all, so none would be freed"),
-               absl::StrCat("use never, or interleaved-1f1b with chunks: ", kMostUnsharded + 1,
-                            " or more"));
+  return wrong(
+      absl::StrCat("a rank has the weights of ", kMostUnsharded,
+                   " stages at a time, one that goes forward and one that goes "
+                   "backward, and under ",
+                   schedule.name, " it has ", held, " in all, so none would be freed"),
+      absl::StrCat("use never, or interleaved-1f1b with chunks: ", kMostUnsharded + 1, " or more"));
 }
 
 absl::Status CheckVocabulary(const schedule::Schedule& schedule,

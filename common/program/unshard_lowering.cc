@@ -41,8 +41,8 @@ StageId RankLowering::LastUsed(const std::set<StageId>& needed, int position) co
   auto last_use = row.begin();
   for (const StageId stage : unsharded_) {
     if (needed.contains(stage)) continue;
-    const auto use = std::ranges::find(row.begin() + position, row.end(), stage,
-                                       &schedule::Action::stage);
+    const auto use =
+        std::ranges::find(row.begin() + position, row.end(), stage, &schedule::Action::stage);
     if (last.value() >= 0 && use <= last_use) continue;
     last = stage;
     last_use = use;

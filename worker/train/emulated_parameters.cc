@@ -29,8 +29,7 @@ absl::StatusOr<std::unique_ptr<EmulatedParameters>> EmulatedParameters::Create(
       state->parameters_,
       ParameterStore::Create(*options.model, state->layout_.parameters, *state->compute_,
                              /*second_copies=*/{}, /*rows=*/{}, state->layout_.whole));
-  ASSIGN_OR_RETURN(state->reduce_,
-                   options.backends->CreateMemory(backend::StreamKind::kReduce));
+  ASSIGN_OR_RETURN(state->reduce_, options.backends->CreateMemory(backend::StreamKind::kReduce));
   // Memory that nobody writes to is not resident.
   for (const LayerParameters& layer : state->parameters_->layers())
     std::ranges::fill(layer.gradients, 0.0F);

@@ -40,7 +40,7 @@ class EmulatedParameters {
 
   const TrainerOptions options_;
   layout::RankLayout layout_;
-  std::unique_ptr<backend::Backend> compute_;  // outlives every buffer below
+  std::unique_ptr<backend::Backend> compute_;       // outlives every buffer below
   std::unique_ptr<backend::MemoryBackend> reduce_;  // the reduce lane's
   std::unique_ptr<ParameterStore> parameters_;
   std::unique_ptr<ShardState> shards_;  // null: each rank has the optimizer's state of all it holds
