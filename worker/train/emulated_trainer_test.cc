@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -169,34 +170,38 @@ TEST_F(EmulatedTrainerTest, TheExchangeOfAStepSaysWhetherARankWasAskedToHalt) {
   EXPECT_EQ(trainers_[0]->result(StepId(4)).halt, HaltRequest::kInMemory);
 }
 
-// Two replicas of two layers of 40,000 parameters each.
-absl::Status TrainReplica(transport::Collective& group, bool shares) {
+// Two replicas of three stages of a layer of 40,000 parameters each. frees: with `shares`.
+absl::Status TrainReplica(transport::Collective& group, bool shares, bool frees) {
   config::JobSpec job;
   job.global_batch = 4;
   const model::Model model = model::BuildModel({.family = model::Family::kEmulated,
-                                                .layers = 2,
+                                                .layers = 3,
                                                 .activation_bytes = 256,
                                                 .parameter_bytes = 160'000},
                                                1)
                                  .value();
   job.model = model.config;
-  const mesh::Partition partition = {{StageId(0), PpRank(0), LayerId(0), LayerId(2)}};
-  const auto schedule = schedule::Generate("1f1b", {.num_ranks = 1, .num_microbatches = 2});
+  const mesh::Partition partition = {{StageId(0), PpRank(0), LayerId(0), LayerId(1)},
+                                     {StageId(1), PpRank(0), LayerId(1), LayerId(2)},
+                                     {StageId(2), PpRank(0), LayerId(2), LayerId(3)}};
+  const auto schedule = schedule::Generate(
+      "interleaved-1f1b", {.num_ranks = 1, .num_microbatches = 2, .num_chunks = 3});
   const std::vector<program::Program> programs =
-      program::Lower(*schedule, {.stages = {{.first_layer = LayerId(0), .last_layer = LayerId(2)}},
-                                 .reduce_gradients = true,
-                                 .shard_optimizer = shares})
+      program::Lower(*schedule,
+                     {.reduce_gradients = true, .shard_optimizer = shares, .free_weights = frees})
           .value();
   const auto backends = backend::CreateCpuBackends({.threads = 1});
-  ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                   CreateTrainer({.job = &job,
-                                  .model = &model,
-                                  .partition = &partition,
-                                  .program = &programs.front(),
-                                  .mesh = {.pp_size = 1, .dp_size = 2},
-                                  .rank = Rank(group.index()),
-                                  .backends = backends.get(),
-                                  .replicas = {{StageId(0), &group}}}));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<Trainer> trainer,
+      CreateTrainer(
+          {.job = &job,
+           .model = &model,
+           .partition = &partition,
+           .program = &programs.front(),
+           .mesh = {.pp_size = 1, .dp_size = 2},
+           .rank = Rank(group.index()),
+           .backends = backends.get(),
+           .replicas = {{StageId(0), &group}, {StageId(1), &group}, {StageId(2), &group}}}));
   for (const StepId step : {StepId(1), StepId(2)}) {
     for (const Instruction& instruction : programs.front().body) {
       ASSIGN_OR_RETURN(const std::unique_ptr<engine::BoundInstruction> bound,
@@ -208,16 +213,17 @@ absl::Status TrainReplica(transport::Collective& group, bool shares) {
 }
 
 TEST(EmulatedParameters, AreSummedUpdatedAndGathered) {
-  for (const bool shares : {false, true}) {
+  for (const auto& [shares, frees] :
+       {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
     testing::InprocHub hub;
     std::vector<std::jthread> threads;
     for (int index = 0; index < 2; ++index) {
-      threads.emplace_back([&, index] {
+      threads.emplace_back([&, index, shares = shares, frees = frees] {
         const auto transport = hub.Connect({.rank = Rank(index), .num_ranks = 2});
         const auto group = transport::CreateCollective(
             transport.get(), {.name = "replicas", .ranks = {Rank(0), Rank(1)}, .index = index});
         ASSERT_TRUE(group.ok()) << group.status();
-        const absl::Status trained = TrainReplica(**group, shares);
+        const absl::Status trained = TrainReplica(**group, shares, frees);
         EXPECT_TRUE(trained.ok()) << trained;
       });
     }
