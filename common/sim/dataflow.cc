@@ -413,10 +413,8 @@ class Follower {
         (!weight_flow_.frees() && optimizer.writes != Weights(0))) {
       return "does not update every layer and version once, in order";
     }
-    if (const std::string problem = weight_flow_.CheckUpdate(optimizer, contents_);
-        !problem.empty()) {
-      return problem;
-    }
+    const std::string problem = weight_flow_.CheckUpdate(optimizer, contents_);
+    if (!problem.empty()) return problem;
     ++updates_;
     for (const SlotId slot : optimizer.writes) {
       const int made = updates_ - At(slot).version;
