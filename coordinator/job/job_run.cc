@@ -152,7 +152,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
                    spec_.elastic.Resizes() ? InsteadOf(record_.plan.mesh.size(), size_before) : "",
                    reordered ? ", placed by measured links" : "", chosen),
       now);
-  context_.outbox->effects.push_back(OpenRendezvous{key()});
+  context_.outbox->effects.push_back(OpenRendezvous{key(), record_.plan.mesh.size()});
   context_.outbox->effects.push_back(BeginGeneration{launch});
   for (const control::BoundRank& bound : launch->ranks)
     context_.workers->Send(bound.worker, PrepareOf(launch, bound.rank));
