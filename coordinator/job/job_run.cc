@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/base/version.h"
 #include "common/plan/copies.h"
 #include "coordinator/job/blame.h"
 #include "coordinator/job/fault_record.h"
@@ -143,6 +144,9 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   launch->copies = Copies(plan, ranks, launch->places.front());
   run_.emplace(JobRun::Of(record_, spec_, plan.mesh, RankPhase::kPreparing, now.steady));
   launch->ranks = record_.ranks;
+  launch->sparse_meeting = std::ranges::all_of(ranks, [](const membership::Worker* worker) {
+    return worker->hello.protocol_version >= kSparseProtocolVersion;
+  });
   run_->replanning = ReplanningOf(spec_, plan, context_.read_profile(), now.steady);
   run_->stragglers = StragglerWatch(plan.mesh, PredictedCompute(plan));
   launch->plan = std::move(plan);

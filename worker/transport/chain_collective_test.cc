@@ -64,7 +64,7 @@ class CountingTransport final : public Transport {
                                                         std::size_t max_bytes) override {
     {
       absl::MutexLock lock(&traffic_.mutex);
-      traffic_.links.insert(std::minmax(self_.value(), peer.value()));
+      traffic_.links.insert(std::minmax({self_.value(), peer.value()}));
     }
     auto channel = transport_->OpenSend(peer, name, max_bytes);
     if (!channel.ok()) return channel.status();
@@ -153,7 +153,7 @@ TEST(ChainCollective, ConnectsEachRankWithItsNeighboursAlone) {
 TEST(ChainCollective, ASmallGroupConnectsEachWithEach) {
   constexpr int kSize = static_cast<int>(kMostDirectRanks);
   Traffic traffic;
-  OnEveryRank(kSize, traffic, [](Collective& collective, int) {
+  OnEveryRank(kSize, traffic, [&](Collective& collective, int) {
     std::array<double, 1> data = {1};
     EXPECT_TRUE(collective.AllReduceSum(StepId(1), std::span<double>(data)).ok());
     EXPECT_EQ(data[0], kSize);
