@@ -131,11 +131,10 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
     std::erase(launch->other_jobs, record_.id);
   }
   Describe(plan, ranks);
+  launch->threads = placement::ThreadsOf(spec_, ranks, context_.workers->workers());
   record_.ranks.clear();
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    const membership::Worker& worker = *ranks[rank];
-    const control::Hello& hello = worker.hello;
-    launch->threads.push_back(placement::ThreadsOf(spec_, worker, context_.workers->workers()));
+    const control::Hello& hello = ranks[rank]->hello;
     record_.ranks.push_back({Rank(rank), hello.worker, hello.incarnation, hello.data_address});
     past_workers_.insert(hello.worker);
     context_.workers->Bind(hello.worker, key(), Rank(rank));
