@@ -24,6 +24,7 @@ void AddQueueCommand(CLI::App& app, absl::Status& result);
 void AddRecoveryCommand(CLI::App& app, absl::Status& result);
 void AddReportsCommand(CLI::App& app, absl::Status& result);
 void AddRuntimeCommand(CLI::App& app, absl::Status& result);
+void AddScaleCommand(CLI::App& app, absl::Status& result);
 void AddTokenizeCommand(CLI::App& app, absl::Status& result);
 void AddTracingCommand(CLI::App& app, absl::Status& result);
 void AddTransportCommand(CLI::App& app, absl::Status& result);

@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
   takt::bench::AddRecoveryCommand(app, result);
   takt::bench::AddReportsCommand(app, result);
   takt::bench::AddRuntimeCommand(app, result);
+  takt::bench::AddScaleCommand(app, result);
   takt::bench::AddTokenizeCommand(app, result);
   takt::bench::AddTracingCommand(app, result);
   takt::bench::AddTransportCommand(app, result);
