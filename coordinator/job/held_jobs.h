@@ -45,8 +45,8 @@ struct HeldJob {
 
   // Returns the description of rank 0, null if there is none.
   const control::RankDescription* FindWhole() const;
-  // Returns who has its ranks, in their order: as the assignment says or, if the ranks meet sparsely
-  // and it names none, as the workers claim. Precondition: the assignment is there.
+  // Returns who has its ranks, in their order: as the assignment says or, if the ranks meet
+  // sparsely and it names none, as the workers claim. Precondition: the assignment is there.
   std::vector<control::BoundRank> BoundRanks() const;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names ranks in reasons, for people. A job may have thousands of ranks, and its reasons are stored,
-// logged and shown: they name the first few ranks and count the others.
+// Names ranks in reasons, for people. A job may have thousands of ranks, and its reasons are
+// stored, logged and shown: they name the first few ranks and count the others.
 #pragma once
 
 #include <cstddef>
