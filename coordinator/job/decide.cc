@@ -341,8 +341,8 @@ std::string DescribeFault(const JobRecord& job, const JobRun& run) {
     if (!blamed && others++ < kMostToldOthers) absl::StrAppend(&text, "; ", WhatItDid(rank));
   }
   if (others > kMostToldOthers) {
-    absl::StrAppend(&text, "; and ", others - kMostToldOthers,
-                    " more ranks, which takt job ", job.name, " shows");
+    absl::StrAppend(&text, "; and ", others - kMostToldOthers, " more ranks, which takt job ",
+                    job.name, " shows");
   }
   return text;
 }

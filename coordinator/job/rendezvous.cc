@@ -54,8 +54,8 @@ void Rendezvous::Close(const std::string& job) {
     absl::MutexLock lock(&mutex_);
     const auto it = scopes_.find(job);
     if (it == scopes_.end()) return;
-    const absl::Status over = absl::AbortedError(absl::StrCat(
-        "generation ", it->second.generation.value(), " of job ", job, " is over"));
+    const absl::Status over = absl::AbortedError(
+        absl::StrCat("generation ", it->second.generation.value(), " of job ", job, " is over"));
     for (auto& [key, waits] : it->second.waits) {
       for (Waiting& wait : waits) due.emplace_back(std::move(wait.callback), over);
     }
@@ -114,9 +114,8 @@ void Rendezvous::Wait(const std::string& job, Generation generation, std::vector
       result = ValuesOf(scope, wait.keys);
     } else if (const std::size_t most = limits_.waits.Of(scope.num_ranks);
                scope.num_waits >= most) {
-      result = absl::ResourceExhaustedError(
-          absl::StrCat("job ", job, " of ", scope.num_ranks, " ranks has ", most,
-                       " rendezvous waits already"));
+      result = absl::ResourceExhaustedError(absl::StrCat(
+          "job ", job, " of ", scope.num_ranks, " ranks has ", most, " rendezvous waits already"));
     } else {
       wait.callback = std::move(callback);
       ++scope.num_waits;

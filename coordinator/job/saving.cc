@@ -47,8 +47,7 @@ SavingState JudgeOldest(const store::Saving& saving, std::span<const RankRun> ra
     return {Kind::kWriting, absl::StrCat(writing.ToString(), " to write ", name)};
   if (!oldest.error.empty()) return {Kind::kFailed, oldest.error};
   if (!ended.empty()) {
-    return {Kind::kFailed,
-            absl::StrCat(ended.ToString(), " ended before its part was written")};
+    return {Kind::kFailed, absl::StrCat(ended.ToString(), " ended before its part was written")};
   }
   return {Kind::kComplete, absl::StrCat(name, " to become visible")};
 }

@@ -46,7 +46,7 @@ double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now()
 
 // Returns the exponent e of the curve a * n^e that is nearest to the times, as a line between
 // logarithms.
-double ExponentOf(const std::vector<Row>& rows, double Row::* time) {
+double ExponentOf(const std::vector<Row>& rows, double Row::*time) {
   double x_sum = 0, y_sum = 0, xx_sum = 0, xy_sum = 0;
   for (const Row& row : rows) {
     const double x = std::log(row.ranks), y = std::log(std::max(row.*time, 1e-9));

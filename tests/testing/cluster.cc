@@ -125,9 +125,8 @@ certificates::TlsFiles Cluster::Issue(access::Role role, const std::string& name
                                                      .validity = absl::Hours(24),
                                                      .now = absl::Now()});
   TAKT_CHECK(files.ok());
-  return {.certificate = files->certificate,
-          .key = files->key,
-          .authority = authority() + "/ca.pem"};
+  return {
+      .certificate = files->certificate, .key = files->key, .authority = authority() + "/ca.pem"};
 }
 
 absl::StatusOr<cli::Process> Cluster::Spawn(const std::string& name,

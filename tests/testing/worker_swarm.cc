@@ -131,11 +131,11 @@ class Certifier {
 
   std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const std::string& worker) const {
     if (authority_.empty()) return grpc::InsecureChannelCredentials();
-    const absl::StatusOr<std::string> certificate = certificates::CertifyRequest(
-        authority_, request_.text,
-        {.identity = {.role = access::Role::kWorker, .name = worker},
-         .validity = absl::Hours(24),
-         .now = absl::Now()});
+    const absl::StatusOr<std::string> certificate =
+        certificates::CertifyRequest(authority_, request_.text,
+                                     {.identity = {.role = access::Role::kWorker, .name = worker},
+                                      .validity = absl::Hours(24),
+                                      .now = absl::Now()});
     TAKT_CHECK(certificate.ok());
     return grpc::SslCredentials({.pem_root_certs = roots_,
                                  .pem_private_key = request_.key,
@@ -223,8 +223,8 @@ class FakeWorker {
         bulk_([this](const v1::StreamBulkResponse& response) { OnAcknowledged(response); }) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
-    const std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
-        options_.coordinator, certifier.CredentialsOf(name_), arguments);
+    const std::shared_ptr<grpc::Channel> channel =
+        grpc::CreateCustomChannel(options_.coordinator, certifier.CredentialsOf(name_), arguments);
     stub_ = v1::AttachmentService::NewStub(channel);
     rendezvous_ = v1::RendezvousService::NewStub(channel);
     const control::Hello hello{.worker = name_,
@@ -401,7 +401,7 @@ class FakeWorker {
   bool training_ ABSL_GUARDED_BY(mutex_) = false;
   control::JobKey key_ ABSL_GUARDED_BY(mutex_);
   Rank rank_ ABSL_GUARDED_BY(mutex_);
-  int instructions_ ABSL_GUARDED_BY(mutex_) = 0;            // of its program
+  int instructions_ ABSL_GUARDED_BY(mutex_) = 0;  // of its program
   std::int64_t assignment_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;           // the last one told of
   std::deque<absl::Time> sent_at_ ABSL_GUARDED_BY(mutex_);  // of those not acknowledged

@@ -92,9 +92,9 @@ class RendezvousClient final : public session::AbortableRendezvous {
  private:
   absl::StatusOr<std::vector<std::string>> WaitAtOnce(std::span<const std::string> keys,
                                                       absl::Duration timeout) {
-    const std::string names =
-        keys.size() == 1 ? keys.front()
-                         : absl::StrCat(keys.front(), " and ", keys.size() - 1, " others");
+    const std::string names = keys.size() == 1
+                                  ? keys.front()
+                                  : absl::StrCat(keys.front(), " and ", keys.size() - 1, " others");
     v1::WaitKeysRequest request;
     FillScope(*request.mutable_scope());
     for (const std::string& key : keys) request.add_keys(key);
@@ -111,8 +111,8 @@ class RendezvousClient final : public session::AbortableRendezvous {
     });
     if (!status.ok()) return Explain(status, absl::StrCat("waiting for ", names));
     if (values.size() == keys.size()) return values;
-    return absl::UnavailableError(absl::StrCat("rendezvous: the coordinator sent ", values.size(),
-                                               " values for ", names));
+    return absl::UnavailableError(
+        absl::StrCat("rendezvous: the coordinator sent ", values.size(), " values for ", names));
   }
 
   // Another coordinator may lead at the next attempt.

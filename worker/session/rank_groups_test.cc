@@ -173,8 +173,7 @@ std::size_t KeysOf(const mesh::Mesh& mesh, bool sparse) {
                                                                   .sparse_meeting = sparse});
       ASSERT_TRUE(groups.ok()) << groups.status();
       double ranks = 1, copies = 1;
-      EXPECT_TRUE(
-          groups->pipeline()->AllReduceSum(StepId(1), std::span<double>(&ranks, 1)).ok());
+      EXPECT_TRUE(groups->pipeline()->AllReduceSum(StepId(1), std::span<double>(&ranks, 1)).ok());
       EXPECT_EQ(ranks, mesh.pp_size);
       transport::Collective* const replicas = groups->replicas().at(StageId(pp_rank));
       EXPECT_TRUE(replicas->AllReduceSum(StepId(1), std::span<double>(&copies, 1)).ok());

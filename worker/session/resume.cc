@@ -103,8 +103,7 @@ absl::Status WriteNew(const std::string& path, const std::string& text) {
 
 absl::StatusOr<Complaint> FirstComplaint(const RankMeeting& meeting, const std::string& key) {
   std::vector<std::string> keys;
-  for (int rank = 1; rank < meeting.num_ranks; ++rank)
-    keys.push_back(absl::StrCat(key, "/", rank));
+  for (int rank = 1; rank < meeting.num_ranks; ++rank) keys.push_back(absl::StrCat(key, "/", rank));
   ASSIGN_OR_RETURN(const std::vector<std::string> answers,
                    meeting.rendezvous->WaitAll(keys, kPatience));
   Complaint first;
