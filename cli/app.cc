@@ -17,7 +17,9 @@
 #include "cli/job/commands.h"
 #include "cli/local/commands.h"
 #include "cli/local/local_workers.h"
+#include "cli/model/commands.h"
 #include "cli/schedule/commands.h"
+#include "cli/ui/commands.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 
@@ -145,12 +147,15 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddLogs(*app, context);
   AddTrace(*app, context);
   AddExplain(*app, context);
+  AddUi(*app, context);
   AddWorkers(*app, context);
   AddDrain(*app, context);
   AddCluster(*app, context);
   AddSchedule(*app, context);
   AddCheckpoint(*app, context);
   AddData(*app, context);
+  AddEval(*app, context);
+  AddGenerate(*app, context);
   AddCerts(*app, context);
   AddAdmin(*app, context);
   AddCompletion(*app, context);

@@ -19,6 +19,7 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(isal REQUIRED IMPORTED_TARGET libisal)  # CRC-32C
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)  # pre-tokenizers
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)  # NFC
+pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib>=0.11)  # the page of `takt ui`
 pkg_check_modules(systemd REQUIRED IMPORTED_TARGET libsystemd)
 if(BUILD_TESTING)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)

@@ -16,7 +16,7 @@ set -euo pipefail
 build=(g++ cmake ninja-build ccache pkg-config protobuf-compiler protobuf-compiler-grpc libgrpc++-dev libprotobuf-dev
   libabsl-dev libspdlog-dev libfmt-dev libdnnl-dev ocl-icd-opencl-dev libgloo-dev prometheus-cpp-dev libsqlite3-dev libcli11-dev
   libyaml-cpp-dev nlohmann-json3-dev libxxhash-dev libisal-dev libssl-dev libcurl4-openssl-dev libsystemd-dev
-  libpcre2-dev libutf8proc-dev)
+  libpcre2-dev libutf8proc-dev libcpp-httplib-dev)
 # Fuzzing (tests/fuzz/README.md) also needs clang and libclang-rt-14-dev.
 # ocl-icd-opencl-dev: the CMake file of libdnnl-dev asks for OpenCL, which the package only recommends.
 tests=(libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev clang-format clang-tidy git python3 python3-yaml

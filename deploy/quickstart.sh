@@ -32,6 +32,7 @@ The timeline of its last steps, measured above predicted; open it in a browser: 
 The checkpoint, a Hugging Face folder with the optimizer's state beside it: $(readlink -f "$state/checkpoints/latest")
 Next:
   build/release/bin/takt local up --workers 4          keeps a cluster running in the background
+  build/release/bin/takt ui                            shows that cluster and its jobs in a browser
   build/release/bin/takt submit JOB.yaml --wait        submits to it (deploy/examples/ has jobs to start from)
   build/release/bin/takt schedule show 1f1b --ranks 4 --microbatches 8 -f grid
 TEXT

@@ -15,15 +15,18 @@ namespace {
 absl::StatusOr<MemoryBytes> PredictedOnDevice(const control::Assignment& assignment) {
   ASSIGN_OR_RETURN(
       const model::Model model,
-      config::BuildModelOf(assignment.job, assignment.job.microbatch, assignment.device));
+      config::BuildModelOf(assignment.job, assignment.job.microbatch, assignment.device,
+                           assignment.mesh.TpRankOf(assignment.rank)));
   MemoryBytes predicted =
       layout::LayOutRank(
           {.model = model,
            .partition = assignment.partition,
            .program = assignment.program,
            .validation = assignment.validation_program ? &*assignment.validation_program : nullptr,
+           .dp_size = assignment.mesh.dp_size,
            .device = assignment.device,
-           .vocabulary_ends = assignment.vocabulary_ends})
+           .vocabulary_ends = assignment.vocabulary_ends,
+           .replica = assignment.mesh.DpRankOf(assignment.rank).value()})
           .bytes();
   predicted[MemoryKind::kProcess] = 0;
   return predicted;

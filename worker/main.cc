@@ -36,6 +36,7 @@
 #include "worker/checkpoint/state_copy.h"
 #include "worker/compute_backends.h"
 #include "worker/flags.h"
+#include "worker/inference/model_child.h"
 #include "worker/machine.h"
 #include "worker/process_memory.h"
 #include "worker/rpc/attachment_client.h"
@@ -316,4 +317,8 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace takt::worker
 
-int main(int argc, char** argv) { return takt::worker::Main(argc, argv); }
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == takt::inference::kModelChild)
+    return takt::inference::RunModelChild({argv + 2, argv + argc});
+  return takt::worker::Main(argc, argv);
+}

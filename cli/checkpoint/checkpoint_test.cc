@@ -105,7 +105,8 @@ TEST_F(CheckpointTest, WhatIsNotThereExitsWith4) {
 }
 
 TEST_F(CheckpointTest, WhatWentInComesOutBitForBit) {
-  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "mistral-tiny"}) {
+  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "mistral-tiny",
+                           "mixtral-tiny", "qwen3moe-unnormed"}) {
     for (const FloatFormat format : {FloatFormat::kF32, FloatFormat::kBf16, FloatFormat::kF16}) {
       for (const int shards : {1, 3}) {
         SCOPED_TRACE(

@@ -223,7 +223,7 @@ absl::StatusOr<v1::Job> Client::GetJob(const std::string& name) {
   return JobOf(Call("job", &v1::JobService::Stub::GetJob, request, false));
 }
 
-absl::StatusOr<std::vector<v1::Job>> Client::ListJobs() {
+absl::StatusOr<std::vector<v1::Job>> Client::ListJobs(std::size_t most) {
   std::vector<v1::Job> jobs;
   v1::ListJobsRequest request;
   do {
@@ -231,7 +231,8 @@ absl::StatusOr<std::vector<v1::Job>> Client::ListJobs() {
                      Call("jobs", &v1::JobService::Stub::ListJobs, request, false));
     for (v1::Job& job : *response.mutable_jobs()) jobs.push_back(std::move(job));
     request.set_page_token(response.next_page_token());
-  } while (!request.page_token().empty());
+  } while (!request.page_token().empty() && jobs.size() < most);
+  if (jobs.size() > most) jobs.resize(most);
   return jobs;
 }
 

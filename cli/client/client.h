@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -55,8 +56,9 @@ class Client final {
 
   absl::StatusOr<v1::Job> SubmitJob(const v1::JobSpec& spec, bool validate_only);
   absl::StatusOr<v1::Job> GetJob(const std::string& name);
-  // Reads all pages. The newest job comes first.
-  absl::StatusOr<std::vector<v1::Job>> ListJobs();
+  // Reads all pages, or as many as hold the `most` newest jobs. The newest job comes first.
+  absl::StatusOr<std::vector<v1::Job>> ListJobs(
+      std::size_t most = std::numeric_limits<std::size_t>::max());
   absl::StatusOr<v1::Job> CancelJob(const std::string& name);
   absl::StatusOr<v1::Job> PauseJob(const std::string& name);
   absl::StatusOr<v1::Job> ResumeJob(const std::string& name);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +8,7 @@
 #include "cli/base/text.h"
 #include "cli/data/commands.h"
 #include "cli/data/document_text.h"
+#include "cli/data/format_option.h"
 #include "cli/job/job_input.h"
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
@@ -232,18 +232,8 @@ void AddDataInfo(CLI::App& data, Context& context) {
             ->required();
         app.add_option("JOB", options.job, "Job that it must fit as the only corpus")
             ->type_name("JOB.yaml");
-        std::map<std::string, DataFormat> formats;
-        std::string names;
-        for (int i = static_cast<int>(DataFormat::kBytes);
-             i <= static_cast<int>(DataFormat::kSafetensors); ++i) {
-          const auto format = static_cast<DataFormat>(i);
-          formats[data::NameOf(format)] = format;
-          absl::StrAppend(&names, names.empty() ? "" : ",", data::NameOf(format));
-        }
-        app.add_option("--format", options.format,
-                       "As in data.train of a job; default: what the file itself states")
-            ->transform(CLI::CheckedTransformer(formats).description("{" + names + "}"))
-            ->type_name("");
+        AddFormat(app, options.format,
+                  "As in data.train of a job; default: what the file itself states");
         app.add_option("--context", options.context, "Tokens of a window; default: the job's")
             ->type_name("T")
             ->check(CLI::PositiveNumber);

@@ -50,6 +50,8 @@ std::vector<std::string> RecomputeOf(const plan::Plan& plan) {
 
 const char* VocabularyText(bool spread) { return spread ? "spread" : "last"; }
 
+const char* ShardText(bool shares) { return shares ? "optimizer" : "none"; }
+
 // Returns the schedule with a word about the vocabulary, where that is spread.
 std::string ScheduleText(const std::string& schedule, bool spread) {
   return spread ? absl::StrCat(schedule, ", vocabulary spread") : schedule;
@@ -83,7 +85,7 @@ Json ForecastJson(const config::JobSpec& job, const plan::PlanOptions& options,
           {"tensor", plan.mesh.tp_size},
           {"context", plan.mesh.cp_size},
           {"expert", 1},
-          {"shard", "none"},
+          {"shard", ShardText(plan::SharesOptimizer(plan))},
           {"microbatch", plan.microbatch},
           {"chunks", ChunksOf(plan)},
           {"schedule", plan.schedule.name},
@@ -107,12 +109,14 @@ const char* DivisionHeader(const config::JobSpec& job) {
   return job.microbatch_auto ? "PIPELINE, MICROBATCH" : "PIPELINE";
 }
 
-// Returns e.g. "2", "2 x 4" for four replicas, or, if the plan chooses that, "2 x 4, 8" for
-// microbatches of eight sequences.
-std::string DivisionText(const config::JobSpec& job, const mesh::Mesh& mesh, int microbatch) {
+// Returns e.g. "2", "2 x 4" for four replicas, "2 x 4 shared" if they share the optimizer's state,
+// or, if the plan chooses that, "2 x 4, 8" for microbatches of eight sequences.
+std::string DivisionText(const config::JobSpec& job, const mesh::Mesh& mesh, bool shares,
+                         int microbatch) {
   std::string text = absl::StrCat(mesh.pp_size);
   if (mesh.dp_size > 1) absl::StrAppend(&text, " x ", mesh.dp_size);
   text += mesh::OtherAxes(mesh);
+  if (shares) text += " shared";
   if (job.microbatch_auto) absl::StrAppend(&text, ", ", microbatch);
   return text;
 }
@@ -135,6 +139,7 @@ void PrintForecastsJson(const Context& context, const config::JobSpec& job,
                        {"schedule", refusal.schedule},
                        {"recompute", RecomputeText(refusal.recompute)},
                        {"vocabulary", VocabularyText(refusal.spread)},
+                       {"shard", ShardText(refusal.shares)},
                        {"reason", refusal.reason}});
   }
   const plan::Origins& origins = forecasts.origins;
@@ -228,7 +233,7 @@ Table CandidateTable(const config::JobSpec& job, const plan::PlanOptions& option
                FormatCount(TokensPerSecond(job, plan)), FormatPercent(Mfu(job, options, plan)),
                FormatPercent(plan.predicted_bubble_fraction),
                FormatBytes(static_cast<double>(largest.total())),
-               DivisionText(job, plan.mesh, plan.microbatch),
+               DivisionText(job, plan.mesh, plan::SharesOptimizer(plan), plan.microbatch),
                ScheduleText(plan.schedule.name, !plan.vocabulary_ends.empty()),
                absl::StrJoin(StageLayers(plan), ","), absl::StrJoin(recompute, ","),
                LimitedBy(candidates[i])});
@@ -253,7 +258,7 @@ Table RefusalTable(const config::JobSpec& job, const std::vector<plan::Refusal>&
   for (std::size_t i = 0; i < std::min(most, refused.size()); ++i) {
     const plan::Refusal& refusal = refused[i];
     table.Add({ScheduleText(refusal.schedule, refusal.spread),
-               DivisionText(job, refusal.mesh, refusal.microbatch),
+               DivisionText(job, refusal.mesh, refusal.shares, refusal.microbatch),
                RecomputeText(refusal.recompute), refusal.reason});
   }
   return table;

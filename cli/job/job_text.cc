@@ -76,6 +76,7 @@ void PrintPlacement(std::ostream& out, const v1::Job& job) {
     out << '\n';
   }
   PrintWords(out, job);
+  if (job.shares_optimizer()) out << "optimizer's state: shared by ranks with the same layers\n";
   const mesh::Mesh mesh = MeshOf(job);
   for (const v1::BoundRank& rank : job.ranks()) {
     out << "rank " << rank.rank();

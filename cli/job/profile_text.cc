@@ -83,7 +83,7 @@ Json LayerJson(const LayerRow& row) {
 
 void PrintProfileJson(const Context& context, const JobProfile& known) {
   Json layers = Json::array(), ranks = Json::array(), messages = Json::array(),
-       links = Json::array(), sums = Json::array();
+       links = Json::array(), sums = Json::array(), meetings = Json::array();
   const std::vector<LayerRow> rows = LayerRows(known);
   for (const LayerRow& row : rows) layers.push_back(LayerJson(row));
   for (const auto& [conditions, sample] : RankRows(known, rows)) {
@@ -107,11 +107,18 @@ void PrintProfileJson(const Context& context, const JobProfile& known) {
                     {"num_ranks", key.num_ranks},
                     {"seconds_per_byte", seconds}});
   }
+  for (const auto& [key, sample] : known.profile.meetings()) {
+    meetings.push_back({{"same_host", key.same_host},
+                        {"num_ranks", key.num_ranks},
+                        {"bytes", sample.bytes},
+                        {"seconds", sample.seconds}});
+  }
   PrintJson(context, {{"layers", std::move(layers)},
                       {"ranks", std::move(ranks)},
                       {"messages", std::move(messages)},
                       {"links", std::move(links)},
-                      {"sums", std::move(sums)}});
+                      {"sums", std::move(sums)},
+                      {"meetings", std::move(meetings)}});
 }
 
 std::string Scaled(double value, double unit) { return absl::StrFormat("%.3g", value / unit); }
@@ -180,6 +187,12 @@ void PrintMessagesAndSums(std::ostream& out, const Profile& profile) {
   for (const auto& [key, seconds] : profile.sums())
     sums.Add({HostText(key.same_host), absl::StrCat(key.num_ranks), Scaled(seconds, 1e-9)});
   if (!profile.sums().empty()) out << '\n' << sums.ToString();
+  Table meetings({"MEETINGS IN LAYERS", "RANKS", "SIZE", "US"});
+  for (const auto& [key, sample] : profile.meetings()) {
+    meetings.Add({HostText(key.same_host), absl::StrCat(key.num_ranks),
+                  FormatBytes(static_cast<double>(sample.bytes)), Scaled(sample.seconds, 1e-6)});
+  }
+  if (!profile.meetings().empty()) out << '\n' << meetings.ToString();
 }
 
 }  // namespace

@@ -20,8 +20,8 @@ inline constexpr int kCopiesProtocolVersion = 3;
 // From this version on a worker runs programs that spread the vocabulary.
 inline constexpr int kSpreadProtocolVersion = 3;
 
-// From this version on a worker knows `loss`, `data.documents` and all of `optimizer` but adamw and
-// the decays constant and cosine.
+// From this version on a worker knows `loss`, `data.documents`, `parallelism.shard`, and all of
+// `optimizer` but adamw and the decays constant and cosine.
 inline constexpr int kOptimizersProtocolVersion = 3;
 
 // From this version on a worker can meet the others sparsely (takt.v1.Binding.sparse_meeting).

@@ -20,7 +20,7 @@ std::int64_t MostRanks(const config::JobSpec& job, std::int64_t num_workers) {
   const std::int64_t layers = std::int64_t{job.model.layers} + 2;  // with embedding and head
   const std::int64_t data = job.parallelism.data.value_or(1);
   if (!job.LeavesSizeOpen()) return *job.MostWorkers();
-  if (job.parallelism.data_auto || job.elastic.Resizes())
+  if (job.parallelism.data_auto || job.parallelism.tensor_auto || job.elastic.Resizes())
     return std::min<std::int64_t>(num_workers, job.MostWorkers().value_or(num_workers));
   return std::min(layers * data, std::max(num_workers, data));
 }

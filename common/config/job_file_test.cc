@@ -163,7 +163,7 @@ TEST(JobFile, NamesPlaceFieldValueRuleAndFix) {
        "job.yaml:2:3: model.hiden: is not a known field; did you mean hidden? fields here: family, "
        "layers, hidden, heads, "
        "context, vocab, init_from, hf_config, positions, norm_epsilon, inner, initializer_range, "
-       "kv_heads, head_size, tied_head, rope_theta, rope_scaling, attention_window, "
+       "kv_heads, head_size, tied_head, rope_theta, rope_scaling, attention_window, experts, "
        "dropout, hf_config_dropout, forward_ms, "
        "input_grad_ms, weight_grad_ms, activation_bytes"},
       {"batch: {global: 1, global: 2}",
@@ -191,7 +191,7 @@ TEST(JobFile, NamesPlaceFieldValueRuleAndFix) {
        "job.yaml:1:26: parallelism.transport is tcp: must be one of shm, gloo, nccl, or auto"},
       {"model: {family: unspecified}",
        "job.yaml:1:17: model.family is unspecified: must be one of gpt2, llama, qwen2, emulated, "
-       "qwen3, mistral"},
+       "qwen3, mistral, mixtral, qwen3_moe"},
       {"name: [a]", "job.yaml:1:7: name is a list: must be text"},
   };
   for (const auto& [text, message] : cases) EXPECT_EQ(ErrorOf(text), message);

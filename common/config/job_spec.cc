@@ -46,9 +46,10 @@ double LearningRate(double peak, const LrSchedule& schedule, std::int64_t step) 
   return peak;
 }
 
-void JobSpec::FixBits(int chosen_data, int chosen_microbatch) {
+void JobSpec::FixBits(int chosen_data, int chosen_microbatch, int chosen_tensor) {
   if (std::exchange(parallelism.data_auto, false)) parallelism.data = chosen_data;
   if (std::exchange(microbatch_auto, false)) microbatch = chosen_microbatch;
+  if (std::exchange(parallelism.tensor_auto, false)) parallelism.tensor = chosen_tensor;
 }
 
 JobSpec JobSpec::WithOpenSizes() const {
@@ -61,7 +62,7 @@ JobSpec JobSpec::WithOpenSizes() const {
 bool JobSpec::LeavesSizeOpen() const {
   const bool open_data =
       parallelism.data_auto || (elastic.data.has_value() && !parallelism.data.has_value());
-  return open_data || !parallelism.pipeline.has_value();
+  return open_data || parallelism.tensor_auto || !parallelism.pipeline.has_value();
 }
 
 int JobSpec::LeastData() const {
@@ -85,7 +86,7 @@ std::optional<int> JobSpec::MostWorkers() const {
   } else if (!data.has_value() && !parallelism.data_auto) {
     data = 1;
   }
-  if (!data.has_value() || !pipeline.has_value()) return std::nullopt;
+  if (!data.has_value() || !pipeline.has_value() || parallelism.tensor_auto) return std::nullopt;
   return *data * *pipeline * parallelism.RanksPerReplica();
 }
 
@@ -107,9 +108,14 @@ model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device) {
           .activations = device == DeviceKind::kCuda ? job.precision : Precision::kF32};
 }
 
-absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device) {
+absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device,
+                                          std::optional<TpRank> tensor_rank) {
+  const Parallelism& p = job.parallelism;
+  const model::TensorShare share{.size = p.tensor,
+                                 .index = tensor_rank.value_or(TpRank(p.tensor - 1)).value(),
+                                 .leaves = p.tensor_leaves > 0 ? p.tensor_leaves : p.tensor};
   ASSIGN_OR_RETURN(model::Model model,
-                   model::BuildModel(job.model, microbatch, PrecisionsOf(job, device)));
+                   model::BuildModel(job.model, microbatch, PrecisionsOf(job, device), share));
   model.separate_documents = job.SeparatesDocuments();
   const int moments = TraitsOf(job).moments;
   for (model::Layer& layer : model.layers) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/id.h"
 #include "common/model/model.h"
 #include "common/model/recompute.h"
 
@@ -32,8 +33,9 @@ enum class Vocabulary : std::uint8_t { kAuto = 0, kLast, kSpread };
 // Says whether tokens see those of other documents in their window. With kUnstated they do, unless
 // the job names the token that ends documents.
 enum class Documents : std::uint8_t { kUnstated = 0, kJoin, kSeparate };
-// What data-parallel replicas share out among them. No job may ask for kGradients.
-enum class Shard : std::uint8_t { kNone = 1, kOptimizer, kGradients, kParameters };
+// What data-parallel replicas share out among them. kAuto: the job leaves it to the plan. No job
+// may ask for kGradients.
+enum class Shard : std::uint8_t { kAuto, kNone, kOptimizer, kGradients, kParameters };
 enum class Replan : std::uint8_t { kNever = 1, kAtCheckpoint };
 using model::Precision;
 
@@ -58,6 +60,11 @@ struct Validation {
   DataFormat format = DataFormat::kBytes;
   std::int64_t every_steps = 0;
   int batches = 1;
+};
+
+// A job that trains nothing: its one step scores the validation set.
+struct Evaluation {
+  std::string weights;  // a directory under the checkpoint root; empty: those of init_from
 };
 
 // The terms of the loss of training beside the cross-entropy with the targets.
@@ -123,10 +130,12 @@ struct Parallelism {
   TransportKind transport = TransportKind::kAuto;
   DeviceKind device = DeviceKind::kAuto;
   Vocabulary vocabulary = Vocabulary::kAuto;
-  bool data_auto = false;  // the first plan chooses `data`, which is unset until then
-  int tensor = 1;          // ranks that split every layer
-  int context = 1;         // ranks that split every sequence
-  Shard shard = Shard::kNone;
+  bool data_auto = false;    // the first plan chooses `data`, which is unset until then
+  int tensor = 1;            // ranks that split every layer
+  bool tensor_auto = false;  // the first plan chooses `tensor`, which is 1 until then
+  int tensor_leaves = 0;     // into which layers are cut; 0: as many as `tensor`
+  int context = 1;           // ranks that split every sequence
+  Shard shard = Shard::kAuto;
 
   // Returns how many ranks share one replica of a stage.
   int RanksPerReplica() const { return tensor * context; }
@@ -166,6 +175,7 @@ struct JobSpec {
   std::string init_from;  // empty: random from seed
   std::vector<Corpus> train;
   std::optional<Validation> validation;
+  std::optional<Evaluation> evaluation;  // nullopt: the job trains
   bool shuffle = false;
   Documents documents = Documents::kUnstated;
   std::optional<int> document_end;  // the token that ends documents
@@ -199,9 +209,11 @@ struct JobSpec {
            (documents == Documents::kUnstated && document_end.has_value());
   }
   // Returns whether a plan is to choose what changes the bits of losses.
-  bool LeavesBitsOpen() const { return microbatch_auto || parallelism.data_auto; }
+  bool LeavesBitsOpen() const {
+    return microbatch_auto || parallelism.data_auto || parallelism.tensor_auto;
+  }
   // Names what a plan chose, so that no later plan chooses again. What the job names stays.
-  void FixBits(int chosen_data, int chosen_microbatch);
+  void FixBits(int chosen_data, int chosen_microbatch, int chosen_tensor = 1);
   // Returns the job as it is planned once it has begun: sizes with an elastic range are open.
   JobSpec WithOpenSizes() const;
   // Returns whether a plan is to choose how many workers the job takes.
@@ -228,7 +240,9 @@ OptimizerTraits TraitsOf(const JobSpec& job);
 model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device);
 
 // Builds the job's model as ranks on `device` train it, with microbatches of so many sequences and
-// the moments of its optimizer. Errors: as model::BuildModel.
-absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device);
+// the moments of its optimizer. tensor_rank: which of the ranks that share each layer it is for;
+// nullopt: the last one, which has the most words. Errors: as model::BuildModel.
+absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device,
+                                          std::optional<TpRank> tensor_rank = std::nullopt);
 
 }  // namespace takt::config

@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/config/checkpoint_field.h"
 #include "common/config/elastic_field.h"
+#include "common/config/evaluate_field.h"
 #include "common/config/file_names.h"
 #include "common/config/logging_field.h"
 #include "common/config/read_batch.h"
@@ -74,6 +75,16 @@ void ReadRope(const v1::ModelSpec& proto, model::ModelConfig& model, Rules& rule
                                           .original_positions = scaling.original_positions()};
 }
 
+void ReadExperts(const v1::ExpertsSpec& proto, model::ModelConfig& model) {
+  model.mixture =
+      model::Mixture{.experts = proto.count(),
+                     .chosen = proto.per_token(),
+                     .inner = proto.has_inner() ? proto.inner() : model.inner,
+                     .normalised = !proto.has_normalize() || proto.normalize(),
+                     .auxiliary_loss = proto.auxiliary_loss(),
+                     .dense_blocks = {proto.dense_blocks().begin(), proto.dense_blocks().end()}};
+}
+
 void ReadDropout(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
   rules.Check(proto.dropout() == 0,
               {.field = "model.dropout",
@@ -92,7 +103,8 @@ void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
           v1::ModelFamily_IsValid(proto.family()) && proto.family() != v1::MODEL_FAMILY_UNSPECIFIED,
           {.field = "model.family",
            .rule = "is missing",
-           .fix = "use gpt2, llama, qwen2, qwen3, mistral or emulated, or name a hf_config"})) {
+           .fix = "use gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe or emulated, or name "
+                  "a hf_config"})) {
     return;
   }
   model::ModelConfig& model = job.model;
@@ -112,11 +124,14 @@ void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
       proto.has_tied_head() ? proto.tied_head() : model.family == model::Family::kGpt2;
   ReadRope(proto, model, rules);
   if (proto.has_attention_window()) model.attention_window = proto.attention_window();
+  if (proto.has_experts()) ReadExperts(proto.experts(), model);
   ReadDropout(proto, job, rules);
   model.forward_seconds = proto.forward_ms() * 1e-3;
   model.input_grad_seconds = proto.input_grad_ms() * 1e-3;
   model.weight_grad_seconds = proto.weight_grad_ms() * 1e-3;
   model.activation_bytes = proto.activation_bytes();
+  model.parameter_bytes = proto.parameter_bytes();
+  model.collective_bytes = proto.collective_bytes();
   job.init_from = proto.init_from();
   if (model.family == model::Family::kEmulated) {
     model.context = std::max(model.context, 1);  // it only scales the count of tokens
@@ -286,7 +301,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   ReadBatch(proto, job, rules);
   ReadLoss(proto.loss(), job, rules);
   ReadOptimizer(proto.optimizer(), job, rules);
-  rules.AtLeast("steps", proto.steps(), 1);
+  ReadEvaluation(proto, job, rules);
   ReadParallelism(proto.parallelism(), job, rules);
   ReadPrecision(proto, job, rules);
   ReadPriority(proto, job, rules);

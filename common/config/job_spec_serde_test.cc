@@ -132,6 +132,22 @@ TEST(JobSpecSerde, APlanChoosesOnlyWhatSaysAuto) {
   EXPECT_EQ(named.microbatch, 2);
 }
 
+TEST(JobSpecSerde, APlanChoosesHowManyRanksShareALayer) {
+  constexpr char kModel[] = "model={family: emulated, layers: 3, activation_bytes: 9}";
+  JobSpec job = *ToJobSpec(Parse({kModel, "parallelism.tensor=auto"}));
+  EXPECT_TRUE(job.parallelism.tensor_auto && job.LeavesBitsOpen() && job.LeavesSizeOpen());
+  EXPECT_FALSE(job.MostWorkers().has_value());
+  EXPECT_TRUE(ToJobSpec(ToProto(job))->parallelism.tensor_auto);
+  job.FixBits(1, 1, /*chosen_tensor=*/4);
+  EXPECT_FALSE(job.LeavesBitsOpen());
+  EXPECT_EQ(ToProto(job).parallelism().tensor(), 4);
+  JobSpec named = *ToJobSpec(Parse({kModel, "parallelism.tensor=2"}));
+  named.FixBits(1, 1, 4);
+  EXPECT_EQ(named.parallelism.tensor, 2);
+  EXPECT_EQ(ErrorOf(Parse({"parallelism.tensor=auto"})),
+            "parallelism.tensor is auto: workers cannot run it yet; use 1");
+}
+
 TEST(JobSpecSerde, WhatIsAutoDividesTheBatchSomehow) {
   EXPECT_TRUE(ToJobSpec(Parse({"batch={global: 7, microbatch: auto}"})).ok());
   EXPECT_TRUE(ToJobSpec(Parse({"batch.global=6", "parallelism.data=auto"})).ok());
@@ -188,27 +204,6 @@ TEST(JobSpecSerde, KeepsWhatIsGivenAsZero) {
   EXPECT_EQ(job.adamw.learning_rate, 0);
 }
 
-TEST(JobSpecSerde, TakesAnEmulatedModelWithoutData) {
-  const JobSpec job = *ToJobSpec(*ParseJobFile(R"(
-name: e
-model: {family: emulated, layers: 8, forward_ms: 5, input_grad_ms: 5, weight_grad_ms: 5, activation_bytes: 262144}
-batch: {global: 16, microbatch: 1}
-steps: 20
-)",
-                                               {}));
-  EXPECT_EQ(job.model.forward_seconds, 0.005);
-  EXPECT_TRUE(job.train.empty());
-}
-
-TEST(JobSpecSerde, WarnsOfTheDataOfAnEmulatedModel) {
-  EXPECT_TRUE(ToJobSpec(Parse({}))->warnings.empty());
-  const JobSpec job =
-      *ToJobSpec(Parse({"model={family: emulated, layers: 3, activation_bytes: 9}"}));
-  EXPECT_TRUE(job.train.empty());
-  ASSERT_EQ(job.warnings.size(), 1u);
-  EXPECT_EQ(job.warnings[0], "data: has no effect on an emulated model, which reads no tokens");
-}
-
 TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
   const std::vector<std::string> changes[] = {
       {"parallelism={pipeline: 2, chunks: 2, data: 2, schedule: interleaved-1f1b, threads: 3, "
@@ -218,7 +213,8 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
        "optimizer.lr_schedule={warmup_steps: 2, decay: cosine, min_learning_rate: 1e-5}",
        "model.positions=64", "checkpoint={directory: c, every_steps: 7, keep: 1, resume: 40}",
        "logging={tensorboard: t, mlflow: lab/gpt 2}"},
-      {"model={family: emulated, layers: 3, forward_ms: 0.7, activation_bytes: 9}"},
+      {"model={family: emulated, layers: 3, forward_ms: 0.7, activation_bytes: 9, "
+       "collective_bytes: 8}"},
       {"model={family: llama, layers: 2, hidden: 64, heads: 4, kv_heads: 2, head_size: 8, "
        "context: 8, vocab: 9, rope_theta: 5e5, rope_scaling: {factor: 8, low_freq_factor: 1, "
        "high_freq_factor: 4, original_positions: 8192}}"},
@@ -228,6 +224,10 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
        "9}"},
       {"model={family: mistral, layers: 2, hidden: 48, heads: 4, context: 8, vocab: 9, "
        "attention_window: 3}"},
+      {"model={family: mixtral, layers: 2, hidden: 48, heads: 4, context: 8, vocab: 9, experts: "
+       "{count: 4, per_token: 2, auxiliary_loss: 0.01}}"},
+      {"model={family: qwen3_moe, layers: 3, hidden: 48, heads: 4, context: 8, vocab: 9, experts: "
+       "{count: 4, per_token: 2, inner: 24, normalize: false, dense_blocks: [0, 2]}}"},
   };
   for (const auto& change : changes) {
     const v1::JobSpec proto = ToProto(*ToJobSpec(Parse(change)));
@@ -249,23 +249,29 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
   EXPECT_EQ(job.mlflow, "lab/gpt 2");
 }
 
-TEST(JobSpecSerde, DocumentsAreJoinedUnlessTheJobSaysWhereTheyEnd) {
-  const JobSpec plain = *ToJobSpec(Parse({}));
-  EXPECT_FALSE(plain.SeparatesDocuments());
-  EXPECT_EQ(plain.documents, Documents::kUnstated);
-  for (const char* documents : {"", "data.documents=separate"}) {
-    std::vector<std::string> changes = {"data.document_end=10"};
-    if (*documents != 0) changes.emplace_back(documents);
-    const JobSpec job = *ToJobSpec(ToProto(*ToJobSpec(Parse(changes))));
-    EXPECT_TRUE(job.SeparatesDocuments());
-    EXPECT_EQ(job.document_end, 10);
-    EXPECT_TRUE(BuildModelOf(job, 1, DeviceKind::kCpu)->separate_documents);
-  }
-  EXPECT_FALSE(ToJobSpec(Parse({"data.documents=join"}))->SeparatesDocuments());
-  EXPECT_FALSE(BuildModelOf(plain, 1, DeviceKind::kCpu)->separate_documents);
-  // Rows of a file may say where documents begin.
-  EXPECT_TRUE(
-      ToJobSpec(Parse({"data={documents: separate, train: {path: a, format: safetensors}}"})).ok());
+TEST(JobSpecSerde, AJobMayOnlyEvaluate) {
+  const std::string validation = "data.validation={path: v, format: uint16}";
+  const JobSpec job = *ToJobSpec(
+      ToProto(*ToJobSpec(Parse({validation, "steps=1", "evaluate={weights: c/step-00000004}"}))));
+  ASSERT_TRUE(job.evaluation.has_value());
+  EXPECT_EQ(job.evaluation->weights, "c/step-00000004");
+  EXPECT_FALSE(ToJobSpec(Parse({}))->evaluation.has_value());
+  const auto error = [&](std::vector<std::string> more) {
+    more.push_back("evaluate={weights: w}");
+    return ErrorOf(Parse(std::move(more)));
+  };
+  EXPECT_THAT(error({"steps=1"}), HasSubstr("evaluate: needs data.validation"));
+  EXPECT_THAT(error({validation}), HasSubstr("steps is 10: must be 1"));
+  EXPECT_THAT(error({validation, "steps=1", "checkpoint={directory: c}"}),
+              HasSubstr("checkpoint: must be left out"));
+  EXPECT_THAT(ErrorOf(Parse({validation, "steps=1", "evaluate={}"})),
+              HasSubstr("evaluate.weights: is missing"));
+}
+
+TEST(JobSpecSerde, AJobWithoutStepsIsToldOfEvaluations) {
+  EXPECT_EQ(ErrorOf(Parse({"steps=0"})), "steps is 0 or missing: must be 1 or more; set it");
+  EXPECT_THAT(ErrorOf(Parse({"steps=0", "data.validation={path: v, format: uint16}"})),
+              HasSubstr("takt eval JOB.yaml"));
 }
 
 TEST(JobSpecSerde, TheLossIsPlainUnlessTheJobSaysOtherwise) {
@@ -284,33 +290,7 @@ TEST(JobSpecSerde, TheLossIsPlainUnlessTheJobSaysOtherwise) {
               testing::Contains("loss: has no effect on an emulated model, which computes none"));
 }
 
-TEST(JobSpecSerde, LlamaHasDefaultsOfItsOwn) {
-  const JobSpec job = *ToJobSpec(Parse(std::vector<std::string>{
-      "model={family: llama, layers: 2, hidden: 768, heads: 12, context: 8, vocab: 9}"}));
-  EXPECT_EQ(job.model.inner, 2048);
-  EXPECT_EQ(job.model.kv_heads, 12);
-  EXPECT_FALSE(job.model.tied_head);
-}
-
 // A window that is as long as the model can read is none, and a longer one is a mistake.
-TEST(JobSpecSerde, AWindowEndsWithThePositions) {
-  const auto with = [](const char* window) {
-    return ToJobSpec(Parse(std::vector<std::string>{
-        "model={family: mistral, layers: 2, hidden: 48, heads: 4, context: 8, positions: 16, "
-        "vocab: 9}",
-        absl::StrCat("model.attention_window=", window)}));
-  };
-  EXPECT_EQ(with("7")->model.EffectiveWindow(), 7);
-  EXPECT_EQ(with("16")->model.EffectiveWindow(), 0);
-  EXPECT_FALSE(with("auto")->model.attention_window.has_value());
-  for (const char* const bad : {"17", "0", "-3"}) {
-    EXPECT_EQ(with(bad).status().message(),
-              absl::StrCat("model.attention_window is ", bad,
-                           ": must be between 1 and the model's positions (16); remove it, and a "
-                           "token sees all tokens before it"));
-  }
-}
-
 TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
   const struct {
     const char* override;
@@ -423,12 +403,6 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
   };
   for (const auto& [override, message] : cases)
     EXPECT_EQ(ErrorOf(Parse({override})), message) << override;
-}
-
-TEST(JobSpecSerde, AnEmulatedModelTakesNoGpu) {
-  EXPECT_EQ(ErrorOf(Parse({"parallelism.device=cuda",
-                           "model={family: emulated, layers: 3, activation_bytes: 9}"})),
-            "parallelism.device is cuda: emulated layers compute nothing; use auto or cpu");
 }
 
 TEST(JobSpecSerde, ReadsPrecisionsAndWarnsWhereNothingIsMultiplied) {

@@ -98,8 +98,10 @@ void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {
     proto.set_vocabulary(static_cast<v1::VocabularyMode>(parallelism.vocabulary));
   }
   if (parallelism.tensor != 1) proto.set_tensor(parallelism.tensor);
+  if (parallelism.tensor_auto) proto.set_tensor(kAutoNumber);
+  if (parallelism.tensor_leaves != 0) proto.set_tensor_leaves(parallelism.tensor_leaves);
   if (parallelism.context != 1) proto.set_context(parallelism.context);
-  if (parallelism.shard != Shard::kNone)
+  if (parallelism.shard != Shard::kAuto)
     proto.set_shard(static_cast<v1::ShardMode>(parallelism.shard));
 }
 
@@ -119,6 +121,16 @@ void Write(const Elastic& elastic, v1::ElasticSpec& proto) {
   if (elastic.data.has_value()) Write(*elastic.data, *proto.mutable_data());
   if (elastic.pipeline.has_value()) Write(*elastic.pipeline, *proto.mutable_pipeline());
   proto.set_evict_stragglers(elastic.evict_stragglers);
+}
+
+void Write(const model::Mixture& mixture, v1::ExpertsSpec& proto) {
+  proto.set_count(mixture.experts);
+  proto.set_per_token(mixture.chosen);
+  proto.set_inner(mixture.inner);
+  proto.set_normalize(mixture.normalised);
+  proto.set_auxiliary_loss(mixture.auxiliary_loss);
+  proto.clear_dense_blocks();
+  for (const int block : mixture.dense_blocks) proto.add_dense_blocks(block);
 }
 
 // A job without files has no section at all unless it keeps copies.
@@ -142,6 +154,8 @@ void WriteModel(const model::ModelConfig& model, v1::ModelSpec& proto) {
     proto.set_input_grad_ms(model.input_grad_seconds * 1e3);
     proto.set_weight_grad_ms(model.weight_grad_seconds * 1e3);
     proto.set_activation_bytes(model.activation_bytes);
+    proto.set_parameter_bytes(model.parameter_bytes);
+    proto.set_collective_bytes(model.collective_bytes);
     return;
   }
   proto.set_hidden(model.hidden);
@@ -157,6 +171,7 @@ void WriteModel(const model::ModelConfig& model, v1::ModelSpec& proto) {
   if (model.family == model::Family::kGpt2) return;
   proto.set_rope_theta(model.rope_theta);
   if (model.attention_window.has_value()) proto.set_attention_window(*model.attention_window);
+  if (model.mixture.has_value()) Write(*model.mixture, *proto.mutable_experts());
   if (!model.rope_scaling.has_value()) return;
   v1::RopeScalingSpec& scaling = *proto.mutable_rope_scaling();
   scaling.set_factor(model.rope_scaling->factor);
@@ -175,6 +190,7 @@ v1::JobSpec ToProto(const JobSpec& job) {
   proto.mutable_batch()->set_microbatch(job.microbatch_auto ? kAutoNumber : job.microbatch);
   Write(job, *proto.mutable_optimizer());
   proto.set_steps(job.steps);
+  if (job.evaluation.has_value()) proto.mutable_evaluate()->set_weights(job.evaluation->weights);
   Write(job.parallelism, *proto.mutable_parallelism());
   if (job.checkpoint.has_value()) Write(*job.checkpoint, *proto.mutable_checkpoint());
   WriteCopies(job, proto);

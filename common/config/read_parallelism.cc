@@ -125,7 +125,14 @@ void CheckDevice(const v1::ParallelismSpec& proto, const model::ModelConfig& mod
                                    .value = "cuda",
                                    .rule = "emulated layers compute nothing",
                                    .fix = "use auto or cpu"});
-  rules.Check(!nccl || (!emulated && proto.device() != v1::DEVICE_KIND_CPU),
+  const bool experts = model::HasExperts(model.family);
+  rules.Check(!cuda || !experts,
+              {.field = "parallelism.device",
+               .value = "cuda",
+               .rule = "experts are computed on CPUs only: how many rows an expert gets is not "
+                       "known before the router has chosen, and products on GPUs need that number",
+               .fix = "use auto or cpu"});
+  rules.Check(!nccl || (!emulated && !experts && proto.device() != v1::DEVICE_KIND_CPU),
               {.field = "parallelism.transport",
                .value = "nccl",
                .rule = "moves memory of GPUs, and this job computes on CPUs",
@@ -198,27 +205,37 @@ void RefuseYet(const char* field, const std::string& value, const char* usual, R
 
 void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   Parallelism& p = job.parallelism;
-  if (proto.has_tensor()) p.tensor = proto.tensor();
+  p.tensor_auto = proto.tensor() == kAutoNumber;
+  if (proto.has_tensor() && !p.tensor_auto) p.tensor = proto.tensor();
   if (proto.has_context()) p.context = proto.context();
+  if (proto.has_tensor_leaves() &&
+      rules.Between("parallelism.tensor_leaves", proto.tensor_leaves(), 1, kMaxRanks)) {
+    p.tensor_leaves = proto.tensor_leaves();
+    RefuseYet("parallelism.tensor_leaves", absl::StrCat(p.tensor_leaves), "1", rules);
+  }
   const bool tensor_ok = rules.Between("parallelism.tensor", p.tensor, 1, kMaxRanks);
   const bool context_ok = rules.Between("parallelism.context", p.context, 1, kMaxRanks);
   if (!tensor_ok || !context_ok) return;
   const model::ModelConfig& model = job.model;
-  const bool is_cut = model.family != model::Family::kEmulated && model.heads >= 1 &&
-                      model.kv_heads >= 1 && model.inner >= 1 && model.context >= 1;
+  const bool emulated = model.family == model::Family::kEmulated;
+  const bool is_cut = !emulated && model.heads >= 1 && model.kv_heads >= 1 && model.inner >= 1 &&
+                      model.context >= 1;
   if (is_cut) CheckSplits(p, model, rules);
-  RefuseYet("parallelism.tensor", absl::StrCat(p.tensor), "1", rules);
+  if (!emulated) {
+    RefuseYet("parallelism.tensor", p.tensor_auto ? "auto" : absl::StrCat(p.tensor), "1", rules);
+  }
   RefuseYet("parallelism.context", absl::StrCat(p.context), "1", rules);
 }
 
 void ReadShard(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   constexpr char kField[] = "parallelism.shard";
   const v1::ShardMode mode = proto.shard();
-  if (mode == v1::SHARD_MODE_UNSPECIFIED || mode == v1::SHARD_MODE_NONE) return;
+  if (mode == v1::SHARD_MODE_UNSPECIFIED) return;
   const std::string value = NameOf(mode);
   if (!rules.Supported(kField, value, v1::ShardMode_IsValid(mode), "none, optimizer or parameters"))
     return;
   job.parallelism.shard = static_cast<Shard>(mode);
+  if (mode == v1::SHARD_MODE_NONE) return;
   const bool known = rules.Check(
       mode != v1::SHARD_MODE_GRADIENTS,
       {.field = kField,
@@ -238,7 +255,7 @@ void ReadShard(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
                .value = value,
                .rule = "a schedule's file does not say when weights are gathered",
                .fix = "use none or optimizer, or a schedule family"});
-  RefuseYet(kField, value, "none", rules);
+  if (mode == v1::SHARD_MODE_PARAMETERS) RefuseYet(kField, value, "optimizer", rules);
 }
 
 }  // namespace

@@ -64,8 +64,17 @@ absl::Status FillModel(v1::ModelSpec& spec, const std::string& path,
   // Without a window in the file a token sees all positions.
   check("model.attention_window", spec.attention_window(),
         config.attention_window.value_or(config.positions));
+  const v1::ExpertsSpec& experts = spec.experts();
+  if (config.mixture.has_value()) {
+    check("model.experts.count", experts.count(), config.mixture->experts);
+    check("model.experts.per_token", experts.per_token(), config.mixture->chosen);
+    check("model.experts.inner", experts.inner(), config.mixture->inner);
+  }
   model::ModelConfig shape = config;
   if (spec.context() != 0) shape.context = spec.context();
+  // A job may balance the experts otherwise than the file says.
+  if (shape.mixture.has_value() && experts.has_auxiliary_loss())
+    shape.mixture->auxiliary_loss = experts.auxiliary_loss();
   WriteModel(shape, spec);
   if (config.dropout > 0) spec.set_hf_config_dropout(config.dropout);
   return rules.status();

@@ -103,6 +103,26 @@ TEST(SpecFiles, FillingTwiceChangesNothing) {
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(once, twice));
 }
 
+TEST(SpecFiles, TheJobSaysHowExpertsAreBalanced) {
+  constexpr char kMixtral[] =
+      R"({"model_type": "mixtral", "hidden_size": 16, "intermediate_size": 24,
+          "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "max_position_embeddings": 8, "vocab_size": 50, "num_local_experts": 4,
+          "num_experts_per_tok": 2, "router_aux_loss_coef": 0.02, "output_router_logits": true})";
+  const ReadFile files = Files({{"c.json", kMixtral}});
+  v1::JobSpec spec = Parse("model: {hf_config: c.json}");
+  ASSERT_TRUE(FillFromFiles(spec, files).ok());
+  EXPECT_EQ(spec.model().experts().count(), 4);
+  EXPECT_EQ(spec.model().experts().auxiliary_loss(), 0.02);
+  spec = Parse("model: {hf_config: c.json, experts: {auxiliary_loss: 0.5}}");
+  ASSERT_TRUE(FillFromFiles(spec, files).ok());
+  EXPECT_EQ(spec.model().experts().auxiliary_loss(), 0.5);
+  EXPECT_EQ(spec.model().experts().per_token(), 2);
+  spec = Parse("model: {hf_config: c.json, experts: {count: 8}}");
+  EXPECT_EQ(FillFromFiles(spec, files).message(),
+            "model.experts.count is 8: must be 4, as c.json says; remove it from the job");
+}
+
 TEST(SpecFiles, NameWhatContradictsOrIsMissing) {
   const struct {
     const char* job;

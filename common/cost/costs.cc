@@ -44,6 +44,27 @@ absl::Status CheckLink(const LinkCost& link) {
   return CheckCost("seconds_per_byte", link.seconds_per_byte);
 }
 
+absl::Status CheckGroups(std::string_view name, const std::vector<GroupCost>& groups) {
+  for (const GroupCost& group : groups) {
+    RETURN_IF_ERROR(CheckLink(group.link));
+    if (group.size >= 1) continue;
+    return InvalidField({.field = absl::StrCat("cost.", std::string(name)),
+                         .value = absl::StrCat(group.size),
+                         .rule = "at least one rank",
+                         .fix = "give the number of ranks that meet"});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckByRank(std::string_view name, std::size_t size, int num_ranks) {
+  if (size == 1 || size == static_cast<std::size_t>(num_ranks)) return absl::OkStatus();
+  return InvalidField(
+      {.field = absl::StrCat("cost.", std::string(name)),
+       .value = absl::StrCat(size, " values"),
+       .rule = absl::StrCat("one value, or one for each of the ", num_ranks, " ranks"),
+       .fix = "give one value for all ranks"});
+}
+
 }  // namespace
 
 absl::Status CheckCosts(const Costs& costs, int num_stages) {
@@ -59,22 +80,16 @@ absl::Status CheckCosts(const Costs& costs, int num_stages) {
   for (const double seconds : costs.optimizer) RETURN_IF_ERROR(CheckCost("optimizer", seconds));
   for (const double time : costs.vocabulary_forward) RETURN_IF_ERROR(CheckCost("S", time));
   for (const double time : costs.vocabulary_backward) RETURN_IF_ERROR(CheckCost("T", time));
-  return absl::OkStatus();
+  RETURN_IF_ERROR(CheckGroups("tensor", costs.tensor));
+  return CheckGroups("context", costs.context);
 }
 
 absl::Status CheckCostsByRank(const Costs& costs, int num_ranks) {
-  for (const auto& [name, values] : {std::pair("optimizer", &costs.optimizer),
-                                     {"S", &costs.vocabulary_forward},
-                                     {"T", &costs.vocabulary_backward}}) {
-    const int size = static_cast<int>(values->size());
-    if (size == 1 || size == num_ranks) continue;
-    return InvalidField(
-        {.field = absl::StrCat("cost.", name),
-         .value = absl::StrCat(size, " values"),
-         .rule = absl::StrCat("one value, or one for each of the ", num_ranks, " ranks"),
-         .fix = "give one value for all ranks"});
-  }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(CheckByRank("optimizer", costs.optimizer.size(), num_ranks));
+  RETURN_IF_ERROR(CheckByRank("S", costs.vocabulary_forward.size(), num_ranks));
+  RETURN_IF_ERROR(CheckByRank("T", costs.vocabulary_backward.size(), num_ranks));
+  RETURN_IF_ERROR(CheckByRank("tensor", costs.tensor.size(), num_ranks));
+  return CheckByRank("context", costs.context.size(), num_ranks);
 }
 
 LinkCost SlowestLink(const Costs& costs, int num_ranks) {
@@ -95,6 +110,11 @@ LinkCost SlowestLink(const Costs& costs, int num_ranks) {
 double MeetingCost(const LinkCost& slowest, int num_ranks, std::int64_t bytes) {
   const int rounds = std::bit_width(static_cast<unsigned>(num_ranks) - 1);
   return slowest.latency * rounds + slowest.seconds_per_byte * static_cast<double>(bytes);
+}
+
+double MeetingCost(const GroupCost& group, std::int64_t bytes) {
+  return group.link.latency * (group.size - 1) +
+         group.link.seconds_per_byte * static_cast<double>(bytes);
 }
 
 }  // namespace takt::cost

@@ -19,9 +19,16 @@ struct LinkCost {
   double seconds_per_byte = 0;  // it occupies the link's lane
 };
 
+// What the ranks that meet inside a pass share: how many they are, and the worst latency and rate
+// of their links.
+struct GroupCost {
+  int size = 1;
+  LinkCost link;
+};
+
 // The times are in seconds, or in any unit common to all.
 struct Costs {
-  // F, I, W, B by stage. A vector of one entry serves all stages.
+  // F, I, W, B by stage, without the meetings inside. A vector of one entry serves all stages.
   std::vector<double> forward{1}, input_grad{1}, weight_grad{1}, backward{2};
   // O(F,B), by the stage of its F; empty: F + B.
   std::vector<double> overlap;
@@ -36,6 +43,8 @@ struct Costs {
   std::vector<double> optimizer{0};
   // S and T of a rank's blocks of the vocabulary, by pp rank. One entry serves all ranks.
   std::vector<double> vocabulary_forward{0}, vocabulary_backward{0};
+  // The groups that meet inside passes, by pp rank. One entry serves all ranks.
+  std::vector<GroupCost> tensor{GroupCost{}}, context{GroupCost{}};
 
   double F(StageId stage) const { return Of(forward, stage); }
   double I(StageId stage) const { return Of(input_grad, stage); }
@@ -45,6 +54,8 @@ struct Costs {
   double Optimizer(PpRank pp_rank) const { return OfRank(optimizer, pp_rank); }
   double S(PpRank pp_rank) const { return OfRank(vocabulary_forward, pp_rank); }
   double T(PpRank pp_rank) const { return OfRank(vocabulary_backward, pp_rank); }
+  const GroupCost& Tensor(PpRank pp_rank) const { return OfRank(tensor, pp_rank); }
+  const GroupCost& Context(PpRank pp_rank) const { return OfRank(context, pp_rank); }
   // Returns the cost of the pair that runs F of `forward_stage` and B of `backward_stage` as one.
   double O(StageId forward_stage, StageId backward_stage) const {
     return overlap.empty() ? F(forward_stage) + B(backward_stage) : Of(overlap, forward_stage);
@@ -59,7 +70,8 @@ struct Costs {
   static double Of(const std::vector<double>& by_stage, StageId stage) {
     return by_stage.size() == 1 ? by_stage[0] : by_stage[stage.value()];
   }
-  static double OfRank(const std::vector<double>& by_rank, PpRank pp_rank) {
+  template <class Cost>
+  static const Cost& OfRank(const std::vector<Cost>& by_rank, PpRank pp_rank) {
     return by_rank.size() == 1 ? by_rank[0] : by_rank[pp_rank.value()];
   }
 };
@@ -78,5 +90,9 @@ LinkCost SlowestLink(const Costs& costs, int num_ranks);
 // Returns the cost of a meeting of all ranks, which passes `bytes` between them along a tree:
 // latency times ceil(log2 P), and the bytes once. slowest: of their links.
 double MeetingCost(const LinkCost& slowest, int num_ranks, std::int64_t bytes);
+
+// Returns the cost of a meeting of a group inside a pass, in which each rank passes on `bytes` to
+// the others, one after the other: a latency for each, and the bytes once.
+double MeetingCost(const GroupCost& group, std::int64_t bytes);
 
 }  // namespace takt::cost

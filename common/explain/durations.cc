@@ -24,7 +24,11 @@ double Seconds(std::int64_t nanos) { return static_cast<double>(nanos) * 1e-9; }
 class Extractor {
  public:
   Extractor(const trace::Timeline& timeline, int index)
-      : timeline_(timeline), trace_(*timeline.trace), slice_index_(trace_), index_(index) {}
+      : timeline_(timeline),
+        trace_(*timeline.trace),
+        slice_index_(trace_),
+        meeting_index_(timeline),
+        index_(index) {}
 
   sim::Durations Usual() {
     for (int rank = 0; rank < trace_.num_ranks(); ++rank) SetLane(rank);
@@ -40,6 +44,22 @@ class Extractor {
       for (const Place& place : meeting) Set(place, start, meeting);
     }
     return std::move(durations_);
+  }
+
+  // The meetings inside instructions, each from when all were there.
+  sim::Durations Meetings() const {
+    sim::Durations durations;
+    for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
+      std::vector<double>& of_rank = durations.emplace_back();
+      const auto length = static_cast<std::int32_t>(trace_.ProgramOf(rank).body.size());
+      for (std::int32_t i = 0; i < length; ++i) {
+        for (const Slice& meeting : meeting_index_.At(index_, {rank, i})) {
+          const std::int64_t start = meeting_index_.Last(index_, meeting).start_nanos;
+          of_rank.push_back(Seconds(std::max<std::int64_t>(meeting.end_nanos - start, 0)));
+        }
+      }
+    }
+    return durations;
   }
 
  private:
@@ -62,8 +82,8 @@ class Extractor {
     for (int step = 0; step < trace_.num_steps(); ++step) {
       for (std::int32_t i = 0; i < length; ++i) {
         if (WorkOf(program.body[i].op) != Work::kCompute) continue;
-        const Slice& slice = At(step, {rank, i});
-        samples[kind_of(i)].push_back(Seconds(slice.end_nanos - slice.start_nanos));
+        samples[kind_of(i)].push_back(
+            Seconds(trace::ComputeNanos(At(step, {rank, i}), meeting_index_.At(step, {rank, i}))));
       }
     }
     std::map<Kind, double> usual;
@@ -102,6 +122,7 @@ class Extractor {
   const trace::Timeline& timeline_;
   const trace::JobTrace& trace_;
   const trace::SliceIndex slice_index_;
+  const trace::MeetingIndex meeting_index_;
   const int index_;  // of the step
   sim::Durations durations_;
 };
@@ -139,14 +160,27 @@ absl::StatusOr<MeasuredStep> MeasuredStep::Create(const trace::Timeline& timelin
   measured.window_ = *window;
   measured.programs_ =
       sim::SpreadOverCopies(timeline.trace->programs, timeline.trace->mesh.num_chains());
-  measured.usual_ = Extractor(timeline, static_cast<int>(window - timeline.steps.begin())).Usual();
+  measured.mesh_ = timeline.trace->mesh;
+  Extractor extractor(timeline, static_cast<int>(window - timeline.steps.begin()));
+  measured.usual_ = extractor.Usual();
+  measured.meetings_ = extractor.Meetings();
   // From here on replays cannot fail, because programs and the shape of durations stay the same.
-  RETURN_IF_ERROR(sim::Replay(measured.programs_, measured.usual_).status());
+  RETURN_IF_ERROR(
+      sim::Replay(measured.programs_, measured.usual_, measured.Options(&measured.meetings_))
+          .status());
   return measured;
 }
 
+sim::ReplayOptions MeasuredStep::Options(const sim::Durations* meetings) const {
+  return {.meetings = meetings, .tensor = mesh_.tp_size, .context = mesh_.cp_size};
+}
+
 double MeasuredStep::StepTime(const sim::Durations& durations) const {
-  return sim::Replay(programs_, durations).value().step_time;
+  return sim::Replay(programs_, durations, Options(&meetings_)).value().step_time;
+}
+
+double MeasuredStep::StepTimeWithoutMeetings(const sim::Durations& durations) const {
+  return sim::Replay(programs_, durations, Options(nullptr)).value().step_time;
 }
 
 sim::Durations WithFree(const MeasuredStep& step, sim::Durations durations, Work work) {

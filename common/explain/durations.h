@@ -41,12 +41,16 @@ class MeasuredStep {
     return static_cast<double>(window_.end_nanos - window_.start_nanos) * 1e-9;
   }
 
-  // Compute takes what this rank usually takes for it (the median over all steps of the timeline).
-  // Messages, sums and data take what was measured, less the time in which the process of one of
-  // their ranks stood still.
+  // Compute takes what this rank usually takes for it (the median over all steps of the timeline),
+  // without the meetings inside. Messages, sums and data take what was measured, less the time in
+  // which the process of one of their ranks stood still.
   const sim::Durations& usual() const { return usual_; }
 
+  // Returns how long a step takes if instructions take so long, and the meetings inside them what
+  // was measured.
   double StepTime(const sim::Durations& durations) const;
+  // The same if those meetings take no time.
+  double StepTimeWithoutMeetings(const sim::Durations& durations) const;
 
   // Calls visit(rank, index, instruction) for each instruction of each rank.
   template <class Visit>
@@ -59,10 +63,13 @@ class MeasuredStep {
 
  private:
   MeasuredStep() = default;
+  sim::ReplayOptions Options(const sim::Durations* meetings) const;
 
   std::vector<program::Program> programs_;
+  mesh::Mesh mesh_;
   trace::StepWindow window_;
   sim::Durations usual_;
+  sim::Durations meetings_;  // from when all were there, as sim::ReplayOptions
 };
 
 // Returns `durations`, where all instructions of one sort take no time.

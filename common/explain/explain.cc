@@ -10,6 +10,7 @@
 #include "common/base/median.h"
 #include "common/base/status.h"
 #include "common/explain/durations.h"
+#include "common/trace/messages.h"
 
 namespace takt::explain {
 namespace {
@@ -21,7 +22,7 @@ constexpr std::pair<std::string_view, std::string_view> kTexts[kNumParts] = {
     {"compute", "the work of all ranks, spread evenly"},
     {"imbalance", "stages and ranks that take longer than the mean"},
     {"schedule", "idle time of this schedule if stages were equal and messages free"},
-    {"communication", "messages between stages"},
+    {"communication", "messages between stages, and between ranks that share layers"},
     {"data", "tokens that came late"},
     {"sync", "sums over ranks: gradients, norms"},
     {"runtime", "everything else: the engine's delays, processes that did not run"},
@@ -37,8 +38,8 @@ void SplitStep(const MeasuredStep& step, Explanation& result) {
   const double of_usual = step.StepTime(usual);
   const double of_without_data = step.StepTime(without_data);
   const double of_without_sums = step.StepTime(without_sums);
-  const double of_compute_only = step.StepTime(compute_only);
-  const double of_balanced = step.StepTime(balanced);
+  const double of_compute_only = step.StepTimeWithoutMeetings(compute_only);
+  const double of_balanced = step.StepTimeWithoutMeetings(balanced);
   const std::vector<double> busy = BusySeconds(step, usual);
   const std::vector<double> balanced_busy = BusySeconds(step, balanced);
   const double ideal =
@@ -79,11 +80,16 @@ void SumStalls(const trace::Timeline& timeline, const trace::StepWindow& step,
 
 void SumLanes(const trace::Timeline& timeline, Explanation& result) {
   const trace::JobTrace& trace = *timeline.trace;
+  const trace::MeetingIndex meetings(timeline);
+  const auto window = std::ranges::find(timeline.steps, result.step, &trace::StepWindow::step);
+  const auto step = static_cast<int>(window - timeline.steps.begin());
   double busy = 0;  // time in F, I, W, B, O; a bubble is time without them
   for (const Slice& slice : timeline.slices) {
     const Op op = trace.ProgramOf(slice.rank).body[slice.instruction].op;
     if (slice.step != result.step || WorkOf(op) != Work::kCompute) continue;
-    const double seconds = static_cast<double>(slice.end_nanos - slice.start_nanos) * 1e-9;
+    const std::int64_t nanos =
+        trace::ComputeNanos(slice, meetings.At(step, {slice.rank, slice.instruction}));
+    const double seconds = static_cast<double>(nanos) * 1e-9;
     result.ranks[slice.rank].busy_seconds += seconds;
     if (program::IsCompute(op)) busy += seconds;
   }

@@ -20,7 +20,7 @@ enum class Part : std::uint8_t {
   kCompute = 0,  // the work of all ranks, spread evenly over them
   kImbalance,    // ranks and stages that take longer than the mean
   kSchedule,     // idle time that this schedule has even if all stages are equal and messages free
-  kCommunication,  // messages
+  kCommunication,  // messages, and meetings inside what is computed
   kData,           // tokens
   kSync,           // sums over ranks: of gradients, of norms
   kRuntime,        // the rest: what the program with its usual costs does not explain

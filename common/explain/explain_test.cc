@@ -251,5 +251,27 @@ TEST(Explain, SaysWhichStepsThereAre) {
   EXPECT_THAT(std::string(explanation.status().message()), HasSubstr("steps 1 to 2"));
 }
 
+TEST(Explain, MeetingsOfRanksThatShareLayersAreCommunication) {
+  SyntheticOptions options = kFree;
+  options.tp_size = 2;
+  options.meeting = 2e-3;
+  SyntheticTrace synthetic("gpipe", 1, 4, options);
+  const Explanation even = ExplainStep(synthetic);
+  EXPECT_NEAR(Of(even.parts, Part::kCommunication), 4 * 2e-3, 1e-6);
+  EXPECT_NEAR(Of(even.parts, Part::kImbalance), 0, 1e-6);
+  EXPECT_NEAR(Sum(even.parts), even.step_seconds, 1e-9);
+  EXPECT_NEAR(even.ranks[0].busy_seconds, Of(even.parts, Part::kCompute), 1e-6);
+
+  // A rank that waits for a slower one in a meeting is out of balance.
+  synthetic.Slow(1, Op::kForward, 2);
+  synthetic.AddStep();
+  synthetic.AddStep();
+  synthetic.AddStep();
+  const Explanation uneven = ExplainStep(synthetic, 5);
+  EXPECT_NEAR(Of(uneven.parts, Part::kCommunication), 4 * 2e-3, 1e-6);
+  EXPECT_NEAR(Of(uneven.parts, Part::kImbalance), 4 * 0.010 / 2, 1e-6);
+  EXPECT_NEAR(uneven.ranks[0].idle_seconds[static_cast<int>(trace::Cause::kPeer)], 4 * 0.010, 1e-6);
+}
+
 }  // namespace
 }  // namespace takt::explain

@@ -2,6 +2,7 @@
 #include "common/layout/parameter_layout.h"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <set>
 #include <span>
@@ -12,6 +13,7 @@
 
 #include "common/layout/packed_matrix.h"
 #include "common/layout/regions.h"
+#include "common/model/split_layers.h"
 
 namespace takt::layout {
 namespace {
@@ -25,10 +27,10 @@ enum class Which : std::uint8_t { kAll, kNotByWord, kByWord };
 
 class ParameterLayout {
  public:
-  // words: the rows of each parameter that lie here; without any, all rows do.
-  ParameterLayout(const model::Model& model, Which which, int num_versions,
+  // words: the rows of each table by words that lie here; without any, all rows do.
+  ParameterLayout(const model::Model& model, Which which, int num_versions, const ShardPlace& place,
                   const mesh::WordRun& words = {})
-      : model_(model), which_(which), num_versions_(num_versions), words_(words) {}
+      : model_(model), which_(which), num_versions_(num_versions), place_(place), words_(words) {}
 
   // name: a constant.
   Section Run(std::string_view name, std::span<const LayerId> layers) && {
@@ -42,21 +44,15 @@ class ParameterLayout {
 
  private:
   void AddLayer(LayerId layer) {
-    std::vector<Tensor> gradients, weights;
     Regions gradient, state;
-    for (const Parameter* const parameter : Uses(LayerOf(layer))) {
-      Tensor tensor{.layer = layer,
-                    .parameter = parameter,
-                    .first_row = words_.first,
-                    .rows = words_.words,
-                    .bytes = kFloatBytes * ElementsOf(*parameter)};
-      tensor.offset = gradient.Add(tensor.bytes);
-      gradients.push_back(tensor);
-      if (!here_.insert(parameter).second) continue;
+    std::vector<Tensor> gradients = Gradients(layer, gradient), weights;
+    if (gradients.empty()) return;
+    for (Tensor tensor : gradients) {
+      if (!here_.insert(tensor.parameter).second) continue;
+      tensor.bytes = kFloatBytes * ElementsOf(*tensor.parameter);
       tensor.offset = state.Add(tensor.bytes);
       weights.push_back(tensor);
     }
-    if (gradients.empty()) return;
     AddTensors(Role::kGradient, section_.Allocate(MemoryKind::kGradients, gradient.size()),
                gradients);
     const int allocation = section_.Allocate(MemoryKind::kWeights, num_versions_ * state.size());
@@ -66,12 +62,38 @@ class ParameterLayout {
     AddMoments(Role::kSecondMoment, 2, weights);
   }
 
-  // Adds moment `number` of the weights whose optimizer has it.
+  // Returns the layer's gradients, each with the rank's shard of it.
+  std::vector<Tensor> Gradients(LayerId layer, Regions& region) const {
+    std::vector<Tensor> gradients;
+    std::vector<BucketTensor> bucket;
+    for (const Parameter* const parameter : Uses(LayerOf(layer))) {
+      const mesh::WordRun words = WordsOf(*parameter);
+      const std::int64_t elements = ElementsOf(*parameter);
+      Tensor& tensor = gradients.emplace_back(
+          Tensor{.layer = layer,
+                 .parameter = parameter,
+                 .first_row = words.first,
+                 .rows = words.words,
+                 .bytes = kFloatBytes * parameter->split.gradients * elements});
+      tensor.offset = region.Add(tensor.bytes);
+      bucket.push_back({.run = {.first = tensor.offset / kFloatBytes, .count = elements},
+                        .alone = parameter->by_word});
+    }
+    for (const ShardUnit& unit : CutBucket(bucket, place_.count)) {
+      const FloatRun& mine = ShardAt(unit, place_);
+      for (std::size_t i = 0; i < unit.tensors.size(); ++i)
+        gradients[unit.first + i].shard = PartIn(mine, unit.tensors[i]);
+    }
+    return gradients;
+  }
+
+  // Adds moment `number` of the rank's shards of the weights whose optimizer has it.
   void AddMoments(Role role, int number, std::span<const Tensor> weights) {
     std::vector<Tensor> moments;
     Regions region;
     for (Tensor tensor : weights) {
-      if (tensor.parameter->moments < number) continue;
+      if (tensor.parameter->moments < number || tensor.shard.count == 0) continue;
+      tensor.bytes = kFloatBytes * tensor.shard.count;
       tensor.offset = region.Add(tensor.bytes);
       moments.push_back(tensor);
     }
@@ -95,11 +117,13 @@ class ParameterLayout {
   void AddPacked(LayerId layer) {
     for (const Parameter* const parameter : Uses(LayerOf(layer))) {
       if (!LayerOf(layer).MultipliesBy(*parameter)) continue;
-      const std::int64_t columns = parameter->shape[1];
-      const std::int64_t rows = ElementsOf(*parameter) / columns;
+      const mesh::WordRun words = WordsOf(*parameter);
+      const std::int64_t columns = parameter->shape[1], pieces = parameter->split.count;
+      const std::int64_t rows = ElementsOf(*parameter) / columns / pieces;
       const std::array orders = {
-          std::pair(Role::kPackedWeight, kBf16Bytes * PackedElements(rows, columns)),
-          std::pair(Role::kPackedTransposedWeight, kBf16Bytes * PackedElements(columns, rows))};
+          std::pair(Role::kPackedWeight, kBf16Bytes * pieces * PackedElements(rows, columns)),
+          std::pair(Role::kPackedTransposedWeight,
+                    kBf16Bytes * pieces * PackedElements(columns, rows))};
       const int allocation = section_.Allocate(
           MemoryKind::kWeights, num_versions_ * (orders[0].second + orders[1].second));
       std::int64_t offset = 0;
@@ -108,8 +132,8 @@ class ParameterLayout {
           section_.tensors.push_back({.role = role,
                                       .layer = layer,
                                       .parameter = parameter,
-                                      .first_row = words_.first,
-                                      .rows = words_.words,
+                                      .first_row = words.first,
+                                      .rows = words.words,
                                       .version = version,
                                       .allocation = allocation,
                                       .offset = offset,
@@ -135,33 +159,49 @@ class ParameterLayout {
     return uses;
   }
 
+  // Returns the rows of a parameter that lie here. No words: all of them do.
+  mesh::WordRun WordsOf(const Parameter& parameter) const {
+    return parameter.by_word ? words_ : mesh::WordRun();
+  }
   // Returns the elements of a parameter that lie here.
   std::int64_t ElementsOf(const Parameter& parameter) const {
-    return words_.words > 0 ? words_.words * parameter.shape[1] : parameter.elements();
+    const std::int64_t words = WordsOf(parameter).words;
+    return words > 0 ? words * parameter.shape[1] : parameter.elements();
   }
 
   const model::Model& model_;
   const Which which_;
   const int num_versions_;
+  const ShardPlace place_;
   const mesh::WordRun words_;
   std::set<const Parameter*> here_;  // the parameters whose weights have a place
   Section section_;
 };
 
+// Returns the words of a rank where tensor parallelism splits layers. Elsewhere there is no run,
+// and a rank that has a table has all of it.
+mesh::WordRun SplitWords(const model::Model& model) {
+  const auto [first, last] = model::BlocksOf(model.tensor, model.config.vocab);
+  return mesh::WordsOf({first, last}, PpRank(1), model.config.vocab);
+}
+
 }  // namespace
 
 Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& layers,
-                         int num_versions, bool spread) {
-  const Which which = spread ? Which::kNotByWord : Which::kAll;
-  return ParameterLayout(model, which, num_versions).Run("parameters", layers);
+                         int num_versions, bool spread, const ShardPlace& place) {
+  const mesh::WordRun words = model.tensor.splits() ? SplitWords(model) : mesh::WordRun();
+  const bool no_words = model.tensor.splits() && words.words == 0;
+  const Which which = spread || no_words ? Which::kNotByWord : Which::kAll;
+  return ParameterLayout(model, which, num_versions, place, words).Run("parameters", layers);
 }
 
-Section LayOutRows(const model::Model& model, const mesh::WordRun& words) {
+Section LayOutRows(const model::Model& model, const mesh::WordRun& words, const ShardPlace& place) {
   if (words.words == 0) return {.name = "rows"};
   // Only schedules with a flush spread the vocabulary, so the weights have one version.
   const std::vector<LayerId> users = {LayerId(0),
                                       LayerId(static_cast<std::int32_t>(model.layers.size()) - 1)};
-  return ParameterLayout(model, Which::kByWord, /*num_versions=*/1, words).Run("rows", users);
+  return ParameterLayout(model, Which::kByWord, /*num_versions=*/1, place, words)
+      .Run("rows", users);
 }
 
 }  // namespace takt::layout

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "common/layout/shard.h"
 #include "common/layout/tensor.h"
 #include "common/mesh/vocabulary_split.h"
 #include "common/model/model.h"
@@ -19,14 +20,17 @@ namespace takt::layout {
 // Each layer has these allocations, in this order: gradients, all versions of the weights, first
 // moments, second moments; an allocation is left out if the optimizer has no such moment
 // (model::Parameter::moments). The packed copies of each use follow all layers.
-// model: borrowed for the section's life. spread: the vocabulary is, so tables with a row for each
-// word are left out. A layer that has no other parameters then has no allocations.
+// model: borrowed for the section's life. Where its layers are split (model::TensorShare), a rank
+// has its rows of tables with a row for each word, and a parameter may have several gradients
+// (model::Split). spread: the vocabulary is, so these tables are left out. A layer that has no
+// other parameters then has no allocations. place: the rank has moments of its shard alone.
 Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& layers,
-                         int num_versions = 1, bool spread = false);
+                         int num_versions = 1, bool spread = false, const ShardPlace& place = {});
 
 // Lays out a rank's rows of the tables that have one for each word, as LayOutParameters does. Both
 // uses of a tied table have the rank's rows in common. There is no allocation without words.
-// model: borrowed for the section's life.
-Section LayOutRows(const model::Model& model, const mesh::WordRun& words);
+// model: borrowed for the section's life. place: as of LayOutParameters.
+Section LayOutRows(const model::Model& model, const mesh::WordRun& words,
+                   const ShardPlace& place = {});
 
 }  // namespace takt::layout

@@ -10,6 +10,7 @@
 #include "common/layout/gpu_scratch.h"
 #include "common/layout/parameter_layout.h"
 #include "common/model/llama.h"
+#include "common/model/split_layers.h"
 
 namespace takt::layout {
 namespace {
@@ -68,21 +69,50 @@ Section LayOutShared(const model::Model& model, const StageLayouts& stages,
   return section;
 }
 
-// Of a table whose rows are spread, the rank that writes it takes those of all ranks.
-Section LayOutSnapshot(const RankInputs& inputs) {
+// Returns what joining one moment of this rank's rows takes, by replica. Where replicas share the
+// optimizer's state, they do that for the rank that writes the whole table.
+std::vector<std::int64_t> JoinedBytes(const RankInputs& inputs) {
   std::vector<std::int64_t> by_replica(static_cast<std::size_t>(inputs.dp_size));
+  if (!Spreads(inputs) || !program::ShardsOptimizer(inputs.program)) return by_replica;
+  const PpRank rank = inputs.program.pp_rank;
+  const std::int64_t words =
+      mesh::WordsOf(inputs.vocabulary_ends, rank, inputs.model.config.vocab).words;
   for (const mesh::Stage& stage : inputs.partition) {
-    if (stage.pp_rank != inputs.program.pp_rank) continue;
     for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
       for (const model::Parameter& parameter : inputs.model.layers[id.value()].parameters) {
-        by_replica[WriterOf(id, inputs.dp_size).value()] +=
-            kFloatBytes * parameter.state_elements();
+        if (!parameter.by_word || parameter.moments == 0 || stage.pp_rank == rank) continue;
+        std::int64_t& bytes = by_replica[WriterOf(id, inputs.dp_size).value()];
+        bytes = std::max(bytes, kFloatBytes * words * parameter.shape[1]);
       }
     }
   }
+  return by_replica;
+}
+
+// A rank that writes a layer takes what other ranks have of it: rows of a table that is spread, and
+// pieces of what is split, tensor by tensor.
+Section LayOutSnapshot(const RankInputs& inputs) {
+  const int tp_size = inputs.model.tensor.size;
+  std::vector<std::int64_t> by_writer = JoinedBytes(inputs);
+  by_writer.resize(static_cast<std::size_t>(inputs.dp_size * tp_size));
+  std::vector<std::int64_t> received(by_writer.size());
+  for (const mesh::Stage& stage : inputs.partition) {
+    if (stage.pp_rank != inputs.program.pp_rank) continue;
+    for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
+      const auto writer =
+          static_cast<std::size_t>(WriterOf(id, inputs.dp_size).value() * tp_size +
+                                   WriterAmongSplit(id, inputs.dp_size, tp_size).value());
+      for (const model::Parameter& parameter : inputs.model.layers[id.value()].parameters) {
+        const std::int64_t bytes = kFloatBytes * model::WholeElements(parameter);
+        by_writer[writer] += (1 + parameter.moments) * bytes;
+        if (tp_size > 1) received[writer] = std::max(received[writer], bytes);
+      }
+    }
+  }
+  for (std::size_t i = 0; i < by_writer.size(); ++i) by_writer[i] += received[i];
   Section section{.name = "snapshot"};
   section.AddAlone(MemoryKind::kSnapshot,
-                   {.role = Role::kSnapshot, .bytes = *std::ranges::max_element(by_replica)});
+                   {.role = Role::kSnapshot, .bytes = *std::ranges::max_element(by_writer)});
   return section;
 }
 
@@ -97,6 +127,13 @@ int MicrobatchesOfW(const program::Program& program) {
 
 }  // namespace
 
+ShardPlace ShardPlaceOf(const program::Program& program, int replica, int num_replicas) {
+  if (!program::ShardsOptimizer(program)) return {};
+  const int copies = program.mirror.value() < 0 ? 1 : 2;
+  const int copy = copies == 2 && program.pp_rank > program.mirror ? 1 : 0;
+  return {.index = replica < 0 ? -1 : copies * replica + copy, .count = copies * num_replicas};
+}
+
 RankLayout LayOutRank(const RankInputs& inputs) {
   TAKT_CHECK(program::SpreadsVocabulary(inputs.program) == Spreads(inputs));
   const model::Model& model = inputs.model;
@@ -110,10 +147,12 @@ RankLayout LayOutRank(const RankInputs& inputs) {
   }
   layout.process.name = "process";
   layout.process.AddAlone(MemoryKind::kProcess, {.role = Role::kProcess, .bytes = kProcessBytes});
-  if (model.config.family == model::Family::kEmulated) return layout;
-  layout.parameters = LayOutParameters(model, LayersOf(layout.stages),
-                                       program::NumWeightVersions(inputs.program), Spreads(inputs));
-  if (vocabulary != nullptr) layout.rows = LayOutRows(model, vocabulary->words);
+  const ShardPlace place = ShardPlaceOf(inputs.program, inputs.replica, inputs.dp_size);
+  layout.parameters =
+      LayOutParameters(model, LayersOf(layout.stages), program::NumWeightVersions(inputs.program),
+                       Spreads(inputs), place);
+  if (model.config.family == model::Family::kEmulated) return layout;  // its passes compute nothing
+  if (vocabulary != nullptr) layout.rows = LayOutRows(model, vocabulary->words, place);
   layout.shared = LayOutShared(model, layout.stages, layout.vocabulary);
   if (inputs.device == config::DeviceKind::kCuda)
     layout.gpu = LayOutGpuScratch(model, MicrobatchesOfW(inputs.program));

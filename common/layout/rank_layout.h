@@ -28,6 +28,9 @@ struct RankInputs {
   std::int64_t copy_bytes = 0;                   // of all copies of the state that it keeps
   config::DeviceKind device = config::DeviceKind::kCpu;
   mesh::VocabularyEnds vocabulary_ends = {};  // empty: the vocabulary is not spread
+  // Which of the replicas this rank is, if they share the optimizer's state. -1: any of them
+  // (ShardPlace).
+  int replica = -1;
 };
 
 struct RankLayout {
@@ -58,8 +61,18 @@ struct RankLayout {
 // exactly if the inputs say where.
 RankLayout LayOutRank(const RankInputs& inputs);
 
+// Returns which shards of its layers a rank has. The ranks with both copies of the layers of a
+// bidirectional pipeline share them by pp rank, whichever copy they have. So both stages of a rank
+// have the same place. replica: -1 for any.
+ShardPlace ShardPlaceOf(const program::Program& program, int replica, int num_replicas);
+
 // Returns which of the data-parallel ranks that hold a layer writes it to checkpoints.
 inline DpRank WriterOf(LayerId layer, int dp_size) { return DpRank(layer.value() % dp_size); }
+
+// Returns which of the ranks that split a layer, among those of WriterOf, writes it.
+inline TpRank WriterAmongSplit(LayerId layer, int dp_size, int tp_size) {
+  return TpRank(layer.value() / dp_size % tp_size);
+}
 
 // Returns a table with a row for each allocation and each tensor, and the sums by kind.
 std::string ToString(const RankLayout& layout);

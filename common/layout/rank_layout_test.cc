@@ -142,6 +142,79 @@ TEST(RankLayout, HasTheMomentsOfEachParametersOptimizer) {
     EXPECT_NE(allocation.kind, MemoryKind::kOptimizer);
 }
 
+model::ModelConfig LargeGpt2() {
+  model::ModelConfig config = Gpt2(4);
+  config.hidden = 64;
+  config.inner = 200;
+  return config;
+}
+
+// Adds the moments of one rank, and returns their bytes.
+using Moments = std::map<std::pair<LayerId, const model::Parameter*>, std::vector<FloatRun>>;
+std::int64_t AddMoments(const RankLayout& layout, Moments& all) {
+  ExpectSound(layout);
+  for (const Section* const section : {&layout.parameters, &layout.rows}) {
+    for (const Tensor& tensor : section->tensors) {
+      if (tensor.role != Role::kSecondMoment) continue;
+      EXPECT_EQ(tensor.bytes, 4 * tensor.shard.count);
+      all[{tensor.layer, tensor.parameter}].push_back(
+          {.first = tensor.first_row * tensor.parameter->shape.back() + tensor.shard.first,
+           .count = tensor.shard.count});
+    }
+  }
+  return layout.bytes()[MemoryKind::kOptimizer];
+}
+
+// Two copies share as replicas do.
+TEST(RankLayout, GivesEveryMomentToOneOfTheRanksThatShare) {
+  Case spread{.config = WideVocabulary(Family::kGpt2), .replicas = 3, .shards = true};
+  spread.ends = {2, 6};
+  for (const Case& c :
+       {Case{.config = LargeGpt2(), .replicas = 4, .shards = true},
+        Case{.config = LargeGpt2(), .schedule = "dualpipe", .shards = true},
+        Case{.config = LargeGpt2(), .schedule = "dualpipe", .replicas = 2, .shards = true},
+        spread}) {
+    SCOPED_TRACE(absl::StrCat(c.schedule, " x ", c.replicas));
+    const Job job(c);
+    Moments moments;
+    for (int rank = 0; rank < std::ssize(job.programs); ++rank) {
+      const std::int64_t most = job.LayoutOf(rank).bytes()[MemoryKind::kOptimizer];
+      std::int64_t largest = 0;
+      for (int replica = 0; replica < job.replicas; ++replica)
+        largest = std::max(largest, AddMoments(job.LayoutOf(rank, replica), moments));
+      EXPECT_GE(most, largest);
+      EXPECT_LT(most, 2 * largest);  // of small units a block is much
+    }
+    for (auto& [key, runs] : moments) {
+      std::ranges::sort(runs, {}, &FloatRun::first);
+      std::int64_t next = 0;
+      for (const FloatRun& run : runs) {
+        EXPECT_EQ(run.first, next) << key.second->name;
+        next = run.end();
+      }
+      EXPECT_EQ(next, key.second->elements()) << key.second->name;
+    }
+  }
+}
+
+TEST(RankLayout, GivesAQuarterOfTheMomentsToEachOfFourReplicas) {
+  model::ModelConfig config = Gpt2(4);
+  config.hidden = 512;
+  config.inner = 2048;
+  // Allocations are rounded to huge pages, so their tensors count.
+  const auto optimizer_bytes = [&](bool shards) {
+    const Job job({.config = config, .replicas = 4, .shards = shards});
+    const RankLayout layout = job.LayoutOf(0);
+    double bytes = 0;
+    for (const Tensor& tensor : layout.parameters.tensors) {
+      const bool moment = tensor.role == Role::kFirstMoment || tensor.role == Role::kSecondMoment;
+      if (moment) bytes += static_cast<double>(tensor.bytes);
+    }
+    return bytes;
+  };
+  EXPECT_NEAR(optimizer_bytes(true) / optimizer_bytes(false), 0.25, 0.03 * 0.25);
+}
+
 TEST(RankLayout, HasPackedMatricesWhereALayerMultipliesInBf16) {
   const Job job({.config = Gpt2(2), .ranks = 1, .precisions = {.products = Precision::kBf16}});
   std::int64_t bytes = 0, expected = 0;

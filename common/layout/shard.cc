@@ -38,6 +38,25 @@ std::vector<FloatRun> CutIntoShards(std::span<const FloatRun> tensors, int num_r
   return shards;
 }
 
+std::vector<ShardUnit> CutBucket(std::span<const BucketTensor> tensors, int num_ranks) {
+  std::vector<ShardUnit> units;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (i == 0 || tensors[i].alone || tensors[i - 1].alone) units.push_back({.first = i});
+    units.back().tensors.push_back(tensors[i].run);
+  }
+  for (ShardUnit& unit : units) unit.shards = CutIntoShards(unit.tensors, num_ranks);
+  return units;
+}
+
+const FloatRun& ShardAt(const ShardUnit& unit, const ShardPlace& place) {
+  if (place.index >= 0) return unit.shards[static_cast<std::size_t>(place.index)];
+  return *std::ranges::max_element(unit.shards, {}, [&unit](const FloatRun& shard) {
+    std::int64_t elements = 0;
+    for (const FloatRun& tensor : unit.tensors) elements += PartIn(shard, tensor).count;
+    return elements;
+  });
+}
+
 FloatRun PartIn(const FloatRun& shard, const FloatRun& tensor) {
   const std::int64_t first = std::max(shard.first, tensor.first);
   const std::int64_t end = std::min(shard.end(), tensor.end());

@@ -3,6 +3,7 @@
 // optimizer's state of its shard alone.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -26,6 +27,34 @@ struct FloatRun {
 // many blocks, give or take one, so a rank may get none.
 // tensors: at least one, in ascending order.
 std::vector<FloatRun> CutIntoShards(std::span<const FloatRun> tensors, int num_ranks);
+
+// Which of the ranks that share the optimizer's state of some layers a rank is. The default has all
+// of it. Index -1 stands for any of them: it has the largest shard of each unit, so no rank has
+// more.
+struct ShardPlace {
+  int index = 0, count = 1;
+  bool operator==(const ShardPlace&) const = default;
+};
+
+// The gradient of one parameter in the bucket of its layer.
+struct BucketTensor {
+  FloatRun run;
+  bool alone = false;  // a table by word, which is cut by itself
+};
+
+// Parameters that follow one another in a bucket and are cut together.
+struct ShardUnit {
+  std::size_t first = 0;  // the number of its first parameter in the bucket
+  std::vector<FloatRun> tensors;
+  std::vector<FloatRun> shards;  // by ShardPlace::index
+};
+
+// Cuts a bucket: each table by word by itself, the parameters between tables together. So both uses
+// of a tied table have the same shards.
+std::vector<ShardUnit> CutBucket(std::span<const BucketTensor> tensors, int num_ranks);
+
+// Returns the shard of a unit that a place has.
+const FloatRun& ShardAt(const ShardUnit& unit, const ShardPlace& place);
 
 // Returns the part of a tensor that lies in a shard. `first` counts from the tensor's beginning.
 // count 0: no part does.

@@ -53,5 +53,20 @@ TEST(Shards, ATensorOutsideHasNoPart) {
   EXPECT_EQ(PartIn({100, 10}, {64, 100}), (FloatRun{36, 10}));
 }
 
+TEST(Shards, OfABucketCutEachTableByItself) {
+  const std::vector<BucketTensor> bucket = {{.run = {0, 60}},
+                                            {.run = {64, 10240}},
+                                            {.run = {10304, 8192}, .alone = true},
+                                            {.run = {18496, 100}}};
+  const std::vector<ShardUnit> units = CutBucket(bucket, 2);
+  ASSERT_EQ(units.size(), 3u);
+  EXPECT_EQ(units[0].first, 0u);
+  EXPECT_THAT(units[0].shards, ElementsAre(FloatRun{0, 4160}, FloatRun{4160, 6144}));
+  EXPECT_EQ(units[1].first, 2u);
+  EXPECT_THAT(units[1].shards, ElementsAre(FloatRun{10304, 4096}, FloatRun{14400, 4096}));
+  EXPECT_EQ(units[2].first, 3u);
+  EXPECT_THAT(units[2].shards, ElementsAre(FloatRun{18496, 0}, FloatRun{18496, 100}));
+}
+
 }  // namespace
 }  // namespace takt::layout

@@ -51,6 +51,26 @@ class SlotSizes {
   const std::int64_t token_bytes_;
 };
 
+// Returns the parts of a stage's layers, or nothing where all of them only compute.
+std::vector<model::LayerParts> PartsOf(const model::Model& model, const mesh::Stage& stage) {
+  std::vector<model::LayerParts> layers;
+  bool any = false;
+  for (LayerId layer = stage.first_layer; layer < stage.last_layer; ++layer) {
+    const model::LayerParts& parts = model.layers[layer.value()].parts;
+    model::LayerParts& added = layers.emplace_back(parts);
+    if (stage.recompute == model::Recompute::kSelective) added.input_grad = parts.selective;
+    if (stage.recompute == model::Recompute::kFull) added.input_grad = parts.full;
+    if (stage.recompute != model::Recompute::kNone) {
+      added.input_grad.insert(added.input_grad.end(), parts.input_grad.begin(),
+                              parts.input_grad.end());
+    }
+    any |= !added.forward.empty() || !added.input_grad.empty() || !added.weight_grad.empty() ||
+           added.norm_bytes > 0;
+  }
+  if (!any) layers.clear();
+  return layers;
+}
+
 }  // namespace
 
 program::StageShape ShapeOf(const model::Model& model, const mesh::Stage& stage, bool spread) {
@@ -59,7 +79,8 @@ program::StageShape ShapeOf(const model::Model& model, const mesh::Stage& stage,
           .last_layer = stage.last_layer,
           .output_bytes = model.layers[stage.last_layer.value() - 1].cost.output_bytes,
           .stash_bytes = layout.stash_bytes,
-          .recomputed_bytes = layout.recomputed_bytes};
+          .recomputed_bytes = layout.recomputed_bytes,
+          .layers = PartsOf(model, stage)};
 }
 
 Section LayOutSlots(const model::Model& model, const StageLayouts& stages,

@@ -13,6 +13,7 @@
 
 #include "common/base/id.h"
 #include "common/base/memory_kind.h"
+#include "common/layout/shard.h"
 #include "common/model/model.h"
 #include "common/program/program.h"
 
@@ -70,7 +71,10 @@ struct Tensor {
   LayerId layer{-1};
   const model::Parameter* parameter = nullptr;  // borrowed from the model
   std::int64_t first_row = 0, rows = 0;         // of the parameter; 0 rows: the whole of it
-  int version = 0;                              // of weights: which of the places it is
+  // Of gradients and moments: the elements, counted from the first one here, of which the rank has
+  // the optimizer's state.
+  FloatRun shard;
+  int version = 0;  // of weights: which of the places it is
   SlotId slot{-1};
   program::SlotKind slot_kind = program::SlotKind::kTokens;
   std::string_view part;  // a tensor of a layer's stash; empty: everything in the slot

@@ -20,8 +20,8 @@ constexpr auto kAllMetrics = PointersTo(
     kCheckpointTimestamp, kCheckpointEvery, kCheckpointDuration, kRecoveries, kJobs, kWorkers,
     kWorkerConnected, kWorkerLosses, kWorkerFaultScore, kHeldJobs, kReadOnly, kLeader, kEpoch,
     kLeaderLease, kRecoveryDuration, kRankInfo, kOpDuration, kP2pBytes, kP2pWait, kInFlight,
-    kMemoryCopies, kMemoryCopyStep, kMemory, kMemoryLimit, kCommandsRefused, kCertificateExpiry,
-    kBuildInfo);
+    kExpertLoad, kExpertEntropy, kExpertDropped, kMemoryCopies, kMemoryCopyStep, kMemory,
+    kMemoryLimit, kCommandsRefused, kCertificateExpiry, kBuildInfo);
 
 using Of = Extent::Of;
 
@@ -33,6 +33,7 @@ constexpr Label kAllLabels[] = {
      "CANCELLED; of workers: idle, busy, away, lost, drained, quarantined",
      {9}},
     {"stage", "number of the stage; empty: the instruction belongs to none", {0, Of::kStages}},
+    {"block", "number of a block with experts", {0, Of::kExpertBlocks}},
     {"pp_rank", "number of the pp rank", {0, Of::kPpRanks}},
     {"dp_rank", "number of the replica", {0, Of::kDpRanks}},
     {"cp_rank", "number of the part of each sequence; 0: no rank has other parts", {1}},

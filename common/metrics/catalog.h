@@ -187,6 +187,18 @@ inline constexpr Metric kP2pWait = kByWorker.Counter(
 inline constexpr Metric kInFlight =
     kByWorker.Gauge("takt_in_flight_microbatches", Unit::kNone, {"job", "stage"},
                     "Most microbatches whose activations this stage holds at one time in a step.");
+inline constexpr Metric kExpertLoad = kByWorker.Gauge(
+    "takt_expert_load_ratio", Unit::kRatio, {"job", "block"},
+    "Rows of the fullest expert of this block in the last step over the mean of its experts, as "
+    "this rank counted them; 1: all are equally full.");
+inline constexpr Metric kExpertEntropy = kByWorker.Gauge(
+    "takt_expert_entropy_ratio", Unit::kRatio, {"job", "block"},
+    "Entropy of the experts' shares of the rows of this block in the last step over that of equal "
+    "shares: 1: all are equally full; near 0: the router has collapsed to few.");
+inline constexpr Metric kExpertDropped = kByWorker.Counter(
+    "takt_expert_dropped_total", Unit::kNone, {"job", "block"},
+    "Choices of an expert by a token that no expert of this block computed. It stays 0, because "
+    "capacities have no bound.");
 inline constexpr Metric kMemoryCopies = kByWorker.Counter(
     "takt_memory_copies_total", Unit::kNone, {"job", "pp_rank", "result"},
     "Copies of this rank's state that became whole in memory (done) or did not (failed); after a "

@@ -46,6 +46,8 @@ ValueCount CountValues(const Extent& extent, const JobShape& shape) {
   switch (extent.of) {
     case Extent::Of::kStages:
       return {shape.stages + shape.pp_ranks, "(S+P)"};
+    case Extent::Of::kExpertBlocks:
+      return {shape.expert_blocks, "E"};
     case Extent::Of::kPpRanks:
       return {shape.pp_ranks, "P"};
     case Extent::Of::kDpRanks:

@@ -35,7 +35,15 @@ struct Metric {
 // Says how many values a label can have: `count`, or as many as there are of something.
 struct Extent {
   // kStages: one for each stage, and on each pp rank one that means no stage.
-  enum class Of : std::uint8_t { kNothing, kStages, kPpRanks, kDpRanks, kJobs, kWorkers };
+  enum class Of : std::uint8_t {
+    kNothing,
+    kStages,
+    kExpertBlocks,
+    kPpRanks,
+    kDpRanks,
+    kJobs,
+    kWorkers
+  };
   int count = 0;
   Of of = Of::kNothing;
 };
@@ -53,15 +61,16 @@ std::span<const double> HistogramBounds();
 std::string_view ToString(Kind kind);
 std::string_view ToString(Unit unit);
 
-// The size of a job's pipeline.
+// The size of a job's pipeline, and how many blocks of its model have experts.
 struct JobShape {
   int stages = 1, pp_ranks = 1, dp_ranks = 1;
+  int expert_blocks = 0;
 };
 
 // Returns the most series that `metric` can have for one job over all targets of its source. A
 // histogram has one for each bucket and three more. metric: of a job.
 int MostSeriesPerJob(const Metric& metric, const JobShape& shape);
-// Returns the same as a formula, with S stages, P pp ranks and D dp ranks.
+// Returns the same as a formula, with S stages, P pp ranks, D dp ranks and E blocks with experts.
 std::string SeriesPerJobFormula(const Metric& metric);
 
 }  // namespace takt::metrics

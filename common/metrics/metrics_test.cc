@@ -87,6 +87,9 @@ TEST(Catalog, BoundsTheSeriesOfAJob) {
   EXPECT_EQ(MostSeriesPerJob(kOpDuration, shape), 24 * (8 + 4) * 26 * 2);
   EXPECT_EQ(SeriesPerJobFormula(kOpDuration), "24 (S+P) 26 D");
   EXPECT_EQ(MostSeriesPerJob(kRankInfo, shape), 4 * 2);
+  EXPECT_EQ(MostSeriesPerJob(kExpertLoad, shape), 0);
+  EXPECT_EQ(MostSeriesPerJob(kExpertLoad, {.dp_ranks = 2, .expert_blocks = 6}), 6 * 2);
+  EXPECT_EQ(SeriesPerJobFormula(kExpertLoad), "E D");
 }
 
 TEST(Document, IsTheOneInDocs) {

@@ -76,7 +76,7 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
       Normal(prefix + "mlp.c_proj.weight", {config.inner, c}, residual_stddev),
       Zeros(prefix + "mlp.c_proj.bias", c),
   };
-  SetBlockCost(layer, config, microbatch, LinearFlops(config));
+  SetBlockCost(layer, config, microbatch, LinearFlops(config), config.inner);
   const std::int64_t rows = Tokens(config, microbatch);
   layer.stash = BlockTensors(config, rows, precisions);
   layer.scratch = BlockScratch(config, rows, precisions.activations);

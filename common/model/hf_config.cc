@@ -18,6 +18,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int kMostBlocks = 1 << 16;  // far more than CheckConfig allows
+
 // Shortens a value so that it can still be recognised in an error.
 std::string Shown(const json& value) {
   if (value.is_structured()) return value.is_array() ? "a list" : "an object";
@@ -26,11 +28,10 @@ std::string Shown(const json& value) {
   return text;
 }
 
-constexpr std::pair<const char*, Family> kModelTypes[] = {{"gpt2", Family::kGpt2},
-                                                          {"llama", Family::kLlama},
-                                                          {"qwen2", Family::kQwen2},
-                                                          {"qwen3", Family::kQwen3},
-                                                          {"mistral", Family::kMistral}};
+constexpr std::pair<const char*, Family> kModelTypes[] = {
+    {"gpt2", Family::kGpt2},         {"llama", Family::kLlama},     {"qwen2", Family::kQwen2},
+    {"qwen3", Family::kQwen3},       {"mistral", Family::kMistral}, {"mixtral", Family::kMixtral},
+    {"qwen3_moe", Family::kQwen3Moe}};
 
 // Reads keys of one object and collects their errors.
 class Reader {
@@ -76,13 +77,33 @@ class Reader {
                       *value <= std::numeric_limits<int>::max();
     return fits ? std::optional(value->get<int>()) : std::nullopt;
   }
+  // Returns the numbers of a list, which is empty if there is none.
+  std::vector<int> Ints(const char* key) {
+    std::vector<int> numbers;
+    const json* values = Find(key);
+    if (values == nullptr) return numbers;
+    if (!values->is_array()) {
+      Fail(key, Shown(*values), "must be a list", "");
+      return numbers;
+    }
+    for (const json& value : *values) {
+      if (!value.is_number_integer() || value < 0 || value > std::numeric_limits<int>::max()) {
+        Fail(key, Shown(value), "must be a list of whole numbers, 0 or more", "");
+        return {};
+      }
+      numbers.push_back(value.get<int>());
+    }
+    return numbers;
+  }
   Family ModelType() {
     const json* value = Find("model_type");
     for (const auto& [name, family] : kModelTypes) {
       if (value != nullptr && *value == name) return family;
     }
     Fail("model_type", value == nullptr ? "" : Shown(*value),
-         "must be one that this version supports: gpt2, llama, qwen2, qwen3 or mistral", "");
+         "must be one that this version supports: gpt2, llama, qwen2, qwen3, mistral, mixtral or "
+         "qwen3_moe",
+         "");
     return Family::kGpt2;
   }
   // Returns the object of a key, or null if there is none.
@@ -221,6 +242,55 @@ void ReadWindow(Reader& reader, ModelConfig& config) {
       "set it to null, which lets a token see all tokens before it, or correct the other number");
 }
 
+// Returns the blocks without experts: those of `mlp_only_layers`, and all but each
+// `decoder_sparse_step`-th one.
+std::vector<int> ReadDenseBlocks(Reader& reader, int num_blocks) {
+  const std::vector<int> listed = reader.Ints("mlp_only_layers");
+  const int step = reader.Int("decoder_sparse_step", 1);
+  std::vector<int> dense;
+  if (step < 1 || num_blocks > kMostBlocks) return dense;  // refused
+  for (int block = 0; block < num_blocks; ++block) {
+    if ((block + 1) % step != 0 || std::ranges::find(listed, block) != listed.end())
+      dense.push_back(block);
+  }
+  return dense;
+}
+
+// Reads the experts of mixtral or qwen3_moe. The auxiliary loss is part of the loss only where the
+// router's logits are an output, as in transformers.
+Mixture ReadMixture(Reader& reader, const ModelConfig& config) {
+  Mixture mixture;
+  const bool mixtral = config.family == Family::kMixtral;
+  mixture.experts = reader.RequiredInt(mixtral ? "num_local_experts" : "num_experts");
+  mixture.chosen = reader.RequiredInt("num_experts_per_tok");
+  if (mixture.chosen > mixture.experts && mixture.experts > 0) {
+    reader.Fail("num_experts_per_tok", absl::StrCat(mixture.chosen),
+                absl::StrCat("must be at most the number of experts (", mixture.experts, ")"),
+                "correct one of them");
+  }
+  const double weight = reader.Number("router_aux_loss_coef", 0.001);
+  if (reader.Bool("output_router_logits", false)) mixture.auxiliary_loss = weight;
+  if (mixtral) {
+    mixture.inner = config.inner;
+    reader.Only("router_jitter_noise", 0.0);
+    reader.Absent("sliding_window");
+    return mixture;
+  }
+  mixture.inner = reader.RequiredInt("moe_intermediate_size");
+  mixture.normalised = reader.Bool("norm_topk_prob", false);
+  mixture.dense_blocks = ReadDenseBlocks(reader, config.layers);
+  return mixture;
+}
+
+// Checks the keys by which other families would choose and weigh experts.
+void RefuseOtherRouters(Reader& reader) {
+  for (const char* const key :
+       {"scoring_func", "topk_method", "n_group", "topk_group", "n_shared_experts",
+        "shared_expert_intermediate_size", "routed_scaling_factor", "moe_layer_freq"}) {
+    reader.Absent(key);
+  }
+}
+
 ModelConfig ReadLlama(Reader& reader, std::string_view name, Family family) {
   ModelConfig config{.family = family};
   config.layers = reader.RequiredInt("num_hidden_layers");
@@ -233,9 +303,11 @@ ModelConfig ReadLlama(Reader& reader, std::string_view name, Family family) {
   config.vocab = reader.RequiredInt("vocab_size");
   config.positions = reader.RequiredInt("max_position_embeddings");
   config.context = config.positions;
-  config.norm_epsilon = reader.Number("rms_norm_eps", 1e-6);
+  const bool mixtral = family == Family::kMixtral;
+  config.norm_epsilon = reader.Number("rms_norm_eps", mixtral ? 1e-5 : 1e-6);
   config.initializer_range = reader.Number("initializer_range", config.initializer_range);
   config.tied_head = reader.Bool("tie_word_embeddings", false);
+  if (mixtral) config.rope_theta = 1e6;
   ReadRope(reader, name, config);
   config.dropout = reader.Dropout({"attention_dropout"});
   reader.Only("hidden_act", "silu");
@@ -244,7 +316,12 @@ ModelConfig ReadLlama(Reader& reader, std::string_view name, Family family) {
   reader.Only("pretraining_tp", 1);
   reader.Only("partial_rotary_factor", 1);
   reader.Absent("quantization_config");
-  if (family == Family::kQwen3 || family == Family::kMistral) reader.Present("num_key_value_heads");
+  if (HasExperts(family)) {
+    config.mixture = ReadMixture(reader, config);
+    RefuseOtherRouters(reader);
+  }
+  if (NormalisesHeads(family) || family == Family::kMistral || HasExperts(family))
+    reader.Present("num_key_value_heads");
   if (family == Family::kQwen3) reader.Present("head_dim");
   if (family == Family::kMistral) {
     ReadWindow(reader, config);

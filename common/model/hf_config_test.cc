@@ -65,7 +65,7 @@ TEST(HfConfig, RefusesOtherFamiliesAndOtherFiles) {
   EXPECT_EQ(
       ParseHfConfig(R"({"model_type": "bert"})", "c").status().message(),
       "c: model_type is \"bert\": must be one that this version supports: gpt2, llama, qwen2, "
-      "qwen3 or mistral");
+      "qwen3, mistral, mixtral or qwen3_moe");
   EXPECT_THAT(std::string(ParseHfConfig("[1]", "c").status().message()),
               HasSubstr("must be a JSON object"));
   EXPECT_THAT(std::string(ParseHfConfig("{\"a", "c").status().message()),
@@ -222,6 +222,74 @@ TEST(HfConfig, RefusesByNameWhatQwen3AndMistralHereDoNotCompute) {
           "layer_types": ["full_attention"])",
        "c: layer_types is \"full_attention\": is not supported by this version, only "
        "\"sliding_attention\""},
+  };
+  for (const auto& [text, message] : cases) {
+    EXPECT_EQ(ParseHfConfig(absl::StrCat("{", kSizes, ", ", text, "}"), "c").status().message(),
+              message);
+  }
+}
+
+TEST(HfConfig, ReadsMixtral) {
+  const ModelConfig config = ParseHfConfig(ReadGolden("mixtral-aux/config.json"), "c").value();
+  EXPECT_EQ(config.family, Family::kMixtral);
+  EXPECT_EQ(config.inner, 12);
+  ASSERT_TRUE(config.mixture.has_value());
+  EXPECT_EQ(config.mixture->experts, 8);
+  EXPECT_EQ(config.mixture->chosen, 2);
+  EXPECT_EQ(config.mixture->inner, 12);
+  EXPECT_TRUE(config.mixture->normalised);
+  EXPECT_EQ(config.mixture->auxiliary_loss, 0.02);
+  EXPECT_TRUE(BuildModel(config, 1).ok());
+  // The weight alone does not make the auxiliary loss part of the loss.
+  EXPECT_EQ(ParseHfConfig(ReadGolden("mixtral-tiny/config.json"), "c")->mixture->auxiliary_loss, 0);
+}
+
+TEST(HfConfig, ReadsQwen3MoeAndWhichBlocksAreDense) {
+  const std::string text = ReadGolden("qwen3moe-unnormed/config.json");
+  const ModelConfig config = ParseHfConfig(text, "c").value();
+  EXPECT_EQ(config.family, Family::kQwen3Moe);
+  EXPECT_EQ(config.inner, 28);
+  EXPECT_EQ(config.mixture->experts, 6);
+  EXPECT_EQ(config.mixture->chosen, 3);
+  EXPECT_EQ(config.mixture->inner, 12);
+  EXPECT_FALSE(config.mixture->normalised);
+  EXPECT_EQ(config.mixture->dense_blocks, std::vector<int>{1});
+  EXPECT_TRUE(BuildModel(config, 1).ok());
+  std::string every_second = text;
+  const std::string step = R"("decoder_sparse_step": 1)";
+  every_second.replace(every_second.find(step), step.size(), R"("decoder_sparse_step": 2)");
+  EXPECT_EQ(ParseHfConfig(every_second, "c")->mixture->dense_blocks, (std::vector<int>{0, 1, 2}));
+  EXPECT_TRUE(ParseHfConfig(ReadGolden("qwen3moe-tiny/config.json"), "c")->mixture->normalised);
+}
+
+TEST(HfConfig, RefusesByNameWhatMixturesHereDoNotCompute) {
+  constexpr char kSizes[] = R"("hidden_size": 64, "intermediate_size": 172,
+      "num_hidden_layers": 4, "num_attention_heads": 4, "max_position_embeddings": 32,
+      "vocab_size": 300, "num_key_value_heads": 2, "num_experts_per_tok": 2)";
+  const struct {
+    const char* text;
+    const char* message;
+  } cases[] = {
+      {R"("model_type": "mixtral")",
+       "c: num_local_experts: is missing; take the config.json that belongs to the model"},
+      {R"("model_type": "mixtral", "num_local_experts": 1)",
+       "c: num_experts_per_tok is 2: must be at most the number of experts (1); correct one of "
+       "them"},
+      {R"("model_type": "mixtral", "num_local_experts": 0)",
+       "c: num_local_experts is 0: must be a whole number, 1 or more"},
+      {R"("model_type": "mixtral", "num_local_experts": 8, "router_jitter_noise": 0.1)",
+       "c: router_jitter_noise is 0.1: is not supported by this version, only 0.0"},
+      {R"("model_type": "mixtral", "num_local_experts": 8, "sliding_window": 16)",
+       "c: sliding_window is 16: is not supported; remove it"},
+      {R"("model_type": "qwen3_moe", "num_experts": 8)",
+       "c: moe_intermediate_size: is missing; take the config.json that belongs to the model"},
+      {R"("model_type": "qwen3_moe", "num_experts": 8, "moe_intermediate_size": 8,
+          "mlp_only_layers": [-1])",
+       "c: mlp_only_layers is -1: must be a list of whole numbers, 0 or more"},
+      {R"("model_type": "qwen3_moe", "num_experts": 8, "moe_intermediate_size": 8,
+          "scoring_func": "sigmoid", "n_shared_experts": 1)",
+       "c: scoring_func is \"sigmoid\": is not supported; remove it\n"
+       "c: n_shared_experts is 1: is not supported; remove it"},
   };
   for (const auto& [text, message] : cases) {
     EXPECT_EQ(ParseHfConfig(absl::StrCat("{", kSizes, ", ", text, "}"), "c").status().message(),

@@ -60,6 +60,10 @@ FamilyNames NamesOf(Family family) {
       return {"qwen3", "Qwen3ForCausalLM"};
     case Family::kMistral:
       return {"mistral", "MistralForCausalLM"};
+    case Family::kMixtral:
+      return {"mixtral", "MixtralForCausalLM"};
+    case Family::kQwen3Moe:
+      return {"qwen3_moe", "Qwen3MoeForCausalLM"};
     case Family::kGpt2:
     case Family::kLlama:
     case Family::kEmulated:
@@ -68,12 +72,33 @@ FamilyNames NamesOf(Family family) {
   return {"llama", "LlamaForCausalLM"};
 }
 
+// Adds the keys of experts. A weight of the auxiliary loss without effect stays as the source has
+// it.
+void AddExpertKeys(const ModelConfig& config, json& shape) {
+  const Mixture& mixture = *config.mixture;
+  const bool mixtral = config.family == Family::kMixtral;
+  shape[mixtral ? "num_local_experts" : "num_experts"] = mixture.experts;
+  shape["num_experts_per_tok"] = mixture.chosen;
+  shape["output_router_logits"] = mixture.auxiliary_loss > 0;
+  if (mixture.auxiliary_loss > 0) shape["router_aux_loss_coef"] = mixture.auxiliary_loss;
+  if (mixtral) {
+    shape["router_jitter_noise"] = 0.0;
+    shape["sliding_window"] = nullptr;
+    return;
+  }
+  shape["moe_intermediate_size"] = mixture.inner;
+  shape["norm_topk_prob"] = mixture.normalised;
+  shape["decoder_sparse_step"] = 1;
+  shape["mlp_only_layers"] = mixture.dense_blocks;
+}
+
 // Adds the keys that only some of the families have.
 void AddOwnKeys(const ModelConfig& config, json& shape) {
-  if (config.family == Family::kLlama || config.family == Family::kQwen3)
+  if (config.family == Family::kLlama || NormalisesHeads(config.family))
     shape["attention_bias"] = false;
   if (config.family == Family::kLlama) shape["mlp_bias"] = false;
-  if (config.family == Family::kQwen3) shape["use_sliding_window"] = false;
+  if (NormalisesHeads(config.family)) shape["use_sliding_window"] = false;
+  if (config.mixture.has_value()) AddExpertKeys(config, shape);
   if (config.family == Family::kMistral) {
     const std::optional<int>& window = config.attention_window;
     shape["sliding_window"] = window.has_value() ? json(*window) : json(nullptr);

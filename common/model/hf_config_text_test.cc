@@ -58,12 +58,22 @@ TEST(HfConfigText, IsReadBackAsTheSameModel) {
   ModelConfig mistral = OddLlama(), without_window = OddLlama();
   mistral.family = without_window.family = Family::kMistral;
   mistral.attention_window = 5;
-  for (const ModelConfig& config : {gpt2, OddLlama(), qwen2, qwen3, mistral, without_window}) {
+  ModelConfig mixtral = OddLlama(), qwen3_moe = OddLlama();
+  mixtral.family = Family::kMixtral;
+  mixtral.mixture = Mixture{.experts = 5, .chosen = 3, .inner = 40, .auxiliary_loss = 0.5};
+  qwen3_moe.family = Family::kQwen3Moe;
+  qwen3_moe.mixture =
+      Mixture{.experts = 6, .chosen = 2, .inner = 12, .normalised = false, .dense_blocks = {0, 2}};
+  for (const ModelConfig& config :
+       {gpt2, OddLlama(), qwen2, qwen3, mistral, without_window, mixtral, qwen3_moe}) {
     const std::string text = FormatHfConfig(config);
     EXPECT_EQ(Rewritten(text), text);
   }
   EXPECT_EQ(ParseHfConfig(FormatHfConfig(mistral), "c")->attention_window, 5);
   EXPECT_EQ(ParseHfConfig(FormatHfConfig(qwen3), "c")->family, Family::kQwen3);
+  EXPECT_EQ(ParseHfConfig(FormatHfConfig(mixtral), "c")->mixture->auxiliary_loss, 0.5);
+  EXPECT_EQ(ParseHfConfig(FormatHfConfig(qwen3_moe), "c")->mixture->dense_blocks,
+            (std::vector<int>{0, 2}));
   const ModelConfig again = ParseHfConfig(FormatHfConfig(OddLlama()), "c").value();
   EXPECT_EQ(again.head_size, 8);
   EXPECT_EQ(again.norm_epsilon, 1e-4);
@@ -84,7 +94,8 @@ TEST(HfConfigText, SaysRotaryPositionsInOldAndNewWords) {
 }
 
 TEST(HfConfigText, KeepsWhatItDoesNotUse) {
-  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "mistral-tiny"}) {
+  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "mistral-tiny",
+                           "mixtral-tiny", "mixtral-aux", "qwen3moe-tiny", "qwen3moe-unnormed"}) {
     json source = json::parse(GoldenConfig(name));
     source["bos_token_id"] = 3;
     source["_name_or_path"] = "somebody/\xc3\xa4";

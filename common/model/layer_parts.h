@@ -73,13 +73,14 @@ inline LayerCost CostOf(double tokens, double linear, double attention) {
 }
 
 // Sets the costs of a transformer block. linear: FLOPs of its products with weights, one token
-// forward.
-inline void SetBlockCost(Layer& layer, const ModelConfig& config, int microbatch, double linear) {
+// forward. inner: the columns that its last product takes of one token.
+inline void SetBlockCost(Layer& layer, const ModelConfig& config, int microbatch, double linear,
+                         double inner) {
   const auto tokens = static_cast<double>(Tokens(config, microbatch));
   layer.cost = CostOf(tokens, linear, AttentionFlops(config));
   // I computes all but the last product again, for nothing reads that one's output.
   layer.cost.recompute_flops =
-      layer.cost.forward_flops - tokens * 2 * static_cast<double>(config.hidden) * config.inner;
+      layer.cost.forward_flops - tokens * 2 * static_cast<double>(config.hidden) * inner;
   layer.cost.output_bytes = ActivationBytes(config, microbatch);
 }
 

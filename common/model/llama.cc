@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/model/layer_parts.h"
+#include "common/model/mixture.h"
 
 namespace takt::model {
 namespace {
@@ -34,13 +35,17 @@ Layer Embedding(const ModelConfig& config, int microbatch) {
           .cost = {.output_bytes = ActivationBytes(config, microbatch)}};
 }
 
-// The products with weights of one token forward are q and o, k and v, and the three of the MLP.
-double LinearFlops(const ModelConfig& config) {
+// The products with weights of one token forward are q and o, k and v, and those of the MLP.
+double LinearFlops(const ModelConfig& config, bool experts) {
   const auto c = static_cast<double>(config.hidden);
-  return 4 * c * static_cast<double>(QueryWidth(config) + KeyWidth(config)) + 6 * c * config.inner;
+  return 4 * c * static_cast<double>(QueryWidth(config) + KeyWidth(config)) +
+         (experts ? MixtureFlops(config) : 6 * c * config.inner);
 }
 
-bool NormalisesHeads(const ModelConfig& config) { return config.family == Family::kQwen3; }
+// Returns the numbers that an MLP, or all experts of a token, have between their products.
+std::int64_t InnerOf(const ModelConfig& config, bool experts) {
+  return experts ? std::int64_t{config.mixture->chosen} * config.mixture->inner : config.inner;
+}
 
 // Adds what a norm of so many heads reads, and what it leaves. Its output is another tensor.
 void AddHeadNorm(std::vector<StashTensor>& stash, const HeadNormNames& names, std::int64_t rows,
@@ -50,43 +55,52 @@ void AddHeadNorm(std::vector<StashTensor>& stash, const HeadNormNames& names, st
   stash.push_back({names.part, Origin::kInputGrad, kFloatBytes * config.head_size});
 }
 
-// Returns the tensors of LlamaBlockStash.
+// Returns the tensors of LlamaBlockStash, then those of MixtureStash. Experts work in f32 between
+// their products.
 std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows,
-                                      const Precisions& precisions) {
+                                      const Precisions& precisions, bool experts) {
   const auto [products, activations] = precisions;
+  const Precision between = experts ? Precision::kF32 : activations;
+  const std::int64_t inner = InnerOf(config, experts);
+  const bool normalises_heads = NormalisesHeads(config.family);
   std::vector<StashTensor> stash;
   AddNorm(stash, kNorm1, rows, config.hidden, 1, products);
   // The norms of queries and keys are cheap to compute again, from what they normalise.
-  const auto query_or_key = NormalisesHeads(config) ? Rowwise : Product;
+  const auto query_or_key = normalises_heads ? Rowwise : Product;
   stash.push_back(query_or_key("q", rows, QueryWidth(config), activations));
   stash.push_back(query_or_key("k", rows, KeyWidth(config), activations));
   stash.push_back(Product("v", rows, KeyWidth(config), activations));
   stash.push_back(Product("attention", rows, QueryWidth(config), activations));
   stash.push_back(Product("logsumexp", rows, config.heads));
   stash.push_back(Product("middle", rows, config.hidden));
-  AddNorm(stash, kNorm2, rows, config.hidden, 1, products);
-  stash.push_back(Product("gate", rows, config.inner, activations));
-  stash.push_back(Product("up", rows, config.inner, activations));
-  stash.push_back(Rowwise("product", rows, config.inner, products));
-  if (NormalisesHeads(config)) {
+  AddNorm(stash, kNorm2, rows, config.hidden, 1, experts ? Precision::kF32 : products);
+  stash.push_back(Product("gate", rows, inner, between));
+  stash.push_back(Product("up", rows, inner, between));
+  stash.push_back(Rowwise("product", rows, inner, products));
+  if (normalises_heads) {
     AddHeadNorm(stash, {"raw_q", "q_norm_stats", "q_norm_part"}, rows, config.heads, config);
     AddHeadNorm(stash, {"raw_k", "k_norm_stats", "k_norm_part"}, rows, config.kv_heads, config);
   }
+  if (experts) AddMixtureStash(stash, config, rows);
   return stash;
 }
 
 // Returns the tensors of LlamaBlockScratch.
 std::vector<ScratchTensor> BlockScratch(const ModelConfig& config, std::int64_t rows,
-                                        Precision activations) {
+                                        Precision activations, bool experts) {
   using enum ScratchTensor::Start;
+  const Precision between = experts ? Precision::kF32 : activations;
   const std::int64_t query_bytes = Bytes(activations, rows * QueryWidth(config));
   const std::int64_t key_bytes = Bytes(activations, rows * KeyWidth(config));
-  return {{"d_product", Bytes(activations, rows * config.inner)},
-          {"d_q", query_bytes, kWithLine},
-          {"d_k", key_bytes, kBehindTensor},
-          {"d_v", key_bytes, kBehindTensor},
-          {"d_attention", query_bytes},
-          {"d_norm", kFloatBytes * rows * config.hidden, kWithLine}};
+  std::vector<ScratchTensor> scratch = {
+      {"d_product", Bytes(between, rows * InnerOf(config, experts))},
+      {"d_q", query_bytes, kWithLine},
+      {"d_k", key_bytes, kBehindTensor},
+      {"d_v", key_bytes, kBehindTensor},
+      {"d_attention", query_bytes},
+      {"d_norm", kFloatBytes * rows * config.hidden, kWithLine}};
+  if (experts) scratch.push_back({"d_router_weights", kFloatBytes * rows * config.mixture->chosen});
+  return scratch;
 }
 
 void AddProjection(std::vector<Parameter>& to, const std::string& name,
@@ -96,30 +110,41 @@ void AddProjection(std::vector<Parameter>& to, const std::string& name,
   if (bias) to.push_back(Zeros(name + ".bias", out));
 }
 
+LayerKind KindOf(const ModelConfig& config, bool experts) {
+  if (NormalisesHeads(config.family))
+    return experts ? LayerKind::kQwen3MoeBlock : LayerKind::kQwen3Block;
+  return experts ? LayerKind::kMixtralBlock : LayerKind::kLlamaBlock;
+}
+
 Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisions, int block) {
   const std::int64_t c = config.hidden;
   const bool bias = config.family == Family::kQwen2;
+  const bool experts = config.HasExpertsIn(block);
   const std::string prefix = absl::StrCat("model.layers.", block, ".");
-  Layer layer{.kind = NormalisesHeads(config) ? LayerKind::kQwen3Block : LayerKind::kLlamaBlock,
-              .block = block};
+  Layer layer{.kind = KindOf(config, experts), .block = block};
   std::vector<Parameter>& p = layer.parameters;
   p.push_back(Ones(prefix + "input_layernorm.weight", c));
   AddProjection(p, prefix + "self_attn.q_proj", {QueryWidth(config), c}, config, bias);
   AddProjection(p, prefix + "self_attn.k_proj", {KeyWidth(config), c}, config, bias);
   AddProjection(p, prefix + "self_attn.v_proj", {KeyWidth(config), c}, config, bias);
-  if (NormalisesHeads(config)) {
+  if (NormalisesHeads(config.family)) {
     p.push_back(Ones(prefix + "self_attn.q_norm.weight", config.head_size));
     p.push_back(Ones(prefix + "self_attn.k_norm.weight", config.head_size));
   }
   AddProjection(p, prefix + "self_attn.o_proj", {c, QueryWidth(config)}, config, false);
   p.push_back(Ones(prefix + "post_attention_layernorm.weight", c));
-  AddProjection(p, prefix + "mlp.gate_proj", {config.inner, c}, config, false);
-  AddProjection(p, prefix + "mlp.up_proj", {config.inner, c}, config, false);
-  AddProjection(p, prefix + "mlp.down_proj", {c, config.inner}, config, false);
-  SetBlockCost(layer, config, microbatch, LinearFlops(config));
+  if (experts) {
+    AddMixtureParameters(p, config, prefix);
+  } else {
+    AddProjection(p, prefix + "mlp.gate_proj", {config.inner, c}, config, false);
+    AddProjection(p, prefix + "mlp.up_proj", {config.inner, c}, config, false);
+    AddProjection(p, prefix + "mlp.down_proj", {c, config.inner}, config, false);
+  }
+  SetBlockCost(layer, config, microbatch, LinearFlops(config, experts),
+               static_cast<double>(InnerOf(config, experts)));
   const std::int64_t rows = Tokens(config, microbatch);
-  layer.stash = BlockTensors(config, rows, precisions);
-  layer.scratch = BlockScratch(config, rows, precisions.activations);
+  layer.stash = BlockTensors(config, rows, precisions, experts);
+  layer.scratch = BlockScratch(config, rows, precisions.activations, experts);
   return layer;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The families that descend from Llama: names, shapes, initial values and costs of their layers.
 // Qwen2 is Llama with biases on q, k and v. Qwen3 is Llama with a norm of each query and key.
-// Mistral is Llama whose tokens see only the last keys (ModelConfig::attention_window).
+// Mistral is Llama whose tokens see only the last keys (ModelConfig::attention_window). Mixtral is
+// Llama, and Qwen3-MoE is Qwen3, with a mixture of experts (mixture.h) in place of the MLP.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,9 @@
 namespace takt::model {
 
 // Layer::stash of a block. N rows of tokens, C hidden, Q and K widths of query and key, E inner, H
-// heads, G key/value heads, D head size. The arrow points to what I leaves there for W. *: in the
-// precision of activations, **: in that of products (model.h).
+// heads, G key/value heads, D head size. mixture.h says what is otherwise, and what comes at the
+// end, in blocks with experts. The arrow points to what I leaves there for W. *: in the precision
+// of activations, **: in that of products (model.h).
 struct LlamaBlockStash {
   enum Tensor : std::uint8_t {
     kNorm1,       // [N,C] the first norm's output; **
@@ -31,8 +33,8 @@ struct LlamaBlockStash {
     kGate,     // [N,E] -> its gradient; *
     kUp,       // [N,E] -> its gradient; *
     kProduct,  // [N,E] silu(gate) * up; **
-    // Only a kQwen3Block has the tensors below. Its kQ and kK are normalised before they are
-    // rotated, and I leaves nothing there.
+    // Only a kQwen3Block and a kQwen3MoeBlock have the tensors below. Their kQ and kK are
+    // normalised before they are rotated, and I leaves nothing there.
     kRawQ,        // [N,Q] before the norm, in f32 -> its gradient
     kQNormStats,  // [N,H] rstd
     kQNormPart,   // [D] gradient of the weight, of this microbatch
@@ -51,6 +53,7 @@ struct LlamaBlockScratch {
     kDV,          // [N,K] gradient of v, right behind it; *
     kDAttention,  // [N,Q] gradient of attention's output; *. The next one takes its place.
     kDNorm,       // [N,C] gradient of what a norm gives: a sum over products, and so in f32
+    kDWeights,    // only of a block with experts: [N*k] gradient of the router's weights, in f32
   };
 };
 

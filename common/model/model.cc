@@ -2,12 +2,15 @@
 #include "common/model/model.h"
 
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/field_rules.h"
 #include "common/model/gpt2.h"
 #include "common/model/layer_parts.h"
 #include "common/model/llama.h"
+#include "common/model/mixture.h"
+#include "common/model/split_layers.h"
 #include "common/model/vocabulary.h"
 
 namespace takt::model {
@@ -149,6 +152,14 @@ void CheckEmulated(const ModelConfig& config, FieldRules& rules) {
                .value = absl::StrCat(config.activation_bytes),
                .rule = absl::StrCat("must be between 1 and ", kMaxMessage),
                .fix = "give the size of the message between two stages"});
+  for (const auto& [field, bytes] : {std::pair("model.parameter_bytes", config.parameter_bytes),
+                                     {"model.collective_bytes", config.collective_bytes}}) {
+    rules.Check(bytes >= 0 && bytes <= kMaxMessage && bytes % 4 == 0,
+                {.field = field,
+                 .value = absl::StrCat(bytes),
+                 .rule = absl::StrCat("must be a multiple of 4 between 0 and ", kMaxMessage),
+                 .fix = "give the bytes of f32 numbers, or leave it out"});
+  }
 }
 
 // Fills in a head size that was left out: an even share of the width.
@@ -159,13 +170,26 @@ ModelConfig Complete(ModelConfig config) {
   return config;
 }
 
-Layer EmulatedLayer(const ModelConfig& config, int block) {
-  return {.kind = LayerKind::kEmulated,
-          .block = block,
-          .cost = {.forward_seconds = config.forward_seconds,
-                   .input_grad_seconds = config.input_grad_seconds,
-                   .weight_grad_seconds = config.weight_grad_seconds,
-                   .output_bytes = config.activation_bytes}};
+Layer EmulatedLayer(const ModelConfig& config, int block, int tensor) {
+  Layer layer{.kind = LayerKind::kEmulated,
+              .block = block,
+              .cost = {.forward_seconds = config.forward_seconds,
+                       .input_grad_seconds = config.input_grad_seconds,
+                       .weight_grad_seconds = config.weight_grad_seconds,
+                       .output_bytes = config.activation_bytes}};
+  if (config.parameter_bytes > 0) {
+    layer.parameters.push_back(
+        {.name = absl::StrCat("layers.", block, ".weight"), .shape = {config.parameter_bytes / 4}});
+  }
+  if (tensor == 1 || config.collective_bytes == 0) return layer;
+  const auto meeting = [&](PartKind kind) {
+    return Part{.kind = kind,
+                .group = PartGroup::kTensor,
+                .bytes = config.collective_bytes / tensor * (tensor - 1)};
+  };
+  layer.parts.forward = {meeting(PartKind::kGather), Part{}, meeting(PartKind::kScatter)};
+  layer.parts.input_grad = layer.parts.forward;
+  return layer;
 }
 
 }  // namespace
@@ -208,16 +232,20 @@ std::vector<FieldError> CheckConfig(const ModelConfig& given) {
     CheckTransformer(config, rules);
   }
   CheckWindow(config, rules);
+  CheckMixture(config, rules);
   return rules.Take();
 }
 
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
-                                 const Precisions& precisions) {
+                                 const Precisions& precisions, const TensorShare& tensor) {
   TAKT_CHECK(microbatch >= 1);
   if (std::vector<FieldError> errors = CheckConfig(config); !errors.empty()) {
     return InvalidFields(std::move(errors));
   }
-  Model model{.config = Complete(config), .microbatch = microbatch, .precisions = precisions};
+  Model model{.config = Complete(config),
+              .microbatch = microbatch,
+              .precisions = precisions,
+              .tensor = tensor};
   switch (config.family) {
     case Family::kGpt2:
       model.layers = Gpt2Layers(model.config, microbatch, precisions);
@@ -226,14 +254,20 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
     case Family::kQwen2:
     case Family::kQwen3:
     case Family::kMistral:
+    case Family::kMixtral:
+    case Family::kQwen3Moe:
       model.layers = LlamaLayers(model.config, microbatch, precisions);
       break;
     case Family::kEmulated:
       for (int block = 0; block < config.layers; ++block) {
-        model.layers.push_back(EmulatedLayer(config, block));
+        model.layers.push_back(EmulatedLayer(config, block, tensor.size));
       }
-      break;
+      return model;
   }
+  if (tensor.size == 1 && !tensor.splits()) return model;
+  if (auto errors = CheckShare(model.config, microbatch, precisions, tensor); !errors.empty())
+    return InvalidFields(std::move(errors));
+  SplitLayers(model);
   return model;
 }
 
@@ -244,7 +278,7 @@ std::int64_t LogitsStride(std::int64_t words, Precision activations) {
 }
 
 int NumNormEntries(const Parameter& parameter) {
-  return parameter.by_word ? NumVocabularyBlocks(parameter.shape[0]) : 1;
+  return parameter.by_word ? NumVocabularyBlocks(parameter.shape[0]) : parameter.split.pieces;
 }
 
 }  // namespace takt::model

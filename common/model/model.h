@@ -3,6 +3,7 @@
 // this description. Letters: B microbatch size, T context, C hidden, V vocabulary.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,8 +13,11 @@
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
+#include "common/model/parts.h"
 #include "common/model/recompute.h"
+#include "common/model/split.h"
 #include "common/model/stash.h"
+#include "common/model/tensor_share.h"
 
 namespace takt::model {
 
@@ -35,7 +39,9 @@ enum class Family : std::uint8_t {
   kQwen2 = 3,
   kEmulated = 4,
   kQwen3 = 5,
-  kMistral = 6
+  kMistral = 6,
+  kMixtral = 7,
+  kQwen3Moe = 8
 };
 
 // Returns whether the family turns queries and keys by the angles of their positions.
@@ -50,6 +56,31 @@ struct RopeScaling {
   int original_positions = 0;
 };
 
+// Returns whether the MLPs of the family are mixtures of experts.
+constexpr bool HasExperts(Family family) {
+  return family == Family::kMixtral || family == Family::kQwen3Moe;
+}
+
+// Returns whether the family normalises each query and key.
+constexpr bool NormalisesHeads(Family family) {
+  return family == Family::kQwen3 || family == Family::kQwen3Moe;
+}
+
+// A mixture of experts in place of an MLP. Each token goes through the `chosen` experts that its
+// router scores highest, and no token is dropped.
+struct Mixture {
+  int experts = 0;
+  int chosen = 0;
+  int inner = 0;  // width of an expert
+  // Whether the weights of a token's experts are divided by their sum.
+  bool normalised = true;
+  // The weight of the auxiliary loss that balances the experts, of each layer and sequence. 0: the
+  // loss does not have it.
+  double auxiliary_loss = 0;
+  // qwen3_moe: the blocks that have an MLP of ModelConfig::inner instead, ascending.
+  std::vector<int> dense_blocks;
+};
+
 // The shape of a model, filled from a job spec or a config.json.
 struct ModelConfig {
   Family family = Family::kGpt2;
@@ -58,7 +89,7 @@ struct ModelConfig {
   int heads = 0;
   int kv_heads = 0;   // = heads for gpt2
   int head_size = 0;  // 0: hidden / heads, which is all that gpt2 can have
-  int inner = 0;      // width of the MLP
+  int inner = 0;      // width of the MLP; of mixtral: of an expert
   int context = 0;    // T of training
   int positions = 0;  // rows of the position table; >= context
   int vocab = 0;
@@ -72,11 +103,20 @@ struct ModelConfig {
   // The most keys that a token of mistral sees: its own, and those of the tokens right before it.
   // Without it a token sees all keys up to its own.
   std::optional<int> attention_window;
-  std::optional<int> end_token;  // the first eos_token_id that a config.json names
+  std::optional<int> end_token;    // the first eos_token_id that a config.json names
+  std::optional<Mixture> mixture;  // of the families that have experts
   // Costs of a layer of the emulated family, for each microbatch.
   double forward_seconds = 0, input_grad_seconds = 0, weight_grad_seconds = 0;
   std::int64_t activation_bytes = 0;
+  std::int64_t parameter_bytes = 0;  // f32 weights of a layer, which are summed and updated
+  // The bytes of a tensor that a tensor group gathers before F and I of a layer, and scatters
+  // after.
+  std::int64_t collective_bytes = 0;
 
+  // Returns whether the MLP of this block is a mixture.
+  bool HasExpertsIn(int block) const {
+    return mixture.has_value() && !std::ranges::binary_search(mixture->dense_blocks, block);
+  }
   // Returns attention_window, or 0 if it hides no key from any token of a sequence of `context`.
   int EffectiveWindow() const {
     return attention_window.has_value() && *attention_window < context ? *attention_window : 0;
@@ -90,23 +130,36 @@ enum class LayerKind : std::uint8_t {
   kEmulated = 4,
   kLlamaBlock = 5,  // of qwen2 and mistral too
   kLlamaHead = 6,   // of all families with rotary positions
-  kQwen3Block = 7   // a llama block that normalises each query and key
+  kQwen3Block = 7,  // a llama block that normalises each query and key
+  // The same two with a mixture of experts in place of the MLP.
+  kMixtralBlock = 8,
+  kQwen3MoeBlock = 9
 };
+
+// Returns whether layers of the kind have a mixture of experts.
+constexpr bool HasExperts(LayerKind kind) {
+  return kind == LayerKind::kMixtralBlock || kind == LayerKind::kQwen3MoeBlock;
+}
 
 enum class Init : std::uint8_t { kZeros = 1, kOnes = 2, kNormal = 3 };
 
 struct Parameter {
   std::string name;  // Hugging Face's tensor name; the key of checkpoints and of initial weights
-  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> shape;  // of what the rank has of it (Split)
   Init init = Init::kZeros;
   double stddev = 0;     // of kNormal
   bool by_word = false;  // a row for each word of the vocabulary: see vocabulary.h
   int moments = 2;       // f32 numbers that the job's optimizer keeps of each element
+  // Products with it are in f32, whatever the precision of the model's products.
+  bool multiplies_in_f32 = false;
+  Split split;  // a table by words is never split so: a rank has a run of its rows
   std::int64_t elements() const {
     std::int64_t n = 1;
     for (const std::int64_t d : shape) n *= d;
     return n;
   }
+  // Counts the floats of its gradients.
+  std::int64_t gradient_elements() const { return split.gradients * elements(); }
   // Counts the floats of its state, which checkpoints and copies keep: the weight and its moments.
   std::int64_t state_elements() const { return (1 + moments) * elements(); }
   bool decayed() const { return shape.size() >= 2; }
@@ -144,10 +197,13 @@ struct Layer {
   std::vector<StashTensor> stash;
   std::vector<ScratchTensor> scratch;
   LayerCost cost;
+  LayerParts parts;  // where ranks meet in its passes
 
-  // Returns whether the layer multiplies by the parameter, which is its own or a tied one.
+  // Returns whether the layer multiplies by the parameter, which is its own or a tied one, in the
+  // precision of the model's products.
   bool MultipliesBy(const Parameter& parameter) const {
-    return kind != LayerKind::kEmbedding && parameter.shape.size() == 2;
+    return kind != LayerKind::kEmbedding && parameter.shape.size() == 2 &&
+           !parameter.multiplies_in_f32;
   }
 };
 
@@ -157,6 +213,7 @@ struct Model {
   Precisions precisions;
   // No token sees those of other documents in its sequence, and positions count within a document.
   bool separate_documents = false;
+  TensorShare tensor;         // the rank that the layers are for
   std::vector<Layer> layers;  // embedding, blocks, head (emulated: blocks only)
 
   // Returns the parameters in the model's own order, a tied one once. The norm exchange has them in
@@ -174,16 +231,18 @@ struct Model {
 // none, BuildModel takes it.
 std::vector<FieldError> CheckConfig(const ModelConfig& config);
 
-// Builds the model. Errors: kInvalidArgument with what CheckConfig found.  Precondition: microbatch
-// >= 1.
+// Builds the model, or the part of it that one rank has where tensor parallelism splits layers.
+// Errors: kInvalidArgument with what CheckConfig or CheckShare (split_layers.h) found.
+// Precondition: microbatch >= 1.
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
-                                 const Precisions& precisions = {});
+                                 const Precisions& precisions = {}, const TensorShare& tensor = {});
 
 // Returns the elements from one row of logits of so many words to the next. This is the words,
 // filled up to 64 in bf16, so that rows begin where products on GPUs read them fastest.
 std::int64_t LogitsStride(std::int64_t words, Precision activations);
 
-// Returns the entries of a parameter in the norm exchange: one, or one for each block of words.
+// Returns the entries of a parameter in the norm exchange: one for each block of words, or for each
+// piece of the whole.
 int NumNormEntries(const Parameter& parameter);
 
 }  // namespace takt::model

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <vector>
 
@@ -69,5 +70,24 @@ class TreeSum {
 
   std::vector<Part> parts_;
 };
+
+// The partial sums over a run of blocks that cannot be added any further within the run.
+struct PartialSums {
+  std::vector<TreeSum::Part> parts;
+  int most = 0;  // buffers in use at once while the run is added; the parts end in the first ones
+};
+
+// Returns those of the blocks [first, last).
+inline PartialSums PartialSumsOf(int first, int last) {
+  PartialSums result;
+  TreeSum sum;
+  for (int block = first; block < last; ++block) {
+    result.most = std::max(result.most, sum.size() + 1);
+    const auto add = [](int /*buffer*/) { return absl::OkStatus(); };
+    TAKT_CHECK(sum.Push({.first = block, .size = 1}, add).ok());
+  }
+  result.parts = sum.parts();
+  return result;
+}
 
 }  // namespace takt::model

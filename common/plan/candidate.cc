@@ -12,12 +12,12 @@
 #include "common/layout/slot_layout.h"
 #include "common/layout/vocabulary_layout.h"
 #include "common/plan/copies.h"
+#include "common/plan/schedule_rules.h"
 #include "common/plan/spread.h"
 #include "common/plan/stage_costs.h"
 #include "common/program/forward_only.h"
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
-#include "common/schedule/lower_bound.h"
 #include "common/schedule/text.h"
 #include "common/schedule/validator.h"
 #include "common/search/search.h"
@@ -105,6 +105,18 @@ program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
   return options;
 }
 
+// Returns how the programs of a schedule are made over this partition.
+program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
+                                       const schedule::Schedule& schedule,
+                                       const mesh::Partition& partition,
+                                       const mesh::VocabularyEnds& vocabulary_ends) {
+  program::LowerOptions options = MakeLowerOptions(inputs, partition, vocabulary_ends);
+  const bool two_copies = schedule.placement == schedule::Placement::kBidirectional;
+  options.shard_optimizer =
+      inputs.shares && !IsAsynchronous(schedule) && (inputs.dp_size > 1 || two_copies);
+  return options;
+}
+
 // Returns the programs of a validation pass. A schedule without a flush goes forward as one with it
 // does.
 absl::StatusOr<std::vector<program::Program>> ForwardPrograms(const CandidateInputs& inputs,
@@ -115,12 +127,6 @@ absl::StatusOr<std::vector<program::Program>> ForwardPrograms(const CandidateInp
   ASSIGN_OR_RETURN(const std::vector<program::Program> programs,
                    program::Lower(flushed, MakeLowerOptions(inputs, plan.partition, {})));
   return program::ForwardOnly(programs);
-}
-
-absl::StatusOr<sim::Report> SimulateSteps(const schedule::Schedule& schedule,
-                                          const std::vector<program::Program>& programs,
-                                          const cost::Costs& costs) {
-  return sim::Simulate(programs, costs, {.steps = IsAsynchronous(schedule) ? kStepsInARow : 1});
 }
 
 // Makes the candidate of a schedule that spreads the words, or is to spread them.
@@ -136,6 +142,7 @@ absl::StatusOr<Candidate> FromSpread(const CandidateInputs& inputs,
 // Without a flush, the cut decides which weights a microbatch meets. So it does not depend on what
 // was measured, and losses are the same wherever and whenever the job runs.
 absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::Schedule schedule) {
+  RETURN_IF_ERROR(CheckSchedule(inputs, schedule));
   const int pp_size = schedule.num_ranks();
   const std::vector<double> layer_seconds =
       IsAsynchronous(schedule) ? std::vector<double>() : LayerSeconds(inputs, pp_size);
@@ -153,9 +160,11 @@ std::vector<MemoryBytes> MemoryOf(const CandidateInputs& inputs, const Plan& pla
   const CopyCounts copies = CopiesKept({.job = inputs.job,
                                         .schedule = plan.schedule,
                                         .mesh = plan.mesh,
-                                        .device = inputs.options.device});
+                                        .device = inputs.options.device,
+                                        .shares = SharesOptimizer(plan)});
   const std::int64_t copy_bytes =
-      (copies.own + copies.peer) * LargestCopyBytes(inputs.model, plan.partition);
+      (copies.own + copies.peer) *
+      LargestCopyBytes(inputs.model, plan.partition, SharesOptimizer(plan) ? inputs.dp_size : 1);
   for (std::size_t rank = 0; rank < plan.programs.size(); ++rank) {
     memory.push_back(
         layout::LayOutRank({.model = inputs.model,
@@ -179,41 +188,6 @@ std::vector<MemoryBytes> MemoryOf(const CandidateInputs& inputs, const Plan& pla
   return memory;
 }
 
-// Refuses what a schedule without a flush cannot do, in the job's terms.
-absl::Status CheckWithoutFlush(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
-  const config::JobSpec& job = inputs.job;
-  const bool each = schedule.updates == schedule::Updates::kEachBackward;
-  const auto under = [&](const char* must, const char* why) {
-    return absl::StrCat("must be ", must, " under ", schedule.name, ": ", why);
-  };
-  std::vector<FieldError> errors;
-  const config::OptimizerTraits optimizer = config::TraitsOf(job);
-  if (optimizer.clip_norm > 0 && job.model.family != model::Family::kEmulated) {
-    errors.push_back(
-        {.field = absl::StrCat("optimizer.", optimizer.name, ".clip_norm"),
-         .value = absl::StrCat(optimizer.clip_norm),
-         .rule = under("0", "weights change before the norm of all gradients is known"),
-         .fix = "set it to 0, or use a schedule that flushes every step"});
-  }
-  if (each && inputs.dp_size > 1) {
-    errors.push_back(
-        {.field = "parallelism.data",
-         .value = absl::StrCat(inputs.dp_size),
-         .rule = under("1", "a stage applies each gradient without waiting for replicas"),
-         .fix = "set it to 1, or use pipedream-2bw"});
-  }
-  if (each && !inputs.model.layers.back().tied_parameters.empty()) {
-    errors.push_back(
-        {.field = "model.tied_head",
-         .value = "true",
-         .rule = under("false",
-                       "a stage applies each gradient without waiting for the other "
-                       "use of the weights"),
-         .fix = "use pipedream-2bw, or tied_head: false, which every family but gpt2 has"});
-  }
-  return errors.empty() ? absl::OkStatus() : InvalidFields(std::move(errors));
-}
-
 // Returns which blocks of words each rank has, if the words are spread.
 mesh::VocabularyEnds EndsOf(const CandidateInputs& inputs, const mesh::Partition& partition,
                             int pp_size) {
@@ -232,44 +206,8 @@ absl::StatusOr<cost::Costs> CostsToGenerateFor(const CandidateInputs& inputs,
   ASSIGN_OR_RETURN(const mesh::Partition partition,
                    PartitionOf(inputs, pp_size, schedule::Placement::kLoop, pp_size,
                                LayerSeconds(inputs, pp_size)));
-  return CostsOf(inputs, partition, EndsOf(inputs, partition, pp_size));
-}
-
-// Returns what the update takes on the mean rank and on the slowest.
-std::pair<double, double> UpdateSeconds(const Plan& plan) {
-  double sum = 0, longest = 0;
-  for (PpRank rank(0); rank.value() < plan.mesh.pp_size; ++rank) {
-    const double seconds = plan.costs.Optimizer(rank);
-    sum += seconds;
-    longest = std::max(longest, seconds);
-  }
-  return {sum / plan.mesh.pp_size, longest};
-}
-
-// Returns the passes of a step on the mean rank and on the one that has most, a spread vocabulary's
-// with them.
-std::pair<double, double> WorkSeconds(const Plan& plan) {
-  const cost::Costs& costs = plan.costs;
-  std::vector<double> of_ranks(plan.mesh.pp_size, 0);
-  for (const mesh::Stage& stage : plan.partition)
-    of_ranks[stage.pp_rank.value()] += costs.F(stage.id) + costs.I(stage.id) + costs.W(stage.id);
-  double sum = 0, most = 0;
-  for (PpRank rank(0); rank.value() < plan.mesh.pp_size; ++rank) {
-    const double seconds =
-        plan.schedule.num_microbatches * (of_ranks[rank.value()] + costs.S(rank) + costs.T(rank));
-    sum += seconds;
-    most = std::max(most, seconds);
-  }
-  return {sum / plan.mesh.pp_size, most};
-}
-
-// Returns by how much a step is shorter if sums of gradients take no time.
-absl::StatusOr<double> SyncSeconds(const Plan& plan) {
-  cost::Costs costs = plan.costs;
-  costs.reduction = {0};
-  costs.tied_reduction = 0;
-  ASSIGN_OR_RETURN(const sim::Report report, SimulateSteps(plan.schedule, plan.programs, costs));
-  return plan.predicted_step_seconds - report.step_time;
+  return WithMeetings(inputs, partition,
+                      CostsOf(inputs, partition, EndsOf(inputs, partition, pp_size)));
 }
 
 absl::Status BadFile(const config::JobSpec& job, std::string rule, std::string fix) {
@@ -314,10 +252,10 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
   Plan plan{.partition = std::move(partition),
             .vocabulary_ends = std::move(vocabulary_ends),
             .schedule = std::move(schedule)};
-  plan.mesh = {.pp_size = plan.schedule.num_ranks(), .dp_size = inputs.dp_size};
+  plan.mesh = inputs.MeshOf(plan.schedule.num_ranks());
   plan.microbatch = inputs.model.microbatch;
   const program::LowerOptions options =
-      MakeLowerOptions(inputs, plan.partition, plan.vocabulary_ends);
+      MakeLowerOptions(inputs, plan.schedule, plan.partition, plan.vocabulary_ends);
   ASSIGN_OR_RETURN(plan.programs, program::Lower(plan.schedule, options));
   RETURN_IF_ERROR(sim::Prove(plan.programs, {.sums = {.gradients = options.reduce_gradients,
                                                       .tied_embeddings = options.tied_embeddings},
@@ -333,12 +271,19 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
   return Candidate{.plan = std::move(plan), .report = std::move(report)};
 }
 
+absl::StatusOr<sim::Report> SimulateSteps(const schedule::Schedule& schedule,
+                                          const std::vector<program::Program>& programs,
+                                          const cost::Costs& costs) {
+  return sim::Simulate(programs, costs, {.steps = IsAsynchronous(schedule) ? kStepsInARow : 1});
+}
+
 absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
                                          const schedule::Schedule& schedule,
                                          const mesh::Partition& partition,
                                          const mesh::VocabularyEnds& vocabulary_ends) {
-  ASSIGN_OR_RETURN(const std::vector<program::Program> programs,
-                   program::Lower(schedule, MakeLowerOptions(inputs, partition, vocabulary_ends)));
+  ASSIGN_OR_RETURN(
+      const std::vector<program::Program> programs,
+      program::Lower(schedule, MakeLowerOptions(inputs, schedule, partition, vocabulary_ends)));
   return SimulateSteps(schedule, programs, CostsOf(inputs, partition, vocabulary_ends));
 }
 
@@ -347,7 +292,7 @@ double EstimateSeconds(const CandidateInputs& inputs, int pp_size) {
       MakePartition(inputs.model, pp_size, {}, schedule::Placement::kLoop, pp_size,
                     LayerSeconds(inputs, pp_size));
   TAKT_CHECK(partition.ok());
-  const cost::Costs costs = CostsOf(inputs, *partition);
+  const cost::Costs costs = WithMeetings(inputs, *partition, CostsOf(inputs, *partition));
   double largest = 0, all = 0, at_the_end = 0;
   for (StageId stage(0); stage.value() < pp_size; ++stage) {
     largest = std::max(largest, costs.F(stage) + costs.B(stage));
@@ -363,7 +308,11 @@ double EstimateSeconds(const CandidateInputs& inputs, int pp_size) {
 absl::StatusOr<double> PredictStep(const config::JobSpec& job, const PlanOptions& options,
                                    const Plan& plan) {
   const CandidateInputs inputs{
-      .job = job, .model = plan.model, .options = options, .dp_size = plan.mesh.dp_size};
+      .job = job,
+      .model = plan.model,
+      .options = options,
+      .dp_size = plan.mesh.dp_size,
+      .shares = job.parallelism.shard == config::Shard::kOptimizer || SharesOptimizer(plan)};
   ASSIGN_OR_RETURN(const sim::Report report,
                    SimulateOver(inputs, plan.schedule, plan.partition, plan.vocabulary_ends));
   return report.step_time;
@@ -380,7 +329,6 @@ absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_
                                   .group = asked.group,
                                   .costs = std::move(costs)});
   if (!schedule.ok()) return InJobTerms(schedule.status(), inputs.job);
-  if (IsAsynchronous(*schedule)) RETURN_IF_ERROR(CheckWithoutFlush(inputs, *schedule));
   return FromSchedule(inputs, *std::move(schedule));
 }
 
@@ -395,7 +343,8 @@ std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Place
       .num_microbatches = Microbatches(inputs),
       .num_chunks = {num_chunks},
       .placements = {placement},
-      .costs = CostsOf(inputs, *partition, EndsOf(inputs, *partition, pp_size)),
+      .costs = WithMeetings(inputs, *partition,
+                            CostsOf(inputs, *partition, EndsOf(inputs, *partition, pp_size))),
       .max_candidates = std::clamp<std::int64_t>(
           kSearchedActions / (std::int64_t{3} * num_stages * Microbatches(inputs)), 100, 5000)};
   for (const program::StageShape& stage : MakeLowerOptions(inputs, *partition, {}).stages)
@@ -410,37 +359,6 @@ std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Place
     if (candidate.ok()) candidates.push_back(*std::move(candidate));
   }
   return candidates;
-}
-
-absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& candidate) {
-  const Plan& plan = candidate.plan;
-  const double step = plan.predicted_step_seconds;
-  const auto [mean_update, longest_update] = UpdateSeconds(plan);
-  Parts parts{.compute = (1 - plan.predicted_bubble_fraction) * step + mean_update,
-              .imbalance = longest_update - mean_update};
-  ASSIGN_OR_RETURN(parts.sync, SyncSeconds(plan));
-  if (!IsAsynchronous(plan.schedule)) {
-    std::vector<std::int64_t> message_bytes;
-    for (const program::StageShape& stage :
-         MakeLowerOptions(inputs, plan.partition, plan.vocabulary_ends).stages)
-      message_bytes.push_back(stage.output_bytes);
-    ASSIGN_OR_RETURN(const schedule::Bound bound,
-                     schedule::LowerBound({.placement = plan.schedule.placement,
-                                           .num_ranks = plan.mesh.pp_size,
-                                           .num_stages = plan.schedule.num_stages,
-                                           .num_microbatches = plan.schedule.num_microbatches,
-                                           .costs = plan.costs,
-                                           .max_in_flight = {candidate.report.peak_in_flight()},
-                                           .message_bytes = std::move(message_bytes)}));
-    // The bound of the stages does not know of the vocabulary's passes.
-    const bool spreads = plan.schedule.spreads_vocabulary;
-    const auto [mean_work, most_work] = spreads ? WorkSeconds(plan) : std::pair(0.0, 0.0);
-    parts.imbalance += spreads ? most_work - mean_work : bound.imbalance;
-    parts.communication = bound.communication;
-    parts.lower_bound = std::max(bound.makespan, most_work) + longest_update;
-  }
-  parts.schedule = step - parts.compute - parts.imbalance - parts.communication - parts.sync;
-  return parts;
 }
 
 absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs) {

@@ -26,6 +26,13 @@ struct CandidateInputs {
   // The words of the head and of the embedding are spread, unless there is one rank alone. Then
   // partitions are made for layers without words.
   bool spread = false;
+  // The ranks that sum gradients share the optimizer's state, if there are any and the schedule
+  // flushes.
+  bool shares = false;
+
+  mesh::Mesh MeshOf(int pp_size) const {
+    return {.pp_size = pp_size, .dp_size = dp_size, .tp_size = model.tensor.size};
+  }
 };
 
 // Returns about what a step takes on `pp_size` ranks with a stage each: by the formula of 1F1B, and
@@ -50,6 +57,11 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
                                         mesh::Partition partition,
                                         mesh::VocabularyEnds vocabulary_ends = {});
 
+// Simulates a step, or without a flush one in a row of steps.
+absl::StatusOr<sim::Report> SimulateSteps(const schedule::Schedule& schedule,
+                                          const std::vector<program::Program>& programs,
+                                          const cost::Costs& costs);
+
 // Simulates that candidate's step, without a proof.
 absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
                                          const schedule::Schedule& schedule,
@@ -58,6 +70,9 @@ absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
 
 // Returns what the candidate's step is made of.
 absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& candidate);
+
+// Returns what a step of the plan would take if each tensor group were on one host.
+absl::StatusOr<double> StepOnOneHost(const CandidateInputs& inputs, const Plan& plan);
 
 // Makes the candidate of the CSV that came with the job. Errors: as above.
 absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs);

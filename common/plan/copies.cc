@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/layout/rank_layout.h"
 
 namespace takt::plan {
 
@@ -17,6 +19,7 @@ std::string WhyNoCopies(const CopyInputs& inputs) {
                         " keeps several versions of the weights, and no step boundary separates "
                         "them");
   }
+  if (inputs.mesh.tp_size > 1) return "copies have no pieces of layers that ranks split yet";
   if (inputs.schedule.spreads_vocabulary) return "copies have no rows of a spread vocabulary yet";
   if (inputs.device == config::DeviceKind::kCuda)
     return "the kernels that the ranks agreed on are not part of copies, and GPUs choose anew";
@@ -30,16 +33,18 @@ bool AsksForCopies(const config::JobSpec& job) {
 
 CopyCounts CopiesKept(const CopyInputs& inputs) {
   if (!WhyNoCopies(inputs).empty()) return {};
-  return {.own = 2, .peer = inputs.mesh.dp_size > 1 ? 0 : 2};
+  return {.own = 2, .peer = inputs.mesh.dp_size > 1 && !inputs.shares ? 0 : 2};
 }
 
-std::int64_t LargestCopyBytes(const model::Model& model, const mesh::Partition& partition) {
+std::int64_t LargestCopyBytes(const model::Model& model, const mesh::Partition& partition,
+                              int num_writers) {
   constexpr std::int64_t kFloatBytes = sizeof(float);
-  std::map<PpRank, std::int64_t> bytes;
+  std::map<std::pair<PpRank, DpRank>, std::int64_t> bytes;
   for (const mesh::Stage& stage : partition) {
     for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
       for (const model::Parameter& parameter : model.layers[id.value()].parameters)
-        bytes[stage.pp_rank] += kFloatBytes * parameter.state_elements();
+        bytes[{stage.pp_rank, layout::WriterOf(id, num_writers)}] +=
+            kFloatBytes * parameter.state_elements();
     }
   }
   std::int64_t largest = 0;

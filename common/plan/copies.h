@@ -19,6 +19,7 @@ struct CopyInputs {
   const schedule::Schedule& schedule;
   mesh::Mesh mesh;
   config::DeviceKind device = config::DeviceKind::kCpu;
+  bool shares = false;  // ranks share the optimizer's state
 };
 
 // Returns why the job keeps no copies, for people; empty: it keeps them.
@@ -33,10 +34,13 @@ struct CopyCounts {
 };
 
 // Returns how many copies of its own state a rank keeps (two, so that one of them is always whole),
-// and how many it keeps of another rank's. Another rank's are kept only if no replica has the same.
+// and how many it keeps of another rank's. Another rank's are kept only if no replica has the same,
+// which none has where replicas share the optimizer's state.
 CopyCounts CopiesKept(const CopyInputs& inputs);
 
-// Returns the bytes of one copy of the state of the pp rank that has most.
-std::int64_t LargestCopyBytes(const model::Model& model, const mesh::Partition& partition);
+// Returns the bytes of one copy of the state of the rank that has most. num_writers: each of so
+// many replicas copies the layers that it writes to checkpoints; 1: each copies all.
+std::int64_t LargestCopyBytes(const model::Model& model, const mesh::Partition& partition,
+                              int num_writers = 1);
 
 }  // namespace takt::plan

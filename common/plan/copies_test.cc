@@ -36,10 +36,14 @@ TEST_F(CopiesTest, ARankKeepsTwoOfItsOwnAndTwoOfAnotherThatHasNoReplica) {
   kept = CopiesKept(Inputs({.pp_size = 2, .dp_size = 2}));
   EXPECT_EQ(kept.own, 2);
   EXPECT_EQ(kept.peer, 0);
+  CopyInputs shared = Inputs({.pp_size = 2, .dp_size = 2});
+  shared.shares = true;  // then no replica has the same
+  EXPECT_EQ(CopiesKept(shared).peer, 2);
 }
 
 TEST_F(CopiesTest, JobsThatCannotGoOnFromCopiesKeepNone) {
   EXPECT_THAT(Why({.pp_size = 1, .dp_size = 1}), HasSubstr("no second rank"));
+  EXPECT_THAT(Why({.pp_size = 1, .tp_size = 2}), HasSubstr("ranks split"));
   device_ = config::DeviceKind::kCuda;
   EXPECT_THAT(Why(), HasSubstr("kernels"));
   device_ = config::DeviceKind::kCpu;
@@ -74,6 +78,10 @@ TEST(LargestCopy, IsThatOfThePipelineRankWithMostParameters) {
   EXPECT_EQ(LargestCopyBytes(model, partition), 20 * 12);
   for (model::Layer& layer : model.layers) layer.parameters[0].moments = 1;
   EXPECT_EQ(LargestCopyBytes(model, partition), 20 * 8);
+  // Each of three writers has a layer.
+  model.layers[0].parameters[0].shape = {18};
+  EXPECT_EQ(LargestCopyBytes(model, partition), 23 * 8);
+  EXPECT_EQ(LargestCopyBytes(model, partition, /*num_writers=*/3), 20 * 8);
 }
 
 }  // namespace

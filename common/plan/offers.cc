@@ -31,7 +31,8 @@ const std::string& MemoryOwner(const WorkerOffer& offer, DeviceKind device) {
 DeviceKind DeviceOf(const config::JobSpec& job, DeviceKind before, bool any_gpu) {
   const config::Parallelism& p = job.parallelism;
   if (p.device != DeviceKind::kAuto) return p.device;
-  if (job.model.family == model::Family::kEmulated) return DeviceKind::kCpu;
+  if (job.model.family == model::Family::kEmulated || model::HasExperts(job.model.family))
+    return DeviceKind::kCpu;
   if (p.transport == config::TransportKind::kNccl) return DeviceKind::kCuda;
   if (before != DeviceKind::kAuto) return before;
   return any_gpu ? DeviceKind::kCuda : DeviceKind::kCpu;

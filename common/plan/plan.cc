@@ -22,6 +22,9 @@ absl::Status CheckMemory(const Candidate& candidate, const PlanOptions& options)
   const auto recomputes_all = [](const mesh::Stage& stage) {
     return stage.recompute == model::Recompute::kFull;
   };
+  const Plan& plan = candidate.plan;
+  const bool may_share = plan.mesh.dp_size > 1 && !SharesOptimizer(plan) &&
+                         plan.schedule.updates == schedule::Updates::kFlush;
   const bool more = !std::ranges::all_of(candidate.plan.partition, recomputes_all);
   return InvalidField({.field = "parallelism.pipeline",
                        .value = absl::StrCat(candidate.plan.schedule.num_ranks()),
@@ -29,7 +32,8 @@ absl::Status CheckMemory(const Candidate& candidate, const PlanOptions& options)
                                             FormatBytes(options.worker_memory_bytes),
                                             "): ", ToString(Largest(candidate))),
                        .fix = absl::StrCat("use more stages or smaller microbatches",
-                                           more ? ", or parallelism.recompute: full" : "")});
+                                           more ? ", or parallelism.recompute: full" : "",
+                                           may_share ? ", or parallelism.shard: optimizer" : "")});
 }
 
 void AppendMergedWeightGrads(const Plan& plan, std::string& text) {
@@ -63,6 +67,20 @@ double CheckpointPause(const CandidateInputs& inputs, const Plan& plan) {
   return SnapshotSeconds(inputs, plan.mesh.pp_size, largest);
 }
 
+// Tensor groups meet several times in each layer, which networks are too slow for.
+absl::Status WarnOfHosts(const CandidateInputs& inputs, Plan& plan) {
+  if (TensorGroupsFitHosts(inputs)) return absl::OkStatus();
+  const int tensor = plan.mesh.tp_size, room = inputs.options.host.room();
+  int fits = std::min(tensor, room);
+  while (tensor % fits != 0) --fits;
+  ASSIGN_OR_RETURN(const double seconds, StepOnOneHost(inputs, plan));
+  plan.warnings.push_back(absl::StrFormat(
+      "parallelism.tensor is %d, and hosts have %d workers for the job: a step takes %.4g s, and "
+      "%.4g s if each tensor group is on one host; use larger hosts, or parallelism.tensor: %d",
+      tensor, room, plan.predicted_step_seconds, seconds, fits));
+  return absl::OkStatus();
+}
+
 // Makes the best candidate a plan that workers can execute.
 absl::StatusOr<Plan> Complete(const CandidateInputs& inputs, Candidate best) {
   const config::JobSpec& job = inputs.job;
@@ -72,6 +90,11 @@ absl::StatusOr<Plan> Complete(const CandidateInputs& inputs, Candidate best) {
   plan.model = inputs.model;
   plan.warnings = schedule::Warnings(plan.schedule);
   plan.warnings.insert(plan.warnings.begin(), job.warnings.begin(), job.warnings.end());
+  if (job.parallelism.shard == config::Shard::kOptimizer && !SharesOptimizer(plan)) {
+    plan.warnings.emplace_back(
+        "parallelism.shard: optimizer has no effect: no two ranks have the same layers");
+  }
+  RETURN_IF_ERROR(WarnOfHosts(inputs, plan));
   if (!job.exact && std::ranges::none_of(plan.programs, program::MergesWeightGrads)) {
     plan.warnings.push_back(absl::StrCat("exact: false has no effect under ", plan.schedule.name,
                                          ", where no two W of a stage follow each other"));

@@ -50,9 +50,10 @@ struct PlanOptions {
   double matmul_flops_per_second = 1e11;
   double link_latency_seconds = 20e-6;
   double link_seconds_per_byte = 0.5e-9;
-  bool use_measured_links = true;       // false: all messages cost this
-  bool workers_spread = true;           // the programs of all workers can spread the vocabulary
-  bool workers_know_optimizers = true;  // those of kOptimizersProtocolVersion, and all else of it
+  bool use_measured_links = true;  // false: all messages cost this
+  bool workers_spread = true;      // the programs of all workers can spread the vocabulary
+  // The programs of all workers know what came with kOptimizersProtocolVersion.
+  bool workers_know_optimizers = true;
   // The least memory that a worker has for a rank. 0: it is not known, and no plan is too large.
   std::int64_t worker_memory_bytes = 0;
 };
@@ -74,12 +75,19 @@ struct Plan {
   std::vector<std::string> warnings;
 };
 
+// Returns whether the ranks that sum gradients share the optimizer's state.
+inline bool SharesOptimizer(const Plan& plan) {
+  return !plan.programs.empty() && program::ShardsOptimizer(plan.programs.front());
+}
+
 // Chooses mesh, partition and schedule, lowers the schedule and proves the programs, in this order.
 // The plan decides what the job leaves open:
 // data: auto      the number of replicas whose step is shortest, of the divisors of the batch that
 //                 max_workers allow. It changes the bits of losses. So a plan chooses only where
 //                 the job says `auto` in words (data_auto), and the caller fixes the choice for all
 //                 later plans of the job (JobSpec::FixBits).
+// tensor: auto    likewise (tensor_auto), of the powers of two that divide the layers and find room
+//                 on a host.
 // microbatch: auto  likewise (microbatch_auto), of the smallest 24 divisors of the batch.
 // recompute: auto as little on each rank as fits the workers' memory: none, selective or full
 //                 (least_recompute.h).
@@ -91,6 +99,8 @@ struct Plan {
 //                 have one copy of the weights, and of what a search finds for the job's costs.
 //                 A searched one is named after what it grew from: "auto (zb-1p)".
 // vocabulary: auto  `spread` where the step is more than 1 % shorter so, else `last`.
+// shard           where the job leaves it out: `optimizer` if replicas do not fit the workers
+//                 without it, on CPUs; else `none`.
 // Of all ways within 1 % of the shortest step, it takes the one with the fewest ranks, then the
 // fewest replicas, then one that does not spread the vocabulary, then the fewest stages, then the
 // one that holds the least.
@@ -112,6 +122,7 @@ struct Refusal {
   std::string schedule;
   std::vector<model::Recompute> recompute;  // one for all stages, or one a stage
   bool spread = false;                      // the vocabulary
+  bool shares = false;                      // the optimizer's state
   std::string reason;
 };
 

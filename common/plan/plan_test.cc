@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/testing/jobs.h"
+#include "common/plan/offers.h"
 #include "common/program/slot_bytes.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/text.h"
@@ -260,6 +261,18 @@ TEST(MakePlan, RefusesWhatAWorkersProgramDoesNotKnow) {
   job.lr_schedule = {};
   job.loss.z_loss = 1e-4;
   EXPECT_THAT(error_of(job), HasSubstr("loss: "));
+  job.loss = {};
+  job.model.family = model::Family::kMixtral;
+  job.model.mixture = model::Mixture{.experts = 4, .chosen = 2, .inner = job.model.inner};
+  EXPECT_THAT(error_of(job), HasSubstr("model.experts: "));
+}
+
+TEST(MakePlan, GivesExpertsToCores) {
+  config::JobSpec job = SmallGpt2Job();
+  EXPECT_EQ(DeviceOf(job, config::DeviceKind::kAuto, /*any_gpu=*/true), config::DeviceKind::kCuda);
+  job.model.family = model::Family::kQwen3Moe;
+  job.model.mixture = model::Mixture{.experts = 4, .chosen = 2, .inner = 40};
+  EXPECT_EQ(DeviceOf(job, config::DeviceKind::kAuto, /*any_gpu=*/true), config::DeviceKind::kCpu);
 }
 
 TEST(MakePlan, RefusesWhatCannotBeDoneWithoutAFlush) {

@@ -88,6 +88,7 @@ class Ranker {
          .schedule = candidate.plan.schedule.name,
          .recompute = RecomputeOf(candidate),
          .spread = Spreads(candidate),
+         .shares = SharesOptimizer(candidate.plan),
          .reason = absl::StrCat("a rank needs ", FormatBytes(largest.total()), " of ",
                                 FormatBytes(inputs_.options().worker_memory_bytes))});
     KeepNearest(std::move(candidate));
@@ -172,22 +173,47 @@ bool ChoosesRecompute(const CandidateInputs& inputs) {
          inputs.job.model.family != model::Family::kEmulated;
 }
 
-absl::StatusOr<Candidate> Make(const CandidateInputs& inputs, const MakeCandidate& make) {
+// Returns whether the job leaves open whether replicas share the optimizer's state. GPUs share only
+// where a job asks for it.
+bool ChoosesShares(const CandidateInputs& inputs) {
+  return inputs.job.parallelism.shard == config::Shard::kAuto && inputs.dp_size > 1 &&
+         inputs.options.workers_know_optimizers &&
+         inputs.options.device != config::DeviceKind::kCuda;
+}
+
+absl::StatusOr<Candidate> Make(CandidateInputs inputs, const MakeCandidate& make) {
+  if (ChoosesShares(inputs)) {
+    // Sharing takes less time than computing again.
+    absl::StatusOr<Candidate> whole = make(inputs);
+    if (!whole.ok() || Fits(*whole, inputs.options)) return whole;
+    inputs.shares = true;
+  }
   return ChoosesRecompute(inputs) ? WithLeastRecompute(inputs, make) : make(inputs);
 }
 
-// Adds what a search finds for one placement and number of chunks. If nothing of it fits, all
-// stages compute more again.
+// Adds what a search finds. Returns whether some of it fits.
+bool AddSearchedOnce(const CandidateInputs& inputs, schedule::Placement placement, int pp_size,
+                     int num_chunks, Ranker& ranker) {
+  bool fits = false;
+  for (Candidate& found : FromSearch(inputs, placement, pp_size, num_chunks)) {
+    fits |= Fits(found, inputs.options);
+    ranker.Add(std::move(found));
+  }
+  return fits;
+}
+
+// Adds what a search finds for one placement and number of chunks. If nothing of it fits, replicas
+// share, and then all stages compute more again.
 void AddFound(CandidateInputs inputs, schedule::Placement placement, int pp_size, int num_chunks,
               Ranker& ranker) {
   using enum model::Recompute;
+  if (ChoosesShares(inputs)) {
+    if (AddSearchedOnce(inputs, placement, pp_size, num_chunks, ranker)) return;
+    inputs.shares = true;
+  }
   for (const model::Recompute mode : {kNone, kSelective, kFull}) {
     if (ChoosesRecompute(inputs)) inputs.recompute = {mode};
-    bool fits = false;
-    for (Candidate& found : FromSearch(inputs, placement, pp_size, num_chunks)) {
-      fits |= Fits(found, inputs.options);
-      ranker.Add(std::move(found));
-    }
+    const bool fits = AddSearchedOnce(inputs, placement, pp_size, num_chunks, ranker);
     if (fits || !ChoosesRecompute(inputs)) return;
   }
 }
@@ -230,11 +256,12 @@ bool AddFamily(const CandidateInputs& inputs, const std::string& family, int pp_
     ranker.Add(*std::move(candidate));
     return true;
   }
-  ranker.Refuse({.mesh = {.pp_size = pp_size, .dp_size = inputs.dp_size},
+  ranker.Refuse({.mesh = inputs.MeshOf(pp_size),
                  .microbatch = inputs.model.microbatch,
                  .schedule = family,
                  .recompute = inputs.recompute,
                  .spread = inputs.spread,
+                 .shares = inputs.shares,
                  .reason = std::move(why_not)},
                 candidate.status());
   return false;
@@ -244,7 +271,7 @@ bool AddFamily(const CandidateInputs& inputs, const std::string& family, int pp_
 void RefuseSpread(const CandidateInputs& inputs, int pp_size, Ranker& ranker) {
   const std::string_view why_not = WhyAutoKeepsLast(inputs, pp_size);
   if (why_not.empty()) return;
-  ranker.Refuse({.mesh = {.pp_size = pp_size, .dp_size = inputs.dp_size},
+  ranker.Refuse({.mesh = inputs.MeshOf(pp_size),
                  .microbatch = inputs.model.microbatch,
                  .schedule = inputs.job.parallelism.schedule,
                  .recompute = inputs.recompute,
@@ -301,7 +328,7 @@ void AddFile(const CandidateInputs& inputs, Ranker& ranker) {
       continue;
     }
     const int refused = pp_size > 0 ? pp_size : inputs.job.parallelism.pipeline.value_or(1);
-    ranker.Refuse({.mesh = {.pp_size = refused, .dp_size = inputs.dp_size},
+    ranker.Refuse({.mesh = inputs.MeshOf(refused),
                    .microbatch = inputs.model.microbatch,
                    .schedule = inputs.job.parallelism.schedule,
                    .recompute = inputs.recompute,

@@ -34,6 +34,7 @@ constexpr char kTooOld[] = "a worker's program is too old to spread the vocabula
 bool IsOpen(const CandidateInputs& inputs, int pp_size) {
   return pp_size > 1 && inputs.job.parallelism.vocabulary == Vocabulary::kAuto &&
          inputs.job.model.family != model::Family::kEmulated &&
+         !inputs.model.tensor.splits() &&  // then those ranks share the words
          model::NumVocabularyBlocks(inputs.model.config.vocab) > 1;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "common/layout/slot_layout.h"
 #include "common/profile/layer_shape.h"
 #include "common/profile/parameter_counts.h"
 #include "common/profile/profile.h"
@@ -29,7 +30,7 @@ class StageCosts {
  public:
   StageCosts(const CandidateInputs& inputs, int pp_size)
       : inputs_(inputs),
-        num_ranks_(pp_size * inputs.dp_size),
+        num_ranks_(inputs.MeshOf(pp_size).size()),
         conditions_(inputs.options.host.ConditionsOf(num_ranks_, inputs.job.parallelism.threads,
                                                      inputs.options.device)) {}
 
@@ -93,7 +94,9 @@ class StageCosts {
     const profile::RankSample rank = RankTimes();
     std::vector<double> optimizer =
         profile::UpdatedParameters(inputs_.model, partition, pp_size, vocabulary_ends);
-    for (double& seconds : optimizer) seconds *= rank.update_seconds;
+    // Replicas that share update their shards alone.
+    const double share = inputs_.shares ? 1.0 / inputs_.dp_size : 1;
+    for (double& seconds : optimizer) seconds *= share * rank.update_seconds;
     cost::Costs costs{.forward = {},
                       .input_grad = {},
                       .weight_grad = {},
@@ -101,7 +104,8 @@ class StageCosts {
                       .link = Link(partition),
                       .reduction = {},
                       .tied_reduction = spread ? 0 : TiedReduction(pp_size),
-                      .optimizer = std::move(optimizer)};
+                      .optimizer = std::move(optimizer),
+                      .tensor = {TensorGroupCost(inputs_, TensorGroupsFitHosts(inputs_))}};
     for (const mesh::Stage& stage : partition) {
       const Passes passes = StageTimes(stage, spread);
       costs.forward.push_back(passes.forward + rank.dispatch_seconds);
@@ -207,6 +211,17 @@ int PpSizeOf(const mesh::Partition& partition) {
   return pp_size;
 }
 
+// Returns the most bytes that a rank passes on in one meeting inside a pass, at least 1.
+std::int64_t LargestMeeting(const model::Model& model) {
+  std::int64_t most = 1;
+  for (const Layer& layer : model.layers) {
+    for (const auto* parts : {&layer.parts.forward, &layer.parts.input_grad}) {
+      for (const model::Part& part : *parts) most = std::max(most, part.bytes);
+    }
+  }
+  return most;
+}
+
 void AddOnce(std::string text, std::vector<std::string>& texts) {
   if (std::ranges::find(texts, text) == texts.end()) texts.push_back(std::move(text));
 }
@@ -229,6 +244,55 @@ cost::Costs CostsOf(const CandidateInputs& inputs, const mesh::Partition& partit
                     const mesh::VocabularyEnds& vocabulary_ends) {
   const int pp_size = PpSizeOf(partition);
   return StageCosts(inputs, pp_size).Of(partition, pp_size, vocabulary_ends);
+}
+
+bool TensorGroupsFitHosts(const CandidateInputs& inputs) {
+  const Host& host = inputs.options.host;
+  return host.machine.empty() || inputs.model.tensor.size <= host.room();
+}
+
+cost::GroupCost TensorGroupCost(const CandidateInputs& inputs, bool same_host) {
+  const int others = inputs.model.tensor.size - 1;
+  const PlanOptions& options = inputs.options;
+  cost::GroupCost group{.size = others + 1,
+                        .link = {.latency = options.link_latency_seconds,
+                                 .seconds_per_byte = options.link_seconds_per_byte}};
+  if (others == 0 || options.profile == nullptr || !options.use_measured_links) return group;
+  const std::int64_t bytes = LargestMeeting(inputs.model);
+  std::optional<double> seconds = options.profile->FindMeeting(same_host, group.size, bytes);
+  if (!seconds) {
+    seconds = options.profile->FindMessage(same_host, bytes / others);
+    if (!seconds) return group;
+    *seconds *= others;
+  }
+  group.link.latency = std::min(*seconds / others, group.link.latency);
+  group.link.seconds_per_byte =
+      (*seconds - group.link.latency * others) / static_cast<double>(bytes);
+  return group;
+}
+
+cost::Costs WithMeetings(const CandidateInputs& inputs, const mesh::Partition& partition,
+                         cost::Costs costs) {
+  if (inputs.model.tensor.size == 1) return costs;
+  for (const mesh::Stage& stage : partition) {
+    const cost::GroupCost& group = costs.Tensor(stage.pp_rank);
+    const auto seconds = [&](const std::vector<model::Part>& parts) {
+      double sum = 0;
+      for (const model::Part& part : parts)
+        sum += part.meets() ? cost::MeetingCost(group, part.bytes) : 0;
+      return sum;
+    };
+    const auto place = static_cast<std::size_t>(stage.id.value());
+    for (const model::LayerParts& layer : layout::ShapeOf(inputs.model, stage).layers) {
+      const double input_grad = seconds(layer.input_grad);
+      const double weight_grad = seconds(layer.weight_grad);
+      costs.forward[place] += seconds(layer.forward);
+      costs.input_grad[place] += input_grad;
+      costs.weight_grad[place] += weight_grad;
+      costs.backward[place] += input_grad + weight_grad;
+    }
+  }
+  return costs;
 }
 
 double SnapshotSeconds(const CandidateInputs& inputs, int pp_size, std::int64_t bytes) {

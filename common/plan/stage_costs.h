@@ -22,6 +22,18 @@ std::vector<double> LayerSeconds(const CandidateInputs& inputs, int pp_size);
 cost::Costs CostsOf(const CandidateInputs& inputs, const mesh::Partition& partition,
                     const mesh::VocabularyEnds& vocabulary_ends = {});
 
+// Returns the costs for readers that know no parts of instructions: what F, I, W and B compute,
+// with the meetings inside. costs: of CostsOf.
+cost::Costs WithMeetings(const CandidateInputs& inputs, const mesh::Partition& partition,
+                         cost::Costs costs);
+
+// Returns whether the ranks of a tensor group find room on one host, as far as hosts are known.
+bool TensorGroupsFitHosts(const CandidateInputs& inputs);
+
+// Returns what the meetings of a tensor group cost, on one host or between hosts: as measured, else
+// as so many messages.
+cost::GroupCost TensorGroupCost(const CandidateInputs& inputs, bool same_host);
+
 // Returns for how long a checkpoint pauses training, if the fullest rank copies so many bytes.
 double SnapshotSeconds(const CandidateInputs& inputs, int pp_size, std::int64_t bytes);
 

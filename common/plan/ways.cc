@@ -8,6 +8,7 @@
 #include <numeric>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -70,7 +71,9 @@ absl::Status CheckBatch(const config::JobSpec& job) {
 // Returns the first field of the job that programs before kOptimizersProtocolVersion would pass
 // over, or refuse without saying why; empty: there is none.
 std::string_view NewFieldOf(const config::JobSpec& job) {
+  if (job.parallelism.shard == config::Shard::kOptimizer) return "parallelism.shard";
   if (job.model.family == model::Family::kEmulated) return "";
+  if (model::HasExperts(job.model.family)) return "model.experts";
   if (job.lion.has_value()) return "optimizer.lion";
   if (job.sgd.has_value()) return "optimizer.sgd";
   if (!job.groups.empty()) return "optimizer.groups";
@@ -108,25 +111,40 @@ int MicrobatchesOf(const config::JobSpec& job, const Division& division) {
 // job leaves them open.
 std::vector<int> ReplicasOf(const config::JobSpec& job, int max_workers) {
   const int least = job.LeastData();
-  const int room = std::max(least, max_workers / job.LeastPipeline());
+  const int room =
+      std::max(least, max_workers / (job.LeastPipeline() * job.parallelism.RanksPerReplica()));
   const int most = job.elastic.data.has_value() ? std::min(room, job.elastic.data->max) : room;
   std::vector<int> replicas = DivisorsOf(job.global_batch);
   std::erase_if(replicas, [&](int size) { return size < least || size > most; });
   return replicas;
 }
 
+// Returns the numbers of ranks that may share a layer: what the job names, or with `auto` the
+// powers of two for which a host has room.
+std::vector<int> TensorSizesOf(const config::JobSpec& job, const PlanOptions& options) {
+  if (!job.parallelism.tensor_auto) return {job.parallelism.tensor};
+  const Host& host = options.host;
+  const int most =
+      host.machine.empty() ? options.max_workers : std::min(options.max_workers, host.room());
+  std::vector<int> sizes = {1};
+  while (sizes.back() * 2 <= most) sizes.push_back(sizes.back() * 2);
+  return sizes;
+}
+
 // Returns the divisions that a plan may choose. Precondition: CheckBatch.
-absl::StatusOr<std::vector<Division>> DivisionsOf(const config::JobSpec& job, int max_workers,
+absl::StatusOr<std::vector<Division>> DivisionsOf(const config::JobSpec& job,
+                                                  const PlanOptions& options,
                                                   std::int64_t num_layers) {
   const config::Parallelism& asked = job.parallelism;
   std::vector<int> data = {asked.data.value_or(1)}, microbatches = {job.microbatch};
   const bool has_range = job.elastic.data.has_value() && !asked.data.has_value();
   const bool is_open = asked.data_auto || has_range;
-  if (is_open && !UpdatesEachBackward(asked.schedule)) data = ReplicasOf(job, max_workers);
+  if (is_open && !UpdatesEachBackward(asked.schedule)) data = ReplicasOf(job, options.max_workers);
   if (job.microbatch_auto) {
     microbatches = DivisorsOf(job.global_batch);
     microbatches.resize(std::min(microbatches.size(), kMicrobatchSizes));
   }
+  const std::vector<int> tensor = TensorSizesOf(job, options);
   std::vector<Division> divisions;
   int fewest = job.global_batch;  // microbatches
   for (const int replicas : data) {
@@ -134,8 +152,12 @@ absl::StatusOr<std::vector<Division>> DivisionsOf(const config::JobSpec& job, in
       if (job.global_batch / replicas % microbatch != 0) continue;
       const Division division{.data = replicas, .microbatch = microbatch};
       fewest = std::min(fewest, MicrobatchesOf(job, division));
-      if (num_layers * MicrobatchesOf(job, division) <= kMaxLayerPasses)
-        divisions.push_back(division);
+      if (num_layers * MicrobatchesOf(job, division) > kMaxLayerPasses) continue;
+      for (const int size : tensor) {
+        const int ranks = replicas * job.LeastPipeline() * size;
+        if (asked.tensor_auto && size > 1 && ranks > options.max_workers) continue;
+        divisions.push_back({.data = replicas, .microbatch = microbatch, .tensor = size});
+      }
     }
   }
   if (!divisions.empty()) return divisions;
@@ -186,7 +208,7 @@ class RoughWays {
     if (asked.pipeline) return {*asked.pipeline, *asked.pipeline};
     const int by_layers = static_cast<int>(inputs.model.layers.size()) / asked.chunks.value_or(1);
     const int least = inputs.job.LeastPipeline();
-    int most = std::min(by_layers, inputs.options.max_workers / inputs.dp_size);
+    int most = std::min(by_layers, inputs.options.max_workers / inputs.MeshOf(1).size());
     if (const auto& range = inputs.job.elastic.pipeline) most = std::min(most, range->max);
     return {least, std::max(least, most)};
   }
@@ -195,9 +217,9 @@ class RoughWays {
   const Work& WorkOf(const CandidateInputs& inputs, int pp_size) {
     const PlanOptions& options = inputs.options;
     const profile::Conditions conditions = options.host.ConditionsOf(
-        pp_size * inputs.dp_size, inputs.job.parallelism.threads, options.device);
-    const auto [found, is_new] =
-        work_.try_emplace(std::pair(inputs.model.microbatch, conditions.ranks_per_host));
+        inputs.MeshOf(pp_size).size(), inputs.job.parallelism.threads, options.device);
+    const auto [found, is_new] = work_.try_emplace(
+        std::tuple(inputs.model.microbatch, inputs.model.tensor.size, conditions.ranks_per_host));
     if (is_new) {
       const std::vector<double> seconds = LayerSeconds(inputs, pp_size);
       found->second = {.all = std::accumulate(seconds.begin(), seconds.end(), 0.0),
@@ -219,7 +241,7 @@ class RoughWays {
   }
 
   JobInputs& inputs_;
-  std::map<std::pair<int, int>, Work> work_;  // by microbatch and ranks on a host
+  std::map<std::tuple<int, int, int>, Work> work_;  // by microbatch, tensor and ranks on a host
   std::vector<RoughWay> ways_;
 };
 
@@ -232,32 +254,44 @@ absl::StatusOr<JobInputs> JobInputs::Create(const config::JobSpec& job,
   RETURN_IF_ERROR(CheckPrograms(job, options));
   ASSIGN_OR_RETURN(model::Model model, config::BuildModelOf(job, job.microbatch, options.device));
   JobInputs inputs(job, options);
-  ASSIGN_OR_RETURN(inputs.divisions_,
-                   DivisionsOf(job, options.max_workers, std::ssize(model.layers)));
-  inputs.models_.emplace(job.microbatch, std::move(model));
+  ASSIGN_OR_RETURN(inputs.divisions_, DivisionsOf(job, options, std::ssize(model.layers)));
+  inputs.models_.emplace(std::pair(job.microbatch, job.parallelism.tensor), std::move(model));
+  // Not every number of ranks can share the layers, nor every microbatch.
+  std::erase_if(inputs.divisions_, [&](const Division& division) {
+    return division.tensor > 1 && !inputs.MakeModel(division).ok();
+  });
   return inputs;
 }
 
+absl::StatusOr<model::Model> JobInputs::MakeModel(const Division& division) const {
+  config::JobSpec job = *job_;
+  job.parallelism.tensor = division.tensor;
+  return config::BuildModelOf(job, division.microbatch, options_->device);
+}
+
 CandidateInputs JobInputs::Of(const Division& division) {
-  auto found = models_.find(division.microbatch);
+  const std::pair key(division.microbatch, division.tensor);
+  auto found = models_.find(key);
   if (found == models_.end()) {
-    absl::StatusOr<model::Model> model =
-        config::BuildModelOf(*job_, division.microbatch, options_->device);
-    TAKT_CHECK(model.ok());  // as for another size of a microbatch
-    found = models_.emplace(division.microbatch, *std::move(model)).first;
+    absl::StatusOr<model::Model> model = MakeModel(division);
+    TAKT_CHECK(model.ok());  // Create has made it, or one with another size of a microbatch
+    found = models_.emplace(key, *std::move(model)).first;
   }
   const std::vector<model::Recompute>& asked = job_->parallelism.recompute;
   return {.job = *job_,
           .model = found->second,
           .options = *options_,
           .dp_size = division.data,
-          .recompute = asked.empty() ? std::vector{model::Recompute::kNone} : asked};
+          .recompute = asked.empty() ? std::vector{model::Recompute::kNone} : asked,
+          .shares = job_->parallelism.shard == config::Shard::kOptimizer};
 }
 
 CandidateInputs JobInputs::Of(const Candidate& candidate) {
-  CandidateInputs inputs =
-      Of(Division{.data = candidate.plan.mesh.dp_size, .microbatch = candidate.plan.microbatch});
+  CandidateInputs inputs = Of(Division{.data = candidate.plan.mesh.dp_size,
+                                       .microbatch = candidate.plan.microbatch,
+                                       .tensor = candidate.plan.mesh.tp_size});
   inputs.spread = !candidate.plan.vocabulary_ends.empty();
+  inputs.shares = SharesOptimizer(candidate.plan);
   return inputs;
 }
 

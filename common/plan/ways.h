@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -12,10 +13,11 @@
 
 namespace takt::plan {
 
-// Says how the batch of a step is divided.
+// Says how the batch of a step is divided, and each layer.
 struct Division {
   int data = 1;        // replicas
   int microbatch = 1;  // sequences of a microbatch
+  int tensor = 1;      // ranks that share each layer
 };
 
 struct Way {
@@ -43,13 +45,15 @@ class JobInputs final {
   const std::vector<Division>& divisions() const { return divisions_; }
 
  private:
+  absl::StatusOr<model::Model> MakeModel(const Division& division) const;
+
   JobInputs(const config::JobSpec& job, const PlanOptions& options)
       : job_(&job), options_(&options) {}
 
   const config::JobSpec* job_;
   const PlanOptions* options_;
   std::vector<Division> divisions_;
-  std::map<int, model::Model> models_;  // by the size of a microbatch
+  std::map<std::pair<int, int>, model::Model> models_;  // by microbatch and tensor
 };
 
 // Returns the ways among which the job leaves the choice, those first that seem the fastest. If

@@ -28,6 +28,10 @@ const char* KindName(LayerKind kind) {
       return "llama head";
     case LayerKind::kQwen3Block:
       return "qwen3 block";
+    case LayerKind::kMixtralBlock:
+      return "mixtral block";
+    case LayerKind::kQwen3MoeBlock:
+      return "qwen3_moe block";
     case LayerKind::kEmulated:
       return "emulated";
   }
@@ -50,7 +54,8 @@ LayerShape ShapeOf(const model::Model& model, const model::Layer& layer,
                    .context = config.context,
                    .microbatch = model.microbatch,
                    .products = model.precisions.products,
-                   .activations = model.precisions.activations};
+                   .activations = model.precisions.activations,
+                   .tensor = model.tensor.size};
   if (layer.block >= 0) {
     shape.heads = config.heads;
     shape.kv_heads = config.kv_heads;
@@ -58,6 +63,11 @@ LayerShape ShapeOf(const model::Model& model, const model::Layer& layer,
     shape.inner = config.inner;
     shape.recompute = recompute;
     shape.attention_window = config.EffectiveWindow();
+    if (HasExperts(layer.kind)) {
+      shape.inner = config.mixture->inner;
+      shape.experts = config.mixture->experts;
+      shape.chosen_experts = config.mixture->chosen;
+    }
   } else if (IsHead(layer.kind)) {
     shape.vocab = config.vocab;
   }
@@ -110,12 +120,15 @@ std::string ToString(const LayerShape& shape) {
       absl::StrAppend(&text, " of ", shape.head_size);
     absl::StrAppend(&text, ", inner ", shape.inner);
   }
+  if (shape.experts > 0)
+    absl::StrAppend(&text, ", experts ", shape.chosen_experts, " of ", shape.experts);
   if (shape.vocab > 0) absl::StrAppend(&text, ", vocab ", shape.vocab);
   absl::StrAppend(&text, ", context ", shape.context);
   if (shape.attention_window > 0) absl::StrAppend(&text, ", window ", shape.attention_window);
   absl::StrAppend(&text, ", microbatch ", shape.microbatch, ", ", PrecisionName(shape));
   if (shape.recompute != model::Recompute::kNone)
     absl::StrAppend(&text, ", recompute ", std::string(model::Name(shape.recompute)));
+  if (shape.tensor > 1) absl::StrAppend(&text, ", tensor ", shape.tensor);
   return text;
 }
 

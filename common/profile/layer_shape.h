@@ -28,6 +28,10 @@ struct LayerShape {
   // forward, and T, which is not divided, as the gradient of the input. The kind is kEmbedding.
   bool spread = false;
   int attention_window = 0;  // the most keys that a token sees; 0: all up to its own
+  // Of a block with experts, whose `inner` is the width of one. The time of its passes is that of
+  // the loads that were measured. Before anything was, all experts count as equally full.
+  int experts = 0, chosen_experts = 0;
+  int tensor = 1;  // how many ranks share the layer
 
   auto operator<=>(const LayerShape&) const = default;
 };

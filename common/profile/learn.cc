@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 
 #include "common/base/median.h"
 #include "common/base/status.h"
 #include "common/profile/parameter_counts.h"
+#include "common/program/part_lists.h"
 #include "common/program/program.h"
 #include "common/trace/messages.h"
 #include "common/trace/timeline.h"
@@ -68,6 +70,7 @@ class Learner {
       LearnSums();
     }
     LearnMessages();
+    LearnMeetings();
   }
 
  private:
@@ -88,6 +91,11 @@ class Learner {
 
   static double Seconds(std::int64_t nanos) { return static_cast<double>(nanos) * 1e-9; }
 
+  double ComputeSeconds(int step, const Slice& slice) const {
+    return Seconds(
+        trace::ComputeNanos(slice, meeting_index_.At(step, {slice.rank, slice.instruction})));
+  }
+
   // Calls visit(slice, instruction) for each instruction of one rank and step.
   template <class Visit>
   void ForEach(int rank, int step, Visit visit) const {
@@ -107,8 +115,8 @@ class Learner {
           const bool counts = program::IsCompute(instruction.op) &&
                               instruction.op != Op::kOverlap && !IsOfRows(instruction);
           if (!counts) return;
-          means[{instruction.stage, instruction.op}].Add(
-              Seconds(slice.end_nanos - slice.start_nanos), instruction.num_microbatches);
+          means[{instruction.stage, instruction.op}].Add(ComputeSeconds(step, slice),
+                                                         instruction.num_microbatches);
         });
         for (const auto& [stage_and_op, mean] : means) {
           samples[{stage_and_op.first, ConditionsOf(rank)}][stage_and_op.second].push_back(
@@ -268,8 +276,10 @@ class Learner {
     const std::map<std::pair<int, StepId>, double> gaps = RuntimeGaps();
     const std::vector<double> updated =
         UpdatedParameters(job_.model, job_.partition, trace_.mesh.pp_size, job_.vocabulary_ends);
+    // Replicas that share the optimizer's state update their shards alone.
+    const int sharers = SharesOptimizer() ? trace_.mesh.dp_size : 1;
     for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
-      const double parameters = updated[trace_.mesh.PpRankOf(Rank(rank)).value()];
+      const double parameters = updated[trace_.mesh.PpRankOf(Rank(rank)).value()] / sharers;
       auto& [updates, dispatches] = samples[ConditionsOf(rank)];
       for (int step = 0; step < trace_.num_steps(); ++step) {
         double update = 0;
@@ -278,7 +288,7 @@ class Learner {
         ForEach(rank, step, [&](const Slice& slice, const Instruction& instruction) {
           id = slice.step;
           if (instruction.op == Op::kNormPartial || instruction.op == Op::kOptimizer)
-            update += Seconds(slice.end_nanos - slice.start_nanos);
+            update += ComputeSeconds(step, slice);
           instructions += program::IsCompute(instruction.op) ? 1 : 0;
         });
         if (parameters > 0) updates.push_back(update / parameters);
@@ -345,6 +355,47 @@ class Learner {
     }
   }
 
+  // Names meetings of as many ranks, on one host or not, with as many bytes.
+  using MeetingsKey = std::tuple<bool, int, std::int64_t>;
+
+  // Adds the time of a meeting from when all were there until the last one left it.
+  void AddMeeting(int step, const Slice& meeting, std::int64_t bytes,
+                  std::map<MeetingsKey, Mean>& means) const {
+    const std::vector<const Slice*> together = meeting_index_.Together(step, meeting);
+    if (together.front()->rank != meeting.rank) return;  // it counts once
+    bool same_host = true;
+    std::int64_t start = meeting.start_nanos, end = meeting.end_nanos;
+    for (const Slice* each : together) {
+      same_host &= HostOf(each->rank) == HostOf(meeting.rank);
+      start = std::max(start, each->start_nanos);
+      end = std::max(end, each->end_nanos);
+    }
+    means[{same_host, static_cast<int>(together.size()), bytes}].Add(Seconds(end - start));
+  }
+
+  void LearnMeetings() {
+    std::map<MeetingsKey, std::vector<double>> samples;
+    for (int step = 0; step < trace_.num_steps(); ++step) {
+      std::map<MeetingsKey, Mean> means;
+      for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
+        const program::Program& program = trace_.ProgramOf(rank);
+        if (program.part_lists.empty()) continue;
+        for (std::size_t i = 0; i < program.body.size(); ++i) {
+          const std::span<const program::Part> parts = PartListOf(program.body[i], program);
+          const Place place{rank, static_cast<std::int32_t>(i)};
+          for (const Slice& meeting : meeting_index_.At(step, place))
+            AddMeeting(step, meeting, parts[meeting.part].bytes, means);
+        }
+      }
+      for (const auto& [key, mean] : means) samples[key].push_back(mean.sum / mean.count);
+    }
+    for (auto& [key, seconds] : samples) {
+      const auto& [same_host, num_ranks, bytes] = key;
+      profile_.AddMeeting(KeyOfMeeting(same_host, num_ranks, bytes),
+                          {.bytes = bytes, .seconds = Median(std::move(seconds))}, weight_);
+    }
+  }
+
   void LearnSums() {
     const std::vector<std::vector<Place>> meetings = trace::FindMeetings(trace_);
     std::map<SumKey, std::vector<double>> samples;
@@ -353,19 +404,25 @@ class Learner {
       for (const std::vector<Place>& meeting : meetings) {
         const Place first = meeting.front();
         const Instruction& instruction = trace_.ProgramOf(first.rank).body[first.instruction];
-        if (instruction.op != Op::kReduceGrad) continue;
+        // Under shards a gather is the second half of a sum.
+        const bool gathers = instruction.op == Op::kGatherWeights;
+        if (instruction.op != Op::kReduceGrad && !gathers) continue;
         const bool same_host = std::ranges::all_of(
             meeting, [&](const Place& place) { return HostOf(place.rank) == HostOf(first.rank); });
         auto& [seconds, bytes] =
             totals[{.same_host = same_host, .num_ranks = static_cast<int>(meeting.size())}];
         seconds += Together(step, meeting);
-        bytes += sizeof(float) * ElementsOf(instruction, first.rank);
+        if (!gathers) bytes += sizeof(float) * ElementsOf(instruction, first.rank);
       }
       for (const auto& [key, total] : totals) {
         if (total.second > 0) samples[key].push_back(total.first / total.second);
       }
     }
     for (auto& [key, values] : samples) profile_.AddSum(key, Median(std::move(values)), weight_);
+  }
+
+  bool SharesOptimizer() const {
+    return std::ranges::any_of(trace_.programs, program::ShardsOptimizer);
   }
 
   // Returns how many values a sum of gradients has.
@@ -379,6 +436,7 @@ class Learner {
   const trace::Timeline& timeline_;
   const trace::JobTrace& trace_;
   const trace::SliceIndex index_{trace_};
+  const trace::MeetingIndex meeting_index_{timeline_};
   const TracedJob& job_;
   const double weight_;
   Profile& profile_;

@@ -104,6 +104,24 @@ TEST(Learn, ReadsUpdatesAndSums) {
               DoubleNear(seconds_of_byte, 0.01 * seconds_of_byte));
 }
 
+// Each of two replicas updates half, and a sum has its second half in the gather.
+TEST(Learn, ReadsUpdatesAndSumsOfReplicasThatShare) {
+  config::JobSpec job = ProbeJob(Job(), {.num_ranks = 2});
+  const auto parameters = [](const plan::Plan& plan) {
+    return static_cast<double>(plan.model.num_parameters());
+  };
+  job.parallelism.shard = config::Shard::kOptimizer;
+  const plan::Plan plan = PlanOf(job);
+  ASSERT_TRUE(plan::SharesOptimizer(plan));
+  trace::SyntheticTrace synthetic(plan.programs, {.dp_size = 2, .norm = 0.003, .optimizer = 0.007});
+  const Profile profile = LearnFrom(plan, synthetic);
+  EXPECT_THAT(profile.FindRank(kHere)->update_seconds,
+              DoubleNear(2 * 0.010 / parameters(plan), 1e-11));
+  const double seconds_of_byte = 2 * 4 * 200e-6 / (sizeof(float) * (parameters(plan) + 100 * 64));
+  EXPECT_THAT(profile.FindSum({.same_host = true, .num_ranks = 2}).value(),
+              DoubleNear(seconds_of_byte, 0.01 * seconds_of_byte));
+}
+
 TEST(Learn, CountsTheCopyOfATiedTableAmongWhatItsRankUpdates) {
   config::JobSpec job = Job();
   job.parallelism.stage_layers = {4, 0};

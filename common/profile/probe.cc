@@ -2,7 +2,9 @@
 #include "common/profile/probe.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -41,7 +43,8 @@ std::string ScheduleCsv() {
 // Returns about the FLOPs of a step of one rank, by 6 FLOPs for each parameter and token.
 double FlopsOfStep(const config::JobSpec& probe) {
   const model::ModelConfig& m = probe.model;
-  const double block = 4.0 * m.hidden * m.hidden + 2.0 * m.hidden * m.inner;
+  const double inner = m.mixture.has_value() ? 1.0 * m.mixture->chosen * m.mixture->inner : m.inner;
+  const double block = 4.0 * m.hidden * m.hidden + 2.0 * m.hidden * inner;
   const double parameters = m.layers * block + static_cast<double>(m.vocab) * m.hidden;
   return 6 * parameters * kMicrobatches * probe.microbatch * m.context;
 }
@@ -52,11 +55,17 @@ config::JobSpec ProbeJob(const config::JobSpec& job, const ProbeOptions& options
   TAKT_CHECK(job.model.family != model::Family::kEmulated && options.num_ranks >= 1);
   config::JobSpec probe = job;
   probe.model.layers = std::min(job.model.layers, kBlocks);
+  if (std::optional<model::Mixture>& mixture = probe.model.mixture; mixture.has_value()) {
+    std::erase_if(mixture->dense_blocks, [&](int block) { return block >= probe.model.layers; });
+  }
   probe.global_batch = kMicrobatches * job.microbatch * options.num_ranks;
   config::Parallelism& p = probe.parallelism;
   p.pipeline = 1;
   p.data = options.num_ranks;
-  p.data_auto = probe.microbatch_auto = false;
+  p.data_auto = p.tensor_auto = probe.microbatch_auto = false;
+  // What a rank takes for its share of a layer follows from the whole layer.
+  p.tensor = 1;
+  p.tensor_leaves = 0;
   p.chunks = kStages;
   p.group.reset();
   p.schedule = "file:probe.csv";

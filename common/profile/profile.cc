@@ -127,6 +127,10 @@ MessageKey KeyOfMessage(bool same_host, std::int64_t bytes) {
   return {.same_host = same_host, .log2_bytes = Log2(bytes)};
 }
 
+MeetingKey KeyOfMeeting(bool same_host, int num_ranks, std::int64_t bytes) {
+  return {.same_host = same_host, .num_ranks = num_ranks, .log2_bytes = Log2(bytes)};
+}
+
 LinkKey KeyOfLink(std::string_view from, std::string_view to, std::int64_t bytes) {
   return {.from = LinkName(from), .to = LinkName(to), .log2_bytes = Log2(bytes)};
 }
@@ -163,6 +167,10 @@ void Profile::AddSum(const SumKey& key, double seconds_per_byte, double weight) 
   if (!AreAmounts({seconds_per_byte})) return;
   const auto [it, is_new] = sums_.try_emplace(key, seconds_per_byte);
   if (!is_new) it->second = Mixed(it->second, seconds_per_byte, weight);
+}
+
+void Profile::AddMeeting(const MeetingKey& key, const MessageSample& sample, double weight) {
+  AddTo(meetings_, key, sample, weight);
 }
 
 void Profile::AddSnapshot(const Conditions& conditions, double seconds_per_byte, double weight) {
@@ -211,6 +219,23 @@ std::optional<double> Profile::FindMessage(bool same_host, std::int64_t bytes) c
   // A message has a fixed time too: a smaller one is not thought to be faster.
   return Scaled(sample.seconds, static_cast<double>(sample.bytes),
                 static_cast<double>(std::max(bytes, sample.bytes)));
+}
+
+std::optional<double> Profile::FindMeeting(bool same_host, int num_ranks,
+                                           std::int64_t bytes) const {
+  const MeetingKey wanted = KeyOfMeeting(same_host, num_ranks, bytes);
+  const auto* nearest =
+      Nearest(meetings_, [&](const MeetingKey& key, const MessageSample&) -> std::optional<double> {
+        if (key.same_host != same_host) return std::nullopt;
+        return std::abs(key.log2_bytes - wanted.log2_bytes) +
+               Distance(key.num_ranks, wanted.num_ranks);
+      });
+  if (nearest == nullptr) return std::nullopt;
+  const MessageSample& sample = nearest->second;
+  // As with messages, a smaller one is not thought to be faster. Each rank waits for all others.
+  return Scaled(sample.seconds, static_cast<double>(sample.bytes),
+                static_cast<double>(std::max(bytes, sample.bytes))) *
+         (num_ranks - 1) / std::max(nearest->first.num_ranks - 1, 1);
 }
 
 std::optional<double> Profile::FindSlowness(std::string_view from, std::string_view to,

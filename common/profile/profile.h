@@ -64,6 +64,15 @@ struct SumKey {
   auto operator<=>(const SumKey&) const = default;
 };
 
+// Meetings inside passes. A size stands for all of about as many bytes.
+struct MeetingKey {
+  bool same_host = true;
+  int num_ranks = 2;
+  int log2_bytes = 0;
+
+  auto operator<=>(const MeetingKey&) const = default;
+};
+
 // No time and no amount of work is larger. Those that are scaled by work would overflow.
 inline constexpr double kMostAmount = 1e30;
 
@@ -84,6 +93,7 @@ class Profile {
   void AddMessage(const MessageKey& key, const MessageSample& sample, double weight = 1);
   void AddLink(const LinkKey& key, const MessageSample& sample, double weight = 1);
   void AddSum(const SumKey& key, double seconds_per_byte, double weight = 1);
+  void AddMeeting(const MeetingKey& key, const MessageSample& sample, double weight = 1);
   // The snapshot of a checkpoint, for which training pauses.
   void AddSnapshot(const Conditions& conditions, double seconds_per_byte, double weight = 1);
   void ForgetLinks() { links_.clear(); }
@@ -102,18 +112,22 @@ class Profile {
                                      std::int64_t bytes) const;
   // The seconds of each byte of a sum over so many ranks, from the nearest number of ranks.
   std::optional<double> FindSum(const SumKey& key) const;
+  // The seconds of a meeting in which each of so many ranks passes on `bytes`, from the nearest
+  // number of ranks and size.
+  std::optional<double> FindMeeting(bool same_host, int num_ranks, std::int64_t bytes) const;
   // The seconds of each byte of a rank's snapshot, from the nearest conditions on the same machine.
   std::optional<double> FindSnapshot(const Conditions& conditions) const;
 
   bool empty() const {
     return layers_.empty() && ranks_.empty() && messages_.empty() && links_.empty() &&
-           sums_.empty() && snapshots_.empty();
+           sums_.empty() && meetings_.empty() && snapshots_.empty();
   }
   const std::map<LayerKey, LayerSample>& layers() const { return layers_; }
   const std::map<Conditions, RankSample>& ranks() const { return ranks_; }
   const std::map<MessageKey, MessageSample>& messages() const { return messages_; }
   const std::map<LinkKey, MessageSample>& links() const { return links_; }
   const std::map<SumKey, double>& sums() const { return sums_; }
+  const std::map<MeetingKey, MessageSample>& meetings() const { return meetings_; }
   const std::map<Conditions, double>& snapshots() const { return snapshots_; }
 
  private:
@@ -121,12 +135,14 @@ class Profile {
   std::map<Conditions, RankSample> ranks_;
   std::map<MessageKey, MessageSample> messages_;
   std::map<LinkKey, MessageSample> links_;
-  std::map<SumKey, double> sums_;           // seconds of a byte
+  std::map<SumKey, double> sums_;  // seconds of a byte
+  std::map<MeetingKey, MessageSample> meetings_;
   std::map<Conditions, double> snapshots_;  // seconds of a byte
 };
 
 // Returns the key of messages of so many bytes.
 MessageKey KeyOfMessage(bool same_host, std::int64_t bytes);
+MeetingKey KeyOfMeeting(bool same_host, int num_ranks, std::int64_t bytes);
 LinkKey KeyOfLink(std::string_view from, std::string_view to, std::int64_t bytes);
 
 // Returns the name under which links of a host are kept: the first 100 bytes of the host's name.

@@ -69,7 +69,8 @@ absl::StatusOr<Passes> ReadPasses(const char* what, const v1::LayerPasses& proto
 v1::LayerShape ToProto(const LayerShape& shape) {
   // This names every field, so that a new one that is not written here does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_size, inner, vocab, context, microbatch,
-               products, activations, recompute, spread, attention_window] = shape;
+               products, activations, recompute, spread, attention_window, experts, chosen_experts,
+               tensor] = shape;
   v1::LayerShape out;
   out.set_kind(static_cast<int>(kind));
   out.set_hidden(hidden);
@@ -85,6 +86,9 @@ v1::LayerShape ToProto(const LayerShape& shape) {
   out.set_recompute(static_cast<int>(recompute));
   out.set_spread(spread);
   out.set_attention_window(attention_window);
+  out.set_experts(experts);
+  out.set_chosen_experts(chosen_experts);
+  if (tensor != 1) out.set_tensor(tensor);
   return out;
 }
 
@@ -98,16 +102,22 @@ absl::StatusOr<LayerShape> FromProto(const v1::LayerShape& proto) {
                    .context = proto.context(),
                    .microbatch = proto.microbatch(),
                    .spread = proto.spread(),
-                   .attention_window = proto.attention_window()};
+                   .attention_window = proto.attention_window(),
+                   .experts = proto.experts(),
+                   .chosen_experts = proto.chosen_experts(),
+                   .tensor = proto.has_tensor() ? proto.tensor() : 1};
   const int least = std::min({shape.hidden, shape.heads, shape.kv_heads, shape.head_size,
-                              shape.inner, shape.vocab, shape.context, shape.attention_window});
+                              shape.inner, shape.vocab, shape.context, shape.attention_window,
+                              shape.experts, shape.chosen_experts});
   RETURN_IF_ERROR(CheckAtLeast("size of a layer", 0, least));
   RETURN_IF_ERROR(CheckAtLeast("microbatch", 1, shape.microbatch));
+  RETURN_IF_ERROR(CheckAtLeast("number of ranks that share a layer", 1, shape.tensor));
   // An emulated job says itself what its layers take.
-  ASSIGN_OR_RETURN(shape.kind, ReadName("kind of layer", proto.kind(),
-                                        {LayerKind::kEmbedding, LayerKind::kGpt2Block,
-                                         LayerKind::kGpt2Head, LayerKind::kLlamaBlock,
-                                         LayerKind::kLlamaHead, LayerKind::kQwen3Block}));
+  ASSIGN_OR_RETURN(shape.kind,
+                   ReadName("kind of layer", proto.kind(),
+                            {LayerKind::kEmbedding, LayerKind::kGpt2Block, LayerKind::kGpt2Head,
+                             LayerKind::kLlamaBlock, LayerKind::kLlamaHead, LayerKind::kQwen3Block,
+                             LayerKind::kMixtralBlock, LayerKind::kQwen3MoeBlock}));
   const auto precisions = {Precision::kF32, Precision::kBf16};
   ASSIGN_OR_RETURN(shape.products, ReadName("precision", proto.products(), precisions));
   ASSIGN_OR_RETURN(shape.activations, ReadName("precision", proto.activations(), precisions));
@@ -177,6 +187,15 @@ absl::Status Read(const v1::Profile::Sum& proto, Profile& profile) {
   return absl::OkStatus();
 }
 
+absl::Status Read(const v1::Profile::Meeting& proto, Profile& profile) {
+  RETURN_IF_ERROR(CheckAtLeast("number of ranks of a meeting", 2, proto.num_ranks()));
+  RETURN_IF_ERROR(CheckAtLeast("size of a meeting", 0, proto.bytes()));
+  RETURN_IF_ERROR(CheckAmounts("time of a meeting", {proto.seconds()}));
+  profile.AddMeeting(KeyOfMeeting(proto.same_host(), proto.num_ranks(), proto.bytes()),
+                     {.bytes = proto.bytes(), .seconds = proto.seconds()});
+  return absl::OkStatus();
+}
+
 absl::Status Read(const v1::Profile::Snapshot& proto, Profile& profile) {
   ASSIGN_OR_RETURN(const Conditions conditions, FromProto(proto.conditions()));
   RETURN_IF_ERROR(CheckAmounts("time of a snapshot", {proto.seconds_per_byte()}));
@@ -221,6 +240,13 @@ v1::Profile ToProto(const Profile& profile) {
     sum.set_num_ranks(key.num_ranks);
     sum.set_seconds_per_byte(seconds_per_byte);
   }
+  for (const auto& [key, sample] : profile.meetings()) {
+    v1::Profile::Meeting& meeting = *out.add_meetings();
+    meeting.set_same_host(key.same_host);
+    meeting.set_num_ranks(key.num_ranks);
+    meeting.set_bytes(sample.bytes);
+    meeting.set_seconds(sample.seconds);
+  }
   for (const auto& [conditions, seconds_per_byte] : profile.snapshots()) {
     v1::Profile::Snapshot& snapshot = *out.add_snapshots();
     *snapshot.mutable_conditions() = ToProto(conditions);
@@ -236,6 +262,7 @@ absl::StatusOr<Profile> FromProto(const v1::Profile& proto) {
   for (const auto& message : proto.messages()) RETURN_IF_ERROR(Read(message, profile));
   for (const auto& link : proto.links()) RETURN_IF_ERROR(Read(link, profile));
   for (const auto& sum : proto.sums()) RETURN_IF_ERROR(Read(sum, profile));
+  for (const auto& meeting : proto.meetings()) RETURN_IF_ERROR(Read(meeting, profile));
   for (const auto& snapshot : proto.snapshots()) RETURN_IF_ERROR(Read(snapshot, profile));
   return profile;
 }

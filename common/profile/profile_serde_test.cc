@@ -33,7 +33,9 @@ Profile Measured() {
                          .products = Precision::kBf16,
                          .activations = Precision::kBf16,
                          .recompute = Recompute::kSelective,
-                         .attention_window = 100};
+                         .attention_window = 100,
+                         .experts = 16,
+                         .chosen_experts = 6};
   const LayerShape head{.kind = LayerKind::kGpt2Head, .hidden = 32, .vocab = 256, .context = 16};
   Profile profile;
   profile.AddLayer({block, cores}, {.work = {1e9, 2e9, 3e9}, .seconds = {0.1, 0.2, 0.3}});
@@ -46,6 +48,7 @@ Profile Measured() {
   profile.AddLink(KeyOfLink("here", "there", 100'000), {.bytes = 100'000, .seconds = 4e-5});
   profile.AddLink(KeyOfLink("there", "here", 1000), {.bytes = 1000, .seconds = 6e-5});
   profile.AddSum({.same_host = false, .num_ranks = 4}, 1e-10);
+  profile.AddMeeting(KeyOfMeeting(true, 4, 1000), {.bytes = 1000, .seconds = 7e-5});
   profile.AddSnapshot(cores, 1e-10);
   return profile;
 }
@@ -68,6 +71,9 @@ TEST(ProfileSerde, EveryValueComesBack) {
   EXPECT_EQ(read->links().begin()->first, KeyOfLink("here", "there", 1000));
   EXPECT_EQ(read->links().rbegin()->second.seconds, 6e-5);
   EXPECT_EQ(read->sums().begin()->first.num_ranks, 4);
+  ASSERT_EQ(read->meetings().size(), 1u);
+  EXPECT_EQ(read->meetings().begin()->first, KeyOfMeeting(true, 4, 1000));
+  EXPECT_EQ(read->meetings().begin()->second.seconds, 7e-5);
   EXPECT_EQ(read->snapshots(), Measured().snapshots());
 }
 
@@ -96,6 +102,8 @@ TEST(ProfileSerde, ValuesThatNobodyCanHaveMeasuredAreRefused) {
       [](v1::Profile& p) { p.mutable_links(0)->set_seconds(kNan); },
       [](v1::Profile& p) { p.mutable_sums(0)->set_num_ranks(1); },
       [](v1::Profile& p) { p.mutable_sums(0)->set_seconds_per_byte(kNan); },
+      [](v1::Profile& p) { p.mutable_meetings(0)->set_num_ranks(1); },
+      [](v1::Profile& p) { p.mutable_meetings(0)->set_seconds(kNan); },
       [](v1::Profile& p) { p.mutable_snapshots(0)->set_seconds_per_byte(kNan); },
   };
   for (std::size_t i = 0; i < faults.size(); ++i) {

@@ -141,6 +141,17 @@ TEST(Profile, AddsAPartForEachRankOfASum) {
   EXPECT_FALSE(profile.FindSum({.same_host = false, .num_ranks = 2}).has_value());
 }
 
+TEST(Profile, MeetingsAreOfTheNearestGroupAndSize) {
+  Profile profile;
+  EXPECT_FALSE(profile.FindMeeting(true, 2, 1000).has_value());
+  profile.AddMeeting(KeyOfMeeting(true, 2, 1000), {.bytes = 1000, .seconds = 1e-5});
+  profile.AddMeeting(KeyOfMeeting(true, 2, 1'000'000), {.bytes = 1'000'000, .seconds = 1e-3});
+  EXPECT_THAT(profile.FindMeeting(true, 2, 10), Optional(DoubleEq(1e-5)));
+  EXPECT_THAT(profile.FindMeeting(true, 2, 2'000'000), Optional(DoubleNear(2e-3, 1e-12)));
+  EXPECT_THAT(profile.FindMeeting(true, 4, 1000), Optional(DoubleNear(3e-5, 1e-12)));
+  EXPECT_FALSE(profile.FindMeeting(false, 2, 1000).has_value());
+}
+
 TEST(LayerShape, ReadsAsText) {
   EXPECT_EQ(ToString(kBlock),
             "gpt2 block, hidden 64, heads 4, inner 256, context 32, microbatch 1, f32");
@@ -149,7 +160,21 @@ TEST(LayerShape, ReadsAsText) {
   windowed.attention_window = 9;
   EXPECT_EQ(ToString(windowed),
             "qwen3 block, hidden 64, heads 4, inner 256, context 32, window 9, microbatch 1, f32");
+  LayerShape mixture = kBlock;
+  mixture.kind = LayerKind::kMixtralBlock;
+  mixture.experts = 8;
+  mixture.chosen_experts = 2;
+  EXPECT_EQ(ToString(mixture),
+            "mixtral block, hidden 64, heads 4, inner 256, experts 2 of 8, context 32, microbatch "
+            "1, f32");
   EXPECT_EQ(ToString(kHere), "a processor, 1 thread, 2 ranks on the host");
+}
+
+TEST(LayerShape, OfALayerThatRanksShareIsItsOwn) {
+  LayerShape shared = kBlock;
+  shared.tensor = 2;
+  EXPECT_NE(shared, kBlock);
+  EXPECT_THAT(ToString(shared), ::testing::EndsWith(", f32, tensor 2"));
 }
 
 TEST(LayerShape, LeavesOutWhatDoesNotMatter) {
@@ -174,6 +199,15 @@ TEST(LayerShape, LeavesOutWhatDoesNotMatter) {
   const model::Model mistral = model::BuildModel(windowed, 1).value();
   EXPECT_EQ(ShapeOf(mistral, mistral.layers[1], kNone).attention_window, 9);
   EXPECT_EQ(ShapeOf(mistral, mistral.layers[0], kNone).attention_window, 0);
+  model::ModelConfig experts = config;
+  experts.family = model::Family::kQwen3Moe;
+  experts.mixture = model::Mixture{.experts = 8, .chosen = 2, .inner = 40, .dense_blocks = {0}};
+  const model::Model moe = model::BuildModel(experts, 1).value();
+  EXPECT_EQ(ShapeOf(moe, moe.layers[1], kNone).inner, 256);
+  EXPECT_EQ(ShapeOf(moe, moe.layers[1], kNone).experts, 0);
+  EXPECT_EQ(ShapeOf(moe, moe.layers[2], kNone).inner, 40);
+  EXPECT_EQ(ShapeOf(moe, moe.layers[2], kNone).experts, 8);
+  EXPECT_EQ(ShapeOf(moe, moe.layers[2], kNone).chosen_experts, 2);
 }
 
 // Whoever reports a time may report nonsense. What is stored must be readable again.

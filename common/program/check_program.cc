@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/program/compute_part.h"
+#include "common/program/part_lists.h"
 #include "common/program/program.h"
 
 namespace takt::program {
@@ -430,6 +431,9 @@ absl::Status CheckInstruction(const Program& program, const Instruction& instruc
        num_microbatches > program.num_microbatches - instruction.microbatch.value())) {
     return wrong_instruction("is of more microbatches than it can be");
   }
+  if (num_microbatches != 1 && !PartListOf(instruction, program).empty()) {
+    return wrong_instruction("is of several microbatches, but ranks meet in it");
+  }
   if (instruction.op == Op::kOverlap) {
     const std::string_view problem =
         OutOfRange(program, instruction.backward_stage, instruction.backward_microbatch,
@@ -451,6 +455,7 @@ absl::Status CheckProgram(const Program& program) {
   RETURN_IF_ERROR(CheckHeader(program));
   RETURN_IF_ERROR(CheckLanes(program));
   RETURN_IF_ERROR(CheckSlotList(program));
+  RETURN_IF_ERROR(CheckPartLists(program));
   const std::pair<std::string_view, const std::vector<Instruction>*> parts[] = {
       {"prologue", &program.prologue}, {"body", &program.body}, {"epilogue", &program.epilogue}};
   for (const auto& [name, part] : parts) {

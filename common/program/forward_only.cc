@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/program/forward_only.h"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 
@@ -67,6 +69,8 @@ class Rebuild {
            .num_microbatches = from.num_microbatches,
            .mirror = from.mirror,
            .schedule = from.schedule};
+    std::ranges::copy_if(from.part_lists, std::back_inserter(to_.part_lists),
+                         [](const PartList& list) { return list.op == Op::kForward; });
   }
 
   void Add(const Instruction& instruction) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/program/lowering.h"
 
+#include <iterator>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/program/meeting_points.h"
 #include "common/program/merge_weight_grads.h"
+#include "common/program/part_lists.h"
 #include "common/program/rank_lowering.h"
 #include "common/program/receive_points.h"
 #include "common/program/slot_table.h"
@@ -35,6 +37,13 @@ absl::Status CheckStages(const schedule::Schedule& schedule,
                                  stages[s].last_layer.value()),
            .rule = absl::StrCat("has at least one layer and begins at layer ", next.value()),
            .fix = "give consecutive stages consecutive layers"});
+    }
+    if (!stages[s].layers.empty() &&
+        std::ssize(stages[s].layers) != stages[s].last_layer.value() - next.value()) {
+      return InvalidField({.field = absl::StrCat("stages[", s, "].layers"),
+                           .value = absl::StrCat(stages[s].layers.size()),
+                           .rule = "has the parts of each of its layers",
+                           .fix = "give those of all layers, or of none"});
     }
     next = stages[s].last_layer;
   }
@@ -130,6 +139,7 @@ absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule,
   for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
     Program program =
         RankLowering(graph, steps, complete, rank).Build(receives[rank], meetings[rank]);
+    program.part_lists = MakePartLists(program, complete.stages);
     const bool merges = complete.merge_weight_grads && MergeWeightGrads(program);
     const bool flushes = schedule.updates == schedule::Updates::kFlush;
     if (!flushes) RETURN_IF_ERROR(CheckPools(program));
@@ -138,6 +148,7 @@ absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule,
     if (merges || !flushes) {
       program = RankLowering(graph, steps, complete, rank, program.slots)
                     .Build(receives[rank], meetings[rank]);
+      program.part_lists = MakePartLists(program, complete.stages);
       if (merges) MergeWeightGrads(program);
     }
     programs.push_back(std::move(program));

@@ -21,6 +21,9 @@ struct StageShape {
   std::int64_t output_bytes = 0;
   std::int64_t stash_bytes = 0;
   std::int64_t recomputed_bytes = 0;  // from an I to its W; 0: the stash keeps everything
+  // The parts of each layer's passes, where ranks share layers; `selective` and `full` mean nothing
+  // here. Empty: all layers only compute.
+  std::vector<model::LayerParts> layers;
 };
 
 // The sizes of what S, T and the meetings pass and keep. A vector has an entry for each pp rank, or

@@ -7,12 +7,15 @@
 #include <vector>
 
 #include "common/program/compute_part.h"
+#include "common/program/part_lists.h"
 
 namespace takt::program {
 namespace {
 
-bool Continues(const Instruction& last, const Instruction& next) {
-  return last.op == Op::kWeightGrad && next.op == Op::kWeightGrad && last.stage == next.stage &&
+// Ranks that meet in every W need each of them.
+bool Continues(const Program& program, const Instruction& last, const Instruction& next) {
+  return PartListOf(next, program).empty() && last.op == Op::kWeightGrad &&
+         next.op == Op::kWeightGrad && last.stage == next.stage &&
          last.microbatch.value() + last.num_microbatches == next.microbatch.value();
 }
 
@@ -32,7 +35,7 @@ bool MergeWeightGrads(Program& program) {
   std::size_t last = 0;  // of the compute lane
   for (Instruction& instruction : program.body) {
     const bool computes = program.lanes[instruction.lane.value()].kind == LaneKind::kCompute;
-    if (computes && !merged.empty() && Continues(merged[last], instruction)) {
+    if (computes && !merged.empty() && Continues(program, merged[last], instruction)) {
       Add(program, instruction, merged[last]);
       continue;
     }

@@ -18,14 +18,19 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
+#include "common/model/parts.h"
 
 namespace takt::program {
 
 // The newest version of the stored form. Version 2 adds kOverlap and `mirror`, 3 adds versions of
 // weights and work for the next step, 4 adds kRecomputed, 5 adds W of several microbatches, 6 adds
 // the vocabulary over all ranks, 7 adds shards of the optimizer's state, 8 adds tokens that stages
-// between the first and the last read.
-inline constexpr int kProgramVersion = 8;
+// between the first and the last read, 9 adds parts.
+inline constexpr int kProgramVersion = 9;
+
+using model::Part;
+using model::PartGroup;
+using model::PartKind;
 
 // The numbers equal takt.v1.Op and are stored. 12 and 16 were never used and stay free.
 enum class Op : std::uint8_t {
@@ -124,6 +129,17 @@ struct Instruction {
   std::vector<SlotId> writes;
 };
 
+// The parts of every instruction of one op and stage, whose meetings all ranks of a group come to
+// in this order. The list depends on nothing else, so all ranks of a pp rank have the same one, and
+// one chain of ranks proves that all chains complete (docs/adr/0010-mesh-of-more-axes.md). Where
+// nobody meets there is no list.
+struct PartList {
+  Op op = Op::kForward;        // F, I, W, B, O or NORM_PARTIAL
+  StageId stage;               // -1: NORM_PARTIAL
+  StageId backward_stage{-1};  // of an O
+  std::vector<Part> parts;
+};
+
 struct Program {
   PpRank pp_rank;
   int pp_size = 1;
@@ -135,6 +151,7 @@ struct Program {
   std::string schedule;
   std::vector<Slot> slots;
   std::vector<Lane> lanes;
+  std::vector<PartList> part_lists;   // ascending by op and stages; see part_lists.h
   std::vector<Instruction> prologue;  // once, before the first step
   std::vector<Instruction> body;      // every step
   std::vector<Instruction> epilogue;  // once, after the last step

@@ -13,6 +13,8 @@ static_assert(static_cast<int>(Op::kGatherWeights) == v1::OP_GATHER_WEIGHTS);
 static_assert(static_cast<int>(SlotKind::kHeadGrad) == v1::SLOT_KIND_HEAD_GRAD);
 static_assert(static_cast<int>(LaneKind::kVocabulary) == v1::LANE_KIND_VOCABULARY);
 static_assert(static_cast<int>(Direction::kGradient) == v1::DIRECTION_GRADIENT);
+static_assert(static_cast<int>(PartKind::kExchange) == v1::PART_KIND_EXCHANGE);
+static_assert(static_cast<int>(PartGroup::kContext) == v1::PART_GROUP_CONTEXT);
 
 using ProtoInstructions = google::protobuf::RepeatedPtrField<v1::Instruction>;
 
@@ -62,6 +64,36 @@ std::vector<Instruction> InstructionsFromProto(const ProtoInstructions& from) {
   return to;
 }
 
+void PartListsToProto(const Program& program, v1::Program& proto) {
+  for (const PartList& list : program.part_lists) {
+    v1::PartList* out = proto.add_part_lists();
+    out->set_op(static_cast<v1::Op>(list.op));
+    out->set_stage(list.stage.value());
+    if (list.op == Op::kOverlap) out->set_backward_stage(list.backward_stage.value());
+    for (const Part& part : list.parts) {
+      v1::Part* added = out->add_parts();
+      added->set_kind(static_cast<v1::PartKind>(part.kind));
+      added->set_group(static_cast<v1::PartGroup>(part.group));
+      added->set_bytes(part.bytes);
+    }
+  }
+}
+
+std::vector<PartList> PartListsFromProto(const v1::Program& proto) {
+  std::vector<PartList> lists;
+  for (const v1::PartList& in : proto.part_lists()) {
+    PartList& list = lists.emplace_back();
+    list.op = static_cast<Op>(in.op());
+    list.stage = StageId(in.stage());
+    if (in.has_backward_stage()) list.backward_stage = StageId(in.backward_stage());
+    for (const v1::Part& part : in.parts()) {
+      list.parts.push_back(
+          {static_cast<PartKind>(part.kind()), static_cast<PartGroup>(part.group()), part.bytes()});
+    }
+  }
+  return lists;
+}
+
 // proto3 keeps unknown enumerators as numbers. They must not be cut to a byte and taken for
 // another.
 template <class Enum>
@@ -76,8 +108,13 @@ absl::Status CheckEnumerators(const v1::Program& proto) {
   for (const ProtoInstructions* part : {&proto.prologue(), &proto.body(), &proto.epilogue()}) {
     for (const v1::Instruction& instruction : *part) ok = ok && Fits(instruction.op());
   }
+  for (const v1::PartList& list : proto.part_lists()) {
+    ok = ok && Fits(list.op());
+    for (const v1::Part& each : list.parts()) ok = ok && Fits(each.kind()) && Fits(each.group());
+  }
   if (ok) return absl::OkStatus();
-  return absl::InvalidArgumentError("program has an unknown op, slot kind, lane kind or direction");
+  return absl::InvalidArgumentError(
+      "program has an unknown op, slot kind, lane kind, direction or part");
 }
 
 // Returns whether a stage reads tokens that neither looks up embeddings nor computes a loss.
@@ -94,6 +131,7 @@ bool TellsDocumentsApart(const Program& program) {
 
 // The oldest version that can say this program, so that older readers take what they understand.
 int VersionFor(const Program& program) {
+  if (!program.part_lists.empty()) return 9;
   if (TellsDocumentsApart(program)) return 8;
   if (ShardsOptimizer(program)) return 7;
   if (SpreadsVocabulary(program)) return 6;
@@ -138,6 +176,7 @@ v1::Program ToProto(const Program& program) {
     out->set_peer(lane.peer.value());
     out->set_direction(static_cast<v1::Direction>(lane.direction));
   }
+  PartListsToProto(program, proto);
   InstructionsToProto(program.prologue, proto.mutable_prologue());
   InstructionsToProto(program.body, proto.mutable_body());
   InstructionsToProto(program.epilogue, proto.mutable_epilogue());
@@ -165,6 +204,7 @@ absl::StatusOr<Program> FromProto(const v1::Program& proto) {
     program.lanes.push_back({static_cast<LaneKind>(in.kind()), PpRank(in.peer()),
                              static_cast<Direction>(in.direction())});
   }
+  program.part_lists = PartListsFromProto(proto);
   program.prologue = InstructionsFromProto(proto.prologue());
   program.body = InstructionsFromProto(proto.body());
   program.epilogue = InstructionsFromProto(proto.epilogue());

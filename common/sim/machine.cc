@@ -2,9 +2,12 @@
 #include "common/sim/machine.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <functional>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "common/program/part_lists.h"
 
 namespace takt::sim {
 
@@ -13,6 +16,8 @@ using program::Instruction;
 using program::Lane;
 using program::LaneKind;
 using program::Op;
+using program::Part;
+using program::PartGroup;
 using program::Program;
 using program::SlotKind;
 using program::Wait;
@@ -50,6 +55,9 @@ Machine::Machine(const std::vector<Program>& programs, const cost::Costs& costs,
     } else {
       AddRank(program);
     }
+  }
+  if (options.meetings != nullptr) {
+    for (const Program& program : programs) meetings_at_.push_back(MeetingOffsets(program));
   }
   spans_.resize(num_instructions_ * options.steps);
   PairMessageLanes();
@@ -121,7 +129,9 @@ void Machine::CountMeetings() {
       const auto [entry, is_new] = meetings_.try_emplace(KeyOf(rank, instruction));
       entry->second.places.push_back({rank, static_cast<std::int32_t>(i)});
       entry->second.bytes += instruction.bytes;
-      if (is_new && instruction.op == Op::kReduceGrad) ++num_reductions_[instruction.stage.value()];
+      // Ranks that share a layer each sum their part of it, beside one another.
+      if (is_new && instruction.op == Op::kReduceGrad && rank % options_.tensor == 0)
+        ++num_reductions_[instruction.stage.value()];
     }
   }
 }
@@ -150,7 +160,29 @@ Machine::MeetingKey Machine::KeyOf(int rank, const Instruction& instruction) con
              instruction.stage.value() == programs_[0].num_stages) {
     key.group = 1 + rank / num_copies_;
   }
+  const bool of_all = instruction.op == Op::kNormExchange || instruction.op == Op::kEval;
+  if (!of_all) key.group = key.group * options_.tensor + rank % options_.tensor;
   return key;
+}
+
+std::vector<int> Machine::RanksOf(int rank, PartGroup group) const {
+  const bool of_context = group == PartGroup::kContext;
+  const int size = of_context ? options_.context : options_.tensor;
+  const int stride = of_context ? options_.tensor : 1;
+  const int first = rank - rank / stride % size * stride;
+  std::vector<int> ranks;
+  for (int i = 0; i < size; ++i) ranks.push_back(first + i * stride);
+  return ranks;
+}
+
+Machine::PartKey Machine::KeyOf(const LaneState& state, const Part& meeting) const {
+  const Instruction& instruction = Next(state);
+  return {.group = meeting.group,
+          .of = RanksOf(state.rank, meeting.group).front(),
+          .op = instruction.op,
+          .stage = instruction.stage,
+          .microbatch = instruction.microbatch,
+          .part = state.part};
 }
 
 std::optional<Refusal> Machine::Run() {
@@ -210,6 +242,45 @@ double Machine::Duration(int rank, const Instruction& instruction) const {
   }
 }
 
+double Machine::MeetingSeconds(int rank, const Part& meeting) const {
+  const PpRank pp_rank = programs_[rank].pp_rank;
+  return cost::MeetingCost(
+      meeting.group == PartGroup::kContext ? costs_.Context(pp_rank) : costs_.Tensor(pp_rank),
+      meeting.bytes);
+}
+
+double Machine::MeetingSeconds(int rank, const Instruction& instruction) const {
+  double seconds = 0;
+  for (const Part& part : PartListOf(instruction, programs_[rank])) {
+    if (part.meets()) seconds += MeetingSeconds(rank, part);
+  }
+  return seconds;
+}
+
+double Machine::NextMeetings(const LaneState& state) const {
+  if (options_.durations == nullptr) return MeetingSeconds(state.rank, Next(state));
+  if (options_.meetings == nullptr) return 0;
+  const std::vector<double>& all = (*options_.meetings)[state.rank];
+  const std::vector<std::size_t>& offsets = meetings_at_[state.rank];
+  double seconds = 0;
+  for (std::size_t i = offsets[NextIndex(state)]; i < offsets[NextIndex(state) + 1]; ++i)
+    seconds += all[i];
+  return seconds;
+}
+
+// What an instruction computes is spread evenly over its parts that compute.
+double Machine::PartSeconds(const LaneState& state, std::span<const Part> parts) const {
+  const Part& part = parts[state.part];
+  if (!part.meets()) {
+    const auto computing = std::ranges::count_if(parts, std::not_fn(&Part::meets));
+    return NextDuration(state) / static_cast<double>(computing);
+  }
+  if (options_.durations == nullptr) return MeetingSeconds(state.rank, part);
+  if (options_.meetings == nullptr) return 0;
+  const std::size_t first = meetings_at_[state.rank][NextIndex(state)];
+  return (*options_.meetings)[state.rank][first + state.num_met];
+}
+
 std::optional<Machine::Blocker> Machine::FirstBlocker(const LaneState& state,
                                                       double* ready_at) const {
   for (const Wait& wait : waits_[state.rank][NextIndex(state)]) {
@@ -230,21 +301,30 @@ std::optional<Machine::Blocker> Machine::FirstBlocker(const LaneState& state,
 void Machine::Advance(int lane) {
   LaneState& state = lanes_[lane];
   while (!IsDone(state) && !state.posted && !mismatch_.has_value()) {
+    const Instruction& instruction = Next(state);
+    if (state.in_parts) {
+      AdvanceParts(lane);
+      continue;
+    }
     double ready_at = state.free_at;
     if (const std::optional<Blocker> blocker = FirstBlocker(state, &ready_at)) {
       lanes_[blocker->lane].sleepers.push_back({blocker->position + 1, lane});
       return;
     }
-    const Instruction& instruction = Next(state);
     state.ready_at = ready_at;
-    if (IsMessageLane(state.kind)) {
+    const bool meets_inside = !PartListOf(instruction, programs_[state.rank]).empty();
+    if (meets_inside && options_.tensor * options_.context > 1) {
+      state.in_parts = true;
+      state.began_at = ready_at;
+      state.part = state.num_met = 0;
+    } else if (IsMessageLane(state.kind)) {
       state.posted = true;
       AdvanceMessage(lane);
     } else if (Meets(instruction)) {
       state.posted = true;
       AdvanceMeeting(lane);
     } else {
-      const double end = ready_at + NextDuration(state);
+      const double end = ready_at + NextDuration(state) + (meets_inside ? NextMeetings(state) : 0);
       Complete(lane, {ready_at, end}, end);
     }
   }
@@ -297,6 +377,37 @@ void Machine::AdvanceMeeting(int lane) {
     Complete(each, {start, end}, end);
     work_.push_back(each);
   }
+}
+
+// Goes on with an instruction until it is done or waits for others.
+void Machine::AdvanceParts(int lane) {
+  LaneState& state = lanes_[lane];
+  const std::span<const Part> parts = PartListOf(Next(state), programs_[state.rank]);
+  while (state.part < parts.size()) {
+    const Part& part = parts[state.part];
+    const std::size_t num_ranks = part.meets() ? RanksOf(state.rank, part.group).size() : 1;
+    std::vector<int> arrived = {lane};
+    if (num_ranks > 1) {
+      std::vector<int>& others = in_part_[KeyOf(state, part)];
+      others.push_back(lane);
+      state.posted = true;
+      if (others.size() < num_ranks) return;
+      arrived = std::move(others);
+      others.clear();
+    }
+    double start = 0;
+    for (const int each : arrived) start = std::max(start, lanes_[each].ready_at);
+    for (const int each : arrived) {
+      LaneState& other = lanes_[each];
+      other.ready_at = start + PartSeconds(other, parts);
+      other.posted = false;
+      other.num_met += part.meets() ? 1 : 0;
+      ++other.part;
+      if (each != lane) work_.push_back(each);
+    }
+  }
+  state.in_parts = false;
+  Complete(lane, {state.began_at, state.ready_at}, state.ready_at);
 }
 
 void Machine::Complete(int lane, Span span, double free_at) {

@@ -8,6 +8,7 @@
 #include <compare>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,13 @@ struct MachineOptions {
   // The messages of both directions from one rank to another share one queue instead of two.
   bool one_fifo_per_pair = false;
   const Durations* durations = nullptr;  // borrowed; null: as `costs` say
+  // With durations: the time of each meeting inside the instructions of the body, by rank, in the
+  // order of program::MeetingOffsets. It counts from when all are there, and the durations of the
+  // instructions are without it. Null: these meetings take no time. Borrowed.
+  const Durations* meetings = nullptr;
+  // The programs are those of chains side by side (SpreadOverCopies), and so many neighbours share
+  // layers and meet inside F, I and W. With 1 of each, a rank has nobody to wait for there.
+  int tensor = 1, context = 1;
 };
 
 // Borrows programs and costs. Run is called once, and the results are read after it.
@@ -51,9 +59,13 @@ class Machine {
     return spans_[step * num_instructions_ + rank_begin_[rank] + instruction];
   }
 
-  // Returns how long an instruction takes by its kind. Not for messages. A meeting of the
-  // vocabulary takes as long as all its bytes need over the slowest link.
+  // Returns how long an instruction takes by its kind, without the meetings inside. Not for
+  // messages. A meeting of the vocabulary takes as long as all its bytes need over the slowest
+  // link.
   double Duration(int rank, const program::Instruction& instruction) const;
+
+  // Returns how long the meetings inside an instruction take by their bytes.
+  double MeetingSeconds(int rank, const program::Instruction& instruction) const;
 
   // One instruction of one rank.
   struct Place {
@@ -81,6 +93,11 @@ class Machine {
     double free_at = 0;
     bool posted = false;  // the next instruction is ready and waits for other ranks
     double ready_at = 0;  // since when
+    // Of the next instruction, if it has parts and has begun.
+    bool in_parts = false;
+    double began_at = 0;
+    std::size_t part = 0;     // that comes next
+    std::size_t num_met = 0;  // meetings before it
     // The lanes of this rank that wait for this one, each with how many instructions this one must
     // have done to let it go on.
     std::vector<std::pair<std::int64_t, int>> sleepers;
@@ -101,6 +118,16 @@ class Machine {
     int group = 0;
     auto operator<=>(const MeetingKey&) const = default;
   };
+  // Meetings inside instructions. Those of ranks that share a layer have the same key.
+  struct PartKey {
+    program::PartGroup group = program::PartGroup::kTensor;
+    int of = 0;  // number of the group of ranks
+    program::Op op = program::Op::kForward;
+    StageId stage;
+    MicrobatchId microbatch;
+    std::size_t part = 0;
+    auto operator<=>(const PartKey&) const = default;
+  };
   // An unmet wait. It lasts until that lane has completed its instruction number `position`,
   // counted over all steps.
   struct Blocker {
@@ -112,7 +139,8 @@ class Machine {
   void PairMessageLanes();
   void CountMeetings();
 
-  // Returns how long the next instruction of a lane takes. Not for messages that have no durations.
+  // Returns how long the next instruction of a lane takes, without the meetings inside. Not for
+  // messages that have no durations.
   double NextDuration(const LaneState& state) const {
     return options_.durations == nullptr ? Duration(state.rank, Next(state))
                                          : (*options_.durations)[state.rank][NextIndex(state)];
@@ -121,6 +149,12 @@ class Machine {
   void Advance(int lane);
   void AdvanceMessage(int lane);
   void AdvanceMeeting(int lane);
+  void AdvanceParts(int lane);
+  // Returns how long the meetings inside the next instruction of a lane take.
+  double NextMeetings(const LaneState& state) const;
+  // Returns how long the part takes that comes next on the lane.
+  double PartSeconds(const LaneState& state, std::span<const program::Part> parts) const;
+  double MeetingSeconds(int rank, const program::Part& meeting) const;
   void Complete(int lane, Span span, double free_at);
   std::optional<Blocker> FirstBlocker(const LaneState& state, double* ready_at) const;
 
@@ -132,6 +166,9 @@ class Machine {
   program::Direction DirectionOf(const LaneState& state) const;
   bool Meets(const program::Instruction& instruction) const;
   MeetingKey KeyOf(int rank, const program::Instruction& instruction) const;
+  // Returns the ranks that meet `rank` in meetings of this group, ascending, itself among them.
+  std::vector<int> RanksOf(int rank, program::PartGroup group) const;
+  PartKey KeyOf(const LaneState& state, const program::Part& meeting) const;
   int LaneOf(Place place) const { return lane_of_[rank_begin_[place.rank] + place.instruction]; }
 
   // The report of a machine at rest with work left.
@@ -152,10 +189,12 @@ class Machine {
   bool shards_ = false;                    // there are GATHER_WEIGHTS
   std::vector<LaneState> lanes_;
   std::map<MeetingKey, Meeting> meetings_;
-  int num_copies_ = 1;           // of a pipeline that spreads the vocabulary
-  cost::LinkCost slowest_link_;  // for its meetings
-  std::vector<Span> spans_;      // by step, rank, instruction
-  std::vector<int> work_;        // lanes that may be able to go on
+  std::map<PartKey, std::vector<int>> in_part_;        // lanes that have arrived
+  std::vector<std::vector<std::size_t>> meetings_at_;  // by rank: MeetingOffsets, for `meetings`
+  int num_copies_ = 1;                                 // of a pipeline that spreads the vocabulary
+  cost::LinkCost slowest_link_;                        // for its meetings
+  std::vector<Span> spans_;                            // by step, rank, instruction
+  std::vector<int> work_;                              // lanes that may be able to go on
   std::optional<Refusal> mismatch_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/program/part_lists.h"
 #include "common/sim/together.h"
 
 namespace takt::sim {
@@ -17,16 +18,31 @@ using program::Program;
 // stages need some more steps to find their distance.
 constexpr int kSteps = 4;
 
+bool IsTime(double seconds) { return std::isfinite(seconds) && seconds >= 0; }
+
 absl::Status CheckDurations(const std::vector<Program>& programs, const Durations& durations) {
   bool fits = durations.size() == programs.size();
   for (std::size_t rank = 0; fits && rank < programs.size(); ++rank) {
     fits = durations[rank].size() == programs[rank].body.size() &&
-           std::all_of(durations[rank].begin(), durations[rank].end(),
-                       [](double seconds) { return std::isfinite(seconds) && seconds >= 0; });
+           std::ranges::all_of(durations[rank], IsTime);
   }
   if (fits) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "durations: one for each instruction of each rank, finite and not negative");
+}
+
+absl::Status CheckMeetings(const std::vector<Program>& programs, const ReplayOptions& options) {
+  const auto together = static_cast<std::size_t>(options.tensor) * options.context;
+  bool fits = options.tensor >= 1 && options.context >= 1 && programs.size() % together == 0;
+  for (std::size_t rank = 0; fits && options.meetings != nullptr && rank < programs.size();
+       ++rank) {
+    fits = options.meetings->size() == programs.size() &&
+           (*options.meetings)[rank].size() == NumMeetings(programs[rank]) &&
+           std::ranges::all_of((*options.meetings)[rank], IsTime);
+  }
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "meetings: one time for each meeting of each rank, finite and not negative");
 }
 
 double EndOf(const Machine& machine, const std::vector<Program>& programs, int step) {
@@ -60,10 +76,17 @@ std::vector<Program> SpreadOverCopies(const std::vector<Program>& programs, int 
   return spread;
 }
 
-absl::StatusOr<Replayed> Replay(const std::vector<Program>& programs, const Durations& durations) {
+absl::StatusOr<Replayed> Replay(const std::vector<Program>& programs, const Durations& durations,
+                                const ReplayOptions& options) {
   RETURN_IF_ERROR(CheckTogether(programs));
   RETURN_IF_ERROR(CheckDurations(programs, durations));
-  Machine machine(programs, {}, {.steps = kSteps, .durations = &durations});
+  RETURN_IF_ERROR(CheckMeetings(programs, options));
+  Machine machine(programs, {},
+                  {.steps = kSteps,
+                   .durations = &durations,
+                   .meetings = options.meetings,
+                   .tensor = options.tensor,
+                   .context = options.context});
   if (const auto refusal = machine.Run()) return absl::InvalidArgumentError(refusal->reason);
   Replayed replayed;
   replayed.end_of_previous = EndOf(machine, programs, kSteps - 2);

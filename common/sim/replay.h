@@ -23,9 +23,15 @@ struct Replayed {
   double end_of_previous = 0;                     // when the step before the last one ended
 };
 
-// kInvalidArgument: the durations are not one for each instruction, finite and not negative, or the
-// programs never complete.
+// As of MachineOptions.
+struct ReplayOptions {
+  const Durations* meetings = nullptr;
+  int tensor = 1, context = 1;
+};
+
+// kInvalidArgument: the durations are not one for each instruction, and one for each meeting inside
+// them, finite and not negative, or the programs never complete.
 absl::StatusOr<Replayed> Replay(const std::vector<program::Program>& programs,
-                                const Durations& durations);
+                                const Durations& durations, const ReplayOptions& options = {});
 
 }  // namespace takt::sim

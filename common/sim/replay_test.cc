@@ -32,6 +32,37 @@ TEST(Replay, TakesAsLongAsTheSimulationOfTheSameCosts) {
   }
 }
 
+// Programs of one stage, one microbatch and one layer, in which ranks meet before F and after it.
+std::vector<Program> TwoThatMeet() {
+  const program::Part gather = {program::PartKind::kGather, program::PartGroup::kTensor};
+  return SpreadOverCopies(
+      Programs("1f1b", 1, 1, {.stages = {{.layers = {{.forward = {gather, {}, gather}}}}}}), 2);
+}
+
+TEST(Replay, RanksThatShareALayerWaitForOneAnotherInsideIt) {
+  const std::vector<Program> programs = TwoThatMeet();
+  Durations durations = UnitDurations(programs);
+  durations[1][IndexOf(programs[1], "0F0")] = 5;
+  const Durations meetings = {{0.5, 0.25}, {0.5, 0.25}};
+  const ReplayOptions options{.meetings = &meetings, .tensor = 2};
+  const Replayed replayed = Replay(programs, durations, options).value();
+  EXPECT_DOUBLE_EQ(replayed.step_time, 0.5 + 5 + 0.25 + 2);
+  const std::size_t forward = IndexOf(programs[0], "0F0");
+  EXPECT_EQ(replayed.spans[0][forward].end, replayed.spans[1][forward].end);
+  // As two chains that have nothing to do with each other, they only meet at the end of a step.
+  EXPECT_DOUBLE_EQ(Replay(programs, durations, {.meetings = &meetings}).value().step_time, 7.75);
+  EXPECT_LT(Replay(programs, durations, {.meetings = &meetings}).value().spans[0][forward].end,
+            replayed.spans[1][forward].end);
+}
+
+TEST(Replay, RefusesMeetingsThatTheProgramsDoNotHave) {
+  const std::vector<Program> programs = TwoThatMeet();
+  const Durations durations = UnitDurations(programs);
+  for (const Durations& meetings : {Durations{{1, 1}}, Durations{{1}, {1}}, Durations{{1, -1}, {}}})
+    EXPECT_FALSE(Replay(programs, durations, {.meetings = &meetings}).ok());
+  EXPECT_FALSE(Replay(programs, durations, {.tensor = 3}).ok());
+}
+
 TEST(Replay, OneSlowInstructionDelaysOnlyWhatWaitsForIt) {
   const std::vector<Program> programs = Programs("1f1b", 4, 8);
   Durations durations = UnitDurations(programs);

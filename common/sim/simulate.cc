@@ -28,7 +28,8 @@ absl::Status CheckSteps(const SimulateOptions& options) {
 // Returns whether a step lasts until this has ended. An instruction that takes no time counts for
 // those that wait for it.
 bool IsWork(int rank, const Instruction& instruction, const Machine& machine) {
-  return program::IsCompute(instruction.op) || machine.Duration(rank, instruction) > 0;
+  return program::IsCompute(instruction.op) || machine.Duration(rank, instruction) > 0 ||
+         machine.MeetingSeconds(rank, instruction) > 0;
 }
 
 // Returns the work of one step that ends last, on the lowest rank where several do.
@@ -127,7 +128,12 @@ absl::StatusOr<Report> Simulate(const std::vector<Program>& programs, const cost
   for (const Program& program : programs) {
     RankReport& of_rank = report.ranks.emplace_back();
     const std::vector<Event> events = ComputeEvents(program, machine);
-    for (const Event& event : events) of_rank.busy += event.end - event.start;
+    for (const Event& event : events) {
+      const double meetings =
+          machine.MeetingSeconds(event.pp_rank, program.body[event.instruction]);
+      of_rank.busy += event.end - event.start - meetings;
+      of_rank.meetings += meetings;
+    }
     busy += of_rank.busy;
     if (!events.empty()) {
       longest_span = std::max(longest_span, events.back().end - events.front().start);

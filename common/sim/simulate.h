@@ -17,11 +17,12 @@
 namespace takt::sim {
 
 struct RankReport {
-  double busy = 0;
-  // Idle time in four parts, whose sum is makespan - busy: before the rank's first action, after
-  // its last one, gaps in its steady phase (from the start of its first backward to the end of its
-  // last forward), and all other gaps (on the ramps up and down, and where all forwards turn to
-  // backwards).
+  double busy = 0;      // what it computes
+  double meetings = 0;  // of the ranks that share its layers, inside what it computes
+  // Idle time in four parts, whose sum is makespan - busy - meetings: before the rank's first
+  // action, after its last one, gaps in its steady phase (from the start of its first backward to
+  // the end of its last forward), and all other gaps (on the ramps up and down, and where all
+  // forwards turn to backwards).
   double warmup_idle = 0, cooldown_idle = 0, steady_idle = 0, internal_idle = 0;
   int peak_in_flight = 0;              // microbatch-chunks, each from F to W (or B)
   std::int64_t peak_stash_bytes = 0;   // what F keeps for I and W, in use at once

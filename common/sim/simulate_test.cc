@@ -52,6 +52,34 @@ TEST(Simulate, CountsTheOptimizerAfterTheBarrierIfItCosts) {
   EXPECT_EQ(Simulate(Programs("1f1b", 4, 8), {.optimizer = {2}}).value().makespan, 35);
 }
 
+TEST(Simulate, AddsTheMeetingsInsideWhatIsComputed) {
+  // F and B of the first stage gather 6 bytes and add up 12.
+  const std::vector<program::Part> passes = {
+      {program::PartKind::kGather, program::PartGroup::kTensor, 6},
+      {},
+      {program::PartKind::kScatter, program::PartGroup::kTensor, 12}};
+  const auto programs =
+      Programs("1f1b", 2, 1,
+               {.stages = {{.layers = {{.forward = passes, .input_grad = passes}}},
+                           {.first_layer = LayerId(1), .last_layer = LayerId(2)}}});
+  EXPECT_EQ(Simulate(programs, {}).value().makespan, 6);
+  const cost::Costs costs{.tensor = {{.size = 3, .link = {.latency = 1, .seconds_per_byte = 0.5}},
+                                     {.size = 3, .link = {.latency = 100}}}};
+  const Report report = Simulate(programs, costs).value();
+  // Each pass waits twice for two ranks, and passes 18 bytes on.
+  EXPECT_EQ(report.makespan, 6 + 2 * (2 * 2 + 9));
+  EXPECT_EQ(report.ranks[0].busy, 3);
+  EXPECT_EQ(report.ranks[0].meetings, 26);
+  EXPECT_EQ(report.ranks[1].meetings, 0);
+  EXPECT_DOUBLE_EQ(report.bubble_fraction, 1 - 6.0 / (2 * 32));
+}
+
+TEST(Simulate, RefusesGroupsOfNobody) {
+  EXPECT_THAT(
+      std::string(Simulate(Programs("1f1b", 2, 1), {.tensor = {{.size = 0}}}).status().message()),
+      HasSubstr("cost.tensor is 0: at least one rank"));
+}
+
 TEST(Simulate, CountsStashBytes) {
   const auto programs = Programs(
       "1f1b", 2, 4,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/program/part_lists.h"
 #include "common/sim/machine.h"
 
 namespace takt::sim {
@@ -33,6 +34,19 @@ std::pair<std::string, int> Machine::WaitsFor(int lane) const {
     return {absl::StrCat(Describe(state), " waits for rank ", state.peer.value(),
                          never ? ", which will never " : " to ", verb, " it"),
             never ? -1 : state.partner};
+  }
+  if (state.in_parts) {
+    const std::span<const program::Part> parts = PartListOf(Next(state), programs_[state.rank]);
+    const program::Part& part = parts[state.part];
+    const std::vector<int>& arrived = in_part_.at(KeyOf(state, part));
+    for (const int rank : RanksOf(state.rank, part.group)) {
+      const int its = lane_begin_[rank] + (lane - lane_begin_[state.rank]);
+      if (std::ranges::find(arrived, its) != arrived.end()) continue;
+      const bool never = IsDone(lanes_[its]);
+      return {absl::StrCat(Describe(state), " ", program::PartName(parts, state.part),
+                           " waits for rank ", rank, never ? ", which will never come" : ""),
+              never ? -1 : its};
+    }
   }
   // In a meeting some rank has not arrived.
   const Meeting& meeting = meetings_.at(KeyOf(state.rank, Next(state)));

@@ -10,7 +10,7 @@ namespace takt::trace {
 namespace {
 
 constexpr int kMaxVarintBytes = 10;
-constexpr std::uint64_t kBodyOnly = 1, kWithoutStalls = 2;
+constexpr std::uint64_t kBodyOnly = 1, kWithoutStalls = 2, kWithoutMeetings = 3;
 // Ten thousand years of a steady clock would not reach this, and sums of two values stay in range.
 constexpr std::int64_t kMaxNanos = std::numeric_limits<std::int64_t>::max() / 4;
 
@@ -37,7 +37,8 @@ void PutSpans(const std::vector<Span>& spans, std::int64_t previous_end, std::st
 
 // The lowest version that can say all of a trace, so that each trace has one form.
 std::uint64_t VersionOf(const StepTrace& trace) {
-  if (!trace.stalls.empty()) return kEncodingVersion;
+  if (!trace.meetings.empty()) return kEncodingVersion;
+  if (!trace.stalls.empty()) return kWithoutMeetings;
   return trace.prologue.empty() ? kBodyOnly : kWithoutStalls;
 }
 
@@ -102,7 +103,8 @@ class Reader {
 std::string Encode(const StepTrace& trace) {
   const std::uint64_t version = VersionOf(trace);
   std::string bytes;
-  bytes.reserve(32 + 8 * (trace.prologue.size() + trace.body.size() + trace.stalls.size()));
+  bytes.reserve(32 + 8 * (trace.prologue.size() + trace.body.size() + trace.stalls.size() +
+                          trace.meetings.size()));
   PutVarint(version, bytes);
   PutVarint(static_cast<std::uint64_t>(trace.rank.value()), bytes);
   PutVarint(static_cast<std::uint64_t>(trace.step.value()), bytes);
@@ -110,6 +112,7 @@ std::string Encode(const StepTrace& trace) {
   PutSpans(trace.body, trace.start_nanos, bytes);
   if (version > kBodyOnly) PutSpans(trace.prologue, trace.start_nanos, bytes);
   if (version > kWithoutStalls) PutSpans(trace.stalls, trace.start_nanos, bytes);
+  if (version > kWithoutMeetings) PutSpans(trace.meetings, trace.start_nanos, bytes);
   return bytes;
 }
 
@@ -132,6 +135,9 @@ absl::StatusOr<StepTrace> Decode(std::string_view bytes) {
   if (version > kWithoutStalls) {
     ASSIGN_OR_RETURN(trace.stalls, reader.Spans(trace.start_nanos));
     if (trace.stalls.size() > kMostStalls) return reader.Bad("has too many stalls");
+  }
+  if (version > kWithoutMeetings) {
+    ASSIGN_OR_RETURN(trace.meetings, reader.Spans(trace.start_nanos));
   }
   if (version != VersionOf(trace)) return reader.Bad("is of a version for more than it has");
   trace.rank = Rank(static_cast<std::int32_t>(rank));

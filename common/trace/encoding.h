@@ -11,11 +11,12 @@
 
 namespace takt::trace {
 
-inline constexpr int kEncodingVersion =
-    3;  // a trace without stalls has version 2, and one without a prologue either has 1
+// A trace without meetings has version 3, one without stalls either has 2, and one with only a body
+// has 1.
+inline constexpr int kEncodingVersion = 4;
 
-// Takes at most 18 bytes an instruction or stall (usually 6 to 8) and 32 more. Precondition: no
-// span ends before it starts, and times fit (decoding checks both).
+// Takes at most 18 bytes an instruction, meeting or stall (usually 6 to 8) and 32 more.
+// Precondition: no span ends before it starts, and times fit (decoding checks both).
 std::string Encode(const StepTrace& trace);
 
 // kInvalidArgument: the version is another one, a value is cut off, overlong or out of range, there

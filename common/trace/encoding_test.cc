@@ -21,6 +21,7 @@ RC_GTEST_PROP(Encoding, ReadsBackWhatWasWritten, ()) {
   if (*rc::gen::arbitrary<bool>()) trace.prologue = trace.body;
   if (*rc::gen::arbitrary<bool>()) trace.stalls = trace.body;
   if (trace.stalls.size() > kMostStalls) trace.stalls.resize(kMostStalls);
+  if (*rc::gen::arbitrary<bool>()) trace.meetings = trace.body;
   const auto decoded = Decode(Encode(trace));
   RC_ASSERT(decoded.ok());
   RC_ASSERT(*decoded == trace);
@@ -50,9 +51,10 @@ TEST(Encoding, RefusesWhatIsNotInRange) {
     return decoded.ok() ? std::string("taken") : std::string(decoded.status().message());
   };
   using std::string_literals::operator""s;
-  EXPECT_THAT(refusal("\x04"s), HasSubstr("is of version 4, expected at most 3"));
+  EXPECT_THAT(refusal("\x05"s), HasSubstr("is of version 5, expected at most 4"));
   EXPECT_THAT(refusal("\x02\x00\x01\x00\x00\x00"s), HasSubstr("version for more than it has"));
   EXPECT_THAT(refusal("\x03\x00\x01\x00\x00\x00\x00"s), HasSubstr("for more than it has"));
+  EXPECT_THAT(refusal("\x04\x00\x01\x00\x00\x00\x00\x00"s), HasSubstr("for more than it has"));
   EXPECT_THAT(refusal("\x03\x00\x01\x00\x00\x00\x41"s + std::string(2 * 0x41, '\0')),
               HasSubstr("too many stalls"));
   EXPECT_THAT(refusal("\x01\x81\x00"s), HasSubstr("not in its shortest form"));

@@ -21,6 +21,7 @@ class IdleFinder {
   explicit IdleFinder(const Timeline& timeline)
       : trace_(*timeline.trace),
         index_(trace_),
+        meeting_index_(timeline),
         slices_(timeline.slices),
         prologue_(timeline.prologue),
         stalls_(timeline.stalls) {
@@ -54,6 +55,7 @@ class IdleFinder {
           const Slice& slice = At(step, {rank, static_cast<std::int32_t>(i)});
           const std::int64_t since = idle_since.value_or(StartOf(rank, step));
           if (slice.start_nanos > since) Explain(step, slice, since);
+          ExplainInside(step, slice);
           idle_since = slice.end_nanos;
         }
         last_end_ = idle_since.value_or(last_end_);
@@ -182,6 +184,17 @@ class IdleFinder {
     Until(end, slice, CauseOf(OpAt(waited.place)));
   }
 
+  // In the meetings inside an instruction the rank computes nothing.
+  void ExplainInside(int step, const Slice& slice) {
+    for (const Slice& meeting : meeting_index_.At(step, {slice.rank, slice.instruction})) {
+      cursor_ = meeting.start_nanos;
+      const Slice& last = meeting_index_.Last(step, meeting);
+      const std::int64_t all_there = std::min(last.start_nanos, meeting.end_nanos);
+      if (last.rank != slice.rank) Until(all_there, slice, Cause::kPeer, last.rank);
+      Until(meeting.end_nanos, slice, Cause::kLink);
+    }
+  }
+
   static Cause CauseOf(Op op) {
     switch (op) {
       case Op::kLoad:
@@ -230,6 +243,7 @@ class IdleFinder {
 
   const JobTrace& trace_;
   const SliceIndex index_;
+  const MeetingIndex meeting_index_;
   const std::vector<Slice>& slices_;
   const std::vector<Slice>& prologue_;
   const std::vector<std::vector<Span>>& stalls_;

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/program/part_lists.h"
 #include "common/sim/together.h"
 
 namespace takt::trace {
@@ -22,10 +23,11 @@ absl::Status CheckStep(const JobTrace& trace, int rank, int index) {
   const program::Program& program = trace.ProgramOf(rank);
   if (!Fits(step, program)) {
     return bad(absl::StrCat("has ", step.prologue.size(), " + ", step.body.size(),
-                            " instructions, its program ", program.prologue.size(), " + ",
-                            program.body.size()));
+                            " instructions with ", step.meetings.size(), " meetings, its program ",
+                            program.prologue.size(), " + ", program.body.size(), " with ",
+                            NumMeetings(program)));
   }
-  for (const std::vector<Span>* list : {&step.prologue, &step.body, &step.stalls}) {
+  for (const std::vector<Span>* list : {&step.prologue, &step.body, &step.stalls, &step.meetings}) {
     for (const Span& span : *list) {
       if (span.end_nanos < span.start_nanos) return bad("something ends before it starts");
     }
@@ -36,7 +38,7 @@ absl::Status CheckStep(const JobTrace& trace, int rank, int index) {
 }  // namespace
 
 bool Fits(const StepTrace& step, const program::Program& program) {
-  return step.body.size() == program.body.size() &&
+  return step.body.size() == program.body.size() && step.meetings.size() == NumMeetings(program) &&
          (step.prologue.empty() || step.prologue.size() == program.prologue.size());
 }
 

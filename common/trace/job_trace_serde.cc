@@ -17,6 +17,30 @@ std::vector<double> ToVector(const Field& field) {
   return {field.begin(), field.end()};
 }
 
+template <class Field>
+void PutGroups(const std::vector<cost::GroupCost>& groups, Field* field) {
+  if (groups.size() == 1 && groups.front().size == 1) return;
+  for (const cost::GroupCost& group : groups) {
+    v1::TraceCosts::Group& out = *field->Add();
+    out.set_size(group.size);
+    out.set_link_latency(group.link.latency);
+    out.set_link_seconds_per_byte(group.link.seconds_per_byte);
+  }
+}
+
+// Older coordinators know of no groups.
+template <class Field>
+std::vector<cost::GroupCost> ToGroups(const Field& field) {
+  std::vector<cost::GroupCost> groups;
+  for (const v1::TraceCosts::Group& group : field) {
+    groups.push_back({.size = group.size(),
+                      .link = {.latency = group.link_latency(),
+                               .seconds_per_byte = group.link_seconds_per_byte()}});
+  }
+  if (groups.empty()) groups.emplace_back();
+  return groups;
+}
+
 absl::Status Damaged(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("the trace is damaged: ", what));
 }
@@ -44,6 +68,8 @@ v1::TraceHeader ToHeader(const JobTrace& trace) {
   put(trace.predicted.optimizer, costs.mutable_optimizer());
   put(trace.predicted.vocabulary_forward, costs.mutable_vocabulary_forward());
   put(trace.predicted.vocabulary_backward, costs.mutable_vocabulary_backward());
+  PutGroups(trace.predicted.tensor, costs.mutable_tensor());
+  PutGroups(trace.predicted.context, costs.mutable_context());
   put(trace.layer_work, header.mutable_layer_work());
   return header;
 }
@@ -68,6 +94,8 @@ JobTrace FromHeader(const v1::TraceHeader& header) {
     trace.predicted.vocabulary_forward = ToVector(costs.vocabulary_forward());
   if (costs.vocabulary_backward_size() > 0)
     trace.predicted.vocabulary_backward = ToVector(costs.vocabulary_backward());
+  trace.predicted.tensor = ToGroups(costs.tensor());
+  trace.predicted.context = ToGroups(costs.context());
   return trace;
 }
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/trace/messages.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
+
+#include "common/program/part_lists.h"
 
 namespace takt::trace {
 
@@ -52,6 +55,49 @@ SliceIndex::SliceIndex(const JobTrace& trace) : trace_(trace) {
     begin_.push_back(begin);
     begin += trace.ProgramOf(rank).body.size() * trace.num_steps();
   }
+}
+
+MeetingIndex::MeetingIndex(const Timeline& timeline)
+    : timeline_(timeline), trace_(*timeline.trace) {
+  for (const Program& program : trace_.programs) offsets_.push_back(MeetingOffsets(program));
+  std::size_t begin = 0;
+  for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
+    begin_.push_back(begin);
+    begin += NumMeetings(trace_.ProgramOf(rank)) * trace_.num_steps();
+  }
+}
+
+std::span<const Slice> MeetingIndex::At(int step, Place place) const {
+  const std::vector<std::size_t>& offsets =
+      offsets_[trace_.mesh.PpRankOf(Rank(place.rank)).value()];
+  const std::size_t first = begin_[place.rank] + step * offsets.back() + offsets[place.instruction];
+  return std::span(timeline_.meetings)
+      .subspan(first, offsets[place.instruction + 1] - offsets[place.instruction]);
+}
+
+std::vector<const Slice*> MeetingIndex::Together(int step, const Slice& meeting) const {
+  const Program& program = trace_.ProgramOf(meeting.rank);
+  const program::Part& part = PartListOf(program.body[meeting.instruction], program)[meeting.part];
+  const mesh::Group group =
+      part.group == program::PartGroup::kContext ? mesh::Group::kContext : mesh::Group::kTensor;
+  std::vector<const Slice*> together;
+  for (const Rank rank : mesh::RanksOf(trace_.mesh, group, Rank(meeting.rank))) {
+    for (const Slice& each : At(step, {rank.value(), meeting.instruction})) {
+      if (each.part == meeting.part) together.push_back(&each);
+    }
+  }
+  return together;
+}
+
+const Slice& MeetingIndex::Last(int step, const Slice& meeting) const {
+  const std::vector<const Slice*> together = Together(step, meeting);
+  return **std::ranges::max_element(together, {}, &Slice::start_nanos);
+}
+
+std::int64_t ComputeNanos(const Slice& instruction, std::span<const Slice> meetings) {
+  std::int64_t nanos = instruction.end_nanos - instruction.start_nanos;
+  for (const Slice& meeting : meetings) nanos -= meeting.end_nanos - meeting.start_nanos;
+  return std::max<std::int64_t>(nanos, 0);
 }
 
 std::vector<Message> FindMessages(const JobTrace& trace) {

@@ -3,10 +3,12 @@
 // instructions that meet in a sum.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "common/trace/job_trace.h"
+#include "common/trace/timeline.h"
 
 namespace takt::trace {
 
@@ -35,6 +37,28 @@ class SliceIndex {
   const JobTrace& trace_;
   std::vector<std::size_t> begin_;  // by rank
 };
+
+// Finds where a timeline has the meetings inside its instructions. Borrows the timeline.
+class MeetingIndex {
+ public:
+  explicit MeetingIndex(const Timeline& timeline);
+
+  // Returns those of one instruction, in order. step: its index in the trace.
+  std::span<const Slice> At(int step, Place place) const;
+  // Returns those to which other ranks come with one of these, by rank, it among them.
+  std::vector<const Slice*> Together(int step, const Slice& meeting) const;
+  // Returns when the last of them began, and whose that is: of several, the lowest rank's.
+  const Slice& Last(int step, const Slice& meeting) const;
+
+ private:
+  const Timeline& timeline_;
+  const JobTrace& trace_;
+  std::vector<std::vector<std::size_t>> offsets_;  // by pp rank: program::MeetingOffsets
+  std::vector<std::size_t> begin_;                 // by rank
+};
+
+// Returns how long an instruction computed: without the meetings inside it.
+std::int64_t ComputeNanos(const Slice& instruction, std::span<const Slice> meetings);
 
 // Returns the messages of one step, by sender and in the order of sending. The n-th SEND of a
 // channel meets its n-th RECV.

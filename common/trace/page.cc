@@ -90,13 +90,18 @@ json PrologueJson(const Timeline& timeline, int rank) {
   return list;
 }
 
-json RanksJson(const Timeline& timeline) {
+json RanksJson(const Timeline& timeline, RankRange wanted) {
   const JobTrace& trace = *timeline.trace;
   json ranks = json::array();
   auto idle = timeline.idle.begin();
   std::size_t next = 0;
   for (int rank = 0; rank < trace.num_ranks(); ++rank) {
     const std::size_t length = trace.ProgramOf(rank).body.size();
+    if (!wanted.Has(rank)) {
+      next += length * static_cast<std::size_t>(trace.num_steps());
+      while (idle != timeline.idle.end() && idle->rank == rank) ++idle;
+      continue;
+    }
     json steps = json::array();
     for (int step = 0; step < trace.num_steps(); ++step, next += length) {
       steps.push_back(StepJson(std::span(timeline.slices).subspan(next, length)));
@@ -135,12 +140,13 @@ json PredictedJson(const Timeline& timeline) {
   return predicted;
 }
 
-json TimelineJson(const Timeline& timeline) {
+json TimelineJson(const Timeline& timeline, RankRange wanted) {
   json programs = json::array(), messages = json::array(), steps = json::array();
   for (const Program& program : timeline.trace->programs) programs.push_back(ProgramJson(program));
   for (const Message& message : FindMessages(*timeline.trace)) {
-    messages.push_back(
-        {message.send.rank, message.send.instruction, message.recv.rank, message.recv.instruction});
+    if (!wanted.Has(message.send.rank) || !wanted.Has(message.recv.rank)) continue;
+    messages.push_back({message.send.rank - wanted.first, message.send.instruction,
+                        message.recv.rank - wanted.first, message.recv.instruction});
   }
   for (const StepWindow& step : timeline.steps) {
     steps.push_back({step.step.value(), Units(step.start_nanos), Units(step.end_nanos)});
@@ -152,7 +158,8 @@ json TimelineJson(const Timeline& timeline) {
   return {{"title", Title(timeline)},
           {"unit_ns", kUnitNanos},
           {"programs", std::move(programs)},
-          {"ranks", RanksJson(timeline)},
+          {"first_rank", wanted.first},
+          {"ranks", RanksJson(timeline, wanted)},
           {"messages", std::move(messages)},
           {"steps", std::move(steps)},
           {"predicted", PredictedJson(timeline)},
@@ -161,12 +168,17 @@ json TimelineJson(const Timeline& timeline) {
 
 }  // namespace
 
+std::string TimelineData(const Timeline& timeline, RankRange ranks) {
+  return TimelineJson(timeline, ranks).dump(-1, ' ', true, json::error_handler_t::replace);
+}
+
+std::string_view TimelineScript() { return kTimelineScript; }
+
 std::string WritePage(const Timeline& timeline) {
   // Inside a script element no text may look like its end.
-  const std::string data = absl::StrReplaceAll(
-      TimelineJson(timeline).dump(-1, ' ', true, json::error_handler_t::replace),
-      {{"<", "\\u003c"}});
-  return absl::StrReplaceAll(kPageHtml, {{"TAKT_TIMELINE", data}});
+  const std::string data = absl::StrReplaceAll(TimelineData(timeline), {{"<", "\\u003c"}});
+  return absl::StrReplaceAll(kPageHtml,
+                             {{"TAKT_SCRIPT", kTimelineScript}, {"TAKT_TIMELINE", data}});
 }
 
 }  // namespace takt::trace

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/program/part_lists.h"
 #include "common/trace/labels.h"
 #include "nlohmann/json.hpp"
 
@@ -49,6 +50,7 @@ class Writer {
     Steps();
     for (int rank = 0; rank < trace_.num_ranks(); ++rank) DescribeRank(rank);
     Slices();
+    if (detail_.messages) Meetings();
     IdleTime();
     if (detail_.predicted) Predictions();
     if (detail_.messages) Flows();
@@ -136,6 +138,15 @@ class Writer {
         Complete(ToString(InstructionOf(trace_, slice), trace_.ProgramOf(slice.rank)),
                  ProcessOf(slice.rank), thread, slice.start_nanos, slice.end_nanos);
       }
+    }
+  }
+
+  void Meetings() {
+    for (const Slice& slice : timeline_.meetings) {
+      if (full()) return;
+      const Program& program = trace_.ProgramOf(slice.rank);
+      Complete(program::PartName(PartListOf(program.body[slice.instruction], program), slice.part),
+               ProcessOf(slice.rank), ThreadOf(slice), slice.start_nanos, slice.end_nanos);
     }
   }
 

@@ -32,6 +32,9 @@ struct StepTrace {
   // The times when the rank's process did not run, because it was stopped or others had the
   // processor. These are the last kMostStalls of those that overlap the step.
   std::vector<Span> stalls;
+  // The meetings inside the instructions of the body, in the order of program::MeetingOffsets. A
+  // span begins when this rank came.
+  std::vector<Span> meetings;
   bool operator==(const StepTrace&) const = default;
 };
 

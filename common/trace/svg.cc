@@ -67,9 +67,10 @@ class Drawing {
     Legend();
     Steps();
     for (int rank = 0; rank < trace_.num_ranks(); ++rank) RankLabel(rank);
-    for (const Idle& idle : timeline_.idle) IdleBox(idle);
     for (const Slice& slice : timeline_.prologue) WorkBox(slice);
     for (const Slice& slice : timeline_.slices) WorkBox(slice);
+    // Some idle time is in meetings inside of work.
+    for (const Idle& idle : timeline_.idle) IdleBox(idle);
     Predictions();
     for (const Flow& flow : timeline_.flows) Arrow(flow);
     Axis();

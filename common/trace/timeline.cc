@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/program/part_lists.h"
 #include "common/trace/clocks.h"
 #include "common/trace/idle.h"
 #include "common/trace/messages.h"
@@ -28,6 +30,32 @@ std::vector<Slice> AlignedSlices(const JobTrace& trace, const Alignment& alignme
                           .start_nanos = spans[i].start_nanos + offset,
                           .end_nanos = spans[i].end_nanos + offset,
                           .in_prologue = list == &StepTrace::prologue});
+      }
+    }
+  }
+  return slices;
+}
+
+std::vector<Slice> AlignedMeetings(const JobTrace& trace, const Alignment& alignment) {
+  std::vector<Slice> slices;
+  for (int rank = 0; rank < trace.num_ranks(); ++rank) {
+    const program::Program& program = trace.ProgramOf(rank);
+    if (program.part_lists.empty()) continue;
+    const std::int64_t offset = alignment.offset_nanos[rank];
+    for (const StepTrace& step : trace.ranks[rank].steps) {
+      auto span = step.meetings.begin();
+      for (std::size_t i = 0; i < program.body.size(); ++i) {
+        const std::span<const program::Part> parts = PartListOf(program.body[i], program);
+        for (std::size_t part = 0; part < parts.size(); ++part) {
+          if (!parts[part].meets()) continue;
+          slices.push_back({.rank = rank,
+                            .instruction = static_cast<std::int32_t>(i),
+                            .step = step.step,
+                            .start_nanos = span->start_nanos + offset,
+                            .end_nanos = span->end_nanos + offset,
+                            .part = static_cast<int>(part)});
+          ++span;
+        }
       }
     }
   }
@@ -96,6 +124,7 @@ void MoveToOrigin(Timeline& timeline) {
   };
   shift(timeline.slices);
   shift(timeline.prologue);
+  shift(timeline.meetings);
   shift(timeline.steps);
   for (std::vector<Span>& stalls : timeline.stalls) shift(stalls);
 }
@@ -136,6 +165,7 @@ absl::StatusOr<Timeline> MakeTimeline(const JobTrace& trace) {
                     .steps = FindWindows(trace, alignment),
                     .slices = AlignedSlices(trace, alignment, &StepTrace::body),
                     .prologue = AlignedSlices(trace, alignment, &StepTrace::prologue),
+                    .meetings = AlignedMeetings(trace, alignment),
                     .flows = FindFlows(trace),
                     .stalls = AlignedStalls(trace, alignment),
                     .clock_error_nanos = alignment.error_nanos};

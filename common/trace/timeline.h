@@ -22,12 +22,14 @@ struct Slice {
   StepId step;
   std::int64_t start_nanos = 0, end_nanos = 0;
   bool in_prologue = false;
+  int part = -1;  // of a meeting inside an instruction: its number in the list of parts
 };
 
 // A compute lane that ran nothing waited for one of these.
 enum class Cause : std::uint8_t {
-  kPeer = 1,       // a message that `peer` had not made yet, or a rank that came late to a sum
-  kLink = 2,       // a message on its way from (or, to free its buffer, to) `peer`
+  kPeer = 1,  // a message that `peer` had not made yet, or a rank that came late to a meeting
+  kLink = 2,  // a message on its way from (or, to free its buffer, to) `peer`, or data of a meeting
+              // inside an instruction, all ranks being there
   kReduction = 3,  // a sum of gradients, all ranks being there
   kSync = 4,       // the exchange of norms, all ranks being there
   kData = 5,       // tokens
@@ -42,7 +44,7 @@ std::string_view Name(Cause cause);
 
 struct Idle {
   int rank = 0;
-  std::int32_t before = 0;  // the instruction that waited
+  std::int32_t before = 0;  // the instruction that waited, at its start or inside
   StepId step;              // its step
   std::int64_t start_nanos = 0, end_nanos = 0;
   Cause cause = Cause::kRuntime;
@@ -68,7 +70,9 @@ struct Timeline {
   std::vector<StepWindow> steps;
   std::vector<Slice> slices;    // by rank, step, instruction
   std::vector<Slice> prologue;  // of the steps before which it ran, in the same order
-  std::vector<Idle> idle;       // by rank and start; zero-length ones left out
+  // The meetings inside instructions of the body, by rank, step, instruction and part.
+  std::vector<Slice> meetings;
+  std::vector<Idle> idle;  // by rank and start; zero-length ones left out
   std::vector<Flow> flows;
   // The times when a rank's process did not run, by rank. They ascend, and no span touches another.
   std::vector<std::vector<Span>> stalls;

@@ -275,5 +275,38 @@ TEST(Timeline, WhileItsProcessStoodStillARankWaitedForNothing) {
   EXPECT_EQ(ByCause(timeline, 1, StepId(2)), expected);
 }
 
+TEST(Timeline, ARankThatWaitsInsideAnInstructionIsIdle) {
+  // The ranks that share the stage gather for 1 ms before each F. The second computes more slowly.
+  SyntheticTrace synthetic("gpipe", 1, 2, {.tp_size = 2, .meeting = 1e-3});
+  synthetic.Slow(1, Op::kForward, 2);
+  const JobTrace& trace = synthetic.Get();
+  const Timeline timeline = MakeTimeline(trace).value();
+  ASSERT_EQ(timeline.meetings.size(), 2u * 2 * 2);
+  EXPECT_EQ(timeline.meetings[0].part, 0);
+  const auto inside = [&](int rank, Cause cause) {
+    const std::size_t forward = sim::IndexOf(trace.ProgramOf(rank), "0F1");
+    std::int64_t nanos = 0;
+    for (const Idle& idle : timeline.idle) {
+      const bool is_its = idle.rank == rank && idle.step == StepId(2) && idle.cause == cause &&
+                          idle.before == static_cast<std::int32_t>(forward);
+      if (!is_its) continue;
+      nanos += idle.end_nanos - idle.start_nanos;
+      EXPECT_EQ(idle.peer, cause == Cause::kPeer ? 1 : -1);
+    }
+    return nanos;
+  };
+  EXPECT_EQ(inside(0, Cause::kPeer), 10 * kMillisecond);
+  EXPECT_EQ(inside(0, Cause::kLink), kMillisecond);
+  EXPECT_EQ(inside(1, Cause::kPeer), 0);
+  EXPECT_EQ(inside(1, Cause::kLink), kMillisecond);
+}
+
+TEST(Timeline, RefusesATraceWithoutItsMeetings) {
+  SyntheticTrace synthetic("gpipe", 1, 2, {.tp_size = 2});
+  synthetic.Get().ranks[0].steps[0].meetings.pop_back();
+  EXPECT_THAT(std::string(MakeTimeline(synthetic.Get()).status().message()),
+              HasSubstr("instructions with 1 meetings"));
+}
+
 }  // namespace
 }  // namespace takt::trace

@@ -287,6 +287,7 @@ Adoption AdoptionOf(const HeldJob& job, std::int64_t epoch, Moment now) {
                  .mesh = assignment.mesh,
                  .partition = assignment.partition,
                  .vocabulary_ends = assignment.vocabulary_ends,
+                 .shares_optimizer = program::ShardsOptimizer(assignment.program),
                  .predicted_step_seconds = assignment.predicted_step_seconds,
                  .predicted_bubble_fraction = assignment.predicted_bubble_fraction,
                  .checkpoint_every_steps = every,

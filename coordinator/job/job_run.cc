@@ -106,7 +106,9 @@ std::string Job::FixBits(const plan::Plan& plan) {
   std::string chosen;
   if (spec_.parallelism.data_auto) absl::StrAppend(&chosen, "; data: auto is ", plan.mesh.dp_size);
   if (spec_.microbatch_auto) absl::StrAppend(&chosen, "; microbatch: auto is ", plan.microbatch);
-  spec_.FixBits(plan.mesh.dp_size, plan.microbatch);
+  if (spec_.parallelism.tensor_auto)
+    absl::StrAppend(&chosen, "; tensor: auto is ", plan.mesh.tp_size);
+  spec_.FixBits(plan.mesh.dp_size, plan.microbatch, plan.mesh.tp_size);
   record_.spec = WithBitsOf(record_.spec, spec_);
   return absl::StrCat(chosen, " for as long as the job lives");
 }
@@ -195,6 +197,7 @@ void Job::Describe(const plan::Plan& plan, const placement::Gang& ranks) {
       .mesh = plan.mesh,
       .partition = plan.partition,
       .vocabulary_ends = plan.vocabulary_ends,
+      .shares_optimizer = plan::SharesOptimizer(plan),
       .predicted_step_seconds = plan.predicted_step_seconds,
       .predicted_bubble_fraction = plan.predicted_bubble_fraction,
       .warnings = plan.warnings,

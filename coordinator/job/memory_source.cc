@@ -61,7 +61,8 @@ CopyPlan PlanCopies(const CopyFacts& facts) {
   const plan::CopyInputs inputs{.job = facts.spec,
                                 .schedule = facts.plan.schedule,
                                 .mesh = facts.plan.mesh,
-                                .device = facts.device};
+                                .device = facts.device,
+                                .shares = plan::SharesOptimizer(facts.plan)};
   CopyPlan result{.why_none = plan::WhyNoCopies(inputs)};
   if (result.why_none.empty() && facts.oldest_protocol < kCopiesProtocolVersion)
     result.why_none = "a worker's program is too old for them";

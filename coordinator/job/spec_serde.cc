@@ -26,6 +26,8 @@ std::string WithBitsOf(const std::string& spec, const config::JobSpec& job) {
   TAKT_CHECK(proto.ParseFromString(spec));  // it was parsed before
   proto.mutable_batch()->set_microbatch(job.microbatch);
   if (job.parallelism.data) proto.mutable_parallelism()->set_data(*job.parallelism.data);
+  if (proto.parallelism().has_tensor())
+    proto.mutable_parallelism()->set_tensor(job.parallelism.tensor);
   return proto.SerializeAsString();
 }
 

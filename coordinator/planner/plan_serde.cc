@@ -37,6 +37,27 @@ cost::LinkCost FromProto(const v1::PlanCosts::Link& link) {
   return {.latency = link.latency(), .seconds_per_byte = link.seconds_per_byte()};
 }
 
+using ProtoGroups = google::protobuf::RepeatedPtrField<v1::PlanCosts::Group>;
+
+void Write(const std::vector<cost::GroupCost>& groups, ProtoGroups& out) {
+  for (const cost::GroupCost& group : groups) {
+    v1::PlanCosts::Group& added = *out.Add();
+    added.set_size(group.size);
+    added.set_latency(group.link.latency);
+    added.set_seconds_per_byte(group.link.seconds_per_byte);
+  }
+}
+
+std::vector<cost::GroupCost> Read(const ProtoGroups& groups) {
+  std::vector<cost::GroupCost> out;
+  for (const v1::PlanCosts::Group& group : groups) {
+    out.push_back(
+        {.size = group.size(),
+         .link = {.latency = group.latency(), .seconds_per_byte = group.seconds_per_byte()}});
+  }
+  return out;
+}
+
 v1::PlanCosts ToProto(const cost::Costs& costs) {
   v1::PlanCosts out;
   Write(costs.forward, *out.mutable_forward());
@@ -52,6 +73,8 @@ v1::PlanCosts ToProto(const cost::Costs& costs) {
   Write(costs.optimizer, *out.mutable_optimizer());
   Write(costs.vocabulary_forward, *out.mutable_vocabulary_forward());
   Write(costs.vocabulary_backward, *out.mutable_vocabulary_backward());
+  Write(costs.tensor, *out.mutable_tensor());
+  Write(costs.context, *out.mutable_context());
   return out;
 }
 
@@ -70,6 +93,8 @@ cost::Costs FromProto(const v1::PlanCosts& costs) {
   out.optimizer = Read(costs.optimizer());
   out.vocabulary_forward = Read(costs.vocabulary_forward());
   out.vocabulary_backward = Read(costs.vocabulary_backward());
+  out.tensor = Read(costs.tensor());
+  out.context = Read(costs.context());
   return out;
 }
 
@@ -144,10 +169,11 @@ v1::Plan ToProto(const plan::Plan& plan) {
 
 absl::StatusOr<plan::Plan> FromProto(const v1::Plan& plan, const PlanRequest& request) {
   plan::Plan out;
-  const config::JobSpec& job = request.job;
-  if (plan.microbatch() < 1) return absl::DataLossError("the planner's plan has no microbatches");
-  ASSIGN_OR_RETURN(out.model, config::BuildModelOf(job, plan.microbatch(), request.options.device));
   out.mesh = mesh::MeshOf(plan);
+  if (plan.microbatch() < 1) return absl::DataLossError("the planner's plan has no microbatches");
+  config::JobSpec job = request.job;
+  job.parallelism.tensor = out.mesh.tp_size;  // which the job may leave open
+  ASSIGN_OR_RETURN(out.model, config::BuildModelOf(job, plan.microbatch(), request.options.device));
   out.microbatch = plan.microbatch();
   for (const v1::StageAssignment& stage : plan.stages())
     out.partition.push_back(control::FromProto(stage));

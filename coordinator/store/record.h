@@ -73,6 +73,7 @@ struct PlanSummary {
   mesh::Mesh mesh;
   mesh::Partition partition;
   mesh::VocabularyEnds vocabulary_ends;
+  bool shares_optimizer = false;  // ranks with the same layers share its state
   double predicted_step_seconds = 0;
   double predicted_bubble_fraction = 0;
   std::vector<std::string> warnings;

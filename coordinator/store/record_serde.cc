@@ -136,6 +136,7 @@ void SetPlan(const PlanSummary& plan, v1::Job& job) {
   job.set_device(static_cast<v1::DeviceKind>(plan.device));
   for (const mesh::Stage& stage : plan.partition) *job.add_stages() = control::ToProto(stage);
   job.mutable_vocabulary_ends()->Assign(plan.vocabulary_ends.begin(), plan.vocabulary_ends.end());
+  job.set_shares_optimizer(plan.shares_optimizer);
   for (const MemoryBytes& of_rank : plan.memory) *job.add_memory() = takt::ToProto(of_rank);
   job.set_predicted_step_seconds(plan.predicted_step_seconds);
   job.set_predicted_bubble_fraction(plan.predicted_bubble_fraction);
@@ -234,6 +235,7 @@ PlanSummary PlanOf(const v1::JobRecord& record) {
   for (const v1::StageAssignment& stage : job.stages())
     plan.partition.push_back(control::FromProto(stage));
   plan.vocabulary_ends.assign(job.vocabulary_ends().begin(), job.vocabulary_ends().end());
+  plan.shares_optimizer = job.shares_optimizer();
   for (const v1::MemoryBytes& of_rank : job.memory())
     plan.memory.push_back(takt::FromProto(of_rank));
   return plan;

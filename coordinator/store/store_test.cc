@@ -99,6 +99,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
               .mesh = {.pp_size = 2, .dp_size = 3, .cp_size = 4, .tp_size = 5},
               .partition = {{StageId(0), PpRank(1), LayerId(2), LayerId(4)}},
               .vocabulary_ends = {3, 7},
+              .shares_optimizer = true,
               .predicted_step_seconds = 0.5,
               .predicted_bubble_fraction = 0.25,
               .warnings = {"slow"},
@@ -176,6 +177,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   ASSERT_THAT(got.plan.partition, SizeIs(1));
   EXPECT_EQ(got.plan.partition[0].last_layer, LayerId(4));
   EXPECT_EQ(got.plan.vocabulary_ends, (mesh::VocabularyEnds{3, 7}));
+  EXPECT_TRUE(got.plan.shares_optimizer);
   EXPECT_THAT(got.plan.warnings, ElementsAre("slow"));
   EXPECT_EQ(got.plan.model_flops, 1e12);
   EXPECT_EQ(got.plan.matmul_flops_per_second, 2e11);

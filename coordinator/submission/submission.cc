@@ -54,6 +54,7 @@ void Plan(job::Coordinator* coordinator, const Shared& submission, const plan::P
              .mesh = plan->mesh,
              .partition = plan->partition,
              .vocabulary_ends = plan->vocabulary_ends,
+             .shares_optimizer = plan::SharesOptimizer(*plan),
              .predicted_step_seconds = plan->predicted_step_seconds,
              .predicted_bubble_fraction = plan->predicted_bubble_fraction,
              .warnings = plan->warnings,

@@ -14,6 +14,7 @@ namespace takt::bench {
 void AddBubbleCommand(CLI::App& app, absl::Status& result);
 void AddCheckpointCommand(CLI::App& app, absl::Status& result);
 void AddCopiesCommand(CLI::App& app, absl::Status& result);
+void AddGenerateCommand(CLI::App& app, absl::Status& result);
 void AddImbalanceCommand(CLI::App& app, absl::Status& result);
 void AddKernelsCommand(CLI::App& app, absl::Status& result);
 void AddMemoryCommand(CLI::App& app, absl::Status& result);
@@ -25,6 +26,8 @@ void AddRecoveryCommand(CLI::App& app, absl::Status& result);
 void AddReportsCommand(CLI::App& app, absl::Status& result);
 void AddRuntimeCommand(CLI::App& app, absl::Status& result);
 void AddScaleCommand(CLI::App& app, absl::Status& result);
+void AddShardCommand(CLI::App& app, absl::Status& result);
+void AddTensorCommand(CLI::App& app, absl::Status& result);
 void AddTokenizeCommand(CLI::App& app, absl::Status& result);
 void AddTracingCommand(CLI::App& app, absl::Status& result);
 void AddTransportCommand(CLI::App& app, absl::Status& result);

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   takt::bench::AddBubbleCommand(app, result);
   takt::bench::AddCheckpointCommand(app, result);
   takt::bench::AddCopiesCommand(app, result);
+  takt::bench::AddGenerateCommand(app, result);
   takt::bench::AddImbalanceCommand(app, result);
   takt::bench::AddKernelsCommand(app, result);
   takt::bench::AddMemoryCommand(app, result);
@@ -26,11 +27,13 @@ int main(int argc, char** argv) {
   takt::bench::AddReportsCommand(app, result);
   takt::bench::AddRuntimeCommand(app, result);
   takt::bench::AddScaleCommand(app, result);
+  takt::bench::AddTensorCommand(app, result);
   takt::bench::AddTokenizeCommand(app, result);
   takt::bench::AddTracingCommand(app, result);
   takt::bench::AddTransportCommand(app, result);
   takt::bench::AddTrainCommand(app, result);
   takt::bench::AddSearchCommand(app, result);
+  takt::bench::AddShardCommand(app, result);
   takt::bench::AddWeightGradsCommand(app, result);
   try {
     app.parse(argc, argv);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures the peak resident bytes of real workers beside the bytes that the plan predicts.
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,6 +14,7 @@
 #include "common/plan/plan.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/peak_memory.h"
 #include "tests/testing/cluster.h"
 
 namespace takt::bench {
@@ -86,16 +86,6 @@ std::string PrecisionName(const config::JobSpec& job) {
   return job.precision == config::Precision::kBf16 ? "bf16" : "f32";
 }
 
-// Returns the most bytes of the process that were ever resident at once.
-absl::StatusOr<std::int64_t> PeakResidentBytes(pid_t pid) {
-  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
-  for (std::string key; status >> key;) {
-    std::int64_t kibibytes = 0;
-    if (key == "VmHWM:" && status >> kibibytes) return kibibytes << 10;
-  }
-  return absl::UnavailableError(absl::StrCat("process ", pid, " does not tell its VmHWM"));
-}
-
 // Prints where every tensor of each rank lies.
 absl::Status PrintLayouts(const config::JobSpec& job) {
   ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(job, {.max_workers = kRanks}));
@@ -129,7 +119,7 @@ absl::StatusOr<std::vector<Row>> Measure(config::JobSpec job) {
   }
   std::vector<Row> rows;
   for (const auto& [rank, worker] : worker_of) {
-    ASSIGN_OR_RETURN(const std::int64_t measured, PeakResidentBytes(cluster.worker(worker).pid()));
+    ASSIGN_OR_RETURN(const std::int64_t measured, PeakRssBytes(cluster.worker(worker).pid()));
     rows.push_back({.shape = job.name,
                     .recompute = std::string(Name(job.parallelism.recompute.front())),
                     .precision = PrecisionName(job),

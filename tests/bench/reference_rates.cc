@@ -42,14 +42,17 @@ backend::Buffer FilledBuffer(backend::Backend& memory, std::int64_t count) {
 
 std::vector<StepMatmul> StepMatmuls(const model::ModelConfig& model, std::int64_t rows) {
   std::vector<StepMatmul> all;
-  const auto add = [&](const std::string& name, std::int64_t in, std::int64_t out,
-                       bool stored_by_output, int count) {
-    all.push_back({name + " F", rows, out, in, false, stored_by_output, count});
-    all.push_back({name + " I", rows, in, out, false, !stored_by_output, count});
+  const auto add_of = [&](std::int64_t rows_of_each, const std::string& name, std::int64_t in,
+                          std::int64_t out, bool stored_by_output, int count) {
+    all.push_back({name + " F", rows_of_each, out, in, false, stored_by_output, count});
+    all.push_back({name + " I", rows_of_each, in, out, false, !stored_by_output, count});
     // The weight gradient has the layout of the weight.
-    all.push_back({name + " W", stored_by_output ? out : in, stored_by_output ? in : out, rows,
-                   true, false, count});
+    all.push_back({name + " W", stored_by_output ? out : in, stored_by_output ? in : out,
+                   rows_of_each, true, false, count});
   };
+  const auto add = [&](const std::string& name, std::int64_t in, std::int64_t out,
+                       bool stored_by_output,
+                       int count) { add_of(rows, name, in, out, stored_by_output, count); };
   const std::int64_t c = model.hidden, inner = model.inner;
   // The head multiplies block by block.
   const auto add_head = [&] {
@@ -63,8 +66,22 @@ std::vector<StepMatmul> StepMatmuls(const model::ModelConfig& model, std::int64_
     add("q", c, query, true, model.layers);
     add("k, v", c, key, true, 2 * model.layers);
     add("o", query, c, true, model.layers);
-    add("gate, up", c, inner, true, 2 * model.layers);
-    add("down", inner, c, true, model.layers);
+    int dense = model.layers;
+    if (model.mixture.has_value()) {
+      // The experts of the limit share the rows evenly.
+      const model::Mixture& mixture = *model.mixture;
+      const std::int64_t rows_of_each =
+          std::max<std::int64_t>(1, rows * mixture.chosen / mixture.experts);
+      dense = static_cast<int>(mixture.dense_blocks.size());
+      const int blocks = model.layers - dense, matrices = blocks * mixture.experts;
+      add("router", c, mixture.experts, true, blocks);
+      add_of(rows_of_each, "expert gate, up", c, mixture.inner, true, 2 * matrices);
+      add_of(rows_of_each, "expert down", mixture.inner, c, true, matrices);
+    }
+    if (dense > 0) {
+      add("gate, up", c, inner, true, 2 * dense);
+      add("down", inner, c, true, dense);
+    }
     add_head();
     return all;
   }

@@ -24,8 +24,8 @@ struct StepMatmul {
   }
 };
 
-// Returns the forward, input gradient and weight gradient of every linear layer and of the head,
-// without attention.
+// Returns the forward, input gradient and weight gradient of every linear layer, expert and head,
+// without attention. All experts have equally many rows.
 std::vector<StepMatmul> StepMatmuls(const model::ModelConfig& model, std::int64_t rows);
 
 // Returns the seconds of the fastest of `runs` calls of `f`.

@@ -64,6 +64,16 @@ const std::map<std::string, model::ModelConfig>& Models() {
         .vocab = 32000,
         .tied_head = false,
         .attention_window = 256}},
+      {"moe-110m",  // 8 experts, of which a token has 2: as many products a token as llama-110m
+       {.family = model::Family::kMixtral,
+        .layers = 12,
+        .hidden = 768,
+        .heads = 12,
+        .inner = 1024,
+        .vocab = 32000,
+        .tied_head = false,
+        .mixture =
+            model::Mixture{.experts = 8, .chosen = 2, .inner = 1024, .auxiliary_loss = 0.01}}},
       {"llama-1b",  // Llama-3.2-1B
        {.family = model::Family::kLlama,
         .layers = 16,

@@ -32,7 +32,7 @@ class MatrixTest(unittest.TestCase):
         self.assertGreaterEqual(len(self.jobs), 60)
         self.assertEqual(self.values("parallelism", "pipeline"), {"1", "2", "3", "4"})
         self.assertEqual(self.values("parallelism", "data"), {"1", "2", "3"})
-        self.assertLessEqual({"gpt2", "llama", "qwen2", "qwen3", "mistral", "emulated"}, self.values("model", "family"))
+        self.assertLessEqual({"gpt2", "llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "emulated"}, self.values("model", "family"))
         self.assertLessEqual({"shm", "gloo"}, self.values("parallelism", "transport"))
         self.assertLessEqual({"selective", "full"}, self.values("parallelism", "recompute"))
         self.assertIn("bf16", self.values("precision"))

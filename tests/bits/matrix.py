@@ -61,6 +61,10 @@ QWEN2 = Patch("qwen2", model={"family": "qwen2", "kv_heads": 1, "inner": 48, **S
 QWEN2_TIED = Patch("qwen2 tied", model={"family": "qwen2", "kv_heads": 2, "inner": 48, "tied_head": True, **SHAPE})
 QWEN3 = Patch("qwen3", model={"family": "qwen3", "kv_heads": 2, "inner": 48, "head_size": 12, **SHAPE})
 MISTRAL = Patch("mistral", model={"family": "mistral", "kv_heads": 2, "inner": 48, "attention_window": 7, **SHAPE})
+MIXTRAL = Patch("mixtral", model={"family": "mixtral", "kv_heads": 2, "inner": 48, **SHAPE,
+                                  "experts": {"count": 5, "per_token": 2, "auxiliary_loss": 0.01}})
+QWEN3_MOE = Patch("qwen3_moe", model={"family": "qwen3_moe", "kv_heads": 2, "inner": 48, "head_size": 12, **SHAPE,
+                                      "experts": {"count": 6, "per_token": 3, "inner": 20, "normalize": False, "dense_blocks": [0, 5]}})
 # Its losses are not computed from tokens; its steps and checkpoints are recorded nevertheless.
 EMULATED = Patch("emulated", data=None, model={
     "family": "emulated", "layers": 8, "forward_ms": 0.2, "input_grad_ms": 0.2, "weight_grad_ms": 0.2, "activation_bytes": 4096})
@@ -151,11 +155,14 @@ def jobs():
         job(GPT2, pipeline=4, schedule=schedule_file("vhalf/p4_m8_v2.csv")),
         job(GPT2, pipeline=4, schedule=schedule_file("zb2p/p4_m8.csv")),
         # The other families of models, whose embedding and head are two tensors or one.
-        *[job(model, pipeline=ranks) for model in (LLAMA, LLAMA_TIED, LLAMA_ROPE, QWEN2, QWEN2_TIED, QWEN3, MISTRAL)
+        *[job(model, pipeline=ranks) for model in (LLAMA, LLAMA_TIED, LLAMA_ROPE, QWEN2, QWEN2_TIED, QWEN3, MISTRAL, MIXTRAL, QWEN3_MOE)
           for ranks in (1, 3)],
         job(LLAMA, pipeline=4, schedule="zb-h1"),
         job(LLAMA, batch(16), pipeline=4, schedule="dualpipe"),
         job(QWEN2, pipeline=2, schedule="zb-v"),
+        *[job(model, pipeline=4, schedule="zb-h1", threads=2) for model in (MIXTRAL, QWEN3_MOE)],
+        job(MIXTRAL, batch(16), pipeline=2, data=2, schedule="dualpipe"),
+        job(QWEN3_MOE, BF16, then=(3, {"steps": 6, "pipeline": 1}), pipeline=3),
         job(QWEN2_TIED, batch(12), pipeline=2, data=3, schedule="interleaved-1f1b"),
         # Replicas.
         *[job(GPT2, batch(12), pipeline=ranks, data=replicas) for replicas in (2, 3) for ranks in (1, 2)],
@@ -176,11 +183,12 @@ def jobs():
         job(GPT2, batch(16), pipeline=4, schedule="dualpipe", transport="gloo"),
         job(GPT2, pipeline=2, threads=2),
         # Precision.
-        *[job(model, BF16, pipeline=ranks) for model in (GPT2, LLAMA, QWEN2, QWEN3, MISTRAL) for ranks in (1, 2)],
+        *[job(model, BF16, pipeline=ranks) for model in (GPT2, LLAMA, QWEN2, QWEN3, MISTRAL, MIXTRAL) for ranks in (1, 2)],
         job(GPT2, BF16, batch(12), pipeline=2, data=3, schedule="zb-h1"),
         job(GPT2, BF16, batch(16), pipeline=4, schedule="chimera"),
         # Recomputation.
-        *[job(model, pipeline=2, recompute=mode) for model in (GPT2, LLAMA, QWEN3, MISTRAL) for mode in ("selective", "full")],
+        *[job(model, pipeline=2, recompute=mode) for model in (GPT2, LLAMA, QWEN3, MISTRAL, MIXTRAL, QWEN3_MOE)
+          for mode in ("selective", "full")],
         job(GPT2, pipeline=3, recompute=["none", "selective", "full"]),
         job(GPT2, pipeline=2, schedule="zb-h1", recompute="full"),
         job(LLAMA, BF16, pipeline=2, schedule="zb-v", recompute="selective"),

@@ -19,6 +19,7 @@ using testing::Not;
 
 // Where things are on the canvas, by the page's own functions; events go to its own handlers.
 constexpr char kTools[] = R"(
+const {canvas, pen, view, x, timeAt, rows, data, perMs, end} = timeline;
 const rowOf = (rank, kind) => rows.find(row => row.r === rank && row.kind === kind);
 const send = (type, Kind, px, py, more = {}) => {
   const box = canvas.getBoundingClientRect();

@@ -17,6 +17,8 @@ import yaml
 
 # What a healthy job need not have, by the names of jobs.py. All else has a value.
 ABSENT = {("emulated", "takt_validation_loss"), ("emulated", "takt_memory_copies_total")}
+# Only models with experts have these.
+ABSENT |= {(job, metric) for job in ("gpt", "emulated") for metric in ("takt_expert_load", "takt_expert_entropy", "takt_expert_dropped")}
 # A coordinator whose state is in a file does not have this. failover_fault_test asks one that has.
 ONLY_WITH_ETCD = "takt_coordinator_lease_seconds"
 SECONDS_UNTIL_ALL_IS_THERE = 120

@@ -84,6 +84,33 @@ TEST_F(ElasticFault, WithoutASpareAJobGoesOnWithFewerRanksFromMemoryWithTheSameL
   EXPECT_EQ(losses, LossesOf(cluster, "whole"));
 }
 
+// Each of two replicas has half of the moments, and copies of half of the layers from both. Sums
+// over replicas are grouped differently, so losses agree but for rounding.
+TEST_F(ElasticFault, AReplicaThatSharedTheOptimizersStateGoesOnAloneFromMemory) {
+  constexpr std::int64_t kSteps = 300;
+  Cluster cluster(2);
+  cluster.Submit(Yaml("whole", 32, kSteps, "pipeline: 1, data: 2", ""));
+  ASSERT_EQ(cluster.AwaitEnd("whole").state(), v1::JOB_STATE_SUCCEEDED);
+  cluster.Submit(Yaml("j", 32, kSteps, "pipeline: 1, data: 2, shard: optimizer",
+                      "elastic: {data: {min: 1, max: 2}}\ncheckpoint: {in_memory: 1}"));
+  KillLastRank(cluster, "j", 30);
+  const v1::Job alone = AwaitRanks(cluster, "j", 1, /*generation=*/2);
+  EXPECT_EQ(alone.state(), v1::JOB_STATE_RUNNING) << alone.reason();
+  EXPECT_GE(alone.memory_step(), 29) << alone.DebugString();
+  const v1::Job ended = cluster.AwaitEnd("j");
+  EXPECT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << ended.reason();
+  const std::map<std::int64_t, double> losses = LossesOf(cluster, "j");
+  const std::map<std::int64_t, double> whole = LossesOf(cluster, "whole");
+  ASSERT_EQ(losses.size(), static_cast<std::size_t>(kSteps));
+  for (const auto& [step, loss] : losses) {
+    if (step <= alone.memory_step()) {
+      EXPECT_EQ(loss, whole.at(step)) << step;
+    } else {
+      EXPECT_NEAR(loss, whole.at(step), 1e-3) << step;
+    }
+  }
+}
+
 // Each rank has a core, so that two of them are faster than one.
 TEST_F(ElasticFault, AJobThatShrankGrowsWhenAWorkerJoinsWithTheSameLosses) {
   constexpr std::int64_t kEndless = 1'000'000;

@@ -33,7 +33,7 @@ struct Fault {
   int signal = SIGKILL;
   int victim = 0;  // rank
   Moment moment = Moment::kLater;
-  std::string job;  // what runs: "emulated", "gpt2", "replicas"
+  std::string job;  // what runs: "emulated", "gpt2", "replicas", "sharers"
 };
 
 std::string Print(const Fault& fault) {
@@ -53,6 +53,9 @@ std::string Yaml(const Fault& fault) {
   }
   if (fault.job == "replicas") {
     return EmulatedJob{.name = "replicas", .pipeline = 2, .data = 2, .steps = 1'000'000}.Yaml();
+  }
+  if (fault.job == "sharers") {  // of layers, in which they meet all the time
+    return EmulatedJob{.name = "sharers", .pipeline = 2, .tensor = 2, .steps = 1'000'000}.Yaml();
   }
   return EmulatedJob{
       .name = "emulated", .pipeline = kRanks, .steps = 1'000'000, .schedule = "interleaved-1f1b"}
@@ -99,6 +102,15 @@ class WorkerFault : public ::testing::TestWithParam<Fault> {
       return rank.instruction_seconds() >= 3 && !rank.waiting_for().empty();
     });
     EXPECT_GE(stuck, 1) << job.DebugString();
+    if (GetParam().job != "sharers") return;
+    // The rank that shares the victim's layers names the meeting to which the victim did not come.
+    const auto in_meeting = std::ranges::count_if(job.fault(), [](const v1::RankStatus& rank) {
+      const std::string& instruction = rank.instruction();
+      return instruction.find(" gather(") != std::string::npos ||
+             instruction.find(" scatter(") != std::string::npos ||
+             instruction.find(" exchange(") != std::string::npos;
+    });
+    EXPECT_GE(in_meeting, 1) << job.DebugString();
   }
 
   std::set<std::string> Survivors(const std::string& victim) const {
@@ -145,10 +157,12 @@ INSTANTIATE_TEST_SUITE_P(Each, WorkerFault,
                                            Fault{SIGKILL, 1, Moment::kLater, "emulated"},
                                            Fault{SIGKILL, 3, Moment::kLater, "gpt2"},
                                            Fault{SIGKILL, 2, Moment::kLater, "replicas"},
+                                           Fault{SIGKILL, 3, Moment::kLater, "sharers"},
                                            Fault{SIGSTOP, 0, Moment::kAdmission, "emulated"},
                                            Fault{SIGSTOP, 0, Moment::kLater, "emulated"},
                                            Fault{SIGSTOP, 3, Moment::kFirstStep, "gpt2"},
-                                           Fault{SIGSTOP, 1, Moment::kLater, "replicas"}),
+                                           Fault{SIGSTOP, 1, Moment::kLater, "replicas"},
+                                           Fault{SIGSTOP, 0, Moment::kLater, "sharers"}),
                          [](const auto& info) { return Print(info.param); });
 
 // A worker that comes back to life after its job has failed is told so, and is of use again.

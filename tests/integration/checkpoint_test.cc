@@ -234,9 +234,49 @@ TEST_F(CheckpointTest, ABidirectionalPipelineResumesBothCopies) {
   job.steps = 10;
   Train(job);
   job.name = "rest";
+  job.parallelism += ", shard: optimizer";  // the two copies share, too
   job.steps = 20;
   EXPECT_EQ(Train(job), From(straight, 11));
   ExpectLatest(job.directory);
+}
+
+// Each of two replicas has half of the moments; checkpoints have those of any other job.
+TEST_F(CheckpointTest, ReplicasThatShareTheOptimizersStateResumeWithoutAndBack) {
+  const auto layout = [](const std::string& shard, const std::string& transport) {
+    return absl::StrCat("pipeline: 2, data: 2, schedule: zb-h1, shard: ", shard,
+                        ", transport: ", transport);
+  };
+  TrainingJob job{.name = "straight",
+                  .parallelism = layout("none", "shm"),
+                  .directory = Directory("straight"),
+                  .keep = 4};
+  const std::vector<Step> straight = Train(job);
+  ASSERT_EQ(straight.size(), 20u);
+  const std::string step = "/step-00000010";
+  for (const std::string transport : {"shm", "gloo"}) {
+    SCOPED_TRACE(transport);
+    job.name = "half-" + transport;
+    job.parallelism = layout("optimizer", transport);
+    job.directory = Directory(job.name);
+    job.steps = 10;
+    EXPECT_EQ(Train(job), std::vector<Step>(straight.begin(), straight.begin() + 10));
+    ExpectLatest(job.directory);
+    for (const fs::directory_entry& file : fs::directory_iterator(job.directory + step)) {
+      if (file.path().extension() != ".safetensors") continue;
+      EXPECT_TRUE(ReadFile(file) ==
+                  ReadFile(Directory("straight") + step + "/" + file.path().filename().string()))
+          << file.path();
+    }
+    job.name = "rest-" + transport;
+    job.parallelism = layout("none", transport);
+    job.steps = 15;
+    EXPECT_EQ(Train(job), std::vector<Step>(straight.begin() + 10, straight.begin() + 15));
+    job.name = "back-" + transport;
+    job.parallelism = layout("optimizer", transport);
+    job.steps = 20;
+    EXPECT_EQ(Train(job), From(straight, 16));
+    ExpectLatest(job.directory);
+  }
 }
 
 // Sums are ordered by replicas, so only the windows are the same: losses agree but for rounding.
@@ -272,6 +312,26 @@ TEST_F(CheckpointTest, AJobWhoseWorkerDiesGoesOnFromItsLastCheckpoint) {
     EXPECT_GE(ended.resumed_step(), 5);
     EXPECT_EQ(Curve(killed.name), expected);
   }
+}
+
+// It dies in a sum, in a gather or between them.
+TEST_F(CheckpointTest, AJobWhoseReplicasShareGoesOnAfterOneHasDied) {
+  TrainingJob job{.name = "straight",
+                  .parallelism = "pipeline: 1, data: 2, shard: none",
+                  .directory = Directory("a"),
+                  .steps = 300};
+  const std::vector<Step> expected = Train(job);
+  job.name = "killed";
+  job.parallelism = "pipeline: 1, data: 2, shard: optimizer";
+  job.directory = Directory("b");
+  cluster_.Submit(job.Yaml());
+  const v1::Job running = cluster_.AwaitStep(job.name, 20);
+  ASSERT_GT(running.ranks_size(), 1);
+  cluster_.Kill(cluster_.worker(running.ranks(1).worker()));
+  const v1::Job ended = cluster_.AwaitEnd(job.name);
+  ASSERT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << ended.reason();
+  EXPECT_GE(ended.resumed_step(), 5);
+  EXPECT_EQ(Curve(job.name), expected);
 }
 
 // Every process in turn, at chance moments; a checkpoint is being made in most of them.

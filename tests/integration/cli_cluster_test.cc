@@ -2,6 +2,8 @@
 // The command line against a cluster of `takt local up`.
 #include <signal.h>
 
+#include <cmath>
+
 #include "absl/strings/str_replace.h"
 #include "common/base/version.h"
 #include "gmock/gmock.h"
@@ -81,6 +83,41 @@ TEST_F(ClusterTest, JobGoesFromSubmitToDelete) {
   for (const char* command : {"job", "watch", "wait", "cancel", "delete", "logs"}) {
     EXPECT_EQ(Takt({command, "a"}).end, "exit status 4") << command;
   }
+}
+
+TEST_F(ClusterTest, EvaluatesACheckpointByAJobThatOnlyGoesForward) {
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += static_cast<char>('a' + i * i % 23);
+  const std::string data = directory_.Write("text.txt", text);
+  const std::string job = directory_.Write(
+      "gpt.yaml",
+      "name: gpt\n"
+      "model: {family: gpt2, layers: 2, hidden: 32, heads: 2, context: 16, vocab: 256}\n"
+      "data: {train: {path: text.txt, format: bytes},\n"
+      "       validation: {path: text.txt, format: bytes, batches: 2}}\n"
+      "batch: {global: 8, microbatch: 2}\n"
+      "steps: 4\n"
+      "checkpoint: {directory: checkpoints}\n"
+      "parallelism: {pipeline: 2, data: 1, schedule: zb-h1}\n");
+  ASSERT_EQ(Takt({"submit", job, "--wait"}).end, "exit status 0");
+  const json trained = Json({"job", "gpt"})["last_step"];
+  const json score = Json({"eval", job});
+  EXPECT_EQ(score["loss"], trained["validation_loss"]);  // the same bits
+  EXPECT_EQ(score["tokens"], 2 * 8 * 16);
+  EXPECT_DOUBLE_EQ(score["bits_per_byte"], score["loss"].get<double>() / std::log(2.0));
+  EXPECT_EQ(Json({"jobs"})["jobs"].size(), 1u);  // the evaluation is deleted
+  // The same windows on this machine.
+  const json here = Json({"eval", directory_.Path("checkpoints"), "--data", data, "--format",
+                          "bytes", "--context", "16", "--windows", "16"});
+  EXPECT_NEAR(here["loss"].get<double>(), score["loss"].get<double>(), 1e-5);
+  // What is to be scored may be given, and a job without steps leads here.
+  EXPECT_EQ(Json({"eval", job, "--batches", "3", "--step", "4"})["tokens"], 3 * 8 * 16);
+  const Result untrained = Takt({"submit", job, "--set", "steps=0", "--set", "name=other"});
+  EXPECT_EQ(untrained.end, "exit status 2");
+  EXPECT_THAT(untrained.err, HasSubstr("takt eval"));
+  const Result too_many = Takt({"eval", job, "--batches", "1000"});
+  EXPECT_EQ(too_many.end, "exit status 2");
+  EXPECT_THAT(too_many.err, HasSubstr("data.validation.batches"));
 }
 
 TEST_F(ClusterTest, InterruptedWatchLeavesTheJobAlone) {

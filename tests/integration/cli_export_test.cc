@@ -61,10 +61,11 @@ TEST_P(ExportTest, WhatWentInUnchangedComesOutBitForBit) {
 }
 
 constexpr Source kSources[] = {
-    {"gpt2-tiny", FloatFormat::kF32, 1},   {"gpt2-tiny", FloatFormat::kBf16, 3},
-    {"llama-tiny", FloatFormat::kF32, 3},  {"llama-tiny", FloatFormat::kBf16, 1},
-    {"qwen2-tiny", FloatFormat::kF16, 2},  {"qwen2-tiny", FloatFormat::kBf16, 1},
-    {"qwen3-tiny", FloatFormat::kBf16, 1}, {"mistral-tiny", FloatFormat::kF32, 2}};
+    {"gpt2-tiny", FloatFormat::kF32, 1},    {"gpt2-tiny", FloatFormat::kBf16, 3},
+    {"llama-tiny", FloatFormat::kF32, 3},   {"llama-tiny", FloatFormat::kBf16, 1},
+    {"qwen2-tiny", FloatFormat::kF16, 2},   {"qwen2-tiny", FloatFormat::kBf16, 1},
+    {"qwen3-tiny", FloatFormat::kBf16, 1},  {"mistral-tiny", FloatFormat::kF32, 2},
+    {"mixtral-tiny", FloatFormat::kF32, 2}, {"qwen3moe-unnormed", FloatFormat::kBf16, 1}};
 
 INSTANTIATE_TEST_SUITE_P(All, ExportTest, testing::ValuesIn(kSources),
                          [](const auto& info) { return NameOf(info.param); });

@@ -65,8 +65,9 @@ std::vector<Case> Cases() {
       {.pipeline = 3, .precision = Precision::kBf16, .recompute = Recompute::kFull},
   };
   std::vector<Case> cases;
-  for (const char* model : {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny",
-                            "qwen3-tiny", "mistral-tiny", "llama-packed", "gpt2-packed"}) {
+  for (const char* model :
+       {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "mistral-tiny",
+        "llama-packed", "gpt2-packed", "mixtral-aux", "qwen3moe-unnormed"}) {
     for (const Layout& layout : kLayouts) {
       // The targets of -100 are no part of a stream of tokens.
       const bool masked = std::string_view(model) == "gpt2-ignore-index";

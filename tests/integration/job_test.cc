@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -51,6 +52,29 @@ LossAndNorm Curve(const std::vector<v1::StepReport>& steps) {
   LossAndNorm curve;
   for (const v1::StepReport& step : steps) curve.push_back({step.loss(), step.grad_norm()});
   return curve;
+}
+
+// Ranks of a job of emulated layers meet in every layer of every microbatch.
+TEST(Job, RanksThatShareLayersRunToTheLastStepAndShowTheirMeetings) {
+  Cluster cluster(8);
+  for (const char* schedule : {"1f1b", "zb-h1", "dualpipe-v"}) {
+    for (const auto& [data, tensor] : {std::pair(2, 2), {1, 4}}) {
+      const std::string name = absl::StrCat(schedule, "-", tensor);
+      cluster.Submit(EmulatedJob{
+          .name = name, .pipeline = 2, .data = data, .tensor = tensor, .schedule = schedule}
+                         .Yaml());
+      const v1::Job job = cluster.AwaitEnd(name);
+      ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << name << ": " << job.reason();
+      ExpectEachStepOnce(cluster.Steps(name), 10);
+      const trace::JobTrace trace = cluster.Trace(name, 3);
+      ASSERT_EQ(trace.num_ranks(), 8);
+      for (const trace::RankTrace& rank : trace.ranks) {
+        ASSERT_FALSE(rank.steps.empty());
+        EXPECT_FALSE(rank.steps.front().meetings.empty());
+      }
+    }
+  }
+  EXPECT_THAT(cluster.StopAll(), IsEmpty());
 }
 
 TEST(Job, SchedulesAndTransportsTrainAlikeBitForBit) {

@@ -48,6 +48,11 @@ MODELS = [
     ("qwen3-tied-bf16", lambda: transformers.Qwen3Config(**LLAMA, head_dim=16, tie_word_embeddings=True), torch.bfloat16, "40KB"),
     ("mistral-window", lambda: transformers.MistralConfig(**LLAMA, sliding_window=5), torch.float32, "5GB"),
     ("mistral-no-window", lambda: transformers.MistralConfig(**LLAMA, sliding_window=None), torch.bfloat16, "5GB"),
+    ("mixtral", lambda: transformers.MixtralConfig(**LLAMA, num_local_experts=4, num_experts_per_tok=2, sliding_window=None), torch.float32, "40KB"),
+    ("qwen3-moe-dense-block", lambda: transformers.Qwen3MoeConfig(**LLAMA, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+                                                                  norm_topk_prob=True, mlp_only_layers=[1]), torch.float32, "5GB"),
+    ("qwen3-moe-unnormed-bf16", lambda: transformers.Qwen3MoeConfig(**LLAMA, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+                                                                    norm_topk_prob=False), torch.bfloat16, "5GB"),
 ]
 
 
@@ -165,7 +170,8 @@ def main(binaries):
             rows = torch.randint(model.config.vocab_size, (BATCH, LENGTH + 1), generator=generator)
             batch = {"tokens": rows[:, :-1].contiguous(), "targets": rows[:, 1:].contiguous()}
             check_round_trip(name, binaries, folder, shard, batch)
-    for name in ("gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "mistral-tiny", "gpt2-ignore-index"):
+    for name in ("gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "mistral-tiny", "mixtral-tiny", "qwen3moe-tiny",
+                 "qwen3moe-unnormed", "gpt2-ignore-index"):
         batch = safetensors.torch.load_file(GOLDEN / name / "batch.safetensors")
         logits = safetensors.torch.load_file(GOLDEN / name / "expected.safetensors")["logits"]
         check_round_trip(name, binaries, GOLDEN / name, "5GB", batch, logits)

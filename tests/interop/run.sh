@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks what we read and write against the Python packages safetensors, transformers and torch.
+# Checks what we read, write and generate against the Python packages safetensors, transformers and torch.
 #   tests/interop/run.sh [BIN]
 #     BIN   folder of takt, takt-worker and takt-coordinator; default: build/release/bin
 #     VENV  (environment) folder of the Python packages; default: in the user's cache, outside the repository
@@ -17,4 +17,5 @@ if ! "$venv/bin/python" -c 'import safetensors, torch, transformers' 2>/dev/null
     exit 0
   fi
 fi
-exec "$venv/bin/python" "$here/interop.py" "$bin"
+"$venv/bin/python" "$here/interop.py" "$bin"
+exec "$venv/bin/python" "$here/generate.py" "$bin"

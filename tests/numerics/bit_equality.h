@@ -129,6 +129,23 @@ inline model::ModelConfig Mistral(model::ModelConfig config) {
   return config;
 }
 
+// Neither tokens nor rows are a multiple of the experts.
+inline model::ModelConfig Mixtral(model::ModelConfig config) {
+  config = Llama(config);
+  config.family = model::Family::kMixtral;
+  config.inner = 44;
+  config.mixture = model::Mixture{.experts = 5, .chosen = 2, .inner = 44, .auxiliary_loss = 0.01};
+  return config;
+}
+
+inline model::ModelConfig Qwen3Moe(model::ModelConfig config) {
+  config = Llama(config);
+  config.family = model::Family::kQwen3Moe;
+  config.mixture = model::Mixture{
+      .experts = 7, .chosen = 3, .inner = 20, .normalised = false, .dense_blocks = {1}};
+  return config;
+}
+
 // Returns the families that flush and have one copy of the weights.
 inline std::vector<schedule::Family> OneWayFamilies() {
   std::vector<schedule::Family> families;

@@ -64,6 +64,10 @@ GoldenCase Load(const std::string& name) {
                             .loss = step["loss"],
                             .grad_norm = step["grad_norm"],
                             .scored = step["counted_targets"]});
+    if (step.contains("expert_tokens")) {
+      golden.steps.back().expert_tokens =
+          step["expert_tokens"].get<std::vector<std::vector<std::int64_t>>>();
+    }
   }
   golden.final_loss = train["final_loss"];
   for (const auto& range : train["zero_gradients"]) {

@@ -15,6 +15,8 @@ namespace takt::numerics {
 struct GoldenStep {
   double learning_rate = 0, loss = 0, grad_norm = 0;
   std::int64_t scored = 0;
+  // Of models with experts: the tokens of each expert, for each block that has some.
+  std::vector<std::vector<std::int64_t>> expert_tokens;
 };
 
 struct GoldenCase {

@@ -2,11 +2,13 @@
 // Every family against the float64 references of tests/golden/models, through plan, engine and
 // transport.
 #include <algorithm>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "common/schedule/generate.h"
 #include "gtest/gtest.h"
 #include "tests/numerics/golden.h"
 #include "tests/numerics/in_process_run.h"
@@ -18,7 +20,7 @@ namespace {
 struct Layout {
   std::string schedule;
   int pipeline = 1;
-  int chunks = 1;
+  int chunks = 1;  // 0: as many as the family has
   int data = 1;
   model::Recompute recompute = model::Recompute::kNone;
   bool discrete = false;  // on memory that the host cannot touch
@@ -65,7 +67,8 @@ std::vector<Case> Cases(Rounded rounded) {
     cases.push_back({model, layout, rounded});
   };
   for (const char* model : {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny",
-                            "qwen3-tiny", "mistral-tiny", "llama-packed", "gpt2-packed"}) {
+                            "qwen3-tiny", "mistral-tiny", "llama-packed", "gpt2-packed",
+                            "mixtral-tiny", "mixtral-aux", "qwen3moe-tiny", "qwen3moe-unnormed"}) {
     for (const int pp : {1, 2, 3}) {
       for (const char* schedule : {"naive", "gpipe", "1f1b"}) {
         add(model, {.schedule = schedule, .pipeline = pp});
@@ -89,6 +92,14 @@ std::vector<Case> Cases(Rounded rounded) {
     add("mistral-tiny", {.schedule = "zb-h1", .pipeline = 2, .recompute = mode});
     add("llama-packed", {.schedule = "zb-h1", .pipeline = 3, .recompute = mode});
     add("gpt2-packed", {.schedule = "1f1b", .pipeline = 3, .recompute = mode});
+    add("mixtral-aux", {.schedule = "zb-h1", .pipeline = 2, .recompute = mode});
+    add("qwen3moe-unnormed", {.schedule = "zb-h1", .pipeline = 2, .recompute = mode});
+  }
+  add("qwen3moe-tiny", {.schedule = "1f1b", .pipeline = 2, .data = 2});
+  // The auxiliary loss is part of I of each block, whatever the order of a step.
+  for (const schedule::Family& family : schedule::Families()) {
+    if (family.updates != schedule::Updates::kFlush) continue;
+    add("mixtral-aux", {.schedule = std::string(family.name), .pipeline = 2, .chunks = 0});
   }
   return cases;
 }
@@ -119,7 +130,8 @@ class Golden : public testing::TestWithParam<Case> {
     golden_.job.precision = rounded == Rounded::kNothing ? Precision::kF32 : Precision::kBf16;
     golden_.job.parallelism.schedule = layout.schedule;
     golden_.job.parallelism.pipeline = layout.pipeline;
-    golden_.job.parallelism.chunks = layout.chunks;
+    golden_.job.parallelism.chunks =
+        layout.chunks == 0 ? std::nullopt : std::optional<int>(layout.chunks);
     golden_.job.parallelism.data = layout.data;
     golden_.job.parallelism.recompute = {layout.recompute};
   }
@@ -149,6 +161,30 @@ class Golden : public testing::TestWithParam<Case> {
            Print(std::get<Rounded>(GetParam()));
   }
   const Tolerances& Allowed() const { return TolerancesOf(golden_.job.precision); }
+
+  // Returns whether one rank counts all rows of a block, and the reference routes them alike: in
+  // bf16 it chooses other experts for a few tokens.
+  bool IsWholeAndExact() const {
+    const auto& [name, layout, rounded] = GetParam();
+    return rounded == Rounded::kNothing && layout.data == 1 && layout.chunks > 0;
+  }
+
+  // Compares the loads of the last step with the numbers of tokens of the reference.
+  void ExpectLoads(std::vector<train::ExpertLoad> loads) const {
+    std::ranges::sort(loads, {}, &train::ExpertLoad::block);
+    const std::vector<std::vector<std::int64_t>>& expected = golden_.steps.back().expert_tokens;
+    ASSERT_EQ(loads.size(), expected.size());
+    for (std::size_t i = 0; i < loads.size(); ++i) {
+      double sum = 0, fullest = 0;
+      for (const std::int64_t tokens : expected[i]) {
+        sum += static_cast<double>(tokens);
+        fullest = std::max(fullest, static_cast<double>(tokens));
+      }
+      const auto experts = static_cast<double>(expected[i].size());
+      EXPECT_DOUBLE_EQ(loads[i].max_over_mean, fullest * experts / sum);
+      EXPECT_EQ(loads[i].dropped, 0);
+    }
+  }
 
   GoldenCase golden_;
 };
@@ -207,9 +243,10 @@ TEST_P(Golden, FirstStepAgreesInLossGradientsAndActivations) {
   }
   compare.RelativeL2("gradients, rel l2 overall", "all", all_got, all_want,
                      allowed.gradients_l2_overall);
-  // Every parameter; boundaries with their gradients; logits.
+  // Every parameter; boundaries with their gradients; logits; those of routers.
   const auto parameters = static_cast<int>(golden_.initial_weights.size());
-  EXPECT_EQ(compared, parameters + 2 * (golden_.job.model.layers + 2) + 1);
+  const auto routers = static_cast<int>(golden_.steps[0].expert_tokens.size());
+  EXPECT_EQ(compared, parameters + 2 * (golden_.job.model.layers + 2) + 1 + routers);
 }
 
 TEST_P(Golden, TenStepsAgreeInLossNormAndWeights) {
@@ -225,6 +262,7 @@ TEST_P(Golden, TenStepsAgreeInLossNormAndWeights) {
     EXPECT_DOUBLE_EQ(run.steps[i].learning_rate, golden_.steps[i].learning_rate);
     EXPECT_EQ(run.steps[i].tokens, golden_.steps[i].scored);
   }
+  if (IsWholeAndExact()) ExpectLoads(run.expert_loads);
   CompareFinalWeights(golden_, run.weights, allowed, compare);
 }
 

@@ -13,9 +13,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/layout/slot_layout.h"
+#include "common/model/split_layers.h"
 #include "common/plan/plan.h"
+#include "common/program/part_lists.h"
 #include "common/sim/prove.h"
 #include "tests/testing/virtual_ranks.h"
 #include "worker/backend/cpu/cpu_backend.h"
@@ -31,7 +35,8 @@ using Pieces = std::map<std::pair<std::string, std::int64_t>, std::vector<float>
 // What one rank brings home.
 struct RankResult {
   std::vector<train::StepResult> steps;
-  Pieces gradients, weights;
+  std::vector<train::ExpertLoad> expert_loads;  // of the last step
+  Pieces gradients, weights, first_moments, second_moments;
   std::optional<double> validation_loss;
 };
 
@@ -47,25 +52,32 @@ absl::Status Validate(const RunOptions& options, const program::Program& program
   return absl::OkStatus();
 }
 
-// Adds what LowerOptions::shard_optimizer adds.
-void AddGathers(program::Program& program) {
-  const auto reduce =
-      std::ranges::find(program.lanes, program::LaneKind::kReduce, &program::Lane::kind);
-  const LaneId lane(static_cast<std::int32_t>(reduce - program.lanes.begin()));
-  for (const bool of_rows : {true, false}) {
-    for (std::size_t i = 0; i < program.slots.size(); ++i) {
-      const program::Slot& slot = program.slots[i];
-      const bool is_of_rows = slot.stage.value() == program.num_stages;
-      if (slot.kind != program::SlotKind::kWeights || is_of_rows != of_rows) continue;
-      const SlotId weights(static_cast<std::int32_t>(i));
-      program.body.push_back({.op = program::Op::kGatherWeights,
-                              .lane = lane,
-                              .stage = slot.stage,
-                              .layer = LayerId(slot.index),
-                              .reads = {weights},
-                              .writes = {weights}});
-    }
+bool SharesOptimizer(const RunOptions& options) {
+  return options.job.parallelism.shard == config::Shard::kOptimizer;
+}
+
+// Calls `visit` for each run of the whole parameter's elements that the rank has.
+absl::Status ForEachRunOf(const train::ParameterRef& ref,
+                          absl::FunctionRef<absl::Status(const model::ElementRun&)> visit) {
+  if (!ref.parameter->by_word) return model::ForEachRun(*ref.parameter, visit);
+  return visit({.whole = ref.first_element(), .count = ref.elements()});
+}
+
+// Fills the store with the state that a run left.
+absl::StatusOr<bool> Restore(const RunResult& from, train::ParameterStore& store) {
+  for (const train::ParameterRef* const ref : store.trained()) {
+    RETURN_IF_ERROR(ForEachRunOf(*ref, [&](const model::ElementRun& run) {
+      const auto copy = [&](const Tensors& tensors, float* to) {
+        if (to == nullptr) return;
+        std::copy_n(tensors.at(ref->parameter->name).begin() + run.whole, run.count, to + run.here);
+      };
+      copy(from.weights, ref->weight);
+      copy(from.first_moments, ref->m);
+      copy(from.second_moments, ref->v);
+      return absl::OkStatus();
+    }));
   }
+  return true;
 }
 
 absl::Status TakeHome(const RunOptions& options, const train::ParameterStore& parameters,
@@ -78,10 +90,17 @@ absl::Status TakeHome(const RunOptions& options, const train::ParameterStore& pa
   for (const train::LayerParameters& layer : parameters.layers()) {
     for (const train::ParameterRef& ref : layer.refs) {
       if (!ref.updated) continue;
-      const std::pair piece(ref.parameter->name, ref.first_element());
-      if (!options.shard_optimizer)
-        RETURN_IF_ERROR(fetch(ref.gradient, result.gradients[piece], ref.elements()));
-      RETURN_IF_ERROR(fetch(ref.weight, result.weights[piece], ref.elements()));
+      RETURN_IF_ERROR(ForEachRunOf(ref, [&](const model::ElementRun& run) -> absl::Status {
+        const std::pair piece(ref.parameter->name, run.whole);
+        RETURN_IF_ERROR(fetch(ref.weight + run.here, result.weights[piece], run.count));
+        if (SharesOptimizer(options)) return absl::OkStatus();
+        RETURN_IF_ERROR(fetch(ref.gradient + run.here, result.gradients[piece], run.count));
+        if (ref.m != nullptr)
+          RETURN_IF_ERROR(fetch(ref.m + run.here, result.first_moments[piece], run.count));
+        if (ref.v != nullptr)
+          RETURN_IF_ERROR(fetch(ref.v + run.here, result.second_moments[piece], run.count));
+        return absl::OkStatus();
+      }));
     }
   }
   return parameters.backend().Synchronize();
@@ -94,10 +113,12 @@ absl::Status RunSteps(const RunOptions& options, const plan::Plan& plan, testing
                    rank.MakeEngine(rank.program(), trainer, "train/"));
   const std::int64_t steps = options.job.steps;
   const std::int64_t stride = options.stop_every > 0 ? options.stop_every : steps;
-  for (std::int64_t first = 1; first <= steps; first += stride) {
+  const std::int64_t done = options.resume == nullptr ? 0 : std::ssize(options.resume->steps);
+  for (std::int64_t first = done + 1; first <= steps; first += stride) {
     const StepId last(std::min(steps, first + stride - 1));
     RETURN_IF_ERROR(engine->Run(StepId(first), last, [&](const engine::StepTiming& timing) {
       result.steps.push_back(trainer.result(timing.step));
+      result.expert_loads = trainer.expert_loads(timing.step);
     }));
   }
   if (!plan.validation_programs.empty()) {
@@ -105,6 +126,32 @@ absl::Status RunSteps(const RunOptions& options, const plan::Plan& plan, testing
     RETURN_IF_ERROR(Validate(options, plan.validation_programs[pp_rank], rank, result));
   }
   return TakeHome(options, *trainer.parameters(), result);
+}
+
+// Adds the axis of ranks that split layers. Returns the model of each of them.
+absl::StatusOr<std::vector<model::Model>> AddTensorRanks(const model::TensorShare& share,
+                                                         plan::Plan& plan) {
+  plan.mesh.tp_size = share.size;
+  std::vector<model::Model> models;
+  for (int rank = 0; rank < share.size; ++rank) {
+    ASSIGN_OR_RETURN(model::Model model,
+                     model::BuildModel(plan.model.config, plan.model.microbatch,
+                                       plan.model.precisions, model::ShareOf(share, rank)));
+    for (model::Layer& layer : model.layers) {
+      for (model::Parameter& parameter : layer.parameters)
+        parameter.moments = plan.model.Find(parameter.name)->moments;
+    }
+    models.push_back(std::move(model));
+  }
+  std::vector<program::StageShape> shapes;
+  for (const mesh::Stage& stage : plan.partition)
+    shapes.push_back(layout::ShapeOf(models.front(), stage));
+  for (auto* const programs : {&plan.programs, &plan.validation_programs}) {
+    for (program::Program& program : *programs)
+      program.part_lists = program::MakePartLists(program, shapes);
+  }
+  RETURN_IF_ERROR(sim::Prove(plan.programs));
+  return models;
 }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -157,9 +204,9 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
   const int num_workers = parallelism.pipeline.value_or(1) * parallelism.data.value_or(1);
   ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(options.job, {.max_workers = num_workers,
                                                                  .device = options.planned_for}));
-  if (options.shard_optimizer) {
-    for (program::Program& program : plan.programs) AddGathers(program);
-    RETURN_IF_ERROR(sim::Prove(plan.programs));
+  std::vector<model::Model> models;
+  if (options.tensor.splits()) {
+    ASSIGN_OR_RETURN(models, AddTensorRanks(options.tensor, plan));
   }
   std::mutex observer_mutex;
   const train::TensorObserver observer = [&](const std::string& name, MicrobatchId m,
@@ -170,8 +217,14 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
 
   testing::VirtualRanks::Options ranks_options{.job = &options.job,
                                                .plan = &plan,
+                                               .models = std::move(models),
                                                .device = options.device,
                                                .observer = options.observer ? &observer : nullptr};
+  if (options.resume != nullptr) {
+    ranks_options.restore = [&](train::ParameterStore& store) {
+      return Restore(*options.resume, store);
+    };
+  }
   if (options.device == nullptr) {
     ranks_options.make_backends = [&] {
       const int threads = parallelism.threads.value_or(1);
@@ -186,21 +239,27 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
     return RunSteps(options, plan, rank, results[rank.rank().value()]);
   }));
   RunResult merged;
-  Pieces gradients, weights;
+  Pieces gradients, weights, first_moments, second_moments;
   for (RankResult& result : results) {
     if (merged.steps.empty()) {
       merged.steps = result.steps;
       merged.validation_loss = result.validation_loss;
     }
     RETURN_IF_ERROR(CheckSameSteps(merged.steps, result.steps));
+    merged.expert_loads.insert(merged.expert_loads.end(), result.expert_loads.begin(),
+                               result.expert_loads.end());
     if (merged.validation_loss != result.validation_loss) {
       return absl::InternalError("ranks tell different validation losses");
     }
     RETURN_IF_ERROR(Merge("gradients", std::move(result.gradients), gradients));
     RETURN_IF_ERROR(Merge("weights", std::move(result.weights), weights));
+    RETURN_IF_ERROR(Merge("first moments", std::move(result.first_moments), first_moments));
+    RETURN_IF_ERROR(Merge("second moments", std::move(result.second_moments), second_moments));
   }
   ASSIGN_OR_RETURN(merged.gradients, Joined(gradients));
   ASSIGN_OR_RETURN(merged.weights, Joined(weights));
+  ASSIGN_OR_RETURN(merged.first_moments, Joined(first_moments));
+  ASSIGN_OR_RETURN(merged.second_moments, Joined(second_moments));
   return merged;
 }
 

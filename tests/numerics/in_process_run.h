@@ -17,6 +17,8 @@
 
 namespace takt::numerics {
 
+struct RunResult;
+
 struct RunOptions {
   // All of it counts: parallelism, data (paths absolute), steps.
   config::JobSpec job;
@@ -25,8 +27,12 @@ struct RunOptions {
   train::TensorObserver observer;
   // Steps of one Run of the engine, as between two validations; 0: all of them.
   std::int64_t stop_every = 0;
-  // Replicas share the optimizer's state. No rank has whole gradients then, so the result has none.
-  bool shard_optimizer = false;
+  // So many ranks split the layers of each rank of the plan, into so many leaves. No plan has this
+  // axis yet.
+  model::TensorShare tensor = {};
+  // Goes on from the state that this run left, with the step after its last one; null: from initial
+  // weights. Neither run's ranks share the optimizer's state.
+  const RunResult* resume = nullptr;
   // The device that the plan is made for, whatever computes: kCuda has activations of a bf16 job in
   // bf16.
   config::DeviceKind planned_for = config::DeviceKind::kCpu;
@@ -40,9 +46,14 @@ using Tensors = std::map<std::string, std::vector<float>>;
 
 struct RunResult {
   std::vector<train::StepResult> steps;
-  Tensors gradients;                      // of the last step, before clipping
+  // Of the last step, before clipping. None if ranks share the optimizer's state, as none of them
+  // has whole ones.
+  Tensors gradients;
   Tensors weights;                        // after the last step
+  Tensors first_moments, second_moments;  // then, where no ranks share them
   std::optional<double> validation_loss;  // with those weights; if the job has a validation set
+  // How experts were loaded in the last step, rank by rank.
+  std::vector<train::ExpertLoad> expert_loads;
 };
 
 // Checks on the way that all ranks tell the same results and hold the same weights.

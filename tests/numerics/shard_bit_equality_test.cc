@@ -4,13 +4,11 @@
 #include <string_view>
 
 #include "common/model/vocabulary.h"
-#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 #include "tests/numerics/bit_equality.h"
 
 namespace takt::numerics {
 namespace {
-
-using ::testing::HasSubstr;
 
 class ShardBitEquality : public BitEquality {
  protected:
@@ -18,7 +16,12 @@ class ShardBitEquality : public BitEquality {
   static void ExpectSameBitsWithShards(const config::JobSpec& job) {
     RunResult whole = Train(job);
     whole.gradients.clear();
-    ExpectSameBits(whole, Trained({.job = job, .shard_optimizer = true}));
+    ExpectSameBits(whole, Train(WithShards(job)));
+  }
+
+  static config::JobSpec WithShards(config::JobSpec job) {
+    job.parallelism.shard = config::Shard::kOptimizer;
+    return job;
   }
 };
 
@@ -99,22 +102,69 @@ TEST_F(ShardBitEquality, OnDevices) {
       return backend::CreateDiscreteBackends(
           {.threads = threads, .lazy = lazy, .prepared_only = true});
     };
-    ExpectSameBits(whole,
-                   Trained({.job = job, .shard_optimizer = true, .make_backends = make_backends}));
+    ExpectSameBits(whole, Trained({.job = WithShards(job), .make_backends = make_backends}));
   }
 }
 
-TEST_F(ShardBitEquality, RefusesWhatItCannotShareYet) {
-  const auto error = [](const config::JobSpec& job) {
-    return std::string(TrainInProcess({.job = job, .shard_optimizer = true}).status().message());
-  };
-  config::JobSpec bf16 = Job();
-  bf16.precision = config::Precision::kBf16;
-  bf16.parallelism.data = 2;
-  EXPECT_THAT(error(bf16), HasSubstr("before GATHER_WEIGHTS"));
-  config::JobSpec tied = Job();
-  tied.parallelism = {.pipeline = 2, .data = 1, .threads = 1, .schedule = "chimera"};
-  EXPECT_THAT(error(tied), HasSubstr("two shards"));
+// Packed matrices are made of what the gathers brought, before the first F that reads them.
+TEST_F(ShardBitEquality, InBf16) {
+  for (const std::string_view schedule : {"1f1b", "zb-h1", "interleaved-1f1b", "dualpipe"}) {
+    SCOPED_TRACE(schedule);
+    config::JobSpec job = Job();
+    job.precision = config::Precision::kBf16;
+    job.global_batch = 24;
+    job.parallelism = {.pipeline = 2, .data = 2, .threads = 1, .schedule = std::string(schedule)};
+    job.steps = 3;
+    ExpectSameBitsWithShards(job);
+  }
+}
+
+TEST_F(ShardBitEquality, OfASpreadVocabularyInBf16) {
+  config::JobSpec job = Job();
+  job.precision = config::Precision::kBf16;
+  job.model.hidden = 12;
+  job.model.inner = 28;
+  job.model.vocab = 2 * model::kVocabularyBlock + 70;
+  job.parallelism = {.pipeline = 2,
+                     .data = 2,
+                     .threads = 1,
+                     .schedule = "1f1b",
+                     .vocabulary = config::Vocabulary::kSpread};
+  job.steps = 2;
+  ExpectSameBitsWithShards(job);
+}
+
+// Both ends of the pipeline have both uses of the table.
+TEST_F(ShardBitEquality, OfATiedTableInTwoCopies) {
+  for (const int replicas : {1, 2}) {
+    for (const std::string_view schedule : {"chimera", "dualpipe"}) {
+      SCOPED_TRACE(std::string(schedule) + " x " + std::to_string(replicas));
+      config::JobSpec job = Job();
+      job.model.vocab = 300;  // the table has three blocks
+      job.global_batch = 24;
+      job.parallelism = {
+          .pipeline = 2, .data = replicas, .threads = 1, .schedule = std::string(schedule)};
+      job.steps = 3;
+      ExpectSameBitsWithShards(job);
+    }
+  }
+}
+
+TEST_F(ShardBitEquality, WhereEachMicrobatchIsComputedAgain) {
+  for (const model::Recompute mode : {model::Recompute::kSelective, model::Recompute::kFull}) {
+    config::JobSpec job = Job();
+    job.parallelism = {
+        .pipeline = 2, .data = 2, .threads = 1, .schedule = "zb-v", .recompute = {mode}};
+    job.steps = 2;
+    ExpectSameBitsWithShards(job);
+  }
+}
+
+// One rank has nobody to share with.
+TEST_F(ShardBitEquality, OfOneReplicaAlone) {
+  config::JobSpec job = Job();
+  job.steps = 2;
+  ExpectSameBitsWithShards(job);
 }
 
 }  // namespace

@@ -67,12 +67,14 @@ bool HasEnded(const v1::Job& job) {
 }
 
 std::string EmulatedJob::Yaml() const {
-  return absl::StrCat("name: ", name, "\nmodel: {family: emulated, layers: ", 2 * pipeline,
-                      ", forward_ms: ", milliseconds / 2, ", input_grad_ms: ", milliseconds / 2,
-                      ", weight_grad_ms: ", milliseconds / 2,
-                      ", activation_bytes: 4096}\nbatch: {global: ", microbatches * data,
-                      ", microbatch: 1}\nsteps: ", steps, "\nparallelism: {pipeline: ", pipeline,
-                      ", data: ", data, ", schedule: ", schedule, "}\n");
+  const bool shares = tensor > 1;
+  return absl::StrCat(
+      "name: ", name, "\nmodel: {family: emulated, layers: ", 2 * pipeline,
+      ", forward_ms: ", milliseconds / 2, ", input_grad_ms: ", milliseconds / 2,
+      ", weight_grad_ms: ", milliseconds / 2, ", activation_bytes: 4096",
+      shares ? ", collective_bytes: 4096" : "", "}\nbatch: {global: ", microbatches * data,
+      ", microbatch: 1}\nsteps: ", steps, "\nparallelism: {pipeline: ", pipeline, ", data: ", data,
+      shares ? absl::StrCat(", tensor: ", tensor) : "", ", schedule: ", schedule, "}\n");
 }
 
 Cluster::Cluster(int num_workers, Network network) : Cluster(num_workers, network, {}) {}

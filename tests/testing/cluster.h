@@ -132,7 +132,7 @@ bool HasEnded(const v1::Job& job);
 // `pipeline` ranks.
 struct EmulatedJob {
   std::string name = "emulated";
-  int pipeline = 4, data = 1, microbatches = 4;
+  int pipeline = 4, data = 1, tensor = 1, microbatches = 4;
   std::int64_t steps = 10;
   double milliseconds = 1;  // of each of F, I and W
   std::string schedule = "1f1b";

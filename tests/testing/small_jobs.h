@@ -50,6 +50,23 @@ inline model::ModelConfig Mistral() {
   return config;
 }
 
+// Neither the tokens of a microbatch nor their rows are a multiple of the experts.
+inline model::ModelConfig Mixtral() {
+  model::ModelConfig config = Llama(/*tied=*/false);
+  config.family = model::Family::kMixtral;
+  config.mixture =
+      model::Mixture{.experts = 5, .chosen = 2, .inner = config.inner, .auxiliary_loss = 0.01};
+  return config;
+}
+
+inline model::ModelConfig Qwen3Moe() {
+  model::ModelConfig config = Llama(/*tied=*/false);
+  config.family = model::Family::kQwen3Moe;
+  config.mixture = model::Mixture{
+      .experts = 7, .chosen = 3, .inner = 22, .normalised = false, .dense_blocks = {0, 3}};
+  return config;
+}
+
 // Its layers are on two pp ranks.
 inline config::JobSpec JobOf(const model::ModelConfig& model, const std::string& schedule) {
   config::JobSpec job;

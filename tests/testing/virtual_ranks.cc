@@ -19,6 +19,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> VirtualRank::MakeEngine(
 
 absl::StatusOr<std::unique_ptr<VirtualRanks>> VirtualRanks::Create(const Options& options) {
   std::unique_ptr<VirtualRanks> all(new VirtualRanks());
+  all->models_ = options.models;
   if (options.device != nullptr && !options.device->memory_is_host())
     all->shared_ = std::make_unique<SharedDevice>(*options.device);
   const mesh::Mesh mesh = options.plan->mesh;
@@ -35,12 +36,14 @@ absl::StatusOr<std::unique_ptr<VirtualRanks>> VirtualRanks::Create(const Options
                         : transport::StageTransport(*rank->host_, *rank->backends_);
     all->ranks_.push_back(std::move(rank));
   }
-  RETURN_IF_ERROR(all->ForAll([&](VirtualRank& rank) { return Prepare(options, rank); }));
+  RETURN_IF_ERROR(all->ForAll([&](VirtualRank& rank) { return all->Prepare(options, rank); }));
   return all;
 }
 
-absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) {
+absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) const {
   const plan::Plan& plan = *options.plan;
+  const auto tp_rank = static_cast<std::size_t>(rank.mesh_.TpRankOf(rank.rank_).value());
+  const model::Model& model = models_.empty() ? plan.model : models_[tp_rank];
   session::RankGroups::Options groups{
       .rank = rank.rank_,
       .mesh = rank.mesh_,
@@ -59,7 +62,7 @@ absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) {
       rank.trainer_,
       train::CreateTrainer(
           {.job = options.job,
-           .model = &plan.model,
+           .model = &model,
            .partition = &plan.partition,
            .program = rank.program_,
            .validation_program =
@@ -73,6 +76,9 @@ absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) {
            .pp_group = rank.groups_.pipeline(),
            .tied_group = rank.groups_.tied(),
            .vocabulary_group = rank.groups_.vocabulary(),
+           .tensor_group = rank.groups_.tensor(),
+           .norm_group = rank.groups_.norms(),
+           .restore = options.restore,
            .observer = observed ? options.observer : nullptr}));
   return rank.trainer_->Prepare();
 }

@@ -56,12 +56,15 @@ class VirtualRanks {
   struct Options {
     const config::JobSpec* job = nullptr;  // borrowed, as the plan
     const plan::Plan* plan = nullptr;
+    std::vector<model::Model> models;  // by tensor rank; empty: all ranks have the plan's
     std::string data_root = "/";
     // What each rank computes on. Null: all of them share `device`.
     std::function<std::unique_ptr<backend::BackendFactory>()> make_backends;
     // Messages and sums stay in its memory, unless that is the host's.
     backend::BackendFactory* device = nullptr;
     const train::TensorObserver* observer = nullptr;  // of data-parallel rank 0
+    // As of TrainerOptions. Ranks call it at the same time.
+    std::function<absl::StatusOr<bool>(train::ParameterStore&)> restore;
   };
   // Connects them and creates the trainers.
   static absl::StatusOr<std::unique_ptr<VirtualRanks>> Create(const Options& options);
@@ -72,8 +75,9 @@ class VirtualRanks {
 
  private:
   VirtualRanks() = default;
-  static absl::Status Prepare(const Options& options, VirtualRank& rank);
+  absl::Status Prepare(const Options& options, VirtualRank& rank) const;
 
+  std::vector<model::Model> models_;
   InprocHub hub_;
   std::unique_ptr<SharedDevice> shared_;  // null: ranks have devices, or are the host
   std::vector<std::unique_ptr<VirtualRank>> ranks_;

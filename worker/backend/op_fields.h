@@ -181,6 +181,18 @@ void DescribeFields(AttentionBackward& o, auto& v) {
   v.Tensor("d_k", o.d_k, keys), v.Tensor("d_v", o.d_v, keys);
   v.Optional(o.starts);
 }
+void DescribeFields(CachedAttention& o, auto& v) {
+  v.Name("CachedAttention");
+  v.Size("rows", o.rows), v.Size("past", o.past, 0);
+  v.Size("capacity", o.capacity, o.past + o.rows);
+  v.Size("heads", o.heads), v.Size("kv_heads", o.kv_heads), v.Size("head_size", o.head_size);
+  v.Size("q_stride", o.q_stride, o.heads * o.head_size);
+  v.Size("kv_stride", o.kv_stride, o.kv_heads * o.head_size);
+  v.Size("out_stride", o.out_stride, o.heads * o.head_size);
+  v.Size("window", o.window, 0);
+  v.Tensor("q", o.q), v.Tensor("k", o.k), v.Tensor("v", o.v);
+  v.Tensor("keys", o.keys), v.Tensor("values", o.values), v.Tensor("output", o.output);
+}
 void DescribeFields(EmbeddingForward& o, auto& v) {
   v.Name("EmbeddingForward");
   v.Size("batch", o.batch), v.Size("context", o.context), v.Size("columns", o.columns);
@@ -246,6 +258,62 @@ void DescribeFields(Add& o, auto& v) {
   v.Name("Add");
   v.SizeOrNone("count", o.count);
   v.Tensor("a", o.a), v.Tensor("b", o.b), v.Tensor("output", o.output);
+}
+void DescribeFields(RouteTokens::Rows& o, auto& v) {
+  v.Size("tokens", o.tokens), v.Size("experts", o.experts), v.Size("chosen", o.chosen);
+  v.Tensor("offsets", o.offsets), v.Tensor("pairs", o.pairs);
+}
+void DescribeFields(ExpertRows& o, auto& v) {
+  v.Size("tokens", o.tokens), v.Size("experts", o.experts), v.Size("chosen", o.chosen);
+  v.Tensor("offsets", o.offsets), v.Tensor("pairs", o.pairs);
+}
+void DescribeFields(RouteTokens& o, auto& v) {
+  v.Name("RouteTokens");
+  DescribeFields(o.rows, v);
+  v.Flag(o.normalised);
+  v.Tensor("logits", o.logits), v.Tensor("choices", o.choices), v.Tensor("weights", o.weights);
+}
+void DescribeFields(RouteTokensBackward& o, auto& v) {
+  v.Name("RouteTokensBackward");
+  DescribeFields(o.rows, v);
+  v.Size("context", o.context), v.Flag(o.normalised);
+  v.Tensor("logits", o.logits), v.Tensor("choices", o.choices);
+  v.Tensor("d_weights", o.d_weights), v.Tensor("d_logits", o.d_logits);
+}
+void DescribeFields(CountExpertRows& o, auto& v) {
+  v.Name("CountExpertRows");
+  DescribeFields(o.rows, v);
+  v.Host("counts", o.counts);
+}
+void DescribeFields(ExpertSwigluForward& o, auto& v) {
+  v.Name("ExpertSwigluForward");
+  DescribeFields(o.rows, v);
+  v.Size("columns", o.columns);
+  v.Tensor("gate", o.gate), v.Tensor("up", o.up), v.Tensor("weights", o.weights);
+  v.Tensor("output", o.output);
+}
+void DescribeFields(ExpertSwigluBackward& o, auto& v) {
+  v.Name("ExpertSwigluBackward");
+  DescribeFields(o.rows, v);
+  v.Size("columns", o.columns);
+  v.Tensor("gate", o.gate), v.Tensor("up", o.up), v.Tensor("weights", o.weights);
+  v.Tensor("d_output", o.d_output), v.Tensor("d_gate", o.d_gate), v.Tensor("d_up", o.d_up);
+  v.Tensor("d_weights", o.d_weights);
+}
+void DescribeFields(ExpertMatmul& o, auto& v) {
+  v.Name("ExpertMatmul");
+  DescribeFields(o.rows, v);
+  v.Size("expert", o.expert, 0), v.Size("n", o.n), v.Size("k", o.k);
+  v.Flag(o.b_transposed), v.Flag(o.to_tokens);
+  v.Tensor("a", o.a), v.Tensor("c", o.c);
+  v.Optional(o.b), v.Optional(o.packed);
+}
+void DescribeFields(ExpertMatmulTransposed& o, auto& v) {
+  v.Name("ExpertMatmulTransposed");
+  DescribeFields(o.rows, v);
+  v.Size("expert", o.expert, 0), v.Size("m", o.m), v.Size("n", o.n);
+  v.Flag(o.a_by_token), v.Flag(o.in_bf16), v.Flag(o.accumulate);
+  v.Tensor("a", o.a), v.Tensor("b", o.b), v.Tensor("c", o.c);
 }
 
 }  // namespace takt::backend

@@ -25,45 +25,17 @@
 //   the same bits.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <span>
 #include <variant>
+
+#include "worker/backend/expert_ops.h"
+#include "worker/backend/operand.h"
 
 namespace takt::backend {
 
 // A target with this value is not scored.
 inline constexpr std::int32_t kIgnoredTarget = -100;
-
-// bfloat16: an f32 without the lower half of its bits.
-struct Bf16 {
-  std::uint16_t bits;
-};
-inline float ToFloat(Bf16 x) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
-}
-
-// A tensor that an op reads, in f32 or in bf16. It converts from either pointer. Products in bf16
-// round an operand that comes in f32 first, to nearest, ties to even.
-struct Operand {
-  Operand() = default;
-  Operand(const float* tensor) : f32(tensor) {}  // NOLINT(google-explicit-constructor)
-  Operand(const Bf16* tensor) : bf16(tensor) {}  // NOLINT(google-explicit-constructor)
-  const float* f32 = nullptr;
-  const Bf16* bf16 = nullptr;  // one of the two
-};
-
-// A tensor that an op writes: in f32, or rounded to bf16.
-struct Output {
-  Output() = default;
-  Output(float* tensor) : f32(tensor) {}  // NOLINT(google-explicit-constructor)
-  Output(Bf16* tensor) : bf16(tensor) {}  // NOLINT(google-explicit-constructor)
-  operator Operand() const {              // NOLINT(google-explicit-constructor)
-    return bf16 != nullptr ? Operand(bf16) : Operand(f32);
-  }
-  float* f32 = nullptr;
-  Bf16* bf16 = nullptr;  // one of the two
-};
 
 // c[m,n] = a * b + bias + addend, the last two optional.
 //   y  = x W + bias  {.a = x, .b = W, .c = y, .bias = bias, .m = N, .n = out, .k = in}
@@ -294,6 +266,25 @@ struct AttentionBackward {
   const std::int32_t* starts = nullptr;  // of the forward
 };
 
+// Causal attention of new tokens of one sequence, where those before them are in a cache. It puts
+// k and v into the cache, behind those of the `past` tokens, and then computes what
+// AttentionForward gives for the same queries. All of it is in f32. Of the cache it changes nothing
+// but the rows of the new tokens.
+struct CachedAttention {
+  const float* q = nullptr;  // [N, heads * D], rows q_stride apart
+  const float* k = nullptr;  // [N, kv_heads * D], rows kv_stride apart
+  const float* v = nullptr;  // as k
+  float* keys = nullptr;     // [kv_heads, capacity, D]
+  float* values = nullptr;   // as keys
+  float* output = nullptr;   // [N, heads * D], rows out_stride apart
+  std::int64_t rows = 0;     // N
+  std::int64_t past = 0;     // tokens in the cache; past + rows is at most capacity
+  std::int64_t capacity = 0;
+  std::int64_t heads = 0, kv_heads = 0, head_size = 0;  // heads divisible by kv_heads
+  std::int64_t q_stride = 0, kv_stride = 0, out_stride = 0;
+  std::int64_t window = 0;  // as AttentionShape::window
+};
+
 // output[b*T+t] = token_table[tokens[b*T+t]] + position_table[t - starts[b*T+t]].  The caller has
 // checked 0 <= token < V.
 struct EmbeddingForward {
@@ -460,13 +451,15 @@ struct Add {
   std::int64_t count = 0;
 };
 
-using Op = std::variant<Matmul, PackBf16, MatmulBf16, MatmulTransposedBf16, BiasGrad,
-                        LayerNormForward, LayerNormBackwardInput, LayerNormBackwardWeights,
-                        RmsNormForward, RmsNormBackwardInput, RmsNormBackwardWeights, Rotary,
-                        SwigluForward, SwigluBackward, GeluForward, GeluBackward, AttentionForward,
-                        AttentionBackward, EmbeddingForward, EmbeddingBackward, SoftmaxBlock,
-                        CrossEntropy, CrossEntropyGradient, AdamwUpdate, LionUpdate, SgdUpdate,
-                        SumOfSquares, Fill, Copy, Add>;
+using Op =
+    std::variant<Matmul, PackBf16, MatmulBf16, MatmulTransposedBf16, BiasGrad, LayerNormForward,
+                 LayerNormBackwardInput, LayerNormBackwardWeights, RmsNormForward,
+                 RmsNormBackwardInput, RmsNormBackwardWeights, Rotary, SwigluForward,
+                 SwigluBackward, GeluForward, GeluBackward, AttentionForward, AttentionBackward,
+                 CachedAttention, EmbeddingForward, EmbeddingBackward, SoftmaxBlock, CrossEntropy,
+                 CrossEntropyGradient, AdamwUpdate, LionUpdate, SgdUpdate, SumOfSquares, Fill, Copy,
+                 Add, RouteTokens, RouteTokensBackward, CountExpertRows, ExpertSwigluForward,
+                 ExpertSwigluBackward, ExpertMatmul, ExpertMatmulTransposed>;
 
 // The ops that update parameters.
 template <class O>
@@ -478,6 +471,12 @@ concept UpdateOp = requires(const O& op) {
 template <class O>
 concept ProductOp = requires(const O& op) {
   op.m, op.n, op.k;
+};
+
+// The ops of a mixture of experts (expert_ops.h). Only backends whose memory is a host's run them.
+template <class O>
+concept ExpertOp = requires(const O& op) {
+  op.rows.offsets;
 };
 
 }  // namespace takt::backend

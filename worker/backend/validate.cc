@@ -68,7 +68,7 @@ absl::Status CheckRounding(const char* op, const Operand& input, const Output& o
               "what comes in bf16 must be written in bf16");
 }
 
-absl::Status CheckHeads(const char* op, const AttentionShape& shape) {
+absl::Status CheckHeads(const char* op, const auto& shape) {
   return Rule(shape.kv_heads < 1 || shape.heads % shape.kv_heads == 0, op,
               "heads must be divisible by kv_heads");
 }
@@ -80,6 +80,16 @@ void CheckTensors(std::span<const UpdatedTensor> tensors, int moments, FieldChec
     if (moments >= 1) check.Tensor("m", tensor.m);
     if (moments >= 2) check.Tensor("v", tensor.v);
   }
+}
+
+// Checks that each token can choose so many experts. rows: ExpertRows or RouteTokens::Rows.
+absl::Status CheckChosen(const char* op, const auto& rows) {
+  return Rule(rows.chosen <= rows.experts, op, "chosen must be at most experts");
+}
+
+absl::Status CheckExpert(const char* op, const ExpertRows& rows, std::int64_t expert) {
+  RETURN_IF_ERROR(CheckChosen(op, rows));
+  return Rule(expert < rows.experts, op, "expert must be below experts");
 }
 
 // Checks the rules between fields, for the ops that have some.
@@ -136,6 +146,9 @@ struct CrossFieldRules {
     return Rule((o.tokens == nullptr) == (o.d_token_table == nullptr), "EmbeddingBackward",
                 "tokens and d_token_table go together");
   }
+  absl::Status operator()(const CachedAttention& o) const {
+    return CheckHeads("CachedAttention", o);
+  }
   absl::Status operator()(const AdamwUpdate& o) const {
     FieldCheck check;
     check.Name("AdamwUpdate");
@@ -154,6 +167,30 @@ struct CrossFieldRules {
     check.Name("SgdUpdate");
     CheckTensors(o.tensors, /*moments=*/o.momentum != 0 ? 1 : 0, check);
     return check.status();
+  }
+  absl::Status operator()(const RouteTokens& o) const { return CheckChosen("RouteTokens", o.rows); }
+  absl::Status operator()(const RouteTokensBackward& o) const {
+    constexpr const char* kOp = "RouteTokensBackward";
+    RETURN_IF_ERROR(CheckChosen(kOp, o.rows));
+    return Rule(o.context < 1 || o.rows.tokens % o.context == 0, kOp,
+                "tokens must be divisible by context");
+  }
+  absl::Status operator()(const ExpertMatmul& o) const {
+    constexpr const char* kOp = "ExpertMatmul";
+    RETURN_IF_ERROR(CheckExpert(kOp, o.rows, o.expert));
+    RETURN_IF_ERROR(
+        Rule((o.b == nullptr) != (o.packed == nullptr), kOp, "it needs either b or packed"));
+    RETURN_IF_ERROR(
+        Rule(o.a.bf16 == nullptr || o.packed != nullptr, kOp, "a in bf16 needs a packed matrix"));
+    return Rule(o.to_tokens || o.a.bf16 == nullptr, kOp, "a by token must be in f32");
+  }
+  absl::Status operator()(const ExpertMatmulTransposed& o) const {
+    constexpr const char* kOp = "ExpertMatmulTransposed";
+    RETURN_IF_ERROR(CheckExpert(kOp, o.rows, o.expert));
+    RETURN_IF_ERROR(
+        Rule((o.a_by_token ? o.a : o.b).bf16 == nullptr, kOp, "a factor by token must be in f32"));
+    return Rule(o.in_bf16 || (o.a.bf16 == nullptr && o.b.bf16 == nullptr), kOp,
+                "factors in bf16 need in_bf16");
   }
   absl::Status operator()(const Copy& o) const {
     return o.count == 0 ? absl::OkStatus() : CheckType("Copy", {o.input, o.output});

@@ -2,6 +2,7 @@
 // A checkpoint keeps this of a layer. The views are of memory that another object owns.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -11,13 +12,15 @@
 
 namespace takt::worker_checkpoint {
 
-// One parameter of the layer that owns it. Each span has whole rows of it, from `first_row` on: all
+// One parameter of the layer that owns it. `weight` has whole rows of it, from `first_row` on: all
 // of them, or those that are in this rank's memory.
 struct ParameterState {
   const model::Parameter* parameter = nullptr;
-  // m, v: the moments that the optimizer has; the others are empty.
+  // m, v: the moments that the optimizer has; the others are empty. They belong to as many elements
+  // of `weight`, or to fewer: those of which this rank has the optimizer's state.
   std::span<const float> weight, m, v;
   std::int64_t first_row = 0;
+  std::size_t first_moment = 0;  // the element of `weight` to which the first moments belong
 };
 
 struct LayerState {
@@ -29,8 +32,11 @@ struct LayerState {
 // the copy of a tied weight), is empty.
 struct ParameterTarget {
   const model::Parameter* parameter = nullptr;
-  std::span<float> weight, m, v;  // as many floats as there are rows to load, from `first_row` on
+  // weight: as many floats as there are rows to load, from `first_row` on, or all pieces that the
+  // rank has where layers are split (model::Split). m, v: as ParameterState has them.
+  std::span<float> weight, m, v;
   std::int64_t first_row = 0;
+  std::size_t first_moment = 0;
 };
 
 // layer: the one that owns the parameters. Any of its parameters may be left out.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "common/checkpoint/hash.h"
 #include "common/checkpoint/layout.h"
 #include "common/checkpoint/sequential_file.h"
+#include "common/model/split_layers.h"
 #include "worker/checkpoint/parallel.h"
 
 namespace takt::worker_checkpoint {
@@ -23,11 +25,12 @@ namespace {
 
 constexpr std::size_t kBlockBytes = 256 << 10;  // still in the second-level cache when it is hashed
 
-// A tensor of a file, and where to put those of its floats that begin with number `first`.
+// A tensor of a file, and where to put its floats: a run from number `whole` on at number `here` of
+// the destination. The runs are in the order of the file.
 struct Wanted {
   const model::Parameter* parameter = nullptr;
   std::span<float> destination;
-  std::size_t first = 0;
+  std::vector<model::ElementRun> runs;
 };
 
 struct FileToLoad {
@@ -37,6 +40,27 @@ struct FileToLoad {
 
 std::string Described(std::string_view dtype, std::span<const std::int64_t> shape) {
   return absl::StrCat(std::string(dtype), " of shape [", absl::StrJoin(shape, ","), "]");
+}
+
+// Says what goes to `destination`: elements of what the rank has of a parameter, from this one on.
+Wanted WantedOf(const model::Parameter& parameter, std::span<float> destination,
+                std::size_t first_element) {
+  Wanted wanted{.parameter = &parameter, .destination = destination};
+  const auto first = static_cast<std::int64_t>(first_element),
+             end = first + std::ssize(destination);
+  const auto add = [&](const model::ElementRun& run) {
+    const std::int64_t from = std::max(run.here, first), to = std::min(run.here + run.count, end);
+    if (from < to) {
+      wanted.runs.push_back(
+          {.here = from - first, .whole = run.whole + (from - run.here), .count = to - from});
+    }
+    return absl::OkStatus();
+  };
+  const absl::Status added =
+      parameter.by_word ? add({.count = parameter.elements()}) : model::ForEachRun(parameter, add);
+  TAKT_CHECK(added.ok());
+  std::ranges::sort(wanted.runs, {}, &model::ElementRun::whole);
+  return wanted;
 }
 
 std::vector<FileToLoad> FilesOf(std::span<const LayerTarget> targets, int num_layers) {
@@ -50,11 +74,12 @@ std::vector<FileToLoad> FilesOf(std::span<const LayerTarget> targets, int num_la
       const auto columns = elements / static_cast<std::size_t>(parameter.shape[0]);
       const std::size_t first = static_cast<std::size_t>(wanted.first_row) * columns;
       TAKT_CHECK(first + wanted.weight.size() <= elements);
-      model.wanted[parameter.name] = {&parameter, wanted.weight, first};
+      model.wanted[parameter.name] = WantedOf(parameter, wanted.weight, first);
       const auto want = [&](std::string name, std::span<float> moment) {
         if (moment.empty()) return;
-        TAKT_CHECK(moment.size() == wanted.weight.size());
-        optimizer.wanted[std::move(name)] = {&parameter, moment, first};
+        TAKT_CHECK(wanted.first_moment + moment.size() <= wanted.weight.size());
+        optimizer.wanted[std::move(name)] =
+            WantedOf(parameter, moment, first + wanted.first_moment);
       };
       want(checkpoint::FirstMomentName(parameter.name), wanted.m);
       want(checkpoint::SecondMomentName(parameter.name), wanted.v);
@@ -97,10 +122,11 @@ class FileLoader {
       const checkpoint::Tensor* tensor = view->Find(name);
       if (tensor == nullptr)
         return absl::InvalidArgumentError(absl::StrCat(path_, ": must hold ", name));
-      if (tensor->dtype == "F32" && tensor->shape == wanted.parameter->shape) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(path_, ": ", name, " must be ", Described("F32", wanted.parameter->shape),
-                       ", it is ", Described(tensor->dtype, tensor->shape)));
+      const std::vector<std::int64_t> shape = model::WholeShape(*wanted.parameter);
+      if (tensor->dtype == "F32" && tensor->shape == shape) continue;
+      return absl::InvalidArgumentError(absl::StrCat(path_, ": ", name, " must be ",
+                                                     Described("F32", shape), ", it is ",
+                                                     Described(tensor->dtype, tensor->shape)));
     }
     return absl::OkStatus();
   }
@@ -128,11 +154,16 @@ class FileLoader {
   // tensor_bytes: of the whole tensor.
   absl::Status ReadWanted(checkpoint::SequentialFile& file, const Wanted& wanted,
                           std::size_t tensor_bytes) {
-    const std::span<std::byte> out = std::as_writable_bytes(wanted.destination);
-    const std::size_t before = wanted.first * sizeof(float);
-    RETURN_IF_ERROR(Skip(file, before));
-    RETURN_IF_ERROR(ReadInto(file, out));
-    return Skip(file, tensor_bytes - before - out.size());
+    std::size_t at = 0;  // in the tensor
+    for (const model::ElementRun& run : wanted.runs) {
+      const std::size_t begin = static_cast<std::size_t>(run.whole) * sizeof(float);
+      const std::span<std::byte> out = std::as_writable_bytes(wanted.destination.subspan(
+          static_cast<std::size_t>(run.here), static_cast<std::size_t>(run.count)));
+      RETURN_IF_ERROR(Skip(file, begin - at));
+      RETURN_IF_ERROR(ReadInto(file, out));
+      at = begin + out.size();
+    }
+    return Skip(file, tensor_bytes - at);
   }
 
   absl::Status ReadInto(checkpoint::SequentialFile& file, std::span<std::byte> out) {

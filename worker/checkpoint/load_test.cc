@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/checkpoint/load.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/hash.h"
 #include "common/checkpoint/layout.h"
+#include "common/model/split_layers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rapidcheck/gtest.h"
@@ -79,6 +81,66 @@ TEST_F(LoadTest, ARunOfRowsIsFilledWithThoseRows) {
   copy(from[0].parameters[0].weight, same[0].parameters[0].weight);
   copy(from[0].parameters[0].m, same[0].parameters[0].m);
   copy(from[0].parameters[0].v, same[0].parameters[0].v);
+  ASSERT_TRUE(LoadLayers(*step, targets, {.num_layers = 4, .threads = 2}).ok());
+  EXPECT_EQ(loaded, expected);
+}
+
+// One of two ranks that split the layers has half of each of q, k and v.
+TEST_F(LoadTest, PiecesOfASplitTensorAreFilled) {
+  const auto step = checkpoint::StepFiles::Open(path_);
+  ASSERT_TRUE(step.ok()) << step.status();
+  const testing::ModelState saved = job_.StateAt(StepId(2));
+  const std::vector<LayerId> block = {LayerId(1)};
+  const std::vector<LayerState> whole = saved.Layers(block);
+  const auto found = std::ranges::find_if(whole[0].parameters, [](const ParameterState& state) {
+    return state.parameter->name.ends_with("attn.c_attn.weight");
+  });
+  ASSERT_NE(found, whole[0].parameters.end());
+  model::Parameter part = *found->parameter;
+  ASSERT_EQ(part.shape[1] % 6, 0);
+  part.shape[1] /= 2;
+  part.split = {.dimension = 1, .sections = 3, .pieces = 2, .first = 1};
+  const auto count = static_cast<std::size_t>(part.elements());
+  std::vector<float> weight(count), m(count), v(count);
+  const LayerTarget target{.layer = LayerId(1),
+                           .parameters = {{.parameter = &part, .weight = weight, .m = m, .v = v}}};
+  ASSERT_TRUE(LoadLayers(*step, {&target, 1}, {.num_layers = 4}).ok());
+  const auto compare = [&](const model::ElementRun& run) {
+    const auto same = [&run](std::span<const float> loaded, std::span<const float> all) {
+      const auto part_of = [&run](std::span<const float> of, std::int64_t from) {
+        return std::as_bytes(
+            of.subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(run.count)));
+      };
+      return std::ranges::equal(part_of(loaded, run.here), part_of(all, run.whole));
+    };
+    EXPECT_TRUE(same(weight, found->weight) && same(m, found->m) && same(v, found->v)) << run.whole;
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(model::ForEachRun(part, compare).ok());
+}
+
+// A rank that shares the optimizer's state has whole weights and a run of the moments.
+TEST_F(LoadTest, ARunOfMomentsIsFilledBesideTheWholeWeight) {
+  const auto step = checkpoint::StepFiles::Open(path_);
+  ASSERT_TRUE(step.ok()) << step.status();
+  const testing::ModelState saved = job_.StateAt(StepId(2));
+  testing::ModelState loaded = job_.StateAt(StepId(3)), expected = job_.StateAt(StepId(3));
+  const std::vector<LayerId> embedding = {LayerId(0)};
+  constexpr std::size_t kFirst = 5, kCount = 9;
+  std::vector<LayerTarget> targets = loaded.Targets(embedding), same = expected.Targets(embedding);
+  const std::vector<LayerState> from = saved.Layers(embedding);
+  targets[0].parameters.resize(1);
+  ParameterTarget& target = targets[0].parameters[0];
+  target.first_moment = kFirst;
+  target.m = target.m.subspan(kFirst, kCount);
+  target.v = target.v.subspan(kFirst, kCount);
+  const auto copy = [](std::span<const float> source, std::span<float> to) {
+    std::ranges::copy(std::as_bytes(source), std::as_writable_bytes(to).begin());
+  };
+  const ParameterState& state = from[0].parameters[0];
+  copy(state.weight, same[0].parameters[0].weight);
+  copy(state.m.subspan(kFirst, kCount), same[0].parameters[0].m.subspan(kFirst, kCount));
+  copy(state.v.subspan(kFirst, kCount), same[0].parameters[0].v.subspan(kFirst, kCount));
   ASSERT_TRUE(LoadLayers(*step, targets, {.num_layers = 4, .threads = 2}).ok());
   EXPECT_EQ(loaded, expected);
 }

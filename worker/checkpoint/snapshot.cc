@@ -57,7 +57,8 @@ std::vector<Piece> PiecesOf(std::span<const LayerState> live, std::span<float> t
       const std::size_t first = static_cast<std::size_t>(state.first_row) * columns;
       const std::array parts = {state.weight, state.m, state.v};
       for (int part = 0; part <= state.parameter->moments; ++part) {
-        AddPieces(parts[static_cast<std::size_t>(part)], to.first(count), first, pieces);
+        const std::size_t begin = part == 0 ? first : first + state.first_moment;
+        AddPieces(parts[static_cast<std::size_t>(part)], to.first(count), begin, pieces);
         to = to.subspan(count);
       }
     }

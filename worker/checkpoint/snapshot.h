@@ -24,7 +24,7 @@ struct CopyFrom {
 };
 
 // Copies of each parameter of `live` its weight and then its moments to `to`, one after the other.
-// `to` has room for exactly all rows of these, and of rows that `live` lacks it stays as it is.
+// `to` has room for exactly all elements of these, and where `live` lacks some it stays as it is.
 // Errors: those of the device.
 absl::Status CopyStates(std::span<const LayerState> live, const CopyFrom& from,
                         std::span<float> to);
@@ -48,7 +48,7 @@ class Snapshot {
     return CopyStates(live, from, memory_.float_span());
   }
 
-  // Returns where the copy of a parameter is, for rows that `live` does not have. Create saw the
+  // Returns where the copy of a parameter is, for what `live` does not have of it. Create saw the
   // parameter.
   ParameterTarget PlaceOf(const model::Parameter& parameter) const;
 

@@ -16,6 +16,23 @@ std::size_t StateFloats(const model::Layer& layer) {
   return count;
 }
 
+ParameterTarget PlaceIn(const model::Layer& layer, const model::Parameter& parameter,
+                        std::span<float> values) {
+  for (const model::Parameter& each : layer.parameters) {
+    const auto state = static_cast<std::size_t>(each.state_elements());
+    if (&each != &parameter) {
+      values = values.subspan(state);
+      continue;
+    }
+    const auto count = static_cast<std::size_t>(each.elements());
+    return {.parameter = &each,
+            .weight = values.first(count),
+            .m = values.subspan(count, each.moments >= 1 ? count : 0),
+            .v = values.subspan(each.moments >= 2 ? 2 * count : 0, each.moments >= 2 ? count : 0)};
+  }
+  TAKT_CHECK(false);
+}
+
 absl::StatusOr<std::shared_ptr<StateCopy>> StateCopy::Create(const model::Model& model,
                                                              std::vector<LayerId> layers) {
   std::shared_ptr<StateCopy> copy(new StateCopy());

@@ -24,6 +24,11 @@ namespace takt::worker_checkpoint {
 // model's order, the weight and the moments of its optimizer.
 std::size_t StateFloats(const model::Layer& layer);
 
+// Returns where a parameter of the layer is in `values`, which have the state of the layer as
+// StateFloats counts it.  Precondition: it is one of the layer's own.
+ParameterTarget PlaceIn(const model::Layer& layer, const model::Parameter& parameter,
+                        std::span<float> values);
+
 // The state of some layers after one step, or of none while it is written. One caller at a time.
 class StateCopy {
  public:
@@ -41,7 +46,8 @@ class StateCopy {
 
   // From here to MarkWhole the copy is of no step.
   void MarkBroken() { step_ = StepId(0); }
-  // Sets the contents to `live`, which has exactly these layers. Does not make it whole.
+  // Sets the contents to `live`, which has exactly these layers, as CopyStates does. Does not make
+  // it whole.
   absl::Status Take(std::span<const LayerState> live, int threads, backend::MemoryBackend* device);
   // Hashes every layer; the copy is whole from then on.
   void MarkWhole(StepId step);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/checkpoint/state_copy.h"
 
+#include <algorithm>
+#include <span>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/checkpoint_job.h"
@@ -35,6 +38,23 @@ TEST_F(StateCopyTest, ACopyIsWholeOnceItIsHashed) {
   }
   copy->MarkBroken();
   EXPECT_EQ(copy->step(), StepId(0));
+}
+
+TEST_F(StateCopyTest, EveryParameterOfALayerHasItsPlace) {
+  const auto copy = CopyOf(StepId(7));
+  const takt::testing::ModelState saved = job_.StateAt(StepId(7));
+  const auto same = [](std::span<const float> a, std::span<const float> b) {
+    return std::ranges::equal(std::as_bytes(a), std::as_bytes(b));
+  };
+  for (const LayerState& layer : saved.Layers(job_.AllLayers())) {
+    for (const ParameterState& state : layer.parameters) {
+      const ParameterTarget place = PlaceIn(job_.model().layers[layer.layer.value()],
+                                            *state.parameter, copy->Values(layer.layer));
+      EXPECT_TRUE(same(place.weight, state.weight)) << state.parameter->name;
+      EXPECT_TRUE(same(place.m, state.m)) << state.parameter->name;
+      EXPECT_TRUE(same(place.v, state.v)) << state.parameter->name;
+    }
+  }
 }
 
 TEST_F(StateCopyTest, AFlippedBitIsFoundInItsLayer) {

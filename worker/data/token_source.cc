@@ -94,6 +94,7 @@ absl::Status CheckSizes(const TokenSourceOptions& options, const std::vector<dat
 }  // namespace
 
 TokenSourceOptions TrainingTokens(const config::JobSpec& job, std::string data_root, int dp_size) {
+  if (job.evaluation.has_value()) return ValidationTokens(job, std::move(data_root), dp_size);
   TAKT_CHECK(!job.train.empty());
   TokenSourceOptions options = Options(job, std::move(data_root), dp_size);
   options.field = "data.train";

@@ -281,6 +281,14 @@ TEST_F(TokenSourceTest, ReadsValidationInFileOrder) {
   EXPECT_THAT(tokens, ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
+TEST_F(TokenSourceTest, AJobThatOnlyEvaluatesNeedsNothingToTrainOn) {
+  job_.validation = {.path = "validation.bin", .format = config::DataFormat::kBytes, .batches = 3};
+  job_.evaluation = config::Evaluation{.weights = "w"};
+  const TokenSourceOptions options = TrainingTokens(job_, root_.string(), 1);
+  EXPECT_EQ(options.field, "data.validation");
+  EXPECT_EQ(options.corpora[0].path, "validation.bin");
+}
+
 TEST_F(TokenSourceTest, RefusesToValidateOnMoreThanTheFileHolds) {
   WriteCounting(100);  // 33 windows, 8 global batches
   job_.validation = {.path = "tokens.bin", .format = config::DataFormat::kBytes, .batches = 8};

@@ -12,6 +12,7 @@
 #include "common/program/program.h"
 #include "worker/backend/stream.h"
 #include "worker/engine/bound_instruction.h"
+#include "worker/engine/part_cursor.h"
 
 namespace takt::engine {
 
@@ -27,6 +28,9 @@ class Compute {
   // The memory of a slot that SEND reads or RECV writes. It stays there for the life of the
   // program.
   virtual std::span<std::byte> SlotBytes(SlotId slot) = 0;
+  // Returns what follows the parts of its instructions, for the life of this object. Null: it runs
+  // no program whose instructions have parts.
+  virtual PartCursor* part_cursor() { return nullptr; }
 };
 
 }  // namespace takt::engine

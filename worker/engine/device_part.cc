@@ -33,6 +33,11 @@ absl::Status AddDeviceParts(const program::Program& program,
       for (DevicePart::Points& points : entry.device->points) {
         ASSIGN_OR_RETURN(points.start, stream->CreateEvent());
         ASSIGN_OR_RETURN(points.end, stream->CreateEvent());
+        for (std::size_t i = 0; i < entry.num_meetings; ++i) {
+          MeetingEvents& meeting = points.meetings.emplace_back();
+          ASSIGN_OR_RETURN(meeting.start, stream->CreateEvent());
+          ASSIGN_OR_RETURN(meeting.end, stream->CreateEvent());
+        }
       }
     }
   }

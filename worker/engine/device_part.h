@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "common/program/program.h"
 #include "worker/backend/stream.h"
+#include "worker/engine/part_cursor.h"
 #include "worker/engine/timing_ring.h"
 
 namespace takt::engine {
@@ -23,6 +24,7 @@ struct DevicePart {
   std::vector<program::Wait> waits;   // EventWaits
   struct Points {
     std::unique_ptr<backend::Event> start, end;
+    std::vector<MeetingEvents> meetings;  // inside the instruction
   };
   // By iteration, if there is a stream. A point is recorded again once its step has been reported.
   std::array<Points, TimingRing::kKept> points;

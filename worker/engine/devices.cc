@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/engine/devices.h"
 
+#include <cstddef>
+#include <span>
+
 #include "common/base/status.h"
 
 namespace takt::engine {
@@ -30,6 +33,12 @@ absl::Status Devices::Await(const LaneEntry& entry, std::uint64_t iteration,
   ASSIGN_OR_RETURN(const std::int64_t end, points.end->Nanos());
   timings->SetStart(iteration, entry.body_index, start);
   timings->SetEnd(iteration, entry.body_index, end);
+  const std::span<InstructionTiming> meetings =
+      timings->Meetings(iteration, entry.first_meeting, entry.num_meetings);
+  for (std::size_t i = 0; i < meetings.size(); ++i) {
+    ASSIGN_OR_RETURN(meetings[i].start_nanos, points.meetings[i].start->Nanos());
+    ASSIGN_OR_RETURN(meetings[i].end_nanos, points.meetings[i].end->Nanos());
+  }
   return absl::OkStatus();
 }
 

@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <span>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/program/part_lists.h"
 #include "worker/engine/bind_program.h"
 #include "worker/engine/devices.h"
 #include "worker/engine/lane.h"
@@ -33,7 +36,9 @@ constexpr std::int64_t kSpinNanos = 2'000;
 class ProgramEngine final : public Engine {
  public:
   ProgramEngine(const program::Program& program, EngineOptions options)
-      : program_(program), options_(std::move(options)), timings_(program.body.size()) {}
+      : program_(program),
+        options_(std::move(options)),
+        timings_(program.body.size(), program::NumMeetings(program)) {}
 
   absl::Status Open(Compute& compute);
   absl::Status Run(StepId first, StepId last,
@@ -55,6 +60,9 @@ class ProgramEngine final : public Engine {
   bool RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t position);
   absl::Status RunOnDevice(Lane& lane, const LaneEntry& entry, std::uint64_t iteration,
                            StepId step);
+  // Runs the instruction, and follows its parts if it has some.
+  absl::Status RunBound(const LaneEntry& entry, std::uint64_t iteration, StepId step);
+  absl::Status RunParts(BoundInstruction& bound, const PartRun& run, StepId step);
   bool AwaitOthers(Lane& lane, const LaneEntry& entry, std::uint64_t iteration);
   bool AwaitReports(Lane& lane, std::uint64_t iteration);
   bool AwaitLane(Lane& lane, Lane& other, std::uint64_t count);
@@ -75,6 +83,7 @@ class ProgramEngine final : public Engine {
     return {.program = program_,
             .lanes = bound_.lanes,
             .timings = timings_,
+            .part = cursor_ == nullptr ? -1 : cursor_->current(),
             .first_step = first_step_.load(std::memory_order_relaxed),
             .run_nanos = run_nanos_.load(std::memory_order_relaxed)};
   }
@@ -94,7 +103,8 @@ class ProgramEngine final : public Engine {
 
   const program::Program& program_;
   const EngineOptions options_;
-  BoundProgram bound_;  // constant after Open, except the progress of its lanes
+  PartCursor* cursor_ = nullptr;  // constant after Open, and not null if instructions have parts
+  BoundProgram bound_;            // constant after Open, except the progress of its lanes
   Devices devices_;
 
   // Iterations are counted from 0 over all calls of Run; iteration i is step first_step_ + i.
@@ -113,6 +123,11 @@ class ProgramEngine final : public Engine {
 };
 
 absl::Status ProgramEngine::Open(Compute& compute) {
+  cursor_ = compute.part_cursor();
+  if (cursor_ == nullptr && !program_.part_lists.empty()) {
+    return absl::InvalidArgumentError(
+        "ranks meet inside the instructions of the program, which what computes cannot follow");
+  }
   ASSIGN_OR_RETURN(bound_, BindProgram(program_, compute, options_));
   return devices_.Open(bound_);
 }
@@ -179,8 +194,8 @@ bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t 
   if (!AwaitOthers(lane, entry, iteration)) return false;
   const StepId step = WorksFor(*entry.instruction, StepOf(iteration));
   if (options_.times_instructions) timings_.SetStart(iteration, entry.body_index, MonotonicNanos());
-  const absl::Status status =
-      entry.device == nullptr ? entry.bound->Run(step) : RunOnDevice(lane, entry, iteration, step);
+  const absl::Status status = entry.device == nullptr ? RunBound(entry, iteration, step)
+                                                      : RunOnDevice(lane, entry, iteration, step);
   if (options_.times_instructions) timings_.SetEnd(iteration, entry.body_index, MonotonicNanos());
   if (!status.ok()) {
     const bool first = Fail(Named(status, *entry.instruction, step));
@@ -206,11 +221,27 @@ absl::Status ProgramEngine::RunOnDevice(Lane& lane, const LaneEntry& entry, std:
     RETURN_IF_ERROR(TransportStatus());
     if (options_.times_instructions)
       timings_.SetStart(iteration, entry.body_index, MonotonicNanos());
-    return entry.bound->Run(step);
+    return RunBound(entry, iteration, step);
   }
   RETURN_IF_ERROR(part.stream->Record(*part.PointsOf(iteration).start));
-  RETURN_IF_ERROR(entry.bound->Run(step));
+  RETURN_IF_ERROR(RunBound(entry, iteration, step));
   return part.stream->Record(*part.PointsOf(iteration).end);
+}
+
+absl::Status ProgramEngine::RunBound(const LaneEntry& entry, std::uint64_t iteration, StepId step) {
+  if (entry.parts.empty()) return entry.bound->Run(step);
+  PartRun run{.parts = entry.parts, .stream = entry.bound->stream()};
+  if (options_.times_instructions)
+    run.times = timings_.Meetings(iteration, entry.first_meeting, entry.num_meetings);
+  if (run.stream != nullptr) run.events = entry.device->PointsOf(iteration).meetings;
+  return RunParts(*entry.bound, run, step);
+}
+
+absl::Status ProgramEngine::RunParts(BoundInstruction& bound, const PartRun& run, StepId step) {
+  cursor_->Begin(run);
+  absl::Status status = bound.Run(step);
+  status.Update(cursor_->End());
+  return status;
 }
 
 bool ProgramEngine::AwaitOthers(Lane& lane, const LaneEntry& entry, std::uint64_t iteration) {
@@ -267,7 +298,9 @@ void ProgramEngine::RunList(const std::vector<Instruction>& list, const BoundLis
     if (stopped()) return;
     const StepId step = WorksFor(list[i], iteration_step);
     timings[i].start_nanos = MonotonicNanos();
-    absl::Status status = bound[i]->Run(step);
+    const std::span<const program::Part> parts = program::PartListOf(list[i], program_);
+    absl::Status status =
+        parts.empty() ? bound[i]->Run(step) : RunParts(*bound[i], {.parts = parts}, step);
     if (backend::Stream* const stream = bound[i]->stream(); stream != nullptr) {
       status.Update(devices_.Drain(*stream));
       status.Update(TransportStatus());
@@ -319,13 +352,18 @@ bool ProgramEngine::AwaitDevices(std::uint64_t iteration) {
 
 absl::Status ProgramEngine::Named(const absl::Status& status, const Instruction& instruction,
                                   StepId step) const {
-  return Annotate(status,
-                  absl::StrCat("step ", step.value(), ", pp rank ", program_.pp_rank.value(), ", ",
-                               program::ToString(instruction, program_)));
+  std::string name = program::ToString(instruction, program_);
+  const std::span<const program::Part> parts = program::PartListOf(instruction, program_);
+  if (!parts.empty() && cursor_->current() >= 0)
+    absl::StrAppend(&name, " ", program::PartName(parts, cursor_->current()));
+  return Annotate(status, absl::StrCat("step ", step.value(), ", pp rank ",
+                                       program_.pp_rank.value(), ", ", name));
 }
 
 StepTiming ProgramEngine::Summarize(std::uint64_t iteration, std::int64_t previous_end) const {
-  StepTiming summary{.step = StepOf(iteration), .timings = &timings_.Of(iteration)};
+  StepTiming summary{.step = StepOf(iteration),
+                     .timings = &timings_.Of(iteration),
+                     .meetings = &timings_.MeetingsOf(iteration)};
   std::int64_t first_start = kNoDeadline;
   for (std::size_t i = 0; i < program_.body.size(); ++i) {
     const InstructionTiming& timing = (*summary.timings)[i];
@@ -333,6 +371,15 @@ StepTiming ProgramEngine::Summarize(std::uint64_t iteration, std::int64_t previo
     summary.end_nanos = std::max(summary.end_nanos, timing.end_nanos);
     if (program::IsCompute(program_.body[i].op))
       summary.compute_nanos += timing.end_nanos - timing.start_nanos;
+  }
+  for (const auto& lane : bound_.lanes) {
+    for (const LaneEntry& entry : lane->entries) {
+      if (!program::IsCompute(entry.instruction->op)) continue;
+      for (std::size_t i = 0; i < entry.num_meetings; ++i) {
+        const InstructionTiming& meeting = (*summary.meetings)[entry.first_meeting + i];
+        summary.compute_nanos -= meeting.end_nanos - meeting.start_nanos;
+      }
+    }
   }
   summary.start_nanos = previous_end != 0 ? previous_end : first_start;
   return summary;

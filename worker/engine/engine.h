@@ -14,24 +14,22 @@
 #include "common/base/id.h"
 #include "common/program/program.h"
 #include "worker/engine/compute.h"
+#include "worker/engine/instruction_timing.h"
 #include "worker/transport/transport.h"
 
 namespace takt::engine {
 
-// When one instruction of one step ran, in nanoseconds of the steady clock.
-struct InstructionTiming {
-  std::int64_t start_nanos = 0, end_nanos = 0;
-};
-
-// When one step ran on this rank. `timings` is indexed as program.body and is valid only during the
-// callback.
+// When one step ran on this rank. What it points to is valid only during the callback.
 struct StepTiming {
   StepId step;
   // It starts at the previous step's end. The first step of a Run starts with the prologue, or with
   // its own first instruction if there is none.
   std::int64_t start_nanos = 0, end_nanos = 0;
-  std::int64_t compute_nanos = 0;  // busy with F, I, W, B on the compute lane
-  const std::vector<InstructionTiming>* timings = nullptr;
+  // Busy with F, I, W, B on the compute lane, without the meetings inside.
+  std::int64_t compute_nanos = 0;
+  const std::vector<InstructionTiming>* timings = nullptr;  // as program.body
+  // The meetings inside the instructions of the body, in the order of program::MeetingOffsets.
+  const std::vector<InstructionTiming>* meetings = nullptr;
   // Indexed as program.prologue; null: it did not run right before this step.
   const std::vector<InstructionTiming>* prologue = nullptr;
 };

@@ -2,9 +2,11 @@
 #include "worker/engine/lane.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/program/part_lists.h"
 
 namespace takt::engine {
 
@@ -71,18 +73,27 @@ absl::StatusOr<std::vector<std::unique_ptr<Lane>>> MakeLanes(const Program& prog
     lanes.push_back(std::move(lane));
   }
   const program::WaitLists waits = program::Dependencies(program);
+  const std::vector<std::size_t> meetings = program::MeetingOffsets(program);
   for (std::size_t i = 0; i < program.body.size(); ++i) {
     const Instruction& instruction = program.body[i];
     lanes[instruction.lane.value()]->entries.push_back(
         {.instruction = &instruction,
          .body_index = static_cast<std::int32_t>(i),
-         .waits = {waits[i].begin(), waits[i].end()}});
+         .waits = {waits[i].begin(), waits[i].end()},
+         .parts = program::PartListOf(instruction, program),
+         .first_meeting = meetings[i],
+         .num_meetings = meetings[i + 1] - meetings[i]});
   }
   return lanes;
 }
 
+int PartUnderWay(const LaneEntry& entry, int part) {
+  const bool is_its = part >= 0 && part < std::ssize(entry.parts) && entry.parts[part].meets();
+  return is_its ? part : -1;
+}
+
 std::string DescribeWait(const Program& program, const std::vector<std::unique_ptr<Lane>>& lanes,
-                         const LaneEntry& entry, std::int32_t activity) {
+                         const LaneEntry& entry, std::int32_t activity, int part) {
   if (activity == kReporting) return "the report of an earlier step";
   if (activity == kAwaitingDevice) return "what its device was given before";
   if (activity >= 0) {
@@ -95,6 +106,11 @@ std::string DescribeWait(const Program& program, const std::vector<std::unique_p
                         program::ToString(*other.entries[position].instruction, program));
   }
   if (activity != kRunning) return "";
+  if (part >= 0) {
+    const bool of_context = entry.parts[part].group == program::PartGroup::kContext;
+    return absl::StrCat(program::PartName(entry.parts, part), " with the other ranks that share ",
+                        of_context ? "its sequences" : "its layers");
+  }
   const program::Lane& lane = *lanes[entry.instruction->lane.value()]->description;
   switch (entry.instruction->op) {
     case Op::kSend:

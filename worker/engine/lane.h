@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ struct LaneEntry {
   const program::Instruction* instruction = nullptr;
   std::int32_t body_index = 0;
   std::vector<program::Wait> waits;
+  std::span<const program::Part> parts;  // of its instruction; empty: it meets nobody
+  std::size_t first_meeting = 0;         // in program::MeetingOffsets
+  std::size_t num_meetings = 0;
   std::unique_ptr<BoundInstruction> bound;  // BindProgram sets it
   std::unique_ptr<DevicePart> device;       // null: it and all that it waits for are the host's
 };
@@ -75,9 +79,14 @@ struct Lane {
 // instruction on a lane of another kind).
 absl::StatusOr<std::vector<std::unique_ptr<Lane>>> MakeLanes(const program::Program& program);
 
-// Returns what the lane waits for at `entry`, given its activity; empty if it waits for nothing.
+// Returns the part of the entry's instruction that is under way, or -1. part: as
+// PartCursor::current, which may be of another instruction by now.
+int PartUnderWay(const LaneEntry& entry, int part);
+
+// Returns what the lane waits for at `entry`, given its activity and the part that is under way;
+// empty if it waits for nothing.
 std::string DescribeWait(const program::Program& program,
                          const std::vector<std::unique_ptr<Lane>>& lanes, const LaneEntry& entry,
-                         std::int32_t activity);
+                         std::int32_t activity, int part);
 
 }  // namespace takt::engine

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "common/program/part_lists.h"
 #include "worker/transport/wake_word.h"
 
 namespace takt::engine {
@@ -40,7 +42,10 @@ LaneStatus Progress::StatusOf(const Lane& lane, std::int64_t now) const {
   status.instruction = program::ToString(*entry.instruction, program);
   // `done` may have changed between the two loads, so `activity` may not fit this entry.
   if (activity < static_cast<std::int32_t>(entry.waits.size())) {
-    status.waiting_for = DescribeWait(program, lanes, entry, activity);
+    const int its_part = activity == kRunning ? PartUnderWay(entry, part) : -1;
+    if (its_part >= 0)
+      absl::StrAppend(&status.instruction, " ", program::PartName(entry.parts, its_part));
+    status.waiting_for = DescribeWait(program, lanes, entry, activity, its_part);
     if (activity >= 0) status.waits_for_lane = entry.waits[activity].lane;
   }
   status.nanos = std::max<std::int64_t>(0, now - ArrivedNanos(lane, done));

@@ -7,9 +7,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "worker/engine/engine.h"
+#include "worker/engine/instruction_timing.h"
 
 namespace takt::engine {
 
@@ -19,8 +20,10 @@ class TimingRing {
   // Steps that may be under way while the report of one before them is still being made.
   static constexpr std::uint64_t kKept = 2;
 
-  explicit TimingRing(std::size_t body_size) {
+  // num_meetings: inside the instructions of the body.
+  TimingRing(std::size_t body_size, std::size_t num_meetings) {
     for (std::vector<InstructionTiming>& timings : kept_) timings.resize(body_size);
+    for (std::vector<InstructionTiming>& timings : meetings_) timings.resize(num_meetings);
   }
 
   // The lane's own thread calls these.
@@ -31,9 +34,18 @@ class TimingRing {
     Store(At(iteration, body_index).end_nanos, nanos);
   }
 
+  // Only the compute lane writes these, and Devices once the iteration is done.
+  std::span<InstructionTiming> Meetings(std::uint64_t iteration, std::size_t first,
+                                        std::size_t count) {
+    return std::span(meetings_[iteration % kKept]).subspan(first, count);
+  }
+
   // Valid once the whole iteration is done, until it may be overwritten.
   const std::vector<InstructionTiming>& Of(std::uint64_t iteration) const {
     return kept_[iteration % kKept];
+  }
+  const std::vector<InstructionTiming>& MeetingsOf(std::uint64_t iteration) const {
+    return meetings_[iteration % kKept];
   }
 
   // May be called at any time: a start or an end may be that of iteration - kKept or of
@@ -56,7 +68,7 @@ class TimingRing {
     return std::atomic_ref(const_cast<std::int64_t&>(from)).load(std::memory_order_acquire);
   }
 
-  std::array<std::vector<InstructionTiming>, kKept> kept_;
+  std::array<std::vector<InstructionTiming>, kKept> kept_, meetings_;
 };
 
 }  // namespace takt::engine

@@ -2,6 +2,7 @@
 #include "worker/session/copy_restore.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -37,8 +38,8 @@ std::span<float> ValuesOf(const std::shared_ptr<StateCopy>& copy, LayerId layer)
 // Writes the parts of a layer that are wanted.
 absl::Status Write(const model::Layer& layer, std::span<const float> values,
                    const worker_checkpoint::LayerTarget& target, backend::MemoryBackend& memory) {
-  const auto put = [&](std::span<float> to) -> absl::Status {
-    const std::span<const float> from = values.first(std::min(to.size(), values.size()));
+  const auto put = [&](std::span<float> to, std::size_t first) -> absl::Status {
+    const std::span<const float> from = values.subspan(first, to.size());
     if (!memory.memory_is_host())
       return memory.CopyFromHost(std::as_bytes(from), reinterpret_cast<std::byte*>(to.data()));
     std::memcpy(to.data(), from.data(), from.size_bytes());
@@ -54,7 +55,8 @@ absl::Status Write(const model::Layer& layer, std::span<const float> values,
                                   : part == 0 ? wanted->weight
                                   : part == 1 ? wanted->m
                                               : wanted->v;
-      if (!to.empty()) RETURN_IF_ERROR(put(to));
+      const std::size_t first = is_wanted && part > 0 ? wanted->first_moment : 0;
+      if (!to.empty()) RETURN_IF_ERROR(put(to, first));
       values = values.subspan(size);
     }
   }

@@ -13,7 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/layout/rank_layout.h"
 #include "common/metrics/catalog.h"
+#include "common/program/program.h"
 #include "worker/session/copy_restore.h"
 #include "worker/session/copy_transfer.h"
 #include "worker/session/parameter_state.h"
@@ -50,12 +52,15 @@ std::string MemoryCopies::PpRankText() const {
 
 // Returns the layers in the order of WrittenState.
 std::vector<LayerId> MemoryCopies::LayersOf(Rank rank) const {
-  const PpRank pp_rank = options_.assignment->mesh.PpRankOf(rank);
+  const mesh::Mesh& mesh = options_.assignment->mesh;
+  const bool shares = program::ShardsOptimizer(options_.assignment->program);
   std::vector<LayerId> layers;
   for (const mesh::Stage& stage : options_.assignment->partition) {
-    if (stage.pp_rank != pp_rank) continue;
-    for (LayerId layer = stage.first_layer; layer < stage.last_layer; ++layer)
-      layers.push_back(layer);
+    if (stage.pp_rank != mesh.PpRankOf(rank)) continue;
+    for (LayerId layer = stage.first_layer; layer < stage.last_layer; ++layer) {
+      if (!shares || layout::WriterOf(layer, mesh.dp_size) == mesh.DpRankOf(rank))
+        layers.push_back(layer);
+    }
   }
   return layers;
 }
@@ -100,9 +105,10 @@ absl::StatusOr<MemoryCopies::Pair> MemoryCopies::TakePair(const std::vector<Laye
 }
 
 absl::Status MemoryCopies::Begin(transport::Transport& transport, train::ParameterStore& store,
-                                 const control::Resumed& resumed) {
+                                 const control::Resumed& resumed, transport::Collective* sharers) {
   const control::Assignment& assignment = *options_.assignment;
   store_ = &store;
+  if (sharers != nullptr) moments_.emplace(assignment, store, *sharers);
   if (options_.metrics != nullptr)
     options_.metrics->Counter(metrics::kMemoryCopies, {assignment.key.job, PpRankText(), "failed"});
   StateCopies old = options_.kept->Begin(assignment.key.job, assignment.job_id);
@@ -153,7 +159,7 @@ absl::Status MemoryCopies::OpenChannels(transport::Transport& transport) {
 void MemoryCopies::Copy(StepId step) {
   Finish();
   StateCopy& copy = OlderOf(own_);
-  const bool copies = !failed_ && Take(copy, step);
+  const bool copies = Take(copy, step);
   if (copies || (to_.has_value() && to_->open())) {
     sender_.Add([this, &copy, step, copies] {
       // An error of Close means that the other rank is gone.
@@ -170,15 +176,32 @@ void MemoryCopies::Copy(StepId step) {
 }
 
 bool MemoryCopies::Take(StateCopy& copy, StepId step) {
+  // Ranks that share need the shards of this one, whatever becomes of its own copies.
+  if (failed_ && !moments_.has_value()) return false;
   // The first copies are whole everywhere, so those of another rank are not needed any more.
   if (boundaries_++ == 1) Keep({});
   copy.MarkBroken();
-  // All layers of which this rank has the primary copy.
-  const std::vector<worker_checkpoint::LayerState> live =
-      WrittenState(*store_, DpRank(0), /*dp_size=*/1);
-  const absl::Status taken = copy.Take(live, options_.threads, DeviceOf(*store_));
+  const absl::Status taken = TakeState(copy, step);
+  if (failed_) return false;
   if (!taken.ok()) Record(step, taken);
   return taken.ok();
+}
+
+absl::Status MemoryCopies::TakeState(StateCopy& copy, StepId step) {
+  const mesh::Mesh& mesh = options_.assignment->mesh;
+  // Without shards: all layers of which this rank has the primary copy.
+  const DpRank replica =
+      moments_.has_value() ? mesh.DpRankOf(options_.assignment->rank) : DpRank(0);
+  const std::vector<worker_checkpoint::LayerState> live =
+      WrittenState(*store_, replica, moments_.has_value() ? mesh.dp_size : 1);
+  absl::Status taken = copy.Take(live, options_.threads, DeviceOf(*store_));
+  if (!moments_.has_value()) return taken;
+  // The other ranks wait for this one even if it could not copy.
+  taken.Update(moments_->Join(step, [&](LayerId layer, const model::Parameter& parameter) {
+    return worker_checkpoint::PlaceIn(options_.model->layers[layer.value()], parameter,
+                                      copy.Values(layer));
+  }));
+  return taken;
 }
 
 void MemoryCopies::Finish() {

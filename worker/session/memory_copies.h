@@ -4,6 +4,9 @@
 // there when the generation ends (worker/checkpoint/state_copy.h), and the next one goes on from
 // them (copy_restore.h).
 //
+// Where ranks share the optimizer's state, no replica holds the same. Then each rank copies only
+// the layers that it would write to checkpoints, with the moments of all ranks that share them.
+//
 // At each boundary, training stands still while the state is copied. Then threads hash the copy,
 // send it to `rank + shift` and receive that of `rank - shift`. A rank enters NORM_EXCHANGE of the
 // next boundary's step only when that is done, and overwrites the older of its two copies after the
@@ -26,9 +29,11 @@
 #include "common/model/model.h"
 #include "worker/checkpoint/state_copy.h"
 #include "worker/session/copy_exchange.h"
+#include "worker/session/moment_shards.h"
 #include "worker/session/resume.h"
 #include "worker/session/task_thread.h"
 #include "worker/train/parameter_store.h"
+#include "worker/transport/collective.h"
 #include "worker/transport/transport.h"
 
 namespace takt::session {
@@ -56,11 +61,11 @@ class MemoryCopies {
   // The calls from here on need copies.every_steps above 0 in the assignment.
 
   // Allocates the copies, or takes those of the earlier generation that have the same layers, and
-  // opens the channels. resumed: what the rank goes on from. store, transport: borrowed until the
-  // object ends. Blocks: until the neighbours do the same. Errors: kResourceExhausted, those of the
-  // transport.
+  // opens the channels. resumed: what the rank goes on from. sharers: RankGroups::sharers. store,
+  // transport, sharers: borrowed until the object ends. Blocks: until the neighbours do the same.
+  // Errors: kResourceExhausted, those of the transport.
   absl::Status Begin(transport::Transport& transport, train::ParameterStore& store,
-                     const control::Resumed& resumed);
+                     const control::Resumed& resumed, transport::Collective* sharers);
 
   std::int64_t every_steps() const { return options_.assignment->copies.every_steps; }
   // Whether the state is copied after this step.
@@ -88,6 +93,8 @@ class MemoryCopies {
   absl::Status OpenChannels(transport::Transport& transport);
   // Copies the state while training stands still. Returns whether it could.
   bool Take(worker_checkpoint::StateCopy& copy, StepId step);
+  // Sets the contents of the copy to the state, with the moments of all ranks that share them.
+  absl::Status TakeState(worker_checkpoint::StateCopy& copy, StepId step);
   // Counts one copy of this rank's state, or one that failed.
   void Record(StepId step, const absl::Status& status);
   std::vector<LayerId> LayersOf(Rank rank) const;
@@ -97,10 +104,11 @@ class MemoryCopies {
 
   const MemoryCopiesOptions options_;
   train::ParameterStore* store_ = nullptr;
-  Pair own_, peer_;                   // peer_ is empty if no rank sends
-  std::optional<CopySender> to_;      // nullopt: no rank sends
-  std::optional<CopyReceiver> from_;  // likewise
-  int boundaries_ = 0;                // at which it has copied
+  std::optional<MomentShards> moments_;  // nullopt: no ranks share the optimizer's state
+  Pair own_, peer_;                      // peer_ is empty if no rank sends
+  std::optional<CopySender> to_;         // nullopt: no rank sends
+  std::optional<CopyReceiver> from_;     // likewise
+  int boundaries_ = 0;                   // at which it has copied
   std::atomic<bool> failed_ = false;
   // Last: they use everything above.
   TaskThread sender_{"takt-copy-send"}, receiver_{"takt-copy-recv"};

@@ -57,6 +57,7 @@ class MemoryCopiesTest : public ::testing::Test {
     job.copy_every_steps = every_steps_;
     job.parallelism.pipeline = pipeline_;
     job.parallelism.data = 2 / pipeline_;
+    job.parallelism.shard = shard_;
     return job;
   }
 
@@ -73,7 +74,7 @@ class MemoryCopiesTest : public ::testing::Test {
     assignment.secret = "secret";
     assignment.job_id = "id";
     assignment.copies = {.every_steps = every_steps_,
-                         .shift = pipeline_ > 1 ? 1 : 0,
+                         .shift = pipeline_ > 1 || shard_ != config::Shard::kNone ? 1 : 0,
                          .at_most = at_most,
                          .required = at_most > StepId(0)};
     return assignment;
@@ -140,6 +141,7 @@ class MemoryCopiesTest : public ::testing::Test {
 
   const SmallJob small_;
   int pipeline_ = 2;  // 2: two stages; 1: two replicas
+  config::Shard shard_ = config::Shard::kNone;
   std::int64_t every_steps_ = 1;
   std::optional<config::Lion> lion_;                  // nullopt: AdamW trains
   std::array<std::unique_ptr<CopyStore>, 2> stores_;  // of the workers of the two ranks
@@ -207,6 +209,32 @@ TEST_F(MemoryCopiesTest, AReplicaHoldsTheStateOfTheOther) {
   ASSERT_TRUE(second.resumed[1].ok()) << second.resumed[1].status();
   EXPECT_TRUE(second.resumed[1]->from_memory);
   EXPECT_GE(second.resumed[1]->step.value(), first.last - 1);
+  ExpectUndisturbed(second);
+}
+
+// Each of two replicas copies the layers that it would write to checkpoints, and keeps the other's.
+TEST_F(MemoryCopiesTest, ReplicasThatShareTheOptimizersStateCopyHalfOfTheLayersEach) {
+  pipeline_ = 1;
+  shard_ = config::Shard::kOptimizer;
+  const Outcome first = Train(1, StepId(0), /*stops=*/true);
+  for (const auto& copy : stores_[0]->Begin("memory", "id")) EXPECT_EQ(copy->layers().size(), 2u);
+  stores_[1] = std::make_unique<CopyStore>();
+  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+  ASSERT_TRUE(second.resumed[1].ok()) << second.resumed[1].status();
+  EXPECT_TRUE(second.resumed[1]->from_memory);
+  EXPECT_GE(second.resumed[1]->step.value(), first.last - 1);
+  ExpectUndisturbed(second);
+}
+
+// Copies have whole layers, so a job may share from then on, or no longer.
+TEST_F(MemoryCopiesTest, AGenerationThatDoesNotShareGoesOnFromCopiesOfOneThatDoes) {
+  pipeline_ = 1;
+  shard_ = config::Shard::kOptimizer;
+  const Outcome first = Train(1, StepId(0), /*stops=*/true);
+  shard_ = config::Shard::kNone;
+  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+  ASSERT_TRUE(second.resumed[0].ok()) << second.resumed[0].status();
+  EXPECT_TRUE(second.resumed[0]->from_memory);
   ExpectUndisturbed(second);
 }
 

@@ -27,7 +27,8 @@ View ViewOf(const train::ParameterRef& ref) {
           .weight = {ref.weight, size},
           .m = ref.moment(ref.m),
           .v = ref.moment(ref.v),
-          .first_row = ref.first_row};
+          .first_row = ref.first_row,
+          .first_moment = static_cast<std::size_t>(ref.shard.first)};
 }
 
 }  // namespace

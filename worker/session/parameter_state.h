@@ -12,8 +12,9 @@
 namespace takt::session {
 
 // Returns the layers whose files this rank writes: those of which it holds a primary copy and is
-// the layout::WriterOf. Tables of which it has some rows are left out (spread_tables.h). The views
-// are of the newest weights: they hold until the next update.
+// the layout::WriterOf. Tables of which it has some rows are left out (spread_tables.h). Of moments
+// the views have the rank's shards (moment_shards.h). They are of the newest weights, and hold
+// until the next update.
 std::vector<worker_checkpoint::LayerState> WrittenState(train::ParameterStore& store,
                                                         DpRank dp_rank, int dp_size);
 

@@ -17,6 +17,7 @@
 #include "common/model/model.h"
 #include "worker/backend/kernel_plans.h"
 #include "worker/engine/engine.h"
+#include "worker/session/boundary_compute.h"
 #include "worker/session/curves.h"
 #include "worker/session/job_ops.h"
 #include "worker/session/kernel_plan.h"
@@ -25,6 +26,7 @@
 #include "worker/session/rank_connections.h"
 #include "worker/session/rank_status.h"
 #include "worker/session/step_reporter.h"
+#include "worker/train/initial_weights.h"
 #include "worker/train/inputs.h"
 #include "worker/train/trainer.h"
 
@@ -32,37 +34,6 @@ namespace takt::session {
 namespace {
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
-
-// Wraps the trainer. Before each NORM_EXCHANGE it calls `before`. If the exchange says that ranks
-// were asked to halt, the next step is the last. All ranks learn it in the same step, and with it
-// whether they end in memory alone.
-class BoundaryCompute final : public engine::Compute {
- public:
-  BoundaryCompute(train::Trainer& trainer, std::function<void(StepId)> before,
-                  std::function<void(StepId, train::HaltRequest)> end_after)
-      : trainer_(trainer), before_(std::move(before)), end_after_(std::move(end_after)) {}
-
-  engine::Bound Bind(const program::Instruction& instruction) override {
-    ASSIGN_OR_RETURN(auto bound, trainer_.Bind(instruction));
-    if (instruction.op != program::Op::kNormExchange) return bound;
-    backend::Stream* const stream = bound->stream();
-    return engine::MakeBound(stream,
-                             [this, exchange = std::move(bound)](StepId step) -> absl::Status {
-                               before_(step);
-                               RETURN_IF_ERROR(exchange->Run(step));
-                               const train::HaltRequest halt = trainer_.result(step).halt;
-                               if (halt != train::HaltRequest::kNone)
-                                 end_after_(StepId(step.value() + 1), halt);
-                               return absl::OkStatus();
-                             });
-  }
-  std::span<std::byte> SlotBytes(SlotId slot) override { return trainer_.SlotBytes(slot); }
-
- private:
-  train::Trainer& trainer_;
-  const std::function<void(StepId)> before_;
-  const std::function<void(StepId, train::HaltRequest)> end_after_;
-};
 
 class PipelineRunner final : public RankRunner {
  public:
@@ -77,7 +48,8 @@ class PipelineRunner final : public RankRunner {
 
   absl::StatusOr<control::Resumed> Prepare() override {
     ASSIGN_OR_RETURN(model_, config::BuildModelOf(assignment_.job, assignment_.job.microbatch,
-                                                  assignment_.device));
+                                                  assignment_.device,
+                                                  assignment_.mesh.TpRankOf(assignment_.rank)));
     RETURN_IF_ERROR(CheckMesh());
     RETURN_IF_ERROR(CheckLayers());
     SetPhase("LOAD", "");
@@ -152,11 +124,14 @@ class PipelineRunner final : public RankRunner {
   }
 
  private:
-  // Coordinators of later versions may plan meshes of more axes.
+  // Coordinators of later versions may plan meshes of more axes. Of those, only emulated layers can
+  // be shared.
   absl::Status CheckMesh() const {
-    if (assignment_.mesh.HasTwoAxes()) return absl::OkStatus();
+    const bool shares = model_.config.family == model::Family::kEmulated;
+    const mesh::Mesh& mesh = assignment_.mesh;
+    if (mesh.cp_size == 1 && (mesh.tp_size == 1 || shares)) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
-        "a worker of this version runs no mesh of ", mesh::ToString(assignment_.mesh),
+        "a worker of this version runs no mesh of ", mesh::ToString(mesh),
         " ranks; give the job parallelism.tensor: 1 and context: 1, or update the worker"));
   }
 
@@ -195,7 +170,20 @@ class PipelineRunner final : public RankRunner {
     return checkpoints_->Open();
   }
 
+  // Scores the validation set as step 1, and trains nothing.
+  absl::StatusOr<RunEnd> Evaluate(const std::function<void(Report)>& report) {
+    const std::int64_t start_nanos = options_.clock->SteadyNanos();
+    control::RankStepReport step{.rank = assignment_.rank, .step = StepId(1)};
+    RETURN_IF_ERROR(Validate(step));
+    step.step_seconds = static_cast<double>(options_.clock->SteadyNanos() - start_nanos) * 1e-9;
+    step.loss = trainer_->validator()->loss();
+    step.tokens = trainer_->validator()->scored();
+    reporter_->Tell(step, report);
+    return RunEnd::kLastStep;
+  }
+
   absl::StatusOr<RunEnd> RunSteps(const std::function<void(Report)>& report) {
+    if (assignment_.job.evaluation.has_value()) return Evaluate(report);
     StepId done = resumed_.step;
     // A rank on another worker than before holds no copies yet, and the next ones may be far away.
     if (keeps_copies() && resumed_.from_memory) copies_->Copy(done);
@@ -231,7 +219,8 @@ class PipelineRunner final : public RankRunner {
       return absl::OkStatus();
     }
     SetPhase("CONNECT", "the ranks that keep copies of its state and it of theirs");
-    return copies_->Begin(connections_.host(), *trainer_->parameters(), resumed_);
+    return copies_->Begin(connections_.host(), *trainer_->parameters(), resumed_,
+                          connections_.groups().sharers());
   }
 
   // Returns whether there was a state to go on from. store: null for an emulated model.
@@ -251,12 +240,22 @@ class PipelineRunner final : public RankRunner {
     return resumed_.step > StepId(0);
   }
 
+  absl::StatusOr<bool> LoadEvaluated(train::ParameterStore& store) {
+    config::JobSpec job = assignment_.job;
+    job.init_from = job.evaluation->weights;
+    RETURN_IF_ERROR(
+        train::InitializeWeights(job, options_.checkpoint_root, store, store.backend()));
+    return true;
+  }
+
   int threads() const { return assignment_.threads > 0 ? assignment_.threads : options_.threads; }
 
   absl::Status CreateTrainer() {
     std::function<absl::StatusOr<bool>(train::ParameterStore&)> restore;
     if (checkpoints_.has_value() || copies_.has_value())
       restore = [this](train::ParameterStore& store) { return Restore(&store); };
+    if (assignment_.job.evaluation.has_value() && !assignment_.job.evaluation->weights.empty())
+      restore = [this](train::ParameterStore& store) { return LoadEvaluated(store); };
     ASSIGN_OR_RETURN(trainer_, train::CreateTrainer(
                                    {.job = &assignment_.job,
                                     .model = &model_,
@@ -274,6 +273,8 @@ class PipelineRunner final : public RankRunner {
                                     .pp_group = connections_.groups().pipeline(),
                                     .tied_group = connections_.groups().tied(),
                                     .vocabulary_group = connections_.groups().vocabulary(),
+                                    .tensor_group = connections_.groups().tensor(),
+                                    .norm_group = connections_.groups().norms(),
                                     .restore = std::move(restore),
                                     .halt_requested = &halt_requested_,
                                     .records = !connections_.waits_in_kernels()}));
@@ -283,7 +284,9 @@ class PipelineRunner final : public RankRunner {
     RETURN_IF_ERROR(PrepareDevice());
     if (!checkpoints_.has_value()) return absl::OkStatus();
     return checkpoints_->Allocate(trainer_->parameters(), kernel_plan,
-                                  connections_.groups().vocabulary());
+                                  {.vocabulary = connections_.groups().vocabulary(),
+                                   .sharers = connections_.groups().sharers(),
+                                   .tensor = connections_.groups().norms()});
   }
 
   // Agrees on a kernel plan before the first op that needs one. Returns the plan to keep in
@@ -291,8 +294,7 @@ class PipelineRunner final : public RankRunner {
   absl::StatusOr<std::string> AgreeOnKernels() {
     backend::KernelPlans* const kernels = backends_->kernel_plans();
     if (kernels == nullptr) return std::string();
-    const bool first = assignment_.rank == Rank(0);
-    SetPhase("LOAD", first ? "" : "rank 0 to choose kernels");
+    SetPhase("LOAD", assignment_.rank == Rank(0) ? "" : "rank 0 to choose kernels");
     KernelPlanOptions options{.kernels = kernels,
                               .show_ops =
                                   [this](const auto& tell) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs two ranks of an emulated job as threads of this process, over the transport that real ranks
+// Runs the ranks of an emulated job as threads of this process, over the transport that real ranks
 // use.
 #include "worker/session/pipeline_runner.h"
 
@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "common/layout/slot_layout.h"
+#include "common/mesh/mesh.h"
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
 #include "gmock/gmock.h"
@@ -33,8 +35,9 @@ StepId StepOf(const Report& report) { return std::get<control::RankStepReport>(r
 
 class PipelineRunnerTest : public ::testing::Test {
  protected:
-  // Makes one of the two pp ranks of a job with one emulated layer on each.
-  std::unique_ptr<RankRunner> Runner(int rank, std::int64_t steps, int tp_size = 1) {
+  // Makes a rank of a job with one emulated layer on each of two pp ranks.
+  std::unique_ptr<RankRunner> Runner(int rank, std::int64_t steps,
+                                     const mesh::Mesh& mesh = {.pp_size = 2, .dp_size = 1}) {
     config::JobSpec job;
     job.name = "emulated";
     job.model = {.family = model::Family::kEmulated,
@@ -42,23 +45,27 @@ class PipelineRunnerTest : public ::testing::Test {
                  .forward_seconds = 1e-4,
                  .input_grad_seconds = 1e-4,
                  .weight_grad_seconds = 1e-4,
-                 .activation_bytes = kActivationBytes};
+                 .activation_bytes = kActivationBytes,
+                 .collective_bytes = 64};
     job.global_batch = kMicrobatches;
     job.steps = steps;
+    job.parallelism.tensor = mesh.tp_size;
+    const mesh::Partition partition = {{StageId(0), PpRank(0), LayerId(0), LayerId(1)},
+                                       {StageId(1), PpRank(1), LayerId(1), LayerId(2)}};
+    const model::Model model = config::BuildModelOf(job, 1, config::DeviceKind::kCpu).value();
     const auto schedule =
         schedule::Generate("1f1b", {.num_ranks = 2, .num_microbatches = kMicrobatches}).value();
     const auto programs =
-        program::Lower(schedule, {.stages = {{LayerId(0), LayerId(1), kActivationBytes},
-                                             {LayerId(1), LayerId(2)}}})
+        program::Lower(schedule, {.stages = {layout::ShapeOf(model, partition[0]),
+                                             layout::ShapeOf(model, partition[1])}})
             .value();
     control::Assignment assignment;
     assignment.key = {"emulated", Generation(1)};
     assignment.rank = Rank(rank);
     assignment.job = job;
-    assignment.mesh = {.pp_size = 2, .dp_size = 1, .tp_size = tp_size};
-    assignment.partition = {{StageId(0), PpRank(0), LayerId(0), LayerId(1)},
-                            {StageId(1), PpRank(1), LayerId(1), LayerId(2)}};
-    assignment.program = programs[rank];
+    assignment.mesh = mesh;
+    assignment.partition = partition;
+    assignment.program = programs[mesh.PpRankOf(Rank(rank)).value()];
     assignment.secret = "secret";
     return CreatePipelineRunner({.make_rendezvous =
                                      [map = map_](const control::JobKey&) {
@@ -156,9 +163,31 @@ TEST_F(PipelineRunnerTest, AHaltThatComesWithTheLastStepIsAnOrdinaryEnd) {
 }
 
 TEST_F(PipelineRunnerTest, AMeshOfMoreAxesIsRefusedBeforeAnythingIsOpened) {
-  const absl::Status status = Runner(0, 3, /*tp_size=*/2)->Prepare().status();
+  const absl::Status status =
+      Runner(0, 3, {.pp_size = 2, .dp_size = 1, .cp_size = 2})->Prepare().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("runs no mesh of 2 x 1 x tensor 2 ranks"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("runs no mesh of 2 x 1 x context 2 ranks"));
+}
+
+TEST_F(PipelineRunnerTest, RanksThatShareLayersTrainTogetherAndHaltAfterTheSameStep) {
+  constexpr mesh::Mesh kMesh{.pp_size = 2, .dp_size = 1, .tp_size = 3};
+  std::array<StepId, 6> last;
+  std::array<std::unique_ptr<RankRunner>, 6> runners;
+  for (int rank = 0; rank < kMesh.size(); ++rank) runners[rank] = Runner(rank, 1'000'000, kMesh);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kMesh.size(); ++rank) {
+    ranks.emplace_back([&, rank] {
+      ASSERT_TRUE(runners[rank]->Prepare().ok());
+      const auto end = runners[rank]->Run([&](const Report& item) {
+        last[rank] = StepOf(item);
+        if (rank == 1 && last[rank] == StepId(3)) runners[4]->Halt(/*in_memory=*/false);
+      });
+      EXPECT_THAT(end, IsEnd(RunEnd::kHalted));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_GE(last[0], StepId(3));
+  for (const StepId each : last) EXPECT_EQ(each, last[0]);
 }
 
 TEST_F(PipelineRunnerTest, StopEndsAConnectionThatWaitsForAPeer) {

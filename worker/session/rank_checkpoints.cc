@@ -136,13 +136,18 @@ absl::StatusOr<std::vector<worker_checkpoint::TextFile>> RankCheckpoints::Texts(
   }
   std::vector<worker_checkpoint::TextFile> texts = {
       {checkpoint::kConfigFile, std::move(config)},
-      {checkpoint::kIndexFile, checkpoint::FormatIndex(*options_.model)}};
+      {checkpoint::kIndexFile,
+       checkpoint::FormatIndex(split_.has_value() ? split_->whole() : *options_.model)}};
   if (!kernel_plan.empty()) texts.push_back({checkpoint::kKernelPlanFile, kernel_plan});
   return texts;
 }
 
 std::vector<worker_checkpoint::LayerState> RankCheckpoints::WrittenState() const {
   if (store_ == nullptr) return {};
+  if (split_.has_value()) {
+    store_->SelectVersion(0);
+    return split_->WrittenState();
+  }
   const mesh::Mesh& mesh = options_.assignment->mesh;
   std::vector<worker_checkpoint::LayerState> layers =
       session::WrittenState(*store_, mesh.DpRankOf(options_.assignment->rank), mesh.dp_size);
@@ -150,11 +155,27 @@ std::vector<worker_checkpoint::LayerState> RankCheckpoints::WrittenState() const
   return layers;
 }
 
+absl::Status RankCheckpoints::Complete(StepId step, const worker_checkpoint::Snapshot& copy) {
+  if (moments_.has_value()) {
+    RETURN_IF_ERROR(moments_->Join(step, [&](LayerId layer, const model::Parameter& parameter) {
+      return split_.has_value() ? split_->MomentsOf(layer, parameter) : copy.PlaceOf(parameter);
+    }));
+  }
+  if (split_.has_value()) return split_->Join(step, copy);
+  return tables_.has_value() ? tables_->Join(step, copy) : absl::OkStatus();
+}
+
 absl::Status RankCheckpoints::Allocate(train::ParameterStore* store, const std::string& kernel_plan,
-                                       transport::Collective* vocabulary) {
+                                       const Groups& groups) {
   store_ = store;
-  if (store != nullptr && vocabulary != nullptr)
-    tables_.emplace(*options_.assignment, *options_.model, *store, *vocabulary);
+  if (store != nullptr && groups.sharers != nullptr)
+    moments_.emplace(*options_.assignment, *store, *groups.sharers);
+  if (store != nullptr && groups.vocabulary != nullptr) {
+    tables_.emplace(*options_.assignment, *options_.model, *store, *groups.vocabulary,
+                    moments_.has_value() ? &*moments_ : nullptr);
+  }
+  if (store != nullptr && options_.model->tensor.splits())
+    split_.emplace(*options_.assignment, *options_.model, *store, groups.tensor);
   CheckpointSaverOptions saver{.key = options_.assignment->key,
                                .rank = options_.assignment->rank,
                                .directory = directory_,
@@ -165,9 +186,9 @@ absl::Status RankCheckpoints::Allocate(train::ParameterStore* store, const std::
                                .withdraw = options_.withdraw,
                                .files = options_.files,
                                .clock = options_.clock};
-  if (tables_.has_value()) {
+  if (moments_.has_value() || tables_.has_value() || split_.has_value()) {
     saver.complete = [this](StepId step, const worker_checkpoint::Snapshot& copy) {
-      return tables_->Join(step, copy);
+      return Complete(step, copy);
     };
   }
   ASSIGN_OR_RETURN(saver.texts, Texts(kernel_plan));

@@ -19,8 +19,10 @@
 #include "worker/checkpoint/file_system.h"
 #include "worker/session/checkpoint_saver.h"
 #include "worker/session/kernel_plan.h"
+#include "worker/session/moment_shards.h"
 #include "worker/session/rank_runner.h"
 #include "worker/session/resume.h"
+#include "worker/session/split_state.h"
 #include "worker/session/spread_tables.h"
 #include "worker/train/parameter_store.h"
 #include "worker/transport/collective.h"
@@ -64,10 +66,14 @@ class RankCheckpoints {
   // restored or it has none. Only rank 0 knows it.
   const std::optional<KeptPlan>& kernel_plan() const { return kernel_plan_; }
   // Allocates the memory for the copy of a save. store: borrowed until the last Save. kernel_plan:
-  // what rank 0 keeps in its checkpoints; empty: none. vocabulary: the group of a pipeline that
-  // spreads its vocabulary, borrowed as the store is; else null.
+  // what rank 0 keeps in its checkpoints; empty: none. groups: borrowed as the store is.
+  struct Groups {
+    transport::Collective* vocabulary = nullptr;  // of a pipeline that spreads it; else null
+    transport::Collective* sharers = nullptr;     // of the optimizer's state; null: none share
+    transport::Collective* tensor = nullptr;      // that split layers; null: this rank alone
+  };
   absl::Status Allocate(train::ParameterStore* store, const std::string& kernel_plan,
-                        transport::Collective* vocabulary);
+                        const Groups& groups);
 
   // Saves the state after `step`, while training stands still. See CheckpointSaver::Save and
   // Finish.
@@ -82,6 +88,8 @@ class RankCheckpoints {
   absl::StatusOr<std::vector<worker_checkpoint::TextFile>> Texts(
       const std::string& kernel_plan) const;
   std::vector<worker_checkpoint::LayerState> WrittenState() const;
+  // Adds to the copy what other ranks have of it.
+  absl::Status Complete(StepId step, const worker_checkpoint::Snapshot& copy);
   const config::Checkpoint& spec() const { return *options_.assignment->job.checkpoint; }
   bool first() const { return options_.assignment->rank == Rank(0); }
   int num_layers() const { return static_cast<int>(options_.model->layers.size()); }
@@ -91,7 +99,9 @@ class RankCheckpoints {
   std::string config_text_;  // from the checkpoint that was loaded; empty: none was
   std::optional<KeptPlan> kernel_plan_;
   train::ParameterStore* store_ = nullptr;
-  std::optional<SpreadTables> tables_;  // nullopt: the vocabulary is not spread
+  std::optional<MomentShards> moments_;  // nullopt: no ranks share the optimizer's state
+  std::optional<SpreadTables> tables_;   // nullopt: the vocabulary is not spread
+  std::optional<SplitState> split_;      // nullopt: layers are not split
   std::atomic<bool> given_up_ = false;
   std::unique_ptr<CheckpointSaver> saver_;
 };

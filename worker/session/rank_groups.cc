@@ -23,18 +23,35 @@ std::vector<Rank> TiedRanks(const RankGroups::Options& options) {
           options.mesh.PeerOf(options.rank, options.partition->back().pp_rank)};
 }
 
-}  // namespace
-
-std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, Rank rank,
-                            const program::Program& program) {
-  std::vector<PpRank> copies = {program.pp_rank};
-  if (program.mirror.value() >= 0) copies.push_back(program.mirror);
-  if (!program::IsPrimary(program, stage)) std::ranges::reverse(copies);
+// Returns the ranks with the copies of the stages on these pp ranks, replica by replica.
+std::vector<Rank> OfEachReplica(const mesh::Mesh& mesh, Rank rank,
+                                const std::vector<PpRank>& copies) {
   std::vector<Rank> ranks;
   for (const Rank replica : mesh::RanksOf(mesh, mesh::Group::kReplicas, rank)) {
     for (const PpRank pp : copies) ranks.push_back(mesh.PeerOf(replica, pp));
   }
   return ranks;
+}
+
+std::vector<PpRank> CopiesOf(const program::Program& program) {
+  std::vector<PpRank> copies = {program.pp_rank};
+  if (program.mirror.value() >= 0) copies.push_back(program.mirror);
+  return copies;
+}
+
+}  // namespace
+
+std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, Rank rank,
+                            const program::Program& program) {
+  std::vector<PpRank> copies = CopiesOf(program);
+  if (!program::IsPrimary(program, stage)) std::ranges::reverse(copies);
+  return OfEachReplica(mesh, rank, copies);
+}
+
+std::vector<Rank> SharersOf(const mesh::Mesh& mesh, Rank rank, const program::Program& program) {
+  std::vector<PpRank> copies = CopiesOf(program);
+  std::ranges::sort(copies);
+  return OfEachReplica(mesh, rank, copies);
 }
 
 absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
@@ -60,6 +77,17 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
                        mesh::RanksOf(options.mesh, group, options.rank), sums_only);
   };
   ASSIGN_OR_RETURN(groups.pipeline_, open(mesh::Group::kPipeline, /*sums_only=*/true));
+  ASSIGN_OR_RETURN(groups.tensor_, open(mesh::Group::kTensor, /*sums_only=*/false));
+  ASSIGN_OR_RETURN(groups.norms_,
+                   groups.Open(transport, host, "norms",
+                               mesh::RanksOf(options.mesh, mesh::Group::kTensor, options.rank),
+                               /*sums_only=*/false));
+  if (program::ShardsOptimizer(*options.program)) {
+    ASSIGN_OR_RETURN(groups.sharers_,
+                     groups.Open(transport, host, "sharers",
+                                 SharersOf(options.mesh, options.rank, *options.program),
+                                 /*sums_only=*/false));
+  }
   if (spreads) {
     ASSIGN_OR_RETURN(groups.vocabulary_, open(mesh::Group::kVocabulary, /*sums_only=*/false));
   } else if (options.tied_embeddings) {

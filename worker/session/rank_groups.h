@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The groups over which one rank sums: the replicas of its stages, its chain of the pipeline, and
-// the two ends of a tied embedding. Where the vocabulary is spread, a group of the chain passes
-// bytes. mesh::RanksOf says who is in which.
+// The groups over which one rank sums: the replicas of its stages, its chain of the pipeline, the
+// two ends of a tied embedding, and the ranks that share its layers. Where the vocabulary is
+// spread, a group of the chain passes bytes. mesh::RanksOf says who is in which.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,11 @@ namespace takt::session {
 // twice as many replicas would. program: of `rank`, which holds the stage.
 std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, Rank rank,
                             const program::Program& program);
+
+// Returns the ranks that share the optimizer's state of the stages of `rank`, by
+// layout::ShardPlace::index. They are the holders of each of these stages in another order.
+// program: of `rank`.
+std::vector<Rank> SharersOf(const mesh::Mesh& mesh, Rank rank, const program::Program& program);
 
 class RankGroups {
  public:
@@ -59,6 +64,13 @@ class RankGroups {
   transport::Collective* tied() const { return tied_; }
   // Returns the group in which the pipeline meets over its vocabulary. Null: it is not spread.
   transport::Collective* vocabulary() const { return vocabulary_; }
+  // Returns the ranks that share this rank's layers, where they meet inside passes. Null: it shares
+  // none.
+  transport::Collective* tensor() const { return tensor_; }
+  // Returns a group of the same ranks, for the exchange of norm and loss.
+  transport::Collective* norms() const { return norms_; }
+  // Returns the group of SharersOf, which passes bytes of host memory. Null: nobody shares.
+  transport::Collective* sharers() const { return sharers_; }
 
  private:
   // Returns null for a group of less than two ranks. A group that already exists is used again.
@@ -71,6 +83,9 @@ class RankGroups {
   transport::Collective* pipeline_ = nullptr;
   transport::Collective* tied_ = nullptr;
   transport::Collective* vocabulary_ = nullptr;
+  transport::Collective* tensor_ = nullptr;
+  transport::Collective* norms_ = nullptr;
+  transport::Collective* sharers_ = nullptr;
 };
 
 }  // namespace takt::session

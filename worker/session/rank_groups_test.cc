@@ -77,9 +77,18 @@ TEST(HoldersOf, OfABidirectionalStageAreOfEachReplicaThePrimaryThenTheOther) {
   }
 }
 
+TEST(SharersOf, OfABidirectionalPipelineStandByPpRank) {
+  const mesh::Mesh mesh{.pp_size = 4, .dp_size = 2};
+  for (const int pp_rank : {0, 3}) {
+    EXPECT_THAT(SharersOf(mesh, Rank(2 * pp_rank + 1), BothWays(pp_rank)),
+                ElementsAre(Rank(0), Rank(6), Rank(1), Rank(7)));
+  }
+  EXPECT_THAT(SharersOf(mesh, Rank(2), OneWay(1)), ElementsAre(Rank(2), Rank(3)));
+}
+
 struct Sizes {
   std::map<int, int> replicas;  // by stage
-  int pipeline = 0, tied = 0, vocabulary = 0;
+  int pipeline = 0, tied = 0, vocabulary = 0, tensor = 0;
 };
 
 // Runs one thread for each rank. Returns what each rank found out by summing ones.
@@ -110,6 +119,7 @@ std::vector<Sizes> Connect(const mesh::Mesh& mesh, program::Program (*program_of
       if (groups->pipeline() != nullptr) sizes[rank].pipeline = count(groups->pipeline());
       if (groups->tied() != nullptr) sizes[rank].tied = count(groups->tied());
       if (groups->vocabulary() != nullptr) sizes[rank].vocabulary = count(groups->vocabulary());
+      if (groups->tensor() != nullptr) sizes[rank].tensor = count(groups->tensor());
     });
   }
   threads.clear();
@@ -203,6 +213,17 @@ TEST(RankGroups, OfAPipelineWithOneCopy) {
   for (const Sizes& alone : Connect({.pp_size = 4, .dp_size = 1}, &OneWay)) {
     EXPECT_TRUE(alone.replicas.empty());
   }
+}
+
+TEST(RankGroups, OfRanksThatShareLayersAreApartFromThoseOfReplicas) {
+  const mesh::Mesh mesh{.pp_size = 4, .dp_size = 2, .tp_size = 3};
+  const std::vector<Sizes> sizes = Connect(mesh, &OneWay);
+  for (int rank = 0; rank < 24; ++rank) {
+    EXPECT_EQ(sizes[rank].replicas, (std::map<int, int>{{rank / 6, 2}}));
+    EXPECT_EQ(sizes[rank].pipeline, 4);
+    EXPECT_EQ(sizes[rank].tensor, 3);
+  }
+  EXPECT_EQ(Connect({.pp_size = 4, .dp_size = 2}, &OneWay)[0].tensor, 0);
 }
 
 TEST(RankGroups, OfASpreadVocabularyMeetAndNeedNoTiedOne) {

@@ -34,21 +34,24 @@ ParameterState StateOf(const model::Parameter& parameter, const train::Parameter
           .weight = {rows->weight, count},
           .m = rows->moment(rows->m),
           .v = rows->moment(rows->v),
-          .first_row = rows->first_row};
+          .first_row = rows->first_row,
+          .first_moment = static_cast<std::size_t>(rows->shard.first)};
 }
 
 }  // namespace
 
 SpreadTables::SpreadTables(const control::Assignment& assignment, const model::Model& model,
-                           const train::ParameterStore& store, transport::Collective& group)
-    : assignment_(assignment), model_(model), store_(store), group_(group) {
+                           const train::ParameterStore& store, transport::Collective& group,
+                           const MomentShards* moments)
+    : assignment_(assignment), model_(model), store_(store), group_(group), moments_(moments) {
   AddTables(LayerId(0));
   AddTables(LayerId(static_cast<std::int32_t>(model.layers.size()) - 1));
 }
 
 void SpreadTables::AddTables(LayerId layer) {
   const mesh::Mesh& mesh = assignment_.mesh;
-  if (layout::WriterOf(layer, mesh.dp_size) != mesh.DpRankOf(assignment_.rank)) return;
+  const bool by_this_replica =
+      layout::WriterOf(layer, mesh.dp_size) == mesh.DpRankOf(assignment_.rank);
   const mesh::Partition& partition = assignment_.partition;
   const auto stage = std::ranges::find_if(
       partition, [layer](const mesh::Stage& each) { return layer < each.last_layer; });
@@ -58,7 +61,8 @@ void SpreadTables::AddTables(LayerId layer) {
     tables_.push_back({.layer = layer,
                        .parameter = &parameter,
                        .rows = RowsOf(store_, layer, parameter),
-                       .writer = stage->pp_rank.value()});
+                       .writer = stage->pp_rank.value(),
+                       .by_this_replica = by_this_replica});
   }
 }
 
@@ -72,24 +76,43 @@ void SpreadTables::AddWritten(std::vector<LayerState>& layers) const {
   }
 }
 
+absl::Status SpreadTables::Pass(StepId step, const Table& table, std::span<const float> mine,
+                                std::span<float> whole) const {
+  const std::int64_t vocab = table.parameter->shape[0], columns = table.parameter->shape[1];
+  std::vector<std::span<std::byte>> parts;
+  for (PpRank rank(0); Writes(table) && rank.value() < group_.size(); ++rank) {
+    const auto [first, words] = mesh::WordsOf(assignment_.vocabulary_ends, rank, vocab);
+    parts.push_back(std::as_writable_bytes(whole.subspan(
+        static_cast<std::size_t>(first * columns), static_cast<std::size_t>(words * columns))));
+  }
+  return group_.SendTo(step, table.writer, std::as_bytes(mine), parts);
+}
+
+absl::Status SpreadTables::PassMoment(StepId step, const Table& table, int number,
+                                      std::span<float> whole) const {
+  const train::ParameterRef* const rows = table.rows;
+  std::span<const float> mine;
+  std::vector<float> joined;  // of the rank's rows, where another rank writes them
+  if (rows != nullptr && moments_ == nullptr) mine = rows->moment(number == 1 ? rows->m : rows->v);
+  if (rows != nullptr && moments_ != nullptr) {
+    const auto first = static_cast<std::size_t>(rows->first_element()),
+               count = static_cast<std::size_t>(rows->elements());
+    if (table.by_this_replica && !Writes(table)) joined.resize(count);
+    const std::span<float> to = Writes(table) ? whole.subspan(first, count) : std::span(joined);
+    RETURN_IF_ERROR(moments_->JoinRows(step, *store_.Rows(table.layer), *rows, number, to));
+    mine = to;
+  }
+  return table.by_this_replica ? Pass(step, table, mine, whole) : absl::OkStatus();
+}
+
 absl::Status SpreadTables::Join(StepId step, const worker_checkpoint::Snapshot& snapshot) const {
   for (const Table& table : tables_) {
-    const model::Parameter& parameter = *table.parameter;
-    const ParameterState mine = StateOf(parameter, table.rows);
-    const ParameterTarget whole = Writes(table) ? snapshot.PlaceOf(parameter) : ParameterTarget();
-    const std::int64_t vocab = parameter.shape[0], columns = parameter.shape[1];
-    const auto pass = [&](std::span<const float> own, std::span<float> all) {
-      std::vector<std::span<std::byte>> parts;
-      for (PpRank rank(0); Writes(table) && rank.value() < group_.size(); ++rank) {
-        const auto [first, words] = mesh::WordsOf(assignment_.vocabulary_ends, rank, vocab);
-        parts.push_back(std::as_writable_bytes(all.subspan(
-            static_cast<std::size_t>(first * columns), static_cast<std::size_t>(words * columns))));
-      }
-      return group_.SendTo(step, table.writer, std::as_bytes(own), parts);
-    };
-    RETURN_IF_ERROR(pass(mine.weight, whole.weight));
-    if (parameter.moments >= 1) RETURN_IF_ERROR(pass(mine.m, whole.m));
-    if (parameter.moments >= 2) RETURN_IF_ERROR(pass(mine.v, whole.v));
+    const ParameterState mine = StateOf(*table.parameter, table.rows);
+    const ParameterTarget whole =
+        Writes(table) ? snapshot.PlaceOf(*table.parameter) : ParameterTarget();
+    if (table.by_this_replica) RETURN_IF_ERROR(Pass(step, table, mine.weight, whole.weight));
+    for (int number = 1; number <= table.parameter->moments; ++number)
+      RETURN_IF_ERROR(PassMoment(step, table, number, number == 1 ? whole.m : whole.v));
   }
   return absl::OkStatus();
 }

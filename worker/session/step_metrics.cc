@@ -38,7 +38,8 @@ std::map<StageId, int> MostInFlight(const Program& program) {
 }  // namespace
 
 StepMetrics::StepMetrics(metrics::Registry& registry, const std::string& job,
-                         const mesh::Coordinates& at, const Program& program) {
+                         const mesh::Coordinates& at, const Program& program)
+    : registry_(registry), job_(job) {
   registry
       .Gauge(metrics::kRankInfo, {job, std::to_string(at.pp.value()), std::to_string(at.dp.value()),
                                   std::to_string(at.cp.value()), std::to_string(at.tp.value())})
@@ -112,6 +113,16 @@ void StepMetrics::Record(const std::vector<engine::InstructionTiming>& timings) 
   RecordWaits(timings);
   for (const Messages* messages : {&activations_, &gradients_})
     messages->bytes->Increment(messages->bytes_per_step);
+}
+
+void StepMetrics::RecordExperts(const std::vector<train::ExpertLoad>& loads) {
+  for (const train::ExpertLoad& load : loads) {
+    const std::string block = std::to_string(load.block);
+    registry_.Gauge(metrics::kExpertLoad, {job_, block}).Set(load.max_over_mean);
+    registry_.Gauge(metrics::kExpertEntropy, {job_, block}).Set(load.entropy);
+    registry_.Counter(metrics::kExpertDropped, {job_, block})
+        .Increment(static_cast<double>(load.dropped));
+  }
 }
 
 void StepMetrics::RecordOps(const std::vector<engine::InstructionTiming>& timings) {

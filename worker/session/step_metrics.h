@@ -11,6 +11,7 @@
 #include "common/metrics/registry.h"
 #include "common/program/program.h"
 #include "worker/engine/engine.h"
+#include "worker/train/expert_counts.h"
 
 namespace takt::session {
 
@@ -25,6 +26,8 @@ class StepMetrics {
 
   // timings: those of the body's instructions, in the order of the body.
   void Record(const std::vector<engine::InstructionTiming>& timings);
+  // loads: those of the blocks with experts that this rank computed.
+  void RecordExperts(const std::vector<train::ExpertLoad>& loads);
 
  private:
   struct OpSeries {
@@ -53,6 +56,8 @@ class StepMetrics {
   void RecordOps(const std::vector<engine::InstructionTiming>& timings);
   void RecordWaits(const std::vector<engine::InstructionTiming>& timings);
 
+  metrics::Registry& registry_;
+  const std::string job_;
   std::vector<OpSeries> op_series_;
   struct SeriesOf {
     std::size_t index = 0;  // in op_series_

@@ -55,6 +55,20 @@ TEST_F(StepMetricsTest, InstructionsAreCountedByStageAndKind) {
   EXPECT_THAT(text, HasSubstr("kind=\"F\",stage=\"1\",le=\"0.0032\"} 0\n"));
 }
 
+TEST_F(StepMetricsTest, TellsHowExpertsAreLoaded) {
+  metrics::Registry registry;
+  StepMetrics metrics(registry, "kjv", kPlace, program_);
+  metrics.RecordExperts({{.block = 3, .max_over_mean = 1.5, .entropy = 0.75, .dropped = 0},
+                         {.block = 4, .max_over_mean = 8, .entropy = 0, .dropped = 2}});
+  metrics.RecordExperts({{.block = 4, .max_over_mean = 4, .entropy = 0.25, .dropped = 1}});
+  const std::string text = registry.Text();
+  EXPECT_THAT(text, HasSubstr("takt_expert_load_ratio{block=\"3\",job=\"kjv\"} 1.5\n"));
+  EXPECT_THAT(text, HasSubstr("takt_expert_entropy_ratio{block=\"3\",job=\"kjv\"} 0.75\n"));
+  EXPECT_THAT(text, HasSubstr("takt_expert_dropped_total{block=\"3\",job=\"kjv\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("takt_expert_load_ratio{block=\"4\",job=\"kjv\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("takt_expert_dropped_total{block=\"4\",job=\"kjv\"} 3\n"));
+}
+
 TEST_F(StepMetricsTest, AWeightGradOfSeveralMicrobatchesCountsAsSoMany) {
   program_ = sim::Programs("zb-h2", 4, 8, {.merge_weight_grads = true})[3];
   timings_.assign(program_.body.size(), {});

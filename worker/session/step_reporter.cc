@@ -20,7 +20,10 @@ StepReporter::StepReporter(StepReporterOptions options)
 
 control::RankStepReport StepReporter::Completed(const engine::StepTiming& timing) {
   const control::RankStepReport report = MakeReport(timing);
-  if (step_metrics_.has_value()) step_metrics_->Record(*timing.timings);
+  if (step_metrics_.has_value()) {
+    step_metrics_->Record(*timing.timings);
+    step_metrics_->RecordExperts(options_.trainer->expert_loads(timing.step));
+  }
   SendTrace(timing, report.step_seconds);
   return report;
 }
@@ -55,6 +58,7 @@ void StepReporter::SendTrace(const engine::StepTiming& timing, double step_secon
     }
   };
   add_all(*timing.timings, trace.body);
+  add_all(*timing.meetings, trace.meetings);
   if (timing.prologue != nullptr) add_all(*timing.prologue, trace.prologue);
   // The receives of a step are posted while the step before still runs.
   std::int64_t first_start = timing.start_nanos;

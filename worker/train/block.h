@@ -2,6 +2,7 @@
 // The blocks of all families have attention, then an MLP, each between a norm and a residual.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -41,6 +42,30 @@ class Block : public Layer {
         batch_(options.model.microbatch),
         rows_(batch_ * config_.context),
         block_(options.layer.block) {}
+
+  // Runs the op, or with a cache the one for tokens that follow those in it.
+  absl::Status Attend(backend::Backend& backend, const backend::AttentionForward& op,
+                      const KeyValueCache* cache) const {
+    if (cache == nullptr) return backend.Run(op);
+    TAKT_CHECK(batch_ == 1 && op.output.f32 != nullptr);
+    const KeyValueCache::Block& block = cache->blocks[static_cast<std::size_t>(block_)];
+    return backend.Run(backend::CachedAttention{.q = op.q.f32,
+                                                .k = op.k.f32,
+                                                .v = op.v.f32,
+                                                .keys = block.keys,
+                                                .values = block.values,
+                                                .output = op.output.f32,
+                                                .rows = op.shape.context,
+                                                .past = cache->past,
+                                                .capacity = cache->capacity,
+                                                .heads = op.shape.heads,
+                                                .kv_heads = op.shape.kv_heads,
+                                                .head_size = op.shape.head_size,
+                                                .q_stride = op.shape.q_stride,
+                                                .kv_stride = op.shape.kv_stride,
+                                                .out_stride = op.shape.out_stride,
+                                                .window = cache->window});
+  }
 
   const model::ModelConfig& config_;
   const layout::StashLayout layout_;

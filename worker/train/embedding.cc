@@ -18,15 +18,14 @@ class Embedding final : public Layer {
                                                            : nullptr) {}
 
   absl::Status Forward(const ForwardCall& call) const override {
-    return call.backend->Run(backend::EmbeddingForward{
-        .tokens = call.view.tokens,
-        .token_table = token_table_.weight,
-        .position_table = position_table_ != nullptr ? position_table_->weight : nullptr,
-        .output = call.output,
-        .batch = batch_,
-        .context = config_.context,
-        .columns = config_.hidden,
-        .starts = call.view.starts});
+    return call.backend->Run(backend::EmbeddingForward{.tokens = call.view.tokens,
+                                                       .token_table = token_table_.weight,
+                                                       .position_table = Positions(call.view.cache),
+                                                       .output = call.output,
+                                                       .batch = batch_,
+                                                       .context = config_.context,
+                                                       .columns = config_.hidden,
+                                                       .starts = call.view.starts});
   }
 
   absl::Status Recompute(const RecomputeCall&) const override { return absl::OkStatus(); }
@@ -53,6 +52,12 @@ class Embedding final : public Layer {
   }
 
  private:
+  // Returns the rows of the position table from the first token's position on; null: none.
+  const float* Positions(const KeyValueCache* cache) const {
+    if (position_table_ == nullptr) return nullptr;
+    return position_table_->weight + (cache != nullptr ? cache->past * config_.hidden : 0);
+  }
+
   const std::int64_t batch_;
   const model::ModelConfig& config_;
   const ParameterRef& token_table_;           // [V,C]

@@ -9,14 +9,21 @@
 #include <cmath>
 #include <cstring>
 #include <ctime>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/layout/slot_layout.h"
 #include "common/program/compute_part.h"
+#include "common/program/part_lists.h"
+#include "worker/engine/part_cursor.h"
+#include "worker/train/emulated_meetings.h"
+#include "worker/train/emulated_parameters.h"
 #include "worker/train/result_ring.h"
 
 namespace takt::train {
@@ -26,6 +33,7 @@ using engine::Bound;
 using program::ComputePart;
 using program::Instruction;
 using program::Op;
+using program::Part;
 using program::SlotKind;
 
 // The head of every message says what the message is. A shorter message has as much of it as fits.
@@ -79,12 +87,35 @@ absl::Status Verify(const Message& message, StepId step) {
 
 // The work of one F, I, W, B or O.
 struct Work {
-  double seconds = 0;  // the time of all its parts together
+  double seconds = 0;  // what it computes, all together
   std::vector<Message> inputs, outputs;
+  std::span<const Part> parts;  // empty: it meets nobody
+  std::int64_t serial = 0;      // tells it from others of its step
+  engine::PartCursor* cursor = nullptr;
+  EmulatedMeetings* meetings = nullptr;
+
+  // What it computes is spread evenly over its parts.
+  absl::Status RunParts(StepId step) const {
+    const auto computing = std::ranges::count_if(parts, std::not_fn(&Part::meets));
+    for (const Part& part : parts) {
+      if (!part.meets()) {
+        SleepFor(std::llround(seconds * 1e9 / static_cast<double>(computing)));
+        continue;
+      }
+      RETURN_IF_ERROR(cursor->Meet(part.kind, part.group, [&] {
+        return meetings->Meet(step, part.kind, 31 * step.value() + serial);
+      }));
+    }
+    return absl::OkStatus();
+  }
 
   absl::Status Run(StepId step) const {
     for (const Message& input : inputs) RETURN_IF_ERROR(Verify(input, step));
-    SleepFor(std::llround(seconds * 1e9));
+    if (parts.empty()) {
+      SleepFor(std::llround(seconds * 1e9));
+    } else {
+      RETURN_IF_ERROR(RunParts(step));
+    }
     for (const Message& output : outputs) {
       Stamp stamp = output.stamp;
       stamp.step = step.value();
@@ -96,8 +127,12 @@ struct Work {
 
 class EmulatedTrainer final : public Trainer {
  public:
-  explicit EmulatedTrainer(const TrainerOptions& options)
-      : options_(options), program_(*options.program) {
+  // trained: null if the layers have no parameters.
+  EmulatedTrainer(const TrainerOptions& options, std::unique_ptr<EmulatedParameters> trained)
+      : options_(options),
+        program_(*options.program),
+        trained_(std::move(trained)),
+        meetings_(options.tensor_group, options.model->config.collective_bytes) {
     memory_.resize(program_.slots.size());
     const layout::Section slots = layout::LayOutSlots(*options.model, /*stages=*/{}, program_);
     for (const layout::Tensor& slot : slots.tensors)
@@ -111,29 +146,41 @@ class EmulatedTrainer final : public Trainer {
       case Op::kForward:
       case Op::kInputGrad:
       case Op::kBackward:
-        return BindWork({program::WholePart(instruction)});
+        return BindWork(instruction, {program::WholePart(instruction)});
       case Op::kWeightGrad:
-        return BindWork(program::MicrobatchParts(instruction, program_));
+        return BindWork(instruction, program::MicrobatchParts(instruction, program_));
       case Op::kOverlap: {
         const program::OverlapParts parts = program::PartsOf(instruction, program_);
-        return BindWork({parts.forward, parts.backward});
+        return BindWork(instruction, {parts.forward, parts.backward});
       }
       case Op::kNormExchange:
         return engine::MakeBound(nullptr, [this](StepId step) { return Exchange(step); });
+      case Op::kReduceGrad:
+      case Op::kNormPartial:
+      case Op::kOptimizer:
+      case Op::kGatherWeights:
+      case Op::kSnapshot:
+        if (trained_ != nullptr) return trained_->Bind(instruction);
+        return engine::NothingToDo();
       default:
         return engine::NothingToDo();
     }
   }
 
   std::span<std::byte> SlotBytes(SlotId slot) override { return memory_[slot.value()]; }
+  engine::PartCursor* part_cursor() override { return &cursor_; }
 
   StepResult result(StepId step) const override { return results_.Get(step); }
+  std::vector<ExpertLoad> expert_loads(StepId /*step*/) const override { return {}; }
   ParameterStore* parameters() override { return nullptr; }
   Validator* validator() override { return nullptr; }
 
  private:
-  Bound BindWork(const std::vector<ComputePart>& parts) {
-    Work work;
+  Bound BindWork(const Instruction& instruction, const std::vector<ComputePart>& parts) {
+    Work work{.parts = PartListOf(instruction, program_),
+              .serial = 5 * instruction.microbatch.value() + static_cast<int>(instruction.op),
+              .cursor = &cursor_,
+              .meetings = &meetings_};
     for (const ComputePart& part : parts) {
       if (part.stage.value() >= std::ssize(*options_.partition)) {
         return absl::InvalidArgumentError(
@@ -192,11 +239,12 @@ class EmulatedTrainer final : public Trainer {
   // NORM_EXCHANGE is a barrier. Here it exchanges as little as possible: whether some rank was
   // asked to halt.
   absl::Status Exchange(StepId step) {
+    if (trained_ != nullptr) RETURN_IF_ERROR(trained_->Exchange(step));
     const auto replicas = options_.replicas.begin();
     transport::Collective* const dp_group =
         replicas == options_.replicas.end() ? nullptr : replicas->second;
     double halting = WeightOf(options_.halt_requested);
-    for (transport::Collective* const group : {dp_group, options_.pp_group}) {
+    for (transport::Collective* const group : {options_.norm_group, dp_group, options_.pp_group}) {
       if (group == nullptr) continue;
       std::array<double, 2> sums{1, halting};
       RETURN_IF_ERROR(group->AllReduceSum(step, std::span<double>(sums)));
@@ -223,15 +271,20 @@ class EmulatedTrainer final : public Trainer {
 
   const TrainerOptions options_;
   const program::Program& program_;
+  const std::unique_ptr<EmulatedParameters> trained_;
   // By slot. The slots order the lanes, so one lane at a time uses each.
   std::vector<std::vector<std::byte>> memory_;
+  EmulatedMeetings meetings_;
+  engine::PartCursor cursor_;
   ResultRing results_;
 };
 
 }  // namespace
 
-std::unique_ptr<Trainer> CreateEmulatedTrainer(const TrainerOptions& options) {
-  return std::make_unique<EmulatedTrainer>(options);
+absl::StatusOr<std::unique_ptr<Trainer>> CreateEmulatedTrainer(const TrainerOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<EmulatedParameters> trained,
+                   EmulatedParameters::Create(options));
+  return std::make_unique<EmulatedTrainer>(options, std::move(trained));
 }
 
 }  // namespace takt::train

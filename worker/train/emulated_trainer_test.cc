@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
 #include <map>
+#include <memory>
+#include <thread>
+#include <vector>
 
 #include "common/base/clock.h"
+#include "common/base/status.h"
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/inproc_hub.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/train/trainer.h"
+#include "worker/transport/channel_collective.h"
 
 namespace takt::train {
 namespace {
@@ -16,7 +23,7 @@ using program::Instruction;
 using program::Op;
 
 // Two ranks with one stage of one layer each, run by hand.
-class EmulatedTrainerTest : public testing::Test {
+class EmulatedTrainerTest : public ::testing::Test {
  protected:
   EmulatedTrainerTest() {
     model_ = model::BuildModel({.family = model::Family::kEmulated,
@@ -88,8 +95,8 @@ TEST_F(EmulatedTrainerTest, RefusesAMessageOfAnotherMicrobatchOrStep) {
   PassActivation("0SEND_F1", "0RECV_F0");
   const absl::Status status = Run(1, "1F0");
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("microbatch 1"));
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("1F0"));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("microbatch 1"));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("1F0"));
 
   ASSERT_TRUE(Run(0, "0F0", 2).ok());
   PassActivation("0SEND_F0", "0RECV_F0");
@@ -160,6 +167,61 @@ TEST_F(EmulatedTrainerTest, TheExchangeOfAStepSaysWhetherARankWasAskedToHalt) {
   ASSERT_TRUE(Run(0, "NORM_EXCHANGE", 4).ok());
   EXPECT_EQ(trainers_[0]->result(StepId(3)).halt, HaltRequest::kNone);
   EXPECT_EQ(trainers_[0]->result(StepId(4)).halt, HaltRequest::kInMemory);
+}
+
+// Two replicas of two layers of 40,000 parameters each.
+absl::Status TrainReplica(transport::Collective& group, bool shares) {
+  config::JobSpec job;
+  job.global_batch = 4;
+  const model::Model model = model::BuildModel({.family = model::Family::kEmulated,
+                                                .layers = 2,
+                                                .activation_bytes = 256,
+                                                .parameter_bytes = 160'000},
+                                               1)
+                                 .value();
+  job.model = model.config;
+  const mesh::Partition partition = {{StageId(0), PpRank(0), LayerId(0), LayerId(2)}};
+  const auto schedule = schedule::Generate("1f1b", {.num_ranks = 1, .num_microbatches = 2});
+  const std::vector<program::Program> programs =
+      program::Lower(*schedule, {.stages = {{.first_layer = LayerId(0), .last_layer = LayerId(2)}},
+                                 .reduce_gradients = true,
+                                 .shard_optimizer = shares})
+          .value();
+  const auto backends = backend::CreateCpuBackends({.threads = 1});
+  ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                   CreateTrainer({.job = &job,
+                                  .model = &model,
+                                  .partition = &partition,
+                                  .program = &programs.front(),
+                                  .mesh = {.pp_size = 1, .dp_size = 2},
+                                  .rank = Rank(group.index()),
+                                  .backends = backends.get(),
+                                  .replicas = {{StageId(0), &group}}}));
+  for (const StepId step : {StepId(1), StepId(2)}) {
+    for (const Instruction& instruction : programs.front().body) {
+      ASSIGN_OR_RETURN(const std::unique_ptr<engine::BoundInstruction> bound,
+                       trainer->Bind(instruction));
+      RETURN_IF_ERROR(bound->Run(step));
+    }
+  }
+  return absl::OkStatus();
+}
+
+TEST(EmulatedParameters, AreSummedUpdatedAndGathered) {
+  for (const bool shares : {false, true}) {
+    testing::InprocHub hub;
+    std::vector<std::jthread> threads;
+    for (int index = 0; index < 2; ++index) {
+      threads.emplace_back([&, index] {
+        const auto transport = hub.Connect({.rank = Rank(index), .num_ranks = 2});
+        const auto group = transport::CreateCollective(
+            transport.get(), {.name = "replicas", .ranks = {Rank(0), Rank(1)}, .index = index});
+        ASSERT_TRUE(group.ok()) << group.status();
+        const absl::Status trained = TrainReplica(**group, shares);
+        EXPECT_TRUE(trained.ok()) << trained;
+      });
+    }
+  }
 }
 
 }  // namespace

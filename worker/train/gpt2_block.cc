@@ -50,14 +50,15 @@ class Gpt2Block final : public Block {
     if (products) {
       const backend::Output qkv = s.Tensor(kQkv), attention = s.Tensor(kAttention);
       RETURN_IF_ERROR(qkv_.Forward(backend, s.Tensor(kNorm1), nullptr, qkv));
-      RETURN_IF_ERROR(
-          backend.Run(backend::AttentionForward{.shape = Shape(),
-                                                .q = qkv,
-                                                .k = From(qkv, config_.hidden),
-                                                .v = From(qkv, 2 * std::int64_t{config_.hidden}),
-                                                .output = attention,
-                                                .logsumexp = s[kLogsumexp],
-                                                .starts = view.starts}));
+      RETURN_IF_ERROR(Attend(backend,
+                             {.shape = Shape(),
+                              .q = qkv,
+                              .k = From(qkv, config_.hidden),
+                              .v = From(qkv, 2 * std::int64_t{config_.hidden}),
+                              .output = attention,
+                              .logsumexp = s[kLogsumexp],
+                              .starts = view.starts},
+                             view.cache));
       RETURN_IF_ERROR(projection_.Forward(backend, attention, input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/mapped_file.h"
 #include "common/base/status.h"
@@ -16,6 +17,7 @@
 #include "common/checkpoint/hf_folder.h"
 #include "common/data/data_root.h"
 #include "common/model/hf_config_text.h"
+#include "common/model/split_layers.h"
 
 namespace takt::train {
 namespace {
@@ -35,13 +37,15 @@ double Uniform(std::uint64_t key, std::uint64_t counter) {
   return (static_cast<double>(bits >> 11) + 0.5) * 0x1.0p-53;
 }
 
-// first: the number of the first element, which is even, as elements are made in pairs.
+// first: the number of the first element. Elements are made in pairs, of which the run may have
+// one.
 void FillNormal(std::uint64_t key, double stddev, std::uint64_t first, std::span<float> out) {
-  for (std::size_t i = 0; i < out.size(); i += 2) {
-    const double radius = stddev * std::sqrt(-2.0 * std::log(Uniform(key, first + i)));
-    const double angle = 2.0 * std::numbers::pi * Uniform(key, first + i + 1);
-    out[i] = static_cast<float>(radius * std::cos(angle));
-    if (i + 1 < out.size()) out[i + 1] = static_cast<float>(radius * std::sin(angle));
+  const std::uint64_t end = first + out.size();
+  for (std::uint64_t even = first - first % 2; even < end; even += 2) {
+    const double radius = stddev * std::sqrt(-2.0 * std::log(Uniform(key, even)));
+    const double angle = 2.0 * std::numbers::pi * Uniform(key, even + 1);
+    if (even >= first) out[even - first] = static_cast<float>(radius * std::cos(angle));
+    if (even + 1 < end) out[even + 1 - first] = static_cast<float>(radius * std::sin(angle));
   }
 }
 
@@ -70,15 +74,21 @@ absl::StatusOr<checkpoint::HfFolder> OpenInitFrom(const config::JobSpec& job,
   return checkpoint::HfFolder::Open(directory, resolve);
 }
 
-// Sets the weights to the rank's rows of the tensor, converted to f32.
-absl::Status CopyTensor(const checkpoint::Tensor& tensor, const ParameterRef& ref,
-                        backend::Backend& backend) {
+// Calls `visit` for each run of the whole parameter's elements that the rank has.
+absl::Status ForEachRunOf(const ParameterRef& ref,
+                          absl::FunctionRef<absl::Status(const model::ElementRun&)> visit) {
+  if (!ref.parameter->by_word) return model::ForEachRun(*ref.parameter, visit);
+  return visit({.whole = ref.first_element(), .count = ref.elements()});
+}
+
+// Sets the weights of the run to those of the whole tensor, converted to f32.
+absl::Status CopyRun(const checkpoint::Tensor& tensor, const model::ElementRun& run, float* weights,
+                     backend::Backend& backend) {
   const checkpoint::FloatFormat format = *checkpoint::FloatFormatOfDtype(tensor.dtype);
   const std::size_t width = checkpoint::BytesOf(format);
-  std::span<const std::byte> rest =
-      tensor.bytes.subspan(static_cast<std::size_t>(ref.first_element()) * width,
-                           static_cast<std::size_t>(ref.elements()) * width);
-  float* weights = ref.weight;
+  std::span<const std::byte> rest = tensor.bytes.subspan(
+      static_cast<std::size_t>(run.whole) * width, static_cast<std::size_t>(run.count) * width);
+  weights += run.here;
   if (format == checkpoint::FloatFormat::kF32) {
     RETURN_IF_ERROR(backend.CopyFromHost(rest, reinterpret_cast<std::byte*>(weights)));
     return backend.Synchronize();
@@ -103,9 +113,11 @@ absl::Status LoadWeights(const config::JobSpec& job, std::string_view data_root,
   if (!folder.ok()) return RefuseInitFrom(job, folder.status());
   for (const ParameterRef* const ref : store.trained()) {
     const absl::StatusOr<const checkpoint::Tensor*> tensor =
-        folder->Require(ref->parameter->name, ref->parameter->shape);
+        folder->Require(ref->parameter->name, model::WholeShape(*ref->parameter));
     if (!tensor.ok()) return RefuseInitFrom(job, tensor.status());
-    RETURN_IF_ERROR(CopyTensor(**tensor, *ref, backend));
+    RETURN_IF_ERROR(ForEachRunOf(*ref, [&](const model::ElementRun& run) {
+      return CopyRun(**tensor, run, ref->weight, backend);
+    }));
   }
   return absl::OkStatus();
 }
@@ -114,7 +126,7 @@ absl::Status LoadWeights(const config::JobSpec& job, std::string_view data_root,
 
 void FillInitialWeights(const model::Parameter& parameter, std::uint64_t seed, std::span<float> out,
                         std::int64_t first) {
-  TAKT_CHECK(first >= 0 && first % 2 == 0 && first + std::ssize(out) <= parameter.elements());
+  TAKT_CHECK(first >= 0 && first + std::ssize(out) <= model::WholeElements(parameter));
   switch (parameter.init) {
     case model::Init::kZeros:
       std::fill(out.begin(), out.end(), 0.0F);
@@ -135,12 +147,20 @@ absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data
   std::vector<float> values;
   for (const ParameterRef* const ref : store.trained()) {
     const auto elements = static_cast<std::size_t>(ref->elements());
+    const auto fill = [&](std::span<float> out) {
+      return ForEachRunOf(*ref, [&](const model::ElementRun& run) {
+        const std::span<float> to =
+            out.subspan(static_cast<std::size_t>(run.here), static_cast<std::size_t>(run.count));
+        FillInitialWeights(*ref->parameter, job.seed, to, run.whole);
+        return absl::OkStatus();
+      });
+    };
     if (backend.memory_is_host()) {  // copying the largest would set the worker's peak
-      FillInitialWeights(*ref->parameter, job.seed, {ref->weight, elements}, ref->first_element());
+      RETURN_IF_ERROR(fill({ref->weight, elements}));
       continue;
     }
     values.resize(elements);
-    FillInitialWeights(*ref->parameter, job.seed, values, ref->first_element());
+    RETURN_IF_ERROR(fill(values));
     RETURN_IF_ERROR(backend.CopyFromHost(std::as_bytes(std::span(values)),
                                          reinterpret_cast<std::byte*>(ref->weight)));
     RETURN_IF_ERROR(backend.Synchronize());  // `values` is used again

@@ -17,10 +17,11 @@
 
 namespace takt::train {
 
-// Fills `out` (the elements of `parameter` from number `first` on, which is even) with zeros, ones,
-// or normal numbers of mean 0 and the parameter's stddev. Element i is a function of (seed, name,
-// i): a counter-based generator (SplitMix64 keyed by XXH3-64 of the name) through the Box-Muller
-// transform in double. It is pure, so any thread may fill any part of any parameter.
+// Fills `out` (the elements of the whole parameter from number `first` on) with zeros, ones, or
+// normal numbers of mean 0 and the parameter's stddev. Element i is a function of (seed, name, i),
+// whichever rank has it: a counter-based generator (SplitMix64 keyed by XXH3-64 of the name)
+// through the Box-Muller transform in double. It is pure, so any thread may fill any part of any
+// parameter.
 void FillInitialWeights(const model::Parameter& parameter, std::uint64_t seed, std::span<float> out,
                         std::int64_t first = 0);
 

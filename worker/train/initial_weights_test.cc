@@ -15,6 +15,7 @@
 #include "common/checkpoint/hf_index.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/layout/parameter_layout.h"
+#include "common/model/split_layers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/train/rows_testing.h"
@@ -60,6 +61,38 @@ TEST(InitialWeights, OfARunOfRowsAreThoseRows) {
     const ParameterRef& run = store->Layer(LayerId(0)).refs[0];
     EXPECT_TRUE(std::ranges::equal(std::span(run.weight, run.weight + run.elements()),
                                    std::span(all).subspan(static_cast<std::size_t>(first * 4))));
+  }
+}
+
+TEST(InitialWeights, OfPiecesAreThoseOfTheWhole) {
+  const model::ModelConfig config{.layers = 1,
+                                  .hidden = 12,
+                                  .heads = 4,
+                                  .kv_heads = 4,
+                                  .inner = 20,
+                                  .context = 8,
+                                  .positions = 8,
+                                  .vocab = 30};
+  const model::Model whole = *model::BuildModel(config, 1);
+  const auto backend = backend::CreateCpuBackend({}).value();
+  config::JobSpec job;
+  job.seed = 7;
+  for (int rank = 0; rank < 2; ++rank) {
+    const model::Model part =
+        *model::BuildModel(config, 1, {}, {.size = 2, .index = rank, .leaves = 4});
+    const auto store =
+        ParameterStore::Create(part, layout::LayOutParameters(part, {LayerId(1)}), *backend)
+            .value();
+    ASSERT_TRUE(InitializeWeights(job, "", *store, *backend).ok());
+    for (const ParameterRef& ref : store->Layer(LayerId(1)).refs) {
+      const std::vector<float> all = Fill(*whole.Find(ref.parameter->name), 7);
+      const auto compare = [&](const model::ElementRun& run) {
+        for (std::int64_t i = 0; i < run.count; ++i)
+          EXPECT_EQ(ref.weight[run.here + i], all[static_cast<std::size_t>(run.whole + i)]);
+        return absl::OkStatus();
+      };
+      EXPECT_TRUE(model::ForEachRun(*ref.parameter, compare).ok()) << ref.parameter->name;
+    }
   }
 }
 

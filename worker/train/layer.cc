@@ -6,18 +6,22 @@
 namespace takt::train {
 
 std::unique_ptr<Layer> MakeLayer(const LayerOptions& options) {
+  const bool split = options.model.tensor.splits();
   switch (options.layer.kind) {
     case model::LayerKind::kEmbedding:
-      return MakeEmbedding(options);
+      return split ? MakeSplitEmbedding(options) : MakeEmbedding(options);
     case model::LayerKind::kGpt2Block:
-      return MakeGpt2Block(options);
+      return split ? MakeSplitGpt2Block(options) : MakeGpt2Block(options);
     case model::LayerKind::kGpt2Head:
-      return MakeGpt2Head(options);
+      return split ? MakeSplitGpt2Head(options) : MakeGpt2Head(options);
     case model::LayerKind::kLlamaBlock:
     case model::LayerKind::kQwen3Block:
-      return MakeLlamaBlock(options);
+      return split ? MakeSplitLlamaBlock(options) : MakeLlamaBlock(options);
+    case model::LayerKind::kMixtralBlock:
+    case model::LayerKind::kQwen3MoeBlock:
+      return MakeLlamaBlock(options);  // never split
     case model::LayerKind::kLlamaHead:
-      return MakeLlamaHead(options);
+      return split ? MakeSplitLlamaHead(options) : MakeLlamaHead(options);
     case model::LayerKind::kEmulated:
       break;
   }

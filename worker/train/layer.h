@@ -3,7 +3,7 @@
 // over backend ops.
 //
 // Letters: B sequences of a microbatch, T context, N = B * T rows, C hidden, V vocabulary.
-// Activations are [N,C] f32.
+// Activations are [N,C] f32; where tensor parallelism splits layers, a rank has some of these rows.
 //
 // Memory: a layer itself owns none. What F leaves for I and W, and what I leaves for W, is in the
 // *stash*. There is one stash for each microbatch in flight, and model::Layer lists its tensors. I
@@ -22,11 +22,14 @@
 #include "common/layout/stage_layout.h"
 #include "common/model/model.h"
 #include "worker/backend/backend.h"
+#include "worker/train/key_value_cache.h"
 #include "worker/train/parameter_store.h"
 #include "worker/train/stash_view.h"
 #include "worker/train/tensor_observer.h"
 
 namespace takt::train {
+
+class TensorMeetings;
 
 // What the loss has beside the cross-entropy with the targets. The default is nothing.
 struct LossTerms {
@@ -42,6 +45,9 @@ struct TokenView {
   const std::int32_t* targets = nullptr;
   const std::int32_t* starts = nullptr;  // of documents, as ops have them
   LossTerms terms = {};
+  // Set where text is generated: the tokens follow those in the cache. F alone can do that, in f32,
+  // for one sequence. Borrowed.
+  const KeyValueCache* cache = nullptr;
   bool operator==(const TokenView&) const = default;
 };
 
@@ -51,8 +57,11 @@ struct ForwardCall {
   const float* input = nullptr;  // [N,C]; null for the embedding
   float* output = nullptr;       // [N,C]; null for the head
   StashMemory stash;
-  float loss_scale = 0;        // head: 1 / scored tokens of the global batch
-  double* loss_sum = nullptr;  // head: sum of the token losses of the microbatch
+  std::byte* scratch = nullptr;  // as of InputGradCall
+  float loss_scale = 0;          // head: 1 / scored tokens of the global batch
+  double* loss_sum = nullptr;    // head: sum of the token losses of the microbatch
+  // Blocks with experts: the rows of each expert, in host memory. Null: nobody asks.
+  std::int32_t* expert_counts = nullptr;
   TensorProbe probe;
 };
 
@@ -61,6 +70,7 @@ struct RecomputeCall {
   TokenView view;
   const float* input = nullptr;  // the same as F's
   StashMemory stash;
+  std::byte* scratch = nullptr;  // as of InputGradCall
 };
 
 struct InputGradCall {
@@ -146,6 +156,10 @@ struct LayerOptions {
   const layout::StageLayout::LayerPlace& place;  // the layout of its stash and scratch
   // As backend::Rotary wants it; borrowed likewise. Null in families without rotary positions.
   const float* rotary_table = nullptr;
+  // Blocks with experts: what the auxiliary loss of one sequence is multiplied by.
+  double auxiliary_scale = 0;
+  // Set exactly if the model's layers are split (model::TensorShare); borrowed likewise.
+  TensorMeetings* meetings = nullptr;
 };
 std::unique_ptr<Layer> MakeLayer(const LayerOptions& options);
 
@@ -155,5 +169,11 @@ std::unique_ptr<Layer> MakeGpt2Block(const LayerOptions& options);
 std::unique_ptr<Layer> MakeGpt2Head(const LayerOptions& options);
 std::unique_ptr<Layer> MakeLlamaBlock(const LayerOptions& options);
 std::unique_ptr<Layer> MakeLlamaHead(const LayerOptions& options);
+// The same of layers that are split.
+std::unique_ptr<Layer> MakeSplitEmbedding(const LayerOptions& options);
+std::unique_ptr<Layer> MakeSplitGpt2Block(const LayerOptions& options);
+std::unique_ptr<Layer> MakeSplitGpt2Head(const LayerOptions& options);
+std::unique_ptr<Layer> MakeSplitLlamaBlock(const LayerOptions& options);
+std::unique_ptr<Layer> MakeSplitLlamaHead(const LayerOptions& options);
 
 }  // namespace takt::train

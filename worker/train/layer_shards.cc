@@ -2,7 +2,9 @@
 #include "worker/train/layer_shards.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <numeric>
+#include <utility>
 
 #include "common/base/status.h"
 
@@ -30,18 +32,27 @@ std::int64_t NormBlocksOf(const ParameterRef& ref) {
 
 }  // namespace
 
-LayerShards::LayerShards(const LayerParameters& layer, transport::Collective& group)
-    : layer_(layer), group_(group) {
-  for (std::size_t i = 0; i < layer.refs.size(); ++i) {
-    const bool alone = layer.refs[i].parameter->by_word;
-    if (i == 0 || alone || layer.refs[i - 1].parameter->by_word) units_.push_back({.first_ref = i});
-    units_.back().tensors.push_back(RunOf(layer, layer.refs[i]));
+std::vector<layout::ShardUnit> ShardUnitsOf(const LayerParameters& layer, int num_ranks) {
+  std::vector<layout::BucketTensor> bucket;
+  for (const ParameterRef& ref : layer.refs)
+    bucket.push_back({.run = RunOf(layer, ref), .alone = ref.parameter->by_word});
+  return layout::CutBucket(bucket, num_ranks);
+}
+
+LayerShards::LayerShards(const LayerParameters& layer, transport::Collective& group,
+                         bool in_reversed_pairs)
+    : layer_(layer), group_(group), units_(ShardUnitsOf(layer, group.size())) {
+  for (layout::ShardUnit& unit : units_) {
+    for (std::size_t i = 0; in_reversed_pairs && i + 1 < unit.shards.size(); i += 2)
+      std::swap(unit.shards[i], unit.shards[i + 1]);
+    const layout::FloatRun& mine = unit.shards[static_cast<std::size_t>(group.index())];
+    for (std::size_t i = 0; i < unit.tensors.size(); ++i)
+      TAKT_CHECK(layout::PartIn(mine, unit.tensors[i]) == layer.refs[unit.first + i].shard);
   }
-  for (Unit& unit : units_) unit.shards = layout::CutIntoShards(unit.tensors, group.size());
 }
 
 absl::Status LayerShards::ReduceGradients(StepId step) {
-  for (const Unit& unit : units_) {
+  for (const layout::ShardUnit& unit : units_) {
     std::vector<std::span<float>> parts;
     for (const layout::FloatRun& shard : unit.shards) {
       parts.push_back(layer_.gradients.subspan(static_cast<std::size_t>(shard.first),
@@ -61,18 +72,15 @@ std::int64_t LayerShards::num_blocks() const {
 absl::Status LayerShards::SumSquares(backend::Backend& backend, std::span<double> blocks) const {
   std::ranges::fill(blocks, 0.0);
   double* of_ref = blocks.data();
-  for (const Unit& unit : units_) {
-    for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
-      const ParameterRef& ref = RefOf(unit, i);
-      const auto [first, count] = layout::PartIn(Mine(unit), unit.tensors[i]);
-      if (ref.norm_index >= 0 && count > 0) {
-        RETURN_IF_ERROR(backend.Run(
-            backend::SumOfSquares{.input = ref.gradient + first,
-                                  .count = count,
-                                  .block_sums = of_ref + first / backend::kSquaresPerBlock}));
-      }
-      of_ref += NormBlocksOf(ref);
+  for (const ParameterRef& ref : layer_.refs) {
+    const auto [first, count] = ref.shard;
+    if (ref.norm_index >= 0 && count > 0) {
+      RETURN_IF_ERROR(backend.Run(
+          backend::SumOfSquares{.input = ref.gradient + first,
+                                .count = count,
+                                .block_sums = of_ref + first / backend::kSquaresPerBlock}));
     }
+    of_ref += NormBlocksOf(ref);
   }
   return absl::OkStatus();
 }
@@ -92,26 +100,24 @@ void LayerShards::AddSquares(std::span<const double> blocks, std::span<double> e
   }
 }
 
-std::vector<LayerShards::Part> LayerShards::Parts() const {
-  std::vector<Part> parts;
-  for (const Unit& unit : units_) {
-    for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
-      const ParameterRef& ref = RefOf(unit, i);
-      const auto [first, count] = layout::PartIn(Mine(unit), unit.tensors[i]);
-      if (IsUpdatedHere(ref) && count > 0) parts.push_back({&ref, first, count});
-    }
+std::vector<const ParameterRef*> LayerShards::Parts() const {
+  std::vector<const ParameterRef*> parts;
+  for (const ParameterRef& ref : layer_.refs) {
+    if (IsUpdatedHere(ref) && ref.shard.count > 0) parts.push_back(&ref);
   }
   return parts;
 }
 
 absl::Status LayerShards::GatherWeights(StepId step) {
-  for (const Unit& unit : units_) {
-    const ParameterRef& front = RefOf(unit, 0);
+  for (const layout::ShardUnit& unit : units_) {
+    const ParameterRef& front = layer_.refs[unit.first];
     if (!IsUpdatedHere(front)) continue;
     // Weights lie behind one another as gradients do.
     const std::int64_t origin = unit.tensors.front().first;
-    for (std::size_t i = 0; i < unit.tensors.size(); ++i)
-      TAKT_CHECK(RefOf(unit, i).weight - front.weight == unit.tensors[i].first - origin);
+    for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
+      const float* const weight = layer_.refs[unit.first + i].weight;
+      TAKT_CHECK(weight - front.weight == unit.tensors[i].first - origin);
+    }
     std::vector<std::span<float>> parts;
     for (const layout::FloatRun& shard : unit.shards) {
       parts.emplace_back(front.weight + (shard.first - origin),

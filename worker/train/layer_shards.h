@@ -2,7 +2,6 @@
 // One layer where the ranks that sum its gradients share the optimizer's state (docs/adr/0010).
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,6 +15,9 @@
 
 namespace takt::train {
 
+// Returns how the bucket of a layer is cut among so many ranks.
+std::vector<layout::ShardUnit> ShardUnitsOf(const LayerParameters& layer, int num_ranks);
+
 // Each rank of the group has the optimizer's state of its shard of the layer. A step sums the
 // gradients, passes on the squares of their blocks, updates the shards and gathers the weights:
 //   ReduceGradients, SumSquares, a sum of the blocks over the group, AddSquares, an update of
@@ -24,13 +26,17 @@ namespace takt::train {
 // them: a shard's gradients and the blocks are summed in the same order, updates work element by
 // element, and the gather copies.
 //
-// A table by word is cut by itself, the layer's other parameters together. So both uses of a tied
-// table have the same shards. All ranks make the same calls in the same order. Not synchronised:
-// the slots of the program order the calls.
+// All ranks make the same calls in the same order. Not synchronised: the slots of the program order
+// the calls.
 class LayerShards {
  public:
-  // layer, group: borrowed for the object's life.
-  LayerShards(const LayerParameters& layer, transport::Collective& group);
+  // layer, group: borrowed for the object's life. in_reversed_pairs: ranks 2i and 2i + 1 of the
+  // group have shards 2i + 1 and 2i. The ranks of a bidirectional pipeline so have the same shards
+  // of both of their stages (layout::ShardPlaceOf), though the groups of these begin with different
+  // ranks.
+  // Precondition: the layer was laid out for the rank's shard.
+  LayerShards(const LayerParameters& layer, transport::Collective& group,
+              bool in_reversed_pairs = false);
 
   // Adds the gradients of all ranks, each shard on the rank that has it. The other gradients mean
   // nothing afterwards.  Errors: as the group's.
@@ -47,36 +53,18 @@ class LayerShards {
   // blocks: summed over the group. entries: of the norm exchange.
   void AddSquares(std::span<const double> blocks, std::span<double> entries) const;
 
-  // The elements [first, first + count) of one use of a parameter.
-  struct Part {
-    const ParameterRef* ref = nullptr;
-    std::int64_t first = 0, count = 0;
-  };
-  // Returns the rank's parts of the parameters that this layer updates.
-  std::vector<Part> Parts() const;
+  // Returns the parameters that this layer updates and of which this rank has a part
+  // (ParameterRef::shard).
+  std::vector<const ParameterRef*> Parts() const;
 
   // Copies the weights of the selected version from the rank that updates them to all others.
   // Errors: as the group's.
   absl::Status GatherWeights(StepId step);
 
  private:
-  // Parameters that follow one another in the bucket, and are cut together.
-  struct Unit {
-    std::size_t first_ref = 0;
-    std::vector<layout::FloatRun> tensors;  // of its parameters
-    std::vector<layout::FloatRun> shards;   // by rank of the group
-  };
-
-  const ParameterRef& RefOf(const Unit& unit, std::size_t tensor) const {
-    return layer_.refs[unit.first_ref + tensor];
-  }
-  const layout::FloatRun& Mine(const Unit& unit) const {
-    return unit.shards[static_cast<std::size_t>(group_.index())];
-  }
-
   const LayerParameters& layer_;
   transport::Collective& group_;
-  std::vector<Unit> units_;
+  std::vector<layout::ShardUnit> units_;  // with shards by rank of the group
 };
 
 }  // namespace takt::train

@@ -51,17 +51,23 @@ void Randomize(unsigned seed, float* values, std::int64_t count) {
 // The parameters of one rank.
 class Replica {
  public:
-  Replica(const model::Model& model, transport::Collective& group) : group_(group) {
+  // place: has moments of this shard. The default has all, for StepWithAll.
+  Replica(const model::Model& model, transport::Collective& group,
+          const layout::ShardPlace& place = {})
+      : group_(group) {
     backend_ = backend::CreateCpuBackend({}).value();
-    store_ =
-        ParameterStore::Create(model, layout::LayOutParameters(model, LayersOf(model)), *backend_)
-            .value();
-    for (const ParameterRef* const ref : store_->trained()) {
+    store_ = ParameterStore::Create(
+                 model,
+                 layout::LayOutParameters(model, LayersOf(model),
+                                          /*num_versions=*/1, /*spread=*/false, place),
+                 *backend_)
+                 .value();
+    for (const ParameterRef* const ref : store_->trained())
       Randomize(1, ref->weight, ref->elements());
-      std::fill_n(ref->m, ref->elements(), 0.0F);
-      std::fill_n(ref->v, ref->elements(), 0.0F);
+    if (place.count == group.size()) {
+      for (const LayerParameters& layer : store_->stage_layers())
+        shards_.emplace_back(layer, group);
     }
-    for (const LayerParameters& layer : store_->stage_layers()) shards_.emplace_back(layer, group);
     std::size_t entries = 0;
     for (const model::Parameter* const parameter : model.AllParameters())
       entries += static_cast<std::size_t>(model::NumNormEntries(*parameter));
@@ -87,10 +93,7 @@ class Replica {
       }
     }
     store_->BeginUpdate();
-    std::vector<LayerShards::Part> parts;
-    for (const ParameterRef* const ref : store_->trained())
-      parts.push_back({.ref = ref, .count = ref->elements()});
-    return Update(step, parts);
+    return Update(step, store_->trained());
   }
 
   // Takes the same step, every rank updating its shards.
@@ -106,8 +109,8 @@ class Replica {
     store_->BeginUpdate();
     num_updated_ = 0;
     for (LayerShards& layer : shards_) {
-      const std::vector<LayerShards::Part> parts = layer.Parts();
-      for (const LayerShards::Part& part : parts) num_updated_ += part.count;
+      const std::vector<const ParameterRef*> parts = layer.Parts();
+      for (const ParameterRef* const part : parts) num_updated_ += part->shard.count;
       RETURN_IF_ERROR(Update(step, parts));
     }
     for (LayerShards& layer : shards_) RETURN_IF_ERROR(layer.GatherWeights(step));
@@ -128,14 +131,15 @@ class Replica {
     }
   }
 
-  absl::Status Update(StepId step, const std::vector<LayerShards::Part>& parts) {
+  absl::Status Update(StepId step, const std::vector<const ParameterRef*>& parts) {
     std::vector<backend::UpdatedTensor> tensors;
-    for (const auto& [ref, first, count] : parts) {
+    for (const ParameterRef* const ref : parts) {
+      const auto [first, count] = ref->shard;
       tensors.push_back({.parameter = ref->weight + first,
                          .previous = ref->previous + first,
                          .gradient = ref->gradient + first,
-                         .m = ref->m + first,
-                         .v = ref->v + first,
+                         .m = ref->m,
+                         .v = ref->v,
                          .count = count,
                          .weight_decay = ref->parameter->decayed() ? 0.1 : 0});
     }
@@ -187,7 +191,8 @@ TEST(LayerShards, UpdateToTheBitsOfRanksThatUpdateEverything) {
     for (const int size : {1, 2, 3, 4}) {
       SCOPED_TRACE(::testing::Message() << size << " ranks, tied " << tied);
       OnEveryRank(size, [&](transport::Collective& group) {
-        Replica all(model, group), sharded(model, group);
+        Replica all(model, group);
+        Replica sharded(model, group, {.index = group.index(), .count = group.size()});
         for (const StepId step : {StepId(1), StepId(2), StepId(3)}) {
           ASSERT_TRUE(all.StepWithAll(step).ok());
           ASSERT_TRUE(sharded.StepWithShards(step).ok());
@@ -204,7 +209,7 @@ TEST(LayerShards, ShareTheUpdateEvenly) {
   constexpr int kRanks = 4;
   std::vector<std::int64_t> updated(kRanks);
   OnEveryRank(kRanks, [&](transport::Collective& group) {
-    Replica replica(model, group);
+    Replica replica(model, group, {.index = group.index(), .count = group.size()});
     ASSERT_TRUE(replica.StepWithShards(StepId(1)).ok());
     updated[static_cast<std::size_t>(group.index())] = replica.num_updated();
   });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The three products of a linear layer y = x W + b. W is stored as [in,out], as GPT-2 does, or as
 // [out,in], as most others do. The products are in bf16 if W is packed; then x, y and their
-// gradients may be in bf16 too.
+// gradients may be in bf16 too. A layer may have a part of a stored matrix: a run of its rows.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "common/base/status.h"
-#include "common/layout/packed_matrix.h"
 #include "worker/backend/backend.h"
 #include "worker/train/parameter_store.h"
 
@@ -46,6 +45,30 @@ class Linear {
         bias_(nullptr),
         y_stride_(y_stride),
         first_(run.first) {}
+
+  // What one leaf has of a W that tensor parallelism splits (model::Split).
+  struct Piece {
+    int number = 0;         // among the pieces of this rank
+    int gradient = 0;       // which of the gradients is the leaf's
+    bool adds_bias = true;  // false: Forward leaves b out, but W has its gradient
+  };
+
+  // The layer of one piece. bias: cut as the weight is, or copied. Other arguments as above.
+  Linear(std::int64_t rows, Storage storage, const ParameterRef& weight, const ParameterRef* bias,
+         const Piece& piece)
+      : rows_(rows),
+        out_in_(storage == Storage::kOutIn),
+        in_(out_in_ ? weight.columns() : RowsOfPiece(weight)),
+        out_(out_in_ ? RowsOfPiece(weight) : weight.columns()),
+        weight_(weight),
+        bias_(bias),
+        y_stride_(0),
+        first_(piece.number * RowsOfPiece(weight)),
+        gradient_behind_(piece.gradient * weight.elements()),
+        bias_first_(bias == nullptr || bias->parameter->split.pieces == 1 ? 0
+                                                                          : piece.number * out_),
+        bias_gradient_behind_(bias == nullptr ? 0 : piece.gradient * bias->elements()),
+        adds_bias_(piece.adds_bias) {}
 
   // Computes y [N,out] = x W + b + addend (optional, [N,out], if y is in f32).
   absl::Status Forward(backend::Backend& backend, const backend::Operand& x, const float* addend,
@@ -104,6 +127,10 @@ class Linear {
   }
 
  private:
+  static std::int64_t RowsOfPiece(const ParameterRef& weight) {
+    return weight.parameter->shape[0] / weight.parameter->split.count;
+  }
+
   // Returns whether its operands are rounded to bf16.
   bool in_bf16() const { return weight_.packed != nullptr; }
 
@@ -114,7 +141,7 @@ class Linear {
   // Returns c = a W + b + addend, or, if `backward`, c = a W^T + addend.
   backend::Matmul Product(const float* a, const float* addend, float* c, bool backward) const {
     return {.a = a,
-            .b = weight_.weight + first_ * in_,
+            .b = weight_.weight + Before(),
             .c = c,
             .bias = Bias(backward),
             .addend = addend,
@@ -127,10 +154,10 @@ class Linear {
   // Returns the same in bf16, without an addend.
   backend::MatmulBf16 ProductBf16(const backend::Operand& a, const backend::Output& c,
                                   bool backward) const {
+    const ParameterRef::PackedOffsets offsets = weight_.PackedBefore(first_);
     return {.a = a,
-            .b = backward != out_in_
-                     ? weight_.packed_transposed + layout::PackedElements(in_, first_)
-                     : weight_.packed + layout::PackedElements(first_, in_),
+            .b = backward != out_in_ ? weight_.packed_transposed + offsets.transposed
+                                     : weight_.packed + offsets.packed,
             .c = c,
             .bias = Bias(backward),
             .m = rows_,
@@ -138,10 +165,13 @@ class Linear {
             .k = backward ? out_ : in_};
   }
 
+  // Returns the elements of W that are stored before those of this layer.
+  std::int64_t Before() const { return first_ * weight_.columns(); }
   const float* Bias(bool backward) const {
-    return bias_ == nullptr || backward ? nullptr : bias_->weight;
+    return bias_ == nullptr || backward || !adds_bias_ ? nullptr : bias_->weight + bias_first_;
   }
-  float* Gradient() const { return weight_.gradient + first_ * in_; }
+  float* Gradient() const { return weight_.gradient + gradient_behind_ + Before(); }
+  float* BiasGradient() const { return bias_->gradient + bias_gradient_behind_ + bias_first_; }
 
   absl::Status WeightGrad(backend::Backend& backend, std::int64_t rows, const backend::Operand& x,
                           const backend::Operand& dy, bool accumulate) const {
@@ -153,7 +183,7 @@ class Linear {
     }
     if (bias_ == nullptr) return absl::OkStatus();
     return backend.Run(backend::BiasGrad{.d_output = dy,
-                                         .d_bias = bias_->gradient,
+                                         .d_bias = BiasGradient(),
                                          .rows = rows,
                                          .columns = out_,
                                          .accumulate = accumulate});
@@ -172,7 +202,7 @@ class Linear {
                                       .a_stride = out_in_ ? y_stride_ : 0,
                                       .b_stride = out_in_ ? 0 : y_stride_,
                                       .c = Gradient(),
-                                      .column_sums = SumsWithMatrix() ? bias_->gradient : nullptr,
+                                      .column_sums = SumsWithMatrix() ? BiasGradient() : nullptr,
                                       .accumulate = accumulate,
                                       .m = out_in_ ? out_ : in_,
                                       .n = out_in_ ? in_ : out_,
@@ -197,7 +227,12 @@ class Linear {
   const ParameterRef& weight_;
   const ParameterRef* const bias_;
   const std::int64_t y_stride_;
-  const std::int64_t first_ = 0;  // the first of its outputs among those of W
+  const std::int64_t first_ = 0;  // its first row among those that are stored of W
+  // Of a piece: the elements between the first gradient and the leaf's, and those of the bias
+  // before its own.
+  const std::int64_t gradient_behind_ = 0;
+  const std::int64_t bias_first_ = 0, bias_gradient_behind_ = 0;
+  const bool adds_bias_ = true;
 };
 
 }  // namespace takt::train

@@ -2,13 +2,15 @@
 // x2 = x + o_proj(attention(rope(q_proj(n)), rope(k_proj(n)), v_proj(n))),  n = RMS1(x)
 // y  = x2 + down_proj(silu(gate_proj(n)) * up_proj(n)),                     n = RMS2(x2)
 // Touvron et al. 2023; Qwen2 adds biases to q, k and v. Qwen3 has none, and applies an RMS norm to
-// each head of q and k before rope. Attention of Mistral has a window (Jiang et al. 2023).
+// each head of q and k before rope. Attention of Mistral has a window (Jiang et al. 2023). Mixtral
+// and Qwen3-MoE have experts (experts.h) in place of the MLP, which is the second line.
 #include <optional>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/model/llama.h"
 #include "worker/train/block.h"
+#include "worker/train/experts.h"
 #include "worker/train/linear.h"
 #include "worker/train/norm.h"
 
@@ -38,9 +40,13 @@ class LlamaBlock final : public Block {
     backend::Backend& backend = *call.backend;
     const auto s = [&](auto tensor) { return call.Stashed(layout_, tensor); };
     const bool add = call.accumulate;
-    RETURN_IF_ERROR(down_.WeightGrad(backend, s(kProduct), call.d_output(), add));
-    RETURN_IF_ERROR(up_.WeightGrad(backend, s(kNorm2), s(kUp), add));
-    RETURN_IF_ERROR(gate_.WeightGrad(backend, s(kNorm2), s(kGate), add));
+    if (experts_.has_value()) {
+      RETURN_IF_ERROR(experts_->WeightGrad(call));
+    } else {
+      RETURN_IF_ERROR(down_->WeightGrad(backend, s(kProduct), call.d_output(), add));
+      RETURN_IF_ERROR(up_->WeightGrad(backend, s(kNorm2), s(kUp), add));
+      RETURN_IF_ERROR(gate_->WeightGrad(backend, s(kNorm2), s(kGate), add));
+    }
     RETURN_IF_ERROR(norm2_.WeightGrad(backend, s(kNorm2Part), add));
     RETURN_IF_ERROR(o_.WeightGrad(backend, s(kAttention), s(kMiddle), add));
     RETURN_IF_ERROR(v_.WeightGrad(backend, s(kNorm1), call.Left(layout_, kV, scratch_[kDV]), add));
@@ -64,14 +70,16 @@ class LlamaBlock final : public Block {
   // weight, if there are biases. What the family does not have is null.
   struct Parameters {
     const ParameterRef *norm1, *q, *q_bias, *k, *k_bias, *v, *v_bias, *q_norm, *k_norm, *o, *norm2,
-        *gate, *up, *down;
+        *gate, *up, *down, *experts;  // experts: the first of their parameters
 
     explicit Parameters(const LayerOptions& options) {
       const ParameterRef* next = options.parameters.refs.data();
       const bool biases = options.model.config.family == model::Family::kQwen2;
-      const bool head_norms = options.layer.kind == model::LayerKind::kQwen3Block;
+      const bool head_norms = model::NormalisesHeads(options.model.config.family);
+      const bool mixture = model::HasExperts(options.layer.kind);
       const auto bias = [&] { return biases ? next++ : nullptr; };
       const auto head_norm = [&] { return head_norms ? next++ : nullptr; };
+      const auto of_mlp = [&] { return mixture ? nullptr : next++; };
       norm1 = next++;
       q = next++;
       q_bias = bias();
@@ -83,9 +91,10 @@ class LlamaBlock final : public Block {
       k_norm = head_norm();
       o = next++;
       norm2 = next++;
-      gate = next++;
-      up = next++;
-      down = next;
+      gate = of_mlp();
+      up = of_mlp();
+      down = of_mlp();
+      experts = mixture ? next : nullptr;
     }
   };
 
@@ -101,12 +110,15 @@ class LlamaBlock final : public Block {
         k_norm_(HeadNorm(rows_ * config_.kv_heads, p.k_norm)),
         o_(rows_, kOutIn, *p.o, nullptr),
         norm2_(rows_, config_.norm_epsilon, {p.norm2, 1}),
-        gate_(rows_, kOutIn, *p.gate, nullptr),
-        up_(rows_, kOutIn, *p.up, nullptr),
-        down_(rows_, kOutIn, *p.down, nullptr) {}
+        gate_(OfMlp(p.gate)),
+        up_(OfMlp(p.up)),
+        down_(OfMlp(p.down)) {
+    if (p.experts != nullptr) experts_.emplace(options, p.experts);
+  }
 
   absl::Status Output(const ForwardCall& call, const StashView& s) const override {
-    return down_.Forward(*call.backend, s.Tensor(kProduct), s[kMiddle], call.output);
+    if (experts_.has_value()) return experts_->Output(call, s, s[kMiddle]);
+    return down_->Forward(*call.backend, s.Tensor(kProduct), s[kMiddle], call.output);
   }
 
   absl::Status ForwardInside(backend::Backend& backend, const TokenView& view, const float* input,
@@ -125,19 +137,22 @@ class LlamaBlock final : public Block {
     if (products || NormalisesHeads())
       RETURN_IF_ERROR(Turn(backend, view, s.Tensor(kQ), s.Tensor(kK), /*inverse=*/false));
     if (products) {
-      RETURN_IF_ERROR(backend.Run(backend::AttentionForward{.shape = Shape(),
-                                                            .q = s.Tensor(kQ),
-                                                            .k = s.Tensor(kK),
-                                                            .v = s.Tensor(kV),
-                                                            .output = s.Tensor(kAttention),
-                                                            .logsumexp = s[kLogsumexp],
-                                                            .starts = view.starts}));
+      RETURN_IF_ERROR(Attend(backend,
+                             {.shape = Shape(),
+                              .q = s.Tensor(kQ),
+                              .k = s.Tensor(kK),
+                              .v = s.Tensor(kV),
+                              .output = s.Tensor(kAttention),
+                              .logsumexp = s[kLogsumexp],
+                              .starts = view.starts},
+                             view.cache));
       RETURN_IF_ERROR(o_.Forward(backend, s.Tensor(kAttention), input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
+    if (experts_.has_value()) return experts_->Forward(backend, s, products);
     if (products) {
-      RETURN_IF_ERROR(gate_.Forward(backend, s.Tensor(kNorm2), nullptr, s.Tensor(kGate)));
-      RETURN_IF_ERROR(up_.Forward(backend, s.Tensor(kNorm2), nullptr, s.Tensor(kUp)));
+      RETURN_IF_ERROR(gate_->Forward(backend, s.Tensor(kNorm2), nullptr, s.Tensor(kGate)));
+      RETURN_IF_ERROR(up_->Forward(backend, s.Tensor(kNorm2), nullptr, s.Tensor(kUp)));
     }
     return backend.Run(backend::SwigluForward{.gate = s.Tensor(kGate),
                                               .up = s.Tensor(kUp),
@@ -166,24 +181,37 @@ class LlamaBlock final : public Block {
     return RmsNorm(rows, config_.norm_epsilon, {weight, 1});
   }
 
+  // Returns a product of the MLP, or none if the block has experts instead.
+  std::optional<Linear> OfMlp(const ParameterRef* weight) const {
+    if (weight == nullptr) return std::nullopt;
+    return Linear(rows_, kOutIn, *weight, nullptr);
+  }
+
   absl::Status MlpInputGrad(const InputGradCall& call) const override {
-    backend::Backend& backend = *call.backend;
     const StashView s(layout_, call.stash);
+    auto* d_norm = reinterpret_cast<float*>(call.scratch + scratch_[kDNorm]);
+    RETURN_IF_ERROR(experts_.has_value() ? experts_->InputGrad(call, s, d_norm)
+                                         : InputGradOfProducts(call, s, d_norm));
+    return norm2_.InputGrad(
+        *call.backend, {.dy = d_norm, .x = s[kMiddle], .residual = call.d_output, .dx = s[kMiddle]},
+        Norm2(s));
+  }
+
+  // Computes the gradient of the second norm's output through the products of the MLP.
+  absl::Status InputGradOfProducts(const InputGradCall& call, const StashView& s,
+                                   float* d_norm) const {
+    backend::Backend& backend = *call.backend;
     const backend::Output d_product =
         TensorAt(call.scratch + scratch_[kDProduct], layout_[kGate].bf16);
-    auto* d_norm = reinterpret_cast<float*>(call.scratch + scratch_[kDNorm]);
-    RETURN_IF_ERROR(down_.InputGrad(backend, call.d_output, d_product));
+    RETURN_IF_ERROR(down_->InputGrad(backend, call.d_output, d_product));
     RETURN_IF_ERROR(backend.Run(backend::SwigluBackward{.gate = s.Tensor(kGate),
                                                         .up = s.Tensor(kUp),
                                                         .d_output = d_product,
                                                         .d_gate = s.Tensor(kGate),
                                                         .d_up = s.Tensor(kUp),
                                                         .count = rows_ * width_.inner}));
-    RETURN_IF_ERROR(gate_.InputGrad(backend, s.Tensor(kGate), d_norm));
-    RETURN_IF_ERROR(up_.InputGrad(backend, s.Tensor(kUp), d_norm, d_norm));
-    return norm2_.InputGrad(
-        backend, {.dy = d_norm, .x = s[kMiddle], .residual = call.d_output, .dx = s[kMiddle]},
-        Norm2(s));
+    RETURN_IF_ERROR(gate_->InputGrad(backend, s.Tensor(kGate), d_norm));
+    return up_->InputGrad(backend, s.Tensor(kUp), d_norm, d_norm);
   }
 
   absl::Status AttentionInputGrad(const InputGradCall& call) const override {
@@ -231,7 +259,8 @@ class LlamaBlock final : public Block {
   // Applies rotary positions to q and k, or the inverse to their gradients.
   absl::Status Turn(backend::Backend& backend, const TokenView& view, const backend::Output& q,
                     const backend::Output& k, bool inverse) const {
-    backend::Rotary op{.table = rotary_table_,
+    const std::int64_t first = view.cache != nullptr ? view.cache->past : 0;
+    backend::Rotary op{.table = rotary_table_ + first * config_.head_size,
                        .batch = batch_,
                        .context = config_.context,
                        .head_size = config_.head_size,
@@ -266,7 +295,8 @@ class LlamaBlock final : public Block {
   const std::optional<RmsNorm> q_norm_, k_norm_;
   const Linear o_;
   const RmsNorm norm2_;
-  const Linear gate_, up_, down_;
+  const std::optional<Linear> gate_, up_, down_;
+  std::optional<Experts> experts_;  // constant after construction
 };
 
 }  // namespace

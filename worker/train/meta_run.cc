@@ -26,6 +26,8 @@ class OtherRanks final : public transport::Collective {
   absl::Status AllReduceSum(StepId, std::span<float>) override { return absl::OkStatus(); }
   absl::Status AllReduceSum(StepId, std::span<double>) override { return absl::OkStatus(); }
   absl::Status AllGatherParts(StepId, Parts) override { return absl::OkStatus(); }
+  absl::Status ReduceScatterTree(StepId, Parts) override { return absl::OkStatus(); }
+  absl::Status Pass(StepId, Sent, Received) override { return absl::OkStatus(); }
 
  private:
   const int size_, index_;
@@ -56,6 +58,8 @@ absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options, backend::OpListener
   for (const StageId stage : program::HeldStages(*options.program)) replace(stage);
   if (program::SpreadsVocabulary(*options.program)) replace(StageId(options.program->num_stages));
   options.pp_group = options.tied_group = &others;
+  OtherRanks tensor(options.tensor_group);
+  if (options.tensor_group != nullptr) options.tensor_group = options.norm_group = &tensor;
   ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, CreateTrainer(options));
   // The instructions run in the order of the list, in which each finds what it needs.
   for (const Instruction& instruction : options.program->prologue) {

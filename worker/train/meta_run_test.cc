@@ -22,7 +22,9 @@ using testing::Gpt2;
 using testing::JobOf;
 using testing::Llama;
 using testing::Mistral;
+using testing::Mixtral;
 using testing::Qwen3;
+using testing::Qwen3Moe;
 
 // Returns the FLOPs of S or T on a rank: its share of the head's products.
 double OfWords(const plan::Plan& plan, PpRank rank, const program::Instruction& instruction) {
@@ -88,7 +90,8 @@ void ExpectAsPredicted(const config::JobSpec& job,
 }
 
 TEST(MetaRun, AllocatesAndComputesWhatIsPredicted) {
-  const model::ModelConfig models[] = {Gpt2(), Llama(false), Llama(true), Qwen3(), Mistral()};
+  const model::ModelConfig models[] = {Gpt2(),    Llama(false), Llama(true), Qwen3(),
+                                       Mistral(), Mixtral(),    Qwen3Moe()};
   for (const model::ModelConfig& model : models) {
     for (const std::string schedule : {"naive", "1f1b", "zb-h1", "interleaved-1f1b", "zb-v",
                                        "dualpipe-v", "dualpipe", "pipedream-2bw"}) {
@@ -165,7 +168,8 @@ TEST(MetaRun, AllocatesWhatIsPredictedWhereWeightGradsAreMerged) {
   whole_lines.hidden = 48;
   model::ModelConfig huge_pages = whole_lines;  // so large that allocations are rounded up to them
   huge_pages.context = huge_pages.positions = 1008;
-  for (const model::ModelConfig& model : {whole_lines, Gpt2(), Llama(false), Qwen3(), huge_pages}) {
+  for (const model::ModelConfig& model :
+       {whole_lines, Gpt2(), Llama(false), Qwen3(), Mixtral(), huge_pages}) {
     for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
       config::JobSpec job = JobOf(model, "zb-h2");
       job.exact = false;

@@ -26,10 +26,14 @@ class ModelValidator final : public Validator {
     return BindInstruction(state_, instruction);
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return state_.slots.Bytes(slot); }
+  engine::PartCursor* part_cursor() override { return &state_.rank.part_cursor; }
   void Reset() override { state_.evaluated = {}; }
   double loss() const override {
     const auto& [loss_sum, scored] = state_.evaluated;
     return scored > 0 ? loss_sum / scored : 0;
+  }
+  std::int64_t scored() const override {
+    return static_cast<std::int64_t>(state_.evaluated.scored);
   }
 
  private:
@@ -69,7 +73,11 @@ class ModelTrainer final : public Trainer {
     return BindInstruction(*training_, instruction);
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return training_->slots.Bytes(slot); }
+  engine::PartCursor* part_cursor() override { return &rank_->part_cursor; }
   StepResult result(StepId step) const override { return rank_->results.Get(step); }
+  std::vector<ExpertLoad> expert_loads(StepId step) const override {
+    return training_->expert_counts.Loads(step);
+  }
   ParameterStore* parameters() override { return rank_->parameters.get(); }
   Validator* validator() override { return validator_.get(); }
 
@@ -98,9 +106,9 @@ class ModelTrainer final : public Trainer {
     return absl::OkStatus();
   }
 
-  // An observer must see each op by itself, so nothing is recorded for it.
+  // An observer must see each op by itself, and other ranks cannot be met in a recording.
   bool Records() const {
-    return options().records && options().observer == nullptr &&
+    return options().records && options().observer == nullptr && rank_->meetings == nullptr &&
            std::ranges::all_of(*options().partition, [this](const mesh::Stage& stage) {
              return !rank_->stages.contains(stage.id) || IsShort(*options().model, stage);
            });

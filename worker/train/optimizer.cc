@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kNumOthers = 3;  // entries after the sums of squares
 
-// Computes the entries of the rows of one parameter that are here.
+// Computes the entries of the runs of one parameter that are here.
 absl::Status SumSquares(backend::Backend& backend, const ParameterRef& ref, double* sums) {
   const std::int64_t columns = ref.columns();
   for (const auto& [first, rows] : ref.Runs()) {
@@ -44,7 +44,33 @@ Optimizer::Optimizer(const config::JobSpec& job, ParameterStore& parameters, Res
     settings_[ref->parameter] = config::SettingsOf(job, *ref->parameter);
 }
 
-absl::Status Optimizer::NormPartial(backend::Backend& backend) {
+absl::Status Optimizer::SumLeafGradients(backend::Backend& backend,
+                                         TensorMeetings& meetings) const {
+  for (const LayerParameters& layer : parameters_.layers()) {
+    for (const ParameterRef& ref : layer.refs) {
+      const model::Split& split = ref.parameter->split;
+      if (!split.summed) continue;
+      const std::int64_t count = ref.elements();
+      for (int width = 1; width < split.gradients; width *= 2) {
+        for (int i = 0; i < split.gradients; i += 2 * width) {
+          float* const sum = ref.gradient + i * count;
+          RETURN_IF_ERROR(backend.Run(
+              backend::Add{.a = sum, .b = sum + width * count, .output = sum, .count = count}));
+        }
+      }
+      // Where replicas share the optimizer's state, each has the sum over them of its shard alone.
+      const std::span<float> mine(ref.gradient + ref.shard.first,
+                                  static_cast<std::size_t>(ref.shard.count));
+      RETURN_IF_ERROR(meetings.SumOverHolders(split, mine));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Optimizer::NormPartial(backend::Backend& backend, TensorMeetings* meetings) {
+  if (meetings != nullptr) {
+    RETURN_IF_ERROR(meetings->Exchange([&] { return SumLeafGradients(backend, *meetings); }));
+  }
   const std::span<double> sums = exchanged();
   std::ranges::fill(sums, 0.0);
   if (shards_ != nullptr) return shards_->SumSquares(backend);
@@ -69,6 +95,11 @@ absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& los
   scored = static_cast<double>(told.scored);
   halting = told.halting;
   if (shards_ != nullptr) RETURN_IF_ERROR(shards_->AddSquares(step, sums.first(num_squares)));
+  if (groups_.tensor != nullptr) {
+    // All ranks of the group have the whole loss.
+    if (groups_.tensor->index() > 0) loss_sum = scored = 0;
+    RETURN_IF_ERROR(groups_.tensor->AllReduceSum(step, sums));
+  }
   if (groups_.pipeline != nullptr) RETURN_IF_ERROR(groups_.pipeline->AllReduceSum(step, sums));
 
   const config::OptimizerTraits traits = config::TraitsOf(job_);
@@ -83,14 +114,6 @@ absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& los
   return result_;
 }
 
-std::vector<LayerShards::Part> Optimizer::UpdatedParts() const {
-  if (shards_ != nullptr) return shards_->Parts();
-  std::vector<LayerShards::Part> parts;
-  for (const ParameterRef* const ref : parameters_.trained())
-    parts.push_back({.ref = ref, .count = ref->elements()});
-  return parts;
-}
-
 absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int64_t number) {
   const config::OptimizerTraits traits = config::TraitsOf(job_);
   const double scale =
@@ -99,13 +122,14 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
       config::LearningRate(traits.learning_rate, job_.lr_schedule, step.value());
   parameters_.BeginUpdate();
   std::vector<backend::UpdatedTensor> tensors;
-  for (const auto& [ref, first, count] : UpdatedParts()) {
+  for (const ParameterRef* const ref : UpdatedParts()) {
+    const auto [first, count] = ref->shard;
     const config::UpdateSettings& settings = settings_.at(ref->parameter);
     tensors.push_back({.parameter = ref->weight + first,
                        .previous = ref->previous + first,
                        .gradient = ref->gradient + first,
-                       .m = ref->m == nullptr ? nullptr : ref->m + first,
-                       .v = ref->v == nullptr ? nullptr : ref->v + first,
+                       .m = ref->m,
+                       .v = ref->v,
                        .count = count,
                        .learning_rate_scale = settings.learning_rate_scale,
                        .weight_decay = settings.weight_decay});

@@ -18,6 +18,7 @@
 #include "worker/train/loss_share.h"
 #include "worker/train/parameter_store.h"
 #include "worker/train/shard_state.h"
+#include "worker/train/tensor_meetings.h"
 #include "worker/train/trainer.h"
 
 namespace takt::train {
@@ -35,13 +36,15 @@ class Optimizer {
   void ShareWith(ShardState* shards) { shards_ = shards; }
 
   // Computes the sums of squares of every parameter whose gradient this rank counts: one a
-  // parameter, or one for each block of words. Each parameter is counted once in a pipeline. The
-  // sums exist once `backend` has done what it was given.
-  absl::Status NormPartial(backend::Backend& backend);
+  // parameter, or one for each block of words or each piece. Each parameter is counted once in a
+  // pipeline. The sums exist once `backend` has done what it was given.
+  // meetings: set where ranks split layers. They first add up the gradients of what is not split.
+  absl::Status NormPartial(backend::Backend& backend, TensorMeetings* meetings = nullptr);
 
   // Exchanges loss and norm. Every entry of the exchanged vector comes from one rank and is zero
-  // elsewhere, so its sum over the pipeline is exact. The norm is added up in the model's parameter
-  // order, and block by block. So it is the same for every partition.
+  // elsewhere, so its sum over the pipeline, and over the ranks that split layers, is exact. The
+  // norm is added up in the model's parameter order, and block by block or piece by piece. So it is
+  // the same for every partition.
   absl::StatusOr<StepResult> Exchange(StepId step, const LossShare& loss);
 
   // Updates all parameters of the rank by the job's optimizer, each at the rate and decay of its
@@ -53,8 +56,12 @@ class Optimizer {
  private:
   Optimizer(const config::JobSpec& job, ParameterStore& parameters, ResultGroups groups,
             backend::Buffer exchanged);
-  // Returns what the rank updates: all that it trains, or its shards.
-  std::vector<LayerShards::Part> UpdatedParts() const;
+  // Adds up the gradients that leaves have of what they share.
+  absl::Status SumLeafGradients(backend::Backend& backend, TensorMeetings& meetings) const;
+  // Returns the parameters of which the rank updates all, or its shard.
+  std::vector<const ParameterRef*> UpdatedParts() const {
+    return shards_ != nullptr ? shards_->Parts() : parameters_.trained();
+  }
   std::span<double> exchanged() const {
     return {reinterpret_cast<double*>(exchanged_.data()), exchanged_.bytes() / sizeof(double)};
   }

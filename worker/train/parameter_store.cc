@@ -31,7 +31,11 @@ std::vector<ParameterRef> Uses(const model::Model& model, const layout::Section&
     });
     if (it == parameters.tensors.end()) return;
     TAKT_CHECK(it->first_row % model::kVocabularyBlock == 0);
-    if (norm_index >= 0) norm_index += static_cast<int>(it->first_row / model::kVocabularyBlock);
+    if (parameter->split.holder > 0) norm_index = -1;
+    if (norm_index >= 0) {
+      norm_index += static_cast<int>(it->first_row / model::kVocabularyBlock);
+      norm_index += parameter->split.first;
+    }
     refs.push_back({.parameter = parameter,
                     .first_row = it->first_row,
                     .rows = it->rows,
@@ -48,7 +52,22 @@ std::vector<ParameterRef> Uses(const model::Model& model, const layout::Section&
 std::vector<model::VocabularyBlock> ParameterRef::Runs() const {
   const std::int64_t here = rows > 0 ? rows : parameter->shape[0];
   if (parameter->by_word) return model::VocabularyBlocks(here);
-  return {{.first = 0, .words = here}};
+  std::vector<model::VocabularyBlock> pieces;
+  const std::int64_t words = here / parameter->split.count;
+  for (std::int64_t first = 0; first < here; first += words)
+    pieces.push_back({.first = first, .words = words});
+  return pieces;
+}
+
+ParameterRef::PackedOffsets ParameterRef::PackedBefore(std::int64_t first) const {
+  PackedOffsets offsets;
+  if (first == 0) return offsets;
+  for (const model::VocabularyBlock& run : Runs()) {
+    if (run.first >= first) break;
+    offsets.packed += layout::PackedElements(run.words, columns());
+    offsets.transposed += layout::PackedElements(columns(), run.words);
+  }
+  return offsets;
 }
 
 absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
@@ -112,6 +131,7 @@ void ParameterStore::Resolve(const layout::Tensor& tensor, const layout::Allocat
   switch (tensor.role) {
     case layout::Role::kGradient:
       use.ref->gradient = floats;
+      use.ref->shard = tensor.shard;
       if (tensor.offset == 0)
         use.layer->gradients = {floats, static_cast<std::size_t>(allocation.bytes) / sizeof(float)};
       break;
@@ -150,25 +170,32 @@ void ParameterStore::BeginUpdate() {
 
 absl::Status ParameterStore::Pack(backend::Backend& backend) { return PackVersion(backend, 0); }
 
-absl::Status ParameterStore::PackVersion(backend::Backend& backend, int version) {
-  const std::size_t place = PlaceOf(version);
+absl::Status ParameterStore::Pack(backend::Backend& backend, const LayerParameters& layer) {
   for (const Use& use : uses_) {
-    if (use.packed.empty()) continue;
-    const std::int64_t columns = use.ref->columns();
-    for (const auto& [first, rows] : use.ref->Runs()) {
-      const float* const b = use.weight[place] + first * columns;
-      RETURN_IF_ERROR(backend.Run(
-          backend::PackBf16{.b = b,
-                            .packed = use.packed[place] + layout::PackedElements(first, columns),
-                            .k = rows,
-                            .n = columns}));
-      RETURN_IF_ERROR(backend.Run(backend::PackBf16{
-          .b = b,
-          .transposed = true,
-          .packed = use.packed_transposed[place] + layout::PackedElements(columns, first),
-          .k = columns,
-          .n = rows}));
-    }
+    if (use.layer == &layer) RETURN_IF_ERROR(PackUse(backend, use, PlaceOf(0)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParameterStore::PackVersion(backend::Backend& backend, int version) {
+  for (const Use& use : uses_) RETURN_IF_ERROR(PackUse(backend, use, PlaceOf(version)));
+  return absl::OkStatus();
+}
+
+absl::Status ParameterStore::PackUse(backend::Backend& backend, const Use& use, std::size_t place) {
+  if (use.packed.empty()) return absl::OkStatus();
+  const std::int64_t columns = use.ref->columns();
+  for (const auto& [first, rows] : use.ref->Runs()) {
+    const float* const b = use.weight[place] + first * columns;
+    const ParameterRef::PackedOffsets offsets = use.ref->PackedBefore(first);
+    RETURN_IF_ERROR(backend.Run(backend::PackBf16{
+        .b = b, .packed = use.packed[place] + offsets.packed, .k = rows, .n = columns}));
+    RETURN_IF_ERROR(
+        backend.Run(backend::PackBf16{.b = b,
+                                      .transposed = true,
+                                      .packed = use.packed_transposed[place] + offsets.transposed,
+                                      .k = columns,
+                                      .n = rows}));
   }
   return absl::OkStatus();
 }

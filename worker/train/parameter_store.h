@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
+#include "common/layout/shard.h"
 #include "common/layout/tensor.h"
 #include "common/model/model.h"
 #include "common/model/vocabulary.h"
@@ -35,14 +36,19 @@ struct ParameterRef {
   // multiplies by the parameter.
   const backend::Bf16* packed = nullptr;
   const backend::Bf16* packed_transposed = nullptr;
-  float* gradient = nullptr;  // this use's own
-  // The optimizer's moments. Null if it does not have them, and if `updated` is false.
+  // This use's own; where leaves have gradients apart (model::Split), those follow one another.
+  float* gradient = nullptr;
+  // The elements, counted from the first one here, of which this rank has the optimizer's state:
+  // all, unless ranks share it (layer_shards.h).
+  layout::FloatRun shard;
+  // The optimizer's moments of the shard. Null if it does not have them, if the shard is empty, and
+  // if `updated` is false.
   float* m = nullptr;
   float* v = nullptr;
   // False: another layer of this rank owns the weight and updates it.
   bool updated = false;
-  // The first of its rows' entries in the norm exchange (model::NumNormEntries); -1: a tied copy,
-  // which another rank or layer counts.
+  // The first of its entries in the norm exchange (model::NumNormEntries); -1: a copy, which
+  // another rank or layer counts.
   int norm_index = -1;
 
   // Counts elements of the parameter: in one row, before the rows of this rank, and in these.
@@ -51,11 +57,16 @@ struct ParameterRef {
   std::int64_t elements() const { return rows > 0 ? rows * columns() : parameter->elements(); }
   // Returns m or v as far as there is one.
   std::span<float> moment(float* which) const {
-    return {which, which == nullptr ? 0 : static_cast<std::size_t>(elements())};
+    return {which, which == nullptr ? 0 : static_cast<std::size_t>(shard.count)};
   }
   // Returns the runs of the rank's rows on which one op works at a time, counted from its first
-  // row: blocks of words, or all rows.
+  // row: blocks of words, or pieces (model::Split), or all rows.
   std::vector<model::VocabularyBlock> Runs() const;
+  // Returns where the run that begins at row `first` is packed. Each run is packed apart.
+  struct PackedOffsets {
+    std::int64_t packed = 0, transposed = 0;
+  };
+  PackedOffsets PackedBefore(std::int64_t first) const;
 };
 
 struct LayerParameters {
@@ -103,6 +114,8 @@ class ParameterStore {
 
   // Makes the `packed` matrices of the newest weights. Call it after every change of these.
   absl::Status Pack(backend::Backend& backend);
+  // Makes those of one layer of a rank's stages, or of its rows.
+  absl::Status Pack(backend::Backend& backend, const LayerParameters& layer);
 
   // The backend that owns the memory. Ask it to read or write that memory from the host.
   backend::Backend& backend() const { return *backend_; }
@@ -151,6 +164,7 @@ class ParameterStore {
     return static_cast<std::size_t>((newest_ + version) % num_versions_);
   }
   absl::Status PackVersion(backend::Backend& backend, int version);
+  static absl::Status PackUse(backend::Backend& backend, const Use& use, std::size_t place);
 
   const model::Model* model_ = nullptr;
   backend::Backend* backend_ = nullptr;

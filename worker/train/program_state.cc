@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/program_state.h"
 
+#include <optional>
 #include <utility>
 
 #include "common/base/status.h"
@@ -20,6 +21,16 @@ LossTerms TermsOf(const TrainerOptions& options) {
       .z_loss = loss.z_loss};
 }
 
+// Only training counts the rows of experts.
+ExpertCounts::Options CountsOf(const model::Model& model, const Program& program, bool trains) {
+  const std::optional<model::Mixture>& mixture = model.config.mixture;
+  if (!mixture.has_value() || !trains) return {};
+  return {.num_microbatches = program.num_microbatches,
+          .blocks = model.config.layers,
+          .experts = mixture->experts,
+          .pairs = std::int64_t{model.microbatch} * model.config.context * mixture->chosen};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ProgramState>> ProgramState::Create(RankState& rank,
@@ -34,6 +45,9 @@ absl::StatusOr<std::unique_ptr<ProgramState>> ProgramState::Create(RankState& ra
                          {.num_microbatches = program.num_microbatches,
                           .holds_last_stage = rank.stages.contains(StageId(program.num_stages - 1)),
                           .updates_microbatches = program::UpdatesEachMicrobatch(program)}));
+  ASSIGN_OR_RETURN(
+      ExpertCounts expert_counts,
+      ExpertCounts::Create(*rank.compute, CountsOf(*rank.options.model, program, options.trains)));
   std::unique_ptr<ProgramState> state(
       new ProgramState{.rank = rank,
                        .program = program,
@@ -42,6 +56,7 @@ absl::StatusOr<std::unique_ptr<ProgramState>> ProgramState::Create(RankState& ra
                        .tokens = tokens,
                        .slots = std::move(slots),
                        .losses = std::move(losses),
+                       .expert_counts = std::move(expert_counts),
                        .replays = Replays(options.recorder)});
   bool reads_data = false;
   for (std::size_t i = 0; i < program.slots.size(); ++i) {

@@ -13,6 +13,7 @@
 #include "common/program/program.h"
 #include "worker/backend/backend.h"
 #include "worker/data/token_source.h"
+#include "worker/train/expert_counts.h"
 #include "worker/train/rank_state.h"
 #include "worker/train/replays.h"
 #include "worker/train/slot_memory.h"
@@ -56,8 +57,9 @@ struct ProgramState {
     StepId step{0};
     std::int64_t scored = 0;
   } counted;
-  StepLosses losses;  // F of the compute lane writes them, the reduce lane reads them
-  Replays replays;    // only the compute lane uses them
+  StepLosses losses;           // F of the compute lane writes them, the reduce lane reads them
+  ExpertCounts expert_counts;  // F writes them, and who reports a step reads them
+  Replays replays;             // only the compute lane uses them
   // For a validation program: the sums over all batches since Validator::Reset, equal on all ranks.
   // Only the reduce lane uses them.
   struct {

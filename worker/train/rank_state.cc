@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/rank_state.h"
 
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/llama.h"
 #include "common/program/program.h"
@@ -19,13 +21,17 @@ absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOption
                                       .partition = *options.partition,
                                       .program = *options.program,
                                       .validation = options.validation_program,
-                                      .vocabulary_ends = options.vocabulary_ends});
+                                      .dp_size = options.mesh.dp_size,
+                                      .vocabulary_ends = options.vocabulary_ends,
+                                      .replica = options.mesh.DpRankOf(options.rank).value()});
   ASSIGN_OR_RETURN(state->compute, options.backends->CreateCompute());
   ASSIGN_OR_RETURN(state->reduce, options.backends->CreateMemory(StreamKind::kReduce));
   ASSIGN_OR_RETURN(state->load, options.backends->CreateMemory(StreamKind::kTransfer));
   RETURN_IF_ERROR(state->CreateParameters());
+  RETURN_IF_ERROR(state->CreateMeetings());
   RETURN_IF_ERROR(state->CreateStages());
-  RETURN_IF_ERROR(state->CreateShards());
+  ASSIGN_OR_RETURN(state->shards, ShardState::CreateFor(options, state->layout, *state->parameters,
+                                                        *state->compute));
   return state;
 }
 
@@ -38,7 +44,28 @@ ResultGroups RankState::Groups() const {
   const mesh::Stage& last = options.partition->back();
   return {.last_stage = ReplicasOf(last.id),
           .tells_loss = program::IsPrimary(*options.program, last.id),
-          .pipeline = options.pp_group};
+          .pipeline = options.pp_group,
+          .tensor = options.norm_group};
+}
+
+absl::Status RankState::Pack() {
+  if (shards == nullptr) return parameters->Pack(*compute);
+  for (const auto& [id, stage] : stages) not_packed.insert(id);
+  if (vocabulary != nullptr) not_packed.insert(StageId(options.program->num_stages));
+  return absl::OkStatus();
+}
+
+absl::Status RankState::PackGathered(StageId stage) {
+  if (not_packed.erase(stage) == 0) return absl::OkStatus();
+  const auto held = layout.stages.find(stage);
+  if (held == layout.stages.end()) {
+    const auto last = static_cast<std::int32_t>(options.model->layers.size()) - 1;
+    const LayerParameters* const head = parameters->Rows(LayerId(last));
+    return head == nullptr ? absl::OkStatus() : parameters->Pack(*compute, *head);
+  }
+  for (const layout::StageLayout::LayerPlace& place : held->second.layers)
+    RETURN_IF_ERROR(parameters->Pack(*compute, parameters->Layer(place.layer)));
+  return absl::OkStatus();
 }
 
 absl::Status RankState::CreateParameters() {
@@ -53,6 +80,51 @@ absl::Status RankState::CreateParameters() {
   return absl::OkStatus();
 }
 
+double RankState::AuxiliaryScale() const {
+  const std::optional<model::Mixture>& mixture = options.model->config.mixture;
+  if (!mixture.has_value()) return 0;
+  const bool updates_microbatches = program::UpdatesEachMicrobatch(*options.program);
+  return mixture->auxiliary_loss /
+         (updates_microbatches ? options.model->microbatch : options.job->global_batch);
+}
+
+absl::Status RankState::CreateMeetings() {
+  const model::Model& model = *options.model;
+  if (!model.tensor.splits()) return absl::OkStatus();
+  const int size = options.tensor_group == nullptr ? 1 : options.tensor_group->size();
+  if (size != model.tensor.size) {
+    return absl::InvalidArgumentError(absl::StrCat("layers are split over ", model.tensor.size,
+                                                   " ranks, but the group of this rank has ",
+                                                   size));
+  }
+  if (!compute->memory_is_host() && !options.shapes_only) {
+    return absl::InvalidArgumentError(
+        "layers are split over devices, whose memory the meetings of their ranks cannot reach");
+  }
+  if (program::IsAsynchronous(*options.program)) {
+    return absl::InvalidArgumentError(
+        "layers are split, but without a flush nothing sums the gradients of what is not");
+  }
+  if (options.program->mirror.value() >= 0) {
+    return absl::InvalidArgumentError(
+        "layers are split, but of two copies of the weights the second one's gradients may be "
+        "incomplete when those of what is not split are added up");
+  }
+  if (program::ShardsOptimizer(*options.program) && model.tensor.leaves_here() > 1) {
+    return absl::InvalidArgumentError(
+        "replicas share the optimizer's state, so each leaf needs a rank of its own");
+  }
+  meetings = std::make_unique<TensorMeetings>(
+      TensorMeetings::Options{.group = options.tensor_group,
+                              .cursor = &part_cursor,
+                              .share = model.tensor,
+                              .rows = std::int64_t{model.microbatch} * model.config.context,
+                              .columns = model.config.hidden,
+                              .vocab = model.config.vocab,
+                              .shapes_only = options.shapes_only});
+  return absl::OkStatus();
+}
+
 absl::Status RankState::CreateStages() {
   RETURN_IF_ERROR(AllocateShared());
   for (const auto& [id, stage] : layout.stages) {
@@ -62,6 +134,8 @@ absl::Status RankState::CreateStages() {
                                         .backend = *compute,
                                         .scratch = scratch,
                                         .rotary_table = rotary_table,
+                                        .auxiliary_scale = AuxiliaryScale(),
+                                        .meetings = meetings.get(),
                                         .observer = options.observer});
     has_gradients[id] = false;
   }
@@ -69,43 +143,6 @@ absl::Status RankState::CreateStages() {
   ASSIGN_OR_RETURN(vocabulary,
                    SpreadState::Create(options, layout, *parameters,
                                        {.layers = scratch, .meetings = meeting_scratch}));
-  return absl::OkStatus();
-}
-
-absl::Status RankState::CreateShards() {
-  if (!program::ShardsOptimizer(*options.program)) return absl::OkStatus();
-  if (options.model->precisions.products == model::Precision::kBf16) {
-    return absl::InvalidArgumentError(
-        "OPT packs weights in bf16 before GATHER_WEIGHTS has brought those of other ranks");
-  }
-  const bool is_tied = !options.model->layers.back().tied_parameters.empty();
-  if (is_tied && options.program->mirror.value() >= 0) {
-    return absl::InvalidArgumentError(
-        "each of two copies sums the two ends of a pipeline in another order of ranks, so a tied "
-        "table would have two shards on each");
-  }
-  std::vector<ShardState::Group> groups;
-  for (const auto& [id, stage] : layout.stages) {
-    ShardState::Group& group = groups.emplace_back(ShardState::Group{.replicas = ReplicasOf(id)});
-    for (const layout::StageLayout::LayerPlace& place : stage.layers) {
-      const LayerParameters& layer = parameters->Layer(place.layer);
-      if (!layer.refs.empty()) group.layers.push_back(&layer);
-    }
-  }
-  if (layout.vocabulary.has_value()) {
-    const StageId rows(options.program->num_stages);
-    ShardState::Group& group = groups.emplace_back(ShardState::Group{.replicas = ReplicasOf(rows)});
-    const auto last = static_cast<std::int32_t>(options.model->layers.size()) - 1;
-    for (const LayerId use : {LayerId(0), LayerId(last)}) {
-      if (const LayerParameters* const layer = parameters->Rows(use)) group.layers.push_back(layer);
-    }
-  }
-  for (const ShardState::Group& group : groups) {
-    if (group.replicas != nullptr) continue;
-    return absl::InvalidArgumentError(
-        "no other rank holds a stage, so none can share the optimizer's state");
-  }
-  ASSIGN_OR_RETURN(shards, ShardState::Create(groups, *compute));
   return absl::OkStatus();
 }
 

@@ -4,10 +4,12 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "absl/status/statusor.h"
 #include "common/layout/rank_layout.h"
 #include "worker/backend/backend.h"
+#include "worker/engine/part_cursor.h"
 #include "worker/train/loss_share.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/parameter_store.h"
@@ -16,6 +18,7 @@
 #include "worker/train/shard_state.h"
 #include "worker/train/spread_state.h"
 #include "worker/train/stage.h"
+#include "worker/train/tensor_meetings.h"
 #include "worker/train/trainer.h"
 
 namespace takt::train {
@@ -35,6 +38,15 @@ struct RankState {
   // holds it.
   transport::Collective* ReplicasOf(StageId stage) const;
   ResultGroups Groups() const;
+  // Returns whether this rank has some of the words alone, or none.
+  bool SharesVocabulary() const { return vocabulary != nullptr || meetings != nullptr; }
+
+  // Packs the newest weights, as it must be done after OPT. Those of which OPT has changed only a
+  // shard are packed later, by PackGathered.  Compute lane.
+  absl::Status Pack();
+  // Packs the weights of a stage, or with the stage after the last one the rank's rows, unless that
+  // was done since they were gathered. Call it before the first use of them.  Compute lane.
+  absl::Status PackGathered(StageId stage);
 
   const TrainerOptions options;
   layout::RankLayout layout;
@@ -43,13 +55,16 @@ struct RankState {
   std::unique_ptr<backend::MemoryBackend> load;    // the load lane's
   std::unique_ptr<ParameterStore> parameters;      // the compute lane selects and updates weights
   SectionMemory shared;
-  std::byte* scratch = nullptr;          // of layers
-  std::byte* meeting_scratch = nullptr;  // null: there are no meetings
-  float* rotary_table = nullptr;         // null: the model's family has no rotary positions
+  std::byte* scratch = nullptr;              // of layers
+  std::byte* meeting_scratch = nullptr;      // null: there are no meetings
+  float* rotary_table = nullptr;             // null: the model's family has no rotary positions
+  engine::PartCursor part_cursor;            // the compute lane's
+  std::unique_ptr<TensorMeetings> meetings;  // null: layers are not split
   std::map<StageId, Stage> stages;
   // Whether Ws of a stage have left gradients to add to since the last OPT. Only the compute lane
   // uses it.
   std::map<StageId, bool> has_gradients;
+  std::set<StageId> not_packed;  // stages whose weights PackGathered has to pack; likewise
   std::unique_ptr<SpreadState> vocabulary;  // null: it is not spread
   std::unique_ptr<ShardState> shards;  // null: each rank has the optimizer's state of all it holds
   // The trainer sets it once the weights exist, before it binds.
@@ -58,8 +73,11 @@ struct RankState {
 
  private:
   absl::Status CreateParameters();
+  absl::Status CreateMeetings();
   absl::Status CreateStages();
-  absl::Status CreateShards();
+  // Returns what the auxiliary loss of a sequence is multiplied by: its weight over the sequences
+  // of an update, as the loss is divided by its tokens.
+  double AuxiliaryScale() const;
   absl::Status AllocateShared();
 };
 

@@ -49,8 +49,8 @@ struct PartArguments {
   bool operator==(const PartArguments&) const = default;
   template <class H>
   friend H AbslHashValue(H h, const PartArguments& arguments) {
-    return H::combine(std::move(h), arguments.loss.sum, arguments.loss.scale, arguments.accumulate,
-                      arguments.weights);
+    return H::combine(std::move(h), arguments.loss.sum, arguments.loss.scale,
+                      arguments.loss.expert_counts, arguments.accumulate, arguments.weights);
   }
 };
 

@@ -40,6 +40,7 @@ inline layout::Section LayOutRows(const model::Model& model, std::int64_t first_
                             .parameter = &table,
                             .first_row = first_row,
                             .rows = rows,
+                            .shard = {.first = 0, .count = rows * columns},
                             .bytes = bytes});
   };
   for (const LayerId layer : layers) {

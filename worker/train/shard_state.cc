@@ -3,10 +3,60 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "common/base/status.h"
+#include "common/program/program.h"
 
 namespace takt::train {
+namespace {
+
+transport::Collective* ReplicasOf(const TrainerOptions& options, StageId stage) {
+  const auto group = options.replicas.find(stage);
+  return group == options.replicas.end() ? nullptr : group->second;
+}
+
+// Returns the group of a stage, without layers.
+ShardState::Group GroupOf(const TrainerOptions& options, StageId stage) {
+  const program::Program& program = *options.program;
+  // Of two copies the primary one comes first in the group, and shards go by pp rank.
+  const bool is_lower = program.pp_rank < program.mirror;
+  const bool primary_is_lower = program::IsPrimary(program, stage) == is_lower;
+  return {.replicas = ReplicasOf(options, stage),
+          .in_reversed_pairs = program.mirror.value() >= 0 && !primary_is_lower,
+          .layers = {}};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShardState>> ShardState::CreateFor(const TrainerOptions& options,
+                                                                  const layout::RankLayout& layout,
+                                                                  const ParameterStore& parameters,
+                                                                  backend::MemoryBackend& memory) {
+  if (!program::ShardsOptimizer(*options.program)) return nullptr;
+  std::vector<Group> groups;
+  for (const auto& [id, stage] : layout.stages) {
+    Group& group = groups.emplace_back(GroupOf(options, id));
+    for (const layout::StageLayout::LayerPlace& place : stage.layers) {
+      const LayerParameters& layer = parameters.Layer(place.layer);
+      if (!layer.refs.empty()) group.layers.push_back(&layer);
+    }
+  }
+  if (layout.vocabulary.has_value()) {
+    const StageId rows(options.program->num_stages);
+    Group& group = groups.emplace_back(Group{.replicas = ReplicasOf(options, rows), .layers = {}});
+    const auto last = static_cast<std::int32_t>(options.model->layers.size()) - 1;
+    for (const LayerId use : {LayerId(0), LayerId(last)}) {
+      if (const LayerParameters* const layer = parameters.Rows(use)) group.layers.push_back(layer);
+    }
+  }
+  for (const Group& group : groups) {
+    if (group.replicas != nullptr) continue;
+    return absl::InvalidArgumentError(
+        "no other rank holds a stage, so none can share the optimizer's state");
+  }
+  return Create(groups, memory);
+}
 
 absl::StatusOr<std::unique_ptr<ShardState>> ShardState::Create(const std::vector<Group>& groups,
                                                                backend::MemoryBackend& memory) {
@@ -16,7 +66,8 @@ absl::StatusOr<std::unique_ptr<ShardState>> ShardState::Create(const std::vector
     const std::int64_t first = num_blocks;
     for (const LayerParameters* const parameters : group.layers) {
       const Layer& added = state->layers_.emplace_back(
-          Layer{parameters, LayerShards(*parameters, *group.replicas), num_blocks});
+          Layer{parameters, LayerShards(*parameters, *group.replicas, group.in_reversed_pairs),
+                num_blocks});
       num_blocks += added.shards.num_blocks();
     }
     state->blocks_of_.push_back({group.replicas, first, num_blocks - first});
@@ -51,10 +102,10 @@ absl::Status ShardState::AddSquares(StepId step, std::span<double> entries) {
   return absl::OkStatus();
 }
 
-std::vector<LayerShards::Part> ShardState::Parts() const {
-  std::vector<LayerShards::Part> all;
+std::vector<const ParameterRef*> ShardState::Parts() const {
+  std::vector<const ParameterRef*> all;
   for (const Layer& layer : layers_) {
-    const std::vector<LayerShards::Part> parts = layer.shards.Parts();
+    const std::vector<const ParameterRef*> parts = layer.shards.Parts();
     all.insert(all.end(), parts.begin(), parts.end());
   }
   return all;

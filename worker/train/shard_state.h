@@ -10,9 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
+#include "common/layout/rank_layout.h"
 #include "worker/backend/backend.h"
 #include "worker/train/layer_shards.h"
 #include "worker/train/parameter_store.h"
+#include "worker/train/trainer.h"
 #include "worker/transport/collective.h"
 
 namespace takt::train {
@@ -24,12 +26,22 @@ class ShardState {
   // The layers of a stage, or the rank's rows, with the ranks that sum their gradients.
   struct Group {
     transport::Collective* replicas = nullptr;
+    bool in_reversed_pairs = false;  // as LayerShards has it
     std::vector<const LayerParameters*> layers;
   };
   // groups: the same on all ranks of each group, in one order. What they point to is borrowed for
   // the object's life.  Errors: kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<ShardState>> Create(const std::vector<Group>& groups,
                                                             backend::MemoryBackend& memory);
+
+  // Makes the state of a rank, with the groups of its stages and of its rows. Returns null if its
+  // program shares nothing. layout, parameters: of the rank. What they point to is borrowed for the
+  // object's life.
+  // Errors: also kInvalidArgument (a stage that nobody else holds).
+  static absl::StatusOr<std::unique_ptr<ShardState>> CreateFor(const TrainerOptions& options,
+                                                               const layout::RankLayout& layout,
+                                                               const ParameterStore& parameters,
+                                                               backend::MemoryBackend& memory);
 
   // Returns the shards of a layer. Precondition: it is of a group.
   LayerShards& Of(const LayerParameters& layer);
@@ -40,8 +52,8 @@ class ShardState {
   // Reduce lane.  Errors: as the groups'.
   absl::Status AddSquares(StepId step, std::span<double> entries);
 
-  // Returns the parts of parameters that the rank updates.
-  std::vector<LayerShards::Part> Parts() const;
+  // Returns the parameters of which the rank updates its shard.
+  std::vector<const ParameterRef*> Parts() const;
 
  private:
   struct Layer {

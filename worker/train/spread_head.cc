@@ -1,24 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/spread_head.h"
 
-#include <algorithm>
-
 #include "common/base/status.h"
 #include "common/model/vocabulary.h"
 
 namespace takt::train {
-
-PartialSums PartialSumsOf(const mesh::BlockRun& blocks) {
-  PartialSums result;
-  model::TreeSum sum;
-  for (int block = blocks.first; block < blocks.last; ++block) {
-    result.most = std::max(result.most, sum.size() + 1);
-    const auto add = [](int /*buffer*/) { return absl::OkStatus(); };
-    TAKT_CHECK(sum.Push({.first = block, .size = 1}, add).ok());
-  }
-  result.parts = sum.parts();
-  return result;
-}
 
 SpreadHead::SpreadHead(const model::Model& model, const mesh::BlockRun& blocks,
                        const ParameterRef* matrix)
@@ -67,15 +53,15 @@ absl::Status SpreadHead::Loss(backend::Backend& backend, const SpreadHeadMemory&
                                            .z_loss = memory.view.terms.z_loss});
 }
 
-absl::Status SpreadHead::Backward(backend::Backend& backend, const SpreadHeadMemory& memory,
-                                  bool accumulate) const {
+template <class Then>
+absl::Status SpreadHead::ForEachInputGrad(backend::Backend& backend, const SpreadHeadMemory& memory,
+                                          const Then& then) const {
   const auto buffer = [&](int i) { return memory.sums[static_cast<std::size_t>(i)]; };
   const auto add = [&](int i) {
     float* const into = buffer(i).f32;
     return backend.Run(
         backend::Add{.a = into, .b = buffer(i + 1).f32, .output = into, .count = rows_ * columns_});
   };
-  const backend::Operand norm = memory.norm;
   model::TreeSum sum;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = blocks_[i];
@@ -92,10 +78,23 @@ absl::Status SpreadHead::Backward(backend::Backend& backend, const SpreadHeadMem
                                                   .shares = memory.view.terms.shares}));
     RETURN_IF_ERROR(block.product.InputGrad(backend, logits, buffer(sum.size())));
     RETURN_IF_ERROR(sum.Push({.first = block.number, .size = 1}, add));
-    const backend::Operand d_logits = logits;
-    RETURN_IF_ERROR(block.product.WeightGrad(backend, {&norm, 1}, {&d_logits, 1}, accumulate));
+    RETURN_IF_ERROR(then(i));
   }
   return absl::OkStatus();
+}
+
+absl::Status SpreadHead::Backward(backend::Backend& backend, const SpreadHeadMemory& memory,
+                                  bool accumulate) const {
+  const backend::Operand norm = memory.norm;
+  return ForEachInputGrad(backend, memory, [&](std::size_t i) {
+    const backend::Operand d_logits = memory.logits[i];
+    return WeightGrad(backend, i, {&norm, 1}, {&d_logits, 1}, accumulate);
+  });
+}
+
+absl::Status SpreadHead::InputGrad(backend::Backend& backend,
+                                   const SpreadHeadMemory& memory) const {
+  return ForEachInputGrad(backend, memory, [](std::size_t) { return absl::OkStatus(); });
 }
 
 }  // namespace takt::train

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head between its norm and the norm's backward, where the vocabulary is spread: what one rank
-// computes with its blocks of words. The bits are those of the head that is not cut (head.cc),
+// The head between its norm and the norm's backward, where ranks share the vocabulary, as pp ranks
+// over which it is spread, or as ranks that split layers: what one rank computes with its blocks of
+// words. The bits are those of the head that is not cut (head.cc),
 // whoever has which blocks. Letters: N rows of tokens of a microbatch, C hidden, D blocks in all.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,12 +22,12 @@
 
 namespace takt::train {
 
-// The partial sums over a run of blocks that its rank cannot add any further.
-struct PartialSums {
-  std::vector<model::TreeSum::Part> parts;
-  int most = 0;  // buffers in use at once while the run is added; the parts end in the first ones
-};
-PartialSums PartialSumsOf(const mesh::BlockRun& blocks);
+using model::PartialSums;
+
+// Returns what a rank cannot add any further of the sum over all blocks.
+inline PartialSums PartialSumsOf(const mesh::BlockRun& blocks) {
+  return model::PartialSumsOf(blocks.first, blocks.last);
+}
 
 // The memory of one microbatch.
 struct SpreadHeadMemory {
@@ -54,6 +57,15 @@ class SpreadHead {
   absl::Status Backward(backend::Backend& backend, const SpreadHeadMemory& memory,
                         bool accumulate) const;
 
+  // Backward in two: I of all blocks, and W of a block for several microbatches.
+  absl::Status InputGrad(backend::Backend& backend, const SpreadHeadMemory& memory) const;
+  // i: the block's index among those of the rank. norm, d_logits: by microbatch.
+  absl::Status WeightGrad(backend::Backend& backend, std::size_t i,
+                          std::span<const backend::Operand> norm,
+                          std::span<const backend::Operand> d_logits, bool accumulate) const {
+    return blocks_[i].product.WeightGrad(backend, norm, d_logits, accumulate);
+  }
+
   const PartialSums& partial_sums() const { return partial_sums_; }
 
  private:
@@ -62,6 +74,11 @@ class SpreadHead {
     std::int64_t first, words, stride;
     Linear product;  // weight [words,C]
   };
+
+  // Runs I of each block in ascending order, and after each absl::Status then(index).
+  template <class Then>
+  absl::Status ForEachInputGrad(backend::Backend& backend, const SpreadHeadMemory& memory,
+                                const Then& then) const;
 
   const std::int64_t rows_, columns_, num_blocks_;
   const PartialSums partial_sums_;

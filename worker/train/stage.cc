@@ -6,7 +6,8 @@
 namespace takt::train {
 
 Stage::Stage(const StageOptions& options)
-    : layout_(options.layout),
+    : model_(options.model),
+      layout_(options.layout),
       backend_(options.backend),
       scratch_(options.scratch),
       observer_(options.observer) {
@@ -15,7 +16,9 @@ Stage::Stage(const StageOptions& options)
                                  .layer = options.model.layers[place.layer.value()],
                                  .parameters = options.parameters.Layer(place.layer),
                                  .place = place,
-                                 .rotary_table = options.rotary_table}));
+                                 .rotary_table = options.rotary_table,
+                                 .auxiliary_scale = options.auxiliary_scale,
+                                 .meetings = options.meetings}));
   }
 }
 
@@ -53,8 +56,10 @@ absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& lo
        .input = InputOf(buffers, i),
        .output = i + 1 == layers_.size() ? buffers.output : Between(buffers, i),
        .stash = ForwardStash(buffers, i),
+       .scratch = scratch_,
        .loss_scale = loss.scale,
        .loss_sum = loss.sum,
+       .expert_counts = ExpertCountsOf(loss, i),
        .probe = {observer_, buffers.microbatch, &backend_}});
 }
 
@@ -69,7 +74,8 @@ absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i, b
     RETURN_IF_ERROR(layers_[i]->Recompute({.backend = &backend_,
                                            .view = buffers.view,
                                            .input = InputOf(buffers, i),
-                                           .stash = stash}));
+                                           .stash = stash,
+                                           .scratch = scratch_}));
   }
   return layers_[i]->InputGrad({.backend = &backend_,
                                 .view = buffers.view,
@@ -95,6 +101,12 @@ absl::Status Stage::WeightGradLayer(std::span<const StageBuffers> microbatches, 
       {.backend = &backend_, .microbatches = inputs, .accumulate = accumulate});
 }
 
+std::int32_t* Stage::ExpertCountsOf(const LossCall& loss, std::size_t i) const {
+  const model::Layer& layer = model_.layers[layout_.layers[i].layer.value()];
+  if (loss.expert_counts == nullptr || !model::HasExperts(layer.kind)) return nullptr;
+  return loss.expert_counts + std::int64_t{layer.block} * model_.config.mixture->experts;
+}
+
 float* Stage::Between(const StageBuffers& buffers, std::size_t i) const {
   const layout::StageLayout::LayerPlace& place = layout_.layers[i];
   return reinterpret_cast<float*>(buffers.stash.At(place.output, place.output_room));
@@ -109,7 +121,8 @@ const float* Stage::DOutput(const StageBuffers& buffers, std::size_t i) const {
 }
 
 StashMemory Stage::ForwardStash(const StageBuffers& buffers, std::size_t i) const {
-  return {buffers.stash.From(layout_.layers[i].kept), scratch_};
+  const layout::StageLayout::LayerPlace& place = layout_.layers[i];
+  return {buffers.stash.From(place.kept), SlotRoom(scratch_ + place.recomputed_in_scratch)};
 }
 
 StashMemory Stage::BackwardStash(const StageBuffers& buffers, std::size_t i) const {

@@ -30,10 +30,11 @@ struct StageBuffers {
   bool operator==(const StageBuffers&) const = default;
 };
 
-// What the last stage's F needs for the loss, and where it puts the loss.
+// What the last stage's F needs for the loss, and where F puts what is reported of a step.
 struct LossCall {
   double* sum = nullptr;
   float scale = 0;  // 1 / scored tokens of the global batch, or of the microbatch
+  std::int32_t* expert_counts = nullptr;  // ExpertCounts::At; null: nothing is counted
   bool operator==(const LossCall&) const = default;
 };
 
@@ -46,6 +47,8 @@ struct StageOptions {
   // At least layout.scratch_bytes of every stage that shares it.
   std::byte* scratch = nullptr;
   const float* rotary_table = nullptr;  // see LayerOptions
+  double auxiliary_scale = 0;           // see LayerOptions
+  TensorMeetings* meetings = nullptr;   // likewise
   const TensorObserver* observer = nullptr;
 };
 
@@ -79,6 +82,8 @@ class Stage {
   // scratch: if I of the same layer was the last call to use it; else null.
   absl::Status WeightGradLayer(std::span<const StageBuffers> microbatches, bool accumulate,
                                std::size_t i, std::byte* scratch);
+  // Returns where layer i counts the rows of its experts; null: it does not.
+  std::int32_t* ExpertCountsOf(const LossCall& loss, std::size_t i) const;
   // Returns the activation that layer i passes on, or its gradient.
   float* Between(const StageBuffers& buffers, std::size_t i) const;
   const float* InputOf(const StageBuffers& buffers, std::size_t i) const;
@@ -86,6 +91,7 @@ class Stage {
   StashMemory ForwardStash(const StageBuffers& buffers, std::size_t i) const;
   StashMemory BackwardStash(const StageBuffers& buffers, std::size_t i) const;
 
+  const model::Model& model_;
   const layout::StageLayout& layout_;
   backend::Backend& backend_;
   std::byte* const scratch_;

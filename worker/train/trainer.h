@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/config/job_spec.h"
@@ -17,6 +18,7 @@
 #include "common/program/program.h"
 #include "worker/backend/backend.h"
 #include "worker/engine/compute.h"
+#include "worker/train/expert_counts.h"
 #include "worker/train/halt_request.h"
 #include "worker/train/tensor_observer.h"
 #include "worker/transport/collective.h"
@@ -55,6 +57,11 @@ struct TrainerOptions {
   transport::Collective* tied_group = nullptr;
   // The ranks of this pipeline, where they meet over a spread vocabulary; else null.
   transport::Collective* vocabulary_group = nullptr;
+  // The ranks that share this rank's layers, for meetings on the compute lane. Null: it shares
+  // none.
+  transport::Collective* tensor_group = nullptr;
+  // The same ranks, for the exchange of norm and loss, which is not on that lane.
+  transport::Collective* norm_group = nullptr;
   // Fills the store (weights and moments) from a checkpoint. If it returns false, or is null, the
   // trainer makes initial weights. It is never called for an emulated model.
   std::function<absl::StatusOr<bool>(ParameterStore&)> restore;
@@ -75,6 +82,8 @@ class Validator : public engine::Compute {
   virtual void Reset() = 0;
   // Returns the mean over the scored tokens of all batches since Reset. It is equal on all ranks.
   virtual double loss() const = 0;
+  // Returns how many tokens these are.
+  virtual std::int64_t scored() const = 0;
 };
 
 class Trainer : public engine::Compute {
@@ -85,6 +94,8 @@ class Trainer : public engine::Compute {
   virtual absl::Status Prepare() = 0;
   // Valid from the step's NORM_EXCHANGE to the next one's; read it in the engine's on_step.
   virtual StepResult result(StepId step) const = 0;
+  // Returns how the experts of this rank's blocks were loaded; there may be none. Read it likewise.
+  virtual std::vector<ExpertLoad> expert_loads(StepId step) const = 0;
   // Returns weights, gradients and optimizer state, or null if the model has none (emulated). Use
   // them between two Runs of the engine. The gradients are those of the last step.
   virtual ParameterStore* parameters() = 0;

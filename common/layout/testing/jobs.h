@@ -65,7 +65,9 @@ struct Case {
   int microbatches = 4;
   model::Recompute recompute = model::Recompute::kNone;
   model::Precisions precisions;
-  bool merges = false;        // merges several W into one
+  bool merges = false;  // merges several W into one
+  int replicas = 1;
+  bool shards = false;        // the ranks that sum gradients share the optimizer's state
   mesh::VocabularyEnds ends;  // spreads the vocabulary
 };
 
@@ -75,14 +77,18 @@ struct Job {
   mesh::Partition partition;
   std::vector<program::Program> programs;
   mesh::VocabularyEnds ends;
+  int replicas = 1;
 
-  explicit Job(const Case& c) : model(*model::BuildModel(c.config, 2, c.precisions)), ends(c.ends) {
+  explicit Job(const Case& c)
+      : model(*model::BuildModel(c.config, 2, c.precisions)), ends(c.ends), replicas(c.replicas) {
     auto schedule =
         *schedule::Generate(c.schedule, {.num_ranks = c.ranks, .num_microbatches = c.microbatches});
     const bool spread = !ends.empty();
     if (spread) schedule = *schedule::SpreadVocabulary(schedule, {}, /*depth=*/2);
     const auto num_layers = static_cast<int>(model.layers.size());
-    program::LowerOptions options{.merge_weight_grads = c.merges};
+    program::LowerOptions options{.reduce_gradients = c.replicas > 1,
+                                  .merge_weight_grads = c.merges,
+                                  .shard_optimizer = c.shards};
     for (StageId id(0); id.value() < schedule.num_stages; ++id) {
       partition.push_back(
           {.id = id,
@@ -97,11 +103,14 @@ struct Job {
     programs = *program::Lower(schedule, options);
   }
 
-  RankLayout LayoutOf(int rank) const {
+  // replica: -1 for the one that has most.
+  RankLayout LayoutOf(int rank, int replica = -1) const {
     return LayOutRank({.model = model,
                        .partition = partition,
                        .program = programs[rank],
-                       .vocabulary_ends = ends});
+                       .dp_size = replicas,
+                       .vocabulary_ends = ends,
+                       .replica = replica});
   }
 };
 

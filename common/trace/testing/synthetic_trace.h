@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/program/lowering.h"
+#include "common/program/part_lists.h"
 #include "common/schedule/generate.h"
 #include "common/sim/replay.h"
 #include "common/sim/testing/program_edit.h"
@@ -22,6 +24,7 @@ namespace takt::trace {
 // Seconds.
 struct SyntheticOptions {
   int dp_size = 1;
+  int tp_size = 1;    // with more than 1, the ranks that share a stage gather before each F
   int num_steps = 2;  // at least
   bool merge_weight_grads = false;
   // A stage computes for as long as one layer does, times its layers. Empty: one layer each.
@@ -30,6 +33,7 @@ struct SyntheticOptions {
   double message = 50e-6, load = 100e-6, reduction = 200e-6, exchange = 100e-6;
   double norm = 20e-6, optimizer = 500e-6;
   double logits = 0.005;  // S; T takes twice as long
+  double meeting = 0;     // each inside an instruction, once all are there
 };
 
 class SyntheticTrace {
@@ -45,14 +49,17 @@ class SyntheticTrace {
     trace_.programs = std::move(programs);
     trace_.job = "synthetic";
     trace_.generation = Generation(1);
-    trace_.mesh = {.pp_size = static_cast<int>(trace_.programs.size()), .dp_size = options.dp_size};
+    trace_.mesh = {.pp_size = static_cast<int>(trace_.programs.size()),
+                   .dp_size = options.dp_size,
+                   .tp_size = options.tp_size};
     trace_.predicted = {.forward = {options.forward},
                         .input_grad = {options.input_grad},
                         .weight_grad = {options.weight_grad},
                         .backward = {options.input_grad + options.weight_grad},
                         .link = {.latency = options.message}};
-    spread_ = sim::SpreadOverCopies(trace_.programs, options.dp_size);
+    spread_ = sim::SpreadOverCopies(trace_.programs, trace_.mesh.num_chains());
     for (const program::Program& program : spread_) {
+      meetings_.emplace_back(NumMeetings(program), options.meeting);
       std::vector<double>& of_rank = durations_.emplace_back();
       for (const program::Instruction& instruction : program.body) {
         of_rank.push_back(Usual(instruction.op) * Layers(instruction) *
@@ -86,7 +93,9 @@ class SyntheticTrace {
   // Adds a step with the durations as they are now. After a pause nothing of it runs ahead, and
   // each rank's prologue, if it has one, takes the second half of the pause.
   void AddStep(double pause = 0) {
-    const sim::Replayed replayed = sim::Replay(spread_, durations_).value();
+    const sim::Replayed replayed =
+        sim::Replay(spread_, durations_, {.meetings = &meetings_, .tensor = options_.tp_size})
+            .value();
     const double prologue_begin = now_ + pause / 2;
     now_ += pause;
     const double begin = now_ - (pause > 0 ? FirstStart(replayed) : replayed.end_of_previous);
@@ -100,6 +109,7 @@ class SyntheticTrace {
         step.body.push_back({Nanos(begin + span.start), Nanos(begin + span.end)});
       }
       BeginWhenReady(spread_[rank], step);
+      AddMeetings(rank, step);
       if (pause > 0) AddPrologue(spread_[rank], prologue_begin, step);
     }
     now_ = begin + replayed.end_of_previous + replayed.step_time;
@@ -122,6 +132,11 @@ class SyntheticTrace {
     for (const int layers : options.stage_layers) {
       lower.stages.push_back({LayerId(first_layer), LayerId(first_layer + layers)});
       first_layer += layers;
+    }
+    for (int stage = 0; stage < ranks && options.tp_size > 1; ++stage) {
+      const program::Part gather = {program::PartKind::kGather, program::PartGroup::kTensor, 8};
+      lower.stages.push_back({.first_layer = LayerId(stage), .last_layer = LayerId(stage + 1)});
+      lower.stages.back().layers.push_back({.forward = {gather, program::Part{}}});
     }
     return sim::Programs(family, ranks, microbatches, lower);
   }
@@ -164,6 +179,28 @@ class SyntheticTrace {
       ++done[lane];
       step.body[i].start_nanos =
           std::min(step.body[i].start_nanos, std::max<std::int64_t>(ready, 0));
+    }
+  }
+
+  // A rank that comes early waits in its first meeting.
+  void AddMeetings(std::size_t rank, StepTrace& step) const {
+    const program::Program& program = spread_[rank];
+    for (std::size_t i = 0; i < program.body.size(); ++i) {
+      const std::span<const program::Part> parts = PartListOf(program.body[i], program);
+      const auto meetings = std::ranges::count_if(parts, &program::Part::meets);
+      if (meetings == 0) continue;
+      const auto [start, end] = step.body[i];
+      const std::int64_t meeting = Nanos(options_.meeting), compute = Nanos(durations_[rank][i]);
+      std::int64_t wait = std::max<std::int64_t>(end - start - compute - meetings * meeting, 0);
+      std::int64_t at = start;
+      for (const program::Part& part : parts) {
+        if (!part.meets()) {
+          at += compute / (std::ssize(parts) - meetings);
+          continue;
+        }
+        step.meetings.push_back({at, at + wait + meeting});
+        at += std::exchange(wait, 0) + meeting;
+      }
     }
   }
 
@@ -213,7 +250,8 @@ class SyntheticTrace {
   SyntheticOptions options_;
   JobTrace trace_;
   std::vector<program::Program> spread_;
-  sim::Durations durations_;
+  sim::Durations durations_;  // without the meetings inside
+  sim::Durations meetings_;
   double now_ = 1;  // when the step before ended
   std::int64_t step_ = 0;
 };

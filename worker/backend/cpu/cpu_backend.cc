@@ -14,9 +14,11 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "worker/backend/cpu/bf16_products.h"
+#include "worker/backend/cpu/expert_products.h"
 #include "worker/backend/cpu/host_memory.h"
 #include "worker/backend/cpu/kernels.h"
 #include "worker/backend/cpu/matmul.h"
+#include "worker/backend/cpu/router.h"
 #include "worker/backend/cpu/widening.h"
 #include "worker/backend/validate.h"
 
@@ -31,6 +33,7 @@ class CpuBackend final : public HostMemory<Backend> {
   CpuBackend(int threads, const Kernels& kernels, MemoryLedger* ledger)
       : HostMemory(threads, kernels, ledger),
         bf16_(team_, kernels_),
+        experts_(team_, kernels_, bf16_),
         scratch_(static_cast<std::size_t>(threads)) {}
 
   absl::Status Run(const Op& op) override {
@@ -76,6 +79,10 @@ class CpuBackend final : public HostMemory<Backend> {
   // Returns a status only for ops that call a library.
   using HostMemory::Execute;
   absl::Status Execute(const Matmul& op) {
+    if (op.m == 1 && !op.a_transposed) {
+      MultiplyRow(op);
+      return absl::OkStatus();
+    }
     const MatmulBlocks blocks = CutMatmul(op);
     std::vector<absl::Status> errors(static_cast<std::size_t>(team_.size()));
     team_.ParallelFor(blocks.count, [&](std::int64_t block, int thread) {
@@ -84,6 +91,14 @@ class CpuBackend final : public HostMemory<Backend> {
     });
     for (const absl::Status& error : errors) RETURN_IF_ERROR(error);
     return absl::OkStatus();
+  }
+
+  // The time of a product of one row is that of reading b. A column's sum has the same order in
+  // every piece, so there are as many pieces as threads.
+  void MultiplyRow(const Matmul& op) {
+    constexpr std::int64_t kLeastColumns = 64;
+    ForPieces(op.n, std::max(kLeastColumns, CeilDiv(op.n, team_.size())),
+              [&](Range columns) { kernels_.row_product(op, columns); });
   }
 
   void Execute(const PackBf16& op) { bf16_.Pack(op); }
@@ -185,6 +200,33 @@ class CpuBackend final : public HostMemory<Backend> {
     });
   }
 
+  void Execute(const RouteTokens& op) { Route(op, team_); }
+  void Execute(const RouteTokensBackward& op) { RouteBackward(op, team_); }
+  void Execute(const CountExpertRows& op) {
+    for (std::int64_t e = 0; e < op.rows.experts; ++e)
+      op.counts[e] = op.rows.offsets[e + 1] - op.rows.offsets[e];
+  }
+  void Execute(const ExpertSwigluForward& op) {
+    ForRows(op.rows.count(), op.columns,
+            [&](Range rows) { kernels_.expert_swiglu_forward(op, rows); });
+  }
+  void Execute(const ExpertSwigluBackward& op) {
+    ForRows(op.rows.count(), op.columns,
+            [&](Range rows) { kernels_.expert_swiglu_backward(op, rows); });
+  }
+  absl::Status Execute(const ExpertMatmul& op) {
+    return experts_.Run(op, [this](const Matmul& product) { return Execute(product); });
+  }
+  absl::Status Execute(const ExpertMatmulTransposed& op) {
+    return experts_.Run(op, [this](const Matmul& product) { return Execute(product); });
+  }
+
+  void Execute(const CachedAttention& op) {
+    team_.ParallelFor(op.kv_heads, [&](std::int64_t item, int thread) {
+      kernels_.cached_attention(op, item, Scratch(thread, op.past + op.rows));
+    });
+  }
+
   void Execute(const EmbeddingForward& op) {
     ForRows(op.batch * op.context, op.columns,
             [&](Range rows) { kernels_.embedding_forward(op, rows); });
@@ -253,6 +295,7 @@ class CpuBackend final : public HostMemory<Backend> {
   }
 
   Bf16Products bf16_;
+  ExpertProducts experts_;
   // Between loops the caller's thread owns all of it; within a loop thread t owns entry t.
   std::vector<std::vector<float>> scratch_;
   std::vector<float> partials_;

@@ -69,6 +69,34 @@ Floats RunEveryOp(Backend& backend, std::int64_t batch, std::int64_t context, st
                         logsumexp.data(), x.data(), d_qkv.data(), d_qkv.data() + c,
                         d_qkv.data() + 2 * c},
       {&d_qkv});
+  Floats keys = Random(n * c, 8), values = Random(n * c, 9), cached = Unset(c);
+  run(CachedAttention{.q = qkv.data(),
+                      .k = qkv.data() + c,
+                      .v = qkv.data() + 2 * c,
+                      .keys = keys.data(),
+                      .values = values.data(),
+                      .output = cached.data(),
+                      .rows = 1,
+                      .past = n - 1,
+                      .capacity = n,
+                      .heads = heads,
+                      .kv_heads = heads,
+                      .head_size = head_size,
+                      .q_stride = c,
+                      .kv_stride = c,
+                      .out_stride = c},
+      {&keys, &values, &cached});
+  Floats row = Unset(3 * c), transposed_row = Unset(vocab);
+  run(Matmul{.a = normed.data(), .b = w.data(), .c = row.data(), .m = 1, .n = 3 * c, .k = c},
+      {&row});
+  run(Matmul{.a = cached.data(),
+             .b = table.data(),
+             .c = transposed_row.data(),
+             .b_transposed = true,
+             .m = 1,
+             .n = vocab,
+             .k = c},
+      {&transposed_row});
   Floats d_w = Random(c * 3 * c, 7), d_bias = Unset(3 * c), d_x = Unset(n * c);
   run(Matmul{.a = normed.data(),
              .b = d_qkv.data(),

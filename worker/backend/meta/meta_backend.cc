@@ -23,12 +23,22 @@ double AttentionFlops(const AttentionShape& shape) {
          static_cast<double>(shape.heads * shape.head_size);
 }
 
+// The router decides how many rows an expert has, and here there is none. All experts together have
+// all rows, which therefore count with the first one.
+double ExpertFlops(const ExpertRows& rows, std::int64_t expert, std::int64_t elements) {
+  return expert > 0 ? 0 : 2.0 * static_cast<double>(rows.count()) * static_cast<double>(elements);
+}
+
 double FlopsOf(const Op& op) {
   return std::visit(
       []<class T>(const T& o) -> double {
         if constexpr (ProductOp<T>) {
           return 2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) *
                  static_cast<double>(o.k);
+        } else if constexpr (std::is_same_v<T, ExpertMatmul>) {
+          return ExpertFlops(o.rows, o.expert, o.n * o.k);
+        } else if constexpr (std::is_same_v<T, ExpertMatmulTransposed>) {
+          return ExpertFlops(o.rows, o.expert, o.m * o.n);
         } else if constexpr (std::is_same_v<T, AttentionForward>) {
           return AttentionFlops(o.shape);
         } else if constexpr (std::is_same_v<T, AttentionBackward>) {

@@ -8,7 +8,7 @@ namespace takt::train {
 // them.
 Bound BindGatherWeights(ProgramState& state, const program::Instruction& instruction) {
   const LayerParameters* const layer = BucketOf(state, instruction);
-  if (layer == nullptr && program::SpreadsVocabulary(state.program)) return engine::NothingToDo();
+  if (layer == nullptr && state.rank.SharesVocabulary()) return engine::NothingToDo();
   if (layer == nullptr) return absl::InvalidArgumentError("this rank does not hold its layer");
   LayerShards& shards = state.rank.shards->Of(*layer);
   return engine::MakeBound(state.rank.ReplicasOf(instruction.stage)->stream(),

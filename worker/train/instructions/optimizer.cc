@@ -25,7 +25,7 @@ Bound BindOptimizer(ProgramState& state, const program::Instruction& instruction
     RETURN_IF_ERROR(rank.optimizer->Update(*rank.compute, step, before + 1));
     // Every kind of part has run by now.
     replays.Start();
-    return rank.parameters->Pack(*rank.compute);
+    return rank.Pack();
   };
   return engine::MakeBound(rank.compute->stream(), run);
 }

@@ -97,7 +97,7 @@ TokenView ViewOf(const ProgramState& state, SlotId tokens, MicrobatchId microbat
 }
 
 LossCall BoundLoss::Call(StepId step) const {
-  LossCall call;
+  LossCall call{.expert_counts = expert_counts[step.value() % ExpertCounts::kSteps]};
   if (scored == nullptr) return call;
   StepLosses::Microbatch& loss = *places[step.value() % StepLosses::kSteps];
   loss.scored = *scored;
@@ -125,12 +125,16 @@ absl::StatusOr<BoundPart> ResolvePart(ProgramState& state, const ComputePart& pa
                   .has_gradients = state.rank.has_gradients.at(part.stage)};
   ASSIGN_OR_RETURN(bound.version, VersionOf(state, bound.stage, part.stage, weights));
   RETURN_IF_ERROR(CheckBuffers(state, part, bound.stage, bound.buffers));
-  if (part.op != Op::kForward || part.stage.value() + 1 != state.program.num_stages) return bound;
-  if (program::SpreadsVocabulary(state.program)) return bound;  // T and LOSS compute the loss
+  if (part.op != Op::kForward) return bound;
+  // Where the vocabulary is spread, T and LOSS compute the loss.
+  const bool is_last = part.stage.value() + 1 == state.program.num_stages;
   for (const SlotId slot : part.reads) {
+    if (!is_last || program::SpreadsVocabulary(state.program)) break;
     if (state.program.slots[slot.value()].kind == SlotKind::kTokens)
       bound.loss = ResolveLoss(state, slot, part.microbatch);
   }
+  for (std::int64_t i = 0; i < ExpertCounts::kSteps; ++i)
+    bound.loss.expert_counts[i] = state.expert_counts.At(i, part.microbatch);
   return bound;
 }
 

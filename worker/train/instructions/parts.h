@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/base/status.h"
 #include "common/program/compute_part.h"
 #include "worker/engine/bound_instruction.h"
 #include "worker/train/program_state.h"
@@ -18,11 +19,13 @@ namespace takt::train {
 // Returns a microbatch of a kTokens slot.
 TokenView ViewOf(const ProgramState& state, SlotId tokens, MicrobatchId microbatch);
 
-// Where the loss of a microbatch goes. By default: nowhere.
+// Where the loss of a microbatch, and what else F reports, goes. By default: nowhere.
 struct BoundLoss {
   // The count by which the gradient is divided, as LOAD counts it.
   const std::int64_t* scored = nullptr;
   StepLosses::Microbatch* places[StepLosses::kSteps] = {};  // by the step's remainder
+  // Where the rows of experts are counted, by the step's remainder; null: nowhere.
+  std::int32_t* expert_counts[ExpertCounts::kSteps] = {};
 
   // Returns the loss call in this step. It also notes the count by which the gradient is divided.
   LossCall Call(StepId step) const;
@@ -55,9 +58,12 @@ template <typename ArgumentsOf, typename Ops>
 std::unique_ptr<engine::BoundInstruction> BindPart(ProgramState& state, int version,
                                                    const PartBuffers& buffers,
                                                    ArgumentsOf arguments_of, Ops ops) {
-  const auto run = [&parameters = *state.rank.parameters, &replays = state.replays.PartOf(buffers),
-                    version, arguments_of, ops](StepId step) {
+  const auto run = [&rank = state.rank, &parameters = *state.rank.parameters,
+                    &replays = state.replays.PartOf(buffers), stage = buffers.forward_stage,
+                    version, arguments_of, ops](StepId step) -> absl::Status {
+    RETURN_IF_ERROR(rank.PackGathered(stage));
     parameters.SelectVersion(version);
+    if (rank.meetings != nullptr) rank.meetings->BeginStep(step);
     PartArguments arguments = arguments_of(step);
     arguments.weights = parameters.selected_place();
     return replays.Run(arguments, [&] { return ops(arguments); });

@@ -14,9 +14,9 @@ Bound BindReduceGrad(ProgramState& state, const program::Instruction& instructio
         absl::StrCat("no other rank holds stage ", instruction.stage.value()));
   }
   const LayerParameters* const layer = BucketOf(state, instruction);
-  // A rank may have no words, and a layer no parameters but tables that are spread. Then its
-  // replicas have none either.
-  if (layer == nullptr && program::SpreadsVocabulary(state.program)) return engine::NothingToDo();
+  // Where ranks share the vocabulary, one may have no words, and a layer no parameters but tables.
+  // Then its replicas have none either.
+  if (layer == nullptr && state.rank.SharesVocabulary()) return engine::NothingToDo();
   if (layer == nullptr) return absl::InvalidArgumentError("this rank does not hold its layer");
   if (ShardState* const all = state.rank.shards.get()) {
     return engine::MakeBound(group->stream(), [&shards = all->Of(*layer)](StepId step) {

@@ -63,10 +63,12 @@ absl::StatusOr<SpreadHeadMemory> MemoryOf(const ProgramState& state,
 Bound BindVocabularyForward(ProgramState& state, const Instruction& instruction) {
   ASSIGN_OR_RETURN(const SpreadHeadMemory memory, MemoryOf(state, instruction));
   backend::Backend& backend = *state.rank.compute;
-  return engine::MakeBound(backend.stream(),
-                           [&head = state.rank.vocabulary->head, &backend, memory](StepId) {
-                             return head.Forward(backend, memory);
-                           });
+  const auto run = [&rank = state.rank, rows = instruction.stage, &backend,
+                    memory](StepId) -> absl::Status {
+    RETURN_IF_ERROR(rank.PackGathered(rows));
+    return rank.vocabulary->head.Forward(backend, memory);
+  };
+  return engine::MakeBound(backend.stream(), run);
 }
 
 // T: computes the loss of whole rows, and the gradients of the rank's blocks.

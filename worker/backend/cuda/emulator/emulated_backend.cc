@@ -62,6 +62,8 @@ class EmulatedBackend final : public Backend {
   absl::Status Execute(const O& op, const LaunchContext& context) {
     if constexpr (ProductOp<O>) {
       return absl::UnimplementedError("products of matrices are not emulated");
+    } else if constexpr (ExpertOp<O>) {
+      return absl::UnimplementedError("experts have no kernels for GPUs");
     } else {
       Launch(op, context);
       return absl::OkStatus();

@@ -359,6 +359,41 @@ TEST(CudaKernels, Attention) {
   }
 }
 
+TEST(CudaKernels, CachedAttention) {
+  for (const std::int64_t size : {12, 40, 130}) {
+    constexpr std::int64_t kHeads = 4, kKvHeads = 2, kPast = 5, kRows = 3;
+    constexpr std::int64_t kCapacity = kPast + kRows + 1;
+    const std::int64_t kv = kKvHeads * size, q = kHeads * size, cache = kCapacity * kv;
+    for (const std::int64_t window : {0, 4}) {
+      Check("head size " + std::to_string(size) + ", window " + std::to_string(window), 4 * kFew,
+            [&](Backend& backend, Tensors& t) {
+              const CachedAttention op = {.q = t.Random(kRows * q),
+                                          .k = t.Random(kRows * kv),
+                                          .v = t.Random(kRows * kv),
+                                          .keys = t.Random(cache),
+                                          .values = t.Random(cache),
+                                          .output = t.Unset(kRows * q),
+                                          .rows = kRows,
+                                          .past = kPast,
+                                          .capacity = kCapacity,
+                                          .heads = kHeads,
+                                          .kv_heads = kKvHeads,
+                                          .head_size = size,
+                                          .q_stride = q,
+                                          .kv_stride = kv,
+                                          .out_stride = q,
+                                          .window = window};
+              RunOp(backend, op);
+              Result result;
+              result.Add(op.output, kRows * q);
+              result.Add(op.keys, cache);
+              result.Add(op.values, cache);
+              return result;
+            });
+    }
+  }
+}
+
 TEST(CudaKernels, UpdatesOfAListAreThoseOfEachTensor) {
   // There are more tensors than a launch has, some empty, some longer than a block.
   std::vector<std::int64_t> counts = {4097, 0, 1, 4096, 12};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our own kernels on the GPU: every op of ops.h except products of matrices. This file needs no
-// CUDA headers.
+// Our own kernels on the GPU: every op of ops.h except products of matrices and those of experts.
+// This file needs no CUDA headers.
 //
 // These rules hold for every launch beside those of ops.h:
 // - `op` has passed ValidateOp. The device writes through all its pointers, also those that ops.h
@@ -46,6 +46,7 @@ void Launch(const SwigluForward& op, const LaunchContext& context);
 void Launch(const SwigluBackward& op, const LaunchContext& context);
 void Launch(const GeluForward& op, const LaunchContext& context);
 void Launch(const GeluBackward& op, const LaunchContext& context);
+void Launch(const CachedAttention& op, const LaunchContext& context);
 void Launch(const EmbeddingForward& op, const LaunchContext& context);
 // Takes at most kMaxEmbeddingRows rows (batch * context).
 void Launch(const EmbeddingBackward& op, const LaunchContext& context);

@@ -3,6 +3,7 @@
 set(TAKT_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/attention_backward.cu
   ${CMAKE_CURRENT_LIST_DIR}/attention_forward.cu
+  ${CMAKE_CURRENT_LIST_DIR}/cached_attention.cu
   ${CMAKE_CURRENT_LIST_DIR}/column_sums.cu
   ${CMAKE_CURRENT_LIST_DIR}/elementwise.cu
   ${CMAKE_CURRENT_LIST_DIR}/embedding.cu

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the commands with a script in place of takt-worker. tests/integration runs them with the
+// real one.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "cli/model/evaluate_here.h"
+#include "cli/model/evaluate_on_cluster.h"
+#include "cli/model/model_child.h"
+#include "cli/model/score.h"
+#include "cli/testing/fake_coordinator.h"
+#include "cli/testing/test_checkpoint.h"
+#include "cli/testing/test_directory.h"
+#include "common/base/status.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/util/delimited_message_util.h"
+#include "nlohmann/json.hpp"
+
+namespace takt::cli {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// A directory with a takt-worker that does `script`.
+class FakeWorker {
+ public:
+  explicit FakeWorker(const std::string& script) {
+    const std::string program = directory_.Write("takt-worker", "#!/bin/sh\n" + script + "\n");
+    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  }
+  const std::string& directory() const { return directory_.path(); }
+  std::string Path(const std::string& name) const { return directory_.Path(name); }
+
+  // Writes a file of answers, which the script can print.
+  void WriteAnswers(const std::vector<v1::LocalModelAnswer>& answers) const {
+    std::ofstream out(Path("answers"), std::ios::binary);
+    for (const v1::LocalModelAnswer& answer : answers)
+      google::protobuf::util::SerializeDelimitedToOstream(answer, &out);
+  }
+
+ private:
+  const TestDirectory directory_;
+};
+
+Outcome RunWith(const FakeWorker& worker, const std::vector<std::string>& arguments) {
+  std::ostringstream out, err;
+  Context context{.terminal = {.out = out, .err = err},
+                  .environment = [](const char*) { return std::optional<std::string>(); },
+                  .program_directory = worker.directory()};
+  const ExitCode code = RunApp(arguments, context);
+  return {code, out.str(), err.str()};
+}
+
+v1::LocalModelAnswer TokenAnswer(char byte) {
+  v1::LocalModelAnswer answer;
+  answer.set_token(static_cast<unsigned char>(byte));
+  return answer;
+}
+
+std::vector<v1::LocalModelAnswer> AnswersOf(const std::string& text) {
+  std::vector<v1::LocalModelAnswer> answers(1);
+  answers[0].mutable_start()->set_prompt_seconds(0.5);
+  for (const char byte : text) answers.push_back(TokenAnswer(byte));
+  answers.emplace_back().mutable_generated()->set_seconds(2);
+  return answers;
+}
+
+const std::string kModel = GoldenModel("gpt2-tiny");
+
+TEST(Generate, PrintsTheTextOfTheTokens) {
+  const FakeWorker worker("cat > \"${0%/*}/request\"; cat \"${0%/*}/answers\"");
+  worker.WriteAnswers(AnswersOf("héllo"));
+  const Outcome outcome = RunWith(worker, {"generate", kModel, "--prompt", "ab", "--tokenizer",
+                                           "bytes", "--tokens", "6", "--seed", "3"});
+  EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+  EXPECT_EQ(outcome.out, "héllo\n");
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("prompt of 2 tokens"), HasSubstr("2.5 tokens/s")));
+  v1::LocalModelRequest request;
+  ASSERT_TRUE(request.ParseFromString(ReadFile(worker.Path("request"))));
+  EXPECT_EQ(request.folder(), kModel);
+  EXPECT_THAT(request.generate().prompt(), testing::ElementsAre('a', 'b'));
+  EXPECT_EQ(request.generate().tokens(), 6);
+  EXPECT_EQ(request.generate().seed(), 3U);
+  EXPECT_EQ(request.generate().top_p(), 1);
+  EXPECT_EQ(request.generate().tokenizer_vocab(), 256);
+}
+
+TEST(Generate, PrintsOneObjectWithIds) {
+  const FakeWorker worker("cat > /dev/null; cat \"${0%/*}/answers\"");
+  worker.WriteAnswers(AnswersOf("hi"));
+  const Outcome outcome =
+      RunWith(worker, {"-o", "json", "generate", kModel, "--prompt", "ab", "--tokenizer", "bytes"});
+  ASSERT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["text"], "hi");
+  EXPECT_EQ(json["tokens"], (std::vector<int>{'h', 'i'}));
+  EXPECT_EQ(json["prompt_tokens"], 2);
+  EXPECT_EQ(json["tokens_per_second"], 0.5);
+}
+
+TEST(Generate, SaysHowADeadChildEnded) {
+  for (const auto& [script, text] : {std::pair("cat > /dev/null; exit 3", "exit status 3"),
+                                     std::pair("cat > /dev/null; kill -9 $$", "too little memory"),
+                                     std::pair("cat > /dev/null", "exit status 0")}) {
+    const Outcome outcome =
+        RunWith(FakeWorker(script), {"generate", kModel, "--prompt", "ab", "--tokenizer", "bytes"});
+    EXPECT_EQ(outcome.code, ExitCode::kFailed);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("takt-worker"), HasSubstr(text)));
+  }
+}
+
+TEST(Generate, ReportsTheFailureThatTheChildAnswers) {
+  v1::LocalModelAnswer answer;
+  const absl::Status failure =
+      InvalidField({.field = "--tokens", .value = "9", .rule = "must be at most 8", .fix = "less"});
+  answer.mutable_failure()->set_code(static_cast<int>(failure.code()));
+  answer.mutable_failure()->set_message(std::string(failure.message()));
+  answer.mutable_failure()->set_detail(std::string(*failure.GetPayload(kErrorDetailUrl)));
+  const FakeWorker worker("cat > /dev/null; cat \"${0%/*}/answers\"");
+  worker.WriteAnswers({answer});
+  const Outcome outcome =
+      RunWith(worker, {"generate", kModel, "--prompt", "ab", "--tokenizer", "bytes"});
+  EXPECT_EQ(outcome.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("--tokens"), HasSubstr("must be at most 8")));
+}
+
+TEST(Generate, WantsATokenizer) {
+  const Outcome outcome = RunTakt({"generate", kModel, "--prompt", "ab"});
+  EXPECT_EQ(outcome.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("--tokenizer"), HasSubstr("bytes")));
+}
+
+TEST(Generate, NeedsTheWorkersProgram) {
+  const Outcome outcome = RunTakt({"generate", kModel, "--prompt", "ab", "--tokenizer", "bytes"});
+  EXPECT_EQ(outcome.code, ExitCode::kFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("cannot start takt-worker (/nonexistent/takt-worker)"));
+}
+
+TEST(Generate, RefusesWrongNumbers) {
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{"--tokens", "0"},
+                                             {"--tokens", "99999999999999"},
+                                             {"--temperature", "-1"},
+                                             {"--top-p", "1.5"},
+                                             {"--seed", "-1"},
+                                             {"--threads", "0"}}) {
+    std::vector<std::string> arguments = {"generate", kModel, "--prompt", "ab"};
+    arguments.insert(arguments.end(), wrong.begin(), wrong.end());
+    const Outcome outcome = RunTakt(arguments);
+    EXPECT_EQ(outcome.code, ExitCode::kInvalidInput) << wrong[0] << " " << wrong[1];
+    EXPECT_THAT(outcome.err, HasSubstr(wrong[0]));
+  }
+}
+
+TEST(ModelFolder, IsTheNewestStepOfADirectoryOfCheckpoints) {
+  const TestDirectory directory;
+  WriteCheckpoint(directory.path(), 5, kModel);
+  const std::string newest = WriteCheckpoint(directory.path(), 20, kModel);
+  EXPECT_EQ(ModelFolder({.checkpoint = directory.path()}).value(), newest);
+  EXPECT_THAT(ModelFolder({.checkpoint = directory.path(), .step = 5}).value(),
+              testing::EndsWith(checkpoint::StepDirectoryName(StepId(5))));
+  EXPECT_EQ(ModelFolder({.checkpoint = newest}).value(), newest);
+  EXPECT_EQ(ModelFolder({.checkpoint = directory.path(), .step = 6}).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(ModelFolder({.checkpoint = newest, .step = 20}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ModelFolder({.checkpoint = directory.Path("nothing")}).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST(Eval, PrintsLossPerplexityAndBitsPerByte) {
+  v1::LocalModelAnswer answer;
+  v1::EvaluatedModel& evaluated = *answer.mutable_evaluated();
+  evaluated.set_loss(std::log(4.0));
+  evaluated.set_tokens(60);
+  evaluated.set_windows(2);
+  evaluated.set_context(30);
+  const FakeWorker worker("cat > \"${0%/*}/request\"; cat \"${0%/*}/answers\"");
+  worker.WriteAnswers({answer});
+  const std::string data = kModel + "/tokens.bin";
+  const Outcome outcome = RunWith(worker, {"-o", "json", "eval", kModel, "--data", data, "--format",
+                                           "bytes", "--context", "30"});
+  ASSERT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["loss"], std::log(4.0));
+  EXPECT_NEAR(json["perplexity"].get<double>(), 4, 1e-12);
+  EXPECT_NEAR(json["bits_per_byte"].get<double>(), 2, 1e-12);
+  EXPECT_EQ(json["tokens"], 60);
+  v1::LocalModelRequest request;
+  ASSERT_TRUE(request.ParseFromString(ReadFile(worker.Path("request"))));
+  EXPECT_EQ(request.evaluate().data(), data);
+  EXPECT_EQ(request.evaluate().format(), v1::DATA_FORMAT_BYTES);
+  // Of other tokens nobody knows how many bytes they are.
+  const Outcome unknown =
+      RunWith(worker, {"-o", "json", "eval", kModel, "--data", data, "--format", "uint16"});
+  ASSERT_EQ(unknown.code, ExitCode::kDone) << unknown.err;
+  EXPECT_TRUE(nlohmann::json::parse(unknown.out)["bits_per_byte"].is_null());
+}
+
+TEST(Eval, AnEvaluationIsTheJobWithoutWhatOnlyTrainingNeeds) {
+  v1::JobSpec job;
+  job.set_name(std::string(63, 'n'));
+  job.set_steps(500);
+  job.set_priority(80);
+  job.mutable_checkpoint()->set_directory("c");
+  job.mutable_logging()->set_tensorboard("t");
+  job.mutable_optimizer()->mutable_adamw()->set_learning_rate(1);
+  job.mutable_parallelism()->set_schedule("zb-h1");
+  job.mutable_parallelism()->set_pipeline(4);
+  const v1::JobSpec spec = EvaluationOf(job, "c/step-00000007", "18c");
+  EXPECT_EQ(spec.name(), std::string(40, 'n') + "-eval-18c");
+  EXPECT_EQ(spec.evaluate().weights(), "c/step-00000007");
+  EXPECT_EQ(spec.steps(), 1);
+  EXPECT_EQ(spec.priority(), 0);
+  EXPECT_FALSE(spec.has_checkpoint());
+  EXPECT_FALSE(spec.has_logging());
+  EXPECT_FALSE(spec.optimizer().has_adamw());
+  EXPECT_EQ(spec.optimizer().sgd().momentum(), 0);
+  EXPECT_EQ(spec.parallelism().schedule(), "zb-h1");
+  EXPECT_EQ(spec.parallelism().pipeline(), 4);
+}
+
+TEST(Eval, RefusesOptionsOfTheOtherKind) {
+  const TestDirectory directory;
+  const std::string job = directory.Write("job.yaml", "name: j\n");
+  for (const char* option : {"--context", "--windows", "--threads"}) {
+    const Outcome outcome = RunTakt({"eval", job, option, "2"});
+    EXPECT_EQ(outcome.code, ExitCode::kInvalidInput);
+    EXPECT_THAT(outcome.err, HasSubstr(option));
+  }
+  EXPECT_THAT(RunTakt({"eval", kModel, "--batches", "2"}).err, HasSubstr("--batches"));
+  EXPECT_THAT(RunTakt({"eval", job, "--data", "x"}).err, HasSubstr("--format"));
+}
+
+TEST(Eval, WantsTokensAndTheirFormat) {
+  const std::string data = kModel + "/tokens.bin";
+  EXPECT_THAT(RunTakt({"eval", kModel}).err, HasSubstr("--data"));
+  EXPECT_THAT(RunTakt({"eval", kModel, "--data", data}).err, HasSubstr("--format"));
+  const Outcome missing = RunTakt({"eval", "/nonexistent", "--data", data, "--format", "uint16"});
+  EXPECT_EQ(missing.code, ExitCode::kNotFound);
+  EXPECT_THAT(missing.err, HasSubstr("/nonexistent"));
+}
+
+TEST(Score, BitsPerByteAreOfTheTextBehindTheTokens) {
+  const Score score{.loss = std::log(16.0), .bytes_per_token = 4};
+  EXPECT_DOUBLE_EQ(*score.BitsPerByte(), 1);
+  EXPECT_DOUBLE_EQ(score.Perplexity(), 16);
+  EXPECT_TRUE(std::isinf(Score{.loss = 1e4}.Perplexity()));
+}
+
+}  // namespace
+}  // namespace takt::cli

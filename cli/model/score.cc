@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/model/score.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/base/report.h"
+#include "cli/base/text.h"
+#include "common/data/token_origin.h"
+
+namespace takt::cli {
+
+double Score::Perplexity() const { return std::exp(loss); }
+
+std::optional<double> Score::BitsPerByte() const {
+  if (!bytes_per_token.has_value()) return std::nullopt;
+  return loss / std::numbers::ln2 / *bytes_per_token;
+}
+
+std::optional<double> BytesPerToken(const data::Corpus& corpus) {
+  if (corpus.format() == config::DataFormat::kBytes) return 1;
+  double tokens = 0, bytes = 0;
+  for (const data::Corpus::Shard& shard : corpus.shards()) {
+    const absl::StatusOr<std::optional<data::TokenOrigin>> origin =
+        data::ReadTokenOrigin(shard.path);
+    if (!origin.ok() || !origin->has_value()) return std::nullopt;
+    tokens += static_cast<double>((*origin)->tokens);
+    bytes += static_cast<double>((*origin)->bytes);
+  }
+  if (tokens <= 0 || bytes <= 0) return std::nullopt;
+  return bytes / tokens;
+}
+
+void PrintScore(const Context& context, const Score& score) {
+  const std::optional<double> bits = score.BitsPerByte();
+  if (context.json()) {
+    PrintJson(context, {{"loss", score.loss},
+                        {"perplexity", score.Perplexity()},
+                        {"bits_per_byte", bits.has_value() ? Json(*bits) : Json(nullptr)},
+                        {"tokens", score.tokens},
+                        {"windows", score.windows},
+                        {"context", score.context}});
+    return;
+  }
+  Table table({"loss", absl::StrFormat("%.5f nats a token", score.loss)});
+  table.Add({"perplexity", absl::StrFormat("%.4g", score.Perplexity())});
+  table.Add({"bits per byte",
+             bits.has_value() ? absl::StrFormat("%.4f", *bits)
+                              : "unknown: no file beside the tokens says how many bytes they are"});
+  table.Add(
+      {"tokens", absl::StrCat(score.tokens, " in ", score.windows, " windows of ", score.context)});
+  context.terminal.out << table.ToString() << std::flush;
+}
+
+}  // namespace takt::cli

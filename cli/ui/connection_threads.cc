@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/ui/connection_threads.h"
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "absl/time/clock.h"
+
+namespace takt::cli {
+namespace {
+
+constexpr int kMostDescriptors = 1024;  // the library handles none above
+
+bool IsConnectionOf(int port, int descriptor) {
+  sockaddr_in own{}, peer{};
+  socklen_t own_size = sizeof(own), peer_size = sizeof(peer);
+  return getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+         own.sin_family == AF_INET && ntohs(own.sin_port) == port &&
+         getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0;
+}
+
+// Waits until there are more than `seen` bytes to read. Returns false if the time is over.
+bool WaitForMore(int socket, std::size_t seen, absl::Time deadline) {
+  const int wanted = static_cast<int>(seen) + 1;
+  setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof(wanted));
+  const absl::Duration left = std::max(absl::ZeroDuration(), deadline - absl::Now());
+  pollfd readable{.fd = socket, .events = POLLIN, .revents = 0};
+  const bool is_there = poll(&readable, 1, static_cast<int>(absl::ToInt64Milliseconds(left))) == 1;
+  const int one = 1;
+  setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one));
+  return is_there;
+}
+
+// Returns whether the peer sends a whole head in time. Nothing is taken from the socket.
+bool SendsWholeHead(int socket, const ConnectionLimits& limits) {
+  const absl::Time deadline = absl::Now() + limits.head_time;
+  std::vector<char> head(limits.head_bytes);
+  std::size_t seen = 0;
+  while (seen < head.size() && WaitForMore(socket, seen, deadline)) {
+    const ssize_t got = recv(socket, head.data(), head.size(), MSG_PEEK | MSG_DONTWAIT);
+    // No more than before: the peer has closed its end.
+    if (got < 0 || static_cast<std::size_t>(got) <= seen) return false;
+    seen = static_cast<std::size_t>(got);
+    if (std::string_view(head.data(), seen).find("\r\n\r\n") != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+ConnectionThreads::ConnectionThreads(int port, ConnectionLimits limits)
+    : port_(port), limits_(limits), free_(limits.connections), pool_(limits.connections) {}
+
+ConnectionThreads::Enqueued ConnectionThreads::enqueue(std::function<void()> handle) {
+  Connection connection;
+  {
+    const absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(
+        +[](std::size_t* free) { return *free > 0; }, &free_));
+    --free_;
+    connection = FindNewConnection();
+  }
+  return pool_.enqueue(
+      [this, connection, handle = std::move(handle)] { Handle(connection, handle); });
+}
+
+ConnectionThreads::Connection ConnectionThreads::FindNewConnection() {
+  for (int descriptor = 0; descriptor < kMostDescriptors; ++descriptor) {
+    if (!IsConnectionOf(port_, descriptor)) continue;
+    Connection connection = {.socket = descriptor};
+    socklen_t size = sizeof(connection.number);
+    if (getsockopt(descriptor, SOL_SOCKET, SO_COOKIE, &connection.number, &size) != 0) continue;
+    if (handled_.insert(connection.number).second) return connection;
+  }
+  return {};
+}
+
+void ConnectionThreads::Handle(const Connection& connection, const std::function<void()>& handle) {
+  if (connection.socket >= 0 && !SendsWholeHead(connection.socket, limits_))
+    ::shutdown(connection.socket, SHUT_RDWR);
+  handle();  // closes the socket
+  const absl::MutexLock lock(&mutex_);
+  handled_.erase(connection.number);
+  ++free_;
+}
+
+}  // namespace takt::cli

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests what jobs say of their models and documents.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/config/job_file.h"
+#include "common/config/job_spec_serde.h"
+#include "common/model/mixture.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::config {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kJob[] = R"(
+name: tiny
+model: {family: gpt2, layers: 4, hidden: 64, heads: 4, context: 32, vocab: 256}
+data: {train: {path: a.txt, format: bytes}}
+batch: {global: 8, microbatch: 2}
+steps: 10
+)";
+
+v1::JobSpec Parse(std::vector<std::string> overrides) {
+  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(kJob, {.overrides = std::move(overrides)});
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  return spec.ok() ? *spec : v1::JobSpec();
+}
+
+std::string ErrorOf(const v1::JobSpec& spec) {
+  return std::string(ToJobSpec(spec).status().message());
+}
+
+TEST(JobSpecModel, TakesAnEmulatedModelWithoutData) {
+  const JobSpec job = *ToJobSpec(*ParseJobFile(R"(
+name: e
+model: {family: emulated, layers: 8, forward_ms: 5, input_grad_ms: 5, weight_grad_ms: 5, activation_bytes: 262144}
+batch: {global: 16, microbatch: 1}
+steps: 20
+)",
+                                               {}));
+  EXPECT_EQ(job.model.forward_seconds, 0.005);
+  EXPECT_TRUE(job.train.empty());
+}
+
+TEST(JobSpecModel, AnEmulatedModelSaysWhatItsLayersGather) {
+  const auto parse = [](const char* bytes) {
+    return Parse({absl::StrCat(
+        "model={family: emulated, layers: 3, activation_bytes: 9, collective_bytes: ", bytes,
+        "}")});
+  };
+  EXPECT_EQ(ToJobSpec(parse("4096"))->model.collective_bytes, 4096);
+  EXPECT_EQ(ErrorOf(parse("-4")),
+            "model.collective_bytes is -4: must be a multiple of 4 between 0 and 4294967296; give "
+            "the bytes of f32 numbers, or leave it out");
+  EXPECT_THAT(ErrorOf(parse("6")), HasSubstr("must be a multiple of 4"));
+}
+
+TEST(JobSpecModel, WarnsOfTheDataOfAnEmulatedModel) {
+  EXPECT_TRUE(ToJobSpec(Parse({}))->warnings.empty());
+  const JobSpec job =
+      *ToJobSpec(Parse({"model={family: emulated, layers: 3, activation_bytes: 9}"}));
+  EXPECT_TRUE(job.train.empty());
+  ASSERT_EQ(job.warnings.size(), 1u);
+  EXPECT_EQ(job.warnings[0], "data: has no effect on an emulated model, which reads no tokens");
+}
+
+TEST(JobSpecModel, DocumentsAreJoinedUnlessTheJobSaysWhereTheyEnd) {
+  const JobSpec plain = *ToJobSpec(Parse({}));
+  EXPECT_FALSE(plain.SeparatesDocuments());
+  EXPECT_EQ(plain.documents, Documents::kUnstated);
+  for (const char* documents : {"", "data.documents=separate"}) {
+    std::vector<std::string> changes = {"data.document_end=10"};
+    if (*documents != 0) changes.emplace_back(documents);
+    const JobSpec job = *ToJobSpec(ToProto(*ToJobSpec(Parse(changes))));
+    EXPECT_TRUE(job.SeparatesDocuments());
+    EXPECT_EQ(job.document_end, 10);
+    EXPECT_TRUE(BuildModelOf(job, 1, DeviceKind::kCpu)->separate_documents);
+  }
+  EXPECT_FALSE(ToJobSpec(Parse({"data.documents=join"}))->SeparatesDocuments());
+  EXPECT_FALSE(BuildModelOf(plain, 1, DeviceKind::kCpu)->separate_documents);
+  // Rows of a file may say where documents begin.
+  EXPECT_TRUE(
+      ToJobSpec(Parse({"data={documents: separate, train: {path: a, format: safetensors}}"})).ok());
+}
+
+TEST(JobSpecModel, ReadsExperts) {
+  constexpr char kMixtral[] =
+      "model={family: mixtral, layers: 2, hidden: 48, heads: 4, context: 8, vocab: 9, inner: 40, "
+      "experts: {count: 4, per_token: 2}}";
+  const model::Mixture mixture = *ToJobSpec(Parse({kMixtral}))->model.mixture;
+  EXPECT_EQ(mixture.experts, 4);
+  EXPECT_EQ(mixture.chosen, 2);
+  EXPECT_EQ(mixture.inner, 40);
+  EXPECT_TRUE(mixture.normalised);
+  EXPECT_EQ(mixture.auxiliary_loss, 0);
+  const struct {
+    const char* change;
+    const char* message;
+  } cases[] = {
+      {"model.experts.per_token=5",
+       "model.experts.per_token is 5: must be between 1 and model.experts.count (4); correct one "
+       "of them"},
+      {"parallelism.device=cuda",
+       "parallelism.device is cuda: experts are computed on CPUs only: how many rows an expert "
+       "gets is not known before the router has chosen, and products on GPUs need that number; "
+       "use auto or cpu"},
+      {"parallelism.transport=nccl",
+       "parallelism.transport is nccl: moves memory of GPUs, and this job computes on CPUs; use "
+       "auto, shm or gloo, or device: cuda"},
+  };
+  for (const auto& [change, message] : cases)
+    EXPECT_EQ(ToJobSpec(Parse({kMixtral, change})).status().message(), message);
+}
+
+TEST(JobSpecModel, LlamaHasDefaultsOfItsOwn) {
+  const JobSpec job = *ToJobSpec(Parse(std::vector<std::string>{
+      "model={family: llama, layers: 2, hidden: 768, heads: 12, context: 8, vocab: 9}"}));
+  EXPECT_EQ(job.model.inner, 2048);
+  EXPECT_EQ(job.model.kv_heads, 12);
+  EXPECT_FALSE(job.model.tied_head);
+}
+
+TEST(JobSpecModel, AWindowEndsWithThePositions) {
+  const auto with = [](const char* window) {
+    return ToJobSpec(Parse(std::vector<std::string>{
+        "model={family: mistral, layers: 2, hidden: 48, heads: 4, context: 8, positions: 16, "
+        "vocab: 9}",
+        absl::StrCat("model.attention_window=", window)}));
+  };
+  EXPECT_EQ(with("7")->model.EffectiveWindow(), 7);
+  EXPECT_EQ(with("16")->model.EffectiveWindow(), 0);
+  EXPECT_FALSE(with("auto")->model.attention_window.has_value());
+  for (const char* const bad : {"17", "0", "-3"}) {
+    EXPECT_EQ(with(bad).status().message(),
+              absl::StrCat("model.attention_window is ", bad,
+                           ": must be between 1 and the model's positions (16); remove it, and a "
+                           "token sees all tokens before it"));
+  }
+}
+
+TEST(JobSpecModel, AnEmulatedModelTakesNoGpu) {
+  EXPECT_EQ(ErrorOf(Parse({"parallelism.device=cuda",
+                           "model={family: emulated, layers: 3, activation_bytes: 9}"})),
+            "parallelism.device is cuda: emulated layers compute nothing; use auto or cpu");
+}
+
+}  // namespace
+}  // namespace takt::config

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/plan/schedule_rules.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/config/job_spec.h"
+
+namespace takt::plan {
+namespace {
+
+// Refuses what a schedule without a flush cannot do.
+absl::Status CheckWithoutFlush(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
+  const config::JobSpec& job = inputs.job;
+  const bool each = schedule.updates == schedule::Updates::kEachBackward;
+  const auto under = [&](const char* must, const char* why) {
+    return absl::StrCat("must be ", must, " under ", schedule.name, ": ", why);
+  };
+  std::vector<FieldError> errors;
+  const config::OptimizerTraits optimizer = config::TraitsOf(job);
+  if (optimizer.clip_norm > 0 && job.model.family != model::Family::kEmulated) {
+    errors.push_back(
+        {.field = absl::StrCat("optimizer.", optimizer.name, ".clip_norm"),
+         .value = absl::StrCat(optimizer.clip_norm),
+         .rule = under("0", "weights change before the norm of all gradients is known"),
+         .fix = "set it to 0, or use a schedule that flushes every step"});
+  }
+  if (each && inputs.dp_size > 1) {
+    errors.push_back(
+        {.field = "parallelism.data",
+         .value = absl::StrCat(inputs.dp_size),
+         .rule = under("1", "a stage applies each gradient without waiting for replicas"),
+         .fix = "set it to 1, or use pipedream-2bw"});
+  }
+  if (each && !inputs.model.layers.back().tied_parameters.empty()) {
+    errors.push_back(
+        {.field = "model.tied_head",
+         .value = "true",
+         .rule = under("false",
+                       "a stage applies each gradient without waiting for the other "
+                       "use of the weights"),
+         .fix = "use pipedream-2bw, or tied_head: false, which every family but gpt2 has"});
+  }
+  return errors.empty() ? absl::OkStatus() : InvalidFields(std::move(errors));
+}
+
+// Refuses what ranks that split layers cannot do yet. Emulated layers pass messages alone, so they
+// can.
+absl::Status CheckSplitLayers(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
+  const model::TensorShare& share = inputs.model.tensor;
+  if (!share.splits() || inputs.model.config.family == model::Family::kEmulated)
+    return absl::OkStatus();
+  const auto refuse = [&](std::string rule, std::string fix) {
+    return InvalidField({.field = "parallelism.tensor",
+                         .value = absl::StrCat(share.size),
+                         .rule = std::move(rule),
+                         .fix = std::move(fix)});
+  };
+  if (inputs.options.device == config::DeviceKind::kCuda)
+    return refuse("workers split layers on CPUs only", "use 1, or device: cpu");
+  if (schedule.updates != schedule::Updates::kFlush) {
+    return refuse(absl::StrCat("must be 1 under ", schedule.name,
+                               ": it applies gradients before those of norms are added up"),
+                  "use a schedule that flushes every step");
+  }
+  if (schedule.placement == schedule::Placement::kBidirectional) {
+    return refuse(
+        absl::StrCat("must be 1 under ", schedule.name, ", which has two copies of the weights"),
+        "use a schedule with one copy of the weights");
+  }
+  if (inputs.spread) {
+    return refuse("its ranks share the vocabulary, which cannot be spread over pp ranks as well",
+                  "use vocabulary: last or auto");
+  }
+  if (inputs.shares && inputs.dp_size > 1 && share.leaves_here() > 1) {
+    return refuse("replicas share the optimizer's state, so each leaf needs a rank of its own",
+                  absl::StrCat("use tensor_leaves: ", share.size, ", or shard: none"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckSchedule(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
+  if (schedule.updates != schedule::Updates::kFlush)
+    RETURN_IF_ERROR(CheckWithoutFlush(inputs, schedule));
+  return CheckSplitLayers(inputs, schedule);
+}
+
+}  // namespace takt::plan

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests plans whose replicas share the optimizer's state.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "common/config/testing/jobs.h"
+#include "common/plan/plan.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::plan {
+namespace {
+
+using config::Shard;
+using config::SmallGpt2Job;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+config::JobSpec JobOf(int replicas, Shard shard, const std::string& schedule = "1f1b") {
+  config::JobSpec job = SmallGpt2Job();
+  job.parallelism = {.pipeline = 2, .data = replicas, .schedule = schedule};
+  job.parallelism.shard = shard;
+  return job;
+}
+
+Plan PlanOf(const config::JobSpec& job, std::int64_t worker_memory_bytes = 0) {
+  absl::StatusOr<Plan> plan =
+      MakePlan(job, {.max_workers = 8, .worker_memory_bytes = worker_memory_bytes});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *std::move(plan) : Plan();
+}
+
+std::int64_t MostBytes(const Plan& plan) {
+  std::int64_t most = 0;
+  for (const MemoryBytes& rank : plan.memory) most = std::max(most, rank.total());
+  return most;
+}
+
+TEST(SharedOptimizer, TakesLessMemoryAndUpdatesLess) {
+  const Plan whole = PlanOf(JobOf(2, Shard::kNone));
+  const Plan shared = PlanOf(JobOf(2, Shard::kOptimizer));
+  EXPECT_FALSE(SharesOptimizer(whole));
+  EXPECT_TRUE(SharesOptimizer(shared));
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_LT(shared.memory[rank][MemoryKind::kOptimizer],
+              whole.memory[rank][MemoryKind::kOptimizer]);
+    EXPECT_EQ(shared.memory[rank][MemoryKind::kWeights], whole.memory[rank][MemoryKind::kWeights]);
+  }
+}
+
+TEST(SharedOptimizer, IsOfBothCopiesOfTheWeights) {
+  EXPECT_TRUE(SharesOptimizer(PlanOf(JobOf(1, Shard::kOptimizer, "dualpipe"))));
+}
+
+TEST(SharedOptimizer, HasNoEffectOnOneReplicaOfOneCopy) {
+  const Plan plan = PlanOf(JobOf(1, Shard::kOptimizer));
+  EXPECT_FALSE(SharesOptimizer(plan));
+  EXPECT_THAT(plan.warnings,
+              Contains(HasSubstr("parallelism.shard: optimizer has no effect: no two ranks")));
+}
+
+// A job that says nothing shares before it computes more than it must.
+TEST(SharedOptimizer, IsTheChoiceOfAPlanThatDoesNotFitWithout) {
+  const config::JobSpec job = JobOf(2, Shard::kAuto);
+  EXPECT_FALSE(SharesOptimizer(PlanOf(job)));
+  const std::int64_t room = MostBytes(PlanOf(JobOf(2, Shard::kOptimizer)));
+  ASSERT_LT(room, MostBytes(PlanOf(JobOf(2, Shard::kNone))));
+  const Plan found = PlanOf(job, room);
+  EXPECT_TRUE(SharesOptimizer(found));
+  for (const mesh::Stage& stage : found.partition)
+    EXPECT_EQ(stage.recompute, model::Recompute::kNone);
+}
+
+TEST(SharedOptimizer, IsRefusedWhereAWorkersProgramDoesNotKnowIt) {
+  const absl::Status status =
+      MakePlan(JobOf(2, Shard::kOptimizer), {.max_workers = 4, .workers_know_optimizers = false})
+          .status();
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("parallelism.shard: is not known to a worker"));
+}
+
+// The reader of job files refuses these families by name.
+TEST(SharedOptimizer, IsNothingThatAScheduleWithoutAFlushHas) {
+  config::JobSpec job = JobOf(2, Shard::kOptimizer, "pipedream-2bw");
+  job.adamw.clip_norm = 0;
+  EXPECT_FALSE(SharesOptimizer(PlanOf(job)));
+}
+
+}  // namespace
+}  // namespace takt::plan

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The page of `takt ui` before a cluster of `takt local up`.
+#include <httplib.h>
+#include <signal.h>
+
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "tests/integration/command.h"
+
+namespace takt::integration {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr char kJob[] =
+    "name: a\n"
+    "model: {family: emulated, layers: 2, forward_ms: 4, input_grad_ms: 4, weight_grad_ms: 4, "
+    "activation_bytes: 4096}\n"
+    "batch: {global: 4, microbatch: 1}\n"
+    "steps: 40\n"
+    "parallelism: {pipeline: 2, data: 1, schedule: 1f1b}\n";
+
+class UiTest : public testing::Test {
+ protected:
+  ~UiTest() override { Takt({"local", "down"}); }  // where a test did not get that far
+
+  std::unique_ptr<Command> Start(const std::vector<std::string>& arguments) {
+    return std::make_unique<Command>(
+        "takt", arguments, std::vector<std::string>{"XDG_STATE_HOME=" + directory_.Path("state")});
+  }
+  std::string Takt(const std::vector<std::string>& arguments) { return Start(arguments)->Wait(); }
+
+  const TestDirectory directory_;
+};
+
+// Reads a stream until it has sent `text`, or the time is over.
+std::string Read(int port, const httplib::Headers& headers, const std::string& path,
+                 const std::string& text) {
+  std::string all;
+  httplib::Client browser("127.0.0.1", port);
+  browser.set_read_timeout(30);
+  browser.Get(path, headers, [&](const char* data, std::size_t size) {
+    all.append(data, size);
+    return !absl::StrContains(all, text);
+  });
+  return all;
+}
+
+TEST_F(UiTest, ShowsARunningJobToWhoHasTheAddress) {
+  ASSERT_EQ(Takt({"local", "up", "--workers", "2"}), "exit status 0");
+  const auto ui = Start({"ui", "-o", "json"});
+  ASSERT_TRUE(ui->WaitForText("\"url\""));
+  const json printed = json::parse(ui->out());
+  const int port = printed["port"];
+  const std::string address = printed["url"];
+  const std::string token = std::vector<std::string>(absl::StrSplit(address, "token=")).back();
+  const httplib::Headers cookie = {{"Cookie", absl::StrCat("takt_ui_", port, "=", token)}};
+
+  ASSERT_EQ(Takt({"submit", directory_.Write("a.yaml", kJob)}), "exit status 0");
+  EXPECT_THAT(Read(port, cookie, "/api/stream?view=job:a", "[40,"),
+              AllOf(HasSubstr("\"schedule\":\"1f1b\""), HasSubstr("\"kind\":\"steps\"")));
+  EXPECT_THAT(Read(port, cookie, "/api/stream?view=cluster", "SUCCEEDED"),
+              HasSubstr("\"kind\":\"workers\""));
+  EXPECT_THAT(Read(port, cookie, "/api/stream?view=timeline:a", "\"overview\""),
+              HasSubstr("\"num_bins\":"));
+  httplib::Client browser("127.0.0.1", port);
+  const auto picture = browser.Get("/api/timeline?job=a", cookie);
+  ASSERT_TRUE(picture);
+  EXPECT_EQ(json::parse(picture->body)["ranks"].size(), 2u);
+  EXPECT_EQ(browser.Get("/api/timeline?job=a")->status, 403);
+
+  ui->Signal(SIGINT);
+  EXPECT_EQ(ui->Wait(), "exit status 0");
+}
+
+TEST_F(UiTest, SaysThatTheCoordinatorIsAwayAndGoesOn) {
+  ASSERT_EQ(Takt({"local", "up", "--workers", "1"}), "exit status 0");
+  const auto ui = Start({"ui", "-o", "json"});
+  ASSERT_TRUE(ui->WaitForText("\"url\""));
+  const json printed = json::parse(ui->out());
+  const int port = printed["port"];
+  const std::string address = printed["url"];
+  const std::string token = std::vector<std::string>(absl::StrSplit(address, "token=")).back();
+  const httplib::Headers cookie = {{"Cookie", absl::StrCat("takt_ui_", port, "=", token)}};
+  ASSERT_EQ(Takt({"local", "down"}), "exit status 0");
+  EXPECT_THAT(Read(port, cookie, "/api/stream?view=cluster", "no answer from the coordinator"),
+              HasSubstr("\"kind\":\"problem\""));
+  ui->Signal(SIGTERM);
+  EXPECT_EQ(ui->Wait(), "exit status 0");
+}
+
+TEST_F(UiTest, WithoutACoordinatorThereIsNoPage) {
+  const auto ui = Start({"--coordinator", "unix:" + directory_.Path("none"), "ui"});
+  EXPECT_EQ(ui->Wait(), "exit status 3");
+  EXPECT_EQ(ui->out(), "");
+}
+
+}  // namespace
+}  // namespace takt::integration

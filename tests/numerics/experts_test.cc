@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests that models with experts have the same bits for every schedule, partition and number of
+// threads. Rows of experts are sorted by what a microbatch holds, so nothing else may matter.
+#include <cmath>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/numerics/bit_equality.h"
+
+namespace takt::numerics {
+namespace {
+
+class Experts : public BitEquality {
+ protected:
+  using Change = model::ModelConfig (*)(model::ModelConfig);
+
+  config::JobSpec JobOf(Change family) const {
+    config::JobSpec job = Job();
+    job.model.layers = 4;
+    job.model = family(job.model);
+    job.steps = 2;
+    return job;
+  }
+};
+
+TEST_F(Experts, HaveTheSameBitsOverFamiliesAndThreads) {
+  config::JobSpec job = JobOf(&Mixtral);
+  const RunResult reference = Train(job);
+  for (const schedule::Family& family : OneWayFamilies()) {
+    for (const int pp : {2, 3}) {
+      SCOPED_TRACE(std::string(family.name) + " pp " + std::to_string(pp));
+      // Six layers are enough for two chunks of three ranks.
+      job.parallelism = JobWith(family, pp).parallelism;
+      job.parallelism.threads = pp;
+      ExpectSameBits(reference, Train(job));
+    }
+  }
+}
+
+TEST_F(Experts, HaveTheSameBitsOverPartitions) {
+  config::JobSpec job = JobOf(&Qwen3Moe);
+  const RunResult reference = Train(job);
+  job.parallelism.pipeline = 3;
+  job.parallelism.schedule = "1f1b";
+  for (const std::vector<int>& layers : {std::vector{0, 4, 0}, {1, 2, 1}, {3, 1, 0}, {0, 1, 3}}) {
+    job.parallelism.stage_layers = layers;
+    ExpectSameBits(reference, Train(job));
+  }
+}
+
+TEST_F(Experts, HaveTheSameBitsOverPrecisionsAndWhatIsRecomputed) {
+  using enum model::Recompute;
+  for (const Change family : {&Mixtral, &Qwen3Moe}) {
+    for (const config::Precision precision : {config::Precision::kF32, config::Precision::kBf16}) {
+      config::JobSpec job = JobOf(family);
+      job.precision = precision;
+      const RunResult reference = Train(job);
+      for (const std::string_view schedule : {"1f1b", "zb-h1", "zb-v"}) {
+        for (const model::Recompute mode : {kNone, kSelective, kFull}) {
+          SCOPED_TRACE(std::string(schedule) + " " + std::string(model::Name(mode)));
+          job.parallelism.pipeline = job.parallelism.threads = 2;
+          job.parallelism.chunks = std::nullopt;
+          job.parallelism.schedule = schedule;
+          job.parallelism.recompute = {mode};
+          ExpectSameBits(reference, Train(job));
+        }
+      }
+      ExpectSameBits(reference, TrainOnDevice(job, /*lazy=*/true));
+    }
+  }
+}
+
+TEST_F(Experts, HaveTheSameBitsOnTwoCopiesAsOnTwiceAsManyReplicas) {
+  config::JobSpec job = JobOf(&Mixtral);
+  job.global_batch = 24;
+  job.parallelism.data = 2;
+  const RunResult reference = Train(job);
+  job.parallelism.pipeline = 2;
+  job.parallelism.schedule = "1f1b";
+  ExpectSameBits(reference, Train(job));
+  job.parallelism.data = 1;
+  job.parallelism.chunks = std::nullopt;
+  job.parallelism.schedule = "dualpipe";
+  ExpectSameBits(reference, Train(job));
+}
+
+// Larger microbatches change no more than rounding does: the auxiliary loss is of each sequence. It
+// is large enough here to outweigh the loss.
+TEST_F(Experts, BalanceEachSequenceWhateverTheMicrobatch) {
+  config::JobSpec job = JobOf(&Mixtral);
+  job.model.mixture->auxiliary_loss = 100;
+  const RunResult reference = Train(job);
+  job.microbatch = 6;
+  const RunResult larger = Train(job);
+  for (std::size_t i = 0; i < reference.steps.size(); ++i) {
+    EXPECT_NEAR(larger.steps[i].loss, reference.steps[i].loss, 1e-5);
+    EXPECT_NEAR(larger.steps[i].grad_norm / reference.steps[i].grad_norm, 1, 1e-4);
+  }
+  job.model.mixture->auxiliary_loss = 0;
+  EXPECT_GT(std::abs(Train(job).steps[0].grad_norm / larger.steps[0].grad_norm - 1), 1e-3);
+}
+
+}  // namespace
+}  // namespace takt::numerics

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests that the number of ranks that split layers changes no bit, as long as the number of leaves
+// is the same.
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/model/vocabulary.h"
+#include "gmock/gmock.h"
+#include "tests/numerics/bit_equality.h"
+
+namespace takt::numerics {
+namespace {
+
+using ::testing::HasSubstr;
+
+class TensorBitEquality : public BitEquality {
+ protected:
+  // A rank's rows and those of a leaf end within sequences.
+  config::JobSpec SplitJob() const {
+    config::JobSpec job = Job();
+    job.model = {.layers = 4,
+                 .hidden = 40,
+                 .heads = 4,
+                 .kv_heads = 4,
+                 .inner = 52,
+                 .context = 20,
+                 .positions = 24,
+                 .vocab = 131};
+    job.microbatch = 3;
+    job.steps = 3;
+    job.parallelism = {.pipeline = 1, .data = 1, .threads = 1, .schedule = "1f1b"};
+    return job;
+  }
+
+  static model::ModelConfig OfFamily(model::ModelConfig config, model::Family family,
+                                     int kv_heads) {
+    config.family = family;
+    config.kv_heads = kv_heads;
+    config.head_size = 10;
+    config.tied_head = family == model::Family::kQwen2;
+    if (family == model::Family::kMistral) config.attention_window = 7;
+    return config;
+  }
+
+  static RunResult TrainSplit(const config::JobSpec& job, int size, int leaves) {
+    return Trained({.job = job, .tensor = {.size = size, .leaves = leaves}});
+  }
+
+  // Trains with 1, 2 and 4 ranks and 4 leaves, and compares with layers that are not split.
+  static void ExpectSameBitsOverRanks(const config::JobSpec& job) {
+    const RunResult one = TrainSplit(job, 1, 4);
+    for (const int size : {2, 4}) {
+      SCOPED_TRACE("tensor " + std::to_string(size));
+      ExpectSameBits(one, TrainSplit(job, size, 4));
+    }
+    const RunResult whole = Train(job);
+    ASSERT_EQ(whole.steps.size(), one.steps.size());
+    const double allowed = job.precision == config::Precision::kBf16 ? 1e-2 : 1e-4;
+    for (std::size_t i = 0; i < whole.steps.size(); ++i) {
+      EXPECT_NEAR(one.steps[i].loss / whole.steps[i].loss, 1, allowed) << "step " << i + 1;
+      EXPECT_NEAR(one.steps[i].grad_norm / whole.steps[i].grad_norm, 1, 10 * allowed)
+          << "step " << i + 1;
+    }
+  }
+};
+
+TEST_F(TensorBitEquality, OverRanksOfGpt2) { ExpectSameBitsOverRanks(SplitJob()); }
+
+TEST_F(TensorBitEquality, OverRanksOfLlamaAndItsRelatives) {
+  using enum model::Family;
+  for (const model::Family family : {kLlama, kQwen2, kQwen3, kMistral}) {
+    for (const int kv_heads : {1, 2, 4}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(family)) + " with kv heads " +
+                   std::to_string(kv_heads));
+      config::JobSpec job = SplitJob();
+      job.model = OfFamily(job.model, family, kv_heads);
+      job.steps = 2;
+      ExpectSameBitsOverRanks(job);
+    }
+  }
+}
+
+TEST_F(TensorBitEquality, OverRanksWithSeveralBlocksOfWords) {
+  for (const bool tied : {true, false}) {
+    for (const int pipeline : {1, 2}) {
+      SCOPED_TRACE(std::string(tied ? "tied" : "untied") + " pp " + std::to_string(pipeline));
+      config::JobSpec job = SplitJob();
+      if (!tied) job.model = OfFamily(job.model, model::Family::kLlama, 2);
+      job.model.vocab = 6 * static_cast<int>(model::kVocabularyBlock) + 70;
+      job.parallelism.pipeline = pipeline;
+      job.parallelism.vocabulary = config::Vocabulary::kLast;
+      job.steps = 2;
+      ExpectSameBitsOverRanks(job);
+    }
+  }
+}
+
+TEST_F(TensorBitEquality, OverRanksInBf16) {
+  for (const bool gpt2 : {true, false}) {
+    SCOPED_TRACE(gpt2);
+    config::JobSpec job = SplitJob();
+    if (!gpt2) job.model = OfFamily(job.model, model::Family::kQwen3, 2);
+    job.precision = config::Precision::kBf16;
+    ExpectSameBitsOverRanks(job);
+  }
+}
+
+TEST_F(TensorBitEquality, OverRanksWithReplicas) {
+  config::JobSpec job = SplitJob();
+  job.model = OfFamily(job.model, model::Family::kQwen2, 2);
+  job.parallelism.pipeline = 2;
+  job.parallelism.data = 2;
+  ExpectSameBitsOverRanks(job);
+}
+
+TEST_F(TensorBitEquality, OverEightRanks) {
+  config::JobSpec job = SplitJob();
+  job.model = OfFamily(job.model, model::Family::kLlama, 2);
+  job.model.heads = 8;
+  job.model.inner = 56;
+  job.microbatch = 2;
+  job.steps = 2;
+  const RunResult one = TrainSplit(job, 1, 8);
+  for (const int size : {2, 8}) ExpectSameBits(one, TrainSplit(job, size, 8));
+}
+
+TEST_F(TensorBitEquality, OverSchedulesAndPartitions) {
+  config::JobSpec job = SplitJob();
+  job.model = OfFamily(job.model, model::Family::kLlama, 2);
+  job.model.layers = 6;
+  job.microbatch = 1;
+  job.steps = 2;
+  const RunResult one = TrainSplit(job, 2, 2);
+  for (const schedule::Family& family : OneWayFamilies()) {
+    SCOPED_TRACE(std::string(family.name));
+    job.parallelism.schedule = family.name;
+    job.parallelism.pipeline = 2;
+    job.parallelism.chunks = std::nullopt;
+    ExpectSameBits(one, TrainSplit(job, 2, 2));
+  }
+}
+
+TEST_F(TensorBitEquality, OverModesOfRecompute) {
+  using enum model::Recompute;
+  for (const model::Family family : {model::Family::kGpt2, model::Family::kQwen3}) {
+    config::JobSpec job = SplitJob();
+    if (family != model::Family::kGpt2) job.model = OfFamily(job.model, family, 2);
+    job.steps = 2;
+    job.parallelism.recompute = {kNone};
+    const RunResult none = TrainSplit(job, 2, 4);
+    for (const model::Recompute mode : {kSelective, kFull}) {
+      for (const std::string_view schedule : {"1f1b", "zb-h1"}) {
+        SCOPED_TRACE(std::string(model::Name(mode)) + " " + std::string(schedule));
+        job.parallelism.recompute = {mode};
+        job.parallelism.schedule = std::string(schedule);
+        job.parallelism.pipeline = 2;
+        ExpectSameBits(none, TrainSplit(job, 2, 4));
+      }
+    }
+  }
+}
+
+TEST_F(TensorBitEquality, OverThreadsAndRuns) {
+  config::JobSpec job = SplitJob();
+  const RunResult one = TrainSplit(job, 2, 2);
+  ExpectSameBits(one, TrainSplit(job, 2, 2));
+  job.parallelism.threads = 3;
+  ExpectSameBits(one, TrainSplit(job, 2, 2));
+}
+
+// Each of three meshes goes on from what each left.
+TEST_F(TensorBitEquality, OverPairsOfMeshesThatOneJobHasAfterTheOther) {
+  config::JobSpec job = SplitJob();
+  job.model = OfFamily(job.model, model::Family::kQwen2, 2);
+  job.steps = 4;
+  struct Mesh {
+    int tensor, pipeline;
+  };
+  constexpr Mesh kMeshes[] = {{1, 2}, {2, 1}, {4, 2}};
+  const RunResult undisturbed = TrainSplit(job, 1, 4);
+  for (const Mesh& before : kMeshes) {
+    config::JobSpec half = job;
+    half.steps = 2;
+    half.parallelism.pipeline = before.pipeline;
+    const RunResult left = TrainSplit(half, before.tensor, 4);
+    for (const Mesh& after : kMeshes) {
+      SCOPED_TRACE(std::to_string(before.tensor) + " then " + std::to_string(after.tensor));
+      job.parallelism.pipeline = after.pipeline;
+      RunResult right =
+          Trained({.job = job, .tensor = {.size = after.tensor, .leaves = 4}, .resume = &left});
+      right.steps.insert(right.steps.begin(), left.steps.begin(), left.steps.end());
+      ExpectSameBits(undisturbed, right);
+    }
+  }
+}
+
+// Replicas of each tensor rank share the optimizer's state.
+TEST_F(TensorBitEquality, OverShardsOfTheOptimizer) {
+  for (const model::Family family : {model::Family::kGpt2, model::Family::kLlama}) {
+    SCOPED_TRACE(static_cast<int>(family));
+    config::JobSpec job = SplitJob();
+    if (family != model::Family::kGpt2) job.model = OfFamily(job.model, family, 2);
+    job.model.vocab = 2 * static_cast<int>(model::kVocabularyBlock) + 70;
+    job.parallelism = {.pipeline = 2,
+                       .data = 2,
+                       .threads = 1,
+                       .schedule = "1f1b",
+                       .vocabulary = config::Vocabulary::kLast};
+    job.steps = 2;
+    RunResult whole = TrainSplit(job, 4, 4);
+    whole.gradients.clear();
+    job.parallelism.shard = config::Shard::kOptimizer;
+    ExpectSameBits(whole, TrainSplit(job, 4, 4));
+  }
+}
+
+TEST_F(TensorBitEquality, RefusesWhatCannotBeSplit) {
+  const auto error = [](const RunOptions& options) {
+    return std::string(TrainInProcess(options).status().message());
+  };
+  config::JobSpec job = SplitJob();
+  EXPECT_THAT(error({.job = job, .tensor = {.size = 8, .leaves = 8}}), HasSubstr("model.heads"));
+  config::JobSpec delayed = job;
+  delayed.parallelism.pipeline = 2;
+  delayed.parallelism.schedule = "pipedream";
+  delayed.adamw.clip_norm = 0;
+  EXPECT_THAT(error({.job = delayed, .tensor = {.size = 2, .leaves = 2}}), HasSubstr("flush"));
+  config::JobSpec copies = job;
+  copies.parallelism.pipeline = 2;
+  copies.parallelism.schedule = "dualpipe";
+  copies.microbatch = 1;
+  EXPECT_THAT(error({.job = copies, .tensor = {.size = 2, .leaves = 2}}), HasSubstr("two copies"));
+  config::JobSpec shards = job;
+  shards.parallelism.data = 2;
+  shards.parallelism.shard = config::Shard::kOptimizer;
+  EXPECT_THAT(error({.job = shards, .tensor = {.size = 2, .leaves = 4}}), HasSubstr("each leaf"));
+  const auto devices = [](int threads) {
+    return backend::CreateDiscreteBackends({.threads = threads});
+  };
+  EXPECT_THAT(error({.job = job, .tensor = {.size = 2, .leaves = 2}, .make_backends = devices}),
+              HasSubstr("devices"));
+}
+
+}  // namespace
+}  // namespace takt::numerics

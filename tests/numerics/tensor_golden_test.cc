@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Families whose layers several ranks split, against the float64 references of tests/golden/models.
+#include <ostream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/numerics/golden.h"
+#include "tests/numerics/in_process_run.h"
+
+namespace takt::numerics {
+namespace {
+
+// The number of leaves is that of the ranks, or, with one rank, 4.
+struct Mesh {
+  int tensor = 1, pipeline = 1, data = 1;
+};
+
+std::string Print(const Mesh& mesh) {
+  return "tp" + std::to_string(mesh.tensor) + "_pp" + std::to_string(mesh.pipeline) + "_dp" +
+         std::to_string(mesh.data);
+}
+
+void PrintTo(const Mesh& mesh, std::ostream* out) { *out << Print(mesh); }
+
+using Case = std::tuple<std::string, Mesh>;
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const char* const model : {"gpt2-tiny", "llama-tiny", "qwen2-tiny"}) {
+    for (const int tensor : {1, 2, 4}) {
+      for (const int pipeline : {1, 2}) {
+        for (const int data : {1, 2}) {
+          cases.emplace_back(model, Mesh{.tensor = tensor, .pipeline = pipeline, .data = data});
+        }
+      }
+    }
+  }
+  // Heads are normalised; keys have a window.
+  cases.emplace_back("qwen3-tiny", Mesh{.tensor = 4, .pipeline = 2});
+  cases.emplace_back("mistral-tiny", Mesh{.tensor = 4, .pipeline = 2});
+  return cases;
+}
+
+class TensorGolden : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    const auto& [name, mesh] = GetParam();
+    golden_ = LoadGolden(name);
+    golden_.job.parallelism.schedule = "1f1b";
+    golden_.job.parallelism.pipeline = mesh.pipeline;
+    golden_.job.parallelism.data = mesh.data;
+  }
+
+  RunResult Train(int steps) const {
+    const Mesh& mesh = std::get<Mesh>(GetParam());
+    RunOptions options{
+        .job = golden_.job,
+        .tensor = {.size = mesh.tensor, .leaves = mesh.tensor == 1 ? 4 : mesh.tensor}};
+    options.job.steps = steps;
+    absl::StatusOr<RunResult> result = TrainInProcess(options);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *std::move(result) : RunResult();
+  }
+
+  std::string Title() const { return golden_.name + " " + Print(std::get<Mesh>(GetParam())); }
+
+  GoldenCase golden_;
+};
+
+TEST_P(TensorGolden, FirstStepAgreesInLossAndGradients) {
+  const RunResult run = Train(1);
+  ASSERT_EQ(run.steps.size(), 1U);
+  const Tolerances& allowed = TolerancesOf(config::Precision::kF32);
+  Comparison compare(Title());
+  compare.Absolute("loss", "step 1", run.steps[0].loss, golden_.steps[0].loss, allowed.loss_abs);
+  EXPECT_EQ(run.steps[0].tokens, golden_.steps[0].scored);
+  int compared = 0;
+  for (const auto& [name, want] : golden_.expected) {
+    if (!name.starts_with("grad.")) continue;
+    const std::string parameter = name.substr(5);
+    ASSERT_TRUE(run.gradients.contains(parameter)) << parameter;
+    const std::vector<float>& gradient = run.gradients.at(parameter);
+    ASSERT_EQ(gradient.size(), want.size()) << parameter;
+    compare.RelativeL2("gradients, rel l2", parameter, Pick(golden_, parameter, gradient, false),
+                       Pick(golden_, parameter, want, false), allowed.gradients_l2);
+    const std::vector<float> zeros = Pick(golden_, parameter, gradient, true);
+    compare.MaxAbsolute("zero gradients, max", parameter, zeros, std::vector<float>(zeros.size()),
+                        allowed.zero_gradients_abs);
+    ++compared;
+  }
+  EXPECT_EQ(compared, static_cast<int>(golden_.initial_weights.size()));
+}
+
+TEST_P(TensorGolden, TenStepsAgreeInLossNormAndWeights) {
+  const RunResult run = Train(10);
+  ASSERT_EQ(run.steps.size(), 10U);
+  const Tolerances& allowed = TolerancesOf(config::Precision::kF32);
+  Comparison compare(Title());
+  for (std::size_t i = 0; i < run.steps.size(); ++i) {
+    const std::string step = "step " + std::to_string(i + 1);
+    compare.Absolute("loss", step, run.steps[i].loss, golden_.steps[i].loss, allowed.loss_abs);
+    compare.Absolute("grad_norm", step, run.steps[i].grad_norm / golden_.steps[i].grad_norm, 1,
+                     allowed.grad_norm_rel);
+  }
+  CompareFinalWeights(golden_, run.weights, allowed, compare);
+}
+
+std::string NameOf(const testing::TestParamInfo<Case>& info) {
+  const auto& [model, mesh] = info.param;
+  std::string name = model + "_" + Print(mesh);
+  for (char& c : name) {
+    if (c == '-') c = '_';
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TensorGolden, testing::ValuesIn(Cases()), NameOf);
+
+}  // namespace
+}  // namespace takt::numerics

@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests the ops of a mixture of experts against plain loops in double.
+#include <algorithm>
+#include <numeric>
+#include <span>
+
+#include "common/layout/packed_matrix.h"
+#include "worker/backend/cpu/op_testing.h"
+
+namespace takt::backend::testing {
+namespace {
+
+struct Sizes {
+  std::int64_t tokens, context, experts, chosen;
+};
+constexpr Sizes kSizes[] = {{1, 1, 1, 1},    {6, 3, 4, 1},      {12, 4, 5, 2},
+                            {130, 65, 7, 7}, {300, 100, 16, 3}, {400, 100, 2, 1}};
+
+// What RouteTokens writes for random logits. The last expert's are so low that no token chooses it
+// if it has the choice.
+struct Routing {
+  Routing(Backend& backend, const Sizes& of, bool normalised = true)
+      : sizes(of),
+        logits(Random(sizes.tokens * sizes.experts, 1)),
+        choices(static_cast<std::size_t>(sizes.tokens * sizes.chosen)),
+        weights(Unset(sizes.tokens * sizes.chosen)),
+        offsets(static_cast<std::size_t>(sizes.experts + 1), -1),
+        pairs(choices.size(), -1) {
+    for (std::int64_t t = 0; t < sizes.tokens; ++t) logits[(t + 1) * sizes.experts - 1] -= 100;
+    EXPECT_EQ(backend
+                  .Run(RouteTokens{.rows = {.offsets = offsets.data(),
+                                            .pairs = pairs.data(),
+                                            .tokens = sizes.tokens,
+                                            .experts = sizes.experts,
+                                            .chosen = sizes.chosen},
+                                   .logits = logits.data(),
+                                   .choices = choices.data(),
+                                   .weights = weights.data(),
+                                   .normalised = normalised})
+                  .message(),
+              "");
+  }
+
+  ExpertRows Rows() const {
+    return {.offsets = offsets.data(),
+            .pairs = pairs.data(),
+            .tokens = sizes.tokens,
+            .experts = sizes.experts,
+            .chosen = sizes.chosen};
+  }
+  std::int64_t count() const { return sizes.tokens * sizes.chosen; }
+  std::int64_t ExpertOf(std::int64_t row) const { return choices[pairs[row]]; }
+  std::int64_t TokenOf(std::int64_t row) const { return pairs[row] / sizes.chosen; }
+
+  const Sizes sizes;
+  Floats logits;
+  std::vector<std::int32_t> choices;
+  Floats weights;
+  std::vector<std::int32_t> offsets, pairs;
+};
+
+Doubles Softmax(const Doubles& logits) {
+  const double max = *std::ranges::max_element(logits);
+  Doubles shares;
+  for (const double x : logits) shares.push_back(std::exp(x - max));
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (double& share : shares) share /= sum;
+  return shares;
+}
+
+Doubles RowOf(const Doubles& matrix, std::int64_t row, std::int64_t columns) {
+  return {matrix.begin() + row * columns, matrix.begin() + (row + 1) * columns};
+}
+
+// Returns the weights of the given choices.
+Doubles Weights(const Sizes& s, const Doubles& logits, const std::vector<std::int32_t>& choices,
+                bool normalised) {
+  Doubles weights;
+  for (std::int64_t t = 0; t < s.tokens; ++t) {
+    const Doubles softmax = Softmax(RowOf(logits, t, s.experts));
+    double sum = 0;
+    for (std::int64_t j = 0; j < s.chosen; ++j) sum += softmax[choices[t * s.chosen + j]];
+    for (std::int64_t j = 0; j < s.chosen; ++j)
+      weights.push_back(softmax[choices[t * s.chosen + j]] / (normalised ? sum : 1));
+  }
+  return weights;
+}
+
+// Returns the auxiliary losses of all sequences, added up.
+double AuxiliaryLoss(const Sizes& s, const Doubles& logits,
+                     const std::vector<std::int32_t>& choices) {
+  double loss = 0;
+  for (std::int64_t first = 0; first < s.tokens; first += s.context) {
+    for (std::int64_t e = 0; e < s.experts; ++e) {
+      double pairs = 0, mean = 0;
+      for (std::int64_t t = first; t < first + s.context; ++t) {
+        mean += Softmax(RowOf(logits, t, s.experts))[e] / static_cast<double>(s.context);
+        for (std::int64_t j = 0; j < s.chosen; ++j) pairs += choices[t * s.chosen + j] == e ? 1 : 0;
+      }
+      loss +=
+          static_cast<double>(s.experts) * mean * pairs / static_cast<double>(s.chosen * s.context);
+    }
+  }
+  return loss;
+}
+
+class ExpertOps : public OpTest {};
+
+TEST_P(ExpertOps, RouterChoosesTheLargestLogitsAndSortsRowsByExpertThenToken) {
+  for (const Sizes& s : kSizes) {
+    for (const bool normalised : {false, true}) {
+      const Routing routing(*backend_, s, normalised);
+      for (std::int64_t t = 0; t < s.tokens; ++t) {
+        const auto chosen = std::span(routing.choices).subspan(t * s.chosen, s.chosen);
+        EXPECT_TRUE(std::ranges::is_sorted(chosen));
+        const auto logits = std::span(routing.logits).subspan(t * s.experts, s.experts);
+        float least = std::numeric_limits<float>::infinity();
+        for (const std::int32_t e : chosen) least = std::min(least, logits[e]);
+        EXPECT_EQ(std::ranges::count_if(logits, [&](float x) { return x >= least; }), s.chosen);
+      }
+      EXPECT_EQ(routing.offsets.front(), 0);
+      EXPECT_EQ(routing.offsets.back(), routing.count());
+      for (std::int64_t row = 0; row < routing.count(); ++row) {
+        const std::int64_t expert = routing.ExpertOf(row);
+        EXPECT_GE(row, routing.offsets[expert]);
+        EXPECT_LT(row, routing.offsets[expert + 1]);
+        if (row > routing.offsets[expert]) {
+          EXPECT_LT(routing.pairs[row - 1], routing.pairs[row]);
+        }
+      }
+      ExpectNear(routing.weights,
+                 Weights(s, ToDoubles(routing.logits), routing.choices, normalised), 2 * kEpsilon,
+                 "weights");
+    }
+  }
+}
+
+TEST_P(ExpertOps, RouterTakesTheLowerNumberOfEqualLogits) {
+  Floats logits = {1, 1, 1, 1, 0, 2, 2, 2};
+  std::vector<std::int32_t> choices(4), offsets(5), pairs(4);
+  Floats weights(4);
+  Run(RouteTokens{.rows = {offsets.data(), pairs.data(), 2, 4, 2},
+                  .logits = logits.data(),
+                  .choices = choices.data(),
+                  .weights = weights.data(),
+                  .normalised = true});
+  EXPECT_EQ(choices, (std::vector<std::int32_t>{0, 1, 1, 2}));
+  EXPECT_EQ(offsets, (std::vector<std::int32_t>{0, 1, 3, 4, 4}));
+  EXPECT_EQ(pairs, (std::vector<std::int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(weights, Floats(4, 0.5F));
+  std::vector<std::int32_t> counts(4, -1);
+  Run(CountExpertRows{.rows = {offsets.data(), pairs.data(), 2, 4, 2}, .counts = counts.data()});
+  EXPECT_EQ(counts, (std::vector<std::int32_t>{1, 2, 1, 0}));
+}
+
+TEST_P(ExpertOps, RouterGradientAgreesWithFiniteDifferences) {
+  constexpr double kScale = 0.3;
+  for (const Sizes& s : kSizes) {
+    for (const bool normalised : {false, true}) {
+      for (const double auxiliary : {0.0, kScale}) {
+        const Routing routing(*backend_, s, normalised);
+        Floats d_weights = Random(routing.count(), 2), d_logits = routing.logits;
+        Run(RouteTokensBackward{.rows = routing.Rows(),
+                                .logits = d_logits.data(),
+                                .choices = routing.choices.data(),
+                                .d_weights = d_weights.data(),
+                                .d_logits = d_logits.data(),
+                                .context = s.context,
+                                .normalised = normalised,
+                                .auxiliary_scale = auxiliary});
+        // The last output is the auxiliary loss, whose weight is its scale.
+        Floats weights = d_weights;
+        weights.push_back(static_cast<float>(auxiliary));
+        const std::size_t stride = s.tokens > 100 ? 97 : 1;
+        const Doubles expected = FiniteDifferences(
+            [&](const Doubles& logits) {
+              Doubles y = Weights(s, logits, routing.choices, normalised);
+              y.push_back(auxiliary == 0 ? 0 : AuxiliaryLoss(s, logits, routing.choices));
+              return y;
+            },
+            ToDoubles(routing.logits), weights, stride);
+        ExpectNearWhereKnown(d_logits, expected, 1e-6, "d_logits");
+      }
+    }
+  }
+}
+
+TEST_P(ExpertOps, SwigluMultipliesByTheWeightOfEachRow) {
+  for (const Sizes& s : kSizes) {
+    for (const std::int64_t columns : {1, 12, 33}) {
+      const Routing routing(*backend_, s);
+      const std::int64_t count = routing.count() * columns;
+      const Floats gate = Random(count, 3), up = Random(count, 4), d_output = Random(count, 5);
+      Floats output = Unset(count), d_gate = gate, d_up = up, d_weights = Unset(routing.count());
+      Run(ExpertSwigluForward{.rows = routing.Rows(),
+                              .gate = gate.data(),
+                              .up = up.data(),
+                              .weights = routing.weights.data(),
+                              .output = output.data(),
+                              .columns = columns});
+      Run(ExpertSwigluBackward{.rows = routing.Rows(),
+                               .gate = d_gate.data(),
+                               .up = d_up.data(),
+                               .weights = routing.weights.data(),
+                               .d_output = d_output.data(),
+                               .d_gate = d_gate.data(),
+                               .d_up = d_up.data(),
+                               .d_weights = d_weights.data(),
+                               .columns = columns});
+      Doubles y(output.size()), dg(y.size()), du(y.size()), dw(d_weights.size());
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        const auto row = static_cast<std::int64_t>(i) / columns;
+        const double weight = routing.weights[routing.pairs[row]], x = gate[i], d = d_output[i];
+        const double sigmoid = 1 / (1 + std::exp(-x));
+        y[i] = weight * x * sigmoid * up[i];
+        dg[i] = weight * d * up[i] * sigmoid * (1 + x * (1 - sigmoid));
+        du[i] = weight * d * x * sigmoid;
+        dw[routing.pairs[row]] += d * x * sigmoid * up[i];
+      }
+      const double allowed = SumTolerance(1, 16);
+      ExpectNear(output, y, allowed, "output");
+      ExpectNear(d_gate, dg, 4 * allowed, "d_gate");
+      ExpectNear(d_up, du, 4 * allowed, "d_up");
+      ExpectNear(d_weights, dw, SumTolerance(columns, 32), "d_weights");
+    }
+  }
+}
+
+// The matrix of an expert, and the factors and the result of its products.
+struct Product {
+  std::int64_t n, k;
+};
+constexpr Product kProducts[] = {{1, 1}, {12, 20}, {33, 17}};
+
+double At(const Floats& matrix, std::int64_t row, std::int64_t column, std::int64_t columns) {
+  return matrix[row * columns + column];
+}
+
+TEST_P(ExpertOps, ProductsReadTokensOrAddToThem) {
+  for (const Sizes& s : kSizes) {
+    for (const auto [n, k] : kProducts) {
+      for (const bool to_tokens : {false, true}) {
+        for (const bool transposed : {false, true}) {
+          const Routing routing(*backend_, s);
+          const std::int64_t a_rows = to_tokens ? routing.count() : s.tokens;
+          const std::int64_t c_rows = to_tokens ? s.tokens : routing.count();
+          const Floats a = Random(a_rows * k, 6), before = Random(c_rows * n, 7);
+          Floats c = to_tokens ? before : Unset(c_rows * n);
+          Doubles expected = to_tokens ? ToDoubles(before) : Doubles(c.size());
+          for (std::int64_t e = 0; e < s.experts; ++e) {
+            const Floats b = Random(n * k, static_cast<unsigned>(10 + e));
+            Run(ExpertMatmul{.rows = routing.Rows(),
+                             .expert = e,
+                             .a = a.data(),
+                             .b = b.data(),
+                             .c = c.data(),
+                             .b_transposed = transposed,
+                             .to_tokens = to_tokens,
+                             .n = n,
+                             .k = k});
+            for (std::int64_t r = routing.offsets[e]; r < routing.offsets[e + 1]; ++r) {
+              const std::int64_t token = routing.TokenOf(r);
+              for (std::int64_t j = 0; j < n; ++j) {
+                double& out = expected[(to_tokens ? token : r) * n + j];
+                for (std::int64_t i = 0; i < k; ++i) {
+                  out += At(a, to_tokens ? r : token, i, k) *
+                         (transposed ? At(b, j, i, k) : At(b, i, j, n));
+                }
+              }
+            }
+          }
+          ExpectNear(c, expected, SumTolerance(k * s.chosen, 16), "c");
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ExpertOps, WeightGradientsSumTheRowsOfAnExpert) {
+  for (const Sizes& s : kSizes) {
+    for (const auto [n, m] : kProducts) {
+      for (const bool a_by_token : {false, true}) {
+        for (const bool accumulate : {false, true}) {
+          const Routing routing(*backend_, s);
+          const Floats a = Random((a_by_token ? s.tokens : routing.count()) * m, 6);
+          const Floats b = Random((a_by_token ? routing.count() : s.tokens) * n, 7);
+          for (std::int64_t e = 0; e < s.experts; ++e) {
+            const Floats before = Random(m * n, 8);
+            Floats c = accumulate ? before : Unset(m * n);
+            Run(ExpertMatmulTransposed{.rows = routing.Rows(),
+                                       .expert = e,
+                                       .a = a.data(),
+                                       .b = b.data(),
+                                       .c = c.data(),
+                                       .a_by_token = a_by_token,
+                                       .accumulate = accumulate,
+                                       .m = m,
+                                       .n = n});
+            Doubles expected = accumulate ? ToDoubles(before) : Doubles(c.size());
+            for (std::int64_t r = routing.offsets[e]; r < routing.offsets[e + 1]; ++r) {
+              const std::int64_t token = routing.TokenOf(r);
+              for (std::int64_t i = 0; i < m; ++i) {
+                for (std::int64_t j = 0; j < n; ++j) {
+                  expected[i * n + j] +=
+                      At(a, a_by_token ? token : r, i, m) * At(b, a_by_token ? r : token, j, n);
+                }
+              }
+            }
+            ExpectNear(c, expected, SumTolerance(s.tokens, 32), "c");
+          }
+        }
+      }
+    }
+  }
+}
+
+// In bf16 a product has the bits of the ordinary one of the same rows, as long as these are few.
+TEST_P(ExpertOps, ProductsInBf16RoundTheirFactors) {
+  const Sizes s{.tokens = 300, .context = 100, .experts = 3, .chosen = 2};
+  constexpr std::int64_t kN = 40, kK = 24;
+  const Routing routing(*backend_, s);
+  const Floats a = Random(s.tokens * kK, 6), b = Random(kN * kK, 7);
+  const Doubles rounded_a = ToDoubles(Widened(NearestOf(a)));
+  const Doubles rounded_b = ToDoubles(Widened(NearestOf(b)));
+  Bf16s packed(static_cast<std::size_t>(layout::PackedElements(kK, kN)));
+  Run(PackBf16{.b = b.data(), .transposed = true, .packed = packed.data(), .k = kK, .n = kN});
+  Floats c = Unset(routing.count() * kN);
+  for (std::int64_t e = 0; e < s.experts; ++e) {
+    Run(ExpertMatmul{.rows = routing.Rows(),
+                     .expert = e,
+                     .a = a.data(),
+                     .packed = packed.data(),
+                     .c = c.data(),
+                     .n = kN,
+                     .k = kK});
+  }
+  Doubles expected(c.size());
+  for (std::int64_t r = 0; r < routing.count(); ++r) {
+    for (std::int64_t j = 0; j < kN; ++j) {
+      for (std::int64_t i = 0; i < kK; ++i) {
+        expected[r * kN + j] += rounded_a[routing.TokenOf(r) * kK + i] * rounded_b[j * kK + i];
+      }
+    }
+  }
+  ExpectNear(c, expected, SumTolerance(kK, 16), "c");
+
+  const Floats d = Random(routing.count() * kN, 9);
+  const Doubles rounded_d = ToDoubles(Widened(NearestOf(d)));
+  Floats gradient = Unset(kN * kK);
+  Doubles expected_gradient(gradient.size());
+  Run(ExpertMatmulTransposed{.rows = routing.Rows(),
+                             .expert = 0,
+                             .a = d.data(),
+                             .b = a.data(),
+                             .c = gradient.data(),
+                             .in_bf16 = true,
+                             .m = kN,
+                             .n = kK});
+  for (std::int64_t r = 0; r < routing.offsets[1]; ++r) {
+    for (std::int64_t j = 0; j < kN; ++j) {
+      for (std::int64_t i = 0; i < kK; ++i)
+        expected_gradient[j * kK + i] +=
+            rounded_d[r * kN + j] * rounded_a[routing.TokenOf(r) * kK + i];
+    }
+  }
+  ExpectNear(gradient, expected_gradient, SumTolerance(s.tokens, 32), "gradient");
+}
+
+TEST_P(ExpertOps, HaveTheSameBitsForAnyNumberOfThreads) {
+  const Sizes s{.tokens = 600, .context = 300, .experts = 4, .chosen = 2};
+  constexpr std::int64_t kN = 300, kK = 200;
+  const auto run = [&](int threads) {
+    const auto backend = CreateOrDie({.threads = threads});
+    const Routing routing(*backend, s);
+    const Floats a = Random(s.tokens * kK, 6), b = Random(kN * kK, 7);
+    Floats rows = Unset(routing.count() * kN), tokens = Random(s.tokens * kK, 8), all;
+    for (std::int64_t e = 0; e < s.experts; ++e) {
+      const Op products[] = {ExpertMatmul{.rows = routing.Rows(),
+                                          .expert = e,
+                                          .a = a.data(),
+                                          .b = b.data(),
+                                          .c = rows.data(),
+                                          .b_transposed = true,
+                                          .n = kN,
+                                          .k = kK},
+                             ExpertMatmul{.rows = routing.Rows(),
+                                          .expert = e,
+                                          .a = rows.data(),
+                                          .b = b.data(),
+                                          .c = tokens.data(),
+                                          .to_tokens = true,
+                                          .n = kK,
+                                          .k = kN}};
+      for (const Op& op : products) EXPECT_EQ(backend->Run(op).message(), "");
+    }
+    Floats gradient = Unset(kN * kK);
+    EXPECT_EQ(backend
+                  ->Run(ExpertMatmulTransposed{.rows = routing.Rows(),
+                                               .expert = 1,
+                                               .a = rows.data(),
+                                               .b = a.data(),
+                                               .c = gradient.data(),
+                                               .m = kN,
+                                               .n = kK})
+                  .message(),
+              "");
+    for (const Floats& part : {routing.weights, rows, tokens, gradient})
+      all.insert(all.end(), part.begin(), part.end());
+    return all;
+  };
+  const Floats expected = run(1);
+  for (const float value : expected) ASSERT_FALSE(std::isnan(value));
+  for (const int threads : {2, 3}) EXPECT_TRUE(run(threads) == expected) << threads;
+}
+
+TEST_P(ExpertOps, AreRefusedIfTheyBreakARule) {
+  const auto message = [&](const Op& op) { return std::string(backend_->Run(op).message()); };
+  EXPECT_EQ(message(RouteTokens{.rows = {.tokens = 1, .experts = 2, .chosen = 3}}),
+            "RouteTokens: chosen must be at most experts");
+  EXPECT_EQ(
+      message(RouteTokensBackward{.rows = {.tokens = 5, .experts = 2, .chosen = 1}, .context = 2}),
+      "RouteTokensBackward: tokens must be divisible by context");
+  const ExpertRows rows{.tokens = 1, .experts = 2, .chosen = 1};
+  const float x = 0;
+  const Bf16 y{};
+  EXPECT_EQ(message(ExpertMatmul{.rows = rows, .expert = 2}),
+            "ExpertMatmul: expert must be below experts");
+  EXPECT_EQ(message(ExpertMatmul{.rows = rows}), "ExpertMatmul: it needs either b or packed");
+  EXPECT_EQ(message(ExpertMatmul{.rows = rows, .a = &y, .b = &x}),
+            "ExpertMatmul: a in bf16 needs a packed matrix");
+  EXPECT_EQ(message(ExpertMatmul{.rows = rows, .a = &y, .packed = &y}),
+            "ExpertMatmul: a by token must be in f32");
+  EXPECT_EQ(message(ExpertMatmulTransposed{.rows = rows, .a = &y, .b = &x, .a_by_token = true}),
+            "ExpertMatmulTransposed: a factor by token must be in f32");
+  EXPECT_EQ(message(ExpertMatmulTransposed{.rows = rows, .a = &y, .b = &x}),
+            "ExpertMatmulTransposed: factors in bf16 need in_bf16");
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, ExpertOps, ::testing::ValuesIn(TestedBackends()));
+
+}  // namespace
+}  // namespace takt::backend::testing

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operations of a mixture of experts: an MLP of which each token uses `chosen` of `experts`
+// parts. The rules of ops.h hold here too.
+//
+// Letters: N tokens, E experts, k experts a token, C hidden, F width of an expert.
+//
+// A *pair* is a token and one of its experts. Pair t * k + j is token t with its j-th expert; the
+// experts of a token are in ascending order. A mixture has a *row* for each pair, so it has N * k
+// rows whatever the router chooses, and drops none. Rows are sorted by expert, and those of one
+// expert by token. So the results of a microbatch depend on its own tokens alone.
+#pragma once
+
+#include <cstdint>
+
+#include "worker/backend/operand.h"
+
+namespace takt::backend {
+
+// Says which rows there are, as RouteTokens writes it.
+struct ExpertRows {
+  const std::int32_t* offsets = nullptr;  // [E+1]: expert e has the rows offsets[e] .. [e+1] - 1
+  const std::int32_t* pairs = nullptr;    // [N*k]: the pair of each row
+  std::int64_t tokens = 0, experts = 0, chosen = 0;  // N, E, k
+
+  std::int64_t count() const { return tokens * chosen; }
+};
+
+// Chooses the k experts of each token that have the largest logits; of equal ones, those with the
+// lower numbers. The weight of an expert is its share of the softmax over all logits of the token
+// or, if `normalised`, over those of the chosen ones. It is computed in double.
+struct RouteTokens {
+  // What it writes, under the names by which other ops read it.
+  struct Rows {
+    std::int32_t* offsets = nullptr;                   // [E+1]
+    std::int32_t* pairs = nullptr;                     // [N*k]
+    std::int64_t tokens = 0, experts = 0, chosen = 0;  // N, E, k
+  };
+  Rows rows;
+  const float* logits = nullptr;    // [N,E]
+  std::int32_t* choices = nullptr;  // [N*k]: the expert of each pair
+  float* weights = nullptr;         // [N*k]: of each pair
+  bool normalised = false;
+};
+
+// I: d_logits = the gradient through the weights, and that of the auxiliary loss. The choice has no
+// gradient. The auxiliary loss of a sequence (Fedus et al. 2021, section 2.2) is
+//   E * sum over e of f_e P_e,
+// where f_e is the share of expert e in the sequence's pairs, a constant to the gradient, and P_e
+// is the mean of its softmax over all logits. It is of one layer and one sequence, so that neither
+// partitions nor microbatches change it.
+struct RouteTokensBackward {
+  ExpertRows rows;
+  const float* logits = nullptr;          // [N,E] of the forward
+  const std::int32_t* choices = nullptr;  // [N*k] of the forward
+  const float* d_weights = nullptr;       // [N*k]
+  float* d_logits = nullptr;              // [N,E]; may be logits
+  std::int64_t context = 0;               // tokens of a sequence; divides N
+  bool normalised = false;
+  // What the auxiliary loss of a sequence is multiplied by in the loss of the global batch.
+  double auxiliary_scale = 0;
+};
+
+// counts[e] = the rows of expert e.
+struct CountExpertRows {
+  ExpertRows rows;
+  std::int32_t* counts = nullptr;  // [E], host memory
+};
+
+// output[r] = (the weight of row r's pair) * silu(gate[r]) * up[r]. With the weight in here, the
+// sum of a token's rows after the last product is all that is left to do.
+struct ExpertSwigluForward {
+  ExpertRows rows;
+  const float* gate = nullptr;     // [N*k,F]
+  const float* up = nullptr;       // [N*k,F]
+  const float* weights = nullptr;  // [N*k], by pair
+  Output output;                   // [N*k,F]
+  std::int64_t columns = 0;        // F
+};
+
+struct ExpertSwigluBackward {
+  ExpertRows rows;
+  const float* gate = nullptr;      // of the forward
+  const float* up = nullptr;        // of the forward
+  const float* weights = nullptr;   // of the forward
+  const float* d_output = nullptr;  // [N*k,F]
+  float* d_gate = nullptr;          // may be gate
+  float* d_up = nullptr;            // may be up
+  float* d_weights = nullptr;       // [N*k], by pair
+  std::int64_t columns = 0;         // F
+};
+
+// The product of one expert's rows with a matrix. Either the factor has a row for each token, and
+// each row of the expert reads its token's; or the result has one for each token, to which the
+// expert's rows are added:
+//   c[r] = a[token of r] * b             (to_tokens false: a is [N,k], c is [N*k,n])
+//   c[token of r] += a[r] * b            (to_tokens true:  a is [N*k,k], c is [N,n])
+// Ops of experts in ascending order add up a token's rows in that order. An op whose expert has no
+// row does nothing.
+struct ExpertMatmul {
+  ExpertRows rows;
+  std::int64_t expert = 0;
+  Operand a;                     // in f32 if it is by token
+  const float* b = nullptr;      // [k,n], stored [n,k] if b_transposed; null: `packed`
+  const Bf16* packed = nullptr;  // the same as PackBf16 leaves it: `a` is rounded to bf16
+  float* c = nullptr;
+  bool b_transposed = false;
+  bool to_tokens = false;
+  std::int64_t n = 0, k = 0;
+};
+
+// c[m,n] (+)= the sum over the expert's rows of a[row]^T b[row]. One of the two has a row for each
+// token (a_by_token) and is in f32; the other one has all rows. If the expert has no row, the sum
+// is 0.
+struct ExpertMatmulTransposed {
+  ExpertRows rows;
+  std::int64_t expert = 0;
+  Operand a;
+  Operand b;
+  float* c = nullptr;
+  bool a_by_token = false;
+  bool in_bf16 = false;  // operands are rounded
+  bool accumulate = false;
+  std::int64_t m = 0, n = 0;
+};
+
+}  // namespace takt::backend

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state of layers that several ranks split, on its way to checkpoints. Checkpoints have whole
+// tensors, whoever has which pieces of them, so the rank that writes a layer takes the pieces of
+// all. So a job goes on from them with any number of ranks.
+#pragma once
+
+#include <map>
+#include <span>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "common/base/id.h"
+#include "common/control/assignment.h"
+#include "common/model/model.h"
+#include "common/model/split_layers.h"
+#include "worker/checkpoint/layer_state.h"
+#include "worker/checkpoint/snapshot.h"
+#include "worker/train/parameter_store.h"
+#include "worker/transport/collective.h"
+
+namespace takt::session {
+
+// One caller at a time, which also calls nothing else of the group. The store is in host memory.
+class SplitState {
+ public:
+  // model: this rank's; its layers are split. group: of the ranks that split them; null: there is
+  // one. All are borrowed for the object's life; the group only by Join.
+  SplitState(const control::Assignment& assignment, const model::Model& model,
+             const train::ParameterStore& store, transport::Collective* group);
+
+  // The model as checkpoints have it, to whose parameters WrittenState refers.
+  const model::Model& whole() const { return whole_; }
+
+  // Returns the layers whose files this rank writes (layout::WriterOf, layout::WriterAmongSplit),
+  // without any values: Join brings those.
+  std::vector<worker_checkpoint::LayerState> WrittenState() const;
+
+  // Returns where the moments of what this rank has of a parameter go, if replicas have shards of
+  // them (moment_shards.h). Join takes them from there.
+  worker_checkpoint::ParameterTarget MomentsOf(LayerId layer, const model::Parameter& parameter);
+
+  // Copies the state of all ranks into the snapshots of those that write it. Call it after the
+  // snapshot was taken.  Blocks: until all ranks of the group do the same.
+  // Errors: as transport::Collective.
+  absl::Status Join(StepId step, const worker_checkpoint::Snapshot& snapshot) const;
+
+ private:
+  struct Moments {
+    std::vector<float> m, v;
+  };
+  int index() const { return model_.tensor.index; }
+  int WriterOf(LayerId layer) const;
+  // Returns the use of a parameter of this rank's model by the layer that owns it, or null if
+  // nothing of it is here.
+  const train::ParameterRef* RefOf(LayerId layer, const model::Parameter& parameter) const;
+  // Calls `visit` for each run that a rank gives of a parameter: none, if an earlier rank has the
+  // same pieces.
+  absl::Status ForEachRunOf(const model::Parameter& parameter, int rank,
+                            absl::FunctionRef<absl::Status(const model::ElementRun&)> visit) const;
+  // Copies what all ranks have of a parameter to the rank `writer`. mine: this rank's values.
+  // whole: all of them, on that rank.
+  absl::Status Pass(StepId step, const model::Parameter& parameter, int writer,
+                    std::span<const float> mine, std::span<float> whole) const;
+
+  const control::Assignment& assignment_;
+  const model::Model& model_;
+  const model::Model whole_;
+  const train::ParameterStore& store_;
+  transport::Collective* const group_;
+  std::vector<LayerId> layers_;  // of this pp rank, which this replica writes
+  std::map<const model::Parameter*, Moments> moments_;
+};
+
+}  // namespace takt::session

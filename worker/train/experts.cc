@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/train/experts.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/model/llama.h"
+
+namespace takt::train {
+
+using model::LlamaBlockScratch;
+using model::LlamaBlockStash;
+using model::MixtureStash;
+
+Experts::Experts(const LayerOptions& options, const ParameterRef* router)
+    : mixture_(*options.model.config.mixture),
+      router_(router),
+      layout_(options.place.stash),
+      scratch_(options.place.scratch),
+      first_(layout_.size() - MixtureStash::kNumTensors),
+      context_(options.model.config.context),
+      rows_(options.model.microbatch * context_),
+      hidden_(options.model.config.hidden),
+      block_(options.layer.block),
+      auxiliary_scale_(options.auxiliary_scale) {}
+
+float* Experts::Floats(const StashView& s, MixtureStash::Tensor tensor) const {
+  return s[first_ + tensor];
+}
+
+std::int32_t* Experts::Integers(const StashView& s, MixtureStash::Tensor tensor) const {
+  return reinterpret_cast<std::int32_t*>(s[first_ + tensor]);
+}
+
+backend::ExpertRows Experts::RowsOf(const StashView& s) const {
+  return {.offsets = Integers(s, MixtureStash::kOffsets),
+          .pairs = Integers(s, MixtureStash::kPairs),
+          .tokens = rows_,
+          .experts = mixture_.experts,
+          .chosen = mixture_.chosen};
+}
+
+absl::Status Experts::Forward(backend::Backend& backend, const StashView& s, bool products) const {
+  const float* const norm = s[LlamaBlockStash::kNorm2];
+  const backend::ExpertRows rows = RowsOf(s);
+  if (products) {
+    RETURN_IF_ERROR(backend.Run(backend::Matmul{.a = norm,
+                                                .b = router_->weight,
+                                                .c = Floats(s, MixtureStash::kLogits),
+                                                .b_transposed = true,
+                                                .m = rows_,
+                                                .n = mixture_.experts,
+                                                .k = hidden_}));
+    RETURN_IF_ERROR(
+        backend.Run(backend::RouteTokens{.rows = {.offsets = Integers(s, MixtureStash::kOffsets),
+                                                  .pairs = Integers(s, MixtureStash::kPairs),
+                                                  .tokens = rows_,
+                                                  .experts = mixture_.experts,
+                                                  .chosen = mixture_.chosen},
+                                         .logits = Floats(s, MixtureStash::kLogits),
+                                         .choices = Integers(s, MixtureStash::kChoices),
+                                         .weights = Floats(s, MixtureStash::kWeights),
+                                         .normalised = mixture_.normalised}));
+    RETURN_IF_ERROR(
+        Multiply(backend, rows, Matrix::kGate, {.a = norm, .c = s[LlamaBlockStash::kGate]}));
+    RETURN_IF_ERROR(
+        Multiply(backend, rows, Matrix::kUp, {.a = norm, .c = s[LlamaBlockStash::kUp]}));
+  }
+  return backend.Run(backend::ExpertSwigluForward{.rows = rows,
+                                                  .gate = s[LlamaBlockStash::kGate],
+                                                  .up = s[LlamaBlockStash::kUp],
+                                                  .weights = Floats(s, MixtureStash::kWeights),
+                                                  .output = s.Tensor(LlamaBlockStash::kProduct),
+                                                  .columns = mixture_.inner});
+}
+
+absl::Status Experts::Output(const ForwardCall& call, const StashView& s,
+                             const float* addend) const {
+  const backend::ExpertRows rows = RowsOf(s);
+  if (call.probe) {
+    call.probe(absl::StrCat("router.", block_, ".logits"),
+               {Floats(s, MixtureStash::kLogits), rows_, mixture_.experts});
+  }
+  if (call.expert_counts != nullptr) {
+    RETURN_IF_ERROR(
+        call.backend->Run(backend::CountExpertRows{.rows = rows, .counts = call.expert_counts}));
+  }
+  RETURN_IF_ERROR(call.backend->Run(
+      backend::Copy{.input = addend, .output = call.output, .count = rows_ * hidden_}));
+  return Multiply(*call.backend, rows, Matrix::kDown,
+                  {.a = s.Tensor(LlamaBlockStash::kProduct), .c = call.output, .to_tokens = true});
+}
+
+absl::Status Experts::InputGrad(const InputGradCall& call, const StashView& s,
+                                float* d_norm) const {
+  backend::Backend& backend = *call.backend;
+  const backend::ExpertRows rows = RowsOf(s);
+  auto* const d_product =
+      reinterpret_cast<float*>(call.scratch + scratch_[LlamaBlockScratch::kDProduct]);
+  auto* const d_weights =
+      reinterpret_cast<float*>(call.scratch + scratch_[LlamaBlockScratch::kDWeights]);
+  float *const gate = s[LlamaBlockStash::kGate], *const up = s[LlamaBlockStash::kUp];
+  float* const logits = Floats(s, MixtureStash::kLogits);
+  RETURN_IF_ERROR(Multiply(backend, rows, Matrix::kDown,
+                           {.a = call.d_output, .c = d_product, .backward = true}));
+  RETURN_IF_ERROR(
+      backend.Run(backend::ExpertSwigluBackward{.rows = rows,
+                                                .gate = gate,
+                                                .up = up,
+                                                .weights = Floats(s, MixtureStash::kWeights),
+                                                .d_output = d_product,
+                                                .d_gate = gate,
+                                                .d_up = up,
+                                                .d_weights = d_weights,
+                                                .columns = mixture_.inner}));
+  RETURN_IF_ERROR(
+      backend.Run(backend::RouteTokensBackward{.rows = rows,
+                                               .logits = logits,
+                                               .choices = Integers(s, MixtureStash::kChoices),
+                                               .d_weights = d_weights,
+                                               .d_logits = logits,
+                                               .context = context_,
+                                               .normalised = mixture_.normalised,
+                                               .auxiliary_scale = auxiliary_scale_}));
+  RETURN_IF_ERROR(backend.Run(backend::Matmul{.a = logits,
+                                              .b = router_->weight,
+                                              .c = d_norm,
+                                              .m = rows_,
+                                              .n = hidden_,
+                                              .k = mixture_.experts}));
+  RETURN_IF_ERROR(Multiply(backend, rows, Matrix::kGate,
+                           {.a = gate, .c = d_norm, .to_tokens = true, .backward = true}));
+  return Multiply(backend, rows, Matrix::kUp,
+                  {.a = up, .c = d_norm, .to_tokens = true, .backward = true});
+}
+
+// Microbatches are added one after the other, so that the sums do not depend on how many of them a
+// W takes.
+absl::Status Experts::WeightGrad(const WeightGradCall& call) const {
+  backend::Backend& backend = *call.backend;
+  bool accumulate = call.accumulate;
+  for (const WeightGradInput& each : call.microbatches) {
+    const StashView s(layout_, each.stash);
+    const backend::ExpertRows rows = RowsOf(s);
+    const float* const norm = s[LlamaBlockStash::kNorm2];
+    RETURN_IF_ERROR(MatrixGrads(backend, rows, Matrix::kDown,
+                                {.d_output = each.d_output,
+                                 .input = s.Tensor(LlamaBlockStash::kProduct),
+                                 .accumulate = accumulate}));
+    RETURN_IF_ERROR(MatrixGrads(
+        backend, rows, Matrix::kUp,
+        {.d_output = s[LlamaBlockStash::kUp], .input = norm, .accumulate = accumulate}));
+    RETURN_IF_ERROR(MatrixGrads(
+        backend, rows, Matrix::kGate,
+        {.d_output = s[LlamaBlockStash::kGate], .input = norm, .accumulate = accumulate}));
+    RETURN_IF_ERROR(backend.Run(backend::Matmul{.a = Floats(s, MixtureStash::kLogits),
+                                                .b = norm,
+                                                .c = router_->gradient,
+                                                .addend = accumulate ? router_->gradient : nullptr,
+                                                .a_transposed = true,
+                                                .m = mixture_.experts,
+                                                .n = hidden_,
+                                                .k = rows_}));
+    accumulate = true;
+  }
+  return absl::OkStatus();
+}
+
+// Matrices are stored as [out,in].
+absl::Status Experts::Multiply(backend::Backend& backend, const backend::ExpertRows& rows,
+                               Matrix matrix, const Factors& factors) const {
+  for (std::int64_t e = 0; e < mixture_.experts; ++e) {
+    const ParameterRef& weight = Of(e, matrix);
+    const std::int64_t out = weight.parameter->shape[0], in = weight.parameter->shape[1];
+    const bool in_bf16 = weight.packed != nullptr;
+    const backend::Bf16* const packed = factors.backward ? weight.packed : weight.packed_transposed;
+    RETURN_IF_ERROR(backend.Run(backend::ExpertMatmul{.rows = rows,
+                                                      .expert = e,
+                                                      .a = factors.a,
+                                                      .b = in_bf16 ? nullptr : weight.weight,
+                                                      .packed = packed,
+                                                      .c = factors.c,
+                                                      .b_transposed = !factors.backward,
+                                                      .to_tokens = factors.to_tokens,
+                                                      .n = factors.backward ? in : out,
+                                                      .k = factors.backward ? out : in}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Experts::MatrixGrads(backend::Backend& backend, const backend::ExpertRows& rows,
+                                  Matrix matrix, const GradientFactors& factors) const {
+  for (std::int64_t e = 0; e < mixture_.experts; ++e) {
+    const ParameterRef& weight = Of(e, matrix);
+    // The gradient of a token is that of all its experts. Other factors have a row for each pair.
+    RETURN_IF_ERROR(
+        backend.Run(backend::ExpertMatmulTransposed{.rows = rows,
+                                                    .expert = e,
+                                                    .a = factors.d_output,
+                                                    .b = factors.input,
+                                                    .c = weight.gradient,
+                                                    .a_by_token = matrix == Matrix::kDown,
+                                                    .in_bf16 = weight.packed != nullptr,
+                                                    .accumulate = factors.accumulate,
+                                                    .m = weight.parameter->shape[0],
+                                                    .n = weight.parameter->shape[1]}));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace takt::train

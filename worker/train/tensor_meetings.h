@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ranks that split layers pass to one another inside the layers' passes. Letters: N rows
+// of tokens of a microbatch, of which each rank has a run of n in the order of ranks; C hidden.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/id.h"
+#include "common/model/parts.h"
+#include "common/model/tensor_share.h"
+#include "common/model/tree_sum.h"
+#include "worker/backend/ops.h"
+#include "worker/engine/part_cursor.h"
+#include "worker/train/parameter_store.h"
+#include "worker/transport/collective.h"
+
+namespace takt::train {
+
+// Every rank makes the same calls in the same order. Memory is the host's, and what was computed
+// before a call is done. Nothing here adds in an order that depends on the number of ranks. With
+// one rank, the calls that pass and add do nothing.
+// Thread: the compute lane's.  Blocks: until the ranks that a call needs have come.
+// Errors: as transport::Collective.
+class TensorMeetings {
+ public:
+  struct Options {
+    transport::Collective* group = nullptr;  // of the ranks, in their order; null: there is one
+    engine::PartCursor* cursor = nullptr;    // told of each meeting; borrowed, as the group
+    model::TensorShare share;
+    std::int64_t rows = 0, columns = 0, vocab = 0;  // N, C and the words
+    bool shapes_only = false;                       // nothing is in memory (meta_run.h)
+  };
+  explicit TensorMeetings(const Options& options);
+
+  // Says in which step the following calls are.
+  void BeginStep(StepId step) { step_ = step; }
+
+  const model::TensorShare& share() const { return options_.share; }
+  std::int64_t rows_here() const { return options_.rows / options_.share.size; }
+  std::int64_t first_row() const { return rows_here() * options_.share.index; }
+
+  // Copies the rows of each rank to every rank. tensor: [N,C], of which this rank has filled its
+  // own rows.
+  absl::Status GatherRows(const backend::Output& tensor);
+  // Adds the partial sums [N,C] of all ranks along the tree, and leaves in each rank's rows their
+  // sum. The other rows mean nothing afterwards.
+  absl::Status ScatterRows(float* partial);
+
+  // Copies the rows of the tokens' words to `output` [n,C].
+  // table: this rank's rows; null if it has none. sent: [N,C]; received: [n,C].
+  absl::Status TokenRows(const std::int32_t* tokens, const ParameterRef* table, float* sent,
+                         float* received, float* output);
+  // Adds the rows of `d_output` [N,C] whose words are here to the gradient of their words, row by
+  // row in ascending order. Nobody meets.
+  // accumulate: false: the gradient is set to zero first.
+  void AddTokenGradients(const std::int32_t* tokens, const float* d_output,
+                         const ParameterRef& table, bool accumulate) const;
+
+  // Copies what each rank has of a softmax [D,N] by blocks of words to every rank.
+  absl::Status GatherSoftmax(backend::SoftmaxPart* parts);
+  // Adds the partial sums over blocks of words of all ranks (model::PartialSumsOf), and returns
+  // the sum of this rank's rows [n,C].
+  // mine: this rank's, [N,C] each, which are overwritten; their rows may be the result. received:
+  // [n,C] for each partial sum of the others.
+  absl::StatusOr<const float*> ScatterSums(std::span<float* const> mine, float* received);
+
+  // Runs `meet`, with all its calls, as one meeting. It runs with one rank, too.
+  absl::Status Exchange(absl::FunctionRef<absl::Status()> meet);
+  // Adds the values of the ranks that hold the same pieces (model::Split), along the tree. All of
+  // them get the sum. To be called inside Exchange.
+  absl::Status SumOverHolders(const model::Split& split, std::span<float> values);
+
+ private:
+  // Runs a meeting, unless there is nobody to meet.
+  absl::Status Meet(model::PartKind kind, absl::FunctionRef<absl::Status()> meeting);
+  // Returns the rank that has the token's word.
+  int OwnerOf(std::int32_t token) const;
+  bool alone() const { return options_.share.size == 1; }
+  std::size_t num_ranks() const { return static_cast<std::size_t>(options_.share.size); }
+
+  const Options options_;
+  std::vector<int> ends_;  // one past the last block of each rank
+  StepId step_{0};
+};
+
+}  // namespace takt::train
