@@ -112,6 +112,11 @@ void AddProcess(CLI::App& app, Flags& flags) {
   app.add_option("--planner-memory", flags.planner_memory,
                  "Memory that a plan may take in its process, e.g. 2GB; 0: no limit (default: 3GB)")
       ->transform(CLI::AsSizeValue(false));
+  app.add_option("--rpc-memory", flags.rpc_memory,
+                 "Memory that the buffers of all connections may take, e.g. 1GB; beyond it new "
+                 "connections are refused. With TLS allow 100KB for each worker (default: 256MB)")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::PositiveNumber);
 }
 
 }  // namespace

@@ -41,6 +41,7 @@ struct Flags {
   std::vector<std::string> quotas;                            // "IDENTITY=WORKERS"
   std::int64_t keep_ended_jobs = 1000, keep_ended_days = 90;  // 0: no limit
   std::int64_t abandon_held_seconds = 0;                      // 0: never
+  std::int64_t rpc_memory = std::int64_t{256} << 20;
 };
 
 // Checks what the flags of the store need of one another. Errors: kInvalidArgument (FieldError).

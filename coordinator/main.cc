@@ -163,6 +163,7 @@ absl::Status Serve(const Parts& parts, store::Addresses addresses, const sigset_
       .listen = flags.listen, .tls = flags.tls, .insecure = flags.insecure};
   server_options.traces = &parts.traces;
   server_options.join_authority = flags.join_authority;
+  server_options.memory_bytes = static_cast<std::size_t>(flags.rpc_memory);
   if (parts.leadership == nullptr) {
     server_options.open_backup = [file = parts.state.state_file()] {
       return store::OpenBackup(file);

@@ -84,7 +84,7 @@ TEST(Decide, TheTrustedMayDoEverything) {
   EXPECT_TRUE(MayCall(kLocal, "/takt.v1.AttachmentService/Attach").ok());
   EXPECT_TRUE(MayUseJob(kLocal, "j", "user/bob").ok());
   EXPECT_TRUE(MaySpeakFor(kLocal, "n1").ok());
-  EXPECT_TRUE(MayMeet(kLocal, "j", {}).ok());
+  EXPECT_TRUE(MayMeet(kLocal, "j", false).ok());
 }
 
 TEST(Decide, UsersUseTheirOwnJobsAndAdminsAll) {
@@ -103,10 +103,9 @@ TEST(Decide, AWorkerSpeaksForItselfAlone) {
 }
 
 TEST(Decide, AWorkerMeetsThoseOfItsJobsAlone) {
-  const std::vector<std::string> gang = {"n0", "n1"};
-  EXPECT_TRUE(MayMeet(kN1, "j", gang).ok());
-  EXPECT_FALSE(MayMeet({.role = Role::kWorker, .name = "n2"}, "j", gang).ok());
-  EXPECT_FALSE(MayMeet({.role = Role::kUser, .name = "n1"}, "j", gang).ok());
+  EXPECT_TRUE(MayMeet(kN1, "j", true).ok());
+  EXPECT_FALSE(MayMeet(kN1, "j", false).ok());
+  EXPECT_FALSE(MayMeet({.role = Role::kUser, .name = "n1"}, "j", true).ok());
 }
 
 TEST(RateLimiter, AllowsABurstThenAsManyASecond) {

@@ -4,7 +4,6 @@
 // as a FieldError too.
 #pragma once
 
-#include <span>
 #include <string>
 
 #include "absl/status/status.h"
@@ -23,8 +22,7 @@ absl::Status MayUseJob(const Identity& who, absl::string_view job, absl::string_
 // Decides for Subject::kWorker. worker: the name in the request.
 absl::Status MaySpeakFor(const Identity& who, absl::string_view worker);
 
-// Decides for Subject::kGang. workers: the workers that hold the job's ranks now.
-absl::Status MayMeet(const Identity& who, absl::string_view job,
-                     std::span<const std::string> workers);
+// Decides for Subject::kGang. holds_rank: a worker of that name holds a rank of the job now.
+absl::Status MayMeet(const Identity& who, absl::string_view job, bool holds_rank);
 
 }  // namespace takt::access

@@ -48,7 +48,7 @@ struct Assignment {
   mesh::Partition partition;
   program::Program program;  // of this rank's pp rank
   std::optional<program::Program> validation_program;
-  std::vector<BoundRank> ranks;  // all ranks of the mesh
+  std::vector<BoundRank> ranks;  // all ranks of the mesh; empty with sparse_meeting
   int threads = 0;               // 0: the worker chooses
   config::TransportKind transport = config::TransportKind::kAuto;
   config::DeviceKind device = config::DeviceKind::kAuto;  // kAuto: CPU cores
@@ -69,6 +69,8 @@ struct Assignment {
   std::int64_t epoch = 0;  // of the coordinator that began the generation; 0: it has none
   mesh::VocabularyEnds vocabulary_ends = {};  // empty: the vocabulary is not spread
   MemoryCopies copies;
+  // All workers of the job speak kSparseProtocolVersion: see takt.v1.Binding.
+  bool sparse_meeting = false;
 };
 
 }  // namespace takt::control

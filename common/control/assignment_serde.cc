@@ -126,6 +126,7 @@ absl::StatusOr<Assignment> ReadShared(const v1::Assignment& proto) {
   RETURN_IF_ERROR(CheckRank(assignment));
   if (!proto.resume().empty()) assignment.resume = proto.resume();
   for (const v1::BoundRank& bound : binding.ranks()) assignment.ranks.push_back(FromProto(bound));
+  assignment.sparse_meeting = binding.sparse_meeting();
   ASSIGN_OR_RETURN(assignment.job, config::ToJobSpec(proto.spec()));
   ASSIGN_OR_RETURN(assignment.partition, ToPartition(proto, binding.pp_size()));
   ASSIGN_OR_RETURN(assignment.copies, ToCopies(proto.copies(), assignment.mesh.size()));
@@ -144,6 +145,7 @@ v1::Assignment WriteShared(const Assignment& assignment) {
   mesh::SetMesh(assignment.mesh, binding);
   binding.set_transport(static_cast<v1::TransportKind>(assignment.transport));
   binding.set_device(static_cast<v1::DeviceKind>(assignment.device));
+  binding.set_sparse_meeting(assignment.sparse_meeting);
   proto.set_predicted_step_seconds(assignment.predicted_step_seconds);
   proto.set_predicted_bubble_fraction(assignment.predicted_bubble_fraction);
   proto.set_resume(assignment.resume);
@@ -240,6 +242,7 @@ absl::StatusOr<Assignment> ParseShared(const std::string& text) {
     return absl::InvalidArgumentError("the text is not a takt.v1.Assignment");
   ASSIGN_OR_RETURN(Assignment assignment, ReadShared(proto));
   RETURN_IF_ERROR(CheckVocabulary(assignment));
+  if (assignment.sparse_meeting && assignment.ranks.empty()) return assignment;
   const int num_ranks = static_cast<int>(assignment.ranks.size());
   bool in_order = num_ranks == assignment.mesh.size();
   for (int rank = 0; rank < num_ranks; ++rank)

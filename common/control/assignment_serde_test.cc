@@ -229,6 +229,17 @@ TEST(SharedAssignment, IsTheSameForAllRanksAndHasNeitherProgramNorSecret) {
   EXPECT_EQ(SharedText(*parsed), text);
 }
 
+TEST(SharedAssignment, OfRanksThatMeetSparselyNamesNone) {
+  Assignment assignment = SomeAssignment();
+  assignment.ranks.clear();
+  EXPECT_FALSE(ParseShared(SharedText(assignment)).ok());
+  assignment.sparse_meeting = true;
+  const auto parsed = ParseShared(SharedText(assignment));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_TRUE(parsed->sparse_meeting);
+  EXPECT_TRUE(parsed->ranks.empty());
+}
+
 TEST(SharedAssignment, RanksThatAreNotThoseOfTheMeshAreRefused) {
   Assignment assignment = SomeAssignment();
   assignment.ranks.pop_back();

@@ -15,7 +15,7 @@ namespace takt::control {
 std::string SharedText(const Assignment& assignment);
 
 // Errors: kInvalidArgument, for a text that is not such a part, or whose ranks are not those of its
-// mesh.
+// mesh. There are none if the ranks meet sparsely.
 absl::StatusOr<Assignment> ParseShared(const std::string& text);
 
 }  // namespace takt::control

@@ -69,7 +69,8 @@ void Cluster::Attach(const control::Hello& hello, SessionId id,
   }
   if (*loss) HandleLoss(**loss);
   const Worker& worker = *workers_.members().Find(hello.worker);
-  for (auto& [number, job] : jobs_) job.Reattach(worker);
+  Job* const held_by = worker.hold ? jobs_.FindRunning(worker.hold->key) : nullptr;
+  if (held_by != nullptr) held_by->Reattach(worker);
   if (!hello.running) return;
   Job* const job = IsForeign(hello) ? nullptr : jobs_.FindRunning(hello.running->key);
   if (job != nullptr && job->HoldsRank(worker, hello.running->rank)) return;

@@ -272,7 +272,7 @@ TEST_F(HeldTest, AJobOfWhichARankIsMissingCannotBeAdopted) {
   Return(0);
   EXPECT_EQ(WhyNotAdoptable(), "rank 0 has not described the job yet");
   Describe(Description(0));
-  EXPECT_EQ(WhyNotAdoptable(), absl::StrCat("rank 1 (", ranks_[1].worker, ") is not here"));
+  EXPECT_EQ(WhyNotAdoptable(), "rank 1 is not here");
   const absl::Status status = Adopt("j").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.ToString(), HasSubstr("is not here"));
@@ -283,6 +283,45 @@ TEST_F(HeldTest, AJobOfWhichARankIsMissingCannotBeAdopted) {
   Detach(ranks_[1].worker);
   EXPECT_THAT(WhyNotAdoptable(), HasSubstr("is not here"));
   EXPECT_EQ(Session(ranks_[0].worker).Last<control::Abort>(), nullptr);
+}
+
+TEST_F(HeldTest, OfRanksThatWereNamedInTheirAssignmentTheMissingWorkerIsNamed) {
+  LoseStateOf(Spec("j", 2, 100));
+  assignment_.sparse_meeting = false;
+  assignment_.ranks = ranks_;
+  Return(0);
+  Describe(Description(0));
+  EXPECT_EQ(WhyNotAdoptable(), absl::StrCat("rank 1 (", ranks_[1].worker, ") is not here"));
+  Return(1);
+  Describe(Description(1));
+  EXPECT_EQ(WhyNotAdoptable(), "");
+}
+
+TEST_F(HeldTest, ARankThatTwoWorkersClaimCannotBeAdopted) {
+  LoseStateOf(Spec("j", 2, 100));
+  ReturnAll();
+  AttachHolding("w7", {.key = key_,
+                       .rank = Rank(1),
+                       .last_step = StepId(5),
+                       .cluster_id = kOtherCluster,
+                       .describes = true});
+  cluster_->Described(workers_.at("w7").id, Description(1), Moment::Of(clock_));
+  Settle();
+  EXPECT_EQ(WhyNotAdoptable(), "3 workers claim one of its 2 ranks");
+}
+
+TEST_F(HeldTest, AnAdoptedJobIsBoundToTheWorkersThatClaimItsRanks) {
+  LoseStateOf(Spec("j", 2, 100));
+  ASSERT_TRUE(assignment_.ranks.empty());
+  ReturnAll();
+  ASSERT_TRUE(Adopt("j").ok());
+  const std::vector<control::BoundRank> bound = Job("j").ranks;
+  ASSERT_EQ(bound.size(), 2u);
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(bound[rank].rank, Rank(rank));
+    EXPECT_EQ(bound[rank].worker, ranks_[rank].worker);
+    EXPECT_EQ(bound[rank].incarnation, ranks_[rank].incarnation);
+  }
 }
 
 TEST_F(HeldTest, RanksThatDoNotAgreeCannotBeAdopted) {

@@ -12,6 +12,12 @@
 #include "common/base/status.h"
 
 namespace takt::job {
+namespace {
+
+// Commands and reports wait at most so long for others that share their round.
+constexpr absl::Duration kLongestGather = absl::Milliseconds(20);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options,
                                                                 store::Store* store) {
@@ -95,6 +101,7 @@ void Coordinator::Stop(const absl::Status& why) {
     dropped_plans.swap(asked_plans_);
   }
   posted_.SignalAll();
+  stopped_.SignalAll();
   rendezvous_.Stop();
 }
 
@@ -108,6 +115,7 @@ void Coordinator::Decide() {
   pthread_setname_np(pthread_self(), "takt-decide");
   last_round_ = now().steady;
   while (DecideOnce()) {
+    gather_ = std::min(now().steady - last_round_, kLongestGather);
   }
 }
 
@@ -124,6 +132,11 @@ bool Coordinator::DecideOnce() {
     const absl::Duration batch = options_.cluster.batch_interval;
     posted_.AwaitFor(mutex_, absl::Condition(&some),
                      cluster_->HasWaitingBatch() ? std::min(batch, options_.tick) : options_.tick);
+    // A round looks at every worker and every job, whatever it has to decide. So events wait for
+    // as long as the last round took, at most kLongestGather. What comes meanwhile shares the
+    // round and its commit, and deciding leaves time to the threads that read from workers.
+    if (!stopping_ && !events_.empty())
+      stopped_.AwaitFor(mutex_, absl::Condition(&stopping_), gather_);
     if (stopping_) return false;
     before = now();
     events.swap(events_);

@@ -137,7 +137,8 @@ class Coordinator final {
   Rendezvous rendezvous_;
 
   absl::Mutex mutex_;
-  SteadyCondVar posted_;  // an event, or Stop
+  SteadyCondVar posted_;   // an event, or Stop
+  SteadyCondVar stopped_;  // Stop alone
   std::deque<TimedEvent> events_ ABSL_GUARDED_BY(mutex_);
   std::deque<WantedPlan> plans_ ABSL_GUARDED_BY(mutex_);        // of jobs
   std::deque<WantedPlan> asked_plans_ ABSL_GUARDED_BY(mutex_);  // of clients
@@ -150,6 +151,7 @@ class Coordinator final {
   std::unique_ptr<Cluster> cluster_;
   std::optional<ClusterMetrics> metrics_;
   absl::Duration last_round_, last_metrics_;
+  absl::Duration gather_;                      // how long events gather before the next round
   std::optional<Outbox> waiting_;              // while the coordinator is read-only
   absl::Status read_only_;                     // why; what requests are refused with
   absl::Duration read_only_since_, tried_at_;  // steady time

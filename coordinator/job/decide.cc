@@ -2,17 +2,22 @@
 #include "coordinator/job/decide.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/job/blame.h"
+#include "coordinator/job/rank_names.h"
 
 namespace takt::job {
 namespace {
 
 using store::JobRecord;
 using store::JobState;
+
+// A fault tells of so many ranks besides the one at fault.
+constexpr std::size_t kMostToldOthers = 8;
 
 std::string WorkerAndRank(const RankRun& rank) {
   return absl::StrCat("worker ", rank.bound.worker, " (rank ", rank.bound.rank.value(), ")");
@@ -28,8 +33,7 @@ std::string LastSeenAt(const RankRun& rank) {
 }
 
 std::string WhatItDid(const RankRun& rank) {
-  const std::string who =
-      absl::StrCat("rank ", rank.bound.rank.value(), " (", rank.bound.worker, ")");
+  const std::string who = NameOf(rank.bound);
   if (rank.phase == RankPhase::kFinished) return absl::StrCat(who, " had finished");
   if (rank.phase == RankPhase::kHalted) return absl::StrCat(who, " had halted");
   if (!IsTerminal(rank.phase))
@@ -67,12 +71,11 @@ std::string Blame(const RankRun& rank) {
 }
 
 std::string Names(const JobRun& run, const std::function<bool(const RankRun&)>& which) {
-  std::vector<std::string> names;
+  RankNames names;
   for (const RankRun& rank : run.ranks) {
-    if (which(rank))
-      names.push_back(absl::StrCat("rank ", rank.bound.rank.value(), " (", rank.bound.worker, ")"));
+    if (which(rank)) names.Add(rank.bound);
   }
-  return absl::StrJoin(names, ", ");
+  return names.ToString();
 }
 
 Decision Wait(std::string reason) {
@@ -249,8 +252,7 @@ Decision DecideHalted(absl::Duration now, const JobRecord& job, const JobRun& ru
 std::string Trains(const JobRun& run) {
   const std::optional<Straggler>& slow = run.stragglers.named();
   if (!slow) return "training";
-  const control::BoundRank& bound = run.ranks[slow->rank.value()].bound;
-  return absl::StrCat("training; rank ", bound.rank.value(), " (", bound.worker, ") ",
+  return absl::StrCat("training; ", NameOf(run.ranks[slow->rank.value()].bound), " ",
                       DescribeStraggler(*slow));
 }
 
@@ -331,11 +333,16 @@ StepId CommittedStep(const JobRecord& job) {
 std::string DescribeFault(const JobRecord& job, const JobRun& run) {
   const RankRun* const guilty = FindAtFault(run);
   std::string text = guilty != nullptr ? Blame(*guilty) : job.stop ? job.stop->reason : "";
+  std::size_t others = 0;
   for (const RankRun& rank : run.ranks) {
     const bool blamed = guilty != nullptr
                             ? &rank == guilty
                             : job.stop && IsTerminal(rank.phase) && Blame(rank) == job.stop->reason;
-    if (!blamed) absl::StrAppend(&text, "; ", WhatItDid(rank));
+    if (!blamed && others++ < kMostToldOthers) absl::StrAppend(&text, "; ", WhatItDid(rank));
+  }
+  if (others > kMostToldOthers) {
+    absl::StrAppend(&text, "; and ", others - kMostToldOthers, " more ranks, which takt job ",
+                    job.name, " shows");
   }
   return text;
 }

@@ -20,6 +20,11 @@ class DecideTest : public ::testing::Test {
       run_.ranks.push_back({.bound = {.rank = Rank(rank), .worker = absl::StrCat("w", rank)}});
     }
   }
+  // So that there are so many in all.
+  void AddRanks(int count) {
+    for (int rank = static_cast<int>(run_.ranks.size()); rank < count; ++rank)
+      run_.ranks.push_back({.bound = {.rank = Rank(rank), .worker = absl::StrCat("w", rank)}});
+  }
   void All(RankPhase phase) {
     for (RankRun& rank : run_.ranks) rank.phase = phase;
   }
@@ -47,6 +52,22 @@ TEST_F(DecideTest, StartingWaitsNamingWhoIsNotAdmitted) {
   const Decision decision = DecideNow();
   EXPECT_EQ(decision.kind, Decision::Kind::kWait);
   EXPECT_EQ(decision.reason, "waiting for rank 0 (w0), rank 2 (w2) to load and connect");
+}
+
+TEST_F(DecideTest, OfManyRanksAReasonNamesTheFirstAndCountsTheOthers) {
+  AddRanks(1000);
+  EXPECT_EQ(DecideNow().reason,
+            "waiting for rank 0 (w0), rank 1 (w1), rank 2 (w2), rank 3 (w3) and 996 others to load "
+            "and connect");
+  for (RankRun& rank : run_.ranks) {
+    rank.phase = RankPhase::kAborted;
+    rank.status.waiting_for = "RECV 1B3";
+  }
+  Stopping("worker w0 was lost");
+  const Decision decision = DecideNow();
+  EXPECT_EQ(decision.kind, Decision::Kind::kEnd);
+  EXPECT_THAT(decision.reason, HasSubstr("; rank 7 (w7) was waiting for RECV 1B3; and 992 more"));
+  EXPECT_LT(decision.reason.size(), 1000u);
 }
 
 TEST_F(DecideTest, StartsWhenAllAreAdmitted) {

@@ -15,7 +15,7 @@ void CarryOut(const Effect& effect, const EffectTargets& targets) {
                  [](const CloseSession& it) { it.session->Close(it.status); },
                  [](const AcknowledgeReports& it) { it.session->Acknowledge(it.acknowledged); },
                  [&](const OpenRendezvous& it) {
-                   targets.rendezvous->Open(it.key.job, it.key.generation);
+                   targets.rendezvous->Open(it.key.job, it.key.generation, it.num_ranks);
                  },
                  [&](const CloseRendezvous& it) { targets.rendezvous->Close(it.job); },
                  [&](const MakePlan& it) { targets.plan(it); },

@@ -48,6 +48,7 @@ struct AcknowledgeReports {
 };
 struct OpenRendezvous {
   control::JobKey key;
+  int num_ranks = 1;
 };
 struct CloseRendezvous {
   std::string job;

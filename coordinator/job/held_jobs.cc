@@ -42,7 +42,7 @@ std::string RankAndWorker(Rank rank, const std::string& worker) {
 
 // Returns what keeps this rank of the binding from being adopted; empty: nothing.
 std::string WhyNot(const HeldJob& job, const control::BoundRank& bound,
-                   const WorkerTable& workers) {
+                   const std::string& hash_of_first, const WorkerTable& workers) {
   const std::string who = RankAndWorker(bound.rank, bound.worker);
   const auto claim = job.ranks.find(bound.worker);
   if (claim == job.ranks.end() || claim->second.rank != bound.rank ||
@@ -53,7 +53,7 @@ std::string WhyNot(const HeldJob& job, const control::BoundRank& bound,
   const std::optional<RankDescription>& description = claim->second.description;
   if (!description.has_value() || description->assignment_hash.empty())
     return absl::StrCat(who, " has not described itself yet");
-  if (description->assignment_hash != job.FindWhole()->assignment_hash)
+  if (description->assignment_hash != hash_of_first)
     return absl::StrCat(who, " was given another assignment than rank 0");
   return "";
 }
@@ -82,10 +82,20 @@ const RankDescription* HeldJob::FindWhole() const {
   return nullptr;
 }
 
+std::vector<control::BoundRank> HeldJob::BoundRanks() const {
+  if (!assignment->sparse_meeting) return assignment->ranks;
+  std::vector<control::BoundRank> bound;
+  for (const auto& [worker, held] : ranks)
+    bound.push_back({held.rank, worker, held.incarnation, held.data_address});
+  std::ranges::stable_sort(bound, {}, &control::BoundRank::rank);
+  return bound;
+}
+
 bool HeldJobs::Claim(const control::Hello& hello, Moment now) {
   const control::RunningJob& running = *hello.running;
   const std::string& name = hello.worker;
   HeldRank rank{.incarnation = hello.incarnation,
+                .data_address = hello.data_address,
                 .rank = running.rank,
                 .describes = running.describes,
                 .status = {.rank = running.rank, .worker = name, .last_step = running.last_step}};
@@ -208,12 +218,20 @@ std::string HeldJobs::WhyNotAdoptable(const HeldJob& job, const WorkerTable& wor
   }
   if (!whole->directory_error.empty())
     return absl::StrCat("rank 0 cannot read the checkpoints: ", whole->directory_error);
-  for (const control::BoundRank& bound : job.assignment->ranks) {
-    if (std::string why = WhyNot(job, bound, workers); !why.empty()) return why;
+  const std::vector<control::BoundRank> ranks = job.BoundRanks();
+  for (const control::BoundRank& bound : ranks) {
+    if (std::string why = WhyNot(job, bound, whole->assignment_hash, workers); !why.empty())
+      return why;
   }
-  if (job.ranks.size() == job.assignment->ranks.size()) return "";
-  return absl::StrCat(job.ranks.size(), " workers claim one of its ", job.assignment->ranks.size(),
-                      " ranks");
+  const auto num_ranks = static_cast<std::size_t>(job.assignment->mesh.size());
+  if (job.ranks.size() > num_ranks) {
+    return absl::StrCat(job.ranks.size(), " workers claim one of its ", num_ranks, " ranks");
+  }
+  for (std::size_t rank = 0; rank < num_ranks; ++rank) {
+    if (rank >= ranks.size() || ranks[rank].rank != Rank(static_cast<int>(rank)))
+      return absl::StrCat("rank ", rank, " is not here");
+  }
+  return "";
 }
 
 std::vector<HeldJobView> HeldJobs::List(const WorkerTable& workers) const {
@@ -223,7 +241,7 @@ std::vector<HeldJobView> HeldJobs::List(const WorkerTable& workers) const {
                      .owner = OwnerOf(job),
                      .cluster_id = job.cluster_id,
                      .why_not = WhyNotAdoptable(job, workers)};
-    if (job.assignment.has_value()) view.num_ranks = static_cast<int>(job.assignment->ranks.size());
+    if (job.assignment.has_value()) view.num_ranks = job.assignment->mesh.size();
     for (const auto& [worker, rank] : job.ranks) {
       view.ranks.push_back(rank.status);
       if (!rank.end.empty()) view.ranks.back().waiting_for = rank.end;
@@ -274,7 +292,7 @@ Adoption AdoptionOf(const HeldJob& job, std::int64_t epoch, Moment now) {
                  .predicted_bubble_fraction = assignment.predicted_bubble_fraction,
                  .checkpoint_every_steps = every,
                  .copy_every_steps = assignment.copies.every_steps};
-  record.ranks = assignment.ranks;
+  record.ranks = job.BoundRanks();
   // A generation that went on from memory has no checkpoint of that step.
   record.resumed_step = whole.from_memory ? assignment.saved : whole.resumed;
   if (whole.from_memory) record.memory_step = whole.resumed;

@@ -27,7 +27,7 @@ namespace takt::job {
 
 // A rank of a held job, as its worker claims it.
 struct HeldRank {
-  std::string incarnation;  // of the worker
+  std::string incarnation, data_address;  // of the worker
   Rank rank;
   bool describes = false;  // the worker's program can describe the rank
   control::RankStatus status;
@@ -45,6 +45,9 @@ struct HeldJob {
 
   // Returns the description of rank 0, null if there is none.
   const control::RankDescription* FindWhole() const;
+  // Returns who has its ranks, in their order: as the assignment says or, if the ranks meet
+  // sparsely and it names none, as the workers claim. Precondition: the assignment is there.
+  std::vector<control::BoundRank> BoundRanks() const;
 };
 
 // For people.

@@ -76,14 +76,14 @@ void Job::RestoreRun(Moment now) {
     const membership::Loss away = context_.workers->Expect(rank.bound, key(), now);
     if (!record_.stop) rank.away = away.reason;
   }
-  context_.outbox->effects.push_back(OpenRendezvous{key()});
+  context_.outbox->effects.push_back(OpenRendezvous{key(), record_.plan.mesh.size()});
 }
 
 void Job::TakeOver(config::JobSpec spec, Moment now) {
   spec_ = std::move(spec);
   run_.emplace(JobRun::Of(record_, spec_, record_.plan.mesh, RankPhase::kRunning, now.steady));
   for (const RankRun& rank : run_->ranks) past_workers_.insert(rank.bound.worker);
-  context_.outbox->effects.push_back(OpenRendezvous{key()});
+  context_.outbox->effects.push_back(OpenRendezvous{key(), record_.plan.mesh.size()});
   AddNotice(absl::StrCat("the job was adopted in generation ", record_.generation.value(),
                          "; steps up to ", run_->steps.last_taken().value(),
                          " are not in this coordinator's log, unless it had them before"));

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/base/version.h"
 #include "common/plan/copies.h"
 #include "coordinator/job/blame.h"
 #include "coordinator/job/fault_record.h"
@@ -132,11 +133,10 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
     std::erase(launch->other_jobs, record_.id);
   }
   Describe(plan, ranks);
+  launch->threads = placement::ThreadsOf(spec_, ranks, context_.workers->workers());
   record_.ranks.clear();
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    const membership::Worker& worker = *ranks[rank];
-    const control::Hello& hello = worker.hello;
-    launch->threads.push_back(placement::ThreadsOf(spec_, worker, context_.workers->workers()));
+    const control::Hello& hello = ranks[rank]->hello;
     record_.ranks.push_back({Rank(rank), hello.worker, hello.incarnation, hello.data_address});
     past_workers_.insert(hello.worker);
     context_.workers->Bind(hello.worker, key(), Rank(rank));
@@ -145,6 +145,9 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   launch->copies = Copies(plan, ranks, launch->places.front());
   run_.emplace(JobRun::Of(record_, spec_, plan.mesh, RankPhase::kPreparing, now.steady));
   launch->ranks = record_.ranks;
+  launch->sparse_meeting = std::ranges::all_of(ranks, [](const membership::Worker* worker) {
+    return worker->hello.protocol_version >= kSparseProtocolVersion;
+  });
   run_->replanning = ReplanningOf(spec_, plan, context_.read_profile(), now.steady);
   run_->stragglers = StragglerWatch(plan.mesh, PredictedCompute(plan));
   launch->plan = std::move(plan);
@@ -154,7 +157,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
                    spec_.elastic.Resizes() ? InsteadOf(record_.plan.mesh.size(), size_before) : "",
                    reordered ? ", placed by measured links" : "", chosen),
       now);
-  context_.outbox->effects.push_back(OpenRendezvous{key()});
+  context_.outbox->effects.push_back(OpenRendezvous{key(), record_.plan.mesh.size()});
   context_.outbox->effects.push_back(BeginGeneration{launch});
   for (const control::BoundRank& bound : launch->ranks)
     context_.workers->Send(bound.worker, PrepareOf(launch, bound.rank));

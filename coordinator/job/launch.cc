@@ -15,7 +15,6 @@ control::Assignment AssignmentOf(const Launch& launch, Rank rank) {
                                  .mesh = plan.mesh,
                                  .partition = plan.partition,
                                  .program = plan.programs[pp_rank],
-                                 .ranks = launch.ranks,
                                  .threads = launch.threads[rank.value()],
                                  .transport = launch.job.parallelism.transport,
                                  .device = launch.device,
@@ -30,6 +29,8 @@ control::Assignment AssignmentOf(const Launch& launch, Rank rank) {
                                  .owner = launch.owner,
                                  .epoch = launch.epoch};
   assignment.copies = launch.copies;
+  assignment.sparse_meeting = launch.sparse_meeting;
+  if (!launch.sparse_meeting) assignment.ranks = launch.ranks;
   assignment.vocabulary_ends = plan.vocabulary_ends;
   if (pp_rank < plan.validation_programs.size()) {
     assignment.validation_program = plan.validation_programs[pp_rank];

@@ -22,6 +22,7 @@ struct Launch {
   plan::Plan plan;
   config::DeviceKind device = config::DeviceKind::kCpu;
   std::vector<control::BoundRank> ranks;
+  bool sparse_meeting = false;  // as in control::Assignment
   // By rank: what a profile keeps the times of the run under.
   std::vector<profile::RankPlace> places;
   std::vector<int> threads;     // by rank

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "common/base/version.h"
 #include "common/plan/copies.h"
@@ -35,10 +36,16 @@ bool HasRoom(const plan::Plan& plan) {
   return plan.memory.empty() || std::ranges::any_of(plan.memory, counts);
 }
 
-int ChooseShift(const std::vector<std::string>& hosts) {
+int ChooseShift(const std::vector<std::string>& host_names) {
+  std::map<std::string, int> numbers;
+  std::vector<int> hosts;  // by rank
+  for (const std::string& name : host_names)
+    hosts.push_back(numbers.try_emplace(name, static_cast<int>(numbers.size())).first->second);
+  if (numbers.size() < 2) return 1;
   const int size = static_cast<int>(hosts.size());
   int best = 1, most = -1;
-  for (int shift = 1; shift < size; ++shift) {
+  // Where the ranks of a host follow one another, the size of the largest host is enough.
+  for (int shift = 1; shift < size && most < size; ++shift) {
     int apart = 0;
     for (int rank = 0; rank < size; ++rank) apart += hosts[rank] != hosts[(rank + shift) % size];
     if (apart <= most) continue;

@@ -3,6 +3,7 @@
 // space, which ends with it. takt.v1.RendezvousService has the contract.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <list>
 #include <map>
@@ -18,11 +19,21 @@
 
 namespace takt::job {
 
+// A total that grows with the number of ranks of a scope.
+struct PerRanks {
+  std::size_t base = 0, each = 0;
+  std::size_t Of(int num_ranks) const { return base + each * static_cast<std::size_t>(num_ranks); }
+};
+
+// Ranks of protocol 4 need a few keys for each neighbour. Those before it connect each group all to
+// all, with up to eight keys for two ranks: `keys` leaves room for that up to 128 ranks.
 struct RendezvousLimits {
   std::size_t key_bytes = 1024;
   std::size_t value_bytes = 64 << 10;
-  std::size_t keys = 4096;   // per scope
-  std::size_t waits = 4096;  // per scope
+  // These are for one scope.
+  PerRanks keys = {.base = 4096, .each = 256};
+  PerRanks waits = {.base = 4096, .each = 16};
+  PerRanks bytes = {.base = 64 << 20, .each = 64 << 10};  // of all keys with their values
 };
 
 // Thread-safe. A callback runs on the thread whose call completes it, never under the lock.
@@ -35,9 +46,9 @@ class Rendezvous final {
   // Calls Stop.
   ~Rendezvous() { Stop(); }
 
-  // Makes (job, generation) current. The values of an older generation are dropped, and its waits
-  // end with kAborted.
-  void Open(const std::string& job, Generation generation);
+  // Makes (job, generation) current, which has so many ranks. The values of an older generation are
+  // dropped, and its waits end with kAborted.
+  void Open(const std::string& job, Generation generation, int num_ranks = 1);
   void Close(const std::string& job);
   // Closes every scope. Waits and all later calls end with kUnavailable.
   void Stop();
@@ -54,17 +65,28 @@ class Rendezvous final {
   void Expire(absl::Duration now);
 
  private:
+  // A wait stands in the queue of the first of its keys that is not there. So a new key is compared
+  // with no wait that another key keeps, and a wait of n keys costs n looks in all.
   struct Waiting {
     std::vector<std::string> keys;
+    std::size_t there = 0;  // so many of them, from the first on
     absl::Duration deadline;
     Callback callback;
   };
   struct Scope {
     Generation generation;
+    int num_ranks = 1;
     std::map<std::string, std::string> values;
-    std::list<Waiting> waits;
+    std::size_t bytes = 0;                            // of `values`, with their keys
+    std::map<std::string, std::list<Waiting>> waits;  // by key
+    std::size_t num_waits = 0;
   };
 
+  // Returns whether every key is there. Otherwise wait.keys[wait.there] is not.
+  static bool IsOver(const Scope& scope, Waiting& wait);
+  static Values ValuesOf(const Scope& scope, const std::vector<std::string>& keys);
+  absl::Status CheckRoomLocked(const std::string& job, const Scope& scope, const std::string& key,
+                               const std::string& value) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Scope*> FindLocked(const std::string& job, Generation generation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

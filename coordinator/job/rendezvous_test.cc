@@ -29,7 +29,11 @@ class RendezvousTest : public ::testing::Test {
   }
 
   std::vector<absl::StatusOr<Rendezvous::Values>> results_;
-  Rendezvous rendezvous_{{.key_bytes = 8, .value_bytes = 16, .keys = 3, .waits = 2}};
+  Rendezvous rendezvous_{{.key_bytes = 8,
+                          .value_bytes = 16,
+                          .keys = {.base = 2, .each = 1},
+                          .waits = {.base = 1, .each = 1},
+                          .bytes = {.base = 30, .each = 10}}};
 };
 
 TEST_F(RendezvousTest, AWaitEndsWhenItsLastKeyCame) {
@@ -91,6 +95,54 @@ TEST_F(RendezvousTest, SizesAndNumbersAreLimited) {
   // The same key counts each time, or the answer could be as long as the caller likes.
   Wait(std::vector<std::string>(65, "a"));
   EXPECT_EQ(results_.back().status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(RendezvousTest, LimitsGrowWithTheNumberOfRanks) {
+  rendezvous_.Open("j", Generation(2), /*num_ranks=*/3);
+  for (const char* key : {"a", "b", "c", "d", "e"}) ASSERT_TRUE(Set(key, "1").ok()) << key;
+  const absl::Status refused = Set("f", "1");
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.ToString(), HasSubstr("job j of 3 ranks has 5 rendezvous keys already"));
+  for (int i = 0; i < 4; ++i) Wait({"x"});
+  EXPECT_THAT(results_, SizeIs(0));
+  Wait({"x"});
+  EXPECT_THAT(results_, SizeIs(1));
+}
+
+TEST_F(RendezvousTest, AllBytesOfAScopeAreLimited) {
+  ASSERT_TRUE(Set("a", std::string(16, 'x')).ok());
+  ASSERT_TRUE(Set("b", std::string(16, 'x')).ok());
+  const absl::Status refused = Set("c", std::string(16, 'x'));
+  EXPECT_THAT(refused.ToString(), HasSubstr("has 40 bytes of rendezvous keys already"));
+  // A value that is replaced gives its place back.
+  ASSERT_TRUE(Set("a", "").ok());
+  EXPECT_TRUE(Set("c", "1234").ok());
+}
+
+TEST_F(RendezvousTest, WaitsThatNeedDifferentKeysEndInAnyOrderOfThem) {
+  rendezvous_.Open("j", Generation(2), /*num_ranks=*/10);
+  Wait({"a", "b"});
+  Wait({"b", "c"});
+  Wait({"c", "a"});
+  ASSERT_TRUE(Set("c", "3").ok());
+  ASSERT_TRUE(Set("a", "1").ok());
+  ASSERT_THAT(results_, SizeIs(1));
+  EXPECT_THAT(*results_[0], ElementsAre("3", "1"));
+  ASSERT_TRUE(Set("b", "2").ok());
+  ASSERT_THAT(results_, SizeIs(3));
+  EXPECT_THAT(*results_[1], ElementsAre("2", "3"));
+  EXPECT_THAT(*results_[2], ElementsAre("1", "2"));
+}
+
+TEST_F(RendezvousTest, AWaitDoesNotCountKeysThatWereCleared) {
+  ASSERT_TRUE(Set("a", "1").ok());
+  Wait({"a", "b"});
+  ASSERT_TRUE(rendezvous_.Clear("j", Generation(2)).ok());
+  ASSERT_TRUE(Set("b", "2").ok());
+  EXPECT_THAT(results_, SizeIs(0));
+  ASSERT_TRUE(Set("a", "3").ok());
+  ASSERT_THAT(results_, SizeIs(1));
+  EXPECT_THAT(*results_[0], ElementsAre("3", "2"));
 }
 
 TEST_F(RendezvousTest, ClearForgetsTheKeys) {

@@ -2,21 +2,14 @@
 #include "coordinator/job/saving.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "coordinator/job/rank_names.h"
 
 namespace takt::job {
-namespace {
-
-std::string NameOf(const RankRun& rank) {
-  return absl::StrCat("rank ", rank.bound.rank.value(), " (", rank.bound.worker, ")");
-}
-
-}  // namespace
-
 bool AddReport(store::Saving& saving, const control::CheckpointReport& report) {
   if (report.step <= saving.settled) return false;
   auto at = std::ranges::lower_bound(saving.open, report.step, {}, &store::OpenCheckpoint::step);
@@ -37,19 +30,24 @@ SavingState JudgeOldest(const store::Saving& saving, std::span<const RankRun> ra
   using Kind = SavingState::Kind;
   if (saving.open.empty()) return {};
   const store::OpenCheckpoint& oldest = saving.open.front();
-  std::vector<std::string> writing, ended;
-  for (const RankRun& rank : ranks) {
-    if (std::ranges::find(oldest.written, rank.bound.rank) != oldest.written.end()) continue;
+  std::vector<bool> has_written(ranks.size());  // by rank
+  for (const Rank rank : oldest.written) {
+    const auto place = static_cast<std::size_t>(rank.value());
+    if (place < has_written.size()) has_written[place] = true;
+  }
+  RankNames writing, ended;
+  for (std::size_t place = 0; place < ranks.size(); ++place) {
+    if (has_written[place]) continue;
+    const RankRun& rank = ranks[place];
     const bool over = ranks_gave_up || rank.lost || IsTerminal(rank.phase);
-    (over ? ended : writing).push_back(NameOf(rank));
+    (over ? ended : writing).Add(rank.bound);
   }
   const std::string name = absl::StrCat("the checkpoint of step ", oldest.step.value());
   if (!writing.empty())
-    return {Kind::kWriting, absl::StrCat(absl::StrJoin(writing, ", "), " to write ", name)};
+    return {Kind::kWriting, absl::StrCat(writing.ToString(), " to write ", name)};
   if (!oldest.error.empty()) return {Kind::kFailed, oldest.error};
   if (!ended.empty()) {
-    return {Kind::kFailed,
-            absl::StrCat(absl::StrJoin(ended, ", "), " ended before its part was written")};
+    return {Kind::kFailed, absl::StrCat(ended.ToString(), " ended before its part was written")};
   }
   return {Kind::kComplete, absl::StrCat(name, " to become visible")};
 }

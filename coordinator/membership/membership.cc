@@ -93,7 +93,9 @@ absl::StatusOr<Membership::Attached> Membership::Attach(const control::Hello& he
     if (superseded.size() > kMaxSuperseded) superseded.pop_front();
   }
   sessions_.erase(worker.session);
+  ForgetDevice(worker);
   worker.hello = hello;
+  if (hello.device) workers_of_gpu_[hello.device->uuid].insert(hello.worker);
   worker.session = session;
   worker.leaving = worker.leaving && same;
   worker.refuses.clear();
@@ -108,9 +110,14 @@ absl::StatusOr<Membership::Attached> Membership::Attach(const control::Hello& he
 // Each GPU has one rank: two would silently halve each other's memory and speed.
 absl::Status Membership::CheckDevice(const control::Hello& hello) const {
   if (!hello.device) return absl::OkStatus();
-  for (const auto& [name, other] : workers_) {
+  const auto same_gpu = workers_of_gpu_.find(hello.device->uuid);
+  if (same_gpu == workers_of_gpu_.end()) return absl::OkStatus();
+  for (const std::string& name : same_gpu->second) {
+    const Worker* const found = Find(name);
+    if (name == hello.worker || found == nullptr) continue;
+    const Worker& other = *found;
     const bool may_compute = other.state() != WorkerState::kLost && other.hello.device.has_value();
-    if (name == hello.worker || !may_compute) continue;
+    if (!may_compute) continue;
     const Device& device = *other.hello.device;
     if (device.uuid != hello.device->uuid || (device.shared && hello.device->shared)) continue;
     return absl::FailedPreconditionError(absl::StrCat(
@@ -119,6 +126,14 @@ absl::Status Membership::CheckDevice(const control::Hello& hello) const {
         " with --device cuda:N of another one, or both with --share-device"));
   }
   return absl::OkStatus();
+}
+
+void Membership::ForgetDevice(const Worker& worker) {
+  if (!worker.hello.device) return;
+  const auto it = workers_of_gpu_.find(worker.hello.device->uuid);
+  if (it == workers_of_gpu_.end()) return;
+  it->second.erase(worker.hello.worker);
+  if (it->second.empty()) workers_of_gpu_.erase(it);
 }
 
 bool Membership::Heard(SessionId session, Moment now) {
@@ -200,6 +215,7 @@ std::vector<Loss> Membership::Expire(Moment now, const Vouch& vouch) {
     const bool lost = worker.state() == WorkerState::kLost;
     if (lost && !worker.drained && silence >= options_.forget_after) {
       superseded_.erase(it->first);
+      ForgetDevice(worker);
       it = workers_.erase(it);
     } else {
       ++it;

@@ -165,6 +165,8 @@ class Membership final {
 
  private:
   absl::Status CheckDevice(const control::Hello& hello) const;
+  // Drops the worker's device from workers_of_gpu_.
+  void ForgetDevice(const Worker& worker);
   bool IsVouchedFor(const Worker& worker, const Voucher& voucher, Moment now) const;
   // True while most workers are silent, so that none of them is judged.
   bool IsCutOff(Moment now);
@@ -174,6 +176,7 @@ class Membership final {
   const MembershipOptions options_;
   std::map<std::string, Worker> workers_;
   std::map<SessionId, std::string> sessions_;
+  std::map<std::string, std::set<std::string>> workers_of_gpu_;  // by uuid
   // Incarnations that were followed by another one, newest last; bounded.
   std::map<std::string, std::deque<std::string>> superseded_;
   // Steady; no worker whose stream ends is lost before.

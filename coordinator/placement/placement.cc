@@ -32,17 +32,18 @@ GangWorker GangWorkerOf(const Worker& worker) {
           .gpu = hello.device ? hello.device->uuid : ""};
 }
 
-// Counts a held worker as one of those that its generation holds.
-void AddHeld(const Worker& worker, std::vector<Holder>& held) {
+// Counts a held worker as one of those that its generation holds. places: where each generation
+// stands in `held`.
+void AddHeld(const Worker& worker, std::map<control::JobKey, std::size_t>& places,
+             std::vector<Holder>& held) {
   const control::JobKey& key = worker.hold->key;
-  auto holder = std::ranges::find_if(
-      held, [&](const Holder& h) { return h.name == key.job && h.generation == key.generation; });
-  if (holder == held.end())
-    holder = held.insert(held.end(), {.name = key.job, .generation = key.generation});
+  const auto [place, is_new] = places.try_emplace(key, held.size());
+  if (is_new) held.push_back({.name = key.job, .generation = key.generation});
+  Holder& holder = held[place->second];
   if (worker.retired() || worker.away) {
-    ++holder->num_others;
+    ++holder.num_others;
   } else {
-    holder->workers.push_back(GangWorkerOf(worker));
+    holder.workers.push_back(GangWorkerOf(worker));
   }
 }
 
@@ -68,9 +69,10 @@ Need NeedOf(const config::JobSpec& spec, DeviceKind device) {
 Capacity CapacityOf(const Workers& workers) {
   Capacity capacity;
   Gang idle;
+  std::map<control::JobKey, std::size_t> places;
   for (const auto& [name, worker] : workers) {
     if (worker.hold) {
-      AddHeld(worker, capacity.held);
+      AddHeld(worker, places, capacity.held);
     } else if (worker.TakesWork()) {
       idle.push_back(&worker);
     } else if (worker.state() == WorkerState::kIdle) {
@@ -148,12 +150,16 @@ std::vector<profile::RankPlace> PlacesOf(const Gang& ranks, const std::vector<in
   return places;
 }
 
-int ThreadsOf(const config::JobSpec& spec, const Worker& worker, const Workers& workers) {
-  if (spec.parallelism.threads) return *spec.parallelism.threads;
-  const auto neighbours = std::ranges::count_if(workers, [&](const auto& entry) {
-    return entry.second.attached() && entry.second.hello.host == worker.hello.host;
-  });
-  return std::max(1, worker.hello.cores / static_cast<int>(neighbours));
+std::vector<int> ThreadsOf(const config::JobSpec& spec, const Gang& ranks, const Workers& workers) {
+  if (spec.parallelism.threads) return std::vector<int>(ranks.size(), *spec.parallelism.threads);
+  std::map<std::string, int> attached;  // by host
+  for (const auto& [name, worker] : workers) attached[worker.hello.host] += worker.attached();
+  std::vector<int> threads;
+  for (const Worker* worker : ranks) {
+    const int neighbours = std::max(1, attached[worker->hello.host]);
+    threads.push_back(std::max(1, worker->hello.cores / neighbours));
+  }
+  return threads;
 }
 
 double FlopsPerSecond(const config::JobSpec& spec, const Worker& worker, DeviceKind device) {

@@ -49,9 +49,9 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Workers& wor
 std::vector<profile::RankPlace> PlacesOf(const Gang& ranks, const std::vector<int>& threads,
                                          config::DeviceKind device);
 
-// Returns the number of compute threads of a rank: the one that the spec names, or an even share of
-// the host's cores among the workers that are attached there.
-int ThreadsOf(const config::JobSpec& spec, const Worker& worker, const Workers& workers);
+// Returns the number of compute threads of each rank: the one that the spec names, or an even share
+// of the host's cores among the workers that are attached there.
+std::vector<int> ThreadsOf(const config::JobSpec& spec, const Gang& ranks, const Workers& workers);
 
 // Returns the rate of the job's products that the worker measured (common/plan/offers.h).
 double FlopsPerSecond(const config::JobSpec& spec, const Worker& worker, config::DeviceKind device);

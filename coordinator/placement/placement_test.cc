@@ -31,6 +31,9 @@ class PlacementTest : public ::testing::Test {
     for (const auto& [name, worker] : workers_) gang.push_back(&worker);
     return gang;
   }
+  int Threads(const std::string& name) const {
+    return ThreadsOf(spec_, {&workers_.at(name)}, workers_).front();
+  }
   std::vector<std::string> IdleNames() const {
     std::vector<std::string> names;
     for (const GangWorker& idle : CapacityOf(workers_).idle) names.push_back(idle.name);
@@ -168,14 +171,14 @@ TEST_F(PlacementTest, RateIsThatOfTheJobsPrecision) {
 
 TEST_F(PlacementTest, ThreadsAreAnEvenShareOfTheCoresUnlessTheSpecNamesThem) {
   Add("a", "h1"), Add("b", "h1"), Add("c", "h1"), Add("d", "h2");
-  EXPECT_EQ(ThreadsOf(spec_, workers_.at("a"), workers_), 2);  // 8 cores, 3 workers
-  EXPECT_EQ(ThreadsOf(spec_, workers_.at("d"), workers_), 8);
+  EXPECT_EQ(Threads("a"), 2);  // 8 cores, 3 workers
+  EXPECT_EQ(Threads("d"), 8);
   workers_.at("b").session = membership::SessionId(0);
-  EXPECT_EQ(ThreadsOf(spec_, workers_.at("a"), workers_), 4);
+  EXPECT_EQ(Threads("a"), 4);
   workers_.at("a").hello.cores = 1;
-  EXPECT_EQ(ThreadsOf(spec_, workers_.at("a"), workers_), 1);
+  EXPECT_EQ(Threads("a"), 1);
   spec_.parallelism.threads = 5;
-  EXPECT_EQ(ThreadsOf(spec_, workers_.at("a"), workers_), 5);
+  EXPECT_EQ(Threads("a"), 5);
 }
 
 TEST_F(PlacementTest, PlansAssumeTheFullestHostOfTheGang) {
@@ -187,7 +190,7 @@ TEST_F(PlacementTest, PlansAssumeTheFullestHostOfTheGang) {
   EXPECT_EQ(host.cores, 8);
   EXPECT_EQ(host.workers, 2);  // one of them is not of the gang
   EXPECT_EQ(host.ConditionsOf(2, {}, config::DeviceKind::kCpu).ranks_per_host, 1);
-  EXPECT_EQ(host.cores / host.workers, ThreadsOf(spec_, workers_.at("b"), workers_));
+  EXPECT_EQ(host.cores / host.workers, Threads("b"));
   workers_.at("c").session = membership::SessionId(0);
   workers_.at("a").hello.cores = 4;
   EXPECT_EQ(PlanOptionsFor(spec_, gang, DeviceKind::kCpu, workers_).host.machine, "of h1");

@@ -16,6 +16,18 @@ std::vector<std::int64_t> StepsOf(const std::vector<v1::StepReport>& reports) {
   return steps;
 }
 
+TEST_F(RpcTest, RanksMeetAsProtocol3DoesIfOneOfTheirWorkersSpeaksIt) {
+  RpcWorker w0(channel_, "w0"), w1(channel_, "w1");
+  ASSERT_TRUE(w0.Attach().ok());
+  ASSERT_TRUE(w1.Attach(kSparseProtocolVersion - 1).ok());
+  ASSERT_TRUE(Submit(Spec("j", 2, 3)).ok());
+  for (RpcWorker* const worker : {&w0, &w1}) {
+    const v1::Assignment assignment = worker->ReadPrepare();
+    EXPECT_FALSE(assignment.binding().sparse_meeting());
+    EXPECT_THAT(assignment.binding().ranks(), SizeIs(2));
+  }
+}
+
 TEST_F(RpcTest, AJobRunsToItsEndOverTheWire) {
   const auto w0 = Attach("w0");
   const auto w1 = Attach("w1");
@@ -26,7 +38,8 @@ TEST_F(RpcTest, AJobRunsToItsEndOverTheWire) {
   EXPECT_EQ(assignment.program().pp_rank(), 0);
   EXPECT_GT(assignment.program().body_size(), 0);
   EXPECT_THAT(assignment.stages(), SizeIs(2));
-  EXPECT_THAT(assignment.binding().ranks(), SizeIs(2));
+  EXPECT_TRUE(assignment.binding().sparse_meeting());
+  EXPECT_THAT(assignment.binding().ranks(), SizeIs(0)) << "an assignment does not grow with ranks";
   EXPECT_EQ(assignment.binding().secret().size(), 32u);
   EXPECT_EQ(assignment.binding().device(), v1::DEVICE_KIND_CPU);
   EXPECT_GT(assignment.predicted_step_seconds(), 0);

@@ -101,11 +101,11 @@ grpc::ServerWriteReactor<v1::BackUpStateResponse>* ClusterService::BackUpState(
 
 absl::Status RendezvousService::MayMeet(const access::Identity& who,
                                         const v1::RendezvousScope& scope) const {
-  std::vector<std::string> gang;
-  if (const job::JobView job = coordinator_->board().FindByName(scope.job())) {
-    for (const control::BoundRank& rank : job->ranks) gang.push_back(rank.worker);
-  }
-  return access::MayMeet(who, scope.job(), gang);
+  const job::JobView job = coordinator_->board().FindByName(scope.job());
+  const bool holds_rank =
+      job != nullptr &&
+      std::ranges::find(job->ranks, who.name, &control::BoundRank::worker) != job->ranks.end();
+  return access::MayMeet(who, scope.job(), holds_rank);
 }
 
 AuditEntry RendezvousService::AuditEntryOn(const grpc::CallbackServerContext& context,

@@ -87,7 +87,7 @@ TEST_F(RpcTest, AJobThatTrainsIsPlannedAgainByWhatWasMeasuredSince) {
   const absl::StatusOr<v1::Job> submitted = Submit(spec);
   ASSERT_TRUE(submitted.ok()) << submitted.status();
   for (const auto& worker : workers) {
-    EXPECT_EQ(worker->ReadPrepare().binding().ranks_size(), 2);
+    EXPECT_EQ(worker->ReadPrepare().binding().pp_size(), 2);
     worker->Say(v1::JobUpdate::PHASE_ADMITTED);
   }
   for (const auto& worker : workers) EXPECT_TRUE(worker->Read().has_start());

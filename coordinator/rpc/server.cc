@@ -30,7 +30,6 @@ namespace {
 
 constexpr int kMaxReceiveBytes = 8 << 20;
 constexpr int kMaxStreamsPerConnection = 1024;
-constexpr std::size_t kMemoryQuotaBytes = 256u << 20;
 // Reflection is the one service whose calls keep a thread each. Calls beyond these are refused.
 constexpr int kMaxThreads = 8;
 constexpr int kHandshakeMillis = 10'000;
@@ -66,6 +65,7 @@ class GrpcServer final : public Server {
   GrpcServer(const ServerOptions& options, std::optional<std::string> domain,
              job::Coordinator* coordinator)
       : endpoint_(EndpointOf(options)),
+        memory_bytes_(options.memory_bytes),
         guard_({.domain = std::move(domain), .rate = options.rate, .leader = options.leader}),
         attachment_(coordinator, options.traces, &guard_),
         cluster_(coordinator, &guard_, options.open_backup),
@@ -93,7 +93,7 @@ class GrpcServer final : public Server {
     // A connection that is idle for long is closed too. Clients dial again when they need it.
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMillis);
     builder.SetResourceQuota(
-        grpc::ResourceQuota("coordinator").Resize(kMemoryQuotaBytes).SetMaxThreads(kMaxThreads));
+        grpc::ResourceQuota("coordinator").Resize(memory_bytes_).SetMaxThreads(kMaxThreads));
     builder.RegisterService(&attachment_);
     builder.RegisterService(&cluster_);
     builder.RegisterService(&jobs_);
@@ -152,6 +152,7 @@ class GrpcServer final : public Server {
   }
 
   const rpc::Endpoint endpoint_;
+  const std::size_t memory_bytes_;
   Guard guard_;
   AttachmentService attachment_;
   ClusterService cluster_;

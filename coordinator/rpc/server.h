@@ -2,6 +2,7 @@
 // The coordinator's gRPC server has all services, health and reflection on one address.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,6 +26,8 @@ struct ServerOptions {
   // Directory of the authority that signs workers' first certificates; empty: none are signed.
   std::string join_authority;
   absl::Duration stall = timeouts::kStreamStall;
+  // gRPC's buffers for all connections take at most so much. New ones are refused beyond it.
+  std::size_t memory_bytes = std::size_t{256} << 20;
   traces::TraceKeeper* traces = nullptr;  // borrowed; null: none are kept
   Backups::OpenBackup open_backup;        // null: there is no state file
   // A coordinator that follows has this function (GuardOptions). It needs TLS, because the guard

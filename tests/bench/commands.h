@@ -27,6 +27,7 @@ void AddQueueCommand(CLI::App& app, absl::Status& result);
 void AddRecoveryCommand(CLI::App& app, absl::Status& result);
 void AddReportsCommand(CLI::App& app, absl::Status& result);
 void AddRuntimeCommand(CLI::App& app, absl::Status& result);
+void AddScaleCommand(CLI::App& app, absl::Status& result);
 void AddShardCommand(CLI::App& app, absl::Status& result);
 void AddSplitCommand(CLI::App& app, absl::Status& result);
 void AddTensorCommand(CLI::App& app, absl::Status& result);

@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   takt::bench::AddReportsCommand(app, result);
   takt::bench::AddRuntimeCommand(app, result);
   takt::bench::AddSplitCommand(app, result);
+  takt::bench::AddScaleCommand(app, result);
   takt::bench::AddTensorCommand(app, result);
   takt::bench::AddTokenizeCommand(app, result);
   takt::bench::AddTracingCommand(app, result);

@@ -2,6 +2,7 @@
 // Measures what the step reports of many workers cost a coordinator on one core. They take the real
 // way from gRPC to the disk.
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,30 +34,42 @@ struct Options : CommonOptions {
   int workers = 1024, ranks = 8, seconds = 10;
   std::vector<double> rates = {1, 4};
   bool traces = true;
+  bool tls = false;
 };
 
-// Processes that start while this object exists run on one core.
+// Processes that start while this object exists run on one core. Afterwards this process runs on
+// the other ones, if there are any.
 class OneCore {
  public:
   OneCore() {
-    CPU_ZERO(&before_);
-    sched_getaffinity(0, sizeof before_, &before_);
+    CPU_ZERO(&others_);
+    sched_getaffinity(0, sizeof others_, &others_);
     int core = CPU_SETSIZE - 1;
-    while (core > 0 && !CPU_ISSET(core, &before_)) --core;
+    while (core > 0 && !CPU_ISSET(core, &others_)) --core;
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(core, &one);
     sched_setaffinity(0, sizeof one, &one);
+    if (CPU_COUNT(&others_) > 1) CPU_CLR(core, &others_);
   }
-  ~OneCore() { sched_setaffinity(0, sizeof before_, &before_); }
+  ~OneCore() { sched_setaffinity(0, sizeof others_, &others_); }
 
  private:
-  cpu_set_t before_;
+  cpu_set_t others_;
 };
 
-std::unique_ptr<testing::Cluster> StartCoordinator() {
+// Each worker is a connection, here and in the coordinator, which inherits the limit.
+void AllowAllDescriptors() {
+  rlimit descriptors{};
+  getrlimit(RLIMIT_NOFILE, &descriptors);
+  descriptors.rlim_cur = descriptors.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &descriptors);
+}
+
+std::unique_ptr<testing::Cluster> StartCoordinator(bool tls) {
+  using Network = testing::Cluster::Network;
   const OneCore pinned;
-  return std::make_unique<testing::Cluster>(0);
+  return std::make_unique<testing::Cluster>(0, tls ? Network::kTls : Network::kSocketFile);
 }
 
 // Returns the user and system time of a process with all its threads.
@@ -73,7 +86,8 @@ double CpuSeconds(pid_t pid) {
 
 struct Row {
   double rate = 0;  // steps per second of each worker
-  double offered = 0, acknowledged = 0, core_share = 0;
+  double offered = 0, acknowledged = 0, core_share = 0, workers_core_share = 0;
+  double cpu_per_report = 0;  // seconds of the coordinator
   double ack_p50 = 0, ack_p99 = 0;
 };
 
@@ -86,7 +100,7 @@ double Quantile(const std::vector<double>& sorted, double q) {
 Row Measure(WorkerSwarm& swarm, pid_t coordinator, const Options& options, double rate) {
   swarm.TakeAckSeconds();
   const WorkerSwarm::Counts before = swarm.counts();
-  const double cpu_before = CpuSeconds(coordinator);
+  const double cpu_before = CpuSeconds(coordinator), own_before = CpuSeconds(getpid());
   const absl::Time start = absl::Now();
   const auto num_steps = static_cast<std::int64_t>(rate * options.seconds);
   for (std::int64_t i = 0; i < num_steps * options.workers; ++i) {
@@ -97,13 +111,17 @@ Row Measure(WorkerSwarm& swarm, pid_t coordinator, const Options& options, doubl
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   const WorkerSwarm::Counts after = swarm.counts();
   const double cpu = CpuSeconds(coordinator) - cpu_before;
+  const double own_cpu = CpuSeconds(getpid()) - own_before;
+  const auto reported = static_cast<double>(after.reported - before.reported);
   swarm.AwaitAcknowledged(absl::Seconds(30));
   std::vector<double> acks = swarm.TakeAckSeconds();
   std::sort(acks.begin(), acks.end());
   return {.rate = rate,
-          .offered = static_cast<double>(after.reported - before.reported) / seconds,
+          .offered = reported / seconds,
           .acknowledged = static_cast<double>(after.acknowledged - before.acknowledged) / seconds,
           .core_share = cpu / seconds,
+          .workers_core_share = own_cpu / seconds,
+          .cpu_per_report = reported > 0 ? cpu / reported : 0,
           .ack_p50 = Quantile(acks, 0.5),
           .ack_p99 = Quantile(acks, 0.99)};
 }
@@ -117,7 +135,8 @@ std::string JobFile(const Options& options, int number, std::int64_t steps) {
 }
 
 absl::Status Run(const Options& options) {
-  constexpr absl::Duration kPatience = absl::Minutes(2);
+  constexpr absl::Duration kPatience = absl::Minutes(5);
+  AllowAllDescriptors();
   if (options.workers % options.ranks != 0) {
     return absl::InvalidArgumentError("--workers must be a multiple of --ranks");
   }
@@ -125,8 +144,9 @@ absl::Status Run(const Options& options) {
   for (const double rate : options.rates) {
     steps += static_cast<std::int64_t>(rate * options.seconds);
   }
-  const std::unique_ptr<testing::Cluster> cluster = StartCoordinator();
-  const auto swarm = WorkerSwarm::Start({.coordinator = "unix:" + cluster->directory() + "/socket",
+  const std::unique_ptr<testing::Cluster> cluster = StartCoordinator(options.tls);
+  const auto swarm = WorkerSwarm::Start({.coordinator = cluster->address(),
+                                         .authority = options.tls ? cluster->authority() : "",
                                          .num_workers = options.workers,
                                          .steps = steps,
                                          .traces = options.traces});
@@ -136,16 +156,18 @@ absl::Status Run(const Options& options) {
   }
   if (!swarm->AwaitTraining(kPatience)) return absl::DeadlineExceededError("jobs not started");
   if (!options.json()) {
-    absl::PrintF("%d workers, %d jobs of %d ranks, %s; the coordinator on one core\n",
+    absl::PrintF("%d workers, %d jobs of %d ranks, %s%s; the coordinator on one core\n",
                  options.workers, options.workers / options.ranks, options.ranks,
-                 options.traces ? "reports and traces" : "reports");
+                 options.traces ? "reports and traces" : "reports", options.tls ? ", TLS" : "");
   }
   Table table(options.json(), {{"steps/s each", "steps_per_second", 0, 1},
                                {"reports/s", "reports_per_second"},
                                {"acknowledged/s", "acknowledged_per_second"},
                                {"core used %", "core_share", 0, 1, 100},
                                {"ms to durable: median", "durable_seconds_p50", 0, 1, 1e3},
-                               {"p99", "durable_seconds_p99", 6, 1, 1e3}});
+                               {"p99", "durable_seconds_p99", 6, 1, 1e3},
+                               {"us of CPU a report", "cpu_seconds_per_report", 0, 1, 1e6},
+                               {"core of workers %", "workers_core_share", 0, 1, 100}});
   for (const double rate : options.rates) {
     const Row row = Measure(*swarm, cluster->coordinator().pid(), options, rate);
     table.Add({{"steps_per_second", row.rate},
@@ -153,12 +175,15 @@ absl::Status Run(const Options& options) {
                {"acknowledged_per_second", row.acknowledged},
                {"core_share", row.core_share},
                {"durable_seconds_p50", row.ack_p50},
-               {"durable_seconds_p99", row.ack_p99}});
+               {"durable_seconds_p99", row.ack_p99},
+               {"cpu_seconds_per_report", row.cpu_per_report},
+               {"workers_core_share", row.workers_core_share}});
   }
   const WorkerSwarm::Counts counts = swarm->counts();
   table.End({{"workers", options.workers},
              {"jobs", options.workers / options.ranks},
              {"traces", options.traces},
+             {"tls", options.tls},
              {"lost_streams", counts.lost_streams}});
   if (counts.lost_streams == 0) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(counts.lost_streams, " streams were lost"));
@@ -172,7 +197,7 @@ void AddReportsCommand(CLI::App& app, absl::Status& result) {
       [](CLI::App& command, Options& options) {
         command
             .add_option("--workers", options.workers, "Workers, each on a connection of its own")
-            ->check(CLI::Range(1, 8192));
+            ->check(CLI::Range(1, 10'000));
         command.add_option("--ranks", options.ranks, "Ranks of each job")->check(CLI::Range(1, 64));
         command.add_option("--rates", options.rates, "Steps a second of each worker")
             ->delimiter(',')
@@ -180,6 +205,8 @@ void AddReportsCommand(CLI::App& app, absl::Status& result) {
         command.add_option("--seconds", options.seconds, "For how long, each rate")
             ->check(CLI::Range(1, 3600));
         command.add_flag("!--no-traces", options.traces, "Reports alone");
+        command.add_flag("--tls", options.tls,
+                         "Over TCP with mutual TLS, each worker with a certificate of its own");
       },
       Run);
 }

@@ -209,7 +209,8 @@ TEST_P(CollectiveTest, AnAbortEndsAMeetingToWhichARankDoesNotCome) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(30));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CollectiveTest, ::testing::Values("inproc", "shm", "gloo", "auto"),
+INSTANTIATE_TEST_SUITE_P(All, CollectiveTest,
+                         ::testing::Values("inproc", "shm", "gloo", "sparse", "auto"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -22,14 +22,17 @@ class InprocGroup final : public TransportGroup {
 
 class RendezvousGroup final : public TransportGroup {
  public:
-  explicit RendezvousGroup(config::TransportKind kind) : kind_(kind) {}
+  RendezvousGroup(config::TransportKind kind, bool sparse) : kind_(kind), sparse_(sparse) {}
   absl::StatusOr<std::unique_ptr<transport::Transport>> Connect(
       const transport::TransportOptions& options) override {
-    return transport::CreateTransport(options, kind_, rendezvous_);
+    transport::TransportOptions own = options;
+    own.sparse_meeting = sparse_;
+    return transport::CreateTransport(own, kind_, rendezvous_);
   }
 
  private:
   const config::TransportKind kind_;
+  const bool sparse_;
   testing::MapRendezvous rendezvous_;
 };
 
@@ -37,14 +40,14 @@ class RendezvousGroup final : public TransportGroup {
 
 config::TransportKind KindOf(const std::string& kind) {
   if (kind == "shm") return config::TransportKind::kShm;
-  if (kind == "gloo") return config::TransportKind::kGloo;
+  if (kind == "gloo" || kind == "sparse") return config::TransportKind::kGloo;
   return config::TransportKind::kAuto;
 }
 
 std::unique_ptr<TransportGroup> MakeGroup(const std::string& kind) {
   if (kind == "inproc") return std::make_unique<InprocGroup>();
   if (kind == "nccl") return MakeNcclGroup();
-  return std::make_unique<RendezvousGroup>(KindOf(kind));
+  return std::make_unique<RendezvousGroup>(KindOf(kind), kind == "sparse");
 }
 
 transport::TransportOptions LoopbackOptions(int rank) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transports under test, by name: "inproc", "shm", "gloo", "auto"; "nccl" is the one between
-// simulated devices, with the library faked, behind ends that take memory of the host and wait.
+// The transports under test, by name: "inproc", "shm", "gloo", "auto"; "sparse" is gloo with
+// options.sparse_meeting; "nccl" is the one between simulated devices, with the library faked,
+// behind ends that take memory of the host and wait.
 #pragma once
 
 #include <memory>

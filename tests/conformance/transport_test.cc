@@ -366,9 +366,10 @@ TEST_P(TransportStrangerTest, AStrangerWhoCameFirstKeepsThePeerNotOut) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TransportTest,
-                         ::testing::Values("inproc", "shm", "gloo", "auto", "nccl"),
+                         ::testing::Values("inproc", "shm", "gloo", "sparse", "auto", "nccl"),
                          [](const auto& info) { return info.param; });
-INSTANTIATE_TEST_SUITE_P(All, HostTransportTest, ::testing::Values("inproc", "shm", "gloo", "auto"),
+INSTANTIATE_TEST_SUITE_P(All, HostTransportTest,
+                         ::testing::Values("inproc", "shm", "gloo", "sparse", "auto"),
                          [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(All, TransportStrangerTest, ::testing::Values("shm", "gloo"),
                          [](const auto& info) { return info.param; });

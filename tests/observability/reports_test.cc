@@ -44,5 +44,23 @@ TEST(Reports, OfManyWorkersAtOnceAreAllTaken) {
   }
 }
 
+TEST(Ranks, OfAWideJobMeetTheirNeighboursAndAreAllToldOfAFault) {
+  constexpr int kPipeline = 32, kData = 2;
+  Cluster cluster(0);
+  const auto swarm = WorkerSwarm::Start({.coordinator = cluster.address(),
+                                         .num_workers = kPipeline * kData,
+                                         .traces = false,
+                                         .meets = true});
+  ASSERT_TRUE(swarm->AwaitAttached(Cluster::kPatience));
+  cluster.Submit(EmulatedJob{.name = "wide", .pipeline = kPipeline, .data = kData}.Yaml());
+  ASSERT_TRUE(swarm->AwaitTraining(Cluster::kPatience));
+  EXPECT_LE(swarm->counts().largest_assignment_bytes, 64 << 10);
+  swarm->Fail(0);
+  ASSERT_TRUE(swarm->AwaitStopped(Cluster::kPatience));
+  const v1::Job job = cluster.AwaitEnd("wide");
+  EXPECT_EQ(job.state(), v1::JOB_STATE_FAILED);
+  EXPECT_LT(job.reason().size(), 2000u) << job.reason();
+}
+
 }  // namespace
 }  // namespace takt::observability

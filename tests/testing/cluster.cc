@@ -16,8 +16,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "common/certificates/authority.h"
 #include "common/config/job_file.h"
 #include "common/config/spec_files.h"
+#include "common/rpc/credentials.h"
 #include "common/trace/job_trace_serde.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -88,9 +90,14 @@ Cluster::Cluster(int num_workers, Network network, std::map<std::string, WorkerP
   std::ofstream data(directory_ + "/data.txt");
   for (int i = 0; i < (64 << 10); ++i) data.put(static_cast<char>('a' + i * i % 23));
   data.close();
+  const bool tls = network_ == Network::kTls;
+  TAKT_CHECK(!tls || num_workers == 0);
+  if (tls) TAKT_CHECK(certificates::CreateAuthority(authority(), "lab.example", absl::Now()).ok());
   StartCoordinator();
-  if (network_ == Network::kTcp) address_ = AwaitAddress();
-  const auto channel = grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
+  if (network_ != Network::kSocketFile) address_ = AwaitAddress();
+  rpc::Endpoint endpoint{.address = address_, .insecure = !tls};
+  if (tls) endpoint.tls = Issue(access::Role::kAdmin, "root");
+  const auto channel = grpc::CreateChannel(address_, rpc::ChannelCredentialsFor(endpoint));
   jobs_ = v1::JobService::NewStub(channel);
   cluster_ = v1::ClusterService::NewStub(channel);
   std::set<std::string> names;
@@ -111,6 +118,19 @@ Cluster::~Cluster() {
   std::filesystem::remove_all(directory_);
 }
 
+certificates::TlsFiles Cluster::Issue(access::Role role, const std::string& name) const {
+  std::vector<std::string> hosts;
+  if (role == access::Role::kCoordinator) hosts = {"127.0.0.1"};
+  const auto files = certificates::IssueCertificate(authority(), directory_ + "/certs",
+                                                    {.identity = {.role = role, .name = name},
+                                                     .hosts = std::move(hosts),
+                                                     .validity = absl::Hours(24),
+                                                     .now = absl::Now()});
+  TAKT_CHECK(files.ok());
+  return {
+      .certificate = files->certificate, .key = files->key, .authority = authority() + "/ca.pem"};
+}
+
 absl::StatusOr<cli::Process> Cluster::Spawn(const std::string& name,
                                             std::vector<std::string> argv) {
   argv[0] = std::string(TAKT_BINARY_DIR) + "/" + argv[0];
@@ -129,8 +149,13 @@ void Cluster::StartCoordinator(const std::string& state) {
   if (network_ == Network::kSocketFile) {
     argv.insert(argv.end(), {"--listen", address_});
   } else {
-    argv.insert(argv.end(),
-                {"--listen", "127.0.0.1:0", "--insecure", "--metrics-listen", "127.0.0.3:0"});
+    argv.insert(argv.end(), {"--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.3:0"});
+  }
+  if (network_ == Network::kTcp) argv.push_back("--insecure");
+  if (network_ == Network::kTls) {
+    const certificates::TlsFiles files = Issue(access::Role::kCoordinator, "c1");
+    argv.insert(argv.end(), {"--rpc-memory", "2GB", "--tls-certificate", files.certificate,
+                             "--tls-key", files.key, "--tls-authority", files.authority});
   }
   auto process = Spawn(kCoordinator, std::move(argv));
   TAKT_CHECK(process.ok());

@@ -16,6 +16,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/local/process.h"
+#include "common/access/identity.h"
+#include "common/certificates/tls_files.h"
 #include "common/trace/job_trace.h"
 #include "takt/v1/cluster_service.grpc.pb.h"
 #include "takt/v1/job_service.grpc.pb.h"
@@ -41,8 +43,9 @@ class Cluster final {
   static constexpr absl::Duration kPatience = absl::Seconds(120);
 
   // How the processes can be reached. kTcp: control at 127.0.0.1, data at 127.0.0.2, metrics at
-  // 127.0.0.3, each on a free port; the coordinator may not be started again.
-  enum class Network { kSocketFile, kTcp };
+  // 127.0.0.3, each on a free port; the coordinator may not be started again. kTls: as kTcp, with
+  // certificates of authority(); it starts no workers.
+  enum class Network { kSocketFile, kTcp, kTls };
 
   // Starts the coordinator and workers w0, w1, ..., and waits until all are idle.
   explicit Cluster(int num_workers, Network network = Network::kSocketFile);
@@ -98,11 +101,14 @@ class Cluster final {
   void ExpectNothingLost();
 
   const std::string& directory() const { return directory_; }
+  // The directory of the authority that kTls makes.
+  std::string authority() const { return directory_ + "/ca"; }
   // What to dial: unix:PATH or HOST:PORT.
   const std::string& address() const { return address_; }
 
  private:
   Cluster(int num_workers, Network network, std::map<std::string, WorkerPlace> places);
+  certificates::TlsFiles Issue(access::Role role, const std::string& name) const;
   absl::StatusOr<cli::Process> Spawn(const std::string& name, std::vector<std::string> argv);
   std::string AwaitAddress();
   std::string Tail(const std::string& name) const;

@@ -3,11 +3,16 @@
 
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
 #include <grpcpp/support/client_callback.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
 #include <deque>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -17,13 +22,19 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "common/access/identity.h"
 #include "common/base/clock.h"
 #include "common/base/overloaded.h"
+#include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/certificates/authority.h"
+#include "common/control/assignment.h"
 #include "common/control/attachment_serde.h"
 #include "common/control/reports_serde.h"
+#include "common/mesh/mesh.h"
 #include "common/trace/encoding.h"
 #include "takt/v1/attachment_service.grpc.pb.h"
+#include "takt/v1/rendezvous_service.grpc.pb.h"
 
 namespace takt::testing {
 namespace {
@@ -100,17 +111,122 @@ std::string SomeTrace(Rank rank, std::int64_t step, int instructions) {
   return trace::Encode(trace);
 }
 
+std::string ReadWhole(const std::string& path) {
+  std::ifstream file(path);
+  TAKT_CHECK(file.good());
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Gives each worker credentials of its own. They have one key, since making keys is most of the
+// work.
+class Certifier {
+ public:
+  explicit Certifier(std::string authority) : authority_(std::move(authority)) {
+    if (authority_.empty()) return;
+    roots_ = ReadWhole(authority_ + "/ca.pem");
+    absl::StatusOr<certificates::Request> request = certificates::MakeRequest();
+    TAKT_CHECK(request.ok());
+    request_ = *std::move(request);
+  }
+
+  std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const std::string& worker) const {
+    if (authority_.empty()) return grpc::InsecureChannelCredentials();
+    const absl::StatusOr<std::string> certificate =
+        certificates::CertifyRequest(authority_, request_.text,
+                                     {.identity = {.role = access::Role::kWorker, .name = worker},
+                                      .validity = absl::Hours(24),
+                                      .now = absl::Now()});
+    TAKT_CHECK(certificate.ok());
+    return grpc::SslCredentials({.pem_root_certs = roots_,
+                                 .pem_private_key = request_.key,
+                                 .pem_cert_chain = *certificate});
+  }
+
+ private:
+  const std::string authority_;
+  std::string roots_;
+  certificates::Request request_;
+};
+
+// A rank tells where it listens and waits until its neighbours have told the same.
+class Meeting {
+ public:
+  // stub: borrowed. done: called once, if the neighbours came, on a thread of gRPC.
+  Meeting(v1::RendezvousService::Stub* stub, const control::Assignment& assignment,
+          std::function<void()> done)
+      : stub_(stub), done_(std::move(done)) {
+    const mesh::Mesh& mesh = assignment.mesh;
+    const int rank = assignment.rank.value();
+    const auto name = [](int of) { return absl::StrCat("gloo/rank/", of); };
+    for (v1::RendezvousScope* const scope : {set_.mutable_scope(), wait_.mutable_scope()}) {
+      scope->set_job(assignment.key.job);
+      scope->set_generation(assignment.key.generation.value());
+    }
+    set_.set_key(name(rank));
+    set_.set_value("127.0.0.1:1");
+    for (const int step : {1, mesh.num_chains()}) {
+      for (const int other : {rank - step, rank + step}) {
+        if (other >= 0 && other < mesh.size()) wait_.add_keys(name(other));
+      }
+    }
+    wait_.set_timeout_seconds(kMeetingSeconds);
+    for (grpc::ClientContext* const context : {&set_context_, &wait_context_}) {
+      context->set_deadline(std::chrono::system_clock::now() +
+                            std::chrono::seconds(kMeetingSeconds + 10));
+    }
+  }
+
+  void Begin() {
+    stub_->async()->SetKey(&set_context_, &set_, &set_answer_, [this](const grpc::Status& status) {
+      if (!status.ok()) return End();
+      stub_->async()->WaitKeys(&wait_context_, &wait_, &wait_answer_,
+                               [this](const grpc::Status& waited) {
+                                 if (waited.ok()) done_();
+                                 End();
+                               });
+    });
+  }
+
+  // Ends it and waits until it has.
+  void Cut() {
+    set_context_.TryCancel();
+    wait_context_.TryCancel();
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&ended_));
+  }
+
+ private:
+  static constexpr int kMeetingSeconds = 110;
+
+  void End() {
+    absl::MutexLock lock(&mutex_);
+    ended_ = true;
+  }
+
+  v1::RendezvousService::Stub* const stub_;
+  const std::function<void()> done_;
+  grpc::ClientContext set_context_, wait_context_;
+  v1::SetKeyRequest set_;
+  v1::SetKeyResponse set_answer_;
+  v1::WaitKeysRequest wait_;
+  v1::WaitKeysResponse wait_answer_;
+  absl::Mutex mutex_;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
 class FakeWorker {
  public:
-  FakeWorker(const SwarmOptions& options, int number)
+  FakeWorker(const SwarmOptions& options, const Certifier& certifier, int number)
       : options_(options),
         name_(absl::StrCat("fake-", number)),
         control_([this](const v1::AttachResponse& response) { OnCommand(response); }),
         bulk_([this](const v1::StreamBulkResponse& response) { OnAcknowledged(response); }) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
-    stub_ = v1::AttachmentService::NewStub(grpc::CreateCustomChannel(
-        options_.coordinator, grpc::InsecureChannelCredentials(), arguments));
+    const std::shared_ptr<grpc::Channel> channel =
+        grpc::CreateCustomChannel(options_.coordinator, certifier.CredentialsOf(name_), arguments);
+    stub_ = v1::AttachmentService::NewStub(channel);
+    rendezvous_ = v1::RendezvousService::NewStub(channel);
     const control::Hello hello{.worker = name_,
                                .incarnation = name_,
                                .protocol_version = kProtocolVersion,
@@ -126,6 +242,8 @@ class FakeWorker {
   void Cut() {
     control_.Cut();
     if (attached()) bulk_.Cut();
+    // No command comes any more, so no meeting is added.
+    for (const auto& meeting : meetings_) meeting->Cut();
   }
 
   bool attached() const {
@@ -136,6 +254,7 @@ class FakeWorker {
     absl::MutexLock lock(&mutex_);
     return training_;
   }
+  bool stopped() const { return !training(); }
   bool all_acknowledged() const {
     absl::MutexLock lock(&mutex_);
     return sent_at_.empty();
@@ -145,6 +264,7 @@ class FakeWorker {
     counts.reported += step_;
     counts.acknowledged += step_ - static_cast<std::int64_t>(sent_at_.size());
     counts.lost_streams += control_.done() || (attached_ && bulk_.done()) ? 1 : 0;
+    counts.largest_assignment_bytes = std::max(counts.largest_assignment_bytes, assignment_bytes_);
   }
   void TakeAckSeconds(std::vector<double>& seconds) {
     absl::MutexLock lock(&mutex_);
@@ -160,6 +280,13 @@ class FakeWorker {
       heartbeat = {.key = key_, .status = StatusLocked()};
     }
     control_.Push(control::ToProto(heartbeat));
+  }
+
+  void Fail() {
+    absl::MutexLock lock(&mutex_);
+    if (!training_) return;
+    training_ = false;
+    Tell(control::Phase::kFailed);
   }
 
   void Step() {
@@ -199,7 +326,9 @@ class FakeWorker {
                                   .coordinator_nanos = probe.coordinator_nanos,
                                   .worker_nanos = Clock::Real().SteadyNanos()}));
                             },
-                            [&](const control::Prepare& prepare) { Prepare(prepare); },
+                            [&](const control::Prepare& prepare) {
+                              Prepare(prepare, response.ByteSizeLong());
+                            },
                             [&](const control::Start&) {
                               absl::MutexLock lock(&mutex_);
                               training_ = true;
@@ -214,15 +343,25 @@ class FakeWorker {
     }
   }
 
-  void Prepare(const control::Prepare& prepare) {
+  void Prepare(const control::Prepare& prepare, std::size_t bytes) {
     const absl::StatusOr<control::Assignment> assignment = prepare.assignment();
-    absl::MutexLock lock(&mutex_);
-    key_ = prepare.key;
-    rank_ = prepare.rank;
-    instructions_ = assignment.ok() ? static_cast<int>(assignment->program.body.size()) : 0;
-    step_ = 0;
-    sent_at_.clear();
-    Tell(control::Phase::kAdmitted);
+    const bool meets = options_.meets && assignment.ok();
+    {
+      absl::MutexLock lock(&mutex_);
+      key_ = prepare.key;
+      rank_ = prepare.rank;
+      instructions_ = assignment.ok() ? static_cast<int>(assignment->program.body.size()) : 0;
+      assignment_bytes_ = static_cast<std::int64_t>(bytes);
+      step_ = 0;
+      sent_at_.clear();
+      if (!meets) Tell(control::Phase::kAdmitted);
+    }
+    if (!meets) return;
+    meetings_.push_back(std::make_unique<Meeting>(rendezvous_.get(), *assignment, [this] {
+      absl::MutexLock lock(&mutex_);
+      Tell(control::Phase::kAdmitted);
+    }));
+    meetings_.back()->Begin();
   }
 
   void OpenBulk() {
@@ -256,15 +395,18 @@ class FakeWorker {
   const SwarmOptions& options_;
   const std::string name_;
   std::unique_ptr<v1::AttachmentService::Stub> stub_;
+  std::unique_ptr<v1::RendezvousService::Stub> rendezvous_;
   mutable absl::Mutex mutex_;
   bool attached_ ABSL_GUARDED_BY(mutex_) = false;
   bool training_ ABSL_GUARDED_BY(mutex_) = false;
   control::JobKey key_ ABSL_GUARDED_BY(mutex_);
   Rank rank_ ABSL_GUARDED_BY(mutex_);
-  int instructions_ ABSL_GUARDED_BY(mutex_) = 0;            // of its program
+  int instructions_ ABSL_GUARDED_BY(mutex_) = 0;  // of its program
+  std::int64_t assignment_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;           // the last one told of
   std::deque<absl::Time> sent_at_ ABSL_GUARDED_BY(mutex_);  // of those not acknowledged
   std::vector<double> ack_seconds_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Meeting>> meetings_;  // the control stream's callbacks add to it
   Stream<v1::AttachRequest, v1::AttachResponse> control_;
   Stream<v1::StreamBulkRequest, v1::StreamBulkResponse> bulk_;
 };
@@ -272,8 +414,9 @@ class FakeWorker {
 class Swarm final : public WorkerSwarm {
  public:
   explicit Swarm(SwarmOptions options) : options_(std::move(options)) {
+    const Certifier certifier(options_.authority);
     for (int number = 0; number < options_.num_workers; ++number) {
-      workers_.push_back(std::make_unique<FakeWorker>(options_, number));
+      workers_.push_back(std::make_unique<FakeWorker>(options_, certifier, number));
     }
     heart_ = std::thread([this] { Beat(); });
   }
@@ -289,6 +432,10 @@ class Swarm final : public WorkerSwarm {
   bool AwaitTraining(absl::Duration timeout) override {
     return AwaitAll(&FakeWorker::training, timeout);
   }
+  bool AwaitStopped(absl::Duration timeout) override {
+    return AwaitAll(&FakeWorker::stopped, timeout);
+  }
+  void Fail(int worker) override { workers_[worker]->Fail(); }
   void Step(int worker) override { workers_[worker]->Step(); }
   bool AwaitAcknowledged(absl::Duration timeout) override {
     return AwaitAll(&FakeWorker::all_acknowledged, timeout);

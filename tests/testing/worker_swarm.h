@@ -13,10 +13,16 @@
 namespace takt::testing {
 
 struct SwarmOptions {
-  std::string coordinator;  // "unix:PATH"
+  std::string coordinator;  // "unix:PATH" or "HOST:PORT"
+  // Directory of the authority (common/certificates) that gives each worker its certificate. Empty:
+  // they connect without TLS.
+  std::string authority;
   int num_workers = 1;
   std::int64_t steps = 1;  // of every job that is submitted to it
   bool traces = true;      // each report with the trace of its step, as real ones
+  // A rank tells where it listens and waits for its neighbours through the rendezvous before it is
+  // admitted, as real ones do over TCP.
+  bool meets = false;
 };
 
 // Thread-safe. Callbacks run on gRPC's threads.
@@ -29,6 +35,10 @@ class WorkerSwarm {
   // False: not all of them in time.
   virtual bool AwaitAttached(absl::Duration timeout) = 0;
   virtual bool AwaitTraining(absl::Duration timeout) = 0;
+  // All workers that trained were told to stop, or have failed.
+  virtual bool AwaitStopped(absl::Duration timeout) = 0;
+  // The rank of this worker fails, as by an error of its own.
+  virtual void Fail(int worker) = 0;
   // One step of one worker: its report, and its trace. Nothing once it has told of all.
   virtual void Step(int worker) = 0;
   virtual bool AwaitAcknowledged(absl::Duration timeout) = 0;
@@ -36,6 +46,7 @@ class WorkerSwarm {
   struct Counts {
     std::int64_t reported = 0, acknowledged = 0;
     std::int64_t lost_streams = 0;  // ended though nobody asked
+    std::int64_t largest_assignment_bytes = 0;
   };
   virtual Counts counts() const = 0;
   // From a report to its acknowledgement, which says that the step is durable; since the last call.

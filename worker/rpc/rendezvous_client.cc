@@ -4,9 +4,13 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -26,6 +30,8 @@ constexpr absl::Duration kSetTimeout = absl::Seconds(10);
 constexpr absl::Duration kSlack = absl::Seconds(2);
 // The longest wait that the service allows.
 constexpr absl::Duration kLongestWait = absl::Seconds(120);
+// As many keys as the service allows in one call.
+constexpr std::size_t kKeysAtOnce = 64;
 // How often to ask again while the coordinator is away.
 constexpr absl::Duration kRetry = absl::Milliseconds(200);
 
@@ -57,29 +63,24 @@ class RendezvousClient final : public session::AbortableRendezvous {
   }
 
   absl::StatusOr<std::string> Wait(const std::string& key, absl::Duration timeout) override {
-    v1::WaitKeysRequest request;
-    FillScope(*request.mutable_scope());
-    request.add_keys(key);
-    std::string value;
-    int num_values = 0;
-    const absl::Duration deadline = SteadyNow() + timeout;
-    const absl::Status status = Retry(deadline + kSlack, [&](grpc::ClientContext& context) {
-      const absl::Duration left =
-          std::clamp(deadline - SteadyNow(), absl::Milliseconds(1), kLongestWait);
-      request.set_timeout_seconds(absl::ToDoubleSeconds(left));
-      v1::WaitKeysResponse response;
-      const grpc::Status answer = Stub()->WaitKeys(&context, request, &response);
-      num_values = response.values_size();
-      if (num_values == 1) value = response.values(0);
-      return answer;
-    });
-    if (!status.ok()) return Explain(status, absl::StrCat("waiting for ", key));
-    if (num_values != 1) {
-      return absl::UnavailableError(
-          absl::StrCat("rendezvous: the coordinator sent ", num_values, " values for ", key));
-    }
-    return value;
+    ASSIGN_OR_RETURN(std::vector<std::string> values, WaitAtOnce({&key, 1}, timeout));
+    return std::move(values.front());
   }
+
+  absl::StatusOr<std::vector<std::string>> WaitAll(const std::vector<std::string>& keys,
+                                                   absl::Duration timeout) override {
+    std::vector<std::string> all;
+    for (std::span<const std::string> left = keys; !left.empty();) {
+      const std::span<const std::string> batch = left.first(std::min(left.size(), kKeysAtOnce));
+      ASSIGN_OR_RETURN(std::vector<std::string> values, WaitAtOnce(batch, timeout));
+      std::ranges::move(values, std::back_inserter(all));
+      left = left.subspan(batch.size());
+    }
+    return all;
+  }
+
+  // Abort ends every wait. The worker calls it before it aborts the transports.
+  absl::Duration longest_wait() const override { return kLongestWait; }
 
   void Abort() override {
     absl::MutexLock lock(&mutex_);
@@ -89,6 +90,31 @@ class RendezvousClient final : public session::AbortableRendezvous {
   }
 
  private:
+  absl::StatusOr<std::vector<std::string>> WaitAtOnce(std::span<const std::string> keys,
+                                                      absl::Duration timeout) {
+    const std::string names = keys.size() == 1
+                                  ? keys.front()
+                                  : absl::StrCat(keys.front(), " and ", keys.size() - 1, " others");
+    v1::WaitKeysRequest request;
+    FillScope(*request.mutable_scope());
+    for (const std::string& key : keys) request.add_keys(key);
+    std::vector<std::string> values;
+    const absl::Duration deadline = SteadyNow() + timeout;
+    const absl::Status status = Retry(deadline + kSlack, [&](grpc::ClientContext& context) {
+      const absl::Duration left =
+          std::clamp(deadline - SteadyNow(), absl::Milliseconds(1), kLongestWait);
+      request.set_timeout_seconds(absl::ToDoubleSeconds(left));
+      v1::WaitKeysResponse response;
+      grpc::Status answer = Stub()->WaitKeys(&context, request, &response);
+      values.assign(response.values().begin(), response.values().end());
+      return answer;
+    });
+    if (!status.ok()) return Explain(status, absl::StrCat("waiting for ", names));
+    if (values.size() == keys.size()) return values;
+    return absl::UnavailableError(
+        absl::StrCat("rendezvous: the coordinator sent ", values.size(), " values for ", names));
+  }
+
   // Another coordinator may lead at the next attempt.
   std::unique_ptr<v1::RendezvousService::Stub> Stub() const {
     return v1::RendezvousService::NewStub(find_channel_());

@@ -6,8 +6,11 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <algorithm>
 #include <map>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -38,18 +41,27 @@ class FakeRendezvous final : public v1::RendezvousService::Service {
   grpc::Status WaitKeys(grpc::ServerContext* context, const v1::WaitKeysRequest* request,
                         v1::WaitKeysResponse* response) override {
     if (request->keys(0) == "nothing") return grpc::Status::OK;  // but no value
+    if (request->keys_size() > 64)
+      return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many keys");
     absl::MutexLock lock(&mutex_);
     ++waiting_;
-    const auto there = [&] { return values_.contains(request->keys(0)) || context->IsCancelled(); };
+    const auto has = [&](const std::string& key) { return values_.contains(key); };
+    const auto has_all = [&] {
+      return std::all_of(request->keys().begin(), request->keys().end(), has);
+    };
+    const auto there = [&] { return has_all() || context->IsCancelled(); };
     const absl::Time deadline = absl::Now() + absl::Seconds(request->timeout_seconds());
     // A cancellation wakes no condition, so the wait looks for one regularly.
     while (!there() && absl::Now() < deadline) {
       mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Milliseconds(10));
     }
-    if (!values_.contains(request->keys(0)))
-      return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "no such key");
-    response->add_values(values_[request->keys(0)]);
+    if (!has_all()) return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "no such key");
+    for (const std::string& key : request->keys()) response->add_values(values_[key]);
     return grpc::Status::OK;
+  }
+  int waits() {
+    absl::MutexLock lock(&mutex_);
+    return waiting_;
   }
   void FailSets(int n) {
     absl::MutexLock lock(&mutex_);
@@ -97,6 +109,27 @@ TEST_F(RendezvousClientTest, WaitGetsWhatAnotherRankSets) {
   });
   EXPECT_EQ(client->Wait("rank/1", absl::Seconds(20)).value_or("none"), "127.0.0.1:5");
   setter.join();
+}
+
+TEST_F(RendezvousClientTest, ManyKeysAreWaitedForInFewCalls) {
+  const auto client = Client(3);
+  std::vector<std::string> keys, values;
+  for (int i = 0; i < 130; ++i) {
+    keys.push_back("rank/" + std::to_string(i));
+    values.push_back(std::to_string(2 * i));
+    ASSERT_TRUE(client->Set(keys.back(), values.back()).ok());
+  }
+  const auto waited = client->WaitAll(keys, absl::Seconds(20));
+  ASSERT_TRUE(waited.ok()) << waited.status();
+  EXPECT_EQ(*waited, values);
+  EXPECT_EQ(service_.waits(), 3);
+  EXPECT_TRUE(client->WaitAll({}, absl::Seconds(20)).ok());
+}
+
+TEST_F(RendezvousClientTest, AWaitForManyKeysNamesTheFirstAndCountsTheOthers) {
+  const auto waited = Client(3)->WaitAll({"rank/1", "rank/2"}, absl::Milliseconds(50));
+  EXPECT_EQ(waited.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(waited.status().message(), HasSubstr("rank/1 and 1 others"));
 }
 
 TEST_F(RendezvousClientTest, WaitEndsAtItsTimeoutNamingTheKey) {

@@ -80,11 +80,14 @@ class Restorer {
           options_.meeting.rendezvous->Set(OfferKey(rank().value()), FormatOffer(offer)));
       return Follow();
     }
+    std::vector<std::string> keys;
+    for (int other = 1; other < options_.meeting.num_ranks; ++other)
+      keys.push_back(OfferKey(other));
+    ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                     options_.meeting.rendezvous->WaitAll(keys, kPatience));
     std::vector<CopyOffer> offers = {offer};
     for (int other = 1; other < options_.meeting.num_ranks; ++other) {
-      ASSIGN_OR_RETURN(const std::string text,
-                       options_.meeting.rendezvous->Wait(OfferKey(other), kPatience));
-      absl::StatusOr<CopyOffer> parsed = ParseOffer(text);
+      absl::StatusOr<CopyOffer> parsed = ParseOffer(texts[static_cast<std::size_t>(other - 1)]);
       if (!parsed.ok()) {
         Log(LogLevel::kWarning, "a rank's offer of copies is not used",
             {{"rank", std::to_string(other)}, {"error", std::string(parsed.status().message())}});

@@ -16,7 +16,8 @@ absl::Status RankConnections::Connect(const model::Model& model, transport::Rend
                              .partition = &assignment.partition,
                              .program = &assignment.program,
                              .tied_embeddings = !model.layers.back().tied_parameters.empty(),
-                             .generation = assignment.key.generation.value()};
+                             .generation = assignment.key.generation.value(),
+                             .sparse_meeting = assignment.sparse_meeting};
   if (device_ != nullptr) {
     groups.make_sums = [this](const transport::CollectiveOptions& group) {
       return device_->OpenSums(group);
@@ -37,7 +38,8 @@ absl::Status RankConnections::OpenTransports(transport::Rendezvous& rendezvous,
       .secret = assignment.secret,
       .data_address = options_.data.address,
       .data_port = options_.data.port,
-      .data_advertise = options_.data.advertise};
+      .data_advertise = options_.data.advertise,
+      .sparse_meeting = assignment.sparse_meeting};
   ASSIGN_OR_RETURN(auto host,
                    transport::CreateTransport(transport_options, assignment.transport, rendezvous));
   {

@@ -65,30 +65,34 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
   for (const StageId stage : stages) {
     ASSIGN_OR_RETURN(transport::Collective* const replicas,
                      groups.Open(transport, options, mesh::NameOf(mesh::Group::kReplicas),
-                                 HoldersOf(stage, options.mesh, options.rank, *options.program)));
+                                 HoldersOf(stage, options.mesh, options.rank, *options.program),
+                                 !program::ShardsOptimizer(*options.program)));
     if (replicas != nullptr) groups.replicas_[stage] = replicas;
   }
   // The groups of the pipeline are for host memory only.
   Options host = options;
   host.make_sums = nullptr;
-  const auto open = [&](mesh::Group group) {
+  const auto open = [&](mesh::Group group, bool sums_only) {
     return groups.Open(transport, host, mesh::NameOf(group),
-                       mesh::RanksOf(options.mesh, group, options.rank));
+                       mesh::RanksOf(options.mesh, group, options.rank), sums_only);
   };
-  ASSIGN_OR_RETURN(groups.pipeline_, open(mesh::Group::kPipeline));
-  ASSIGN_OR_RETURN(groups.tensor_, open(mesh::Group::kTensor));
+  ASSIGN_OR_RETURN(groups.pipeline_, open(mesh::Group::kPipeline, /*sums_only=*/true));
+  ASSIGN_OR_RETURN(groups.tensor_, open(mesh::Group::kTensor, /*sums_only=*/false));
   ASSIGN_OR_RETURN(groups.norms_,
                    groups.Open(transport, host, "norms",
-                               mesh::RanksOf(options.mesh, mesh::Group::kTensor, options.rank)));
+                               mesh::RanksOf(options.mesh, mesh::Group::kTensor, options.rank),
+                               /*sums_only=*/false));
   if (program::ShardsOptimizer(*options.program)) {
     ASSIGN_OR_RETURN(groups.sharers_,
                      groups.Open(transport, host, "sharers",
-                                 SharersOf(options.mesh, options.rank, *options.program)));
+                                 SharersOf(options.mesh, options.rank, *options.program),
+                                 /*sums_only=*/false));
   }
   if (spreads) {
-    ASSIGN_OR_RETURN(groups.vocabulary_, open(mesh::Group::kVocabulary));
+    ASSIGN_OR_RETURN(groups.vocabulary_, open(mesh::Group::kVocabulary, /*sums_only=*/false));
   } else if (options.tied_embeddings) {
-    ASSIGN_OR_RETURN(groups.tied_, groups.Open(transport, options, "tied", TiedRanks(options)));
+    ASSIGN_OR_RETURN(groups.tied_, groups.Open(transport, options, "tied", TiedRanks(options),
+                                               /*sums_only=*/true));
   }
   return groups;
 }
@@ -96,7 +100,8 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
 absl::StatusOr<transport::Collective*> RankGroups::Open(transport::Transport& transport,
                                                         const Options& options,
                                                         std::string_view kind,
-                                                        const std::vector<Rank>& ranks) {
+                                                        const std::vector<Rank>& ranks,
+                                                        bool sums_only) {
   if (ranks.size() < 2) return nullptr;
   // Groups of one kind that share ranks begin with different ranks.
   const std::string name = absl::StrCat(std::string(kind), "-", ranks.front().value());
@@ -110,7 +115,8 @@ absl::StatusOr<transport::Collective*> RankGroups::Open(transport::Transport& tr
   const transport::CollectiveOptions about{.name = name,
                                            .ranks = ranks,
                                            .index = static_cast<int>(self - ranks.begin()),
-                                           .generation = options.generation};
+                                           .generation = options.generation,
+                                           .sums_only = options.sparse_meeting && sums_only};
   auto created =
       options.make_sums ? options.make_sums(about) : transport::CreateCollective(&transport, about);
   if (!created.ok()) {

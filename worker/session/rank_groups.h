@@ -47,6 +47,8 @@ class RankGroups {
         const transport::CollectiveOptions&)>
         make_sums;
     std::int64_t generation = 0;
+    // As control::Assignment::sparse_meeting. A large group that only sums is then a chain.
+    bool sparse_meeting = false;
   };
   // transport: borrowed for the groups' life.
   // Blocks: until all ranks of the groups do the same.
@@ -74,7 +76,7 @@ class RankGroups {
   // Returns null for a group of less than two ranks. A group that already exists is used again.
   absl::StatusOr<transport::Collective*> Open(transport::Transport& transport,
                                               const Options& options, std::string_view kind,
-                                              const std::vector<Rank>& ranks);
+                                              const std::vector<Rank>& ranks, bool sums_only);
 
   std::map<std::string, std::unique_ptr<transport::Collective>> groups_;  // by name
   std::map<StageId, transport::Collective*> replicas_;

@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/session/rank_groups.h"
 
+#include <cstddef>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/inproc_hub.h"
+#include "tests/testing/map_rendezvous.h"
+#include "worker/transport/selection/create.h"
 
 namespace takt::session {
 namespace {
@@ -116,6 +124,81 @@ std::vector<Sizes> Connect(const mesh::Mesh& mesh, program::Program (*program_of
   }
   threads.clear();
   return sizes;
+}
+
+// Counts the keys that ranks set.
+class CountingRendezvous final : public transport::Rendezvous {
+ public:
+  absl::Status Set(const std::string& key, const std::string& value) override {
+    {
+      std::lock_guard lock(mutex_);
+      keys_.insert(key);
+    }
+    return map_.Set(key, value);
+  }
+  absl::StatusOr<std::string> Wait(const std::string& key, absl::Duration timeout) override {
+    return map_.Wait(key, timeout);
+  }
+  std::size_t num_keys() {
+    std::lock_guard lock(mutex_);
+    return keys_.size();
+  }
+
+ private:
+  testing::MapRendezvous map_;
+  std::mutex mutex_;
+  std::set<std::string> keys_;
+};
+
+// Returns how many keys the ranks of a job over TCP need to connect all groups, and checks sums.
+std::size_t KeysOf(const mesh::Mesh& mesh, bool sparse) {
+  mesh::Partition partition;
+  for (int s = 0; s < mesh.pp_size; ++s)
+    partition.push_back({StageId(s), PpRank(s), LayerId(s), LayerId(s + 1)});
+  CountingRendezvous rendezvous;
+  // They end after the last thread: a peer may still receive.
+  std::vector<std::unique_ptr<transport::Transport>> transports(mesh.size());
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      const transport::TransportOptions options{.rank = Rank(rank),
+                                                .num_ranks = mesh.size(),
+                                                .job = "j",
+                                                .generation = 1,
+                                                .secret = std::string(32, 's'),
+                                                .data_address = "127.0.0.1",
+                                                .sparse_meeting = sparse};
+      auto transport =
+          transport::CreateTransport(options, config::TransportKind::kGloo, rendezvous);
+      ASSERT_TRUE(transport.ok()) << transport.status();
+      transports[rank] = *std::move(transport);
+      const int pp_rank = mesh.PpRankOf(Rank(rank)).value();
+      program::Program program = Holding(pp_rank, {pp_rank});
+      program.pp_size = program.num_stages = mesh.pp_size;
+      const auto groups = RankGroups::Connect(*transports[rank], {.rank = Rank(rank),
+                                                                  .mesh = mesh,
+                                                                  .partition = &partition,
+                                                                  .program = &program,
+                                                                  .generation = 1,
+                                                                  .sparse_meeting = sparse});
+      ASSERT_TRUE(groups.ok()) << groups.status();
+      double ranks = 1, copies = 1;
+      EXPECT_TRUE(groups->pipeline()->AllReduceSum(StepId(1), std::span<double>(&ranks, 1)).ok());
+      EXPECT_EQ(ranks, mesh.pp_size);
+      transport::Collective* const replicas = groups->replicas().at(StageId(pp_rank));
+      EXPECT_TRUE(replicas->AllReduceSum(StepId(1), std::span<double>(&copies, 1)).ok());
+      EXPECT_EQ(copies, mesh.dp_size);
+    });
+  }
+  threads.clear();
+  return rendezvous.num_keys();
+}
+
+TEST(RankGroups, ThatMeetSparselyOverTcpNeedOneKeyForEachRankThatListens) {
+  const mesh::Mesh mesh{.pp_size = 9, .dp_size = 2};
+  EXPECT_LE(KeysOf(mesh, /*sparse=*/true), 18u);
+  // Ranks of protocol 3 set five keys for each pair of a group.
+  EXPECT_EQ(KeysOf(mesh, /*sparse=*/false), 5u * (2 * 9 * 8 / 2 + 9));
 }
 
 TEST(RankGroups, OfAPipelineWithOneCopy) {

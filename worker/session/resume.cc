@@ -102,10 +102,13 @@ absl::Status WriteNew(const std::string& path, const std::string& text) {
 }  // namespace
 
 absl::StatusOr<Complaint> FirstComplaint(const RankMeeting& meeting, const std::string& key) {
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < meeting.num_ranks; ++rank) keys.push_back(absl::StrCat(key, "/", rank));
+  ASSIGN_OR_RETURN(const std::vector<std::string> answers,
+                   meeting.rendezvous->WaitAll(keys, kPatience));
   Complaint first;
   for (int rank = 1; rank < meeting.num_ranks; ++rank) {
-    ASSIGN_OR_RETURN(const std::string answer,
-                     meeting.rendezvous->Wait(absl::StrCat(key, "/", rank), kPatience));
+    const std::string& answer = answers[static_cast<std::size_t>(rank - 1)];
     if (answer == ".") continue;  // stands for no complaint, because values must not be empty
     const bool trouble = answer.starts_with(kTrouble);
     ++first.count;

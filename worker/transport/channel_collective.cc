@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/transport/chain_collective.h"
 
 namespace takt::transport {
 
@@ -255,6 +256,8 @@ int TournamentPeer(int size, int round, int index) {
 absl::StatusOr<std::unique_ptr<Collective>> CreateCollective(Transport* transport,
                                                              CollectiveOptions options) {
   TAKT_CHECK(options.index >= 0 && options.index < static_cast<int>(options.ranks.size()));
+  if (options.sums_only && options.ranks.size() > kMostDirectRanks)
+    return CreateChainCollective(*transport, std::move(options));
   auto collective = std::make_unique<ChannelCollective>(std::move(options));
   if (collective->size() > 1) RETURN_IF_ERROR(collective->Open(*transport));
   return collective;

@@ -12,6 +12,7 @@
 //   messages a rank sends: at most n - 1 a round;  bytes: size - own part.
 // Bytes that pass unchanged go from their rank to each that wants them, in messages of at most
 // kSliceBytes.
+// A large group that only sums is a chain instead (chain_collective.h).
 // Pairs of ranks exchange in the rounds of a tournament (circle method), and the lower rank of a
 // pair sends first. So no two ranks wait for each other, however small the buffers of the
 // transport.
@@ -30,6 +31,8 @@ namespace takt::transport {
 absl::StatusOr<std::unique_ptr<Collective>> CreateCollective(Transport* transport,
                                                              CollectiveOptions options);
 
+// The most ranks of a group that only sums, and yet connects each with each.
+inline constexpr std::size_t kMostDirectRanks = 8;
 inline constexpr std::size_t kDirectBytes = 32 * 1024;
 inline constexpr std::size_t kSliceBytes = 512 * 1024;
 

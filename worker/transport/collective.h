@@ -21,6 +21,9 @@ struct CollectiveOptions {
   std::vector<Rank> ranks;      // in the order of summation; at least one
   int index = 0;                // of this rank in `ranks`
   std::int64_t generation = 0;  // goes into the tags of messages
+  // Only AllReduceSum is called, so a group of more than kMostDirectRanks (channel_collective.h)
+  // may connect as a chain. The same on all ranks of the group.
+  bool sums_only = false;
 };
 
 // Adds values of the ranks of a group in rank order, so that the result has the same bits on every

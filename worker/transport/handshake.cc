@@ -18,7 +18,6 @@ namespace takt::transport {
 
 namespace {
 
-constexpr absl::Duration kAbortLatency = absl::Milliseconds(250);
 // An error shows so many bytes of a message that cannot be read.
 constexpr std::size_t kMostQuotedBytes = 64;
 
@@ -68,7 +67,8 @@ absl::StatusOr<std::string> AwaitKey(Rendezvous& rendezvous, const std::string& 
     if (abort.raised()) return AbortedStatus();
     const absl::Duration left = timeout - absl::Nanoseconds(MonotonicNanos() - start);
     if (left <= absl::ZeroDuration()) return TimeoutStatus(what, timeout);
-    absl::StatusOr<std::string> value = rendezvous.Wait(key, std::min(left, kAbortLatency));
+    absl::StatusOr<std::string> value =
+        rendezvous.Wait(key, std::min(left, rendezvous.longest_wait()));
     if (value.ok() || !absl::IsDeadlineExceeded(value.status())) return value;
   }
 }

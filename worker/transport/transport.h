@@ -11,6 +11,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -68,6 +70,10 @@ struct TransportOptions {
   std::string data_address;    // gloo: the interface to bind
   int data_port = 0;           // gloo: the port to bind; 0: any free one
   std::string data_advertise;  // gloo: what peers dial, "ADDRESS:PORT"; empty: what is bound
+  // gloo: a rank that listens tells so once, under one key for all peers, and the two ends of a
+  // channel agree on its size over their connection. False: with a key for each peer, and two for
+  // each channel, as programs of protocol 3 do. The same on all ranks.
+  bool sparse_meeting = false;
   absl::Duration connect_timeout = absl::Seconds(30);
   absl::Duration operation_timeout = absl::Minutes(5);
 };
@@ -80,6 +86,21 @@ class Rendezvous {
   // Blocks until the key is set. Errors: kDeadlineExceeded, kAborted (older generation),
   // kUnavailable.
   virtual absl::StatusOr<std::string> Wait(const std::string& key, absl::Duration timeout) = 0;
+  // Does the same for several keys, and returns the values in the order asked. An implementation
+  // waits for many at once if it can, so `timeout` holds for any number of them.
+  virtual absl::StatusOr<std::vector<std::string>> WaitAll(const std::vector<std::string>& keys,
+                                                           absl::Duration timeout) {
+    std::vector<std::string> values;
+    for (const std::string& key : keys) {
+      absl::StatusOr<std::string> value = Wait(key, timeout);
+      if (!value.ok()) return value.status();
+      values.push_back(*std::move(value));
+    }
+    return values;
+  }
+  // An abort of the transport does not end a wait of this object, so a transport waits at most this
+  // long at a time. Longer where the object's owner ends the waits too: each wait costs a call.
+  virtual absl::Duration longest_wait() const { return absl::Milliseconds(250); }
 };
 
 // Endpoints of one rank. Channels borrow it and are closed before it. Thread-safe, except that each

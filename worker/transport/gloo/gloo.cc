@@ -5,6 +5,9 @@
 //   slot          header (64 bytes) and up to kInlineBytes of data
 //   slot + 1      data, if there is more
 //
+// With options.sparse_meeting, the first thing on slot + 1 is the channel's largest message (8
+// bytes), in both directions.
+//
 // Gloo ends the process when more bytes come than a receive was posted for. So a receive for data
 // is posted only for the size that the header announced, or ahead of the header for the channel's
 // largest message, on which both ends agree and which no sender exceeds.
@@ -153,7 +156,7 @@ class GlooTransport final : public Transport {
     ASSIGN_OR_RETURN(GlooChannelOptions channel,
                      Open(ChannelKey(options_.rank, peer, name), peer, max_bytes,
                           absl::StrCat(name, " to rank ", peer.value())));
-    RETURN_IF_ERROR(Meet(ChannelKey(options_.rank, peer, name), "sender", "receiver", channel));
+    RETURN_IF_ERROR(Meet(ChannelKey(options_.rank, peer, name), /*sends=*/true, channel));
     return std::make_unique<GlooSender>(std::move(channel));
   }
 
@@ -164,7 +167,7 @@ class GlooTransport final : public Transport {
                           absl::StrCat(name, " from rank ", peer.value())));
     auto receiver = std::make_unique<GlooReceiver>(channel);
     RETURN_IF_ERROR(receiver->PostHeader());
-    RETURN_IF_ERROR(Meet(ChannelKey(peer, options_.rank, name), "receiver", "sender", channel));
+    RETURN_IF_ERROR(Meet(ChannelKey(peer, options_.rank, name), /*sends=*/false, channel));
     return receiver;
   }
 
@@ -184,19 +187,39 @@ class GlooTransport final : public Transport {
   }
 
   // Waits until both ends are there, and checks that they agree on the largest message.
-  absl::Status Meet(const std::string& key, const char* mine, const char* theirs,
-                    const GlooChannelOptions& channel) {
-    RETURN_IF_ERROR(
-        rendezvous_.Set(absl::StrCat("gloo/", key, "/", mine), absl::StrCat(channel.max_bytes)));
-    ASSIGN_OR_RETURN(
-        const std::string there,
-        AwaitKey(rendezvous_, absl::StrCat("gloo/", key, "/", theirs), options_.connect_timeout,
-                 *abort_, absl::StrCat("the peer to open channel ", channel.channel)));
-    std::uint64_t their_bytes = 0;
-    if (!absl::SimpleAtoi(there, &their_bytes))
-      return UnreadableStatus(channel.peer, "its largest message", there);
+  absl::Status Meet(const std::string& key, bool sends, const GlooChannelOptions& channel) {
+    ASSIGN_OR_RETURN(const std::uint64_t their_bytes, options_.sparse_meeting
+                                                          ? ExchangeSizes(channel)
+                                                          : PublishSize(key, sends, channel));
     if (their_bytes == channel.max_bytes) return absl::OkStatus();
     return DifferentSizes(channel.channel, channel.max_bytes, their_bytes);
+  }
+
+  // Both tell the peer this end's largest message, and return the peer's.
+  absl::StatusOr<std::uint64_t> ExchangeSizes(const GlooChannelOptions& channel) const {
+    std::uint64_t mine = channel.max_bytes, theirs = 0;
+    GlooConnection::Buffer sent(channel.connection, &mine, sizeof(mine));
+    GlooConnection::Buffer received(channel.connection, &theirs, sizeof(theirs));
+    const std::string what = absl::StrCat("the peer to open channel ", channel.channel);
+    RETURN_IF_ERROR(received.StartRecv(channel.slot + 1, sizeof(theirs)));
+    RETURN_IF_ERROR(sent.StartSend(channel.slot + 1, sizeof(mine)));
+    RETURN_IF_ERROR(received.FinishRecv(options_.connect_timeout, what));
+    RETURN_IF_ERROR(sent.FinishSend(options_.connect_timeout, what));
+    return theirs;
+  }
+  absl::StatusOr<std::uint64_t> PublishSize(const std::string& key, bool sends,
+                                            const GlooChannelOptions& channel) {
+    const char* const side = sends ? "sender" : "receiver";
+    const char* const other = sends ? "receiver" : "sender";
+    RETURN_IF_ERROR(
+        rendezvous_.Set(absl::StrCat("gloo/", key, "/", side), absl::StrCat(channel.max_bytes)));
+    ASSIGN_OR_RETURN(
+        const std::string there,
+        AwaitKey(rendezvous_, absl::StrCat("gloo/", key, "/", other), options_.connect_timeout,
+                 *abort_, absl::StrCat("the peer to open channel ", channel.channel)));
+    std::uint64_t their_bytes = 0;
+    if (absl::SimpleAtoi(there, &their_bytes)) return their_bytes;
+    return UnreadableStatus(channel.peer, "its largest message", there);
   }
 
   absl::StatusOr<std::shared_ptr<GlooConnection>> ConnectionTo(Rank peer) {
@@ -218,14 +241,17 @@ class GlooTransport final : public Transport {
   // The lower of two ranks listens.
   absl::StatusOr<net::Socket> AcceptFrom(Rank peer) {
     PeerListener* listener;
+    bool is_new = false;
     {
       std::lock_guard lock(mutex_);
-      if (listener_ == nullptr) {
+      is_new = listener_ == nullptr;
+      if (is_new) {
         ASSIGN_OR_RETURN(listener_, PeerListener::Create(options_, abort_));
       }
       listener = listener_.get();
     }
-    RETURN_IF_ERROR(rendezvous_.Set(AddressKey(options_.rank, peer), listener->address()));
+    if (is_new || !options_.sparse_meeting)
+      RETURN_IF_ERROR(rendezvous_.Set(AddressKey(options_.rank, peer), listener->address()));
     return listener->Accept(peer);
   }
 
@@ -237,7 +263,8 @@ class GlooTransport final : public Transport {
     return DialPeer(options_, peer, address, *abort_);
   }
 
-  static std::string AddressKey(Rank listener, Rank dialer) {
+  std::string AddressKey(Rank listener, Rank dialer) const {
+    if (options_.sparse_meeting) return absl::StrCat("gloo/rank/", listener.value());
     return absl::StrCat("gloo/", ChannelKey(listener, dialer, "address"));
   }
 

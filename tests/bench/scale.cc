@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measures how one job of many ranks starts and stops. The ranks are emulated in this process: each
+// attaches on a connection of its own, takes its assignment and meets its neighbours through the
+// rendezvous, as a real one does. Only a coordinator of linear algorithms keeps the exponents at 1.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+#include "tests/bench/command.h"
+#include "tests/bench/commands.h"
+#include "tests/bench/table.h"
+#include "tests/testing/cluster.h"
+#include "tests/testing/worker_swarm.h"
+
+namespace takt::bench {
+namespace {
+
+using testing::WorkerSwarm;
+
+struct Options : CommonOptions {
+  std::vector<int> ranks = {64, 256, 1024};
+  int microbatches = 8;
+  bool tls = false;
+};
+
+struct Row {
+  int ranks = 0, pipeline = 0;
+  double attach_seconds = 0;  // until all workers are attached
+  double launch_seconds = 0;  // from the submission until all ranks train
+  double stop_seconds = 0;    // from the failure of one rank until all are told
+  std::int64_t assignment_bytes = 0;
+};
+
+double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
+
+// Returns the exponent e of the curve a * n^e that is nearest to the times, as a line between
+// logarithms.
+double ExponentOf(const std::vector<Row>& rows, double Row::*time) {
+  double x_sum = 0, y_sum = 0, xx_sum = 0, xy_sum = 0;
+  for (const Row& row : rows) {
+    const double x = std::log(row.ranks), y = std::log(std::max(row.*time, 1e-9));
+    x_sum += x;
+    y_sum += y;
+    xx_sum += x * x;
+    xy_sum += x * y;
+  }
+  const auto n = static_cast<double>(rows.size());
+  const double spread = n * xx_sum - x_sum * x_sum;
+  return spread > 0 ? (n * xy_sum - x_sum * y_sum) / spread : 0;
+}
+
+// The mesh is as square as a power of two on its first axis can make it.
+int PipelineOf(int ranks) {
+  int pipeline = 1 << (std::bit_width(static_cast<unsigned>(ranks)) / 2);
+  while (ranks % pipeline != 0) pipeline /= 2;
+  return pipeline;
+}
+
+absl::StatusOr<Row> Measure(const Options& options, int ranks) {
+  constexpr absl::Duration kPatience = absl::Minutes(5);
+  using Network = testing::Cluster::Network;
+  testing::Cluster cluster(0, options.tls ? Network::kTls : Network::kSocketFile);
+  Row row{.ranks = ranks, .pipeline = PipelineOf(ranks)};
+  absl::Time start = absl::Now();
+  const auto swarm = WorkerSwarm::Start({.coordinator = cluster.address(),
+                                         .authority = options.tls ? cluster.authority() : "",
+                                         .num_workers = ranks,
+                                         .traces = false,
+                                         .meets = true});
+  if (!swarm->AwaitAttached(kPatience)) return absl::DeadlineExceededError("workers not attached");
+  row.attach_seconds = SecondsSince(start);
+  testing::EmulatedJob job{.name = "wide",
+                           .pipeline = row.pipeline,
+                           .data = ranks / row.pipeline,
+                           .microbatches = options.microbatches};
+  start = absl::Now();
+  cluster.Submit(job.Yaml());
+  if (!swarm->AwaitTraining(kPatience))
+    return absl::DeadlineExceededError(absl::StrCat("a job of ", ranks, " ranks did not start"));
+  row.launch_seconds = SecondsSince(start);
+  start = absl::Now();
+  swarm->Fail(0);
+  if (!swarm->AwaitStopped(kPatience))
+    return absl::DeadlineExceededError(absl::StrCat("a job of ", ranks, " ranks did not stop"));
+  row.stop_seconds = SecondsSince(start);
+  const WorkerSwarm::Counts counts = swarm->counts();
+  row.assignment_bytes = counts.largest_assignment_bytes;
+  if (counts.lost_streams == 0) return row;
+  return absl::InternalError(absl::StrCat(counts.lost_streams, " streams were lost"));
+}
+
+absl::Status Run(const Options& options) {
+  // Each worker is a connection, here and in the coordinator, which inherits the limit.
+  rlimit descriptors{};
+  getrlimit(RLIMIT_NOFILE, &descriptors);
+  descriptors.rlim_cur = descriptors.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &descriptors);
+  Table table(options.json(), {{"ranks", "ranks"},
+                               {"pipeline", "pipeline"},
+                               {"s to attach", "attach_seconds", 0, 2},
+                               {"s to launch", "launch_seconds", 0, 2},
+                               {"s to stop", "stop_seconds", 0, 3},
+                               {"bytes of an assignment", "assignment_bytes"}});
+  std::vector<Row> rows;
+  for (const int ranks : options.ranks) {
+    ASSIGN_OR_RETURN(const Row row, Measure(options, ranks));
+    table.Add({{"ranks", row.ranks},
+               {"pipeline", row.pipeline},
+               {"attach_seconds", row.attach_seconds},
+               {"launch_seconds", row.launch_seconds},
+               {"stop_seconds", row.stop_seconds},
+               {"assignment_bytes", row.assignment_bytes}});
+    rows.push_back(row);
+  }
+  const double attach = ExponentOf(rows, &Row::attach_seconds);
+  const double launch = ExponentOf(rows, &Row::launch_seconds);
+  const double stop = ExponentOf(rows, &Row::stop_seconds);
+  if (!options.json() && rows.size() > 1)
+    absl::PrintF("exponents: attach %.2f, launch %.2f, stop %.2f\n", attach, launch, stop);
+  table.End({{"tls", options.tls},
+             {"microbatches", options.microbatches},
+             {"exponents", {{"attach", attach}, {"launch", launch}, {"stop", stop}}}});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddScaleCommand(CLI::App& app, absl::Status& result) {
+  AddCommand<Options>(
+      app, result, "scale", "Start and stop of one job of many emulated ranks",
+      [](CLI::App& command, Options& options) {
+        command.add_option("--ranks", options.ranks, "Ranks of the job, each size in turn")
+            ->delimiter(',')
+            ->check(CLI::Range(2, 10'000));
+        command.add_option("--microbatches", options.microbatches, "Microbatches of a replica")
+            ->check(CLI::Range(1, 1024));
+        command.add_flag("--tls", options.tls,
+                         "Over TCP with mutual TLS, each worker with a certificate of its own");
+      },
+      Run);
+}
+
+}  // namespace takt::bench
