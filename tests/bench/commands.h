@@ -14,6 +14,7 @@ namespace takt::bench {
 void AddBubbleCommand(CLI::App& app, absl::Status& result);
 void AddCheckpointCommand(CLI::App& app, absl::Status& result);
 void AddCopiesCommand(CLI::App& app, absl::Status& result);
+void AddExpertsCommand(CLI::App& app, absl::Status& result);
 void AddGenerateCommand(CLI::App& app, absl::Status& result);
 void AddImbalanceCommand(CLI::App& app, absl::Status& result);
 void AddKernelsCommand(CLI::App& app, absl::Status& result);
