@@ -131,6 +131,9 @@ void Write(const model::Mixture& mixture, v1::ExpertsSpec& proto) {
   proto.set_auxiliary_loss(mixture.auxiliary_loss);
   proto.clear_dense_blocks();
   for (const int block : mixture.dense_blocks) proto.add_dense_blocks(block);
+  if (mixture.scores != model::RouterScores::kSigmoid) return;
+  proto.set_scores(v1::EXPERT_SCORES_SIGMOID);
+  proto.set_bias_rate(mixture.bias_rate);
 }
 
 // A job without files has no section at all unless it keeps copies.
