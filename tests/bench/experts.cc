@@ -38,7 +38,7 @@ constexpr double kLoadLimit = 1.5;
 constexpr int kValidationBatches = 40;
 
 struct Options : CommonOptions {
-  std::string data;
+  std::string data, scores = "softmax";
   int seeds = 3, threads = 2;
   std::int64_t steps = 1000;
 };
@@ -71,7 +71,7 @@ class Loads {
 struct Outcome {
   std::int64_t parameters = 0, active = 0;  // of the model, and those that a token uses
   double train_loss = 0, validation_loss = 0;
-  Loads loads;  // train_loss, loads: of the last tenth of the steps
+  Loads loads = {};  // train_loss, loads: of the last tenth of the steps
   double minutes = 0;
 };
 
@@ -83,6 +83,10 @@ absl::StatusOr<config::JobSpec> ExampleJob(const Options& options) {
   ASSIGN_OR_RETURN(const v1::JobSpec spec, config::ParseJobFile(text, {.name = path}));
   ASSIGN_OR_RETURN(config::JobSpec job, config::ToJobSpec(spec));
   job.checkpoint = std::nullopt;
+  if (options.scores == "sigmoid") {
+    job.model.mixture->scores = model::RouterScores::kSigmoid;
+    job.model.mixture->auxiliary_loss = 1e-4;
+  }
   job.steps = options.steps;
   job.lr_schedule.warmup_steps = options.steps / 20;
   job.lr_schedule.decay_steps = options.steps;
@@ -138,17 +142,16 @@ absl::StatusOr<Outcome> Train(const config::JobSpec& job, const Options& options
   ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(job, {.max_workers = 1}));
   Outcome outcome{.parameters = plan.model.num_parameters(),
                   .active = ActiveParameters(plan.model)};
-  ASSIGN_OR_RETURN(
-      const std::unique_ptr<testing::VirtualRanks> ranks,
-      testing::VirtualRanks::Create(
-          {.job = &job,
-           .plan = &plan,
-           .data_root = std::filesystem::absolute(options.data).string(),
-           .make_backends = [&] {
-             return backend::CreateCpuBackends({.threads = options.threads});
-           }}));
-  RETURN_IF_ERROR(ranks->ForAll(
-      [&](testing::VirtualRank& rank) { return RunRank(job, plan, rank, outcome); }));
+  ASSIGN_OR_RETURN(const std::unique_ptr<testing::VirtualRanks> ranks,
+                   testing::VirtualRanks::Create(
+                       {.job = &job,
+                        .plan = &plan,
+                        .data_root = std::filesystem::absolute(options.data).string(),
+                        .make_backends = [&] {
+                          return backend::CreateCpuBackends({.threads = options.threads});
+                        }}));
+  RETURN_IF_ERROR(
+      ranks->ForAll([&](testing::VirtualRank& rank) { return RunRank(job, plan, rank, outcome); }));
   outcome.minutes = static_cast<double>(Clock::Real().SteadyNanos() - begin) / 60e9;
   return outcome;
 }
@@ -197,7 +200,10 @@ absl::Status Run(const Options& options) {
     table.Add(row, remark);
     holds = holds && learns && even;
   }
-  table.End({{"load_limit", kLoadLimit}, {"steps", options.steps}, {"holds", holds}});
+  table.End({{"scores", options.scores},
+             {"load_limit", kLoadLimit},
+             {"steps", options.steps},
+             {"holds", holds}});
   if (holds) return absl::OkStatus();
   return absl::InternalError("the experts were uneven, or not better than the dense model");
 }
@@ -214,6 +220,10 @@ void AddExpertsCommand(CLI::App& app, absl::Status& result) {
                         "Folder with kjv.txt and val.txt (deploy/examples/make-kjv-text.sh)")
             ->required()
             ->check(CLI::ExistingDirectory);
+        command
+            .add_option("--scores", options.scores,
+                        "softmax with the example's auxiliary loss, or sigmoid with a bias")
+            ->check(CLI::IsMember({"softmax", "sigmoid"}));
         command.add_option("--seeds", options.seeds, "Runs of each model")
             ->check(CLI::Range(1, 100));
         command.add_option("--steps", options.steps, "Steps of a run, of 4,096 tokens each")
