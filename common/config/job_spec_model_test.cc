@@ -106,7 +106,7 @@ TEST(JobSpecModel, ReadsExperts) {
   EXPECT_EQ(sigmoid.scores, model::RouterScores::kSigmoid);
   EXPECT_EQ(sigmoid.bias_rate, 0.5);
   EXPECT_EQ(ToJobSpec(Parse({kMixtral, "model.experts.scores=sigmoid",
-                             "batch={global: 4194304, microbatch: 1}"}))
+                             "batch={global: 4194304, microbatch: 65536}"}))
                 .status()
                 .message(),
             "batch.global is 4194304: x model.context (8) must be at most 16777216 where "

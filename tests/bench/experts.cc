@@ -83,6 +83,7 @@ absl::StatusOr<config::JobSpec> ExampleJob(const Options& options) {
   ASSIGN_OR_RETURN(const v1::JobSpec spec, config::ParseJobFile(text, {.name = path}));
   ASSIGN_OR_RETURN(config::JobSpec job, config::ToJobSpec(spec));
   job.checkpoint = std::nullopt;
+  job.copy_every_steps = 0;
   if (options.scores == "sigmoid") {
     job.model.mixture->scores = model::RouterScores::kSigmoid;
     job.model.mixture->auxiliary_loss = 1e-4;

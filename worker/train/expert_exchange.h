@@ -2,7 +2,7 @@
 // Brings the rows of a mixture to the ranks that hold their experts, and back, where several ranks
 // share the experts of a block (docs/adr/0011-experts-over-ranks.md). Letters: e ranks; E experts,
 // of which rank i has the E/e neighbouring ones from i E/e on; N tokens of a microbatch, k experts
-// of a token; C columns of a row. Nothing uses it yet.
+// of a token; C columns of a row.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +36,7 @@ class ExpertArrivals {
   const Run& SentTo(int rank) const { return sent_[static_cast<std::size_t>(rank)]; }
   // Returns the rows of `rank` for the experts of this rank, among all rows that arrive.
   const Run& ReceivedFrom(int rank) const { return received_[static_cast<std::size_t>(rank)]; }
+  int num_ranks() const { return static_cast<int>(sent_.size()); }
   std::int64_t num_sent() const { return sent_.back().first + sent_.back().count; }
   std::int64_t num_received() const { return received_.back().first + received_.back().count; }
 

@@ -2,6 +2,7 @@
 #include "worker/train/optimizer.h"
 #include "worker/backend/cpu/cpu_backend.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -251,7 +252,7 @@ TEST_F(OptimizerTest, BiasesOfRoutersMoveBySignAndHaveNoNorm) {
     if (ref->parameter->balances) bias = ref;
   }
   ASSERT_NE(bias, nullptr);
-  for (int e = 0; e < 3; ++e) bias->gradient[e] = std::vector{4.0F, 7.0F, 1.0F}[e];
+  std::ranges::copy(std::vector{4.0F, 7.0F, 1.0F}, bias->gradient);
   Optimizer optimizer = Optimizer::Create(job_, model, *store, {}).value();
   ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
   const auto counted = static_cast<double>(model.num_parameters() - 3);
