@@ -22,6 +22,7 @@
 # flips      2   every flipped bit in 4 KiB of used pages of the coordinator's state is named or changes nothing
 # failover   4   50 coordinators that lead are killed; a job trains on, and nothing acknowledged is lost (tests/fault)
 # fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
+# experts    ?   a mixture of experts on 4 million tokens uses them evenly and beats the dense model, with three seeds
 # simulation 20  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
 # upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
@@ -30,7 +31,7 @@
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
-alone=(threads tsan checks clang tidy repeat mesh matrix soak power failpoints flips failover fuzz simulation slurm systems)
+alone=(threads tsan checks clang tidy repeat mesh matrix soak power failpoints flips failover fuzz experts simulation slurm systems)
 between=(bits upgrade speed)
 sections=()
 other=
@@ -140,6 +141,13 @@ fuzz() {
   for fuzzer in build/fuzz/bin/fuzz_*; do
     "$fuzzer" -max_total_time=60 -timeout=10 -rss_limit_mb=1024 build/fuzz/found "tests/fuzz/corpus/${fuzzer##*/fuzz_}"
   done
+}
+
+experts() {
+  release takt-bench
+  mkdir -p build/experts
+  deploy/examples/make-kjv-text.sh build/experts
+  build/release/bin/takt-bench experts --data build/experts
 }
 
 simulation() {

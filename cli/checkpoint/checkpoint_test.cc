@@ -166,6 +166,24 @@ TEST_F(CheckpointTest, EmulatedLayersHaveNothingToExport) {
   EXPECT_THAT(outcome.err, HasSubstr("the layers of its job are emulated"));
 }
 
+// No family of transformers chooses experts by a bias.
+TEST_F(CheckpointTest, ExpertsWithABiasHaveNoFormatToExportTo) {
+  json config = json::parse(ReadFile(GoldenModel("mixtral-tiny") + "/config.json"));
+  config["model_type"] = "takt_mixtral";
+  const std::string text = config.dump();
+  const std::string step = root() + "/step-00000003";
+  fs::create_directories(step);
+  std::ofstream(step + "/config.json") << text;
+  checkpoint::Manifest manifest{.job = "job", .step = StepId(3)};
+  manifest.files.push_back({.name = "config.json",
+                            .bytes = static_cast<std::int64_t>(text.size()),
+                            .xxh3_128 = checkpoint::HashOf(std::as_bytes(std::span(text)))});
+  std::ofstream(step + "/manifest.json") << checkpoint::FormatManifest(manifest).value();
+  const Outcome outcome = RunTakt({"checkpoint", "export", root(), out()});
+  EXPECT_EQ(outcome.code, ExitCode::kFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("experts with sigmoid scores"));
+}
+
 TEST_F(CheckpointTest, ExportLeavesNothingBehindWhereItFails) {
   Damage(Save(1) + "/model-00002-of-00006.safetensors");
   const Outcome damaged = RunTakt({"checkpoint", "export", root(), out()});

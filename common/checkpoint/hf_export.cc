@@ -242,6 +242,13 @@ absl::StatusOr<Export> ExportHuggingFace(const ExportOptions& options) {
   const std::string config_path = absl::StrCat(from, "/", kConfigFile);
   ASSIGN_OR_RETURN(const std::string config_text, ReadText(config_path));
   ASSIGN_OR_RETURN(const model::ModelConfig config, model::ParseHfConfig(config_text, config_path));
+  if (config.mixture.has_value() && config.mixture->scores == model::RouterScores::kSigmoid) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(from,
+                     " has experts with sigmoid scores and a bias, which no Hugging Face "
+                     "family of Takt can hold; name it in model.init_from, or generate "
+                     "from it, as it is"));
+  }
   ASSIGN_OR_RETURN(const model::Model model, model::BuildModel(config, /*microbatch=*/1));
   ASSIGN_OR_RETURN(const HfFolder weights, HfFolder::Open(from));
   ASSIGN_OR_RETURN(const std::vector<const Tensor*> tensors, TensorsOf(model, weights));

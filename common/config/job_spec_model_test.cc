@@ -99,6 +99,18 @@ TEST(JobSpecModel, ReadsExperts) {
   EXPECT_EQ(mixture.inner, 40);
   EXPECT_TRUE(mixture.normalised);
   EXPECT_EQ(mixture.auxiliary_loss, 0);
+  EXPECT_EQ(mixture.scores, model::RouterScores::kSoftmax);
+  const model::Mixture sigmoid =
+      *ToJobSpec(Parse({kMixtral, "model.experts.scores=sigmoid", "model.experts.bias_rate=0.5"}))
+           ->model.mixture;
+  EXPECT_EQ(sigmoid.scores, model::RouterScores::kSigmoid);
+  EXPECT_EQ(sigmoid.bias_rate, 0.5);
+  EXPECT_EQ(ToJobSpec(Parse({kMixtral, "model.experts.scores=sigmoid",
+                             "batch={global: 4194304, microbatch: 65536}"}))
+                .status()
+                .message(),
+            "batch.global is 4194304: x model.context (8) must be at most 16777216 where "
+            "model.experts.scores is sigmoid; lower it, or use scores: softmax");
   const struct {
     const char* change;
     const char* message;
@@ -106,6 +118,9 @@ TEST(JobSpecModel, ReadsExperts) {
       {"model.experts.per_token=5",
        "model.experts.per_token is 5: must be between 1 and model.experts.count (4); correct one "
        "of them"},
+      {"model.experts.bias_rate=0.1",
+       "model.experts.bias_rate is 0.1: has no effect without scores: sigmoid, which alone has a "
+       "bias; remove it, or add scores: sigmoid"},
       {"parallelism.device=cuda",
        "parallelism.device is cuda: experts are computed on CPUs only: how many rows an expert "
        "gets is not known before the router has chosen, and products on GPUs need that number; "

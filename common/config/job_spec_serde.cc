@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -28,6 +30,7 @@ using Rules = SpecRules;
 
 static_assert(static_cast<int>(model::Recompute::kFull) == v1::RECOMPUTE_MODE_FULL);
 static_assert(static_cast<int>(Vocabulary::kSpread) == v1::VOCABULARY_MODE_SPREAD);
+static_assert(static_cast<int>(model::RouterScores::kSigmoid) == v1::EXPERT_SCORES_SIGMOID);
 static_assert(static_cast<int>(Documents::kSeparate) == v1::DOCUMENTS_MODE_SEPARATE);
 
 void ReadName(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
@@ -76,7 +79,7 @@ void ReadRope(const v1::ModelSpec& proto, model::ModelConfig& model, Rules& rule
                                           .original_positions = scaling.original_positions()};
 }
 
-void ReadExperts(const v1::ExpertsSpec& proto, model::ModelConfig& model) {
+void ReadExperts(const v1::ExpertsSpec& proto, model::ModelConfig& model, Rules& rules) {
   model.mixture =
       model::Mixture{.experts = proto.count(),
                      .chosen = proto.per_token(),
@@ -84,6 +87,29 @@ void ReadExperts(const v1::ExpertsSpec& proto, model::ModelConfig& model) {
                      .normalised = !proto.has_normalize() || proto.normalize(),
                      .auxiliary_loss = proto.auxiliary_loss(),
                      .dense_blocks = {proto.dense_blocks().begin(), proto.dense_blocks().end()}};
+  rules.Supported("model.experts.scores", NameOf(proto.scores()),
+                  v1::ExpertScores_IsValid(proto.scores()), "softmax or sigmoid");
+  const bool sigmoid = proto.scores() == v1::EXPERT_SCORES_SIGMOID;
+  if (sigmoid) model.mixture->scores = model::RouterScores::kSigmoid;
+  if (!proto.has_bias_rate()) return;
+  model.mixture->bias_rate = proto.bias_rate();
+  rules.Check(sigmoid, {.field = "model.experts.bias_rate",
+                        .value = absl::StrCat(proto.bias_rate()),
+                        .rule = "has no effect without scores: sigmoid, which alone has a bias",
+                        .fix = "remove it, or add scores: sigmoid"});
+}
+
+// Rows of experts are counted in f32, where whole numbers are exact up to 2^24.
+void CheckCountedRows(const JobSpec& job, Rules& rules) {
+  const std::optional<model::Mixture>& mixture = job.model.mixture;
+  if (!mixture.has_value() || mixture->scores != model::RouterScores::kSigmoid) return;
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
+  rules.Check(std::int64_t{job.global_batch} * job.model.context <= kMostTokens,
+              {.field = "batch.global",
+               .value = absl::StrCat(job.global_batch),
+               .rule = absl::StrCat("x model.context (", job.model.context, ") must be at most ",
+                                    kMostTokens, " where model.experts.scores is sigmoid"),
+               .fix = "lower it, or use scores: softmax"});
 }
 
 void ReadDropout(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
@@ -125,7 +151,7 @@ void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
       proto.has_tied_head() ? proto.tied_head() : model.family == model::Family::kGpt2;
   ReadRope(proto, model, rules);
   if (proto.has_attention_window()) model.attention_window = proto.attention_window();
-  if (proto.has_experts()) ReadExperts(proto.experts(), model);
+  if (proto.has_experts()) ReadExperts(proto.experts(), model, rules);
   ReadDropout(proto, job, rules);
   model.forward_seconds = proto.forward_ms() * 1e-3;
   model.input_grad_seconds = proto.input_grad_ms() * 1e-3;
@@ -288,6 +314,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   ReadData(proto.data(), job, rules);
   ReadDocuments(proto.data(), job, rules);
   ReadBatch(proto, job, rules);
+  CheckCountedRows(job, rules);
   ReadLoss(proto.loss(), job, rules);
   ReadOptimizer(proto.optimizer(), job, rules);
   ReadEvaluation(proto, job, rules);

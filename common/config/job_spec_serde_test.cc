@@ -228,6 +228,8 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
        "{count: 4, per_token: 2, auxiliary_loss: 0.01}}"},
       {"model={family: qwen3_moe, layers: 3, hidden: 48, heads: 4, context: 8, vocab: 9, experts: "
        "{count: 4, per_token: 2, inner: 24, normalize: false, dense_blocks: [0, 2]}}"},
+      {"model={family: mixtral, layers: 2, hidden: 48, heads: 4, context: 8, vocab: 9, experts: "
+       "{count: 4, per_token: 2, scores: sigmoid, bias_rate: 0.01}}"},
   };
   for (const auto& change : changes) {
     const v1::JobSpec proto = ToProto(*ToJobSpec(Parse(change)));

@@ -113,6 +113,7 @@ void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {
   if (parallelism.tensor_auto) proto.set_tensor(kAutoNumber);
   if (parallelism.tensor_leaves != 0) proto.set_tensor_leaves(parallelism.tensor_leaves);
   if (parallelism.context != 1) proto.set_context(parallelism.context);
+  if (parallelism.expert != 1) proto.set_expert(parallelism.expert);
   if (parallelism.shard != Shard::kAuto)
     proto.set_shard(static_cast<v1::ShardMode>(parallelism.shard));
   if (parallelism.reshard != Reshard::kAuto)
@@ -145,6 +146,9 @@ void Write(const model::Mixture& mixture, v1::ExpertsSpec& proto) {
   proto.set_auxiliary_loss(mixture.auxiliary_loss);
   proto.clear_dense_blocks();
   for (const int block : mixture.dense_blocks) proto.add_dense_blocks(block);
+  if (mixture.scores != model::RouterScores::kSigmoid) return;
+  proto.set_scores(v1::EXPERT_SCORES_SIGMOID);
+  proto.set_bias_rate(mixture.bias_rate);
 }
 
 void Write(model::Precision precision, model::Fp8Recipe fp8, v1::JobSpec& proto) {

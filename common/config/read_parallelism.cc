@@ -254,6 +254,31 @@ void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   RefuseYet("parallelism.context", absl::StrCat(p.context), "1", rules);
 }
 
+void ReadExpertRanks(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
+  if (!proto.has_expert()) return;
+  constexpr char kField[] = "parallelism.expert";
+  const int expert = proto.expert();
+  if (!rules.Between(kField, expert, 1, kMaxRanks) || expert == 1) return;
+  job.parallelism.expert = expert;
+  const auto must_divide = [&](const char* of, int number) {
+    return rules.Check(number % expert == 0,
+                       {.field = kField,
+                        .value = absl::StrCat(expert),
+                        .rule = absl::StrCat("must divide ", of, " (", number, ")"),
+                        .fix = "correct one of them"});
+  };
+  const std::optional<model::Mixture>& mixture = job.model.mixture;
+  if (!rules.Check(mixture.has_value(), {.field = kField,
+                                         .value = absl::StrCat(expert),
+                                         .rule = "the model has no experts to share",
+                                         .fix = "remove it"})) {
+    return;
+  }
+  const bool fits = must_divide("model.experts.count", mixture->experts) &&
+                    must_divide("parallelism.data", job.parallelism.data.value_or(1));
+  if (fits) RefuseYet(kField, absl::StrCat(expert), "1", rules);
+}
+
 void ReadShard(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   constexpr char kField[] = "parallelism.shard";
   const v1::ShardMode mode = proto.shard();
@@ -340,6 +365,7 @@ void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, SpecRules& 
   ReadRecompute(proto, job, rules);
   ReadVocabulary(proto, job, rules);
   ReadAxes(proto, job, rules);
+  ReadExpertRanks(proto, job, rules);
   ReadShard(proto, job, rules);
   ReadReshard(proto, job, rules);
 }

@@ -152,6 +152,23 @@ TEST(ReadParallelism, ContextRanksHaveTwoPartsOfASequenceEach) {
                           HasSubstr("yet")));
 }
 
+TEST(ReadParallelism, ReplicasMayNotShareExpertsYet) {
+  constexpr char kMixtral[] =
+      "model={family: mixtral, layers: 2, hidden: 48, heads: 4, context: 8, vocab: 9, inner: 40, "
+      "experts: {count: 6, per_token: 2}}";
+  EXPECT_THAT(ErrorsOf({kMixtral, "parallelism={data: 2, expert: 1}"}), IsEmpty());
+  EXPECT_THAT(ErrorsOf({kMixtral, "parallelism={data: 2, expert: 2}"}),
+              ElementsAre("parallelism.expert is 2: workers cannot run it yet; use 1"));
+  EXPECT_THAT(ErrorsOf({kMixtral, "parallelism={data: 4, expert: 4}"}),
+              ElementsAre("parallelism.expert is 4: must divide model.experts.count (6); correct "
+                          "one of them"));
+  EXPECT_THAT(ErrorsOf({kMixtral, "parallelism={data: 2, expert: 3}"}),
+              ElementsAre("parallelism.expert is 3: must divide parallelism.data (2); correct one "
+                          "of them"));
+  EXPECT_THAT(ErrorsOf({"parallelism.expert=2"}),
+              ElementsAre("parallelism.expert is 2: the model has no experts to share; remove it"));
+}
+
 TEST(ReadParallelism, SizesAreJudgedBeforeWhatTheyDivide) {
   EXPECT_THAT(
       ErrorsOf({"parallelism.tensor=0"}),

@@ -69,12 +69,15 @@ absl::Status FillModel(v1::ModelSpec& spec, const std::string& path,
     check("model.experts.count", experts.count(), config.mixture->experts);
     check("model.experts.per_token", experts.per_token(), config.mixture->chosen);
     check("model.experts.inner", experts.inner(), config.mixture->inner);
+    check("model.experts.scores", experts.scores(), static_cast<int>(config.mixture->scores));
   }
   model::ModelConfig shape = config;
   if (spec.context() != 0) shape.context = spec.context();
   // A job may balance the experts otherwise than the file says.
   if (shape.mixture.has_value() && experts.has_auxiliary_loss())
     shape.mixture->auxiliary_loss = experts.auxiliary_loss();
+  if (shape.mixture.has_value() && experts.has_bias_rate())
+    shape.mixture->bias_rate = experts.bias_rate();
   WriteModel(shape, spec);
   if (config.dropout > 0) spec.set_hf_config_dropout(config.dropout);
   return rules.status();

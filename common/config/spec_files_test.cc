@@ -121,6 +121,9 @@ TEST(SpecFiles, TheJobSaysHowExpertsAreBalanced) {
   spec = Parse("model: {hf_config: c.json, experts: {count: 8}}");
   EXPECT_EQ(FillFromFiles(spec, files).message(),
             "model.experts.count is 8: must be 4, as c.json says; remove it from the job");
+  spec = Parse("model: {hf_config: c.json, experts: {scores: sigmoid}}");
+  EXPECT_EQ(FillFromFiles(spec, files).message(),
+            "model.experts.scores is 2: must be 1, as c.json says; remove it from the job");
 }
 
 TEST(SpecFiles, NameWhatContradictsOrIsMissing) {

@@ -29,9 +29,16 @@ std::string Shown(const json& value) {
 }
 
 constexpr std::pair<const char*, Family> kModelTypes[] = {
-    {"gpt2", Family::kGpt2},         {"llama", Family::kLlama},     {"qwen2", Family::kQwen2},
-    {"qwen3", Family::kQwen3},       {"mistral", Family::kMistral}, {"mixtral", Family::kMixtral},
-    {"qwen3_moe", Family::kQwen3Moe}};
+    {"gpt2", Family::kGpt2},
+    {"llama", Family::kLlama},
+    {"qwen2", Family::kQwen2},
+    {"qwen3", Family::kQwen3},
+    {"mistral", Family::kMistral},
+    {"mixtral", Family::kMixtral},
+    {"qwen3_moe", Family::kQwen3Moe},
+    // Of checkpoints with sigmoid scores, which transformers must not read as one of the others.
+    {"takt_mixtral", Family::kMixtral},
+    {"takt_qwen3_moe", Family::kQwen3Moe}};
 
 // Reads keys of one object and collects their errors.
 class Reader {
@@ -105,6 +112,11 @@ class Reader {
          "qwen3_moe",
          "");
     return Family::kGpt2;
+  }
+  // Returns whether the type is one that only we have.
+  bool IsOwnType() const {
+    const json* value = Find("model_type");
+    return value != nullptr && value->is_string() && value->get<std::string>().starts_with("takt_");
   }
   // Returns the object of a key, or null if there is none.
   const json* Object(const char* key) {
@@ -268,6 +280,7 @@ Mixture ReadMixture(Reader& reader, const ModelConfig& config) {
                 absl::StrCat("must be at most the number of experts (", mixture.experts, ")"),
                 "correct one of them");
   }
+  if (reader.IsOwnType()) mixture.scores = RouterScores::kSigmoid;
   const double weight = reader.Number("router_aux_loss_coef", 0.001);
   if (reader.Bool("output_router_logits", false)) mixture.auxiliary_loss = weight;
   if (mixtral) {

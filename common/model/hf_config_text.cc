@@ -2,6 +2,7 @@
 #include "common/model/hf_config_text.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "common/base/status.h"
@@ -107,8 +108,11 @@ void AddOwnKeys(const ModelConfig& config, json& shape) {
 
 json LlamaShape(const ModelConfig& config) {
   const auto [model_type, architecture] = NamesOf(config.family);
-  json shape = {{"architectures", {architecture}},
-                {"model_type", model_type},
+  // transformers would load sigmoid scores as the softmax that its family has. It knows no model of
+  // this name.
+  const bool own = config.mixture.has_value() && config.mixture->scores == RouterScores::kSigmoid;
+  json shape = {{"architectures", {std::string(own ? "Takt" : "") + architecture}},
+                {"model_type", std::string(own ? "takt_" : "") + model_type},
                 {"head_dim", config.head_size},
                 {"hidden_act", "silu"},
                 {"hidden_size", config.hidden},

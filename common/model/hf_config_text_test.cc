@@ -64,14 +64,24 @@ TEST(HfConfigText, IsReadBackAsTheSameModel) {
   qwen3_moe.family = Family::kQwen3Moe;
   qwen3_moe.mixture =
       Mixture{.experts = 6, .chosen = 2, .inner = 12, .normalised = false, .dense_blocks = {0, 2}};
-  for (const ModelConfig& config :
-       {gpt2, OddLlama(), qwen2, qwen3, mistral, without_window, mixtral, qwen3_moe}) {
+  ModelConfig sigmoid = mixtral, qwen3_sigmoid = qwen3_moe;
+  sigmoid.mixture->scores = qwen3_sigmoid.mixture->scores = RouterScores::kSigmoid;
+  for (const ModelConfig& config : {gpt2, OddLlama(), qwen2, qwen3, mistral, without_window,
+                                    mixtral, qwen3_moe, sigmoid, qwen3_sigmoid}) {
     const std::string text = FormatHfConfig(config);
     EXPECT_EQ(Rewritten(text), text);
   }
   EXPECT_EQ(ParseHfConfig(FormatHfConfig(mistral), "c")->attention_window, 5);
   EXPECT_EQ(ParseHfConfig(FormatHfConfig(qwen3), "c")->family, Family::kQwen3);
   EXPECT_EQ(ParseHfConfig(FormatHfConfig(mixtral), "c")->mixture->auxiliary_loss, 0.5);
+  // No other program may take sigmoids for a softmax.
+  for (const ModelConfig& config : {sigmoid, qwen3_sigmoid}) {
+    EXPECT_NE(FormatHfConfig(config).find("\"model_type\": \"takt_"), std::string::npos);
+    const ModelConfig read = ParseHfConfig(FormatHfConfig(config), "c").value();
+    EXPECT_EQ(read.family, config.family);
+    EXPECT_EQ(read.mixture->scores, RouterScores::kSigmoid);
+  }
+  EXPECT_EQ(ParseHfConfig(FormatHfConfig(qwen3_moe), "c")->mixture->scores, RouterScores::kSoftmax);
   EXPECT_EQ(ParseHfConfig(FormatHfConfig(qwen3_moe), "c")->mixture->dense_blocks,
             (std::vector<int>{0, 2}));
   const ModelConfig again = ParseHfConfig(FormatHfConfig(OddLlama()), "c").value();

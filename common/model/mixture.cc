@@ -84,6 +84,10 @@ void AddMixtureParameters(std::vector<Parameter>& parameters, const ModelConfig&
     add(names.up, f, c);
     add(names.down, c, f);
   }
+  if (mixture.scores != RouterScores::kSigmoid) return;
+  Parameter bias = Zeros(start + "gate.e_score_correction_bias", mixture.experts);
+  bias.balances = true;
+  parameters.push_back(std::move(bias));
 }
 
 double MixtureFlops(const ModelConfig& config) {
@@ -127,6 +131,11 @@ void CheckMixture(const ModelConfig& config, FieldRules& rules) {
                .value = absl::StrCat(mixture.auxiliary_loss),
                .rule = "must be a finite number, 0 or more",
                .fix = "correct it, e.g. 0.01"});
+  rules.Check(std::isfinite(mixture.bias_rate) && mixture.bias_rate >= 0,
+              {.field = "model.experts.bias_rate",
+               .value = absl::StrCat(mixture.bias_rate),
+               .rule = "must be a finite number, 0 or more",
+               .fix = "correct it, e.g. 0.001"});
   rules.Check(config.family == Family::kQwen3Moe || mixture.normalised,
               {.field = "model.experts.normalize",
                .value = "false",

@@ -31,7 +31,8 @@ struct MixtureStash {
 // Adds the tensors of MixtureStash.
 void AddMixtureStash(std::vector<StashTensor>& stash, const ModelConfig& config, std::int64_t rows);
 
-// Adds the router, then the gate, up and down matrices of each expert.
+// Adds the router, then the gate, up and down matrices of each expert. The bias comes last, if the
+// scores are sigmoids.
 // prefix: of the block's parameters, e.g. "model.layers.3.".
 void AddMixtureParameters(std::vector<Parameter>& parameters, const ModelConfig& config,
                           const std::string& prefix);

@@ -48,6 +48,18 @@ TEST(Mixture, HasTheNamesOfMixtral) {
   EXPECT_EQ(model.layers[1].kind, LayerKind::kMixtralBlock);
 }
 
+TEST(Mixture, SigmoidScoresHaveABias) {
+  ModelConfig config = Tiny(Family::kMixtral);
+  config.mixture->scores = RouterScores::kSigmoid;
+  const Model model = *BuildModel(config, 1);
+  const Parameter& bias = model.layers[1].parameters.back();
+  EXPECT_EQ(bias.name, "model.layers.0.block_sparse_moe.gate.e_score_correction_bias");
+  EXPECT_THAT(bias.shape, ElementsAre(8));
+  EXPECT_EQ(bias.init, Init::kZeros);
+  for (const Parameter* parameter : model.AllParameters())
+    EXPECT_EQ(parameter->balances, parameter->name.ends_with("_bias")) << parameter->name;
+}
+
 TEST(Mixture, HasTheNamesOfQwen3MoeAndDenseBlocks) {
   ModelConfig config = Tiny(Family::kQwen3Moe);
   config.mixture->inner = 40;
@@ -135,6 +147,8 @@ TEST(CheckMixture, NamesTheFieldAndTheRule) {
       {"model.experts.auxiliary_loss is inf: must be a finite number, 0 or more; correct it, e.g. "
        "0.01",
        [](ModelConfig& c) { c.mixture->auxiliary_loss = std::numeric_limits<double>::infinity(); }},
+      {"model.experts.bias_rate is -1: must be a finite number, 0 or more; correct it, e.g. 0.001",
+       [](ModelConfig& c) { c.mixture->bias_rate = -1; }},
       {"model.experts.dense_blocks is 1: only qwen3_moe has dense blocks; remove it",
        [](ModelConfig& c) { c.mixture->dense_blocks = {1}; }},
       {"model.experts.dense_blocks is 1 to 4: must be ascending numbers of blocks, 0 to 3; correct "

@@ -71,6 +71,13 @@ constexpr bool NormalisesHeads(Family family) {
   return family == Family::kQwen3 || family == Family::kQwen3Moe;
 }
 
+// What the router makes of its logits.
+enum class RouterScores : std::uint8_t {
+  kSoftmax = 1,
+  // The experts are chosen by score and a bias, which balances them (Parameter::balances).
+  kSigmoid = 2
+};
+
 // A mixture of experts in place of an MLP. Each token goes through the `chosen` experts that its
 // router scores highest, and no token is dropped.
 struct Mixture {
@@ -84,6 +91,8 @@ struct Mixture {
   double auxiliary_loss = 0;
   // qwen3_moe: the blocks that have an MLP of ModelConfig::inner instead, ascending.
   std::vector<int> dense_blocks;
+  RouterScores scores = RouterScores::kSoftmax;
+  double bias_rate = 1e-3;  // kSigmoid: by how much a step changes the bias of an expert
 };
 
 // The shape of a model, filled from a job spec or a config.json.
@@ -158,6 +167,10 @@ struct Parameter {
   bool by_muon = false;  // Muon updates it, for which it must be whole on a rank
   // Products with it are in f32, whatever the precision of the model's products.
   bool multiplies_in_f32 = false;
+  // A bias by which a router chooses. Its gradient is not one: it counts the rows of each expert,
+  // of which the optimizer looks at the sign of the difference to the mean. It has no part in the
+  // norm, in clipping and in decay.
+  bool balances = false;
   Split split;  // a table by words is never split so: a rank has a run of its rows
   std::int64_t elements() const {
     std::int64_t n = 1;

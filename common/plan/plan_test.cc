@@ -298,6 +298,14 @@ TEST(MakePlan, RefusesWhatCannotBeDoneWithoutAFlush) {
   EXPECT_THAT(ErrorOf(job), HasSubstr("parallelism.data is 2: must be 1 under pipedream"));
   EXPECT_THAT(ErrorOf(job), HasSubstr("model.tied_head is true: must be false under pipedream"));
   job = AsynchronousJob("pipedream");
+  job.model.family = model::Family::kMixtral;
+  job.model.mixture = model::Mixture{
+      .experts = 4, .chosen = 2, .inner = job.model.inner, .scores = model::RouterScores::kSigmoid};
+  EXPECT_THAT(ErrorOf(job),
+              HasSubstr("model.experts.scores is sigmoid: must be softmax under pipedream"));
+  job.parallelism.schedule = "pipedream-2bw";
+  EXPECT_TRUE(MakePlan(job, {.max_workers = 2}).ok());
+  job = AsynchronousJob("pipedream");
   job.parallelism.pipeline = 4;
   job.global_batch = 6;
   EXPECT_THAT(ErrorOf(job), HasSubstr("batch.global is 6: makes 3 microbatches a step"));

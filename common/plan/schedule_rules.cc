@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/plan/schedule_rules.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,14 @@ absl::Status CheckWithoutFlush(const CandidateInputs& inputs, const schedule::Sc
                        "a stage applies each gradient without waiting for the other "
                        "use of the weights"),
          .fix = "use pipedream-2bw, or tied_head: false, which every family but gpt2 has"});
+  }
+  const std::optional<model::Mixture>& mixture = job.model.mixture;
+  if (each && mixture.has_value() && mixture->scores == model::RouterScores::kSigmoid) {
+    errors.push_back(
+        {.field = "model.experts.scores",
+         .value = "sigmoid",
+         .rule = under("softmax", "the bias moves by the rows that experts have in a whole step"),
+         .fix = "use softmax, pipedream-2bw, or a schedule that flushes every step"});
   }
   return errors.empty() ? absl::OkStatus() : InvalidFields(std::move(errors));
 }

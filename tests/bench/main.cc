@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
   takt::bench::AddCheckpointCommand(app, result);
   takt::bench::AddCopiesCommand(app, result);
   takt::bench::AddCountCommand(app, result);
+  takt::bench::AddExpertsCommand(app, result);
   takt::bench::AddGenerateCommand(app, result);
   takt::bench::AddImbalanceCommand(app, result);
   takt::bench::AddKernelsCommand(app, result);

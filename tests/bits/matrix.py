@@ -63,6 +63,8 @@ QWEN3 = Patch("qwen3", model={"family": "qwen3", "kv_heads": 2, "inner": 48, "he
 MISTRAL = Patch("mistral", model={"family": "mistral", "kv_heads": 2, "inner": 48, "attention_window": 7, **SHAPE})
 MIXTRAL = Patch("mixtral", model={"family": "mixtral", "kv_heads": 2, "inner": 48, **SHAPE,
                                   "experts": {"count": 5, "per_token": 2, "auxiliary_loss": 0.01}})
+MIXTRAL_SIGMOID = Patch("mixtral sigmoid", model={"family": "mixtral", "kv_heads": 2, "inner": 48, **SHAPE,
+                                                  "experts": {"count": 5, "per_token": 2, "scores": "sigmoid"}})
 QWEN3_MOE = Patch("qwen3_moe", model={"family": "qwen3_moe", "kv_heads": 2, "inner": 48, "head_size": 12, **SHAPE,
                                       "experts": {"count": 6, "per_token": 3, "inner": 20, "normalize": False, "dense_blocks": [0, 5]}})
 # Its losses are not computed from tokens; its steps and checkpoints are recorded nevertheless.
@@ -165,6 +167,7 @@ def jobs():
         job(QWEN2, pipeline=2, schedule="zb-v"),
         *[job(model, pipeline=4, schedule="zb-h1", threads=2) for model in (MIXTRAL, QWEN3_MOE)],
         job(MIXTRAL, batch(16), pipeline=2, data=2, schedule="dualpipe"),
+        *[job(MIXTRAL_SIGMOID, pipeline=ranks) for ranks in (1, 2)],
         job(QWEN3_MOE, BF16, then=(3, {"steps": 6, "pipeline": 1}), pipeline=3),
         job(QWEN2_TIED, batch(12), pipeline=2, data=3, schedule="interleaved-1f1b"),
         # Replicas.

@@ -41,6 +41,10 @@ MODELS = [
     ("qwen2", lambda: transformers.Qwen2Config(**LLAMA), torch.float32),
     ("qwen3-head-dim", lambda: transformers.Qwen3Config(**LLAMA, head_dim=20), torch.float32),
     ("mistral-window", lambda: transformers.MistralConfig(**LLAMA, sliding_window=9), torch.float32),
+    ("mixtral", lambda: transformers.MixtralConfig(**LLAMA, num_local_experts=4, num_experts_per_tok=2,
+                                                   sliding_window=None), torch.float32),
+    ("qwen3-moe", lambda: transformers.Qwen3MoeConfig(**LLAMA, head_dim=20, moe_intermediate_size=24, num_experts=6,
+                                                      num_experts_per_tok=3, norm_topk_prob=True), torch.float32),
 ]
 
 

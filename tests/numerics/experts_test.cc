@@ -2,6 +2,7 @@
 // Tests that models with experts have the same bits for every schedule, partition and number of
 // threads. Rows of experts are sorted by what a microbatch holds, so nothing else may matter.
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -84,6 +85,49 @@ TEST_F(Experts, HaveTheSameBitsOnTwoCopiesAsOnTwiceAsManyReplicas) {
   job.parallelism.chunks = std::nullopt;
   job.parallelism.schedule = "dualpipe";
   ExpectSameBits(reference, Train(job));
+}
+
+model::ModelConfig WithBias(model::ModelConfig config) {
+  config = Mixtral(config);
+  config.mixture->scores = model::RouterScores::kSigmoid;
+  config.mixture->bias_rate = 0.01;
+  return config;
+}
+
+// A bias moves by what all ranks counted, so it shows whether each row was counted once.
+TEST_F(Experts, BalancedByABiasHaveTheSameBitsHoweverTheyAreSpread) {
+  config::JobSpec job = JobOf(&WithBias);
+  job.steps = 3;
+  const RunResult one = Train(job);
+  for (const std::string_view schedule : {"1f1b", "zb-h1", "zb-v"}) {
+    SCOPED_TRACE(std::string(schedule));
+    config::JobSpec staged = job;
+    staged.parallelism = {
+        .pipeline = 2, .data = 1, .threads = 2, .schedule = std::string(schedule)};
+    staged.parallelism.recompute = {model::Recompute::kFull};
+    ExpectSameBits(one, Train(staged));
+  }
+  job.global_batch = 24;
+  job.parallelism.data = 2;
+  RunResult replicas = Train(job);
+  config::JobSpec copies = job;
+  copies.parallelism = {.pipeline = 2, .data = 1, .threads = 1, .schedule = "dualpipe"};
+  ExpectSameBits(replicas, Train(copies));
+  job.parallelism.shard = config::Shard::kOptimizer;
+  replicas.gradients.clear();
+  ExpectSameBits(replicas, Train(job));
+}
+
+TEST_F(Experts, MoveTheirBiasByTheRowsOfAStep) {
+  config::JobSpec job = JobOf(&WithBias);
+  job.steps = 1;
+  const RunResult result = Train(job);
+  const std::string name = "model.layers.2.block_sparse_moe.gate.e_score_correction_bias";
+  const std::vector<float>& counts = result.gradients.at(name);
+  const float pairs = 12 * 19 * 2;  // no multiple of the experts, so each bias moves
+  EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), 0.0F), pairs);
+  for (std::size_t e = 0; e < counts.size(); ++e)
+    EXPECT_EQ(result.weights.at(name)[e], counts[e] < pairs / 5 ? 0.01F : -0.01F) << e;
 }
 
 // Larger microbatches change no more than rounding does: the auxiliary loss is of each sequence. It

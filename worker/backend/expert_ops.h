@@ -26,8 +26,11 @@ struct ExpertRows {
 };
 
 // Chooses the k experts of each token that have the largest logits; of equal ones, those with the
-// lower numbers. The weight of an expert is its share of the softmax over all logits of the token
-// or, if `normalised`, over those of the chosen ones. It is computed in double.
+// lower numbers. The weight of an expert is its score, which is its share of the softmax over all
+// logits of the token, divided by the sum of the chosen ones' scores if `normalised`. It is
+// computed in double. sigmoid: a score is the sigmoid of the expert's logit instead, and those with
+// the largest sums of score and bias are chosen (DeepSeek-V3, 2024, section 2.1.2). The bias is not
+// in the weight.
 struct RouteTokens {
   // What it writes, under the names by which other ops read it.
   struct Rows {
@@ -39,15 +42,20 @@ struct RouteTokens {
   const float* logits = nullptr;    // [N,E]
   std::int32_t* choices = nullptr;  // [N*k]: the expert of each pair
   float* weights = nullptr;         // [N*k]: of each pair
+  const float* bias = nullptr;      // [E], set with `sigmoid` alone
   bool normalised = false;
+  bool sigmoid = false;
 };
+
+// Added to the sum of the chosen sigmoids, which may all be 0.
+inline constexpr double kLeastScoreSum = 1e-20;
 
 // I: d_logits = the gradient through the weights, and that of the auxiliary loss. The choice has no
 // gradient. The auxiliary loss of a sequence (Fedus et al. 2021, section 2.2) is
 //   E * sum over e of f_e P_e,
 // where f_e is the share of expert e in the sequence's pairs, a constant to the gradient, and P_e
-// is the mean of its softmax over all logits. It is of one layer and one sequence, so that neither
-// partitions nor microbatches change it.
+// is the mean of its score, divided by the sum of all scores of the token. It is of one layer and
+// one sequence, so that neither partitions nor microbatches change it.
 struct RouteTokensBackward {
   ExpertRows rows;
   const float* logits = nullptr;          // [N,E] of the forward
@@ -56,6 +64,7 @@ struct RouteTokensBackward {
   float* d_logits = nullptr;              // [N,E]; may be logits
   std::int64_t context = 0;               // tokens of a sequence; divides N
   bool normalised = false;
+  bool sigmoid = false;
   // What the auxiliary loss of a sequence is multiplied by in the loss of the global batch.
   double auxiliary_scale = 0;
 };
@@ -64,6 +73,25 @@ struct RouteTokensBackward {
 struct CountExpertRows {
   ExpertRows rows;
   std::int32_t* counts = nullptr;  // [E], host memory
+};
+
+// W of a router's bias: sums[e] = the rows of expert e. They are whole numbers, so that additions
+// of them are exact up to 2^24.
+struct AddExpertRows {
+  ExpertRows rows;
+  float* sums = nullptr;  // [E]
+  bool accumulate = false;
+};
+
+// bias[e] = previous[e] + rate * sign(mean - counts[e]): experts with fewer rows than the mean are
+// chosen more often from now on, and the others less often (Wang et al. 2024, 2408.15664).
+struct BalanceExperts {
+  const float* previous = nullptr;
+  const float* counts = nullptr;  // as AddExpertRows leaves them, of a whole step
+  float* bias = nullptr;          // may be previous
+  std::int64_t count = 0;         // of experts; may be 0
+  double mean = 0;                // rows of an expert in a step
+  float rate = 0;
 };
 
 // output[r] = (the weight of row r's pair) * silu(gate[r]) * up[r]. With the weight in here, the

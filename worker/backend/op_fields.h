@@ -277,13 +277,14 @@ void DescribeFields(ExpertRows& o, auto& v) {
 void DescribeFields(RouteTokens& o, auto& v) {
   v.Name("RouteTokens");
   DescribeFields(o.rows, v);
-  v.Flag(o.normalised);
+  v.Flag(o.normalised), v.Flag(o.sigmoid);
   v.Tensor("logits", o.logits), v.Tensor("choices", o.choices), v.Tensor("weights", o.weights);
+  v.Optional(o.bias);
 }
 void DescribeFields(RouteTokensBackward& o, auto& v) {
   v.Name("RouteTokensBackward");
   DescribeFields(o.rows, v);
-  v.Size("context", o.context), v.Flag(o.normalised);
+  v.Size("context", o.context), v.Flag(o.normalised), v.Flag(o.sigmoid);
   v.Tensor("logits", o.logits), v.Tensor("choices", o.choices);
   v.Tensor("d_weights", o.d_weights), v.Tensor("d_logits", o.d_logits);
 }
@@ -291,6 +292,17 @@ void DescribeFields(CountExpertRows& o, auto& v) {
   v.Name("CountExpertRows");
   DescribeFields(o.rows, v);
   v.Host("counts", o.counts);
+}
+void DescribeFields(AddExpertRows& o, auto& v) {
+  v.Name("AddExpertRows");
+  DescribeFields(o.rows, v);
+  v.Flag(o.accumulate);
+  v.Tensor("sums", o.sums);
+}
+void DescribeFields(BalanceExperts& o, auto& v) {
+  v.Name("BalanceExperts");
+  v.SizeOrNone("count", o.count);
+  v.Tensor("previous", o.previous), v.Tensor("counts", o.counts), v.Tensor("bias", o.bias);
 }
 void DescribeFields(ExpertSwigluForward& o, auto& v) {
   v.Name("ExpertSwigluForward");

@@ -16,7 +16,8 @@
 //   either type".
 // - A stride is the distance of rows in elements, and is at least their columns. 0 means dense.
 // - The same op on the same data gives the same bits on every run and for every number of threads.
-// - Sizes are at least 1 (SumOfSquares, Fill, Copy, Add and tensors of updates may have none).
+// - Sizes are at least 1 (SumOfSquares, Fill, Copy, Add, BalanceExperts and tensors of updates may
+//   have none).
 // - Where sequences may hold several documents, an op has `starts`, [N]: for each row, the position
 //   in its sequence at which its document begins. Within a sequence they never fall, and none is
 //   above the row's own position. Null: every sequence is one document.
@@ -27,6 +28,7 @@
 
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <variant>
 
 #include "worker/backend/expert_ops.h"
@@ -465,8 +467,9 @@ using Op =
                  SwigluBackward, GeluForward, GeluBackward, AttentionForward, AttentionBackward,
                  CachedAttention, EmbeddingForward, EmbeddingBackward, SoftmaxBlock, CrossEntropy,
                  CrossEntropyGradient, AdamwUpdate, LionUpdate, SgdUpdate, MuonUpdate, SumOfSquares,
-                 Fill, Copy, Add, RouteTokens, RouteTokensBackward, CountExpertRows,
-                 ExpertSwigluForward, ExpertSwigluBackward, ExpertMatmul, ExpertMatmulTransposed>;
+                 Fill, Copy, Add, RouteTokens, RouteTokensBackward, CountExpertRows, AddExpertRows,
+                 BalanceExperts, ExpertSwigluForward, ExpertSwigluBackward, ExpertMatmul,
+                 ExpertMatmulTransposed>;
 
 // The ops that update many parameters element by element.
 template <class O>
@@ -482,7 +485,7 @@ concept ProductOp = requires(const O& op) {
 
 // The ops of a mixture of experts (expert_ops.h). Only backends whose memory is a host's run them.
 template <class O>
-concept ExpertOp = requires(const O& op) {
+concept ExpertOp = std::is_same_v<O, BalanceExperts> || requires(const O& op) {
   op.rows.offsets;
 };
 

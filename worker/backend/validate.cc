@@ -168,7 +168,12 @@ struct CrossFieldRules {
     CheckTensors(o.tensors, /*moments=*/o.momentum != 0 ? 1 : 0, check);
     return check.status();
   }
-  absl::Status operator()(const RouteTokens& o) const { return CheckChosen("RouteTokens", o.rows); }
+  absl::Status operator()(const RouteTokens& o) const {
+    constexpr const char* kOp = "RouteTokens";
+    RETURN_IF_ERROR(CheckChosen(kOp, o.rows));
+    return Rule(o.sigmoid == (o.bias != nullptr), kOp,
+                "sigmoid needs a bias, and nothing else has one");
+  }
   absl::Status operator()(const RouteTokensBackward& o) const {
     constexpr const char* kOp = "RouteTokensBackward";
     RETURN_IF_ERROR(CheckChosen(kOp, o.rows));

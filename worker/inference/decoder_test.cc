@@ -144,9 +144,12 @@ TEST_P(DecoderTest, GivesTheSameBitsForAnyNumberOfThreads) {
 
 INSTANTIATE_TEST_SUITE_P(Families, DecoderTest,
                          testing::Values("gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny",
-                                         "mistral-tiny"),
+                                         "mistral-tiny", "mixtral-tiny", "qwen3moe-tiny",
+                                         "qwen3moe-unnormed"),
                          [](const auto& info) {
-                           return info.param.substr(0, info.param.find('-'));
+                           std::string name = info.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
                          });
 
 TEST(LocalModel, CountsTheWeightsThatAreReadForEachToken) {
@@ -162,6 +165,26 @@ TEST(LocalModel, CountsTheWeightsThatAreReadForEachToken) {
   // head has a norm of 8 and the table of 11 words.
   const std::int64_t block = 2 * 8 + 60 + 20 + 80 + 68;
   EXPECT_EQ(LocalModel::MakeRandom(tied, 1).value()->bytes_per_token(), 4 * (block + 8 + 44));
+}
+
+TEST(LocalModel, CountsOnlyTheExpertsThatATokenChooses) {
+  model::ModelConfig config = {.family = model::Family::kQwen3Moe,
+                               .layers = 2,
+                               .hidden = 4,
+                               .heads = 2,
+                               .kv_heads = 2,
+                               .inner = 16,
+                               .context = 8,
+                               .positions = 8,
+                               .vocab = 11};
+  config.mixture = model::Mixture{.experts = 6, .chosen = 2, .inner = 5, .dense_blocks = {0}};
+  const std::int64_t all_chosen = [&] {
+    model::ModelConfig few = config;
+    few.mixture->experts = 2;
+    return LocalModel::MakeRandom(few, 1).value()->bytes_per_token();
+  }();
+  // Four experts more add nothing to one block but four rows of its router.
+  EXPECT_EQ(LocalModel::MakeRandom(config, 1).value()->bytes_per_token(), all_chosen + 4 * (4 * 4));
 }
 
 TEST(LocalModel, SaysWhatIsWrongWithAFolder) {

@@ -114,6 +114,10 @@ std::int64_t LocalModel::bytes_per_token() const {
     if (layer.kind == model::LayerKind::kEmbedding) continue;
     for (const model::Parameter& parameter : layer.parameters) elements += parameter.elements();
     for (const std::string& name : layer.tied_parameters) elements += model_.Find(name)->elements();
+    if (!model::HasExperts(layer.kind)) continue;
+    const model::Mixture& mixture = *config().mixture;
+    const std::int64_t of_expert = std::int64_t{3} * config().hidden * mixture.inner;
+    elements -= (mixture.experts - mixture.chosen) * of_expert;
   }
   return elements * static_cast<std::int64_t>(sizeof(float));
 }

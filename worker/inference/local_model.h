@@ -28,8 +28,8 @@ class LocalModel {
                                                                 int threads);
 
   const model::ModelConfig& config() const { return model_.config; }
-  // Returns the bytes of the weights that the passes of one token read: all but the tables of which
-  // a token takes one row.
+  // Returns the bytes of the weights that the passes of one token read. It leaves out the tables of
+  // which a token takes one row, and the experts that a token does not choose.
   std::int64_t bytes_per_token() const;
 
   backend::Backend& backend() const { return *backend_; }

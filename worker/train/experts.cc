@@ -42,6 +42,7 @@ backend::ExpertRows Experts::RowsOf(const StashView& s) const {
 absl::Status Experts::Forward(backend::Backend& backend, const StashView& s, bool products) const {
   const float* const norm = s[LlamaBlockStash::kNorm2];
   const backend::ExpertRows rows = RowsOf(s);
+  const ParameterRef* const bias = Bias();
   if (products) {
     RETURN_IF_ERROR(backend.Run(backend::Matmul{.a = norm,
                                                 .b = router_->weight,
@@ -59,7 +60,9 @@ absl::Status Experts::Forward(backend::Backend& backend, const StashView& s, boo
                                          .logits = Floats(s, MixtureStash::kLogits),
                                          .choices = Integers(s, MixtureStash::kChoices),
                                          .weights = Floats(s, MixtureStash::kWeights),
-                                         .normalised = mixture_.normalised}));
+                                         .bias = bias != nullptr ? bias->weight : nullptr,
+                                         .normalised = mixture_.normalised,
+                                         .sigmoid = bias != nullptr}));
     RETURN_IF_ERROR(
         Multiply(backend, rows, Matrix::kGate, {.a = norm, .c = s[LlamaBlockStash::kGate]}));
     RETURN_IF_ERROR(
@@ -120,6 +123,7 @@ absl::Status Experts::InputGrad(const InputGradCall& call, const StashView& s,
                                                .d_logits = logits,
                                                .context = context_,
                                                .normalised = mixture_.normalised,
+                                               .sigmoid = Bias() != nullptr,
                                                .auxiliary_scale = auxiliary_scale_}));
   RETURN_IF_ERROR(backend.Run(backend::Matmul{.a = logits,
                                               .b = router_->weight,
@@ -160,6 +164,10 @@ absl::Status Experts::WeightGrad(const WeightGradCall& call) const {
                                                 .m = mixture_.experts,
                                                 .n = hidden_,
                                                 .k = rows_}));
+    if (const ParameterRef* const bias = Bias()) {
+      RETURN_IF_ERROR(backend.Run(
+          backend::AddExpertRows{.rows = rows, .sums = bias->gradient, .accumulate = accumulate}));
+    }
     accumulate = true;
   }
   return absl::OkStatus();

@@ -42,6 +42,11 @@ class Experts {
   const ParameterRef& Of(std::int64_t expert, Matrix matrix) const {
     return router_[1 + 3 * expert + static_cast<std::int64_t>(matrix)];
   }
+  // Returns the router's bias, or null if it has none.
+  const ParameterRef* Bias() const {
+    const bool sigmoid = mixture_.scores == model::RouterScores::kSigmoid;
+    return sigmoid ? &router_[1 + 3 * mixture_.experts] : nullptr;
+  }
   // Returns a tensor of the mixture.
   float* Floats(const StashView& s, model::MixtureStash::Tensor tensor) const;
   std::int32_t* Integers(const StashView& s, model::MixtureStash::Tensor tensor) const;

@@ -74,7 +74,7 @@ absl::Status LayerShards::SumSquares(backend::Backend& backend, std::span<double
   double* of_ref = blocks.data();
   for (const ParameterRef& ref : layer_.refs) {
     const auto [first, count] = ref.shard;
-    if (ref.norm_index >= 0 && count > 0) {
+    if (ref.norm_index >= 0 && count > 0 && !ref.parameter->balances) {
       RETURN_IF_ERROR(backend.Run(
           backend::SumOfSquares{.input = ref.gradient + first,
                                 .count = count,

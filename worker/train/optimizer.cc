@@ -77,7 +77,7 @@ absl::Status Optimizer::NormPartial(backend::Backend& backend, TensorMeetings* m
   for (const LayerParameters& layer : parameters_.layers()) {
     if (!layer.primary) continue;
     for (const ParameterRef& ref : layer.refs) {
-      if (ref.norm_index < 0) continue;
+      if (ref.norm_index < 0 || ref.parameter->balances) continue;
       RETURN_IF_ERROR(SumSquares(backend, ref, &sums[ref.norm_index]));
     }
   }
@@ -114,6 +114,23 @@ absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& los
   return result_;
 }
 
+absl::Status Optimizer::UpdateBiases(backend::Backend& backend) const {
+  for (const ParameterRef* const ref : UpdatedParts()) {
+    if (!ref->parameter->balances) continue;
+    const model::Mixture& mixture = *job_.model.mixture;
+    const double tokens = static_cast<double>(job_.global_batch) * job_.model.context;
+    const auto [first, count] = ref->shard;
+    RETURN_IF_ERROR(
+        backend.Run(backend::BalanceExperts{.previous = ref->previous + first,
+                                            .counts = ref->gradient + first,
+                                            .bias = ref->weight + first,
+                                            .count = count,
+                                            .mean = tokens * mixture.chosen / mixture.experts,
+                                            .rate = static_cast<float>(mixture.bias_rate)}));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int64_t number) {
   const config::OptimizerTraits traits = config::TraitsOf(job_);
   const double scale =
@@ -121,12 +138,14 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
   const double learning_rate =
       config::LearningRate(traits.learning_rate, job_.lr_schedule, step.value());
   parameters_.BeginUpdate();
+  RETURN_IF_ERROR(UpdateBiases(backend));
   std::vector<backend::UpdatedTensor> tensors;
   for (const ParameterRef* const ref : UpdatedParts()) {
     if (ref->parameter->by_muon) {
       RETURN_IF_ERROR(UpdateByMuon(backend, *ref, learning_rate, scale));
       continue;
     }
+    if (ref->parameter->balances) continue;
     const auto [first, count] = ref->shard;
     const config::UpdateSettings& settings = settings_.at(ref->parameter);
     tensors.push_back({.parameter = ref->shard_weights(),

@@ -54,13 +54,16 @@ class Optimizer {
 
   // Updates all parameters of the rank by the job's optimizer, each at the rate and decay of its
   // group (common/config/parameter_groups.h), with gradients scaled by min(1, clip_norm /
-  // (grad_norm + 1e-6)). Makes version 0 of the weights and selects it. number: of the update, from
-  // 1, for AdamW's bias correction. The learning rate is the step's.
+  // (grad_norm + 1e-6)). Biases that balance experts move by a fixed rate instead. Makes version 0
+  // of the weights and selects it. number: of the update, from 1, for AdamW's bias correction. The
+  // learning rate is the step's.
   absl::Status Update(backend::Backend& backend, StepId step, std::int64_t number);
 
  private:
   Optimizer(const config::JobSpec& job, ParameterStore& parameters, ResultGroups groups,
             backend::Buffer exchanged);
+  // Moves the biases by which routers balance experts.
+  absl::Status UpdateBiases(backend::Backend& backend) const;
   // Adds up the gradients that leaves have of what they share.
   absl::Status SumLeafGradients(backend::Backend& backend, TensorMeetings& meetings) const;
   // Updates one matrix.

@@ -267,6 +267,47 @@ TEST_F(OptimizerTest, TrainsWeightsThatHaveNoMoments) {
     EXPECT_EQ(ref->weight[0], 2 - 0.125F * 3) << ref->parameter->name;
 }
 
+// The gradient of such a bias counts rows. It must not get into the norm.
+TEST_F(OptimizerTest, BiasesOfRoutersMoveBySignAndHaveNoNorm) {
+  model::ModelConfig config = {.family = model::Family::kMixtral,
+                               .layers = 1,
+                               .hidden = 4,
+                               .heads = 1,
+                               .kv_heads = 1,
+                               .inner = 8,
+                               .context = 4,
+                               .positions = 4,
+                               .vocab = 5,
+                               .tied_head = false};
+  config.mixture = model::Mixture{.experts = 3,
+                                  .chosen = 1,
+                                  .inner = 8,
+                                  .scores = model::RouterScores::kSigmoid,
+                                  .bias_rate = 0.25};
+  const model::Model model = model::BuildModel(config, 1).value();
+  const auto store =
+      ParameterStore::Create(
+          model, layout::LayOutParameters(model, {LayerId(0), LayerId(1), LayerId(2)}), *backend_)
+          .value();
+  job_.model = config;
+  job_.global_batch = 3;  // 12 tokens, so that 4 rows are the mean
+  const ParameterRef* bias = nullptr;
+  for (const ParameterRef* const ref : store->trained()) {
+    std::fill_n(ref->weight, ref->elements(), 2.0F);
+    std::fill_n(ref->gradient, ref->elements(), 3.0F);
+    if (ref->parameter->balances) bias = ref;
+  }
+  ASSERT_NE(bias, nullptr);
+  std::ranges::copy(std::vector{4.0F, 7.0F, 1.0F}, bias->gradient);
+  Optimizer optimizer = Optimizer::Create(job_, model, *store, {}).value();
+  ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
+  const auto counted = static_cast<double>(model.num_parameters() - 3);
+  EXPECT_NEAR(optimizer.Exchange(StepId(1), {}).value().grad_norm, 3 * std::sqrt(counted), 1e-9);
+  ASSERT_TRUE(optimizer.Update(*backend_, StepId(1), 1).ok());
+  EXPECT_THAT(std::vector<float>(bias->weight, bias->weight + 3),
+              testing::ElementsAre(2, 1.75F, 2.25F));
+}
+
 TEST_F(OptimizerTest, GroupsHaveTheirOwnRateAndDecay) {
   job_.adamw.epsilon = 1;
   job_.groups = {{.parameters = "transformer.wte.*", .weight_decay = 0},

@@ -207,6 +207,20 @@ class CpuBackend final : public HostMemory<Backend> {
     for (std::int64_t e = 0; e < op.rows.experts; ++e)
       op.counts[e] = op.rows.offsets[e + 1] - op.rows.offsets[e];
   }
+  void Execute(const AddExpertRows& op) {
+    for (std::int64_t e = 0; e < op.rows.experts; ++e) {
+      const auto rows = static_cast<float>(op.rows.offsets[e + 1] - op.rows.offsets[e]);
+      op.sums[e] = op.accumulate ? op.sums[e] + rows : rows;
+    }
+  }
+  void Execute(const BalanceExperts& op) {
+    for (std::int64_t e = 0; e < op.count; ++e) {
+      float step = 0;
+      if (op.counts[e] < op.mean) step = op.rate;
+      if (op.counts[e] > op.mean) step = -op.rate;
+      op.bias[e] = op.previous[e] + step;
+    }
+  }
   void Execute(const ExpertSwigluForward& op) {
     ForRows(op.rows.count(), op.columns,
             [&](Range rows) { kernels_.expert_swiglu_forward(op, rows); });

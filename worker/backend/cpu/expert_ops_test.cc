@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the ops of a mixture of experts against plain loops in double.
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <span>
 
@@ -19,8 +20,9 @@ constexpr Sizes kSizes[] = {{1, 1, 1, 1},    {6, 3, 4, 1},      {12, 4, 5, 2},
 // What RouteTokens writes for random logits. The last expert's are so low that no token chooses it
 // if it has the choice.
 struct Routing {
-  Routing(Backend& backend, const Sizes& of, bool normalised = true)
+  Routing(Backend& backend, const Sizes& of, bool normalised = true, bool sigmoid = false)
       : sizes(of),
+        bias(sigmoid ? Random(sizes.experts, 8) : Floats()),
         logits(Random(sizes.tokens * sizes.experts, 1)),
         choices(static_cast<std::size_t>(sizes.tokens * sizes.chosen)),
         weights(Unset(sizes.tokens * sizes.chosen)),
@@ -36,7 +38,9 @@ struct Routing {
                                    .logits = logits.data(),
                                    .choices = choices.data(),
                                    .weights = weights.data(),
-                                   .normalised = normalised})
+                                   .bias = sigmoid ? bias.data() : nullptr,
+                                   .normalised = normalised,
+                                   .sigmoid = sigmoid})
                   .message(),
               "");
   }
@@ -53,6 +57,7 @@ struct Routing {
   std::int64_t TokenOf(std::int64_t row) const { return pairs[row] / sizes.chosen; }
 
   const Sizes sizes;
+  const Floats bias;  // empty without sigmoids
   Floats logits;
   std::vector<std::int32_t> choices;
   Floats weights;
@@ -68,33 +73,45 @@ Doubles Softmax(const Doubles& logits) {
   return shares;
 }
 
+Doubles Scores(const Doubles& logits, bool sigmoid) {
+  if (!sigmoid) return Softmax(logits);
+  Doubles scores;
+  for (const double x : logits) scores.push_back(1 / (1 + std::exp(-x)));
+  return scores;
+}
+
+// What is added to the sum of scores before they are divided by it.
+double Least(bool sigmoid) { return sigmoid ? kLeastScoreSum : 0; }
+
 Doubles RowOf(const Doubles& matrix, std::int64_t row, std::int64_t columns) {
   return {matrix.begin() + row * columns, matrix.begin() + (row + 1) * columns};
 }
 
 // Returns the weights of the given choices.
 Doubles Weights(const Sizes& s, const Doubles& logits, const std::vector<std::int32_t>& choices,
-                bool normalised) {
+                bool normalised, bool sigmoid = false) {
   Doubles weights;
   for (std::int64_t t = 0; t < s.tokens; ++t) {
-    const Doubles softmax = Softmax(RowOf(logits, t, s.experts));
-    double sum = 0;
-    for (std::int64_t j = 0; j < s.chosen; ++j) sum += softmax[choices[t * s.chosen + j]];
+    const Doubles scores = Scores(RowOf(logits, t, s.experts), sigmoid);
+    double sum = Least(sigmoid);
+    for (std::int64_t j = 0; j < s.chosen; ++j) sum += scores[choices[t * s.chosen + j]];
     for (std::int64_t j = 0; j < s.chosen; ++j)
-      weights.push_back(softmax[choices[t * s.chosen + j]] / (normalised ? sum : 1));
+      weights.push_back(scores[choices[t * s.chosen + j]] / (normalised ? sum : 1));
   }
   return weights;
 }
 
 // Returns the auxiliary losses of all sequences, added up.
 double AuxiliaryLoss(const Sizes& s, const Doubles& logits,
-                     const std::vector<std::int32_t>& choices) {
+                     const std::vector<std::int32_t>& choices, bool sigmoid = false) {
   double loss = 0;
   for (std::int64_t first = 0; first < s.tokens; first += s.context) {
     for (std::int64_t e = 0; e < s.experts; ++e) {
       double pairs = 0, mean = 0;
       for (std::int64_t t = first; t < first + s.context; ++t) {
-        mean += Softmax(RowOf(logits, t, s.experts))[e] / static_cast<double>(s.context);
+        const Doubles scores = Scores(RowOf(logits, t, s.experts), sigmoid);
+        const double sum = std::accumulate(scores.begin(), scores.end(), Least(sigmoid));
+        mean += scores[e] / sum / static_cast<double>(s.context);
         for (std::int64_t j = 0; j < s.chosen; ++j) pairs += choices[t * s.chosen + j] == e ? 1 : 0;
       }
       loss +=
@@ -135,6 +152,43 @@ TEST_P(ExpertOps, RouterChoosesTheLargestLogitsAndSortsRowsByExpertThenToken) {
   }
 }
 
+TEST_P(ExpertOps, SigmoidScoresAreChosenWithTheBiasAndWeighedWithoutIt) {
+  for (const Sizes& s : kSizes) {
+    for (const bool normalised : {false, true}) {
+      const Routing routing(*backend_, s, normalised, /*sigmoid=*/true);
+      const Doubles logits = ToDoubles(routing.logits);
+      for (std::int64_t t = 0; t < s.tokens; ++t) {
+        Doubles sums = Scores(RowOf(logits, t, s.experts), /*sigmoid=*/true);
+        for (std::size_t e = 0; e < sums.size(); ++e) sums[e] += routing.bias[e];
+        double least = std::numeric_limits<double>::infinity();
+        for (const std::int32_t e : std::span(routing.choices).subspan(t * s.chosen, s.chosen))
+          least = std::min(least, sums[e]);
+        EXPECT_EQ(std::ranges::count_if(sums, [&](double x) { return x >= least; }), s.chosen);
+      }
+      ExpectNear(routing.weights, Weights(s, logits, routing.choices, normalised, true),
+                 2 * kEpsilon, "weights");
+    }
+  }
+}
+
+TEST_P(ExpertOps, BiasesMoveTowardsExpertsWithFewerRows) {
+  const std::vector<std::int32_t> offsets = {0, 1, 3, 4, 4}, pairs = {0, 1, 2, 3};
+  const ExpertRows rows = {offsets.data(), pairs.data(), 2, 4, 2};
+  Floats counts = Unset(4);
+  for (const bool accumulate : {false, true})
+    Run(AddExpertRows{.rows = rows, .sums = counts.data(), .accumulate = accumulate});
+  EXPECT_EQ(counts, (Floats{2, 4, 2, 0}));
+  const Floats previous = {1, 1, 1, 1};
+  Floats bias = Unset(4);
+  Run(BalanceExperts{.previous = previous.data(),
+                     .counts = counts.data(),
+                     .bias = bias.data(),
+                     .count = 4,
+                     .mean = 2,
+                     .rate = 0.25F});
+  EXPECT_EQ(bias, (Floats{1, 0.75F, 1, 1.25F}));
+}
+
 TEST_P(ExpertOps, RouterTakesTheLowerNumberOfEqualLogits) {
   Floats logits = {1, 1, 1, 1, 0, 2, 2, 2};
   std::vector<std::int32_t> choices(4), offsets(5), pairs(4);
@@ -154,33 +208,33 @@ TEST_P(ExpertOps, RouterTakesTheLowerNumberOfEqualLogits) {
 }
 
 TEST_P(ExpertOps, RouterGradientAgreesWithFiniteDifferences) {
-  constexpr double kScale = 0.3;
   for (const Sizes& s : kSizes) {
-    for (const bool normalised : {false, true}) {
-      for (const double auxiliary : {0.0, kScale}) {
-        const Routing routing(*backend_, s, normalised);
-        Floats d_weights = Random(routing.count(), 2), d_logits = routing.logits;
-        Run(RouteTokensBackward{.rows = routing.Rows(),
-                                .logits = d_logits.data(),
-                                .choices = routing.choices.data(),
-                                .d_weights = d_weights.data(),
-                                .d_logits = d_logits.data(),
-                                .context = s.context,
-                                .normalised = normalised,
-                                .auxiliary_scale = auxiliary});
-        // The last output is the auxiliary loss, whose weight is its scale.
-        Floats weights = d_weights;
-        weights.push_back(static_cast<float>(auxiliary));
-        const std::size_t stride = s.tokens > 100 ? 97 : 1;
-        const Doubles expected = FiniteDifferences(
-            [&](const Doubles& logits) {
-              Doubles y = Weights(s, logits, routing.choices, normalised);
-              y.push_back(auxiliary == 0 ? 0 : AuxiliaryLoss(s, logits, routing.choices));
-              return y;
-            },
-            ToDoubles(routing.logits), weights, stride);
-        ExpectNearWhereKnown(d_logits, expected, 1e-6, "d_logits");
-      }
+    for (int way = 0; way < 8; ++way) {
+      const bool normalised = way % 2 == 1, sigmoid = way / 2 % 2 == 1;
+      const double auxiliary = way < 4 ? 0 : 0.3;
+      const Routing routing(*backend_, s, normalised, sigmoid);
+      Floats d_weights = Random(routing.count(), 2), d_logits = routing.logits;
+      Run(RouteTokensBackward{.rows = routing.Rows(),
+                              .logits = d_logits.data(),
+                              .choices = routing.choices.data(),
+                              .d_weights = d_weights.data(),
+                              .d_logits = d_logits.data(),
+                              .context = s.context,
+                              .normalised = normalised,
+                              .sigmoid = sigmoid,
+                              .auxiliary_scale = auxiliary});
+      // The last output is the auxiliary loss, whose weight is its scale.
+      Floats weights = d_weights;
+      weights.push_back(static_cast<float>(auxiliary));
+      const std::size_t stride = s.tokens > 100 ? 97 : 1;
+      const Doubles expected = FiniteDifferences(
+          [&](const Doubles& logits) {
+            Doubles y = Weights(s, logits, routing.choices, normalised, sigmoid);
+            y.push_back(way < 4 ? 0 : AuxiliaryLoss(s, logits, routing.choices, sigmoid));
+            return y;
+          },
+          ToDoubles(routing.logits), weights, stride);
+      ExpectNearWhereKnown(d_logits, expected, 1e-6, "d_logits");
     }
   }
 }
@@ -417,6 +471,8 @@ TEST_P(ExpertOps, AreRefusedIfTheyBreakARule) {
   const auto message = [&](const Op& op) { return std::string(backend_->Run(op).message()); };
   EXPECT_EQ(message(RouteTokens{.rows = {.tokens = 1, .experts = 2, .chosen = 3}}),
             "RouteTokens: chosen must be at most experts");
+  EXPECT_EQ(message(RouteTokens{.rows = {.tokens = 1, .experts = 2, .chosen = 1}, .sigmoid = true}),
+            "RouteTokens: sigmoid needs a bias, and nothing else has one");
   EXPECT_EQ(
       message(RouteTokensBackward{.rows = {.tokens = 5, .experts = 2, .chosen = 1}, .context = 2}),
       "RouteTokensBackward: tokens must be divisible by context");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -35,13 +36,33 @@ std::vector<double> Softmax(std::span<const float> logits) {
   return shares;
 }
 
+// Returns the sigmoid of each logit.
+std::vector<double> Sigmoid(std::span<const float> logits) {
+  std::vector<double> scores(logits.size());
+  std::ranges::transform(logits, scores.begin(), [](float logit) {
+    return 1 / (1 + std::exp(-static_cast<double>(logit)));
+  });
+  return scores;
+}
+
+// Returns the numbers by which experts are chosen, the largest first.
+std::vector<double> Ranks(const RouteTokens& op, std::span<const float> logits,
+                          std::span<const double> scores) {
+  std::vector<double> ranks(logits.begin(), logits.end());
+  if (op.sigmoid) {
+    std::ranges::transform(scores, std::span(op.bias, ranks.size()), ranks.begin(),
+                           std::plus<double>());
+  }
+  return ranks;
+}
+
 // Writes the chosen experts in ascending order.
-void Choose(std::span<const float> logits, std::span<std::int32_t> choices) {
-  std::vector<std::int32_t> order(logits.size());
+void Choose(std::span<const double> ranks, std::span<std::int32_t> choices) {
+  std::vector<std::int32_t> order(ranks.size());
   std::iota(order.begin(), order.end(), 0);
   const auto before = [&](std::int32_t a, std::int32_t b) {
-    // A logit that is not a number must not break the order. It counts as the lowest.
-    const float x = logits[a], y = logits[b];
+    // A rank that is not a number must not break the order. It counts as the lowest.
+    const double x = ranks[a], y = ranks[b];
     if (std::isnan(x) || std::isnan(y))
       return std::isnan(x) == std::isnan(y) ? a < b : !std::isnan(x);
     return x != y ? x > y : a < b;
@@ -63,8 +84,8 @@ void SortPairs(const RouteTokens& op) {
     rows.pairs[next[op.choices[pair]]++] = static_cast<std::int32_t>(pair);
 }
 
-// Returns the gradient of the auxiliary loss by the softmax of each expert, for each sequence:
-// [sequences, E]. It is empty without that loss.
+// Returns the gradient of the auxiliary loss by the share that each expert has of the scores, for
+// each sequence: [sequences, E]. It is empty without that loss.
 std::vector<double> AuxiliaryGradients(const RouteTokensBackward& op) {
   if (op.auxiliary_scale == 0) return {};
   const std::int64_t experts = op.rows.experts, pairs = op.context * op.rows.chosen;
@@ -84,6 +105,60 @@ void ThroughSoftmax(std::span<const double> softmax, std::span<double> d) {
   for (std::size_t e = 0; e < d.size(); ++e) d[e] = softmax[e] * (d[e] - mean);
 }
 
+// The factors of one token's gradient.
+struct TokenGradient {
+  std::span<const double> auxiliary = {};  // [E] of AuxiliaryGradients, or empty
+  std::span<const std::int32_t> choices = {};
+  const float* d_weights = nullptr;  // [k]
+  bool normalised = false;
+};
+
+// Returns the mean of the gradients by weight, each weighted by it. sum: of the chosen scores.
+double MeanOfWeights(std::span<const double> scores, double sum, const TokenGradient& token) {
+  double mean = 0;
+  for (std::size_t j = 0; j < token.choices.size(); ++j)
+    mean += scores[token.choices[j]] / sum * token.d_weights[j];
+  return mean;
+}
+
+// Returns d_logits of one token.
+std::vector<double> SoftmaxGradient(std::span<const float> logits, const TokenGradient& token) {
+  const std::vector<double> softmax = Softmax(logits);
+  std::vector<double> d(softmax.size());
+  std::ranges::copy(token.auxiliary, d.begin());
+  if (!token.normalised) {
+    for (std::size_t j = 0; j < token.choices.size(); ++j)
+      d[token.choices[j]] += token.d_weights[j];
+  }
+  ThroughSoftmax(softmax, d);
+  if (!token.normalised) return d;
+  // The weights are the softmax of the chosen logits alone.
+  double sum = 0;
+  for (const std::int32_t e : token.choices) sum += softmax[e];
+  const double mean = MeanOfWeights(softmax, sum, token);
+  for (std::size_t j = 0; j < token.choices.size(); ++j)
+    d[token.choices[j]] += softmax[token.choices[j]] / sum * (token.d_weights[j] - mean);
+  return d;
+}
+
+std::vector<double> SigmoidGradient(std::span<const float> logits, const TokenGradient& token) {
+  const std::vector<double> scores = Sigmoid(logits);
+  std::vector<double> d(scores.size());
+  if (!token.auxiliary.empty()) {
+    const double sum = std::accumulate(scores.begin(), scores.end(), kLeastScoreSum);
+    const double mean =
+        std::inner_product(scores.begin(), scores.end(), token.auxiliary.begin(), 0.0) / sum;
+    for (std::size_t e = 0; e < d.size(); ++e) d[e] = (token.auxiliary[e] - mean) / sum;
+  }
+  double sum = kLeastScoreSum;
+  for (const std::int32_t e : token.choices) sum += scores[e];
+  const double mean = token.normalised ? MeanOfWeights(scores, sum, token) : 0;
+  for (std::size_t j = 0; j < token.choices.size(); ++j)
+    d[token.choices[j]] += (token.d_weights[j] - mean) / (token.normalised ? sum : 1);
+  for (std::size_t e = 0; e < d.size(); ++e) d[e] *= scores[e] * (1 - scores[e]);
+  return d;
+}
+
 }  // namespace
 
 void Route(const RouteTokens& op, ThreadTeam& team) {
@@ -92,14 +167,14 @@ void Route(const RouteTokens& op, ThreadTeam& team) {
   ForTokens(team, op.rows.tokens, [&](std::int64_t t) {
     const std::span<const float> logits(op.logits + t * op.rows.experts, experts);
     const std::span<std::int32_t> choices(op.choices + t * op.rows.chosen, chosen);
-    Choose(logits, choices);
-    const std::vector<double> softmax = Softmax(logits);
-    double sum = 0;
-    for (const std::int32_t e : choices) sum += softmax[e];
+    const std::vector<double> scores = op.sigmoid ? Sigmoid(logits) : Softmax(logits);
+    Choose(Ranks(op, logits, scores), choices);
+    double sum = op.sigmoid ? kLeastScoreSum : 0;
+    for (const std::int32_t e : choices) sum += scores[e];
     float* const weights = op.weights + t * op.rows.chosen;
     for (std::size_t j = 0; j < chosen; ++j) {
-      const double share = softmax[choices[j]];
-      weights[j] = static_cast<float>(op.normalised ? share / sum : share);
+      const double score = scores[choices[j]];
+      weights[j] = static_cast<float>(op.normalised ? score / sum : score);
     }
   });
   SortPairs(op);
@@ -107,28 +182,18 @@ void Route(const RouteTokens& op, ThreadTeam& team) {
 
 void RouteBackward(const RouteTokensBackward& op, ThreadTeam& team) {
   const std::vector<double> auxiliary = AuxiliaryGradients(op);
-  const std::int64_t experts = op.rows.experts, chosen = op.rows.chosen;
+  const auto experts = static_cast<std::size_t>(op.rows.experts);
+  const auto chosen = static_cast<std::size_t>(op.rows.chosen);
   ForTokens(team, op.rows.tokens, [&](std::int64_t t) {
-    const std::vector<double> softmax =
-        Softmax({op.logits + t * experts, static_cast<std::size_t>(experts)});
-    const std::int32_t* const choices = op.choices + t * chosen;
-    const float* const d_weights = op.d_weights + t * chosen;
-    std::vector<double> d(softmax.size());
+    const std::span<const float> logits(op.logits + t * op.rows.experts, experts);
+    TokenGradient token{.choices = {op.choices + t * op.rows.chosen, chosen},
+                        .d_weights = op.d_weights + t * op.rows.chosen,
+                        .normalised = op.normalised};
     if (!auxiliary.empty())
-      std::copy_n(auxiliary.begin() + t / op.context * experts, experts, d.begin());
-    if (!op.normalised) {
-      for (std::int64_t j = 0; j < chosen; ++j) d[choices[j]] += d_weights[j];
-    }
-    ThroughSoftmax(softmax, d);
-    if (op.normalised) {
-      // The weights are the softmax of the chosen logits alone.
-      double sum = 0, mean = 0;
-      for (std::int64_t j = 0; j < chosen; ++j) sum += softmax[choices[j]];
-      for (std::int64_t j = 0; j < chosen; ++j) mean += softmax[choices[j]] / sum * d_weights[j];
-      for (std::int64_t j = 0; j < chosen; ++j)
-        d[choices[j]] += softmax[choices[j]] / sum * (d_weights[j] - mean);
-    }
-    std::ranges::transform(d, op.d_logits + t * experts,
+      token.auxiliary = std::span(auxiliary).subspan(t / op.context * op.rows.experts, experts);
+    const std::vector<double> d =
+        op.sigmoid ? SigmoidGradient(logits, token) : SoftmaxGradient(logits, token);
+    std::ranges::transform(d, op.d_logits + t * op.rows.experts,
                            [](double x) { return static_cast<float>(x); });
   });
 }

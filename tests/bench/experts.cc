@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains the model of deploy/examples/experts.yaml, and the dense one of as many active parameters,
+// on the example's text. It prints how evenly the experts were used, and both losses of text that
+// was held out.
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/mapped_file.h"
+#include "common/base/status.h"
+#include "common/config/job_file.h"
+#include "common/config/job_spec_serde.h"
+#include "common/plan/plan.h"
+#include "takt/v1/job_spec.pb.h"
+#include "tests/bench/command.h"
+#include "tests/bench/commands.h"
+#include "tests/bench/table.h"
+#include "tests/testing/virtual_ranks.h"
+#include "worker/backend/cpu/cpu_backend.h"
+#include "worker/engine/engine.h"
+#include "worker/train/trainer.h"
+
+namespace takt::bench {
+namespace {
+
+// The rows of the fullest expert of a block over the mean of its experts.
+constexpr double kLoadLimit = 1.5;
+// Batches of held-out text. Each takes 4,096 bytes of the example's 200 KB.
+constexpr int kValidationBatches = 40;
+
+struct Options : CommonOptions {
+  std::string data, scores = "softmax";
+  int seeds = 3, threads = 2;
+  std::int64_t steps = 1000;
+};
+
+// How evenly the experts of each block were used, over some steps.
+class Loads {
+ public:
+  void Add(const std::vector<train::ExpertLoad>& step) {
+    ++steps_;
+    for (const train::ExpertLoad& load : step) {
+      sums_[load.block] += load.max_over_mean;
+      worst_ = std::max(worst_, load.max_over_mean);
+    }
+  }
+  // Returns the mean over the steps of the block that is loaded least evenly.
+  double MeanOfWorstBlock() const {
+    double worst = 0;
+    for (const auto& [block, sum] : sums_)
+      worst = std::max(worst, sum / static_cast<double>(steps_));
+    return worst;
+  }
+  double worst() const { return worst_; }  // of a block in a step
+
+ private:
+  std::map<int, double> sums_;  // by block
+  double worst_ = 0;
+  std::int64_t steps_ = 0;
+};
+
+struct Outcome {
+  std::int64_t parameters = 0, active = 0;  // of the model, and those that a token uses
+  double train_loss = 0, validation_loss = 0;
+  Loads loads = {};  // train_loss, loads: of the last tenth of the steps
+  double minutes = 0;
+};
+
+absl::StatusOr<config::JobSpec> ExampleJob(const Options& options) {
+  const std::string path = TAKT_SOURCE_DIR "/deploy/examples/experts.yaml";
+  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
+                              file.bytes().size());
+  ASSIGN_OR_RETURN(const v1::JobSpec spec, config::ParseJobFile(text, {.name = path}));
+  ASSIGN_OR_RETURN(config::JobSpec job, config::ToJobSpec(spec));
+  job.checkpoint = std::nullopt;
+  job.copy_every_steps = 0;
+  if (options.scores == "sigmoid") {
+    job.model.mixture->scores = model::RouterScores::kSigmoid;
+    job.model.mixture->auxiliary_loss = 1e-4;
+  }
+  job.steps = options.steps;
+  job.lr_schedule.warmup_steps = options.steps / 20;
+  job.lr_schedule.decay_steps = options.steps;
+  job.validation->every_steps = options.steps;
+  job.validation->batches = kValidationBatches;
+  job.parallelism.pipeline = 1;
+  job.parallelism.threads = options.threads;
+  return job;
+}
+
+// Puts one MLP in the place of the experts. It is as wide as those of a token together.
+void MakeDense(model::ModelConfig& model) {
+  model.family = model::Family::kLlama;
+  model.inner = model.mixture->chosen * model.mixture->inner;
+  model.mixture.reset();
+}
+
+std::int64_t ActiveParameters(const model::Model& model) {
+  std::int64_t active = model.num_parameters();
+  for (const model::Layer& layer : model.layers) {
+    if (!model::HasExperts(layer.kind)) continue;
+    const model::Mixture& mixture = *model.config.mixture;
+    const std::int64_t of_expert = std::int64_t{3} * model.config.hidden * mixture.inner;
+    active -= (mixture.experts - mixture.chosen) * of_expert;
+  }
+  return active;
+}
+
+absl::Status RunRank(const config::JobSpec& job, const plan::Plan& plan, testing::VirtualRank& rank,
+                     Outcome& outcome) {
+  train::Trainer& trainer = rank.trainer();
+  ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> training,
+                   rank.MakeEngine(rank.program(), trainer, "train/"));
+  const std::int64_t counted = std::max<std::int64_t>(1, job.steps / 10);
+  RETURN_IF_ERROR(
+      training->Run(StepId(1), StepId(job.steps), [&](const engine::StepTiming& timing) {
+        if (timing.step.value() <= job.steps - counted) return;
+        outcome.train_loss += trainer.result(timing.step).loss / static_cast<double>(counted);
+        outcome.loads.Add(trainer.expert_loads(timing.step));
+      }));
+  train::Validator& validator = *trainer.validator();
+  ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> validation,
+                   rank.MakeEngine(plan.validation_programs.front(), validator, "validation/"));
+  validator.Reset();
+  RETURN_IF_ERROR(validation->Run(StepId(1), StepId(job.validation->batches),
+                                  [](const engine::StepTiming&) {}));
+  outcome.validation_loss = validator.loss();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Outcome> Train(const config::JobSpec& job, const Options& options) {
+  const std::int64_t begin = Clock::Real().SteadyNanos();
+  ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(job, {.max_workers = 1}));
+  Outcome outcome{.parameters = plan.model.num_parameters(),
+                  .active = ActiveParameters(plan.model)};
+  ASSIGN_OR_RETURN(const std::unique_ptr<testing::VirtualRanks> ranks,
+                   testing::VirtualRanks::Create(
+                       {.job = &job,
+                        .plan = &plan,
+                        .data_root = std::filesystem::absolute(options.data).string(),
+                        .make_backends = [&] {
+                          return backend::CreateCpuBackends({.threads = options.threads});
+                        }}));
+  RETURN_IF_ERROR(
+      ranks->ForAll([&](testing::VirtualRank& rank) { return RunRank(job, plan, rank, outcome); }));
+  outcome.minutes = static_cast<double>(Clock::Real().SteadyNanos() - begin) / 60e9;
+  return outcome;
+}
+
+nlohmann::json RowOf(const std::string& model, std::uint64_t seed, const Outcome& outcome) {
+  return {{"seed", seed},
+          {"model", model},
+          {"parameters", outcome.parameters},
+          {"active", outcome.active},
+          {"train_loss", outcome.train_loss},
+          {"validation_loss", outcome.validation_loss},
+          {"load", nullptr},
+          {"worst_load", nullptr},
+          {"minutes", outcome.minutes}};
+}
+
+absl::Status Run(const Options& options) {
+  Table table(options.json(), {{.heading = "seed", .key = "seed"},
+                               {.heading = "model", .key = "model", .width = 8},
+                               {"parameters M", "parameters", 12, 2, 1e-6},
+                               {"active M", "active", 8, 2, 1e-6},
+                               {"train loss", "train_loss", 10, 4},
+                               {"validation loss", "validation_loss", 15, 4},
+                               {"load", "load", 6, 3},
+                               {"worst", "worst_load", 6, 3},
+                               {"minutes", "minutes", 7, 1}});
+  ASSIGN_OR_RETURN(config::JobSpec experts_job, ExampleJob(options));
+  config::JobSpec dense_job = experts_job;
+  MakeDense(dense_job.model);
+  bool holds = true;
+  for (int i = 0; i < options.seeds; ++i) {
+    ++experts_job.seed;
+    ++dense_job.seed;
+    ASSIGN_OR_RETURN(const Outcome dense, Train(dense_job, options));
+    table.Add(RowOf("dense", dense_job.seed, dense));
+    ASSIGN_OR_RETURN(const Outcome experts, Train(experts_job, options));
+    nlohmann::json row = RowOf("experts", experts_job.seed, experts);
+    const double load = experts.loads.MeanOfWorstBlock();
+    row["load"] = load;
+    row["worst_load"] = experts.loads.worst();
+    const bool learns = experts.validation_loss < dense.validation_loss;
+    const bool even = load < kLoadLimit;
+    std::string remark;
+    if (!learns) absl::StrAppend(&remark, "not below the dense model ");
+    if (!even) absl::StrAppend(&remark, "uneven");
+    table.Add(row, remark);
+    holds = holds && learns && even;
+  }
+  table.End({{"scores", options.scores},
+             {"load_limit", kLoadLimit},
+             {"steps", options.steps},
+             {"holds", holds}});
+  if (holds) return absl::OkStatus();
+  return absl::InternalError("the experts were uneven, or not better than the dense model");
+}
+
+}  // namespace
+
+void AddExpertsCommand(CLI::App& app, absl::Status& result) {
+  AddCommand<Options>(
+      app, result, "experts",
+      "Loads of experts, and their loss beside that of the dense model of the same active size",
+      [](CLI::App& command, Options& options) {
+        command
+            .add_option("--data", options.data,
+                        "Folder with kjv.txt and val.txt (deploy/examples/make-kjv-text.sh)")
+            ->required()
+            ->check(CLI::ExistingDirectory);
+        command
+            .add_option("--scores", options.scores,
+                        "softmax with the example's auxiliary loss, or sigmoid with a bias")
+            ->check(CLI::IsMember({"softmax", "sigmoid"}));
+        command.add_option("--seeds", options.seeds, "Runs of each model")
+            ->check(CLI::Range(1, 100));
+        command.add_option("--steps", options.steps, "Steps of a run, of 4,096 tokens each")
+            ->check(CLI::Range(20, 100'000));
+        command.add_option("--threads", options.threads, "Of the worker")
+            ->check(CLI::Range(1, 1024));
+      },
+      Run);
+}
+
+}  // namespace takt::bench

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compares shared experts, bit by bit, with ops over all experts on the tokens' own rank, which are
+// those of Experts.
+#include "worker/train/shared_experts.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "common/base/status.h"
+#include "gtest/gtest.h"
+#include "tests/testing/inproc_hub.h"
+#include "worker/backend/cpu/cpu_backend.h"
+#include "worker/transport/channel_collective.h"
+
+namespace takt::train {
+namespace {
+
+using Floats = std::vector<float>;
+
+constexpr std::int64_t kExperts = 4, kChosen = 2, kHidden = 19, kInner = 23;
+constexpr std::int64_t kMatrix = kHidden * kInner;
+
+Floats Random(std::int64_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  Floats values(static_cast<std::size_t>(count));
+  for (float& value : values) value = static_cast<float>(random() % 2001) / 1000 - 1;
+  return values;
+}
+
+// The matrices of all experts: gate, up and down of each.
+const Floats& Weights() {
+  static const auto* const weights = new Floats(Random(kExperts * 3 * kMatrix, 99));
+  return *weights;
+}
+const float* MatrixOf(std::int64_t expert, std::int64_t matrix) {
+  return Weights().data() + (expert * 3 + matrix) * kMatrix;
+}
+
+// A microbatch of one rank. Ranks have different numbers of tokens, and loads are uneven: expert 1
+// has rows from odd ranks alone.
+class Microbatch {
+ public:
+  Microbatch(int rank, unsigned seed)
+      : tokens_(270 + 30 * rank),
+        norm_(Random(tokens_ * kHidden, seed)),
+        d_output_(Random(tokens_ * kHidden, seed + 1)),
+        logits_(Random(tokens_ * kExperts, seed + 2)) {
+    for (std::size_t t = 0; t < static_cast<std::size_t>(tokens_); ++t) {
+      logits_[t * kExperts] += 1;
+      if (rank % 2 == 0) logits_[t * kExperts + 1] = -9;
+    }
+  }
+
+  absl::Status Route(backend::Backend& backend) {
+    return backend.Run(backend::RouteTokens{.rows = {.offsets = offsets_.data(),
+                                                     .pairs = pairs_.data(),
+                                                     .tokens = tokens_,
+                                                     .experts = kExperts,
+                                                     .chosen = kChosen},
+                                            .logits = logits_.data(),
+                                            .choices = choices_.data(),
+                                            .weights = weights_.data(),
+                                            .normalised = true});
+  }
+  const Floats& norm() const { return norm_; }
+  const Floats& d_output() const { return d_output_; }
+  SharedExperts::Routed routed() const {
+    return {.rows = {.offsets = offsets_.data(),
+                     .pairs = pairs_.data(),
+                     .tokens = tokens_,
+                     .experts = kExperts,
+                     .chosen = kChosen},
+            .weights = weights_.data()};
+  }
+
+ private:
+  std::size_t NumPairs() const { return static_cast<std::size_t>(tokens_ * kChosen); }
+
+  const std::int64_t tokens_;
+  const Floats norm_, d_output_;
+  Floats logits_;
+  std::vector<std::int32_t> offsets_ = std::vector<std::int32_t>(kExperts + 1);
+  std::vector<std::int32_t> pairs_ = std::vector<std::int32_t>(NumPairs());
+  std::vector<std::int32_t> choices_ = pairs_;
+  Floats weights_ = Floats(NumPairs());
+};
+
+struct Results {
+  Floats output, d_weights, d_norm;
+  Floats gradients = Floats(kExperts * 3 * kMatrix);  // by expert: gate, up, down
+};
+
+// Computes a microbatch as one rank with all experts does.
+absl::Status ComputeAtHome(backend::Backend& backend, const Microbatch& microbatch, bool accumulate,
+                           Results& results) {
+  const SharedExperts::Routed routed = microbatch.routed();
+  const backend::ExpertRows& rows = routed.rows;
+  const auto pairs = static_cast<std::size_t>(rows.count());
+  Floats gate(pairs * kInner), up = gate, product = gate, d_product = gate;
+  results.output = results.d_norm = Floats(microbatch.norm().size());
+  results.d_weights = Floats(pairs);
+  const auto multiply = [&](std::int64_t matrix, const float* a, float* c, bool from_hidden,
+                            bool backward, bool to_tokens) -> absl::Status {
+    for (std::int64_t e = 0; e < kExperts; ++e) {
+      RETURN_IF_ERROR(backend.Run(backend::ExpertMatmul{.rows = rows,
+                                                        .expert = e,
+                                                        .a = a,
+                                                        .b = MatrixOf(e, matrix),
+                                                        .c = c,
+                                                        .b_transposed = !backward,
+                                                        .to_tokens = to_tokens,
+                                                        .n = from_hidden ? kInner : kHidden,
+                                                        .k = from_hidden ? kHidden : kInner}));
+    }
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(multiply(0, microbatch.norm().data(), gate.data(), true, false, false));
+  RETURN_IF_ERROR(multiply(1, microbatch.norm().data(), up.data(), true, false, false));
+  RETURN_IF_ERROR(backend.Run(backend::ExpertSwigluForward{.rows = rows,
+                                                           .gate = gate.data(),
+                                                           .up = up.data(),
+                                                           .weights = routed.weights,
+                                                           .output = product.data(),
+                                                           .columns = kInner}));
+  RETURN_IF_ERROR(multiply(2, product.data(), results.output.data(), false, false, true));
+  RETURN_IF_ERROR(multiply(2, microbatch.d_output().data(), d_product.data(), true, true, false));
+  RETURN_IF_ERROR(backend.Run(backend::ExpertSwigluBackward{.rows = rows,
+                                                            .gate = gate.data(),
+                                                            .up = up.data(),
+                                                            .weights = routed.weights,
+                                                            .d_output = d_product.data(),
+                                                            .d_gate = gate.data(),
+                                                            .d_up = up.data(),
+                                                            .d_weights = results.d_weights.data(),
+                                                            .columns = kInner}));
+  RETURN_IF_ERROR(multiply(0, gate.data(), results.d_norm.data(), false, true, true));
+  RETURN_IF_ERROR(multiply(1, up.data(), results.d_norm.data(), false, true, true));
+  for (std::int64_t i = 0; i < kExperts * 3; ++i) {
+    const bool down = i % 3 == 2;
+    const Floats& of_inner = down ? product : i % 3 == 0 ? gate : up;
+    const float* const of_tokens = (down ? microbatch.d_output() : microbatch.norm()).data();
+    RETURN_IF_ERROR(
+        backend.Run(backend::ExpertMatmulTransposed{.rows = rows,
+                                                    .expert = i / 3,
+                                                    .a = down ? of_tokens : of_inner.data(),
+                                                    .b = down ? of_inner.data() : of_tokens,
+                                                    .c = results.gradients.data() + i * kMatrix,
+                                                    .a_by_token = down,
+                                                    .accumulate = accumulate,
+                                                    .m = down ? kHidden : kInner,
+                                                    .n = down ? kInner : kHidden}));
+  }
+  return absl::OkStatus();
+}
+
+// Computes two microbatches of the rank, and compares them with those at home. home: of each rank,
+// after both.
+absl::Status CompareOnRank(transport::Collective& group, const std::vector<Results>& home) {
+  ASSIGN_OR_RETURN(const auto backend, backend::CreateCpuBackend({}));
+  const std::int64_t here = kExperts / group.size(), first = group.index() * here;
+  SharedExperts::Options options{.group = &group,
+                                 .backend = backend.get(),
+                                 .experts = kExperts,
+                                 .hidden = kHidden,
+                                 .inner = kInner};
+  for (std::int64_t e = first; e < first + here; ++e)
+    options.here.push_back({MatrixOf(e, 0), MatrixOf(e, 1), MatrixOf(e, 2)});
+  SharedExperts experts(options);
+  Floats memory(static_cast<std::size_t>(group.size() * here * 3 * kMatrix), -5);
+  std::vector<SharedExperts::Gradients> gradients;
+  for (std::int64_t i = 0; i < group.size() * here; ++i) {
+    float* const of_expert = memory.data() + i * 3 * kMatrix;
+    gradients.push_back({of_expert, of_expert + kMatrix, of_expert + 2 * kMatrix});
+  }
+  Results results;
+  for (const bool second : {false, true}) {
+    Microbatch microbatch(group.index(), second ? 20 : 10);
+    RETURN_IF_ERROR(microbatch.Route(*backend));
+    const SharedExperts::Routed routed = microbatch.routed();
+    results.output = results.d_norm = Floats(microbatch.norm().size());
+    results.d_weights = Floats(static_cast<std::size_t>(routed.rows.count()));
+    ASSIGN_OR_RETURN(
+        SharedExperts::Pass pass,
+        experts.Forward(StepId(1), routed, microbatch.norm().data(), results.output.data()));
+    RETURN_IF_ERROR(experts.InputGrad(StepId(1), routed, microbatch.d_output().data(), pass,
+                                      results.d_weights.data(), results.d_norm.data()));
+    RETURN_IF_ERROR(experts.WeightGrad(pass, gradients, second));
+  }
+  const Results& expected = home[static_cast<std::size_t>(group.index())];
+  EXPECT_EQ(results.output, expected.output);
+  EXPECT_EQ(results.d_weights, expected.d_weights);
+  EXPECT_EQ(results.d_norm, expected.d_norm);
+  for (int source = 0; source < group.size(); ++source) {
+    const auto mine = memory.begin() + source * here * 3 * kMatrix;
+    const auto whole = home[static_cast<std::size_t>(source)].gradients.begin();
+    EXPECT_TRUE(std::equal(mine, mine + here * 3 * kMatrix, whole + first * 3 * kMatrix))
+        << "gradients by the rows of rank " << source;
+  }
+  return absl::OkStatus();
+}
+
+TEST(SharedExperts, HaveTheBitsOfExpertsOnTheTokensOwnRank) {
+  const auto backend = backend::CreateCpuBackend({}).value();
+  std::vector<Results> home(4);
+  for (int rank = 0; rank < 4; ++rank) {
+    for (const bool second : {false, true}) {
+      Microbatch microbatch(rank, second ? 20 : 10);
+      ASSERT_TRUE(microbatch.Route(*backend).ok());
+      ASSERT_TRUE(
+          ComputeAtHome(*backend, microbatch, second, home[static_cast<std::size_t>(rank)]).ok());
+    }
+  }
+  for (const int ranks : {1, 2, 4}) {
+    SCOPED_TRACE(ranks);
+    testing::InprocHub hub;
+    std::vector<Rank> group;
+    for (int rank = 0; rank < ranks; ++rank) group.emplace_back(rank);
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto transport =
+            hub.Connect({.rank = Rank(rank), .num_ranks = ranks, .job = "experts"});
+        const auto collective =
+            transport::CreateCollective(transport.get(),
+                                        {.name = "experts", .ranks = group, .index = rank})
+                .value();
+        const absl::Status status = CompareOnRank(*collective, home);
+        EXPECT_TRUE(status.ok()) << rank << ": " << status;
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace takt::train
