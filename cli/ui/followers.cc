@@ -47,17 +47,17 @@ void Followers::Release(const std::string& view) {
 void Followers::Sweep(absl::Time now) {
   // Threads end under the lock, so that a view is never followed twice at a time.
   const absl::MutexLock lock(&mutex_);
-  std::erase_if(followed_, [&](auto& entry) {
-    Followed& followed = entry.second;
-    if (followed.viewers > 0) {
-      followed.idle_since = std::max(followed.idle_since, now);
-      return false;
+  for (auto it = followed_.begin(); it != followed_.end();) {
+    Followed& followed = it->second;
+    if (followed.viewers > 0) followed.idle_since = std::max(followed.idle_since, now);
+    if (followed.viewers > 0 || now - followed.idle_since < options_.linger) {
+      ++it;
+      continue;
     }
-    if (now - followed.idle_since < options_.linger) return false;
     followed.thread.request_stop();
     followed.thread.join();
-    return true;
-  });
+    it = followed_.erase(it);
+  }
 }
 
 }  // namespace takt::cli

@@ -88,7 +88,9 @@ TEST(Hub, WakesViewersAtNewsAndAtTheEnd) {
   hub.Close();
   reader.join();
   // Close may come before the reader looked.
-  if (news.has_value()) EXPECT_THAT(*news, HasSubstr("\"value\":1"));
+  if (news.has_value()) {
+    EXPECT_THAT(*news, HasSubstr("\"value\":1"));
+  }
   EXPECT_FALSE(end.has_value());
 }
 

@@ -19,6 +19,7 @@
 #include "worker/engine/engine.h"
 #include "worker/session/boundary_compute.h"
 #include "worker/session/curves.h"
+#include "worker/session/job_ops.h"
 #include "worker/session/kernel_plan.h"
 #include "worker/session/memory_copies.h"
 #include "worker/session/rank_checkpoints.h"
@@ -290,8 +291,7 @@ class PipelineRunner final : public RankRunner {
   absl::StatusOr<std::string> AgreeOnKernels() {
     backend::KernelPlans* const kernels = backends_->kernel_plans();
     if (kernels == nullptr) return std::string();
-    const bool first = assignment_.rank == Rank(0);
-    SetPhase("LOAD", first ? "" : "rank 0 to choose kernels");
+    SetPhase("LOAD", assignment_.rank == Rank(0) ? "" : "rank 0 to choose kernels");
     KernelPlanOptions options{.kernels = kernels,
                               .show_ops =
                                   [this](const auto& tell) {

@@ -23,7 +23,7 @@ using program::Instruction;
 using program::Op;
 
 // Two ranks with one stage of one layer each, run by hand.
-class EmulatedTrainerTest : public testing::Test {
+class EmulatedTrainerTest : public ::testing::Test {
  protected:
   EmulatedTrainerTest() {
     model_ = model::BuildModel({.family = model::Family::kEmulated,
@@ -95,8 +95,8 @@ TEST_F(EmulatedTrainerTest, RefusesAMessageOfAnotherMicrobatchOrStep) {
   PassActivation("0SEND_F1", "0RECV_F0");
   const absl::Status status = Run(1, "1F0");
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("microbatch 1"));
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("1F0"));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("microbatch 1"));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("1F0"));
 
   ASSERT_TRUE(Run(0, "0F0", 2).ok());
   PassActivation("0SEND_F0", "0RECV_F0");
