@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Brings the rows of a mixture to the ranks that hold their experts, and back, where several ranks
-// share the experts of a block (docs/adr/0011-experts-over-ranks.md). Letters: e ranks; E experts,
+// share the experts of a block (docs/adr/0013-experts-over-ranks.md). Letters: e ranks; E experts,
 // of which rank i has the E/e neighbouring ones from i E/e on; N tokens of a microbatch, k experts
 // of a token; C columns of a row.
 #pragma once

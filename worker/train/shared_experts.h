@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experts of a mixture where several ranks share them (docs/adr/0011-experts-over-ranks.md).
+// The experts of a mixture where several ranks share them (docs/adr/0013-experts-over-ranks.md).
 // It computes what Experts does, with the same bits: the rows of each rank are multiplied apart,
 // and have gradients of their own. Letters as in expert_exchange.h, and F: width of an expert.
 // Nothing uses it yet.
