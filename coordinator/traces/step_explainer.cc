@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/explain/explain.h"
+#include "common/trace/messages.h"
 #include "common/trace/timeline.h"
 
 namespace takt::traces {
@@ -21,14 +22,19 @@ constexpr int kSteps = 8;
 constexpr absl::Duration kLeastRest = absl::Seconds(1);
 constexpr int kRestPerWork = 9;
 
-// F, I, W, B and O of `step`, by pp rank.
+// Adds F, I, W, B and O of the newest step by pp rank, without the meetings inside them, which are
+// idle time.
 void AddCompute(const trace::Timeline& timeline, job::StepSplit& split) {
   const trace::JobTrace& trace = *timeline.trace;
+  const trace::MeetingIndex meetings(timeline);
+  const int newest = trace.num_steps() - 1;
   for (const trace::Slice& slice : timeline.slices) {
     const program::Op op = trace.ProgramOf(slice.rank).body[slice.instruction].op;
     if (slice.step != split.step || !program::IsCompute(op)) continue;
+    const std::int64_t nanos =
+        trace::ComputeNanos(slice, meetings.At(newest, {slice.rank, slice.instruction}));
     split.pp_ranks[trace.mesh.PpRankOf(Rank(slice.rank)).value()].compute_seconds +=
-        static_cast<double>(slice.end_nanos - slice.start_nanos) * 1e-9 / trace.mesh.num_chains();
+        static_cast<double>(nanos) * 1e-9 / trace.mesh.num_chains();
   }
 }
 

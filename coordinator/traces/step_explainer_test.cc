@@ -57,5 +57,16 @@ TEST(SplitNewest, AddsUpAndNamesComputeAndIdleTimeOfEachPpRank) {
   }
 }
 
+TEST(SplitNewest, AMeetingInsideAnInstructionIsIdleTimeAlone) {
+  trace::SyntheticTrace synthetic("gpipe", 1, 4, {.tp_size = 2, .num_steps = 2, .meeting = 2e-3});
+  const job::StepSplit split = SplitNewest(synthetic.Get()).value();
+  const job::PpRankSplit& rank = split.pp_ranks.at(0);
+  const double idle = std::accumulate(rank.idle_seconds.begin(), rank.idle_seconds.end(), 0.0);
+  // F, I and W take 10 ms each, and every F has a meeting.
+  EXPECT_NEAR(rank.compute_seconds, 4 * 30e-3, 1e-6);
+  EXPECT_GE(idle, 4 * 2e-3 - 1e-6);
+  EXPECT_LE(rank.compute_seconds + idle, split.step_seconds + 1e-9);
+}
+
 }  // namespace
 }  // namespace takt::traces

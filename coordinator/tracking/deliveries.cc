@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/tracking/deliveries.h"
 
+#include <algorithm>
 #include <optional>
 #include <set>
 
@@ -15,8 +16,17 @@ absl::Status Deliveries::Round(const Jobs& jobs) {
   std::erase_if(progress_, [&](const auto& entry) { return !ids.contains(entry.first); });
   absl::Status first;
   for (const auto& job : jobs) {
-    first.Update(Deliver(*job, progress_[job->id]));
-    if (absl::IsUnavailable(first)) break;
+    Progress& progress = progress_[job->id];
+    if (progress.rest > 0) {
+      --progress.rest;
+    } else {
+      const absl::Status status = Deliver(*job, progress);
+      if (absl::IsUnavailable(status)) return status;
+      progress.rest = status.ok() ? 0 : progress.next_rest;
+      progress.next_rest = status.ok() ? 1 : std::min(2 * progress.next_rest, kMostRest);
+      progress.refusal = status;
+    }
+    first.Update(progress.refusal);
   }
   return first;
 }

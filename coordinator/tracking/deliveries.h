@@ -23,15 +23,21 @@ class Deliveries final {
   Deliveries(Tracker* tracker, store::Store* store, absl::Time since)
       : tracker_(tracker), store_(store), since_(since) {}
 
-  // Delivers what the server lacks of these jobs, which are all that there are. Returns the first
-  // error. If the server is away (kUnavailable) the round ends there, and otherwise it goes on with
-  // the next job. The next round tries again.
+  // The most rounds that leave out a job which the server refuses.
+  static constexpr int kMostRest = 150;
+
+  // Delivers what the server lacks of these jobs, which are all that there are. If the server is
+  // away (kUnavailable) the round ends there, and the next one tries again. A job that the server
+  // refuses is left out of the next 1, 2, 4, ... rounds, and delays no other job.
+  // Returns that the server is away, or the first refusal, also of a job that is left out.
   absl::Status Round(const Jobs& jobs);
 
  private:
   struct Progress {
     bool open = false, done = false;
-    StepId last;  // that the server has
+    StepId last;                  // that the server has
+    absl::Status refusal;         // of the last try
+    int rest = 0, next_rest = 1;  // rounds
   };
 
   absl::Status Deliver(const store::JobRecord& job, Progress& progress);

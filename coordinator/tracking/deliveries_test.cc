@@ -18,6 +18,7 @@ using ::testing::IsEmpty;
 class FakeTracker final : public Tracker {
  public:
   absl::StatusOr<StepId> Open(const TrackedJob& job) override {
+    ++opens;
     if (!error.ok()) return error;
     calls.push_back(absl::StrCat("open ", job.name, " in ", job.experiment));
     parameters = job.parameters;
@@ -36,6 +37,7 @@ class FakeTracker final : public Tracker {
   std::vector<std::string> calls;
   std::map<std::string, std::string> parameters;
   std::int64_t has = 0;
+  int opens = 0;  // calls of Open, those that failed included
   absl::Status error;
 };
 
@@ -114,6 +116,22 @@ TEST_F(DeliveriesTest, TriesAgainWhatFailed) {
   EXPECT_EQ(deliveries_.Round({job}), tracker_.error);
   tracker_.error = absl::OkStatus();
   ASSERT_TRUE(deliveries_.Round({job}).ok());
+  EXPECT_THAT(tracker_.calls, ElementsAre("open j in gpt", "1-5"));
+}
+
+TEST_F(DeliveriesTest, TriesAJobThatIsRefusedLessAndLessOften) {
+  const auto job = Job(5, "mlflow: gpt");
+  tracker_.error = absl::FailedPreconditionError("no such experiment");
+  std::vector<int> rounds;  // with a try
+  for (int round = 1; round <= 12; ++round) {
+    const int before = tracker_.opens;
+    EXPECT_EQ(deliveries_.Round({job}), tracker_.error);
+    if (tracker_.opens > before) rounds.push_back(round);
+  }
+  EXPECT_THAT(rounds, ElementsAre(1, 3, 6, 11));
+  tracker_.error = absl::OkStatus();
+  for (int round = 0; round < 8; ++round) (void)deliveries_.Round({job});
+  EXPECT_TRUE(deliveries_.Round({job}).ok());
   EXPECT_THAT(tracker_.calls, ElementsAre("open j in gpt", "1-5"));
 }
 

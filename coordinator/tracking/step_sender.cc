@@ -48,7 +48,7 @@ void StepSender::Loop() {
       Log(LogLevel::kInfo, "the tracking server has all curves again");
     }
     said = error;
-    interval = status.ok() ? kInterval : std::min(2 * interval, kLongestInterval);
+    interval = absl::IsUnavailable(status) ? std::min(2 * interval, kLongestInterval) : kInterval;
   }
   // `takt local run` stops its coordinator as soon as the job has ended. Its end is delivered here.
   if (said.empty()) deliveries_.Round(jobs_()).IgnoreError();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Brings steps to a tracking server on a thread of its own. It looks for new ones every two
-// seconds, and less often while the server fails: at least every five minutes.
+// seconds, and less often while the server is away: at least every five minutes.
 #pragma once
 
 #include <functional>

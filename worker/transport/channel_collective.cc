@@ -180,7 +180,7 @@ class ChannelCollective final : public Collective {
   const CollectiveOptions options_;
   std::vector<Peer> peers_;               // by index in the group; ours is empty
   std::vector<std::byte> contributions_;  // of the others, kSliceBytes each
-  std::int32_t sequence_ = 0;
+  std::uint32_t sequence_ = 0;  // it begins again after 2^32 exchanges, on all ranks alike
 };
 
 absl::Status ChannelCollective::Open(Transport& transport) {
@@ -211,7 +211,7 @@ absl::Status ChannelCollective::Exchange(StepId step, Phase phase, Plan&& plan) 
   const MessageTag tag{.generation = options_.generation,
                        .step = step.value(),
                        .direction = phase,
-                       .sequence = sequence_++};
+                       .sequence = static_cast<std::int32_t>(sequence_++)};
   const auto send = [&](int peer, std::span<const std::byte> data) -> absl::Status {
     for (; !data.empty(); data = data.subspan(std::min(kSliceBytes, data.size())))
       RETURN_IF_ERROR(peers_[peer].out->Send(tag, data.first(std::min(kSliceBytes, data.size()))));
