@@ -211,7 +211,11 @@ std::vector<int> MicrobatchesOf(const config::JobSpec& job) {
   return {1, some};
 }
 
-model::Model ModelOf(const config::JobSpec& job, int microbatch, config::DeviceKind device) {
+// Returns the model of whole layers, of which short jobs are (profile::ProbeJob). What a rank takes
+// for its share of a layer follows from the whole one.
+model::Model ModelOf(config::JobSpec job, int microbatch, config::DeviceKind device) {
+  job.parallelism.tensor = 1;
+  job.parallelism.tensor_leaves = 0;
   absl::StatusOr<model::Model> model = config::BuildModelOf(job, microbatch, device);
   TAKT_CHECK(model.ok());  // the job was validated
   return *std::move(model);

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <fstream>
 #include <sstream>
+#include <string>
 
 #include "cli/testing/fake_coordinator.h"
 #include "cli/testing/test_directory.h"
@@ -48,6 +49,22 @@ steps: 10
   TestDirectory directory_;
   std::string job_;
 };
+
+TEST_F(PlanTest, SharesLayersAndSaysWhyNotMore) {
+  const json plan = Parse(PlanFor(
+      "8", {"--set", "parallelism.pipeline=1", "--set", "parallelism.tensor=auto", "-o", "json"}));
+  ASSERT_FALSE(plan["candidates"].empty());
+  std::string reason;
+  for (const json& refusal : plan["refused"]) {
+    if (refusal["tensor"] == 8) reason = refusal["reason"].get<std::string>();
+  }
+  EXPECT_THAT(reason, HasSubstr("must divide model.heads (4); use at most 4"));
+  const json two = Parse(PlanFor("4", {"--set", "parallelism.tensor=2", "-o", "json"}));
+  for (const json& candidate : two["candidates"]) EXPECT_EQ(candidate["tensor"], 2);
+  const Outcome wrong = PlanFor("4", {"--set", "parallelism.tensor=3"});
+  EXPECT_EQ(wrong.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(wrong.err, HasSubstr("must divide model.heads (4); use one of 1, 2, 4"));
+}
 
 TEST_F(PlanTest, RanksWaysToRunAJob) {
   const json plan = Parse(PlanFor("4", {"--top", "3", "-o", "json"}));

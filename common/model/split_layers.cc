@@ -306,7 +306,8 @@ std::vector<FieldError> CheckShare(const ModelConfig& config, int microbatch,
   const int leaves = share.leaves;
   FieldRules rules;
   const auto check = [&](bool holds, std::string rule, std::string fix) {
-    return rules.Check(holds, {.field = "parallelism.tensor_leaves",
+    const bool named = leaves != share.size;
+    return rules.Check(holds, {.field = named ? "parallelism.tensor_leaves" : "parallelism.tensor",
                                .value = absl::StrCat(leaves),
                                .rule = std::move(rule),
                                .fix = std::move(fix)});

@@ -44,6 +44,7 @@ model::ModelConfig Llama(int layers, int hidden, int heads, int inner) {
           .kv_heads = 8,
           .inner = inner,
           .context = 8192,
+          .positions = 8192,
           .vocab = 128256,
           .tied_head = false,
           .rope_theta = 500000};
