@@ -7,6 +7,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,9 +41,11 @@ class Board final {
   // Returns null if no step of this generation has been explained yet.
   SplitView FindSplit(const std::string& id) const;
   // Lists the jobs for which `shown` is true, newest first: at most `limit` with a number below
-  // `before` (0: all).
+  // `before` (0: all). owner: only the jobs of this owner are looked at; nullopt: all are.
   std::vector<JobView> List(std::int64_t before, int limit,
-                            const std::function<bool(const store::JobRecord&)>& shown) const;
+                            const std::function<bool(const store::JobRecord&)>& shown,
+                            const std::optional<std::string>& owner = std::nullopt) const;
+  // The cost does not grow with the number of jobs.
   std::map<store::JobState, int> CountByState() const;
 
   Subscription Subscribe(const std::string& id, Listener listener);
@@ -52,9 +56,11 @@ class Board final {
 
   mutable absl::Mutex mutex_;
   std::map<std::int64_t, JobView> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::map<store::JobState, int> counts_ ABSL_GUARDED_BY(mutex_);     // of `jobs_`
   std::map<std::int64_t, SplitView> splits_ ABSL_GUARDED_BY(mutex_);  // of jobs in `jobs_`
   std::map<std::string, std::int64_t> number_by_name_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::int64_t> number_by_id_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::set<std::int64_t>> numbers_by_owner_ ABSL_GUARDED_BY(mutex_);
   std::multimap<std::string, std::weak_ptr<const Listener>> listeners_ ABSL_GUARDED_BY(mutex_);
 };
 
