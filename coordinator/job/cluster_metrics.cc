@@ -17,6 +17,10 @@ using store::JobState;
 
 constexpr int kNumStates = static_cast<int>(JobState::kPaused);
 
+// With more workers only those with some trouble have series of their own, and at most so many.
+// docs/metrics.md says so.
+constexpr std::size_t kMostNamedWorkers = 1000;
+
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
 double Value(StepId step) { return static_cast<double>(step.value()); }
@@ -223,7 +227,6 @@ void ClusterMetrics::Tick(const std::map<std::string, membership::Worker>& worke
 
 void ClusterMetrics::RecordWorkers(const std::map<std::string, membership::Worker>& workers) {
   int idle = 0, busy = 0, away = 0, lost = 0, drained = 0, quarantined = 0;
-  std::set<std::string> shown;
   for (const auto& [name, worker] : workers) {
     const membership::WorkerState state = worker.state();
     drained += worker.drained;
@@ -231,22 +234,35 @@ void ClusterMetrics::RecordWorkers(const std::map<std::string, membership::Worke
     idle += state == membership::WorkerState::kIdle;
     busy += state == membership::WorkerState::kBusy;
     away += state == membership::WorkerState::kAway;
-    if (state == membership::WorkerState::kLost && MayBeLost(worker)) continue;
-    lost += state == membership::WorkerState::kLost;
-    registry_.Gauge(metrics::kWorkerConnected, {name}).Set(worker.attached() ? 1 : 0);
-    registry_.Gauge(metrics::kWorkerFaultScore, {name}).Set(worker.blame.score);
-    shown.insert(name);
+    lost += state == membership::WorkerState::kLost && !MayBeLost(worker);
   }
-  for (const std::string& name : workers_) {
-    if (!shown.contains(name)) registry_.Drop({{"worker", name}});
-  }
-  workers_ = std::move(shown);
+  ShowWorkers(workers);
   registry_.Gauge(metrics::kWorkers, {"idle"}).Set(idle);
   registry_.Gauge(metrics::kWorkers, {"busy"}).Set(busy);
   registry_.Gauge(metrics::kWorkers, {"away"}).Set(away);
   registry_.Gauge(metrics::kWorkers, {"lost"}).Set(lost);
   registry_.Gauge(metrics::kWorkers, {"drained"}).Set(drained);
   registry_.Gauge(metrics::kWorkers, {"quarantined"}).Set(quarantined);
+}
+
+void ClusterMetrics::ShowWorkers(const std::map<std::string, membership::Worker>& workers) {
+  const bool names_all = workers.size() <= kMostNamedWorkers;
+  std::map<std::string, ShownWorker> shown;
+  for (const auto& [name, worker] : workers) {
+    const bool is_lost = worker.state() == membership::WorkerState::kLost;
+    if (shown.size() == kMostNamedWorkers || (is_lost && MayBeLost(worker))) continue;
+    const ShownWorker now{.connected = worker.attached(), .score = worker.blame.score};
+    if (!names_all && now.connected && now.score == 0) continue;
+    shown.try_emplace(shown.end(), name, now);
+    const auto before = workers_.find(name);
+    if (before != workers_.end() && before->second == now) continue;
+    registry_.Gauge(metrics::kWorkerConnected, {name}).Set(now.connected ? 1 : 0);
+    registry_.Gauge(metrics::kWorkerFaultScore, {name}).Set(now.score);
+  }
+  for (const auto& [name, before] : workers_) {
+    if (!shown.contains(name)) registry_.Drop({{"worker", name}});
+  }
+  workers_ = std::move(shown);
 }
 
 }  // namespace takt::job

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "absl/time/time.h"
@@ -52,12 +51,20 @@ class ClusterMetrics final {
   void CountStep(const std::string& job, const store::StepRecord& step);
   void CountCheckpoint(const SettledCheckpoint& checkpoint);
   void RecordWorkers(const std::map<std::string, membership::Worker>& workers);
+  // Sets the series of the workers that are named. Those that have not changed cost nothing.
+  void ShowWorkers(const std::map<std::string, membership::Worker>& workers);
   void DropJob(const std::string& name);
 
   metrics::Registry& registry_;
   const Board& board_;
   std::map<std::string, Shown> jobs_;  // by name
-  std::set<std::string> workers_;      // with a series of their own
+  // The workers with series of their own, and what these say.
+  struct ShownWorker {
+    bool connected = false;
+    double score = 0;
+    bool operator==(const ShownWorker&) const = default;
+  };
+  std::map<std::string, ShownWorker> workers_;
 };
 
 }  // namespace takt::job

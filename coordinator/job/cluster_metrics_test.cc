@@ -61,6 +61,13 @@ class ClusterMetricsTest : public testing::Test {
   }
   void Tick() { metrics_.Tick(workers_, now_); }
   std::string Text() const { return registry_.Text(); }
+  int CountOf(const std::string& prefix) const {
+    int count = 0;
+    for (const absl::string_view line : absl::StrSplit(Text(), '\n')) {
+      if (absl::StartsWith(line, prefix)) ++count;
+    }
+    return count;
+  }
 
   metrics::Registry registry_;
   Board board_;
@@ -195,6 +202,25 @@ TEST_F(ClusterMetricsTest, ALostWorkerIsNamedUnlessItWasToGo) {
   workers_.erase("lost");
   Tick();
   EXPECT_THAT(Text(), Not(HasSubstr("worker=\"lost\"")));
+}
+
+TEST_F(ClusterMetricsTest, OfManyWorkersOnlyThoseWithTroubleAreNamed) {
+  const membership::Worker attached{.session = membership::SessionId(1)};
+  for (int i = 0; i < 16'384; ++i) workers_[absl::StrCat("w", i)] = attached;
+  Tick();
+  EXPECT_THAT(Text(), Not(HasSubstr("takt_worker_connected{")));
+  EXPECT_THAT(Text(), HasSubstr("takt_workers{state=\"idle\"} 16384\n"));
+  workers_["w7"].away = "its stream ended";
+  workers_["w8"].blame.score = 1;
+  Tick();
+  EXPECT_THAT(Text(), HasSubstr("takt_worker_connected{worker=\"w7\"} 0\n"));
+  EXPECT_THAT(Text(), HasSubstr("takt_worker_connected{worker=\"w8\"} 1\n"));
+  workers_["w7"].away.reset();
+  Tick();
+  EXPECT_THAT(Text(), Not(HasSubstr("worker=\"w7\"")));
+  for (auto& [name, worker] : workers_) worker.away = "its stream ended";
+  Tick();
+  EXPECT_EQ(CountOf("takt_worker_connected{"), 1000);
 }
 
 }  // namespace
