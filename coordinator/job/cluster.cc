@@ -8,15 +8,29 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "coordinator/job/received_text.h"
+#include "coordinator/timeouts/admission.h"
 
 namespace takt::job {
 
 using membership::Loss;
 using membership::Worker;
 
+namespace {
+
+// Workers that come back all at once are admitted one after the other. Those that hold ranks get
+// the time for that.
+ClusterOptions WithTimeToReturn(ClusterOptions options, const store::Snapshot& snapshot) {
+  std::size_t ranks = 0;
+  for (const store::JobRecord& job : snapshot.jobs) ranks += job.ranks.size();
+  options.membership.return_grace += timeouts::ReturnTime(static_cast<int>(ranks));
+  return options;
+}
+
+}  // namespace
+
 Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store::Store* store,
                  Moment now)
-    : options_(options),
+    : options_(WithTimeToReturn(options, snapshot)),
       requests_(store),
       workers_(options_.membership, snapshot.drained, options_.heartbeat, &outbox_,
                std::move(snapshot.workers), snapshot.cluster_id, now),

@@ -22,6 +22,7 @@
 #include "coordinator/rpc/guard.h"
 #include "coordinator/rpc/job_service.h"
 #include "coordinator/rpc/join_service.h"
+#include "coordinator/timeouts/admission.h"
 #include "proto/channel_arguments.h"
 #include "proto/rpc_status.h"
 
@@ -131,7 +132,10 @@ class GrpcServer final : public Server {
     if (server_ == nullptr) return CannotListen(listen);
     listener_.emplace(
         *std::move(socket),
-        net::ListenerOptions{.name = "takt-control", .accept = [this](net::Socket accepted) {
+        net::ListenerOptions{.name = "takt-control",
+                             .accepts_per_second = timeouts::kConnectionsPerSecond,
+                             .accepts_at_once = timeouts::kConnectionsAtOnce,
+                             .accept = [this](net::Socket accepted) {
                                HandOver(std::move(accepted));
                                return std::unique_ptr<net::Connection>();
                              }});
