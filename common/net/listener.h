@@ -83,7 +83,7 @@ class Listener {
   const int max_descriptor_;
   const Duration accept_interval_;  // 0: there is no limit
   // Only the thread uses these.
-  Time paced_until_;                // each connection moves it on by the interval
+  Time paced_until_;          // each connection moves it on by the interval
   std::list<Served> served_;  // oldest first
   std::uint64_t num_refused_ = 0;
 

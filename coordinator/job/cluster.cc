@@ -229,8 +229,8 @@ void Cluster::ForgetEndedJobs(Moment now) {
   if (now.steady - forgot_at_ < timeouts::kForgetJobs) return;
   forgot_at_ = now.steady;
   const RetentionOptions& retention = options_.retention;
-  for (const std::string& name : JobsToForget(jobs_.FirstEnded(retention.at_once),
-                                              jobs_.num_ended(), retention, now.wall)) {
+  for (const std::string& name :
+       JobsToForget(jobs_.FirstEnded(retention.at_once), jobs_.num_ended(), retention, now.wall)) {
     Log(LogLevel::kInfo, "an ended job is forgotten (--keep-ended-jobs, --keep-ended-days)",
         {{"job", name}});
     Job* const job = jobs_.Find(name);

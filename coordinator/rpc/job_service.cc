@@ -156,9 +156,7 @@ grpc::ServerUnaryReactor* JobService::ListJobs(grpc::CallbackServerContext* cont
       who.role == access::Role::kUser ? std::optional(who.ToString()) : std::nullopt;
   const std::vector<job::JobView> jobs = coordinator_->board().List(
       *before, limit + 1,
-      [&](const store::JobRecord& job) {
-        return access::MayUseJob(who, job.name, job.owner).ok();
-      },
+      [&](const store::JobRecord& job) { return access::MayUseJob(who, job.name, job.owner).ok(); },
       owner);
   const std::size_t shown = std::min<std::size_t>(jobs.size(), limit);
   for (std::size_t i = 0; i < shown; ++i) *response->add_jobs() = store::ToProto(*jobs[i]);

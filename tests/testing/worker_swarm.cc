@@ -13,6 +13,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <span>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -50,6 +51,8 @@ class Stream final : public grpc::ClientBidiReactor<Request, Response> {
 
   template <class Open>
   void Begin(const Open& open, const Request& hello) {
+    // The coordinator takes connections one after the other, and may not be there yet.
+    context_.set_wait_for_ready(true);
     open(&context_, this);
     Push(hello);
     this->StartRead(&response_);
@@ -217,33 +220,49 @@ class Meeting {
 class FakeWorker {
  public:
   FakeWorker(const SwarmOptions& options, const Certifier& certifier, int number)
-      : options_(options),
-        name_(absl::StrCat("fake-", number)),
-        control_([this](const v1::AttachResponse& response) { OnCommand(response); }),
-        bulk_([this](const v1::StreamBulkResponse& response) { OnAcknowledged(response); }) {
+      : options_(options), name_(absl::StrCat("fake-", number)) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
     const std::shared_ptr<grpc::Channel> channel =
         grpc::CreateCustomChannel(options_.coordinator, certifier.CredentialsOf(name_), arguments);
     stub_ = v1::AttachmentService::NewStub(channel);
     rendezvous_ = v1::RendezvousService::NewStub(channel);
-    const control::Hello hello{.worker = name_,
-                               .incarnation = name_,
-                               .protocol_version = kProtocolVersion,
-                               .host = name_,
-                               .cores = 1,
-                               .memory_bytes = std::int64_t{1} << 34,
-                               .matmul_rates = {.f32 = 1e11},
-                               .data_address = "127.0.0.1"};
-    control_.Begin([&](auto* context, auto* reactor) { stub_->async()->Attach(context, reactor); },
-                   control::ToProto(hello));
+    Attach();
+  }
+
+  // Attaches for the first time, or again after Cut, with the rank that it holds.
+  void Attach() {
+    absl::MutexLock streams(&streams_mutex_);
+    control_ = std::make_unique<ControlStream>(
+        [this](const v1::AttachResponse& response) { OnCommand(response); });
+    bulk_ = std::make_unique<BulkStream>(
+        [this](const v1::StreamBulkResponse& response) { OnAcknowledged(response); });
+    control::Hello hello{.worker = name_,
+                         .incarnation = name_,
+                         .protocol_version = kProtocolVersion,
+                         .host = name_,
+                         .cores = 1,
+                         .memory_bytes = std::int64_t{1} << 34,
+                         .matmul_rates = {.f32 = 1e11},
+                         .data_address = "127.0.0.1"};
+    {
+      absl::MutexLock lock(&mutex_);
+      if (training_) {
+        hello.running = control::RunningJob{
+            .key = key_, .rank = rank_, .last_step = StepId(step_), .cluster_id = cluster_id_};
+      }
+    }
+    control_->Begin([&](auto* context, auto* reactor) { stub_->async()->Attach(context, reactor); },
+                    control::ToProto(hello));
   }
 
   void Cut() {
-    control_.Cut();
-    if (attached()) bulk_.Cut();
+    control_->Cut();
+    if (attached()) bulk_->Cut();
     // No command comes any more, so no meeting is added.
     for (const auto& meeting : meetings_) meeting->Cut();
+    absl::MutexLock lock(&mutex_);
+    attached_ = false;
   }
 
   bool attached() const {
@@ -263,7 +282,7 @@ class FakeWorker {
     absl::MutexLock lock(&mutex_);
     counts.reported += step_;
     counts.acknowledged += step_ - static_cast<std::int64_t>(sent_at_.size());
-    counts.lost_streams += control_.done() || (attached_ && bulk_.done()) ? 1 : 0;
+    counts.lost_streams += control_->done() || (attached_ && bulk_->done()) ? 1 : 0;
     counts.largest_assignment_bytes = std::max(counts.largest_assignment_bytes, assignment_bytes_);
   }
   void TakeAckSeconds(std::vector<double>& seconds) {
@@ -273,13 +292,14 @@ class FakeWorker {
   }
 
   void Heartbeat() {
+    absl::MutexLock streams(&streams_mutex_);
     control::Heartbeat heartbeat;
     {
       absl::MutexLock lock(&mutex_);
       if (!attached_) return;
       heartbeat = {.key = key_, .status = StatusLocked()};
     }
-    control_.Push(control::ToProto(heartbeat));
+    control_->Push(control::ToProto(heartbeat));
   }
 
   void Fail() {
@@ -309,20 +329,23 @@ class FakeWorker {
                 .tokens = 1024};
       trace = {.key = key_, .trace = SomeTrace(rank_, step_, instructions_)};
     }
-    bulk_.Push(control::ToProto(report));
-    if (options_.traces) bulk_.Push(control::ToProto(trace));
+    bulk_->Push(control::ToProto(report));
+    if (options_.traces) bulk_->Push(control::ToProto(trace));
   }
 
  private:
+  using ControlStream = Stream<v1::AttachRequest, v1::AttachResponse>;
+  using BulkStream = Stream<v1::StreamBulkRequest, v1::StreamBulkResponse>;
+
   control::RankStatus StatusLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return {.rank = rank_, .last_step = StepId(step_)};
   }
 
   void OnCommand(const v1::AttachResponse& response) {
     if (const auto command = control::FromProto(response)) {
-      std::visit(Overloaded{[&](const control::Welcome&) { OpenBulk(); },
+      std::visit(Overloaded{[&](const control::Welcome& welcome) { OpenBulk(welcome); },
                             [&](const control::ClockProbe& probe) {
-                              control_.Push(control::ToProto(control::ClockAnswer{
+                              control_->Push(control::ToProto(control::ClockAnswer{
                                   .coordinator_nanos = probe.coordinator_nanos,
                                   .worker_nanos = Clock::Real().SteadyNanos()}));
                             },
@@ -364,10 +387,12 @@ class FakeWorker {
     meetings_.back()->Begin();
   }
 
-  void OpenBulk() {
-    bulk_.Begin([&](auto* context, auto* reactor) { stub_->async()->StreamBulk(context, reactor); },
-                control::ToProto(control::BulkHello{name_, name_}));
+  void OpenBulk(const control::Welcome& welcome) {
+    bulk_->Begin(
+        [&](auto* context, auto* reactor) { stub_->async()->StreamBulk(context, reactor); },
+        control::ToProto(control::BulkHello{name_, name_}));
     absl::MutexLock lock(&mutex_);
+    cluster_id_ = welcome.cluster_id;
     attached_ = true;
   }
 
@@ -388,7 +413,7 @@ class FakeWorker {
   }
 
   void Tell(control::Phase phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    control_.Push(control::ToProto(
+    control_->Push(control::ToProto(
         control::JobUpdate{.key = key_, .rank = rank_, .phase = phase, .status = StatusLocked()}));
   }
 
@@ -399,6 +424,7 @@ class FakeWorker {
   mutable absl::Mutex mutex_;
   bool attached_ ABSL_GUARDED_BY(mutex_) = false;
   bool training_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string cluster_id_ ABSL_GUARDED_BY(mutex_);
   control::JobKey key_ ABSL_GUARDED_BY(mutex_);
   Rank rank_ ABSL_GUARDED_BY(mutex_);
   int instructions_ ABSL_GUARDED_BY(mutex_) = 0;  // of its program
@@ -407,8 +433,11 @@ class FakeWorker {
   std::deque<absl::Time> sent_at_ ABSL_GUARDED_BY(mutex_);  // of those not acknowledged
   std::vector<double> ack_seconds_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Meeting>> meetings_;  // the control stream's callbacks add to it
-  Stream<v1::AttachRequest, v1::AttachResponse> control_;
-  Stream<v1::StreamBulkRequest, v1::StreamBulkResponse> bulk_;
+  // Attach replaces the streams while none of their callbacks runs. The thread that sends
+  // heartbeats holds this mutex meanwhile.
+  absl::Mutex streams_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  std::unique_ptr<ControlStream> control_;
+  std::unique_ptr<BulkStream> bulk_;
 };
 
 class Swarm final : public WorkerSwarm {
@@ -426,6 +455,11 @@ class Swarm final : public WorkerSwarm {
     for (const auto& worker : workers_) worker->Cut();
   }
 
+  void Reconnect(int num_workers) override {
+    const auto first = std::span(workers_).first(static_cast<std::size_t>(num_workers));
+    for (const auto& worker : first) worker->Cut();
+    for (const auto& worker : first) worker->Attach();
+  }
   bool AwaitAttached(absl::Duration timeout) override {
     return AwaitAll(&FakeWorker::attached, timeout);
   }
