@@ -90,14 +90,31 @@ void ClusterMetrics::SetHeldJobs(std::size_t count) {
 void ClusterMetrics::RecordJob(const JobRecord& job, Shown& shown) {
   const std::string& name = job.name;
   shown.end = job.end_time;
+  // A job is recorded after each step, and a cluster has thousands of jobs.
+  const std::pair described(job.generation, job.state);
+  if (shown.described != described) DescribeJob(job, shown);
+  shown.described = described;
+  const StepId last = std::max(job.resumed_step, job.last_step ? job.last_step->step : StepId(0));
+  registry_.Gauge(metrics::kJobStep, {name}).Set(Value(last));
+  registry_.Gauge(metrics::kJobEta, {name}).Set(store::EtaSeconds(job));
+  if (!job.plan.schedule.empty()) {
+    registry_.Gauge(metrics::kReplanGain, {name}).Set(job.replan_gain);
+    registry_.Gauge(metrics::kStraggler, {name}).Set(job.straggler);
+  }
+  RecordLastStep(job);
+  RecordCheckpoint(job);
+  SplitView split = board_.FindSplit(job.id);
+  if (split != nullptr && split != shown.split) RecordSplit(name, *split);
+  shown.split = std::move(split);
+}
+
+void ClusterMetrics::DescribeJob(const JobRecord& job, Shown& shown) {
+  const std::string& name = job.name;
   for (int state = 1; state <= kNumStates; ++state) {
     registry_.Gauge(metrics::kJobState, {name, store::Name(static_cast<JobState>(state))})
         .Set(state == static_cast<int>(job.state) ? 1 : 0);
   }
-  const StepId last = std::max(job.resumed_step, job.last_step ? job.last_step->step : StepId(0));
-  registry_.Gauge(metrics::kJobStep, {name}).Set(Value(last));
   registry_.Gauge(metrics::kJobTargetStep, {name}).Set(static_cast<double>(job.steps));
-  registry_.Gauge(metrics::kJobEta, {name}).Set(store::EtaSeconds(job));
   // A counter of something that may never happen is there from the beginning, with the value 0.
   registry_.Counter(metrics::kTokens, {name});
   registry_.Counter(metrics::kNonfiniteSteps, {name});
@@ -107,19 +124,12 @@ void ClusterMetrics::RecordJob(const JobRecord& job, Shown& shown) {
   for (const char* phase : {"snapshot", "write"})
     registry_.Histogram(metrics::kCheckpointDuration, {name, phase});
   RecordPlan(job, shown);
-  RecordLastStep(job);
-  RecordCheckpoint(job);
-  SplitView split = board_.FindSplit(job.id);
-  if (split != nullptr && split != shown.split) RecordSplit(name, *split);
-  shown.split = std::move(split);
 }
 
 void ClusterMetrics::RecordPlan(const JobRecord& job, Shown& shown) {
   if (job.plan.schedule.empty()) return;
   registry_.Gauge(metrics::kBubblePredicted, {job.name}).Set(job.plan.predicted_bubble_fraction);
   registry_.Gauge(metrics::kStepPredicted, {job.name}).Set(job.plan.predicted_step_seconds);
-  registry_.Gauge(metrics::kReplanGain, {job.name}).Set(job.replan_gain);
-  registry_.Gauge(metrics::kStraggler, {job.name}).Set(job.straggler);
   const int pp_size = job.plan.mesh.pp_size;
   for (int p = pp_size; p < shown.pp_size; ++p)
     registry_.Drop({{"job", job.name}, {"pp_rank", absl::StrCat(p)}});

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "common/metrics/registry.h"
@@ -38,12 +39,15 @@ class ClusterMetrics final {
  private:
   // The series show this of a job.
   struct Shown {
+    // The series that change only with these two were set for them.
+    std::optional<std::pair<Generation, store::JobState>> described;
     int pp_size = 0;
     SplitView split;
     std::optional<absl::Time> end;
   };
 
   void RecordJob(const store::JobRecord& job, Shown& shown);
+  void DescribeJob(const store::JobRecord& job, Shown& shown);
   void RecordPlan(const store::JobRecord& job, Shown& shown);
   void RecordLastStep(const store::JobRecord& job);
   void RecordCheckpoint(const store::JobRecord& job);

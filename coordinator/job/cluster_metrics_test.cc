@@ -172,11 +172,25 @@ TEST_F(ClusterMetricsTest, SeriesOfADeletedJobGoAtOnce) {
 TEST_F(ClusterMetricsTest, AShorterPipelineLeavesNoSeriesOfRanksThatAreGone) {
   store::JobRecord job = Running();
   Publish(job);
+  job.generation = Generation(2);
   job.plan.mesh.pp_size = 2;
   job.plan.memory.resize(2);
   Publish(job);
   EXPECT_THAT(Text(), HasSubstr("pp_rank=\"1\""));
   EXPECT_THAT(Text(), Not(HasSubstr("pp_rank=\"2\"")));
+}
+
+TEST_F(ClusterMetricsTest, AChangeOfStateOrGenerationDescribesTheJobAgain) {
+  store::JobRecord job = Running();
+  Publish(job);
+  job.generation = Generation(2);
+  job.plan.predicted_step_seconds = 0.75;
+  Publish(job);
+  EXPECT_THAT(Text(), HasSubstr("takt_step_predicted_seconds{job=\"j\"} 0.75\n"));
+  job.state = JobState::kPaused;
+  Publish(job);
+  EXPECT_THAT(Text(), HasSubstr("takt_job_state{job=\"j\",state=\"PAUSED\"} 1\n"));
+  EXPECT_THAT(Text(), HasSubstr("takt_job_state{job=\"j\",state=\"RUNNING\"} 0\n"));
 }
 
 TEST_F(ClusterMetricsTest, ALostWorkerIsNamedUnlessItWasToGo) {
