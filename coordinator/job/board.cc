@@ -15,6 +15,7 @@ void Board::Publish(store::JobRecord job) {
     listeners = ListenersLocked(job.id);
     ++counts_[job.state];
     JobView& shown = jobs_[job.number];
+    SetHoldersLocked(shown, job);
     if (shown != nullptr) {
       --counts_[shown->state];
       if (shown->owner != job.owner) numbers_by_owner_[shown->owner].erase(job.number);
@@ -40,6 +41,7 @@ void Board::Remove(const std::string& id) {
     --counts_[job.state];
     jobs_.erase(number->second);
     splits_.erase(number->second);
+    holders_.erase(number->second);
     number_by_id_.erase(number);
     listeners = ListenersLocked(id);
   }
@@ -68,6 +70,23 @@ SplitView Board::FindSplit(const std::string& id) const {
   if (split == splits_.end()) return nullptr;
   const bool current = split->second->generation == jobs_.at(number->second)->generation;
   return current ? split->second : nullptr;
+}
+
+void Board::SetHoldersLocked(const JobView& before, const store::JobRecord& job) {
+  // The ranks of a generation do not change while there are any.
+  if (before != nullptr && before->generation == job.generation &&
+      before->ranks.size() == job.ranks.size())
+    return;
+  holders_.erase(job.number);
+  for (const control::BoundRank& rank : job.ranks) holders_[job.number].insert(rank.worker);
+}
+
+bool Board::HoldsRank(const std::string& job, const std::string& worker) const {
+  absl::MutexLock lock(&mutex_);
+  const auto number = number_by_name_.find(job);
+  if (number == number_by_name_.end()) return false;
+  const auto holders = holders_.find(number->second);
+  return holders != holders_.end() && holders->second.contains(worker);
 }
 
 JobView Board::FindByName(const std::string& name) const {

@@ -36,6 +36,8 @@ class Board final {
   // Nothing happens unless the job is there and its generation is the split's.
   void ShowSplit(const std::string& name, StepSplit split);
 
+  // Returns whether the worker holds a rank of the job. The cost does not grow with the ranks.
+  bool HoldsRank(const std::string& job, const std::string& worker) const;
   JobView FindByName(const std::string& name) const;
   JobView FindById(const std::string& id) const;
   // Returns null if no step of this generation has been explained yet.
@@ -51,6 +53,9 @@ class Board final {
   Subscription Subscribe(const std::string& id, Listener listener);
 
  private:
+  // Call it before the job is shown. before: what is shown now, or null.
+  void SetHoldersLocked(const JobView& before, const store::JobRecord& job)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Subscription> ListenersLocked(const std::string& id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -58,6 +63,8 @@ class Board final {
   std::map<std::int64_t, JobView> jobs_ ABSL_GUARDED_BY(mutex_);
   std::map<store::JobState, int> counts_ ABSL_GUARDED_BY(mutex_);     // of `jobs_`
   std::map<std::int64_t, SplitView> splits_ ABSL_GUARDED_BY(mutex_);  // of jobs in `jobs_`
+  // By number: the workers of each job that has ranks, of the generation that is shown.
+  std::map<std::int64_t, std::set<std::string>> holders_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::int64_t> number_by_name_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::int64_t> number_by_id_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::set<std::int64_t>> numbers_by_owner_ ABSL_GUARDED_BY(mutex_);

@@ -59,6 +59,26 @@ TEST_F(BoardTest, APageOfAnOwnerLooksAtNoOtherJobs) {
   EXPECT_THAT(List(0, 10, "user/a"), IsEmpty());
 }
 
+TEST_F(BoardTest, AWorkerHoldsARankWhileItsGenerationIsShown) {
+  JobRecord job = JobOf(1, "");
+  job.generation = Generation(1);
+  board_.Publish(job);
+  EXPECT_FALSE(board_.HoldsRank("job-1", "w0"));
+  job.ranks = {{Rank(0), "w0", "a", "127.0.0.1"}};
+  board_.Publish(job);
+  EXPECT_TRUE(board_.HoldsRank("job-1", "w0"));
+  EXPECT_FALSE(board_.HoldsRank("job-1", "w1"));
+  EXPECT_FALSE(board_.HoldsRank("job-2", "w0"));
+  job.generation = Generation(2);
+  job.ranks = {{Rank(0), "w1", "a", "127.0.0.1"}};
+  board_.Publish(job);
+  EXPECT_FALSE(board_.HoldsRank("job-1", "w0"));
+  EXPECT_TRUE(board_.HoldsRank("job-1", "w1"));
+  job.ranks.clear();
+  board_.Publish(job);
+  EXPECT_FALSE(board_.HoldsRank("job-1", "w1"));
+}
+
 TEST_F(BoardTest, JobsAreCountedByTheStateThatIsShown) {
   JobRecord job = JobOf(1, "");
   board_.Publish(job);
