@@ -4,7 +4,6 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
-#include <grpcpp/support/client_callback.h>
 
 #include <algorithm>
 #include <chrono>
@@ -36,71 +35,12 @@
 #include "common/trace/encoding.h"
 #include "takt/v1/attachment_service.grpc.pb.h"
 #include "takt/v1/rendezvous_service.grpc.pb.h"
+#include "tests/testing/swarm_stream.h"
 
 namespace takt::testing {
 namespace {
 
 constexpr std::int64_t kInstructionNanos = 1'000'000;
-
-// One stream of a worker: writes in order, reads until the end.
-template <class Request, class Response>
-class Stream final : public grpc::ClientBidiReactor<Request, Response> {
- public:
-  explicit Stream(std::function<void(const Response&)> on_message)
-      : on_message_(std::move(on_message)) {}
-
-  template <class Open>
-  void Begin(const Open& open, const Request& hello) {
-    // The coordinator takes connections one after the other, and may not be there yet.
-    context_.set_wait_for_ready(true);
-    open(&context_, this);
-    Push(hello);
-    this->StartRead(&response_);
-    this->StartCall();
-  }
-
-  void Push(Request request) {
-    absl::MutexLock lock(&mutex_);
-    if (done_) return;
-    requests_.push_back(std::move(request));
-    if (requests_.size() == 1) this->StartWrite(&requests_.front());
-  }
-
-  // Ends it and waits until it has.
-  void Cut() {
-    context_.TryCancel();
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&done_));
-  }
-  bool done() const {
-    absl::MutexLock lock(&mutex_);
-    return done_;
-  }
-
-  void OnWriteDone(bool ok) override {
-    absl::MutexLock lock(&mutex_);
-    requests_.pop_front();
-    if (!ok) requests_.clear();
-    if (!requests_.empty()) this->StartWrite(&requests_.front());
-  }
-  void OnReadDone(bool ok) override {
-    if (!ok) return;
-    on_message_(response_);
-    this->StartRead(&response_);
-  }
-  void OnDone(const grpc::Status&) override {
-    absl::MutexLock lock(&mutex_);
-    done_ = true;
-  }
-
- private:
-  const std::function<void(const Response&)> on_message_;
-  grpc::ClientContext context_;
-  Response response_;
-  mutable absl::Mutex mutex_;
-  std::deque<Request> requests_ ABSL_GUARDED_BY(mutex_);  // the first is being written
-  bool done_ ABSL_GUARDED_BY(mutex_) = false;
-};
 
 // A step of `instructions` of them in a row.
 std::string SomeTrace(Rank rank, std::int64_t step, int instructions) {
@@ -220,19 +160,25 @@ class Meeting {
 class FakeWorker {
  public:
   FakeWorker(const SwarmOptions& options, const Certifier& certifier, int number)
-      : options_(options), name_(absl::StrCat("fake-", number)) {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
-    const std::shared_ptr<grpc::Channel> channel =
-        grpc::CreateCustomChannel(options_.coordinator, certifier.CredentialsOf(name_), arguments);
-    stub_ = v1::AttachmentService::NewStub(channel);
-    rendezvous_ = v1::RendezvousService::NewStub(channel);
+      : options_(options),
+        name_(absl::StrCat("fake-", number)),
+        credentials_(certifier.CredentialsOf(name_)) {
     Attach();
   }
 
-  // Attaches for the first time, or again after Cut, with the rank that it holds.
+  // Attaches for the first time, or again after Cut, over a new connection and with the rank that
+  // it holds.
   void Attach() {
     absl::MutexLock streams(&streams_mutex_);
+    control_.reset();
+    bulk_.reset();
+    meetings_.clear();
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+    const std::shared_ptr<grpc::Channel> channel =
+        grpc::CreateCustomChannel(options_.coordinator, credentials_, arguments);
+    stub_ = v1::AttachmentService::NewStub(channel);
+    rendezvous_ = v1::RendezvousService::NewStub(channel);
     control_ = std::make_unique<ControlStream>(
         [this](const v1::AttachResponse& response) { OnCommand(response); });
     bulk_ = std::make_unique<BulkStream>(
@@ -334,8 +280,8 @@ class FakeWorker {
   }
 
  private:
-  using ControlStream = Stream<v1::AttachRequest, v1::AttachResponse>;
-  using BulkStream = Stream<v1::StreamBulkRequest, v1::StreamBulkResponse>;
+  using ControlStream = SwarmStream<v1::AttachRequest, v1::AttachResponse>;
+  using BulkStream = SwarmStream<v1::StreamBulkRequest, v1::StreamBulkResponse>;
 
   control::RankStatus StatusLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return {.rank = rank_, .last_step = StepId(step_)};
@@ -419,6 +365,7 @@ class FakeWorker {
 
   const SwarmOptions& options_;
   const std::string name_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   std::unique_ptr<v1::AttachmentService::Stub> stub_;
   std::unique_ptr<v1::RendezvousService::Stub> rendezvous_;
   mutable absl::Mutex mutex_;
