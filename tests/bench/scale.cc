@@ -12,7 +12,9 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -32,11 +34,13 @@ namespace {
 using testing::WorkerSwarm;
 
 constexpr absl::Duration kPatience = absl::Minutes(5);
+constexpr absl::Duration kProcessPatience = absl::Minutes(20);
 constexpr char kJob[] = "wide";
 
 struct Options : CommonOptions {
   std::vector<int> ranks = {64, 256, 1024};
   int microbatches = 8;
+  int processes = 0;
   bool tls = false;
 };
 
@@ -68,6 +72,15 @@ double ExponentOf(const std::vector<Row>& rows, double Row::*time) {
   const auto n = static_cast<double>(rows.size());
   const double spread = n * xx_sum - x_sum * x_sum;
   return spread > 0 ? (n * xy_sum - x_sum * y_sum) / spread : 0;
+}
+
+// Returns the exponents of all curves, by name.
+nlohmann::json ExponentsOf(const std::vector<Row>& rows) {
+  return {{"attach", ExponentOf(rows, &Row::attach_seconds)},
+          {"launch", ExponentOf(rows, &Row::launch_seconds)},
+          {"restart", ExponentOf(rows, &Row::restart_seconds)},
+          {"reattach", ExponentOf(rows, &Row::reattach_seconds)},
+          {"stop", ExponentOf(rows, &Row::stop_seconds)}};
 }
 
 // The mesh is as square as a power of two on its first axis can make it.
@@ -149,6 +162,42 @@ absl::StatusOr<Row> Measure(const Options& options, int ranks) {
   return absl::InternalError(absl::StrCat(counts.lost_streams, " streams were lost"));
 }
 
+struct Trained {
+  double start_seconds = 0;  // until all processes are attached
+  double train_seconds = 0;  // from the submission until the job has ended
+};
+
+// Real workers train a small model for five steps over TCP, a layer on each pp rank.
+absl::StatusOr<Trained> TrainOn(int processes) {
+  constexpr int kMostPpRanks = 64;
+  const int pipeline = std::min(processes, kMostPpRanks), data = processes / pipeline;
+  if (pipeline * data != processes)
+    return absl::InvalidArgumentError("--processes must be less than 64 or a multiple of it");
+  testing::Cluster cluster(0, testing::Cluster::Network::kTcp);
+  Trained trained;
+  absl::Time start = absl::Now();
+  std::set<std::string> names;
+  for (int i = 0; i < processes; ++i) {
+    const std::string name = absl::StrCat("w", i);
+    cluster.StartWorker(name);
+    names.insert(name);
+  }
+  cluster.AwaitIdle(names, kProcessPatience);
+  trained.start_seconds = SecondsSince(start);
+  start = absl::Now();
+  cluster.Submit(absl::StrCat(
+      "name: ", kJob, "\nmodel: {family: gpt2, layers: ", pipeline,
+      ", hidden: 16, heads: 2, context: 16, vocab: 256}\ndata: {train: {path: data.txt, format: "
+      "bytes}}\nbatch: {global: ",
+      8 * data, ", microbatch: 1}\nsteps: 5\nparallelism: {pipeline: ", pipeline, ", data: ", data,
+      ", schedule: 1f1b}\n"));
+  const v1::Job job = cluster.AwaitEnd(kJob, kProcessPatience);
+  trained.train_seconds = SecondsSince(start);
+  if (job.state() == v1::JOB_STATE_SUCCEEDED && job.last_step().step() == 5) return trained;
+  return absl::InternalError(
+      absl::StrCat("the job of ", processes, " processes did not train: ", job.reason()));
+}
+
 absl::Status Run(const Options& options) {
   // Each worker is a connection, here and in the coordinator, which inherits the limit.
   rlimit descriptors{};
@@ -180,23 +229,26 @@ absl::Status Run(const Options& options) {
                {"coordinator_bytes", row.coordinator_bytes}});
     rows.push_back(row);
   }
-  const double attach = ExponentOf(rows, &Row::attach_seconds);
-  const double launch = ExponentOf(rows, &Row::launch_seconds);
-  const double restart = ExponentOf(rows, &Row::restart_seconds);
-  const double reattach = ExponentOf(rows, &Row::reattach_seconds);
-  const double stop = ExponentOf(rows, &Row::stop_seconds);
+  const nlohmann::json exponents = ExponentsOf(rows);
   if (!options.json() && rows.size() > 1) {
-    absl::PrintF("exponents: attach %.2f, launch %.2f, restart %.2f, reattach %.2f, stop %.2f\n",
-                 attach, launch, restart, reattach, stop);
+    std::string line = "exponents:";
+    for (const auto& [name, exponent] : exponents.items())
+      absl::StrAppendFormat(&line, " %s %.2f", name, exponent.get<double>());
+    absl::PrintF("%s\n", line);
   }
-  table.End({{"tls", options.tls},
-             {"microbatches", options.microbatches},
-             {"exponents",
-              {{"attach", attach},
-               {"launch", launch},
-               {"restart", restart},
-               {"reattach", reattach},
-               {"stop", stop}}}});
+  nlohmann::json end = {
+      {"tls", options.tls}, {"microbatches", options.microbatches}, {"exponents", exponents}};
+  if (options.processes > 0) {
+    ASSIGN_OR_RETURN(const Trained trained, TrainOn(options.processes));
+    end["processes"] = {{"processes", options.processes},
+                        {"start_seconds", trained.start_seconds},
+                        {"train_seconds", trained.train_seconds}};
+    if (!options.json()) {
+      absl::PrintF("%d processes started in %.0f s and trained five steps in %.0f s\n",
+                   options.processes, trained.start_seconds, trained.train_seconds);
+    }
+  }
+  table.End(std::move(end));
   return absl::OkStatus();
 }
 
@@ -211,6 +263,11 @@ void AddScaleCommand(CLI::App& app, absl::Status& result) {
             ->check(CLI::Range(2, 10'000));
         command.add_option("--microbatches", options.microbatches, "Microbatches of a replica")
             ->check(CLI::Range(1, 1024));
+        command
+            .add_option("--processes", options.processes,
+                        "Real workers that train a small model over TCP, less than 64 or a "
+                        "multiple of it; 0: none")
+            ->check(CLI::Range(0, 1024));
         command.add_flag("--tls", options.tls,
                          "Over TCP with mutual TLS, each worker with a certificate of its own");
       },
