@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "common/access/decide.h"
