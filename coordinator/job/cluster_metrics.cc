@@ -270,7 +270,9 @@ void ClusterMetrics::ShowWorkers(const std::map<std::string, membership::Worker>
     registry_.Gauge(metrics::kWorkerFaultScore, {name}).Set(now.score);
   }
   for (const auto& [name, before] : workers_) {
-    if (!shown.contains(name)) registry_.Drop({{"worker", name}});
+    if (shown.contains(name)) continue;
+    registry_.Remove(metrics::kWorkerConnected, {name});
+    registry_.Remove(metrics::kWorkerFaultScore, {name});
   }
   workers_ = std::move(shown);
 }
