@@ -46,13 +46,15 @@ std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t ro
 
 // Returns the tensors of Gpt2BlockScratch.
 std::vector<ScratchTensor> BlockScratch(const ModelConfig& config, std::int64_t rows,
-                                        Precision activations) {
+                                        const Precisions& precisions) {
   using enum ScratchTensor::Start;
   const std::int64_t c = config.hidden;
+  const Precision activations = precisions.activations;
   return {{"d_inner", Bytes(activations, rows * config.inner)},
           {"d_qkv", Bytes(activations, rows * 3 * c),
            activations == Precision::kF32 ? kWithLine : kNextLine},
-          {"d_norm", Bytes(activations, rows * c)}};
+          {"d_norm", Bytes(activations, rows * c)},
+          RoundedGradient("d_middle", precisions, rows * c)};
 }
 
 Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisions, int block) {
@@ -79,7 +81,7 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
   SetBlockCost(layer, config, microbatch, LinearFlops(config), config.inner);
   const std::int64_t rows = Tokens(config, microbatch);
   layer.stash = BlockTensors(config, rows, precisions);
-  layer.scratch = BlockScratch(config, rows, precisions.activations);
+  layer.scratch = BlockScratch(config, rows, precisions);
   return layer;
 }
 

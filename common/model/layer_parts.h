@@ -44,6 +44,13 @@ inline std::int64_t Bytes(Precision precision, std::int64_t elements) {
   return elements * (precision == Precision::kBf16 ? kFloatBytes / 2 : kFloatBytes);
 }
 
+// Returns the scratch of a gradient in f32 as products read it. It has no bytes where they read that
+// gradient itself.
+inline ScratchTensor RoundedGradient(const char* name, const Precisions& precisions,
+                                     std::int64_t elements) {
+  return {name, precisions.RoundsGradientsOnce() ? Bytes(Precision::kBf16, elements) : 0};
+}
+
 // Returns the bytes that a layer passes on: [B,T,C] in f32.
 inline std::int64_t ActivationBytes(const ModelConfig& config, int microbatch) {
   return kFloatBytes * Tokens(config, microbatch) * config.hidden;

@@ -87,8 +87,9 @@ std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t ro
 
 // Returns the tensors of LlamaBlockScratch.
 std::vector<ScratchTensor> BlockScratch(const ModelConfig& config, std::int64_t rows,
-                                        Precision activations, bool experts) {
+                                        const Precisions& precisions, bool experts) {
   using enum ScratchTensor::Start;
+  const Precision activations = precisions.activations;
   const Precision between = experts ? Precision::kF32 : activations;
   const std::int64_t query_bytes = Bytes(activations, rows * QueryWidth(config));
   const std::int64_t key_bytes = Bytes(activations, rows * KeyWidth(config));
@@ -98,7 +99,8 @@ std::vector<ScratchTensor> BlockScratch(const ModelConfig& config, std::int64_t 
       {"d_k", key_bytes, kBehindTensor},
       {"d_v", key_bytes, kBehindTensor},
       {"d_attention", query_bytes},
-      {"d_norm", kFloatBytes * rows * config.hidden, kWithLine}};
+      {"d_norm", kFloatBytes * rows * config.hidden, kWithLine},
+      RoundedGradient("d_middle", precisions, rows * config.hidden)};
   if (experts) scratch.push_back({"d_router_weights", kFloatBytes * rows * config.mixture->chosen});
   return scratch;
 }
@@ -144,7 +146,7 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
                static_cast<double>(InnerOf(config, experts)));
   const std::int64_t rows = Tokens(config, microbatch);
   layer.stash = BlockTensors(config, rows, precisions, experts);
-  layer.scratch = BlockScratch(config, rows, precisions.activations, experts);
+  layer.scratch = BlockScratch(config, rows, precisions, experts);
   return layer;
 }
 

@@ -36,6 +36,12 @@ struct Precisions {
   // They are in bf16 only if products are.
   Precision activations = Precision::kF32;
   Fp8Recipe fp8 = Fp8Recipe::kNone;  // of blocks; another one needs products in bf16
+
+  // Returns whether all that products read of a gradient in f32 is that gradient in bf16. Then it is
+  // rounded once, where it is made.
+  bool RoundsGradientsOnce() const {
+    return activations == Precision::kBf16 && fp8 == Fp8Recipe::kNone;
+  }
 };
 
 enum class Family : std::uint8_t {

@@ -133,7 +133,18 @@ struct LayerNormForward {
   float epsilon = 1e-5F;
 };
 
-// I: d_input = (gradient through the norm) + residual_gradient.
+// Sums over rows that LayerNormBackwardInput adds up on its way. Each is [C] and (+)=. All are
+// null, or the first two are set, or all of them are.
+struct LayerNormSums {
+  float* d_weight = nullptr;              // of the norm, as W's
+  float* d_bias = nullptr;                // likewise
+  float* of_residual_gradient = nullptr;  // which the op then needs
+  float* of_d_input = nullptr;
+  bool accumulate = false;
+};
+
+// I: d_input = (gradient through the norm) + residual_gradient. With `sums`, it is also W, and the
+// gradient of the biases that were added to `x` and to what residual_gradient is of.
 struct LayerNormBackwardInput {
   Operand d_output;               // [N,C]
   const float* x = nullptr;       // [N,C] what was normalised (`sum` or `input` of the forward)
@@ -142,6 +153,8 @@ struct LayerNormBackwardInput {
   const float* rstd = nullptr;    // [N]
   const float* residual_gradient = nullptr;  // [N,C] or null
   float* d_input = nullptr;  // [N,C]; may be x, residual_gradient or (in f32) d_output
+  Bf16* rounded = nullptr;   // [N,C] or null: d_input rounded, for products
+  LayerNormSums sums;
   std::int64_t rows = 0, columns = 0;
 };
 
@@ -169,7 +182,13 @@ struct RmsNormForward {
   float epsilon = 1e-5F;
 };
 
-// I: d_input = (gradient through the norm) + residual_gradient.
+// Sums over rows that RmsNormBackwardInput adds up on its way.
+struct RmsNormSums {
+  float* d_weight = nullptr;  // [C] or null; (+)=, as W's
+  bool accumulate = false;
+};
+
+// I: d_input = (gradient through the norm) + residual_gradient. With `sums`, it is also W.
 struct RmsNormBackwardInput {
   Operand d_output;                          // [N,C]
   const float* x = nullptr;                  // [N,C] input of the forward
@@ -177,6 +196,8 @@ struct RmsNormBackwardInput {
   const float* rstd = nullptr;               // [N]
   const float* residual_gradient = nullptr;  // [N,C] or null
   float* d_input = nullptr;  // [N,C]; may be x, residual_gradient or (in f32) d_output
+  Bf16* rounded = nullptr;   // [N,C] or null: d_input rounded, for products
+  RmsNormSums sums;
   std::int64_t rows = 0, columns = 0;
 };
 

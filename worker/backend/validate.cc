@@ -117,6 +117,18 @@ struct CrossFieldRules {
     return Rule((o.residual == nullptr) == (o.sum == nullptr), "LayerNormForward",
                 "residual and sum go together");
   }
+  absl::Status operator()(const LayerNormBackwardInput& o) const {
+    constexpr const char* kOp = "LayerNormBackwardInput";
+    const LayerNormSums& s = o.sums;
+    RETURN_IF_ERROR(Rule((s.d_weight == nullptr) == (s.d_bias == nullptr), kOp,
+                         "sums.d_weight and sums.d_bias go together"));
+    RETURN_IF_ERROR(
+        Rule((s.of_residual_gradient == nullptr) == (s.of_d_input == nullptr), kOp,
+             "sums.of_residual_gradient and sums.of_d_input go together"));
+    if (s.of_d_input == nullptr) return absl::OkStatus();
+    return Rule(s.d_weight != nullptr && o.residual_gradient != nullptr, kOp,
+                "sums.of_d_input needs sums.d_weight and residual_gradient");
+  }
   absl::Status operator()(const Rotary& o) const {
     return Rule(o.head_size % 2 == 0, "Rotary", "head_size must be even");
   }
