@@ -32,13 +32,14 @@ class Gpt2Block final : public Block {
     const auto d_inner = InBf16() ? call.Left(layout_, kInner, scratch_[kDInner]) : s(kInner);
     const auto d_qkv = call.Left(layout_, kQkv, scratch_[kDQkv]);
     const auto d_middle = call.Rounded(layout_, kMiddle, scratch_[kDMiddle], rounds_);
-    const bool add = call.accumulate, follows = call.follows_i();
-    const Linear::Bias bias = follows ? Linear::Bias::kElsewhere : Linear::Bias::kWithWeight;
+    const bool add = call.accumulate;
+    const auto bias =
+        call.follows_i ? Linear::BiasGradient::kElsewhere : Linear::BiasGradient::kHere;
     RETURN_IF_ERROR(mlp_projection_.WeightGrad(backend, s(kActivated), call.d_output(), add, bias));
     RETURN_IF_ERROR(fc_.WeightGrad(backend, s(kNorm2), d_inner, add));
     RETURN_IF_ERROR(projection_.WeightGrad(backend, s(kAttention), d_middle, add, bias));
     RETURN_IF_ERROR(qkv_.WeightGrad(backend, s(kNorm1), d_qkv, add));
-    if (follows) return absl::OkStatus();
+    if (call.follows_i) return absl::OkStatus();
     RETURN_IF_ERROR(norm2_.WeightGrad(backend, s(kNorm2Part), add));
     return norm1_.WeightGrad(backend, s(kNorm1Part), add);
   }

@@ -100,7 +100,7 @@ class Head final : public Layer {
       RETURN_IF_ERROR(blocks_[b].product.WeightGrad(
           *call.backend, norm, call.Stashed(layout_, kLogits + b), call.accumulate));
     }
-    if (call.follows_i()) return absl::OkStatus();
+    if (call.follows_i) return absl::OkStatus();
     return norm_.WeightGrad(*call.backend, call.Stashed(layout_, kNormPart), call.accumulate);
   }
 
@@ -204,7 +204,7 @@ class HeadNorm final : public Layer {
   }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
-    if (call.follows_i()) return absl::OkStatus();
+    if (call.follows_i) return absl::OkStatus();
     return norm_.WeightGrad(*call.backend, call.Stashed(layout_, kNormPart), call.accumulate);
   }
 

@@ -122,10 +122,8 @@ struct WeightGradCall {
   // order of its own; the gradients of single microbatches are summed in the order of the calls.
   std::span<const WeightGradInput> microbatches;
   bool accumulate = false;  // false: the step's first microbatch overwrites the gradients
-
-  // Returns whether I was called with_w and has computed its part of W. Then there is one
-  // microbatch.
-  bool follows_i() const { return microbatches.front().scratch != nullptr; }
+  // I was called with_w and has computed its part of W. Then there is one microbatch.
+  bool follows_i = false;
 
   // Returns the d_output of each microbatch, as products read it.
   std::vector<backend::Operand> d_output() const {
@@ -148,7 +146,7 @@ struct WeightGradCall {
   // left it in bf16, too, at `offset` of scratch.
   std::vector<backend::Operand> Rounded(const layout::StashLayout& layout, std::size_t tensor,
                                         std::int64_t offset, bool is_rounded) const {
-    if (!is_rounded || !follows_i()) return Stashed(layout, tensor);
+    if (!is_rounded || !follows_i) return Stashed(layout, tensor);
     return {TensorAt(microbatches.front().scratch + offset, /*bf16=*/true)};
   }
   // Returns what LeaveToWeightGrad left, at `offset` of scratch or in the stash.

@@ -111,15 +111,15 @@ class Linear {
   }
 
   // Returns b's gradient, for whoever computes it in place of WeightGrad; null: there is no b.
-  float* bias_gradient() const { return bias_ == nullptr ? nullptr : BiasGradient(); }
+  float* bias_gradient() const { return bias_ == nullptr ? nullptr : GradientOfBias(); }
 
-  enum class Bias { kWithWeight, kElsewhere };
+  enum class BiasGradient { kHere, kElsewhere };
   // Computes dW (+)= x^T dy, or its transpose, and, unless it is computed elsewhere, db (+)= column
   // sums of dy. x, dy: by microbatch. Microbatches that follow each other in memory, in both x and
   // dy, are one product with that many more rows.
   absl::Status WeightGrad(backend::Backend& backend, std::span<const backend::Operand> x,
                           std::span<const backend::Operand> dy, bool accumulate,
-                          Bias bias = Bias::kWithWeight) const {
+                          BiasGradient bias = BiasGradient::kHere) const {
     for (std::size_t first = 0, end = 0; first < x.size(); first = end) {
       end = first + 1;
       while (end < x.size() && Follows(x[end - 1], x[end], rows_ * in_) &&
@@ -128,7 +128,7 @@ class Linear {
       }
       const std::int64_t rows = rows_ * static_cast<std::int64_t>(end - first);
       RETURN_IF_ERROR(WeightGrad(backend, rows, x[first], dy[first], accumulate || first > 0,
-                                 bias == Bias::kWithWeight && bias_ != nullptr));
+                                 bias == BiasGradient::kHere && bias_ != nullptr));
     }
     return absl::OkStatus();
   }
@@ -181,7 +181,7 @@ class Linear {
   backend::Fp8 OfInput() const { return {weight_.fp8, backend::Fp8Operand::kActivation}; }
   backend::Fp8 OfGradient() const { return {weight_.fp8, backend::Fp8Operand::kGradient}; }
   float* Gradient() const { return weight_.gradient + gradient_behind_ + Before(); }
-  float* BiasGradient() const { return bias_->gradient + bias_gradient_behind_ + bias_first_; }
+  float* GradientOfBias() const { return bias_->gradient + bias_gradient_behind_ + bias_first_; }
 
   absl::Status WeightGrad(backend::Backend& backend, std::int64_t rows, const backend::Operand& x,
                           const backend::Operand& dy, bool accumulate, bool with_bias) const {
@@ -193,7 +193,7 @@ class Linear {
     }
     if (!with_bias) return absl::OkStatus();
     return backend.Run(backend::BiasGrad{.d_output = dy,
-                                         .d_bias = BiasGradient(),
+                                         .d_bias = GradientOfBias(),
                                          .rows = rows,
                                          .columns = out_,
                                          .accumulate = accumulate});
@@ -215,7 +215,7 @@ class Linear {
                                       .a_stride = out_in_ ? y_stride_ : 0,
                                       .b_stride = out_in_ ? 0 : y_stride_,
                                       .c = Gradient(),
-                                      .column_sums = sums ? BiasGradient() : nullptr,
+                                      .column_sums = sums ? GradientOfBias() : nullptr,
                                       .accumulate = accumulate,
                                       .m = out_in_ ? out_ : in_,
                                       .n = out_in_ ? in_ : out_,

@@ -39,7 +39,7 @@ class LlamaBlock final : public Block {
   absl::Status WeightGrad(const WeightGradCall& call) const override {
     backend::Backend& backend = *call.backend;
     const auto s = [&](auto tensor) { return call.Stashed(layout_, tensor); };
-    const bool add = call.accumulate, follows = call.follows_i();
+    const bool add = call.accumulate, follows = call.follows_i;
     const auto d_middle = call.Rounded(layout_, kMiddle, scratch_[kDMiddle], rounds_);
     if (experts_.has_value()) {
       RETURN_IF_ERROR(experts_->WeightGrad(call));

@@ -37,7 +37,7 @@ absl::Status Stage::InputGrad(const StageBuffers& buffers) {
 
 absl::Status Stage::WeightGrad(std::span<const StageBuffers> microbatches, bool accumulate) {
   for (std::size_t i = layers_.size(); i-- > 0;) {
-    RETURN_IF_ERROR(WeightGradLayer(microbatches, accumulate, i, /*scratch=*/nullptr));
+    RETURN_IF_ERROR(WeightGradLayer(microbatches, accumulate, i, /*follows_i=*/false));
   }
   return absl::OkStatus();
 }
@@ -65,7 +65,7 @@ absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& lo
 
 absl::Status Stage::BackwardLayer(const StageBuffers& buffers, bool accumulate, std::size_t i) {
   RETURN_IF_ERROR(InputGradLayer(buffers, i, /*with_w=*/accumulate));
-  return WeightGradLayer({&buffers, 1}, accumulate, i, scratch_);
+  return WeightGradLayer({&buffers, 1}, accumulate, i, /*follows_i=*/true);
 }
 
 absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i,
@@ -92,17 +92,19 @@ absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i,
 }
 
 absl::Status Stage::WeightGradLayer(std::span<const StageBuffers> microbatches, bool accumulate,
-                                    std::size_t i, std::byte* scratch) {
+                                    std::size_t i, bool follows_i) {
   std::vector<WeightGradInput> inputs;
   for (const StageBuffers& buffers : microbatches) {
     inputs.push_back({.view = buffers.view,
                       .d_output = DOutput(buffers, i),
-                      .d_output_rounded = scratch != nullptr ? RoundedDInput(i + 1) : nullptr,
+                      .d_output_rounded = follows_i ? RoundedDInput(i + 1) : nullptr,
                       .stash = BackwardStash(buffers, i),
-                      .scratch = scratch});
+                      .scratch = follows_i ? scratch_ : nullptr});
   }
-  return layers_[i]->WeightGrad(
-      {.backend = &backend_, .microbatches = inputs, .accumulate = accumulate});
+  return layers_[i]->WeightGrad({.backend = &backend_,
+                                 .microbatches = inputs,
+                                 .accumulate = accumulate,
+                                 .follows_i = follows_i});
 }
 
 std::int32_t* Stage::ExpertCountsOf(const LossCall& loss, std::size_t i) const {

@@ -82,9 +82,9 @@ class Stage {
   // with_w: as of InputGradCall.
   absl::Status InputGradLayer(const StageBuffers& buffers, std::size_t i,
                               std::optional<bool> with_w);
-  // scratch: if I of the same layer was the last call to use it; else null.
+  // follows_i: as of WeightGradCall.
   absl::Status WeightGradLayer(std::span<const StageBuffers> microbatches, bool accumulate,
-                               std::size_t i, std::byte* scratch);
+                               std::size_t i, bool follows_i);
   // Returns where layer i counts the rows of its experts; null: it does not.
   std::int32_t* ExpertCountsOf(const LossCall& loss, std::size_t i) const;
   // Returns the activation that layer i passes on, or its gradient.
