@@ -383,8 +383,8 @@ struct SoftmaxBlock {
 
 // loss_sum: the sum over scored rows of the cross-entropy with the target's distribution, and of
 // z_loss * Z^2 with Z = log(sum of e^logit) (PaLM, Chowdhery et al. 2022, section 5). Sums over
-// blocks are in double in ascending order. Row losses are summed in double in row order and not
-// divided.
+// blocks are in double in ascending order. Row losses are summed in double, in an order that depends
+// on their number alone, and not divided.
 struct CrossEntropy {
   const SoftmaxPart* parts = nullptr;     // [blocks,N]
   const std::int32_t* targets = nullptr;  // [N]
