@@ -128,6 +128,9 @@ const float* Stage::DOutput(const StageBuffers& buffers, std::size_t i) const {
 
 backend::Bf16* Stage::RoundedDInput(std::size_t i) const {
   if (layout_.rounded_bytes == 0 || i == 0 || i >= layers_.size()) return nullptr;
+  // An embedding has no products.
+  const LayerId below = layout_.layers[i - 1].layer;
+  if (model_.layers[below.value()].kind == model::LayerKind::kEmbedding) return nullptr;
   const bool odd = i % 2 != 0;
   return reinterpret_cast<backend::Bf16*>(scratch_ + (odd ? layout_.rounded_bytes : 0));
 }
