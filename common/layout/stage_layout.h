@@ -29,9 +29,9 @@ struct StageLayout {
   // The most that a pass of any one layer needs while it runs, including what it recomputes where W
   // follows its I. All layers share it.
   std::int64_t scratch_bytes = 0;
-  // Where gradients in f32 are rounded once (model::Precisions::RoundsGradientsOnce), scratch begins
-  // with two copies in bf16 of what layers pass down. They alternate: one is that of a layer's
-  // output, the other of its input. Of all stages the same.
+  // Where gradients in f32 are rounded once (model::Precisions::RoundsGradientsOnce), scratch
+  // begins with two copies in bf16 of what layers pass down. They alternate: one is that of a
+  // layer's output, the other of its input. It is the same for all stages.
   std::int64_t rounded_bytes = 0;  // of one; 0: there is none
 };
 

@@ -106,10 +106,8 @@ std::vector<ScratchTensor> BlockScratch(const ModelConfig& config, std::int64_t 
 }
 
 void AddProjection(std::vector<Parameter>& to, const std::string& name,
-                   std::vector<std::int64_t> shape, const ModelConfig& config, bool bias) {
-  const std::int64_t out = shape.front();
+                   std::vector<std::int64_t> shape, const ModelConfig& config) {
   to.push_back(Normal(name + ".weight", std::move(shape), config.initializer_range));
-  if (bias) to.push_back(Zeros(name + ".bias", out));
 }
 
 LayerKind KindOf(const ModelConfig& config, bool experts) {
@@ -125,22 +123,27 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
   const std::string prefix = absl::StrCat("model.layers.", block, ".");
   Layer layer{.kind = KindOf(config, experts), .block = block};
   std::vector<Parameter>& p = layer.parameters;
+  const auto add_with_bias = [&](const char* projection, std::int64_t width) {
+    const std::string name = absl::StrCat(prefix, "self_attn.", projection);
+    AddProjection(p, name, {width, c}, config);
+    if (bias) p.push_back(BiasOfActivations(name + ".bias", width, precisions.activations));
+  };
   p.push_back(Ones(prefix + "input_layernorm.weight", c));
-  AddProjection(p, prefix + "self_attn.q_proj", {QueryWidth(config), c}, config, bias);
-  AddProjection(p, prefix + "self_attn.k_proj", {KeyWidth(config), c}, config, bias);
-  AddProjection(p, prefix + "self_attn.v_proj", {KeyWidth(config), c}, config, bias);
+  add_with_bias("q_proj", QueryWidth(config));
+  add_with_bias("k_proj", KeyWidth(config));
+  add_with_bias("v_proj", KeyWidth(config));
   if (NormalisesHeads(config.family)) {
     p.push_back(Ones(prefix + "self_attn.q_norm.weight", config.head_size));
     p.push_back(Ones(prefix + "self_attn.k_norm.weight", config.head_size));
   }
-  AddProjection(p, prefix + "self_attn.o_proj", {c, QueryWidth(config)}, config, false);
+  AddProjection(p, prefix + "self_attn.o_proj", {c, QueryWidth(config)}, config);
   p.push_back(Ones(prefix + "post_attention_layernorm.weight", c));
   if (experts) {
     AddMixtureParameters(p, config, prefix);
   } else {
-    AddProjection(p, prefix + "mlp.gate_proj", {config.inner, c}, config, false);
-    AddProjection(p, prefix + "mlp.up_proj", {config.inner, c}, config, false);
-    AddProjection(p, prefix + "mlp.down_proj", {c, config.inner}, config, false);
+    AddProjection(p, prefix + "mlp.gate_proj", {config.inner, c}, config);
+    AddProjection(p, prefix + "mlp.up_proj", {config.inner, c}, config);
+    AddProjection(p, prefix + "mlp.down_proj", {c, config.inner}, config);
   }
   SetBlockCost(layer, config, microbatch, LinearFlops(config, experts),
                static_cast<double>(InnerOf(config, experts)));

@@ -46,7 +46,9 @@ TEST(CountOp, CountsWhatAProductNeedsBesideIt) {
   EXPECT_EQ(CountOp(op).product_flops, 2.0 * 8 * 16 * 32);
   op.bias = kFloats;  // the library wants the bias of a bf16 output in bf16
   EXPECT_EQ(CountOp(op).launches, 2);
-  op.bias = nullptr;
+  op.rounded_bias = kHalves;
+  EXPECT_EQ(CountOp(op).launches, 1);
+  op.bias = nullptr, op.rounded_bias = nullptr;
   op.a = kFloats;  // is rounded first
   EXPECT_EQ(CountOp(op).launches, 2);
   EXPECT_EQ(CountOp(op).elementwise_bytes, 8 * 32 * (4 + 2));
@@ -80,11 +82,11 @@ struct ExpectedCounts {
   double launches[3], bytes[3];  // of F, I and W; bytes a token and column of the hidden size
 };
 constexpr ExpectedCounts kExpected[] = {
-    // F: two norms, four products, attention, and two biases that are rounded. I: four products,
-    // two norms of two launches, attention in two parts of three. W: four products, and the biases
-    // of two, each in two launches.
-    {"gpt2-124m", 64, 1024, 768, {9, 14, 8}, {12, 32, 14}},
-    {"gpt2-355m", 32, 1024, 1024, {9, 11, 8}, {12, 32, 14}},
+    // F: two norms, four products, attention. I: four products, two norms of two launches,
+    // attention in two parts of three. W: four products, of which two also sum columns, which are
+    // then added.
+    {"gpt2-124m", 64, 1024, 768, {7, 14, 6}, {12, 32, 0}},
+    {"gpt2-355m", 32, 1024, 1024, {7, 11, 6}, {12, 32, 0}},
     // F: two norms, seven products, attention, two rotations, SwiGLU. I: seven products, two norms
     // of two launches, four parts of attention, two rotations, SwiGLU. W: seven products.
     {"llama-1b", 4, 4096, 2048, {13, 26, 7}, {12 + 5 + 24, 36 + 5 + 40, 0}},

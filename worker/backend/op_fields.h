@@ -56,7 +56,7 @@ void DescribeFields(MatmulBf16& o, auto& v) {
   v.Size("m", o.m), v.Size("n", o.n), v.Size("k", o.k);
   v.Tensor("a", o.a), v.Tensor("b", o.b);
   v.Tensor("c", o.c, Extent{o.m, o.n, o.c_stride == 0 ? o.n : o.c_stride});
-  v.Optional(o.bias), v.Optional(o.addend), v.Optional(o.inner);
+  v.Optional(o.bias), v.Optional(o.rounded_bias), v.Optional(o.addend), v.Optional(o.inner);
 }
 void DescribeFields(MatmulTransposedBf16& o, auto& v) {
   v.Name("MatmulTransposedBf16");

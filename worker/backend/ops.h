@@ -90,6 +90,8 @@ struct MatmulBf16 {
   const Bf16* b = nullptr;        // [k,n] as PackBf16 leaves it
   Output c;                       // [m,n]
   const float* bias = nullptr;    // [n]
+  // [n] bias rounded, or null. A backend may add it in its place.
+  const Bf16* rounded_bias = nullptr;
   const float* addend = nullptr;  // laid out as c, which is in f32; may be c itself
   std::int64_t a_stride = 0, c_stride = 0;
   Activation activation = Activation::kNone;
@@ -383,8 +385,8 @@ struct SoftmaxBlock {
 
 // loss_sum: the sum over scored rows of the cross-entropy with the target's distribution, and of
 // z_loss * Z^2 with Z = log(sum of e^logit) (PaLM, Chowdhery et al. 2022, section 5). Sums over
-// blocks are in double in ascending order. Row losses are summed in double, in an order that depends
-// on their number alone, and not divided.
+// blocks are in double in ascending order. Row losses are summed in double, in an order that
+// depends on their number alone, and not divided.
 struct CrossEntropy {
   const SoftmaxPart* parts = nullptr;     // [blocks,N]
   const std::int32_t* targets = nullptr;  // [N]
@@ -469,7 +471,7 @@ struct Fill {
 
 struct Copy {
   Operand input;
-  Output output;
+  Output output;  // also in bf16 if input is in f32
   std::int64_t count = 0;
 };
 

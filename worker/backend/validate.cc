@@ -101,6 +101,8 @@ struct CrossFieldRules {
   absl::Status operator()(const MatmulBf16& o) const {
     constexpr const char* kOp = "MatmulBf16";
     RETURN_IF_ERROR(Rule(o.addend == nullptr || o.c.f32 != nullptr, kOp, "addend needs c in f32"));
+    RETURN_IF_ERROR(
+        Rule(o.rounded_bias == nullptr || o.bias != nullptr, kOp, "rounded_bias needs bias"));
     if (o.activation == Activation::kNone)
       return Rule(o.inner == nullptr, kOp, "inner is of an activation");
     RETURN_IF_ERROR(Rule(o.inner != nullptr, kOp, "an activation needs inner"));
@@ -210,7 +212,7 @@ struct CrossFieldRules {
                 "factors in bf16 need in_bf16");
   }
   absl::Status operator()(const Copy& o) const {
-    return o.count == 0 ? absl::OkStatus() : CheckType("Copy", {o.input, o.output});
+    return o.count == 0 ? absl::OkStatus() : CheckRounding("Copy", o.input, o.output);
   }
 };
 

@@ -168,6 +168,7 @@ class Linear {
                                      : weight_.packed + offsets.packed,
             .c = c,
             .bias = Bias(backward),
+            .rounded_bias = RoundedBias(backward),
             .m = rows_,
             .n = backward ? in_ : out_,
             .k = backward ? out_ : in_};
@@ -177,6 +178,10 @@ class Linear {
   std::int64_t Before() const { return first_ * weight_.columns(); }
   const float* Bias(bool backward) const {
     return bias_ == nullptr || backward || !adds_bias_ ? nullptr : bias_->weight + bias_first_;
+  }
+  // Null: there is none, or nobody has rounded it.
+  const backend::Bf16* RoundedBias(bool backward) const {
+    return Bias(backward) == nullptr || bias_first_ > 0 ? nullptr : bias_->packed;
   }
   backend::Fp8 OfInput() const { return {weight_.fp8, backend::Fp8Operand::kActivation}; }
   backend::Fp8 OfGradient() const { return {weight_.fp8, backend::Fp8Operand::kGradient}; }

@@ -25,8 +25,8 @@ struct NormGradients {
   // Set where W is the next call: the gradients of the weights are then complete, and W adds no
   // part. Its value says whether they are added to.
   std::optional<bool> with_w;
-  // [C] Gradients of biases, which are the sums over rows of `residual` and of dx. Both or none, and
-  // only with_w.
+  // [C] Gradients of biases, which are the sums over rows of `residual` and of dx. Both or none,
+  // and only with_w.
   float* residual_bias = nullptr;
   float* dx_bias = nullptr;
 };
