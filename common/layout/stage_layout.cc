@@ -79,8 +79,8 @@ StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage, boo
     // T adds up the gradient of the norm's output in a spread head's place.
     std::span<const ScratchTensor> scratch = layer.scratch;
     if (spread && IsHead(layer)) scratch = {};
-    layout.scratch_bytes = std::max(layout.scratch_bytes,
-                                    LayOutScratch(scratch, 2 * layout.rounded_bytes, place));
+    layout.scratch_bytes =
+        std::max(layout.scratch_bytes, LayOutScratch(scratch, 2 * layout.rounded_bytes, place));
     layout.layers.push_back(std::move(place));
   }
   layout.stash_bytes = kept.size();

@@ -33,9 +33,8 @@ inline Parameter Zeros(std::string name, std::int64_t size) {
 }
 // Returns the bias of a product whose results are activations.
 inline Parameter BiasOfActivations(std::string name, std::int64_t size, Precision activations) {
-  return {.name = std::move(name),
-          .shape = {size},
-          .kept_rounded = activations == Precision::kBf16};
+  return {
+      .name = std::move(name), .shape = {size}, .kept_rounded = activations == Precision::kBf16};
 }
 inline Parameter Ones(std::string name, std::int64_t size) {
   return {.name = std::move(name), .shape = {size}, .init = Init::kOnes};

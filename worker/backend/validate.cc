@@ -124,9 +124,8 @@ struct CrossFieldRules {
     const LayerNormSums& s = o.sums;
     RETURN_IF_ERROR(Rule((s.d_weight == nullptr) == (s.d_bias == nullptr), kOp,
                          "sums.d_weight and sums.d_bias go together"));
-    RETURN_IF_ERROR(
-        Rule((s.of_residual_gradient == nullptr) == (s.of_d_input == nullptr), kOp,
-             "sums.of_residual_gradient and sums.of_d_input go together"));
+    RETURN_IF_ERROR(Rule((s.of_residual_gradient == nullptr) == (s.of_d_input == nullptr), kOp,
+                         "sums.of_residual_gradient and sums.of_d_input go together"));
     if (s.of_d_input == nullptr) return absl::OkStatus();
     return Rule(s.d_weight != nullptr && o.residual_gradient != nullptr, kOp,
                 "sums.of_d_input needs sums.d_weight and residual_gradient");

@@ -17,10 +17,10 @@ namespace takt::train {
 
 // What InputGrad reads and writes.
 struct NormGradients {
-  backend::Operand dy;              // [N,C]
-  const float* x = nullptr;         // [N,C] the same as F's
-  const float* residual = nullptr;  // [N,C] added to dx; optional
-  float* dx = nullptr;              // [N,C]; may be x
+  backend::Operand dy;               // [N,C]
+  const float* x = nullptr;          // [N,C] the same as F's
+  const float* residual = nullptr;   // [N,C] added to dx; optional
+  float* dx = nullptr;               // [N,C]; may be x
   backend::Bf16* rounded = nullptr;  // [N,C] dx for products; optional
   // Set where W is the next call: the gradients of the weights are then complete, and W adds no
   // part. Its value says whether they are added to.

@@ -271,9 +271,8 @@ absl::Status ParameterStore::PackVersion(backend::Backend& backend, int version)
 absl::Status ParameterStore::PackUse(backend::Backend& backend, const Use& use, std::size_t place) {
   if (use.packed.empty()) return absl::OkStatus();
   if (use.ref->parameter->kept_rounded) {
-    return backend.Run(backend::Copy{.input = use.weight[place],
-                                     .output = use.packed[place],
-                                     .count = use.ref->elements()});
+    return backend.Run(backend::Copy{
+        .input = use.weight[place], .output = use.packed[place], .count = use.ref->elements()});
   }
   const std::int64_t columns = use.ref->columns();
   for (const auto& [first, rows] : use.ref->Runs()) {

@@ -205,8 +205,7 @@ class CpuBackend final : public HostMemory<Backend> {
                                        .accumulate = sums.accumulate});
     }
     sum(op.residual_gradient, sums.of_residual_gradient);
-    ForRows(op.rows, op.columns,
-            [&](Range rows) { kernels_.layer_norm_backward_input(op, rows); });
+    ForRows(op.rows, op.columns, [&](Range rows) { kernels_.layer_norm_backward_input(op, rows); });
     sum(op.d_input, sums.of_d_input);
     RoundGradient(op);
   }

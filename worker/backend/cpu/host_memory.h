@@ -85,9 +85,8 @@ class HostMemory : public Interface {
     if (op.input.bf16 != nullptr) {
       copy(op.output.bf16, op.input.bf16);
     } else if (op.output.bf16 != nullptr) {
-      ForElements(op.count, [&](Range range) {
-        kernels_.round_bf16(op.input.f32, op.output.bf16, range);
-      });
+      ForElements(op.count,
+                  [&](Range range) { kernels_.round_bf16(op.input.f32, op.output.bf16, range); });
     } else {
       copy(op.output.f32, op.input.f32);
     }

@@ -38,8 +38,8 @@ struct Layer {
   Result Outputs() const {
     Result result;
     result.Add(op.d_input, rows * columns);
-    for (const float* sum : {op.sums.d_weight, op.sums.d_bias, op.sums.of_residual_gradient,
-                             op.sums.of_d_input}) {
+    for (const float* sum :
+         {op.sums.d_weight, op.sums.d_bias, op.sums.of_residual_gradient, op.sums.of_d_input}) {
       result.Add(sum, columns);
     }
     return result;

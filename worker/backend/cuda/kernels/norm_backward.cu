@@ -79,9 +79,8 @@ __global__ __launch_bounds__(kThreads) void NormBackwardKernel(Op op, const D* d
       Four residual = {};
       if (op.residual_gradient != nullptr)
         residual = Load<kFours>(op.residual_gradient + begin, i, columns);
-      const Four d_input = Each([&](int k) {
-        return rstd * (g[j].v[k] - g_mean - h[j].v[k] * gh_mean) + residual.v[k];
-      });
+      const Four d_input = Each(
+          [&](int k) { return rstd * (g[j].v[k] - g_mean - h[j].v[k] * gh_mean) + residual.v[k]; });
       Store<kFours>(op.d_input + begin, i, columns, d_input);
       if (op.rounded != nullptr) Store<kFours>(op.rounded + begin, i, columns, d_input);
       if constexpr (kOutputs == 4) {
@@ -123,10 +122,9 @@ void LaunchBoth(const Op& op, PartialSums sums, const LaunchContext& context) {
         InFours(op.columns, d, op.x, op.weight, op.residual_gradient, op.d_input, op.rounded);
     Choose(fours, [&](auto kFours) {
       ForGroups(op.columns, [&](auto groups) {
-        LaunchKernel(NormBackwardKernel<decltype(groups)::value, kOutputs, decltype(kFours)::value,
-                                        Op, D>,
-                     blocks, context.stream, op, d,
-                     Runs{partials, run_stride, stride, runs.rows_per_run});
+        LaunchKernel(
+            NormBackwardKernel<decltype(groups)::value, kOutputs, decltype(kFours)::value, Op, D>,
+            blocks, context.stream, op, d, Runs{partials, run_stride, stride, runs.rows_per_run});
       });
     });
   });
