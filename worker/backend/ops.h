@@ -23,7 +23,7 @@
 //   above the row's own position. Null: every sequence is one document.
 // - Where a layer has input gradients (I) and weight gradients (W), they are different ops, and W
 //   reads nothing that I writes beyond its declared outputs: a joint backward is I, then W, with
-//   the same bits.
+//   the same bits. The I of a norm may be its W as well (norm_ops.h), also with the same bits.
 #pragma once
 
 #include <cstdint>
