@@ -77,6 +77,7 @@ absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
                             .beside_bytes = BytesOfLibraries(assignment),
                             .ledger = options.ledger,
                             .sms_for_communication = SmsForCommunication(assignment),
+                            .any_order_attention = !assignment.job.exact,
                             .tune = true});  // by one rank, for all (session/kernel_plan.h)
 }
 

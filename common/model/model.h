@@ -36,6 +36,12 @@ struct Precisions {
   // They are in bf16 only if products are.
   Precision activations = Precision::kF32;
   Fp8Recipe fp8 = Fp8Recipe::kNone;  // of blocks; another one needs products in bf16
+
+  // Returns whether all that products read of a gradient in f32 is that gradient in bf16. Then it
+  // is rounded once, where it is made.
+  bool RoundsGradientsOnce() const {
+    return activations == Precision::kBf16 && fp8 == Fp8Recipe::kNone;
+  }
 };
 
 enum class Family : std::uint8_t {
@@ -167,6 +173,8 @@ struct Parameter {
   bool by_muon = false;  // Muon updates it, for which it must be whole on a rank
   // Products with it are in f32, whatever the precision of the model's products.
   bool multiplies_in_f32 = false;
+  // A bias that products with results in bf16 add. It is kept in bf16 as well.
+  bool kept_rounded = false;
   // A bias by which a router chooses. Its gradient is not one: it counts the rows of each expert,
   // of which the optimizer looks at the sign of the difference to the mean. It has no part in the
   // norm, in clipping and in decay.

@@ -101,6 +101,8 @@ struct CrossFieldRules {
   absl::Status operator()(const MatmulBf16& o) const {
     constexpr const char* kOp = "MatmulBf16";
     RETURN_IF_ERROR(Rule(o.addend == nullptr || o.c.f32 != nullptr, kOp, "addend needs c in f32"));
+    RETURN_IF_ERROR(
+        Rule(o.rounded_bias == nullptr || o.bias != nullptr, kOp, "rounded_bias needs bias"));
     if (o.activation == Activation::kNone)
       return Rule(o.inner == nullptr, kOp, "inner is of an activation");
     RETURN_IF_ERROR(Rule(o.inner != nullptr, kOp, "an activation needs inner"));
@@ -116,6 +118,17 @@ struct CrossFieldRules {
   absl::Status operator()(const LayerNormForward& o) const {
     return Rule((o.residual == nullptr) == (o.sum == nullptr), "LayerNormForward",
                 "residual and sum go together");
+  }
+  absl::Status operator()(const LayerNormBackwardInput& o) const {
+    constexpr const char* kOp = "LayerNormBackwardInput";
+    const LayerNormSums& s = o.sums;
+    RETURN_IF_ERROR(Rule((s.d_weight == nullptr) == (s.d_bias == nullptr), kOp,
+                         "sums.d_weight and sums.d_bias go together"));
+    RETURN_IF_ERROR(Rule((s.of_residual_gradient == nullptr) == (s.of_d_input == nullptr), kOp,
+                         "sums.of_residual_gradient and sums.of_d_input go together"));
+    if (s.of_d_input == nullptr) return absl::OkStatus();
+    return Rule(s.d_weight != nullptr && o.residual_gradient != nullptr, kOp,
+                "sums.of_d_input needs sums.d_weight and residual_gradient");
   }
   absl::Status operator()(const Rotary& o) const {
     return Rule(o.head_size % 2 == 0, "Rotary", "head_size must be even");
@@ -198,7 +211,7 @@ struct CrossFieldRules {
                 "factors in bf16 need in_bf16");
   }
   absl::Status operator()(const Copy& o) const {
-    return o.count == 0 ? absl::OkStatus() : CheckType("Copy", {o.input, o.output});
+    return o.count == 0 ? absl::OkStatus() : CheckRounding("Copy", o.input, o.output);
   }
 };
 
