@@ -173,7 +173,7 @@ std::vector<MemoryBytes> MemoryOf(const CandidateInputs& inputs, const Plan& pla
                             .program = plan.programs[rank],
                             .validation = validates ? &plan.validation_programs[rank] : nullptr,
                             .saves = inputs.job.checkpoint.has_value(),
-                            .dp_size = inputs.dp_size,
+                            .num_replicas = inputs.dp_size,
                             .copy_bytes = copy_bytes,
                             .device = inputs.options.device,
                             .vocabulary_ends = plan.vocabulary_ends})

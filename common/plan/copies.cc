@@ -34,13 +34,13 @@ bool AsksForCopies(const config::JobSpec& job) {
 
 CopyCounts CopiesKept(const CopyInputs& inputs) {
   if (!WhyNoCopies(inputs).empty()) return {};
-  return {.own = 2, .peer = inputs.mesh.dp_size > 1 && !inputs.shares ? 0 : 2};
+  return {.own = 2, .peer = inputs.mesh.num_replicas() > 1 && !inputs.shares ? 0 : 2};
 }
 
 std::int64_t LargestCopyBytes(const model::Model& model, const mesh::Partition& partition,
                               int num_writers) {
   constexpr std::int64_t kFloatBytes = sizeof(float);
-  std::map<std::pair<PpRank, DpRank>, std::int64_t> bytes;
+  std::map<std::pair<PpRank, int>, std::int64_t> bytes;  // by pp rank and replica
   for (const mesh::Stage& stage : partition) {
     for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
       for (const model::Parameter& parameter : model.layers[id.value()].parameters)

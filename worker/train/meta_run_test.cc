@@ -201,7 +201,7 @@ TEST(MetaRun, AllocatesWhatIsLaidOutWhereWeightsAreFreed) {
                                                  .partition = plan->partition,
                                                  .program = plan->programs[rank],
                                                  .validation = &plan->validation_programs[rank],
-                                                 .dp_size = 2,
+                                                 .num_replicas = 2,
                                                  .replica = 0})
                                  .bytes();
       expected[MemoryKind::kProcess] = 0;
