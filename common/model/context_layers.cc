@@ -39,6 +39,15 @@ PiecesPassed MostPassed(const Model& model) {
   return most;
 }
 
+// Returns the numbers of ranks that can share a sequence, of which there may be 4,096.
+std::string SizesThatFit(int context) {
+  std::string text = "1";
+  for (int ranks = 2; ranks <= std::min(context / 2, 4096); ++ranks) {
+    if (context % (2 * ranks) == 0) absl::StrAppend(&text, ", ", ranks);
+  }
+  return text;
+}
+
 // Sets the costs of attention, which sees the keys of other ranks too. All ranks have as many pairs
 // of a query and a key, except where a window cuts some off.
 void CountAttention(const Model& model, LayerCost& cost) {
@@ -82,11 +91,12 @@ std::vector<FieldError> CheckContext(const ModelConfig& config, const TensorShar
     refuse_if(true, "emulated layers have no sequences to share", "use 1");
     return rules.Take();
   }
-  refuse_if(context_ranks < 1 || config.context % (2 * std::int64_t{context_ranks}) != 0,
-            absl::StrCat("cuts a sequence into 2 pieces for each rank, so twice it must divide "
-                         "model.context (",
+  const bool fits = context_ranks > 1 && config.context % (2 * std::int64_t{context_ranks}) == 0;
+  refuse_if(!fits,
+            absl::StrCat("makes ", 2 * std::int64_t{context_ranks},
+                         " pieces of a sequence, 2 for each rank; they must divide model.context (",
                          config.context, ")"),
-            "change one of them");
+            fits ? "" : absl::StrCat("use one of ", SizesThatFit(config.context)));
   refuse_if(HasExperts(config.family), "a router balances experts over whole sequences",
             "use 1, and data for more ranks");
   refuse_if(tensor.splits(), "does not go with tensor and tensor_leaves above 1 yet",
