@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The groups over which one rank sums: the replicas of its stages, its chain of the pipeline, the
-// two ends of a tied embedding, and the ranks that share its layers or its sequences. Where the vocabulary is
-// spread, a group of the chain passes bytes. mesh::RanksOf says who is in which.
+// two ends of a tied embedding, and the ranks that share its layers. The ranks that share its
+// sequences form a group that passes bytes, and so does the chain where the vocabulary is spread.
+// mesh::RanksOf says who is in which.
 #pragma once
 
 #include <cstdint>

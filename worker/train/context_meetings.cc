@@ -144,8 +144,10 @@ void PickStarts(const model::ContextShare& share, std::int64_t context,
       [&](std::int64_t from, std::int64_t to, std::int64_t count) {
         // A row stands so many rows before its token's position.
         const std::int64_t shift = from % context - to % (context / share.size);
-        std::transform(whole.begin() + from, whole.begin() + from + count, here.begin() + to,
-                       [&](std::int32_t start) { return static_cast<std::int32_t>(start - shift); });
+        for (std::int64_t i = 0; i < count; ++i) {
+          here[static_cast<std::size_t>(to + i)] =
+              static_cast<std::int32_t>(whole[static_cast<std::size_t>(from + i)] - shift);
+        }
       });
 }
 

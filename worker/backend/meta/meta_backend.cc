@@ -14,8 +14,8 @@
 namespace takt::backend {
 namespace {
 
-// Each pair of a query and a key that it sees takes part in two products of head_size. Shares of the
-// queries have equally many pairs, but for windows.
+// Each pair of a query and a key that it sees takes part in two products of head_size. Shares of
+// the queries have equally many pairs, but for windows.
 double AttentionFlops(const AttentionShape& shape) {
   const std::int64_t window =
       shape.window > 0 ? std::min(shape.window, shape.context) : shape.context;
