@@ -21,9 +21,9 @@
 // - Where sequences may hold several documents, an op has `starts`, [N]: for each row, the position
 //   in its sequence at which its document begins. Within a sequence they never fall, and none is
 //   above the row's own position. Null: every sequence is one document. Where an op's rows are not
-//   all tokens of a sequence (AttentionShape::shares), positions count its rows. A start is then the
-//   row minus the tokens of its document before it. It may be negative, and it may fall once, where
-//   the second piece begins.
+//   all tokens of a sequence (AttentionShape::shares), positions count its rows: a start is the row
+//   minus the tokens of its document before it. It may be negative, and it may fall once, where the
+//   second piece begins.
 // - Where a layer has input gradients (I) and weight gradients (W), they are different ops, and W
 //   reads nothing that I writes beyond its declared outputs: a joint backward is I, then W, with
 //   the same bits.
