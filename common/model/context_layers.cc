@@ -111,9 +111,8 @@ void ShareSequences(Model& model) {
   // A piece has half of the rank's rows, and both keys and values pass.
   const std::int64_t piece_bytes = row_bytes * model.rows();
   const auto meeting = [&](std::int64_t pieces) {
-    return Part{.kind = PartKind::kExchange,
-                .group = PartGroup::kContext,
-                .bytes = pieces * piece_bytes};
+    return Part{
+        .kind = PartKind::kExchange, .group = PartGroup::kContext, .bytes = pieces * piece_bytes};
   };
   const Part compute{}, keys = meeting(passed.keys), gradients = meeting(passed.gradients);
   for (Layer& layer : model.layers) {

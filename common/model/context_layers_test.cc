@@ -99,8 +99,7 @@ TEST(ContextLayers, MeetForKeysAndForTheirGradients) {
       .kind = PartKind::kExchange, .group = PartGroup::kContext, .bytes = 2 * 2 * 3 * 8 * 12 * 4};
   EXPECT_THAT(block.parts.forward, ElementsAre(compute, meeting, compute));
   EXPECT_THAT(block.parts.full, ElementsAre(compute, meeting, compute));
-  EXPECT_THAT(block.parts.input_grad,
-              ElementsAre(compute, meeting, compute, meeting, compute));
+  EXPECT_THAT(block.parts.input_grad, ElementsAre(compute, meeting, compute, meeting, compute));
   EXPECT_TRUE(block.parts.weight_grad.empty());
   EXPECT_TRUE(model.layers.front().parts.forward.empty());
   EXPECT_TRUE(model.layers.back().parts.input_grad.empty());

@@ -114,8 +114,8 @@ class StageCosts {
       costs.weight_grad.push_back(passes.weight_grad + rank.dispatch_seconds);
       costs.backward.push_back(passes.input_grad + passes.weight_grad + rank.dispatch_seconds);
       const int replicas = inputs_.num_replicas();
-      costs.reduction.push_back(
-          replicas > 1 ? SumSeconds(replicas, GradientElements(stage, spread)) : 0);
+      costs.reduction.push_back(replicas > 1 ? SumSeconds(replicas, GradientElements(stage, spread))
+                                             : 0);
     }
     if (spread) AddWords(vocabulary_ends, rank.dispatch_seconds, costs);
     return costs;

@@ -34,8 +34,8 @@ View ViewOf(const train::ParameterRef& ref) {
 
 }  // namespace
 
-std::vector<worker_checkpoint::LayerState> WrittenState(train::ParameterStore& store,
-                                                        int replica, int num_replicas) {
+std::vector<worker_checkpoint::LayerState> WrittenState(train::ParameterStore& store, int replica,
+                                                        int num_replicas) {
   store.SelectVersion(0);
   std::vector<worker_checkpoint::LayerState> layers;
   for (const train::LayerParameters& layer : store.stage_layers()) {

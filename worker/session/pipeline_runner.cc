@@ -126,9 +126,9 @@ class PipelineRunner final : public RankRunner {
  private:
   absl::Status CheckMesh() const {
     if (assignment_.mesh.cp_size == model_.context_ranks) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the mesh has ", mesh::ToString(assignment_.mesh), " ranks, but of the job ",
-        model_.context_ranks, " share each sequence"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the mesh has ", mesh::ToString(assignment_.mesh), " ranks, but of the job ",
+                     model_.context_ranks, " share each sequence"));
   }
 
   absl::Status CheckLayers() const {

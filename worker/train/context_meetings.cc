@@ -139,16 +139,15 @@ void PickTokens(const model::ContextShare& share, std::int64_t context,
 
 void PickStarts(const model::ContextShare& share, std::int64_t context,
                 std::span<const std::int32_t> whole, std::span<std::int32_t> here) {
-  ForEachRunOfTokens(
-      share, std::ssize(whole) / context, context,
-      [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-        // A row stands so many rows before its token's position.
-        const std::int64_t shift = from % context - to % (context / share.size);
-        for (std::int64_t i = 0; i < count; ++i) {
-          here[static_cast<std::size_t>(to + i)] =
-              static_cast<std::int32_t>(whole[static_cast<std::size_t>(from + i)] - shift);
-        }
-      });
+  ForEachRunOfTokens(share, std::ssize(whole) / context, context,
+                     [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+                       // A row stands so many rows before its token's position.
+                       const std::int64_t shift = from % context - to % (context / share.size);
+                       for (std::int64_t i = 0; i < count; ++i) {
+                         here[static_cast<std::size_t>(to + i)] = static_cast<std::int32_t>(
+                             whole[static_cast<std::size_t>(from + i)] - shift);
+                       }
+                     });
 }
 
 }  // namespace takt::train

@@ -65,8 +65,7 @@ class ContextMeetings {
   // Adds up what the queries of each rank add to the gradients of keys and values, and writes the
   // sums of this rank's tokens to `mine`.
   // partial: of this rank's queries. received: [B,T,K], whose contents are overwritten.
-  absl::Status SumKeyGradients(const KeysOfAll& partial, float* received,
-                               const KeyGradsHere& mine);
+  absl::Status SumKeyGradients(const KeysOfAll& partial, float* received, const KeyGradsHere& mine);
 
  private:
   // One of the two pieces of a sequence that each rank has.

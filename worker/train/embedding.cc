@@ -16,8 +16,7 @@ class Embedding final : public Layer {
         context_here_(options.model.context_here()),
         config_(options.model.config),
         token_table_(options.parameters.refs[0]),
-        position_table_(options.parameters.refs.size() > 1 ? &options.parameters.refs[1]
-                                                           : nullptr),
+        position_table_(options.parameters.refs.size() > 1 ? &options.parameters.refs[1] : nullptr),
         context_(options.context) {}
 
   absl::Status Forward(const ForwardCall& call) const override {

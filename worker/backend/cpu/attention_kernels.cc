@@ -314,9 +314,8 @@ void AttentionForwardItem(const AttentionForward& op, std::int64_t item_index, f
       });
       for (std::int64_t r = 0; r < rows; ++r) {
         ScaleRow(output + r * width, width, 1.0F / running.sum[r]);
-        logsumexp[row + r] =
-            static_cast<float>(static_cast<double>(running.max[r]) +
-                               __builtin_log(static_cast<double>(running.sum[r])));
+        logsumexp[row + r] = static_cast<float>(static_cast<double>(running.max[r]) +
+                                                __builtin_log(static_cast<double>(running.sum[r])));
       }
       Unpack(output, width, rows, item.size, 1, op.output.f32 + item.out_offset(shape, head, row),
              shape.out_stride);
