@@ -241,8 +241,12 @@ struct Model {
   // No token sees those of other documents in its sequence, and positions count within a document.
   bool separate_documents = false;
   TensorShare tensor;         // the rank that the layers are for
+  int context_ranks = 1;      // that share the tokens of each sequence (context_layers.h)
   std::vector<Layer> layers;  // embedding, blocks, head (emulated: blocks only)
 
+  // Returns how many tokens of each sequence a rank has, and of a microbatch.
+  std::int64_t context_here() const { return config.context / context_ranks; }
+  std::int64_t rows() const { return std::int64_t{microbatch} * context_here(); }
   // Returns the parameters in the model's own order, a tied one once. The norm exchange has them in
   // this order.
   std::vector<const Parameter*> AllParameters() const;
@@ -251,8 +255,8 @@ struct Model {
   // Returns the parameter of that name, or null if there is none.
   const Parameter* Find(std::string_view name) const;
   // Returns the FLOPs of F, I and W of all layers for one microbatch, with causal attention, on all
-  // ranks that split the layers. What is computed twice counts once. It is 0 for the emulated
-  // family.
+  // ranks that split the layers or share the sequences. What is computed twice counts once. It is 0
+  // for the emulated family.
   double FlopsPerMicrobatch() const;
 };
 
@@ -261,10 +265,13 @@ struct Model {
 std::vector<FieldError> CheckConfig(const ModelConfig& config);
 
 // Builds the model, or the part of it that one rank has where tensor parallelism splits layers.
-// Errors: kInvalidArgument with what CheckConfig or CheckShare (split_layers.h) found.
+// With several context ranks, tensors and costs are those of the tokens of any one of them.
+// Errors: kInvalidArgument with what CheckConfig, CheckShare (split_layers.h) or CheckContext
+// (context_layers.h) found.
 // Precondition: microbatch >= 1.
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
-                                 const Precisions& precisions = {}, const TensorShare& tensor = {});
+                                 const Precisions& precisions = {}, const TensorShare& tensor = {},
+                                 int context_ranks = 1);
 
 // Returns the elements from one row of logits of so many words to the next. This is the words,
 // filled up to 64 in bf16, so that rows begin where products on GPUs read them fastest.

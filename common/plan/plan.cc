@@ -23,7 +23,7 @@ absl::Status CheckMemory(const Candidate& candidate, const PlanOptions& options)
     return stage.recompute == model::Recompute::kFull;
   };
   const Plan& plan = candidate.plan;
-  const bool may_share = plan.mesh.dp_size > 1 && !SharesOptimizer(plan) &&
+  const bool may_share = plan.mesh.num_replicas() > 1 && !SharesOptimizer(plan) &&
                          plan.schedule.updates == schedule::Updates::kFlush;
   const bool more = !std::ranges::all_of(candidate.plan.partition, recomputes_all);
   return InvalidField({.field = "parallelism.pipeline",

@@ -150,7 +150,7 @@ void DescribeFields(GeluBackward& o, auto& v) {
 }
 // The extents of queries (rows `stride` apart) and of keys and values.
 inline Extent Queries(const AttentionShape& s, std::int64_t stride) {
-  return {s.batch * s.context, s.heads * s.head_size, stride};
+  return {s.batch * (s.context / s.shares), s.heads * s.head_size, stride};
 }
 inline Extent Keys(const AttentionShape& s) {
   return {s.batch * s.context, s.kv_heads * s.head_size, s.kv_stride};
@@ -162,6 +162,7 @@ void DescribeFields(AttentionShape& s, auto& v) {
   v.Size("kv_stride", s.kv_stride, s.kv_heads * s.head_size);
   v.Size("out_stride", s.out_stride, s.heads * s.head_size);
   v.Size("window", s.window, 0);
+  v.Size("shares", s.shares), v.Size("share", s.share, 0);
 }
 void DescribeFields(AttentionForward& o, auto& v) {
   v.Name("AttentionForward");

@@ -20,7 +20,10 @@
 //   have none).
 // - Where sequences may hold several documents, an op has `starts`, [N]: for each row, the position
 //   in its sequence at which its document begins. Within a sequence they never fall, and none is
-//   above the row's own position. Null: every sequence is one document.
+//   above the row's own position. Null: every sequence is one document. Where an op's rows are not
+//   all tokens of a sequence (AttentionShape::shares), positions count its rows: a start is the row
+//   minus the tokens of its document before it. It may be negative, and it may fall once, where the
+//   second piece begins.
 // - Where a layer has input gradients (I) and weight gradients (W), they are different ops, and W
 //   reads nothing that I writes beyond its declared outputs: a joint backward is I, then W, with
 //   the same bits. The I of a norm may be its W as well (norm_ops.h), also with the same bits.
@@ -175,6 +178,10 @@ struct AttentionShape {
                out_stride = 0;  // elements between rows: of q; of k and v; of the output
   // Query t sees the keys t - window + 1 .. t. 0: it sees all keys up to t.
   std::int64_t window = 0;
+  // With more than one share, each sequence is cut into 2 * shares equal pieces, and the queries
+  // are those of piece `share`, then those of piece 2 * shares - 1 - share. Tensors of queries have
+  // T / shares rows a sequence, those of keys and values have T. Only the CPU takes several shares.
+  std::int64_t shares = 1, share = 0;
 };
 
 // output = softmax(q k^T / sqrt(D)) v over the keys that a query sees, heads side by side. Where

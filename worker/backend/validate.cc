@@ -73,6 +73,13 @@ absl::Status CheckHeads(const char* op, const auto& shape) {
               "heads must be divisible by kv_heads");
 }
 
+absl::Status CheckShares(const char* op, const AttentionShape& shape) {
+  return Rule(shape.shares == 1 ? shape.share == 0
+                                : shape.share < shape.shares && shape.shares > 0 &&
+                                      shape.context % (2 * shape.shares) == 0,
+              op, "context must be divisible by 2 * shares, and share below shares");
+}
+
 // Checks the tensors of an update that needs so many moments.
 void CheckTensors(std::span<const UpdatedTensor> tensors, int moments, FieldCheck& check) {
   for (UpdatedTensor tensor : tensors) {
@@ -148,10 +155,12 @@ struct CrossFieldRules {
   }
   absl::Status operator()(const AttentionForward& o) const {
     RETURN_IF_ERROR(CheckHeads("AttentionForward", o.shape));
+    RETURN_IF_ERROR(CheckShares("AttentionForward", o.shape));
     return CheckType("AttentionForward", {o.q, o.k, o.v, o.output});
   }
   absl::Status operator()(const AttentionBackward& o) const {
     RETURN_IF_ERROR(CheckHeads("AttentionBackward", o.shape));
+    RETURN_IF_ERROR(CheckShares("AttentionBackward", o.shape));
     return CheckType("AttentionBackward",
                      {o.q, o.k, o.v, o.output, o.d_output, o.d_q, o.d_k, o.d_v});
   }

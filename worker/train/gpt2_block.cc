@@ -49,22 +49,21 @@ class Gpt2Block final : public Block {
     return mlp_projection_.Forward(*call.backend, s.Tensor(kActivated), s[kMiddle], call.output);
   }
 
-  absl::Status ForwardInside(backend::Backend& backend, const TokenView& view, const float* input,
-                             const StashView& s, bool products) const override {
-    RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
+  absl::Status ForwardInside(const Pass& pass, bool products) const override {
+    backend::Backend& backend = pass.backend;
+    const StashView& s = pass.stash;
+    RETURN_IF_ERROR(norm1_.Forward(backend, pass.input, Norm1(s)));
     if (products) {
       const backend::Output qkv = s.Tensor(kQkv), attention = s.Tensor(kAttention);
       RETURN_IF_ERROR(qkv_.Forward(backend, s.Tensor(kNorm1), nullptr, qkv));
-      RETURN_IF_ERROR(Attend(backend,
-                             {.shape = Shape(),
-                              .q = qkv,
-                              .k = From(qkv, config_.hidden),
-                              .v = From(qkv, 2 * std::int64_t{config_.hidden}),
-                              .output = attention,
-                              .logsumexp = s[kLogsumexp],
-                              .starts = view.starts},
-                             view.cache));
-      RETURN_IF_ERROR(projection_.Forward(backend, attention, input, s[kMiddle]));
+      RETURN_IF_ERROR(Attend(pass, {.shape = Shape(),
+                                    .q = qkv,
+                                    .k = From(qkv, config_.hidden),
+                                    .v = From(qkv, 2 * std::int64_t{config_.hidden}),
+                                    .output = attention,
+                                    .logsumexp = s[kLogsumexp],
+                                    .starts = pass.view.starts}));
+      RETURN_IF_ERROR(projection_.Forward(backend, attention, pass.input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
     const backend::Output inner = s.Tensor(kInner), activated = s.Tensor(kActivated);
@@ -121,17 +120,17 @@ class Gpt2Block final : public Block {
     const backend::Operand d_middle =
         rounds_ ? backend::Operand(Scratch(call, kDMiddle)) : backend::Operand(s[kMiddle]);
     RETURN_IF_ERROR(projection_.InputGrad(backend, d_middle, d_norm));
-    RETURN_IF_ERROR(backend.Run(backend::AttentionBackward{.shape = Shape(),
-                                                           .q = qkv,
-                                                           .k = From(qkv, c),
-                                                           .v = From(qkv, 2 * c),
-                                                           .output = s.Tensor(kAttention),
-                                                           .logsumexp = s[kLogsumexp],
-                                                           .d_output = d_norm,
-                                                           .d_q = d_qkv,
-                                                           .d_k = From(d_qkv, c),
-                                                           .d_v = From(d_qkv, 2 * c),
-                                                           .starts = call.view.starts}));
+    RETURN_IF_ERROR(AttendBackward(call, {.shape = Shape(),
+                                          .q = qkv,
+                                          .k = From(qkv, c),
+                                          .v = From(qkv, 2 * c),
+                                          .output = s.Tensor(kAttention),
+                                          .logsumexp = s[kLogsumexp],
+                                          .d_output = d_norm,
+                                          .d_q = d_qkv,
+                                          .d_k = From(d_qkv, c),
+                                          .d_v = From(d_qkv, 2 * c),
+                                          .starts = call.view.starts}));
     RETURN_IF_ERROR(qkv_.InputGrad(backend, d_qkv, d_norm));
     RETURN_IF_ERROR(LeaveToWeightGrad(call, d_qkv, qkv, rows_ * 3 * c));
     return norm1_.InputGrad(backend,

@@ -26,7 +26,7 @@ class Head final : public Layer {
  public:
   // The layer's parameters are those of the norm, then the weight.
   explicit Head(const LayerOptions& options)
-      : rows_(std::int64_t{options.model.microbatch} * options.model.config.context),
+      : rows_(options.model.rows()),
         columns_(options.model.config.hidden),
         layout_(options.place.stash),
         scratch_(options.place.scratch),
@@ -169,7 +169,7 @@ template <class Norm>
 class HeadNorm final : public Layer {
  public:
   explicit HeadNorm(const LayerOptions& options)
-      : rows_(std::int64_t{options.model.microbatch} * options.model.config.context),
+      : rows_(options.model.rows()),
         columns_(options.model.config.hidden),
         one_block_(model::NumVocabularyBlocks(options.model.config.vocab) == 1),
         layout_(options.place.stash),

@@ -3,7 +3,8 @@
 // over backend ops.
 //
 // Letters: B sequences of a microbatch, T context, N = B * T rows, C hidden, V vocabulary.
-// Activations are [N,C] f32; where tensor parallelism splits layers, a rank has some of these rows.
+// Activations are [N,C] f32. Where tensor parallelism splits layers, a rank has some of these rows.
+// Where ranks share sequences, T and N are those of one rank.
 //
 // Memory: a layer itself owns none. What F leaves for I and W, and what I leaves for W, is in the
 // *stash*. There is one stash for each microbatch in flight, and model::Layer lists its tensors. I
@@ -30,6 +31,7 @@
 
 namespace takt::train {
 
+class ContextMeetings;
 class TensorMeetings;
 
 // What the loss has beside the cross-entropy with the targets. The default is nothing.
@@ -185,6 +187,8 @@ struct LayerOptions {
   double auxiliary_scale = 0;
   // Set exactly if the model's layers are split (model::TensorShare); borrowed likewise.
   TensorMeetings* meetings = nullptr;
+  // Set exactly if several ranks share the sequences (model::Model::context_ranks); likewise.
+  ContextMeetings* context = nullptr;
 };
 std::unique_ptr<Layer> MakeLayer(const LayerOptions& options);
 

@@ -125,9 +125,10 @@ class LlamaBlock final : public Block {
     return down_->Forward(*call.backend, s.Tensor(kProduct), s[kMiddle], call.output);
   }
 
-  absl::Status ForwardInside(backend::Backend& backend, const TokenView& view, const float* input,
-                             const StashView& s, bool products) const override {
-    RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
+  absl::Status ForwardInside(const Pass& pass, bool products) const override {
+    backend::Backend& backend = pass.backend;
+    const StashView& s = pass.stash;
+    RETURN_IF_ERROR(norm1_.Forward(backend, pass.input, Norm1(s)));
     if (products) {
       const bool raw = NormalisesHeads();
       RETURN_IF_ERROR(q_.Forward(backend, s.Tensor(kNorm1), nullptr, s.Tensor(raw ? kRawQ : kQ)));
@@ -139,18 +140,16 @@ class LlamaBlock final : public Block {
       RETURN_IF_ERROR(k_norm_->Forward(backend, s[kRawK], KNorm(s)));
     }
     if (products || NormalisesHeads())
-      RETURN_IF_ERROR(Turn(backend, view, s.Tensor(kQ), s.Tensor(kK), /*inverse=*/false));
+      RETURN_IF_ERROR(Turn(backend, pass.view, s.Tensor(kQ), s.Tensor(kK), /*inverse=*/false));
     if (products) {
-      RETURN_IF_ERROR(Attend(backend,
-                             {.shape = Shape(),
-                              .q = s.Tensor(kQ),
-                              .k = s.Tensor(kK),
-                              .v = s.Tensor(kV),
-                              .output = s.Tensor(kAttention),
-                              .logsumexp = s[kLogsumexp],
-                              .starts = view.starts},
-                             view.cache));
-      RETURN_IF_ERROR(o_.Forward(backend, s.Tensor(kAttention), input, s[kMiddle]));
+      RETURN_IF_ERROR(Attend(pass, {.shape = Shape(),
+                                    .q = s.Tensor(kQ),
+                                    .k = s.Tensor(kK),
+                                    .v = s.Tensor(kV),
+                                    .output = s.Tensor(kAttention),
+                                    .logsumexp = s[kLogsumexp],
+                                    .starts = pass.view.starts}));
+      RETURN_IF_ERROR(o_.Forward(backend, s.Tensor(kAttention), pass.input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
     if (experts_.has_value()) return experts_->Forward(backend, s, products);
@@ -240,17 +239,17 @@ class LlamaBlock final : public Block {
     const backend::Operand d_middle =
         rounds_ ? backend::Operand(RoundedDMiddle(call)) : backend::Operand(s[kMiddle]);
     RETURN_IF_ERROR(o_.InputGrad(backend, d_middle, d_attention));
-    RETURN_IF_ERROR(backend.Run(backend::AttentionBackward{.shape = Shape(),
-                                                           .q = s.Tensor(kQ),
-                                                           .k = s.Tensor(kK),
-                                                           .v = s.Tensor(kV),
-                                                           .output = s.Tensor(kAttention),
-                                                           .logsumexp = s[kLogsumexp],
-                                                           .d_output = d_attention,
-                                                           .d_q = d_q,
-                                                           .d_k = d_k,
-                                                           .d_v = d_v,
-                                                           .starts = call.view.starts}));
+    RETURN_IF_ERROR(AttendBackward(call, {.shape = Shape(),
+                                          .q = s.Tensor(kQ),
+                                          .k = s.Tensor(kK),
+                                          .v = s.Tensor(kV),
+                                          .output = s.Tensor(kAttention),
+                                          .logsumexp = s[kLogsumexp],
+                                          .d_output = d_attention,
+                                          .d_q = d_q,
+                                          .d_k = d_k,
+                                          .d_v = d_v,
+                                          .starts = call.view.starts}));
     RETURN_IF_ERROR(Turn(backend, call.view, d_q, d_k, /*inverse=*/true));
     if (NormalisesHeads()) {
       RETURN_IF_ERROR(q_norm_->InputGrad(
@@ -283,10 +282,10 @@ class LlamaBlock final : public Block {
     const std::int64_t first = view.cache != nullptr ? view.cache->past : 0;
     backend::Rotary op{.table = rotary_table_ + first * config_.head_size,
                        .batch = batch_,
-                       .context = config_.context,
+                       .context = context_here_,
                        .head_size = config_.head_size,
                        .inverse = inverse,
-                       .starts = view.starts};
+                       .starts = PositionStarts(view.starts, context_)};
     op.x = q;
     op.heads = config_.heads;
     op.stride = width_.query;

@@ -50,6 +50,7 @@ struct StageOptions {
   const float* rotary_table = nullptr;  // see LayerOptions
   double auxiliary_scale = 0;           // see LayerOptions
   TensorMeetings* meetings = nullptr;   // likewise
+  ContextMeetings* context = nullptr;   // likewise
   const TensorObserver* observer = nullptr;
 };
 
