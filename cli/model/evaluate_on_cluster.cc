@@ -19,10 +19,10 @@
 namespace takt::cli {
 namespace {
 
-// Changes the file before it is checked: its number of steps does not matter here, and what is
-// scored may be given on the command line.
+// Changes the file before it is checked: its number of steps and its optimizer do not matter here,
+// and what is scored may be given on the command line.
 JobInput InputOf(const ClusterEvaluation& options) {
-  JobInput input{.path = options.job, .set = {"steps=1"}};
+  JobInput input{.path = options.job, .set = {"steps=1", "optimizer={sgd: {learning_rate: 0}}"}};
   if (!options.data.empty()) {
     input.set.push_back(absl::StrCat("data.validation.path=", options.data));
     input.set.push_back(absl::StrCat("data.validation.format=", options.format));
