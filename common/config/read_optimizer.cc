@@ -263,8 +263,7 @@ void ReadGroups(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rules)
   if (patterns_ok) CheckGroups(job, rules);
 }
 
-// There is nothing to keep: every value that workers can run means the same.
-void CheckBarrier(const std::string& barrier, FieldRules& rules) {
+void ReadBarrier(const std::string& barrier, JobSpec& job, FieldRules& rules) {
   constexpr char kField[] = "optimizer.barrier";
   const std::string shown = absl::Utf8SafeCHexEscape(barrier.substr(0, 40));
   const bool is_default = barrier.empty() || barrier == "auto" || barrier == "true";
@@ -278,6 +277,7 @@ void CheckBarrier(const std::string& barrier, FieldRules& rules) {
                            .value = shown,
                            .rule = "workers cannot run it yet",
                            .fix = "use auto or true"});
+  if (barrier == "true") job.barrier = Barrier::kAlways;
 }
 
 }  // namespace
@@ -286,7 +286,7 @@ void ReadOptimizer(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rul
   ReadSections(proto, job, rules);
   ReadLrSchedule(proto.lr_schedule(), job, rules);
   ReadGroups(proto, job, rules);
-  CheckBarrier(proto.barrier(), rules);
+  ReadBarrier(proto.barrier(), job, rules);
 }
 
 }  // namespace takt::config

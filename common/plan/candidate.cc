@@ -17,6 +17,7 @@
 #include "common/plan/stage_costs.h"
 #include "common/program/forward_only.h"
 #include "common/program/lowering.h"
+#include "common/program/remove_barrier.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/text.h"
 #include "common/schedule/validator.h"
@@ -31,8 +32,8 @@ namespace {
 // every time.
 constexpr std::int64_t kSearchedActions = 10'000'000;
 
-// Without a flush, the time of a step counts once the pipeline is full. It is full after so many
-// steps.
+// Without a flush, and where steps overlap, the time of a step counts once the pipeline is full. It
+// is full after so many steps.
 constexpr int kStepsInARow = 4;
 
 bool IsAsynchronous(const schedule::Schedule& schedule) {
@@ -211,6 +212,35 @@ absl::StatusOr<cost::Costs> CostsToGenerateFor(const CandidateInputs& inputs,
                       CostsOf(inputs, partition, EndsOf(inputs, partition, pp_size)));
 }
 
+// Takes the barrier out of a complete candidate.
+absl::Status OverlapSteps(const CandidateInputs& inputs, const sim::ExpectedSums& sums,
+                          Candidate& candidate) {
+  const auto refused = [](std::string rule, std::string fix) {
+    return InvalidField({.field = "optimizer.barrier",
+                         .value = "false",
+                         .rule = std::move(rule),
+                         .fix = std::move(fix)});
+  };
+  if (!inputs.options.workers_overlap_steps) {
+    return refused("is not known to a worker, whose program is too old",
+                   "upgrade takt-worker, or use auto");
+  }
+  Plan& plan = candidate.plan;
+  absl::StatusOr<std::vector<program::Program>> programs = program::RemoveBarrier(plan.programs);
+  if (!programs.ok()) {
+    return refused(absl::StrCat("cannot be under ", plan.schedule.name, ": a ",
+                                std::string(programs.status().message())),
+                   "use auto or true, or change what the reason names");
+  }
+  RETURN_IF_ERROR(sim::Prove(*programs, {.sums = sums}));
+  ASSIGN_OR_RETURN(candidate.report, SimulateSteps(plan.schedule, *programs, plan.costs));
+  plan.programs = *std::move(programs);
+  plan.predicted_step_seconds = candidate.report.step_time;
+  plan.predicted_bubble_fraction = candidate.report.step_bubble_fraction;
+  plan.memory = MemoryOf(inputs, plan);
+  return absl::OkStatus();
+}
+
 absl::Status BadFile(const config::JobSpec& job, std::string rule, std::string fix) {
   return InvalidField({.field = "parallelism.schedule",
                        .value = job.parallelism.schedule,
@@ -258,9 +288,9 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
   const program::LowerOptions options =
       MakeLowerOptions(inputs, plan.schedule, plan.partition, plan.vocabulary_ends);
   ASSIGN_OR_RETURN(plan.programs, program::Lower(plan.schedule, options));
-  RETURN_IF_ERROR(sim::Prove(plan.programs, {.sums = {.gradients = options.reduce_gradients,
-                                                      .tied_embeddings = options.tied_embeddings},
-                                             .schedule = &plan.schedule}));
+  const sim::ExpectedSums sums = {.gradients = options.reduce_gradients,
+                                  .tied_embeddings = options.tied_embeddings};
+  RETURN_IF_ERROR(sim::Prove(plan.programs, {.sums = sums, .schedule = &plan.schedule}));
   plan.costs = CostsOf(inputs, plan.partition, plan.vocabulary_ends);
   ASSIGN_OR_RETURN(sim::Report report, SimulateSteps(plan.schedule, plan.programs, plan.costs));
   plan.predicted_step_seconds = report.step_time;
@@ -269,13 +299,18 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
     ASSIGN_OR_RETURN(plan.validation_programs, ForwardPrograms(inputs, plan));
   }
   plan.memory = MemoryOf(inputs, plan);
-  return Candidate{.plan = std::move(plan), .report = std::move(report)};
+  const double makespan = report.makespan;
+  Candidate candidate{.plan = std::move(plan), .report = std::move(report), .makespan = makespan};
+  if (inputs.job.barrier != config::Barrier::kNever) return candidate;
+  RETURN_IF_ERROR(OverlapSteps(inputs, sums, candidate));
+  return candidate;
 }
 
 absl::StatusOr<sim::Report> SimulateSteps(const schedule::Schedule& schedule,
                                           const std::vector<program::Program>& programs,
                                           const cost::Costs& costs) {
-  return sim::Simulate(programs, costs, {.steps = IsAsynchronous(schedule) ? kStepsInARow : 1});
+  const bool in_a_row = IsAsynchronous(schedule) || program::OverlapsSteps(programs.front());
+  return sim::Simulate(programs, costs, {.steps = in_a_row ? kStepsInARow : 1});
 }
 
 absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
@@ -283,8 +318,11 @@ absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
                                          const mesh::Partition& partition,
                                          const mesh::VocabularyEnds& vocabulary_ends) {
   ASSIGN_OR_RETURN(
-      const std::vector<program::Program> programs,
+      std::vector<program::Program> programs,
       program::Lower(schedule, MakeLowerOptions(inputs, schedule, partition, vocabulary_ends)));
+  if (inputs.overlaps) {
+    ASSIGN_OR_RETURN(programs, program::RemoveBarrier(programs));
+  }
   return SimulateSteps(schedule, programs, CostsOf(inputs, partition, vocabulary_ends));
 }
 
@@ -313,7 +351,8 @@ absl::StatusOr<double> PredictStep(const config::JobSpec& job, const PlanOptions
                                .options = options,
                                .dp_size = plan.mesh.dp_size,
                                .shares = job.parallelism.SharesOptimizer() || SharesOptimizer(plan),
-                               .frees = FreesWeights(plan)};
+                               .frees = FreesWeights(plan),
+                               .overlaps = OverlapsSteps(plan)};
   ASSIGN_OR_RETURN(const sim::Report report,
                    SimulateOver(inputs, plan.schedule, plan.partition, plan.vocabulary_ends));
   return report.step_time;

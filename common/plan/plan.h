@@ -54,6 +54,7 @@ struct PlanOptions {
   bool workers_spread = true;      // the programs of all workers can spread the vocabulary
   // The programs of all workers know what came with kOptimizersProtocolVersion.
   bool workers_know_optimizers = true;
+  bool workers_overlap_steps = true;  // the programs of all workers can run steps that overlap
   // The least memory that a worker has for a rank. 0: it is not known, and no plan is too large.
   std::int64_t worker_memory_bytes = 0;
 };
@@ -78,6 +79,11 @@ struct Plan {
 // Returns whether the ranks that sum gradients share the optimizer's state.
 inline bool SharesOptimizer(const Plan& plan) {
   return !plan.programs.empty() && program::ShardsOptimizer(plan.programs.front());
+}
+
+// Returns whether steps overlap, without a barrier before the update.
+inline bool OverlapsSteps(const Plan& plan) {
+  return !plan.programs.empty() && program::OverlapsSteps(plan.programs.front());
 }
 
 // Returns whether ranks free weights in a step that their replicas share.
@@ -140,7 +146,7 @@ struct Parts {
   double schedule = 0;  // filling and emptying the pipeline, and what a better order would save
 
   // The least time of any schedule of these stages and messages that holds no more in flight.
-  double lower_bound = 0;  // 0: unknown, as the schedule does not flush
+  double lower_bound = 0;  // 0: unknown, as the schedule does not flush or steps overlap
 };
 
 struct Forecast {
