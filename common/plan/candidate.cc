@@ -33,8 +33,8 @@ namespace {
 constexpr std::int64_t kSearchedActions = 10'000'000;
 
 // Without a flush, and where steps overlap, the time of a step counts once the pipeline is full. It
-// is full after so many steps.
-constexpr int kStepsInARow = 4;
+// is full after so many steps, of which the first half is left out where they overlap.
+constexpr int kStepsInARow = 4, kOverlappedSteps = 8;
 
 bool IsAsynchronous(const schedule::Schedule& schedule) {
   return schedule.updates != schedule::Updates::kFlush;
@@ -309,8 +309,9 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
 absl::StatusOr<sim::Report> SimulateSteps(const schedule::Schedule& schedule,
                                           const std::vector<program::Program>& programs,
                                           const cost::Costs& costs) {
-  const bool in_a_row = IsAsynchronous(schedule) || program::OverlapsSteps(programs.front());
-  return sim::Simulate(programs, costs, {.steps = in_a_row ? kStepsInARow : 1});
+  const bool overlaps = program::OverlapsSteps(programs.front());
+  const int steps = overlaps ? kOverlappedSteps : IsAsynchronous(schedule) ? kStepsInARow : 1;
+  return sim::Simulate(programs, costs, {.steps = steps});
 }
 
 absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
