@@ -167,8 +167,8 @@ class ParameterLayout {
       if (!LayerOf(layer).MultipliesBy(*parameter)) continue;
       const mesh::WordRun words = WordsOf(*parameter);
       const std::array orders = PackedBytes(*parameter);
-      const int allocation = section_.Allocate(
-          MemoryKind::kWeights, num_places_ * (orders[0].second + orders[1].second));
+      const int allocation = section_.Allocate(MemoryKind::kWeights,
+                                               num_places_ * (orders[0].second + orders[1].second));
       std::int64_t offset = 0;
       for (int place = 0; place < num_places_; ++place) {
         for (const auto& [role, bytes] : orders) {

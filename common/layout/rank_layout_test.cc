@@ -252,8 +252,7 @@ TEST(RankLayout, KeepsForeseenWeightsBesideTheTrueOnes) {
     if (tensor.role == Role::kWeight) versions[tensor.parameter].insert(tensor.version);
   }
   ASSERT_FALSE(versions.empty());
-  for (const auto& [parameter, held] : versions)
-    EXPECT_EQ(held, (std::set{0, program::kForeseen}));
+  for (const auto& [parameter, held] : versions) EXPECT_EQ(held, (std::set{0, program::kForeseen}));
   EXPECT_EQ(layout.bytes()[MemoryKind::kWeights],
             2 * job.LayoutOf(0).bytes()[MemoryKind::kWeights]);
 }

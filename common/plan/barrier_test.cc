@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests plans whose steps have no barrier.
 #include <string>
-#include <utility>
 
 #include "common/config/testing/jobs.h"
 #include "common/plan/plan.h"
@@ -61,8 +60,8 @@ TEST(Barrier, StaysOutOfValidations) {
 
 TEST(Barrier, IsRefusedByNameWhereItIsNeeded) {
   EXPECT_THAT(ErrorOf(EmulatedJobWith("dualpipe", Barrier::kNever), kFreeLinks),
-              HasSubstr("optimizer.barrier is false: cannot be under dualpipe: a program of pp rank "
-                        "0 has two copies of the weights"));
+              HasSubstr("optimizer.barrier is false: cannot be under dualpipe: a program of pp "
+                        "rank 0 has two copies of the weights"));
   EXPECT_THAT(ErrorOf(EmulatedJobWith("pipedream-2bw", Barrier::kNever), kFreeLinks),
               HasSubstr("has no flush"));
   config::JobSpec job = SmallGpt2Job();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests that steps without a barrier are proved, how long they take, and that the forwards ahead can
-// run again between any two of them.
+// Tests that steps without a barrier are proved, how long they take, and that the forwards ahead
+// can run again between any two of them.
 #include <algorithm>
 #include <iterator>
 #include <string>

@@ -122,9 +122,8 @@ absl::StatusOr<Report> Simulate(const std::vector<Program>& programs, const cost
   // Where steps overlap, nothing ran ahead of the first one, and the next ones still differ for it.
   const int begin = program::OverlapsSteps(programs.front()) ? options.steps / 2 : 0;
   const int end = options.steps - 1;
-  report.step_time = begin >= end
-                         ? report.makespan
-                         : (end_of_step(end) - end_of_step(begin)) / (end - begin);
+  report.step_time =
+      begin >= end ? report.makespan : (end_of_step(end) - end_of_step(begin)) / (end - begin);
   report.critical_path = FindCriticalPath(programs, machine, last);
   double longest_span = 0;
   double busy = 0;

@@ -282,8 +282,7 @@ absl::StatusOr<Row> RunCase(const Case& c, int steps) {
     row.latency_seconds += ranks[r]["latency"].get<double>() / num_paired;
   }
   costs.link.latency = row.latency_seconds;
-  const bool alone =
-      !c.overlaps && std::ranges::none_of(setup.programs, program::IsAsynchronous);
+  const bool alone = !c.overlaps && std::ranges::none_of(setup.programs, program::IsAsynchronous);
   ASSIGN_OR_RETURN(const sim::Report report,
                    sim::Simulate(setup.programs, costs, {.steps = alone ? 1 : kStepsInARow}));
   row.simulated_seconds = report.step_time;

@@ -22,7 +22,7 @@ ABSENT = {
     ("emulated", "takt_fp8_"),
     ("gpt", "takt_fp8_"),  # it is in f32
 }
-# Only jobs whose steps overlap have these.
+# Only jobs whose steps overlap have these, which is up to their plans.
 ABSENT |= {(job, metric) for job in ("gpt", "emulated") for metric in ("takt_undone_", "takt_held_steps")}
 # Only models with experts have these.
 ABSENT |= {(job, metric) for job in ("gpt", "emulated") for metric in ("takt_expert_load", "takt_expert_entropy", "takt_expert_dropped")}

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/plan/plan.h"
 #include "tests/numerics/bit_equality.h"
 
 namespace takt::numerics {
@@ -19,7 +20,7 @@ class OverlappedSteps : public BitEquality {
  protected:
   config::JobSpec With(const std::string& schedule, int pp, int dp) const {
     config::JobSpec job = Job();
-    job.model.layers = 4;
+    job.global_batch *= dp;
     job.parallelism = {.pipeline = pp, .data = dp, .threads = 1, .schedule = schedule};
     job.parallelism.vocabulary = config::Vocabulary::kLast;
     job.parallelism.shard = config::Shard::kNone;
@@ -78,6 +79,7 @@ TEST_F(OverlappedSteps, HaveTheBitsOfABarrierOverSchedules) {
           SCOPED_TRACE(std::string(schedule) + " pp " + std::to_string(pp) + " dp " +
                        std::to_string(dp) + " clip " + std::to_string(clip_norm));
           config::JobSpec overlapped = WithoutBarrier(With(schedule, pp, dp));
+          ASSERT_EQ(overlapped.global_batch, job.global_batch);
           overlapped.steps = job.steps;
           overlapped.adamw.clip_norm = job.adamw.clip_norm;
           const RunResult run = Train(overlapped);
@@ -157,8 +159,11 @@ TEST_F(OverlappedSteps, HaveTheBitsOfABarrierWithGradientsThatAreNotFinite) {
   job.lr_schedule.warmup_steps = 0;
   job.adamw.learning_rate = 1e36;  // the second step has weights that overflow products
   job.steps = 3;
-  const RunResult reference = Train(WithBarrier(job)), run = Train(WithoutBarrier(job));
+  config::JobSpec with_barrier = job;  // of the same schedule, because NaN have many bits
+  with_barrier.barrier = config::Barrier::kAlways;
+  const RunResult reference = Train(with_barrier), run = Train(WithoutBarrier(job));
   ASSERT_EQ(run.steps.size(), 3U);
+  ASSERT_EQ(reference.steps.size(), 3U);
   EXPECT_TRUE(std::isfinite(run.steps[0].grad_norm));
   EXPECT_FALSE(std::isfinite(run.steps[1].grad_norm));
   for (std::size_t i = 0; i < run.steps.size(); ++i) {
@@ -168,6 +173,20 @@ TEST_F(OverlappedSteps, HaveTheBitsOfABarrierWithGradientsThatAreNotFinite) {
   }
   ExpectSameTensors(reference.weights, run.weights);
   ExpectSameTensors(reference.gradients, run.gradients);
+}
+
+// If the plan takes the barrier out, it foresees after ten steps that were not clipped.
+TEST_F(OverlappedSteps, HaveTheBitsOfABarrierWherePlansDecide) {
+  config::JobSpec job = With("zb-h2", 4, 1);
+  job.adamw.clip_norm = 100;
+  job.steps = 14;
+  const bool overlaps = OverlapsSteps(plan::MakePlan(job, {.max_workers = 4}).value());
+  const RunResult run = Train(job);
+  ExpectSameBits(Train(WithBarrier(job)), run);
+  for (std::size_t i = 0; i < run.steps.size(); ++i) {
+    EXPECT_EQ(run.steps[i].held, overlaps && i < 10) << i;
+    EXPECT_FALSE(run.steps[i].undone) << i;
+  }
 }
 
 TEST_F(OverlappedSteps, HaveTheBitsOfABarrierWithMergedWeightGradients) {

@@ -126,7 +126,7 @@ class ProgramEngine final : public Engine {
   // Iterations are counted from 0 over all calls of Run; iteration i is step first_step_ + i.
   std::uint64_t iterations_ = 0, run_begin_ = 0;  // only the caller of Run uses them
   std::atomic<std::int64_t> first_step_{1};
-  std::atomic<std::uint64_t> end_{0};       // the first iteration that Run leaves out
+  std::atomic<std::uint64_t> end_{0};  // the first iteration that Run leaves out
   // The iteration before which the prologue runs again. NORM_EXCHANGE of the one before sets it.
   std::atomic<std::uint64_t> redo_from_{kNoIteration};
   std::atomic<std::int64_t> run_nanos_{0};  // when the last Run began

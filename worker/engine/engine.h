@@ -79,12 +79,12 @@ class Engine {
   virtual ~Engine() = default;
 
   // Runs the prologue, steps first..last, and the epilogue. A program without a flush begins each
-  // Run as if after one. Where steps overlap, what ran ahead of a step after the last one is thrown
-  // away, and where weights were foreseen wrongly, the prologue runs again between two steps.
-  // on_step: called on one engine thread after each step, in order; keep it
-  // short. Errors: the first error of any lane, or kAborted after Abort.  When it returns, no
-  // thread touches compute or slots. Nor does a device, unless it hangs: that is logged, and
-  // whatever then destroys what the device uses waits for it.
+  // Run as if after one. Where steps overlap, the prologue runs again between two steps if weights
+  // were foreseen wrongly, and what ran ahead of the step after the last one is thrown away.
+  // on_step: called on one engine thread after each step, in order; keep it short. Errors: the
+  // first error of any lane, or kAborted after Abort.  When it returns, no thread touches compute
+  // or slots. Nor does a device, unless it hangs: that is logged, and whatever then destroys what
+  // the device uses waits for it.
   virtual absl::Status Run(StepId first, StepId last,
                            std::function<void(const StepTiming&)> on_step) = 0;
 

@@ -105,7 +105,9 @@ TEST(OverlappedEngine, RunsThePrologueAgainAfterEachStepThatWasForeseenWrongly) 
       const bool begins = timing.step == StepId(1) || timing.step == StepId(31);
       EXPECT_EQ(timing.redone, !begins && actual.wrong.contains(timing.step.value() - 1));
       EXPECT_EQ(timing.prologue != nullptr, begins || timing.redone);
-      if (!begins) EXPECT_EQ(timing.start_nanos, previous_end);
+      if (!begins) {
+        EXPECT_EQ(timing.start_nanos, previous_end);
+      }
       previous_end = timing.end_nanos;
     };
     ASSERT_EQ(engine->Run(StepId(1), StepId(30), on_step), absl::OkStatus());
@@ -142,9 +144,9 @@ TEST(OverlappedEngine, EndsAfterAStepThatWasForeseenWrongly) {
   };
   engine = MakeEngine(program, compute);
   StepId reported;
-  ASSERT_EQ(engine->Run(StepId(1), StepId(9),
-                        [&](const StepTiming& timing) { reported = timing.step; }),
-            absl::OkStatus());
+  ASSERT_EQ(
+      engine->Run(StepId(1), StepId(9), [&](const StepTiming& timing) { reported = timing.step; }),
+      absl::OkStatus());
   EXPECT_EQ(reported, StepId(5));
 }
 

@@ -121,8 +121,7 @@ void StepMetrics::Record(const std::vector<engine::InstructionTiming>& timings) 
     messages->bytes->Increment(messages->bytes_per_step);
 }
 
-void StepMetrics::RecordOverlap(const train::StepResult& result,
-                                const engine::StepTiming& timing) {
+void StepMetrics::RecordOverlap(const train::StepResult& result, const engine::StepTiming& timing) {
   if (undone_steps_ == nullptr) return;
   if (result.undone) undone_steps_->Increment();
   if (result.held) held_steps_->Increment();
