@@ -264,20 +264,14 @@ void ReadGroups(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rules)
 }
 
 void ReadBarrier(const std::string& barrier, JobSpec& job, FieldRules& rules) {
-  constexpr char kField[] = "optimizer.barrier";
-  const std::string shown = absl::Utf8SafeCHexEscape(barrier.substr(0, 40));
-  const bool is_default = barrier.empty() || barrier == "auto" || barrier == "true";
-  if (!rules.Check(is_default || barrier == "false", {.field = kField,
-                                                      .value = shown,
-                                                      .rule = "must be auto, true or false",
-                                                      .fix = "use one of them"})) {
-    return;
-  }
-  rules.Check(is_default, {.field = kField,
-                           .value = shown,
-                           .rule = "workers cannot run it yet",
-                           .fix = "use auto or true"});
+  const bool known =
+      barrier.empty() || barrier == "auto" || barrier == "true" || barrier == "false";
+  rules.Check(known, {.field = "optimizer.barrier",
+                      .value = absl::Utf8SafeCHexEscape(barrier.substr(0, 40)),
+                      .rule = "must be auto, true or false",
+                      .fix = "use one of them"});
   if (barrier == "true") job.barrier = Barrier::kAlways;
+  if (barrier == "false") job.barrier = Barrier::kNever;
 }
 
 }  // namespace
