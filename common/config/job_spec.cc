@@ -116,8 +116,9 @@ absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, De
   const model::TensorShare share{.size = p.tensor,
                                  .index = tensor_rank.value_or(TpRank(p.tensor - 1)).value(),
                                  .leaves = p.tensor_leaves > 0 ? p.tensor_leaves : p.tensor};
-  ASSIGN_OR_RETURN(model::Model model,
-                   model::BuildModel(job.model, microbatch, PrecisionsOf(job, device), share));
+  ASSIGN_OR_RETURN(
+      model::Model model,
+      model::BuildModel(job.model, microbatch, PrecisionsOf(job, device), share, p.context));
   model.separate_documents = job.SeparatesDocuments();
   const int moments = TraitsOf(job).moments;
   for (model::Layer& layer : model.layers) {

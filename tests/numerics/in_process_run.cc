@@ -214,7 +214,8 @@ absl::Status CheckSameSteps(const std::vector<train::StepResult>& a,
 
 absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
   const config::Parallelism& parallelism = options.job.parallelism;
-  const int num_workers = parallelism.pipeline.value_or(1) * parallelism.data.value_or(1);
+  const int num_workers = parallelism.pipeline.value_or(1) * parallelism.data.value_or(1) *
+                          parallelism.RanksPerReplica();
   config::JobSpec planned = options.job;
   // The plan does not know of these ranks, with which steps cannot overlap.
   if (options.tensor.splits()) planned.barrier = config::Barrier::kAlways;

@@ -78,6 +78,7 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
   };
   ASSIGN_OR_RETURN(groups.pipeline_, open(mesh::Group::kPipeline, /*sums_only=*/true));
   ASSIGN_OR_RETURN(groups.tensor_, open(mesh::Group::kTensor, /*sums_only=*/false));
+  ASSIGN_OR_RETURN(groups.context_, open(mesh::Group::kContext, /*sums_only=*/false));
   ASSIGN_OR_RETURN(groups.norms_,
                    groups.Open(transport, host, "norms",
                                mesh::RanksOf(options.mesh, mesh::Group::kTensor, options.rank),

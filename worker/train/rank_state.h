@@ -10,6 +10,7 @@
 #include "common/layout/rank_layout.h"
 #include "worker/backend/backend.h"
 #include "worker/engine/part_cursor.h"
+#include "worker/train/context_meetings.h"
 #include "worker/train/foresight.h"
 #include "worker/train/loss_share.h"
 #include "worker/train/optimizer.h"
@@ -62,6 +63,7 @@ struct RankState {
   float* rotary_table = nullptr;             // null: the model's family has no rotary positions
   engine::PartCursor part_cursor;            // the compute lane's
   std::unique_ptr<TensorMeetings> meetings;  // null: layers are not split
+  std::unique_ptr<ContextMeetings> context;  // null: no other rank has tokens of its sequences
   std::map<StageId, Stage> stages;
   // Whether Ws of a stage have left gradients to add to since the last OPT. Only the compute lane
   // uses it.
@@ -77,6 +79,7 @@ struct RankState {
  private:
   absl::Status CreateParameters();
   absl::Status CreateMeetings();
+  absl::Status CreateContextMeetings();
   absl::Status CreateStages();
   // Returns what the auxiliary loss of a sequence is multiplied by: its weight over the sequences
   // of an update, as the loss is divided by its tokens.
