@@ -54,6 +54,7 @@ Json ToJson(const explain::Explanation& explanation, const std::vector<explain::
     json["predicted_step_seconds"] = *explanation.predicted_step_seconds;
     json["predicted_bubble_fraction"] = *explanation.predicted_bubble_fraction;
   }
+  if (explanation.redone_seconds > 0) json["redone_seconds"] = explanation.redone_seconds;
   for (std::size_t rank = 0; rank < explanation.ranks.size(); ++rank) {
     json["ranks"].push_back(RankJson(static_cast<int>(rank), explanation.ranks[rank]));
   }

@@ -387,6 +387,11 @@ class Drawing {
           " The schedule does not flush: this is the first step, and each later one adds the step "
           "that is predicted.";
     }
+    if (OverlapsSteps(plan_)) {
+      html_ +=
+          " Steps overlap: this is the first one, whose first forwards ran ahead of it, and each "
+          "later one adds the step that is predicted.";
+    }
     html_ += "</p>\n";
   }
 

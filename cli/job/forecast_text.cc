@@ -89,6 +89,7 @@ Json ForecastJson(const config::JobSpec& job, const plan::PlanOptions& options,
           {"context", plan.mesh.cp_size},
           {"expert", 1},
           {"shard", ShardText(job, plan::SharesOptimizer(plan))},
+          {"barrier", !plan::OverlapsSteps(plan)},
           {"microbatch", plan.microbatch},
           {"chunks", ChunksOf(plan)},
           {"schedule", plan.schedule.name},
@@ -238,7 +239,8 @@ Table CandidateTable(const config::JobSpec& job, const plan::PlanOptions& option
                FormatPercent(plan.predicted_bubble_fraction),
                FormatBytes(static_cast<double>(largest.total())),
                DivisionText(job, plan.mesh, plan::SharesOptimizer(plan), plan.microbatch),
-               ScheduleText(plan.schedule.name, !plan.vocabulary_ends.empty()),
+               absl::StrCat(ScheduleText(plan.schedule.name, !plan.vocabulary_ends.empty()),
+                            plan::OverlapsSteps(plan) ? ", no barrier" : ""),
                absl::StrJoin(StageLayers(plan), ","), absl::StrJoin(recompute, ","),
                LimitedBy(candidates[i])});
   }

@@ -39,6 +39,8 @@ enum class Shard : std::uint8_t { kAuto, kNone, kOptimizer, kGradients, kParamet
 // Whether a rank frees weights in a step that its replicas share. With kAlways it does so wherever
 // it has more stages than compute at a time, with kAuto only if it does not fit otherwise.
 enum class Reshard : std::uint8_t { kAuto, kAlways, kNever };
+// Whether all ranks wait for one another before the update. With kAuto the plan decides.
+enum class Barrier : std::uint8_t { kAuto, kAlways, kNever };
 enum class Replan : std::uint8_t { kNever = 1, kAtCheckpoint };
 using model::Precision;
 
@@ -206,6 +208,7 @@ struct JobSpec {
   std::optional<Muon> muon;
   LrSchedule lr_schedule;
   std::vector<ParameterGroup> groups;  // a parameter belongs to the first that matches its name
+  Barrier barrier = Barrier::kAuto;
   std::int64_t steps = 1;
   Parallelism parallelism;
   Precision precision = Precision::kF32;

@@ -76,6 +76,8 @@ void Write(const JobSpec& job, v1::OptimizerSpec& proto) {
     out.set_learning_rate_scale(group.learning_rate_scale);
     if (group.weight_decay.has_value()) out.set_weight_decay(*group.weight_decay);
   }
+  if (job.barrier != Barrier::kAuto)
+    proto.set_barrier(job.barrier == Barrier::kAlways ? "true" : "false");
   v1::LrScheduleSpec& schedule = *proto.mutable_lr_schedule();
   schedule.set_warmup_steps(job.lr_schedule.warmup_steps);
   schedule.set_decay(static_cast<v1::LrDecay>(job.lr_schedule.decay));

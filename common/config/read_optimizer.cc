@@ -263,21 +263,15 @@ void ReadGroups(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rules)
   if (patterns_ok) CheckGroups(job, rules);
 }
 
-// There is nothing to keep: every value that workers can run means the same.
-void CheckBarrier(const std::string& barrier, FieldRules& rules) {
-  constexpr char kField[] = "optimizer.barrier";
-  const std::string shown = absl::Utf8SafeCHexEscape(barrier.substr(0, 40));
-  const bool is_default = barrier.empty() || barrier == "auto" || barrier == "true";
-  if (!rules.Check(is_default || barrier == "false", {.field = kField,
-                                                      .value = shown,
-                                                      .rule = "must be auto, true or false",
-                                                      .fix = "use one of them"})) {
-    return;
-  }
-  rules.Check(is_default, {.field = kField,
-                           .value = shown,
-                           .rule = "workers cannot run it yet",
-                           .fix = "use auto or true"});
+void ReadBarrier(const std::string& barrier, JobSpec& job, FieldRules& rules) {
+  const bool known =
+      barrier.empty() || barrier == "auto" || barrier == "true" || barrier == "false";
+  rules.Check(known, {.field = "optimizer.barrier",
+                      .value = absl::Utf8SafeCHexEscape(barrier.substr(0, 40)),
+                      .rule = "must be auto, true or false",
+                      .fix = "use one of them"});
+  if (barrier == "true") job.barrier = Barrier::kAlways;
+  if (barrier == "false") job.barrier = Barrier::kNever;
 }
 
 }  // namespace
@@ -286,7 +280,7 @@ void ReadOptimizer(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rul
   ReadSections(proto, job, rules);
   ReadLrSchedule(proto.lr_schedule(), job, rules);
   ReadGroups(proto, job, rules);
-  CheckBarrier(proto.barrier(), rules);
+  ReadBarrier(proto.barrier(), job, rules);
 }
 
 }  // namespace takt::config

@@ -107,9 +107,15 @@ TEST(ReadOptimizer, MuonUpdatesTheMatricesOfBlocksAndAdamwTheRest) {
             0.5);
 }
 
-TEST(ReadOptimizer, ABarrierIsTheDefault) {
-  for (const char* barrier : {"auto", "true"})
-    EXPECT_EQ(ErrorOf(Parse({std::string("optimizer.barrier=") + barrier})), "") << barrier;
+TEST(ReadOptimizer, BarrierIsKeptAndPassedOn) {
+  const auto barrier_of = [](const std::string& barrier) {
+    const JobSpec job = *ToJobSpec(Parse({"optimizer.barrier=" + barrier}));
+    EXPECT_EQ(ToJobSpec(ToProto(job))->barrier, job.barrier);
+    return job.barrier;
+  };
+  EXPECT_EQ(barrier_of("auto"), Barrier::kAuto);
+  EXPECT_EQ(barrier_of("true"), Barrier::kAlways);
+  EXPECT_EQ(barrier_of("false"), Barrier::kNever);
 }
 
 TEST(ReadOptimizer, WsdEndsWithTheJobUnlessItSaysHowLongItIsStable) {
@@ -159,8 +165,6 @@ TEST(ReadOptimizer, EachRuleHasItsOwnMessage) {
        "optimizer.adamw.beta2 is 1: must be at least 0 and below 1; correct it"},
       {"optimizer={adamw: {}, sgd: {}}",
        "optimizer is adamw and sgd: must have one of adamw, lion, sgd and muon; remove the others"},
-      {"optimizer={barrier: false}",
-       "optimizer.barrier is false: workers cannot run it yet; use auto or true"},
       {"optimizer={barrier: never}",
        "optimizer.barrier is never: must be auto, true or false; use one of them"},
       {"optimizer={muon: {learning_rate: 0}}",

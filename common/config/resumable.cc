@@ -19,9 +19,19 @@
 namespace takt::config {
 namespace {
 
-constexpr std::array kMayDiffer = {
-    "name",     "steps",  "parallelism", "checkpoint",      "logging",         "exact",
-    "priority", "replan", "elastic",     "data.validation", "model.init_from", "model.hf_config"};
+constexpr std::array kMayDiffer = {"name",
+                                   "steps",
+                                   "parallelism",
+                                   "checkpoint",
+                                   "logging",
+                                   "exact",
+                                   "priority",
+                                   "replan",
+                                   "elastic",
+                                   "data.validation",
+                                   "model.init_from",
+                                   "model.hf_config",
+                                   "optimizer.barrier"};
 
 bool MayDiffer(const std::string& field) {
   return std::ranges::any_of(kMayDiffer, [&](const std::string& section) {

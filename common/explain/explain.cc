@@ -2,6 +2,8 @@
 #include "common/explain/explain.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -154,6 +156,24 @@ std::optional<WorstLink> FindWorstLink(const MeasuredStep& step) {
   return worst;
 }
 
+// Returns for how long what ran ahead of a step ran again, on the rank where it took longest. The
+// step then begins where the one before ended, and after a pause it does not.
+double RedoneSeconds(const trace::JobTrace& trace, StepId step_id) {
+  double longest = 0;
+  for (const auto& rank : trace.ranks) {
+    for (std::size_t i = 1; i < rank.steps.size(); ++i) {
+      const trace::StepTrace& step = rank.steps[i];
+      if (step.step != step_id || step.prologue.empty()) continue;
+      std::int64_t end = 0;
+      for (const trace::Span& span : rank.steps[i - 1].body) end = std::max(end, span.end_nanos);
+      if (step.start_nanos != end) continue;
+      const std::int64_t nanos = step.prologue.back().end_nanos - step.start_nanos;
+      longest = std::max(longest, static_cast<double>(nanos) * 1e-9);
+    }
+  }
+  return longest;
+}
+
 }  // namespace
 
 std::string_view Name(Part part) { return kTexts[static_cast<int>(part)].first; }
@@ -168,6 +188,7 @@ absl::StatusOr<Explanation> Explain(const trace::Timeline& timeline, StepId step
   SumStalls(timeline, step.window(), result);
   result.worst_op = FindWorstOp(step);
   result.worst_link = FindWorstLink(step);
+  result.redone_seconds = RedoneSeconds(*timeline.trace, step_id);
   return result;
 }
 

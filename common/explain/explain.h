@@ -69,6 +69,9 @@ struct Explanation {
   std::optional<double> predicted_step_seconds, predicted_bubble_fraction;
   std::optional<WorstOp> worst_op;      // unset: no rank is slower than the mean
   std::optional<WorstLink> worst_link;  // unset: there are no messages
+  // Measured, and no part of the step: for so long forwards that had run ahead of it ran again,
+  // because clipping in the step before was not foreseen. 0: they did not.
+  double redone_seconds = 0;
 };
 
 // Errors: kNotFound: the timeline has no such step.

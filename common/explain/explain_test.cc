@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/explain/explain.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <numeric>
 
 #include "common/explain/durations.h"
+#include "common/explain/text.h"
+#include "common/program/remove_barrier.h"
 #include "common/trace/testing/synthetic_trace.h"
 #include "gmock/gmock.h"
 #include "rapidcheck/gtest.h"
@@ -29,6 +33,23 @@ constexpr SyntheticOptions kFree{.message = 0, .load = 0, .reduction = 0, .excha
 
 constexpr const char* kFamilies[] = {"naive", "gpipe",      "1f1b",    "interleaved-1f1b", "zb-h1",
                                      "zb-v",  "dualpipe-v", "chimera", "pipedream-2bw"};
+
+// ---- steps that overlap
+
+TEST(Explain, NamesWhatRanAgainBecauseTheStepBeforeWasClipped) {
+  SyntheticTrace synthetic(program::RemoveBarrier(sim::Programs("1f1b", 2, 4, {})).value(), {});
+  synthetic.AddStep();
+  synthetic.AddStep(/*pause=*/0.02);
+  EXPECT_EQ(ExplainStep(synthetic).redone_seconds, 0);
+  for (trace::RankTrace& rank : synthetic.Get().ranks) {
+    std::int64_t& start = rank.steps[1].start_nanos;
+    start = 0;
+    for (const trace::Span& span : rank.steps[0].body) start = std::max(start, span.end_nanos);
+  }
+  const Explanation explanation = ExplainStep(synthetic);
+  EXPECT_GE(explanation.redone_seconds, 0.0199);
+  EXPECT_THAT(ToString(explanation, {}), HasSubstr("step 1 was clipped"));
+}
 
 // ---- exactness
 

@@ -66,6 +66,8 @@ std::optional<OtherSchedule> FindBetterSchedule(const std::vector<Program>& prog
   }
   // Only a plan finds out which schedules have room for S and T (`takt plan`).
   if (program::SpreadsVocabulary(programs[0])) return std::nullopt;
+  // Steps that overlap are not to be compared with those of others by themselves.
+  if (program::OverlapsSteps(programs[0])) return std::nullopt;
   const auto current = sim::Simulate(programs, costs);
   if (!current.ok()) return std::nullopt;
   FillUnmeasured(costs);

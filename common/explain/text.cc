@@ -69,6 +69,12 @@ std::string ToString(const Explanation& explanation, const std::vector<Advice>& 
                           100 * *explanation.predicted_bubble_fraction);
   }
   text += '\n';
+  if (explanation.redone_seconds > 0) {
+    absl::StrAppendFormat(&text,
+                          "before it, forwards ran again for %s ms: step %d was clipped, which was "
+                          "not foreseen (optimizer.barrier)\n",
+                          Milliseconds(explanation.redone_seconds), explanation.step.value() - 1);
+  }
   AppendParts(explanation, text);
   text +=
       "\nms; left of the bar: the step as above, right: what the compute lane did and waited "

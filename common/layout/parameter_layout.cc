@@ -14,6 +14,7 @@
 #include "common/layout/packed_matrix.h"
 #include "common/layout/regions.h"
 #include "common/model/split_layers.h"
+#include "common/program/program.h"
 
 namespace takt::layout {
 namespace {
@@ -29,10 +30,11 @@ class ParameterLayout {
  public:
   // words: the rows of each table by words that lie here; without any, all rows do.
   ParameterLayout(const model::Model& model, Which which, int num_versions, const ShardPlace& place,
-                  const mesh::WordRun& words = {}, bool frees = false)
+                  const mesh::WordRun& words = {}, bool frees = false, bool foresees = false)
       : model_(model),
         which_(which),
-        num_versions_(num_versions),
+        num_places_(num_versions + (foresees ? 1 : 0)),
+        foresees_(foresees),
         place_(place),
         words_(words),
         frees_(frees) {}
@@ -89,9 +91,9 @@ class ParameterLayout {
     if (frees_) {
       AddShards(weights);
     } else {
-      const int allocation = section_.Allocate(MemoryKind::kWeights, num_versions_ * state.size());
-      for (int version = 0; version < num_versions_; ++version)
-        AddTensors(Role::kWeight, allocation, weights, version, version * state.size());
+      const int allocation = section_.Allocate(MemoryKind::kWeights, num_places_ * state.size());
+      for (int place = 0; place < num_places_; ++place)
+        AddTensors(Role::kWeight, allocation, weights, VersionAt(place), place * state.size());
     }
     AddMoments(Role::kFirstMoment, 1, weights);
     AddMoments(Role::kSecondMoment, 2, weights);
@@ -166,16 +168,16 @@ class ParameterLayout {
       const mesh::WordRun words = WordsOf(*parameter);
       std::int64_t of_version = 0;
       for (const auto& [role, bytes] : copies) of_version += bytes;
-      const int allocation = section_.Allocate(MemoryKind::kWeights, num_versions_ * of_version);
+      const int allocation = section_.Allocate(MemoryKind::kWeights, num_places_ * of_version);
       std::int64_t offset = 0;
-      for (int version = 0; version < num_versions_; ++version) {
+      for (int place = 0; place < num_places_; ++place) {
         for (const auto& [role, bytes] : copies) {
           section_.tensors.push_back({.role = role,
                                       .layer = layer,
                                       .parameter = parameter,
                                       .first_row = words.first,
                                       .rows = words.words,
-                                      .version = version,
+                                      .version = VersionAt(place),
                                       .allocation = allocation,
                                       .offset = offset,
                                       .bytes = bytes});
@@ -183,6 +185,11 @@ class ParameterLayout {
         }
       }
     }
+  }
+
+  // Returns which version of the weights is at a place at first.
+  int VersionAt(int place) const {
+    return foresees_ && place + 1 == num_places_ ? program::kForeseen : place;
   }
 
   bool IsPacked() const { return model_.precisions.products == model::Precision::kBf16; }
@@ -227,7 +234,8 @@ class ParameterLayout {
 
   const model::Model& model_;
   const Which which_;
-  const int num_versions_;
+  const int num_places_;  // of weights
+  const bool foresees_;   // the last place has foreseen weights
   const ShardPlace place_;
   const mesh::WordRun words_;
   const bool frees_;
@@ -245,11 +253,13 @@ mesh::WordRun SplitWords(const model::Model& model) {
 }  // namespace
 
 Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& layers,
-                         int num_versions, bool spread, const ShardPlace& place, bool frees) {
+                         int num_versions, bool spread, const ShardPlace& place, bool frees,
+                         bool foresees) {
   const mesh::WordRun words = model.tensor.splits() ? SplitWords(model) : mesh::WordRun();
   const bool no_words = model.tensor.splits() && words.words == 0;
   const Which which = spread || no_words ? Which::kNotByWord : Which::kAll;
-  return ParameterLayout(model, which, num_versions, place, words, frees).Run("parameters", layers);
+  return ParameterLayout(model, which, num_versions, place, words, frees, foresees)
+      .Run("parameters", layers);
 }
 
 WholeWeights LayOutWholeWeights(const model::Model& model,

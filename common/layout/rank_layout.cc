@@ -172,9 +172,9 @@ RankLayout LayOutRank(const RankInputs& inputs) {
   layout.process.name = "process";
   layout.process.AddAlone(MemoryKind::kProcess, {.role = Role::kProcess, .bytes = kProcessBytes});
   const ShardPlace place = ShardPlaceOf(inputs.program, inputs.replica, inputs.num_replicas);
-  layout.parameters =
-      LayOutParameters(model, LayersOf(layout.stages), program::NumWeightVersions(inputs.program),
-                       Spreads(inputs), place, program::FreesWeights(inputs.program));
+  layout.parameters = LayOutParameters(
+      model, LayersOf(layout.stages), program::NumWeightVersions(inputs.program), Spreads(inputs),
+      place, program::FreesWeights(inputs.program), program::OverlapsSteps(inputs.program));
   if (program::FreesWeights(inputs.program)) {
     layout.whole = LayOutWholeWeights(model, LayersByStage(layout.stages),
                                       program::MostUnsharded(inputs.program));

@@ -18,6 +18,7 @@
 #include "common/layout/regions.h"
 #include "common/layout/testing/jobs.h"
 #include "common/program/forward_only.h"
+#include "common/program/remove_barrier.h"
 #include "gtest/gtest.h"
 
 namespace takt::layout {
@@ -239,6 +240,21 @@ TEST(RankLayout, KeepsEveryVersionOfTheWeights) {
   }
   ASSERT_FALSE(versions.empty());
   for (const auto& [parameter, held] : versions) EXPECT_EQ(held, (std::set{0, 1}));
+}
+
+TEST(RankLayout, KeepsForeseenWeightsBesideTheTrueOnes) {
+  const Job job({.config = Llama(Family::kLlama, 2), .schedule = "1f1b"});
+  const program::Program overlapped = program::RemoveBarrier(job.programs).value()[0];
+  const RankLayout layout =
+      LayOutRank({.model = job.model, .partition = job.partition, .program = overlapped});
+  std::map<const model::Parameter*, std::set<int>> versions;
+  for (const Tensor& tensor : layout.parameters.tensors) {
+    if (tensor.role == Role::kWeight) versions[tensor.parameter].insert(tensor.version);
+  }
+  ASSERT_FALSE(versions.empty());
+  for (const auto& [parameter, held] : versions) EXPECT_EQ(held, (std::set{0, program::kForeseen}));
+  EXPECT_EQ(layout.bytes()[MemoryKind::kWeights],
+            2 * job.LayoutOf(0).bytes()[MemoryKind::kWeights]);
 }
 
 TEST(RankLayout, CountsTheSnapshotOfTheReplicaThatWritesMost) {

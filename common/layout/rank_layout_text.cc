@@ -52,6 +52,7 @@ std::string Describe(const Tensor& tensor) {
   }
   if (tensor.layer.value() >= 0) absl::StrAppend(&text, ", layer ", tensor.layer.value());
   if (tensor.version > 0) absl::StrAppend(&text, ", version ", tensor.version);
+  if (tensor.version == program::kForeseen) absl::StrAppend(&text, ", foreseen");
   return text;
 }
 

@@ -75,7 +75,7 @@ struct Tensor {
   // Of gradients, moments and shards of weights: the elements, counted from the first one here, of
   // which the rank has the optimizer's state.
   FloatRun shard;
-  int version = 0;  // of weights: which of the places it is
+  int version = 0;  // of weights: which of the places it is; or program::kForeseen
   SlotId slot{-1};
   program::SlotKind slot_kind = program::SlotKind::kTokens;
   std::string_view part;  // a tensor of a layer's stash; empty: everything in the slot

@@ -21,7 +21,8 @@ constexpr auto kAllMetrics = PointersTo(
     kWorkerConnected, kWorkerLosses, kWorkerFaultScore, kHeldJobs, kReadOnly, kLeader, kEpoch,
     kLeaderLease, kRecoveryDuration, kRankInfo, kOpDuration, kP2pBytes, kP2pWait, kInFlight,
     kExpertLoad, kExpertEntropy, kExpertDropped, kMemoryCopies, kMemoryCopyStep, kFp8Overflows,
-    kFp8Underflows, kMemory, kMemoryLimit, kCommandsRefused, kCertificateExpiry, kBuildInfo);
+    kFp8Underflows, kUndoneSteps, kHeldSteps, kUndoneSeconds, kMemory, kMemoryLimit,
+    kCommandsRefused, kCertificateExpiry, kBuildInfo);
 
 using Of = Extent::Of;
 
@@ -42,7 +43,7 @@ constexpr Label kAllLabels[] = {
      "of instructions: LOAD, F, I, W, B, O, SEND, RECV, ... as docs/programs.md has them, S, T and "
      "the meetings of a spread vocabulary among them; of memory: weights, gradients, optimizer, "
      "stash, messages, tokens, scratch, snapshot, process, copies",
-     {28}},
+     {29}},
     {"component",
      "compute, imbalance, schedule, communication, data, sync, runtime (docs/explain.md)",
      {7}},

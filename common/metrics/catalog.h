@@ -218,6 +218,18 @@ inline constexpr Metric kFp8Underflows = kByWorker.Counter(
     "Values other than zero that became zero in a product's FP8 format; only of jobs with "
     "precision: fp8. A value counts each time that it is rounded.");
 
+inline constexpr Metric kUndoneSteps = kByWorker.Counter(
+    "takt_undone_steps_total", Unit::kNone, {"job", "pp_rank"},
+    "Steps without a barrier whose clipping was not foreseen, so that the forwards ahead of them "
+    "ran again.");
+inline constexpr Metric kHeldSteps = kByWorker.Counter(
+    "takt_held_steps_total", Unit::kNone, {"job", "pp_rank"},
+    "Steps without a barrier that waited for the norm all the same, because steps shortly before "
+    "them were clipped.");
+inline constexpr Metric kUndoneSeconds = kByWorker.Counter(
+    "takt_undone_seconds_total", Unit::kSeconds, {"job", "pp_rank"},
+    "Time from the end of undone steps until the forwards ahead of them had run again.");
+
 // These describe the worker's process.
 inline constexpr Metric kMemory =
     kByWorker.Gauge("takt_memory_bytes", Unit::kBytes, {"kind"},

@@ -68,7 +68,7 @@ TEST(Catalog, LabelsHaveTheValuesThatTheCodeKnows) {
     EXPECT_THAT(std::string(Find("cause").values), HasSubstr(name));
   }
   EXPECT_EQ(Find("cause").extent.count, trace::kNumCauses);
-  EXPECT_EQ(Find("kind").extent.count, static_cast<int>(program::Op::kReshard));
+  EXPECT_EQ(Find("kind").extent.count, static_cast<int>(program::Op::kSpeculate));
   EXPECT_LE(kNumMemoryKinds, Find("kind").extent.count);
   for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind) {
     EXPECT_THAT(std::string(Find("kind").values),
@@ -84,8 +84,8 @@ TEST(Catalog, BoundsTheSeriesOfAJob) {
   EXPECT_EQ(SeriesPerJobFormula(kRankIdle), "P 7");
   // A stage is on one pp rank, and instructions without a stage are on each. There are two replicas
   // of all that.
-  EXPECT_EQ(MostSeriesPerJob(kOpDuration, shape), 24 * (8 + 4) * 26 * 2);
-  EXPECT_EQ(SeriesPerJobFormula(kOpDuration), "24 (S+P) 26 D");
+  EXPECT_EQ(MostSeriesPerJob(kOpDuration, shape), 24 * (8 + 4) * 29 * 2);
+  EXPECT_EQ(SeriesPerJobFormula(kOpDuration), "24 (S+P) 29 D");
   EXPECT_EQ(MostSeriesPerJob(kRankInfo, shape), 4 * 2);
   EXPECT_EQ(MostSeriesPerJob(kExpertLoad, shape), 0);
   EXPECT_EQ(MostSeriesPerJob(kExpertLoad, {.dp_ranks = 2, .expert_blocks = 6}), 6 * 2);

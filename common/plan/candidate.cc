@@ -12,11 +12,13 @@
 #include "common/layout/slot_layout.h"
 #include "common/layout/vocabulary_layout.h"
 #include "common/plan/copies.h"
+#include "common/plan/ranking.h"
 #include "common/plan/schedule_rules.h"
 #include "common/plan/spread.h"
 #include "common/plan/stage_costs.h"
 #include "common/program/forward_only.h"
 #include "common/program/lowering.h"
+#include "common/program/remove_barrier.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/text.h"
 #include "common/schedule/validator.h"
@@ -31,9 +33,12 @@ namespace {
 // every time.
 constexpr std::int64_t kSearchedActions = 10'000'000;
 
-// Without a flush, the time of a step counts once the pipeline is full. It is full after so many
-// steps.
-constexpr int kStepsInARow = 4;
+// Without a flush, and where steps overlap, the time of a step counts once the pipeline is full. It
+// is full after so many steps, of which the first half is left out where they overlap.
+constexpr int kStepsInARow = 4, kOverlappedSteps = 8;
+
+// With `barrier: auto` steps overlap if they become shorter by this share.
+constexpr double kBarrierGain = 0.01;
 
 bool IsAsynchronous(const schedule::Schedule& schedule) {
   return schedule.updates != schedule::Updates::kFlush;
@@ -211,6 +216,46 @@ absl::StatusOr<cost::Costs> CostsToGenerateFor(const CandidateInputs& inputs,
                       CostsOf(inputs, partition, EndsOf(inputs, partition, pp_size)));
 }
 
+// Takes the barrier out of a complete candidate.
+absl::Status OverlapSteps(const CandidateInputs& inputs, const sim::ExpectedSums& sums,
+                          Candidate& candidate) {
+  const auto refused = [](std::string rule, std::string fix) {
+    return InvalidField({.field = "optimizer.barrier",
+                         .value = "false",
+                         .rule = std::move(rule),
+                         .fix = std::move(fix)});
+  };
+  if (!inputs.options.workers_overlap_steps) {
+    return refused("is not known to a worker, whose program is too old",
+                   "upgrade takt-worker, or use auto");
+  }
+  Plan& plan = candidate.plan;
+  absl::StatusOr<std::vector<program::Program>> programs = program::RemoveBarrier(plan.programs);
+  if (!programs.ok()) {
+    return refused(absl::StrCat("cannot be under ", plan.schedule.name, ": a ",
+                                std::string(programs.status().message())),
+                   "use auto or true, or change what the reason names");
+  }
+  RETURN_IF_ERROR(sim::Prove(*programs, {.sums = sums}));
+  ASSIGN_OR_RETURN(candidate.report, SimulateSteps(plan.schedule, *programs, plan.costs));
+  plan.programs = *std::move(programs);
+  plan.predicted_step_seconds = candidate.report.step_time;
+  plan.predicted_bubble_fraction = candidate.report.step_bubble_fraction;
+  plan.memory = MemoryOf(inputs, plan);
+  return absl::OkStatus();
+}
+
+// Returns whether all ranks are idle before their first action or after their last one for long
+// enough. No other time is saved without a barrier.
+bool MayGainByOverlap(const Candidate& candidate) {
+  const sim::Report& report = candidate.report;
+  if (report.step_time <= 0 || IsAsynchronous(candidate.plan.schedule)) return false;
+  // The longest time from the first action of a rank to its last one, as a share of the step.
+  const double span =
+      (1 - report.step_bubble_fraction) / std::max(1 - report.span_bubble_fraction, 1e-9);
+  return span < 1 - kBarrierGain;
+}
+
 absl::Status BadFile(const config::JobSpec& job, std::string rule, std::string fix) {
   return InvalidField({.field = "parallelism.schedule",
                        .value = job.parallelism.schedule,
@@ -258,9 +303,9 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
   const program::LowerOptions options =
       MakeLowerOptions(inputs, plan.schedule, plan.partition, plan.vocabulary_ends);
   ASSIGN_OR_RETURN(plan.programs, program::Lower(plan.schedule, options));
-  RETURN_IF_ERROR(sim::Prove(plan.programs, {.sums = {.gradients = options.reduce_gradients,
-                                                      .tied_embeddings = options.tied_embeddings},
-                                             .schedule = &plan.schedule}));
+  const sim::ExpectedSums sums = {.gradients = options.reduce_gradients,
+                                  .tied_embeddings = options.tied_embeddings};
+  RETURN_IF_ERROR(sim::Prove(plan.programs, {.sums = sums, .schedule = &plan.schedule}));
   plan.costs = CostsOf(inputs, plan.partition, plan.vocabulary_ends);
   ASSIGN_OR_RETURN(sim::Report report, SimulateSteps(plan.schedule, plan.programs, plan.costs));
   plan.predicted_step_seconds = report.step_time;
@@ -269,13 +314,28 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
     ASSIGN_OR_RETURN(plan.validation_programs, ForwardPrograms(inputs, plan));
   }
   plan.memory = MemoryOf(inputs, plan);
-  return Candidate{.plan = std::move(plan), .report = std::move(report)};
+  const double makespan = report.makespan;
+  Candidate candidate{.plan = std::move(plan), .report = std::move(report), .makespan = makespan};
+  if (inputs.job.barrier == config::Barrier::kAlways) return candidate;
+  if (inputs.job.barrier == config::Barrier::kNever) {
+    RETURN_IF_ERROR(OverlapSteps(inputs, sums, candidate));
+    return candidate;
+  }
+  if (!MayGainByOverlap(candidate)) return candidate;
+  Candidate overlapped = candidate;
+  const bool gains =
+      OverlapSteps(inputs, sums, overlapped).ok() &&
+      overlapped.report.step_time < candidate.report.step_time * (1 - kBarrierGain) &&
+      (Fits(overlapped, inputs.options) || !Fits(candidate, inputs.options));
+  return gains ? std::move(overlapped) : std::move(candidate);
 }
 
 absl::StatusOr<sim::Report> SimulateSteps(const schedule::Schedule& schedule,
                                           const std::vector<program::Program>& programs,
                                           const cost::Costs& costs) {
-  return sim::Simulate(programs, costs, {.steps = IsAsynchronous(schedule) ? kStepsInARow : 1});
+  const bool overlaps = program::OverlapsSteps(programs.front());
+  const int steps = overlaps ? kOverlappedSteps : IsAsynchronous(schedule) ? kStepsInARow : 1;
+  return sim::Simulate(programs, costs, {.steps = steps});
 }
 
 absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
@@ -283,8 +343,11 @@ absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
                                          const mesh::Partition& partition,
                                          const mesh::VocabularyEnds& vocabulary_ends) {
   ASSIGN_OR_RETURN(
-      const std::vector<program::Program> programs,
+      std::vector<program::Program> programs,
       program::Lower(schedule, MakeLowerOptions(inputs, schedule, partition, vocabulary_ends)));
+  if (inputs.overlaps) {
+    ASSIGN_OR_RETURN(programs, program::RemoveBarrier(programs));
+  }
   return SimulateSteps(schedule, programs, CostsOf(inputs, partition, vocabulary_ends));
 }
 
@@ -313,7 +376,8 @@ absl::StatusOr<double> PredictStep(const config::JobSpec& job, const PlanOptions
                                .options = options,
                                .dp_size = plan.mesh.dp_size,
                                .shares = job.parallelism.SharesOptimizer() || SharesOptimizer(plan),
-                               .frees = FreesWeights(plan)};
+                               .frees = FreesWeights(plan),
+                               .overlaps = OverlapsSteps(plan)};
   ASSIGN_OR_RETURN(const sim::Report report,
                    SimulateOver(inputs, plan.schedule, plan.partition, plan.vocabulary_ends));
   return report.step_time;

@@ -14,6 +14,7 @@ namespace takt::plan {
 struct Candidate {
   Plan plan;  // without its model and warnings; its validation programs are not proved
   sim::Report report;
+  double makespan = 0;  // of one step with its barrier, by which cuts are compared
 };
 
 // All candidates of one division of a job's batch have these in common. The struct borrows.
@@ -31,6 +32,8 @@ struct CandidateInputs {
   bool shares = false;
   // With `shares`: they share the weights too, and free those of stages that do not compute.
   bool frees = false;
+  // The step that SimulateOver returns is without a barrier.
+  bool overlaps = false;
 
   mesh::Mesh MeshOf(int pp_size) const {
     return {.pp_size = pp_size,
@@ -64,7 +67,7 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
                                         mesh::Partition partition,
                                         mesh::VocabularyEnds vocabulary_ends = {});
 
-// Simulates a step, or without a flush one in a row of steps.
+// Simulates a step, or without a flush or a barrier one in a row of steps.
 absl::StatusOr<sim::Report> SimulateSteps(const schedule::Schedule& schedule,
                                           const std::vector<program::Program>& programs,
                                           const cost::Costs& costs);

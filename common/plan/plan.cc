@@ -158,6 +158,7 @@ std::string ToString(const Plan& plan) {
   }
   AppendWords(plan, text);
   AppendMergedWeightGrads(plan, text);
+  if (OverlapsSteps(plan)) text += "steps overlap: the update waits for no other rank\n";
   absl::StrAppendFormat(&text, "predicted step %.6g s, bubble %.1f %%\n",
                         plan.predicted_step_seconds, 100 * plan.predicted_bubble_fraction);
   for (std::size_t rank = 0; rank < plan.memory.size(); ++rank) {

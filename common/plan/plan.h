@@ -54,6 +54,7 @@ struct PlanOptions {
   bool workers_spread = true;      // the programs of all workers can spread the vocabulary
   // The programs of all workers know what came with kOptimizersProtocolVersion.
   bool workers_know_optimizers = true;
+  bool workers_overlap_steps = true;  // the programs of all workers can run steps that overlap
   // The least memory that a worker has for a rank. 0: it is not known, and no plan is too large.
   std::int64_t worker_memory_bytes = 0;
 };
@@ -80,6 +81,11 @@ inline bool SharesOptimizer(const Plan& plan) {
   return !plan.programs.empty() && program::ShardsOptimizer(plan.programs.front());
 }
 
+// Returns whether steps overlap, without a barrier before the update.
+inline bool OverlapsSteps(const Plan& plan) {
+  return !plan.programs.empty() && program::OverlapsSteps(plan.programs.front());
+}
+
 // Returns whether ranks free weights in a step that their replicas share.
 inline bool FreesWeights(const Plan& plan) {
   return !plan.programs.empty() && program::FreesWeights(plan.programs.front());
@@ -104,6 +110,7 @@ inline bool FreesWeights(const Plan& plan) {
 //                 have one copy of the weights, and of what a search finds for the job's costs.
 //                 A searched one is named after what it grew from: "auto (zb-1p)".
 // vocabulary: auto  `spread` where the step is more than 1 % shorter so, else `last`.
+// barrier: auto   steps overlap where that makes them more than 1 % shorter and fits the workers.
 // shard           where the job leaves it out: `optimizer` if replicas do not fit the workers
 //                 without it, on CPUs; else `none`.
 // Of all ways within 1 % of the shortest step, it takes the one with the fewest ranks, then the
@@ -140,7 +147,7 @@ struct Parts {
   double schedule = 0;  // filling and emptying the pipeline, and what a better order would save
 
   // The least time of any schedule of these stages and messages that holds no more in flight.
-  double lower_bound = 0;  // 0: unknown, as the schedule does not flush
+  double lower_bound = 0;  // 0: unknown, as the schedule does not flush or steps overlap
 };
 
 struct Forecast {

@@ -86,7 +86,7 @@ class Descent {
         order_(WithoutVocabulary(candidate.plan.schedule)),
         cuts_{candidate.plan.partition, candidate.plan.vocabulary_ends},
         most_busy_(BusySeconds(inputs, candidate, cuts_) * kAsBusy),
-        step_(candidate.report.makespan),
+        step_(candidate.makespan),
         simulations_(kSimulatedActions / (std::int64_t{3} * std::ssize(cuts_.partition) *
                                           candidate.plan.schedule.num_microbatches)) {}
 

@@ -63,10 +63,13 @@ absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& ca
   const Plan& plan = candidate.plan;
   const double step = plan.predicted_step_seconds;
   const auto [mean_update, longest_update] = UpdateSeconds(plan);
-  Parts parts{.compute = (1 - plan.predicted_bubble_fraction) * step + mean_update,
-              .imbalance = longest_update - mean_update};
+  const bool overlaps = OverlapsSteps(plan);
+  const double updates = overlaps ? 2 : 1;  // the weights are foreseen, too
+  Parts parts{.compute = (1 - plan.predicted_bubble_fraction) * step + updates * mean_update,
+              .imbalance = updates * (longest_update - mean_update)};
   ASSIGN_OR_RETURN(parts.sync, SyncSeconds(plan));
-  if (plan.schedule.updates == schedule::Updates::kFlush) {
+  // The lower bound is that of a step by itself.
+  if (plan.schedule.updates == schedule::Updates::kFlush && !overlaps) {
     std::vector<std::int64_t> message_bytes;
     for (const mesh::Stage& stage : plan.partition) {
       const model::Layer& last = inputs.model.layers[stage.last_layer.value() - 1];

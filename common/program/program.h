@@ -26,7 +26,7 @@ namespace takt::program {
 // weights and work for the next step, 4 adds kRecomputed, 5 adds W of several microbatches, 6 adds
 // the vocabulary over all ranks, 7 adds shards of the optimizer's state, 8 adds tokens that stages
 // between the first and the last read, 9 adds parts, 10 adds weights that a rank frees.
-inline constexpr int kProgramVersion = 10;
+inline constexpr int kProgramVersion = 11;
 
 using model::Part;
 using model::PartGroup;

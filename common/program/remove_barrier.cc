@@ -128,7 +128,7 @@ std::vector<Instruction> InOrderOfUse(const std::vector<Instruction>& list) {
   return ordered;
 }
 
-// Writes the two programs of one rank.
+// Writes the program of one rank.
 class Rewriter {
  public:
   // program: borrowed.
@@ -163,18 +163,10 @@ class Rewriter {
       step.body.push_back(std::move(each));
       if (sums_up) step.body.push_back(Speculate());
     }
-    Append(NextForwards(/*foreseen=*/true), step.body);
+    Append(NextForwards(), step.body);
     step.body.push_back(optimizer_);
     std::ranges::replace(step.body.back().reads, sums_, met_);
     return step;
-  }
-
-  Program Repair() const {
-    Program repair = frame_;
-    for (Instruction& each : NextForwards(/*foreseen=*/false)) {
-      if (each.op != Op::kLoad) repair.body.push_back(std::move(each));
-    }
-    return repair;
   }
 
  private:
@@ -199,14 +191,14 @@ class Rewriter {
     return added;
   }
 
-  // foreseen: they read what SPECULATE made, and else what OPT did.
-  std::vector<Instruction> NextForwards(bool foreseen) const {
+  // They read what SPECULATE made.
+  std::vector<Instruction> NextForwards() const {
     std::vector<Instruction> forwards = first_;
     for (Instruction& each : forwards) {
       each.step_ahead = 1;
       for (SlotId& slot : each.reads) {
         const auto weights = foreseen_.find(slot);
-        if (foreseen && weights != foreseen_.end()) slot = weights->second;
+        if (weights != foreseen_.end()) slot = weights->second;
       }
     }
     return forwards;
@@ -222,7 +214,7 @@ class Rewriter {
 
 }  // namespace
 
-absl::StatusOr<OverlappedSteps> RemoveBarrier(const std::vector<Program>& programs) {
+absl::StatusOr<std::vector<Program>> RemoveBarrier(const std::vector<Program>& programs) {
   for (const Program& program : programs) {
     const std::string_view unknown = Unknown(program);
     if (unknown.empty()) continue;
@@ -231,13 +223,10 @@ absl::StatusOr<OverlappedSteps> RemoveBarrier(const std::vector<Program>& progra
                                                    ", which needs the barrier of its step"));
   }
   const std::vector<Ahead> ahead = FindAhead(programs);
-  OverlappedSteps overlapped;
-  for (std::size_t rank = 0; rank < programs.size(); ++rank) {
-    const Rewriter rewriter(programs[rank], ahead[rank]);
-    overlapped.steps.push_back(rewriter.Step());
-    overlapped.repairs.push_back(rewriter.Repair());
-  }
-  return overlapped;
+  std::vector<Program> steps;
+  for (std::size_t rank = 0; rank < programs.size(); ++rank)
+    steps.push_back(Rewriter(programs[rank], ahead[rank]).Step());
+  return steps;
 }
 
 }  // namespace takt::program

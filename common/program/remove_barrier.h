@@ -10,24 +10,18 @@
 
 namespace takt::program {
 
-// Both have a program for each rank, with the same slots and lanes.
-struct OverlappedSteps {
-  // The prologue runs the first forwards of the first step, and each body runs what is left of a
-  // step and the first forwards of the next one. SPECULATE foresees the weights that these read,
-  // and OPT, at the end of the body, makes the true ones.
-  std::vector<Program> steps;
-  // The body runs the forwards of the next step again, with the true weights. All ranks run it
-  // after a step whose update was foreseen wrongly.
-  std::vector<Program> repairs;
-};
-
 // programs: of all ranks, as Lower makes them of a schedule with a flush.
 //
+// Returns a program for each rank. The prologue runs the first forwards of the first step, and each
+// body runs what is left of a step and the first forwards of the next one. SPECULATE foresees the
+// weights that these read, and OPT, at the end of the body, makes the true ones. If they differ,
+// all ranks run the prologue again, with the true weights, before the next body.
+//
 // Of each rank those forwards run ahead that come before its first backward, as far as both ends of
-// their messages do. So the prologue, a body and a repair each have as many sends as receives, in
-// one order on both ends, whatever part follows whatever other one.
+// their messages do. So the prologue and a body each have as many sends as receives, in one order
+// on both ends, and either may follow a body.
 // Errors: kInvalidArgument (a program that has no optimizer or no flush; two copies of the weights,
 // a spread vocabulary, shards of the optimizer's state, parts).
-absl::StatusOr<OverlappedSteps> RemoveBarrier(const std::vector<Program>& programs);
+absl::StatusOr<std::vector<Program>> RemoveBarrier(const std::vector<Program>& programs);
 
 }  // namespace takt::program

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests that steps without a barrier are proved, how long they take, and that a repair fits between
-// any two of them.
+// Tests that steps without a barrier are proved, how long they take, and that the forwards ahead
+// can run again between any two of them.
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -21,7 +21,6 @@ namespace {
 
 using program::Instruction;
 using program::Op;
-using program::OverlappedSteps;
 using program::Program;
 using program::RemoveBarrier;
 using ::testing::ElementsAre;
@@ -30,21 +29,17 @@ using ::testing::HasSubstr;
 constexpr std::string_view kFamilies[] = {"gpipe", "1f1b", "zb-h1",           "zb-h2",
                                           "zb-2p", "zb-v", "interleaved-1f1b"};
 
-OverlappedSteps Overlapped(std::string_view family, int ranks, int microbatches,
-                           const program::LowerOptions& options = {}) {
-  absl::StatusOr<OverlappedSteps> steps =
+std::vector<Program> Overlapped(std::string_view family, int ranks, int microbatches,
+                                const program::LowerOptions& options = {}) {
+  absl::StatusOr<std::vector<Program>> steps =
       RemoveBarrier(Programs(family, ranks, microbatches, options));
   EXPECT_TRUE(steps.ok()) << steps.status();
-  return steps.ok() ? *std::move(steps) : OverlappedSteps();
+  return steps.ok() ? *std::move(steps) : std::vector<Program>();
 }
 
-// Returns the time that one step more takes, after many.
+// Returns the time that one step more takes, after some.
 double Period(const std::vector<Program>& programs) {
-  const auto end_of = [&](int steps) {
-    const Report report = Simulate(programs, {}, {.steps = steps}).value();
-    return report.makespan + report.step_time * (steps - 1);
-  };
-  return end_of(9) - end_of(8);
+  return Simulate(programs, {}, {.steps = 8}).value().step_time;
 }
 
 TEST(OverlappedSteps, AreProvedForFamiliesAndSums) {
@@ -53,9 +48,8 @@ TEST(OverlappedSteps, AreProvedForFamiliesAndSums) {
       for (const bool sums : {false, true}) {
         SCOPED_TRACE(std::string(family) + " on " + std::to_string(ranks) +
                      (sums ? " summed" : ""));
-        const absl::Status status =
-            Prove(Overlapped(family, ranks, 8, {.reduce_gradients = sums, .tied_embeddings = sums})
-                      .steps);
+        const absl::Status status = Prove(
+            Overlapped(family, ranks, 8, {.reduce_gradients = sums, .tied_embeddings = sums}));
         EXPECT_TRUE(status.ok()) << status;
       }
     }
@@ -63,13 +57,10 @@ TEST(OverlappedSteps, AreProvedForFamiliesAndSums) {
 }
 
 TEST(OverlappedSteps, RunTheForwardsBeforeTheFirstBackwardAhead) {
-  const OverlappedSteps overlapped = Overlapped("1f1b", 4, 8);
   std::vector<int> ahead;
-  for (std::size_t rank = 0; rank < overlapped.steps.size(); ++rank) {
+  for (const Program& step : Overlapped("1f1b", 4, 8)) {
     const auto is_forward = [](const Instruction& each) { return each.op == Op::kForward; };
-    const Program& step = overlapped.steps[rank];
     ahead.push_back(static_cast<int>(std::ranges::count_if(step.prologue, is_forward)));
-    EXPECT_EQ(std::ranges::count_if(overlapped.repairs[rank].body, is_forward), ahead.back());
     EXPECT_EQ(std::ranges::count_if(step.body, is_forward), 8);
     EXPECT_EQ(step.body.back().op, Op::kOptimizer);
   }
@@ -80,28 +71,27 @@ TEST(OverlappedSteps, RunTheForwardsBeforeTheFirstBackwardAhead) {
 TEST(OverlappedSteps, TakeTheSpanOfOneRank) {
   for (const std::string_view family : {"zb-h2", "zb-2p"}) {
     EXPECT_NEAR(Period(Programs(family, 4, 8)), 27, 1e-9) << family;
-    EXPECT_NEAR(Period(Overlapped(family, 4, 8).steps), 24, 1e-9) << family;
+    EXPECT_NEAR(Period(Overlapped(family, 4, 8)), 24, 1e-9) << family;
   }
   // Its ranks wait for one another within the step as long as its ends last.
-  EXPECT_NEAR(Period(Overlapped("1f1b", 4, 8).steps), 33, 1e-9);
+  EXPECT_NEAR(Period(Overlapped("1f1b", 4, 8)), 33, 1e-9);
 }
 
-TEST(OverlappedSteps, CompleteWithARepairBetweenThem) {
+TEST(OverlappedSteps, CompleteWithThePrologueBetweenThem) {
   const cost::Costs any;
   for (const std::string_view family : kFamilies) {
     SCOPED_TRACE(family);
-    const OverlappedSteps overlapped = Overlapped(family, 4, 8);
-    std::vector<Program> repaired = overlapped.steps;
-    for (std::size_t rank = 0; rank < repaired.size(); ++rank)
-      std::ranges::copy(overlapped.repairs[rank].body, std::back_inserter(repaired[rank].body));
-    const auto refusal = Machine(repaired, any, {.steps = 3}).Run();
+    std::vector<Program> repeated = Overlapped(family, 4, 8);
+    for (Program& program : repeated)
+      std::ranges::copy(program.prologue, std::back_inserter(program.body));
+    const auto refusal = Machine(repeated, any, {.steps = 3}).Run();
     EXPECT_FALSE(refusal.has_value()) << refusal->reason;
   }
 }
 
 // The forwards that run ahead must meet the weights that the rest of their step meets.
 TEST(OverlappedSteps, AreRefusedIfAForwardMeetsTheWeightsBeforeTheUpdate) {
-  std::vector<Program> steps = Overlapped("1f1b", 2, 4).steps;
+  std::vector<Program> steps = Overlapped("1f1b", 2, 4);
   for (Instruction& each : steps[0].body) {
     if (each.op != Op::kForward || each.step_ahead == 0) continue;
     for (SlotId& slot : each.reads) {
@@ -121,21 +111,23 @@ TEST(OverlappedSteps, AreRefusedIfAForwardMeetsTheWeightsBeforeTheUpdate) {
 }
 
 TEST(OverlappedSteps, AreRefusedIfTheyForeseeTooSoonOrUpdateBeforeTheExchange) {
-  std::vector<Program> steps = Overlapped("zb-h1", 2, 4).steps;
+  std::vector<Program> steps = Overlapped("zb-h1", 2, 4);
   Swap(steps[1], "SPECULATE", "NORM_PARTIAL");
   EXPECT_THAT(std::string(Prove(steps).message()),
               HasSubstr("SPECULATE comes before NORM_PARTIAL"));
-  steps = Overlapped("zb-h1", 2, 4).steps;
+  steps = Overlapped("zb-h1", 2, 4);
   Swap(steps[0], "NORM_EXCHANGE", "OPT");
   EXPECT_THAT(std::string(Prove(steps).message()), HasSubstr("OPT comes before NORM_EXCHANGE"));
 }
 
-// A worker that gets one must not try to run it.
-TEST(OverlappedSteps, HaveNoStoredFormYet) {
-  const OverlappedSteps overlapped = Overlapped("1f1b", 2, 4);
-  for (const Program& program : {overlapped.steps[0], overlapped.repairs[1]}) {
-    EXPECT_THAT(std::string(program::FromProto(program::ToProto(program)).status().message()),
-                HasSubstr("has steps that overlap"));
+TEST(OverlappedSteps, HaveAStoredForm) {
+  for (const Program& program : Overlapped("zb-v", 2, 4)) {
+    const v1::Program stored = program::ToProto(program);
+    EXPECT_EQ(stored.version(), 11);
+    const absl::StatusOr<Program> read = program::FromProto(stored);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(program::ToProto(*read).SerializeAsString(), stored.SerializeAsString());
+    EXPECT_TRUE(program::OverlapsSteps(*read));
   }
 }
 

@@ -63,7 +63,8 @@ std::string_view Name(CriticalLink::After after);
 
 struct Report {
   double makespan = 0;  // to the last compute; meetings, reductions and OPT count if they take time
-  // The time that each step after the first adds. If only one is simulated, it is the makespan.
+  // The time that each step after the first adds, or where steps overlap each of the second half.
+  // If only one is simulated, it is the makespan.
   double step_time = 0;
   double step_bubble_fraction = 0;  // 1 - busy / (P * step_time)
   double bubble_fraction = 0;       // 1 - busy / (P * makespan)

@@ -31,7 +31,8 @@ std::int64_t Units(std::int64_t nanos) {
 // The legend of the page's colours.
 std::string_view KindOf(Op op) {
   if (program::IsCompute(op)) return program::Name(op);
-  return op == Op::kNormPartial || op == Op::kOptimizer || op == Op::kSnapshot ? "x" : "m";
+  const bool updates = op == Op::kNormPartial || op == Op::kOptimizer || op == Op::kSpeculate;
+  return updates || op == Op::kSnapshot ? "x" : "m";
 }
 
 json ProgramJson(const Program& program) {

@@ -171,7 +171,10 @@ absl::StatusOr<Timeline> MakeTimeline(const JobTrace& trace) {
                     .clock_error_nanos = alignment.error_nanos};
   MoveToOrigin(timeline);
   timeline.idle = FindIdle(timeline);
-  if (std::ranges::any_of(trace.programs, program::IsAsynchronous)) return timeline;
+  if (std::ranges::any_of(trace.programs, program::IsAsynchronous) ||
+      std::ranges::any_of(trace.programs, program::OverlapsSteps)) {
+    return timeline;
+  }
   absl::StatusOr<sim::Report> predicted = sim::Simulate(trace.programs, trace.predicted);
   if (predicted.ok()) timeline.predicted = *std::move(predicted);
   return timeline;

@@ -77,7 +77,7 @@ struct Timeline {
   // The times when a rank's process did not run, by rank. They ascend, and no span touches another.
   std::vector<std::vector<Span>> stalls;
   // The prediction of one step, in seconds from its start, by pp rank. Unset: the programs cannot
-  // be simulated, or have no flush, so that no step of theirs runs alone.
+  // be simulated, or have no flush or no barrier, so that no step of theirs runs alone.
   std::optional<sim::Report> predicted;
   std::int64_t clock_error_nanos = 0;
 };

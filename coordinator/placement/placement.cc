@@ -117,6 +117,9 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Gang& gang, 
   options.workers_know_optimizers = std::ranges::all_of(gang, [](const Worker* worker) {
     return worker->hello.protocol_version >= kOptimizersProtocolVersion;
   });
+  options.workers_overlap_steps = std::ranges::all_of(gang, [](const Worker* worker) {
+    return worker->hello.protocol_version >= kOverlapProtocolVersion;
+  });
   return options;
 }
 

@@ -145,6 +145,13 @@ TEST_F(PlacementTest, AnOlderWorkerDoesNotKnowAllOptimizers) {
   EXPECT_FALSE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_optimizers);
 }
 
+TEST_F(PlacementTest, AnOlderWorkerKeepsTheBarrier) {
+  Add("a", "h").hello.protocol_version = kProtocolVersion;
+  EXPECT_TRUE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_overlap_steps);
+  Add("b", "h").hello.protocol_version = kOverlapProtocolVersion - 1;
+  EXPECT_FALSE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_overlap_steps);
+}
+
 TEST_F(PlacementTest, SlowestMeasuredWorkerSetsTheRate) {
   Add("a", "h"), Add("b", "h").hello.matmul_rates.f32 = 2e10;
   Add("c", "h").hello.matmul_rates.f32 = 0;  // not measured

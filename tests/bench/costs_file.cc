@@ -15,8 +15,9 @@ namespace {
 
 using program::Op;
 
-// Several steps are simulated in a row, because without a flush a step overlaps its neighbours.
-constexpr int kStepsWithoutFlush = 4;
+// Several steps are simulated in a row where a step overlaps its neighbours: without a flush, and
+// without a barrier.
+constexpr int kStepsInARow = 8;
 
 // Returns the bytes of the activation that leaves each stage. 0: it stays on the rank.
 std::vector<std::int64_t> OutputBytes(const plan::Plan& plan) {
@@ -60,10 +61,10 @@ absl::StatusOr<Prediction> Predict(const MeasuredCosts& costs, const plan::Plan&
   cost::Costs simulated = costs.stages.Costs();
   simulated.optimizer = {costs.optimizer_seconds};
   simulated.tied_reduction = costs.tied_seconds;
-  const bool flushes = std::ranges::none_of(plan.programs, program::IsAsynchronous);
-  ASSIGN_OR_RETURN(
-      const sim::Report report,
-      sim::Simulate(plan.programs, simulated, {.steps = flushes ? 1 : kStepsWithoutFlush}));
+  const bool alone =
+      !OverlapsSteps(plan) && std::ranges::none_of(plan.programs, program::IsAsynchronous);
+  ASSIGN_OR_RETURN(const sim::Report report,
+                   sim::Simulate(plan.programs, simulated, {.steps = alone ? 1 : kStepsInARow}));
   return Prediction{.step_seconds = report.step_time,
                     .bubble_fraction = report.step_bubble_fraction};
 }

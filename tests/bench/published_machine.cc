@@ -215,6 +215,7 @@ config::JobSpec OpenJobOf(const PublishedRun& run) {
   job.microbatch = run.microbatch;
   job.precision = model::Precision::kBf16;
   job.parallelism.device = config::DeviceKind::kCuda;
+  job.barrier = config::Barrier::kAlways;  // as published
   return job;
 }
 
@@ -244,6 +245,7 @@ absl::StatusOr<plan::Plan> PlanStages(const MeasuredStages& stages, const std::s
   job.parallelism.pipeline = stages.ranks;
   job.parallelism.schedule = schedule;
   if (schedule == "interleaved-1f1b") job.parallelism.chunks = stages.blocks;
+  job.barrier = config::Barrier::kAlways;  // runs that were measured without one are simulated so
   return plan::MakePlan(job, {.max_workers = stages.ranks,
                               .link_latency_seconds = stages.message_seconds,
                               .link_seconds_per_byte = 0});

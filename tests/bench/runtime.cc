@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "common/base/status.h"
 #include "common/program/lowering.h"
+#include "common/program/remove_barrier.h"
 #include "common/schedule/generate.h"
 #include "common/sim/simulate.h"
 #include "tests/bench/command.h"
@@ -43,19 +44,22 @@ constexpr double kOpSeconds = 5e-3;  // of F, I and W; B takes twice as long
 constexpr std::int64_t kActivationBytes = 256 * 1024;
 constexpr int kWarmupSteps = 3;
 constexpr double kLimit = 1.02;
-// Several steps are simulated in a row, because without a flush a step overlaps its neighbours.
-constexpr int kStepsWithoutFlush = 4;
+// Several steps are simulated in a row where a step overlaps its neighbours: without a flush, and
+// without a barrier.
+constexpr int kStepsInARow = 8;
 
 struct Options : CommonOptions {
   std::vector<int> ranks = {2, 4, 8};
   std::vector<std::string> schedules = {"1f1b", "interleaved-1f1b"};
   std::vector<std::string> transports = {"shm", "gloo"};
   int steps = 20;
+  bool no_barrier = false;
 };
 
 struct Case {
   int num_ranks = 0;
   std::string schedule, transport;
+  bool overlaps = false;
   int num_microbatches() const { return 4 * num_ranks; }
 };
 
@@ -91,6 +95,9 @@ absl::StatusOr<Setup> MakeSetup(const Case& c) {
                                .output_bytes = kActivationBytes});
   }
   ASSIGN_OR_RETURN(setup.programs, program::Lower(schedule, lowering));
+  if (!c.overlaps) return setup;
+  setup.job.barrier = config::Barrier::kNever;
+  ASSIGN_OR_RETURN(setup.programs, program::RemoveBarrier(setup.programs));
   return setup;
 }
 
@@ -275,12 +282,12 @@ absl::StatusOr<Row> RunCase(const Case& c, int steps) {
     row.latency_seconds += ranks[r]["latency"].get<double>() / num_paired;
   }
   costs.link.latency = row.latency_seconds;
-  const bool flushes = std::ranges::none_of(setup.programs, program::IsAsynchronous);
-  ASSIGN_OR_RETURN(
-      const sim::Report report,
-      sim::Simulate(setup.programs, costs, {.steps = flushes ? 1 : kStepsWithoutFlush}));
+  const bool alone = !c.overlaps && std::ranges::none_of(setup.programs, program::IsAsynchronous);
+  ASSIGN_OR_RETURN(const sim::Report report,
+                   sim::Simulate(setup.programs, costs, {.steps = alone ? 1 : kStepsInARow}));
   row.simulated_seconds = report.step_time;
-  // All ranks end the step together; rank 0 has the first and the last instruction.
+  // All ranks end the step together, or, where steps overlap, at one distance; rank 0 has the first
+  // and the last instruction.
   row.measured_seconds = Median(ranks[0]["steps"].get<std::vector<double>>());
   return row;
 }
@@ -290,6 +297,7 @@ nlohmann::json RowJson(const Row& row) {
           {"schedule", row.c.schedule},
           {"transport", row.c.transport},
           {"microbatches", row.c.num_microbatches()},
+          {"barrier", !row.c.overlaps},
           {"op_milliseconds", row.op_seconds * 1e3},
           {"latency_microseconds", row.latency_seconds * 1e6},
           {"cpu_microseconds_per_message", row.cpu_seconds_per_message * 1e6},
@@ -327,7 +335,8 @@ absl::Status Run(const Options& options) {
   for (const int num_ranks : options.ranks) {
     for (const std::string& schedule : Expand(options.schedules)) {
       for (const std::string& transport : options.transports) {
-        ASSIGN_OR_RETURN(const Row row, RunCase({num_ranks, schedule, transport}, options.steps));
+        const Case c{num_ranks, schedule, transport, options.no_barrier};
+        ASSIGN_OR_RETURN(const Row row, RunCase(c, options.steps));
         table.Add(RowJson(row), row.ratio() > kLimit ? "over" : "");
       }
     }
@@ -368,6 +377,8 @@ void AddRuntimeCommand(CLI::App& app, absl::Status& result) {
             ->check(CLI::IsMember({"shm", "gloo"}));
         command.add_option("--steps", options.steps, "Steps of which the median is taken")
             ->check(CLI::Range(1, 100000));
+        command.add_flag("--no-barrier", options.no_barrier,
+                         "Steps overlap (optimizer.barrier: false); each row says the steady step");
       },
       Run);
 }

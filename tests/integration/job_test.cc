@@ -104,6 +104,30 @@ TEST(Job, SchedulesAndTransportsTrainAlikeBitForBit) {
   EXPECT_THAT(cluster.StopAll(), IsEmpty());
 }
 
+// Every step is clipped, so the first forwards of each run twice.
+TEST(Job, StepsWithoutABarrierTrainAlikeBitForBit) {
+  Cluster cluster(4);
+  const std::tuple<const char*, const char*, const char*> jobs[] = {
+      {"with", "true", "pipeline: 1, schedule: naive"},
+      {"shm", "false", "pipeline: 4, schedule: zb-h2, transport: shm"},
+      {"gloo", "false", "pipeline: 4, schedule: 1f1b, transport: gloo"},
+  };
+  LossAndNorm first;
+  for (const auto& [name, barrier, parallelism] : jobs) {
+    std::string yaml = GptYaml(name, parallelism);
+    yaml.replace(yaml.find("adamw: {"), 8,
+                 absl::StrCat("barrier: ", barrier, ", adamw: {clip_norm: 0.01, "));
+    cluster.Submit(yaml);
+    const v1::Job job = cluster.AwaitEnd(name);
+    ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << parallelism << ": " << job.reason();
+    const auto steps = cluster.Steps(name);
+    ExpectEachStepOnce(steps, 6);
+    if (first.empty()) first = Curve(steps);
+    EXPECT_EQ(Curve(steps), first) << parallelism;
+  }
+  EXPECT_THAT(cluster.StopAll(), IsEmpty());
+}
+
 // A mount is missing on one host for a while. The other worker sees the file, so the job is
 // not wrong.
 TEST(Job, AFileThatOneWorkerDoesNotSeeIsNoInvalidInput) {

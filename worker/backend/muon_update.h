@@ -24,6 +24,7 @@ struct MuonUpdate {
   double learning_rate = 0, momentum = 0.95, weight_decay = 0;
   bool nesterov = true;
   double gradient_scale = 1;
+  bool foresees = false;  // m stays as it is; `parameter` is not `previous`
 };
 
 }  // namespace takt::backend

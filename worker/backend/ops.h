@@ -325,6 +325,9 @@ struct CrossEntropyGradient {
 };
 
 // A tensor that an optimizer updates. It has the moments that its update names, and no others.
+//
+// An update that `foresees` leaves the moments as they are: `parameter`, which is not `previous`,
+// gets the bits that the same update would make otherwise.
 struct UpdatedTensor {
   float* parameter = nullptr;
   const float* previous = nullptr;  // the parameter as it was, left alone; null: in place
@@ -345,6 +348,7 @@ struct AdamwUpdate {
   std::int64_t step = 1;                   // 1-based
   double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
   double gradient_scale = 1;  // of clipping
+  bool foresees = false;
 };
 
 // One Lion step (Chen et al. 2023, algorithm 2) of many tensors, for scaled gradients g:
@@ -353,6 +357,7 @@ struct LionUpdate {
   std::span<const UpdatedTensor> tensors;
   double learning_rate = 0, beta1 = 0.9, beta2 = 0.99;
   double gradient_scale = 1;
+  bool foresees = false;
 };
 
 // One step of gradient descent of many tensors, for d = scaled gradient + weight_decay p, as
@@ -364,6 +369,7 @@ struct SgdUpdate {
   double learning_rate = 0, momentum = 0;
   bool nesterov = false;
   double gradient_scale = 1;
+  bool foresees = false;
 };
 
 // SumOfSquares adds by blocks of so many elements.

@@ -31,6 +31,14 @@ class Compute {
   // Returns what follows the parts of its instructions, for the life of this object. Null: it runs
   // no program whose instructions have parts.
   virtual PartCursor* part_cursor() { return nullptr; }
+
+  // The engine asks these where steps overlap (program::OverlapsSteps), once a step. The answers
+  // are equal on all ranks.
+  // Before SPECULATE, on its lane: whether it waits for the step's NORM_EXCHANGE.
+  virtual bool HoldsIn(StepId /*step*/) { return false; }
+  // After NORM_EXCHANGE, on its lane: whether SPECULATE makes other weights than OPT. Then what ran
+  // ahead of the next step runs again.
+  virtual bool ForesawWrongly(StepId /*step*/) { return false; }
 };
 
 }  // namespace takt::engine

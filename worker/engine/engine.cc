@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+#include <limits>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -34,11 +36,14 @@ using transport::MonotonicNanos;
 // ranks share the cores.
 constexpr std::int64_t kSpinNanos = 2'000;
 
+constexpr std::uint64_t kNoIteration = std::numeric_limits<std::uint64_t>::max();
+
 class ProgramEngine final : public Engine {
  public:
   ProgramEngine(const program::Program& program, EngineOptions options)
       : program_(program),
         options_(std::move(options)),
+        norm_check_(NormCheckOf(program)),
         timings_(program.body.size(), program::NumMeetings(program)) {}
 
   absl::Status Open(Compute& compute);
@@ -56,6 +61,9 @@ class ProgramEngine final : public Engine {
  private:
   using BoundList = std::vector<std::unique_ptr<BoundInstruction>>;
 
+  // Runs the prologue, and iterations up to the end, or until what ran ahead must run again.
+  void RunStretch(std::int64_t& previous_end,
+                  const std::function<void(const StepTiming&)>& on_step);
   void RunLane(Lane& lane, std::uint64_t begin);
   // Returns false if the engine was stopped.
   bool RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t position);
@@ -65,12 +73,14 @@ class ProgramEngine final : public Engine {
   absl::Status RunBound(const LaneEntry& entry, std::uint64_t iteration, StepId step);
   absl::Status RunParts(BoundInstruction& bound, const PartRun& run, StepId step);
   bool AwaitOthers(Lane& lane, const LaneEntry& entry, std::uint64_t iteration);
+  // Waits until the iteration's norm is known. Precondition: steps overlap.
+  bool AwaitNorm(Lane& lane, std::uint64_t iteration);
   bool AwaitReports(Lane& lane, std::uint64_t iteration);
   bool AwaitLane(Lane& lane, Lane& other, std::uint64_t count);
   void WakeWaiters(const Lane& lane, std::uint64_t done);
   void RunList(const std::vector<Instruction>& list, const BoundList& bound, StepId iteration_step,
                std::vector<InstructionTiming>& timings);
-  void Report(std::uint64_t begin, std::int64_t previous_end,
+  void Report(std::uint64_t begin, std::int64_t& previous_end,
               const std::function<void(const StepTiming&)>& on_step);
   bool AwaitDevices(std::uint64_t iteration);
   // Call it before you use what a stream did: an aborted transport ends the work of its streams as
@@ -97,6 +107,9 @@ class ProgramEngine final : public Engine {
   }
   bool stopped() const { return stopped_.load(std::memory_order_seq_cst); }
   std::uint64_t end() const { return end_.load(std::memory_order_seq_cst); }
+  std::uint64_t stretch_end() const {
+    return std::min(end(), redo_from_.load(std::memory_order_seq_cst));
+  }
   StepId StepOf(std::uint64_t iteration) const {
     return StepId(first_step_.load(std::memory_order_relaxed) +
                   static_cast<std::int64_t>(iteration));
@@ -104,14 +117,18 @@ class ProgramEngine final : public Engine {
 
   const program::Program& program_;
   const EngineOptions options_;
+  const std::optional<program::Wait> norm_check_;  // nullopt: steps do not overlap
+  Compute* compute_ = nullptr;                     // constant after Open
   PartCursor* cursor_ = nullptr;  // constant after Open, and not null if instructions have parts
   BoundProgram bound_;            // constant after Open, except the progress of its lanes
   Devices devices_;
 
   // Iterations are counted from 0 over all calls of Run; iteration i is step first_step_ + i.
-  std::uint64_t iterations_ = 0;  // only the caller of Run uses it
+  std::uint64_t iterations_ = 0, run_begin_ = 0;  // only the caller of Run uses them
   std::atomic<std::int64_t> first_step_{1};
-  std::atomic<std::uint64_t> end_{0};       // the first iteration that Run leaves out
+  std::atomic<std::uint64_t> end_{0};  // the first iteration that Run leaves out
+  // The iteration before which the prologue runs again. NORM_EXCHANGE of the one before sets it.
+  std::atomic<std::uint64_t> redo_from_{kNoIteration};
   std::atomic<std::int64_t> run_nanos_{0};  // when the last Run began
   TimingRing timings_;
   std::vector<InstructionTiming> prologue_timings_;  // only the caller of Run uses it
@@ -124,6 +141,7 @@ class ProgramEngine final : public Engine {
 };
 
 absl::Status ProgramEngine::Open(Compute& compute) {
+  compute_ = &compute;
   cursor_ = compute.part_cursor();
   if (cursor_ == nullptr && !program_.part_lists.empty()) {
     return absl::InvalidArgumentError(
@@ -144,15 +162,28 @@ absl::Status ProgramEngine::Run(StepId first, StepId last,
 
   const std::int64_t now = MonotonicNanos();
   run_nanos_.store(now, std::memory_order_relaxed);
-  const std::int64_t start = program_.prologue.empty() ? 0 : now;
-  RunList(program_.prologue, bound_.prologue, first, prologue_timings_);
+  run_begin_ = begin;
+  std::int64_t previous_end = program_.prologue.empty() ? 0 : now;
+  do {
+    RunStretch(previous_end, on_step);
+  } while (iterations_ < end() && !stopped());
+  std::vector<InstructionTiming> epilogue_timings;  // belong to no step
+  RunList(program_.epilogue, bound_.epilogue, StepOf(iterations_ - 1), epilogue_timings);
+  return failure();
+}
+
+void ProgramEngine::RunStretch(std::int64_t& previous_end,
+                               const std::function<void(const StepTiming&)>& on_step) {
+  const std::uint64_t begin = iterations_;
+  redo_from_.store(kNoIteration, std::memory_order_seq_cst);
+  RunList(program_.prologue, bound_.prologue, StepOf(begin), prologue_timings_);
   {
     std::vector<std::jthread> threads;
     for (const auto& lane : bound_.lanes) {
       if (!lane->entries.empty())
         threads.emplace_back([this, &lane, begin] { RunLane(*lane, begin); });
     }
-    Report(begin, start, on_step);
+    Report(begin, previous_end, on_step);
   }
   // What was given to a device before a failure still uses the slots.
   if (!devices_.DrainAll()) {
@@ -160,10 +191,7 @@ absl::Status ProgramEngine::Run(StepId first, StepId last,
         {{"after", absl::FormatDuration(options_.device_grace)},
          {"pp_rank", absl::StrCat(program_.pp_rank.value())}});
   }
-  iterations_ = end();
-  std::vector<InstructionTiming> epilogue_timings;  // belong to no step
-  RunList(program_.epilogue, bound_.epilogue, StepOf(iterations_ - 1), epilogue_timings);
-  return failure();
+  iterations_ = stretch_end();
 }
 
 void ProgramEngine::EndAfter(StepId step) {
@@ -180,9 +208,11 @@ void ProgramEngine::RunLane(Lane& lane, std::uint64_t begin) {
   thread_name.resize(std::min<std::size_t>(thread_name.size(), 15));
   pthread_setname_np(pthread_self(), thread_name.c_str());
   for (std::uint64_t iteration = begin;; ++iteration) {
+    if (norm_check_.has_value() && iteration > begin && !AwaitNorm(lane, iteration - 1)) return;
     if (!AwaitReports(lane, iteration)) return;
-    // The end is read only now: the step whose report came may have moved it (EndAfter).
-    if (iteration >= end()) break;
+    // The end is read only now: the step whose report came may have moved it (EndAfter), and so may
+    // the norm of the step before.
+    if (iteration >= stretch_end()) break;
     for (std::uint64_t position = 0; position < lane.length(); ++position) {
       if (!RunEntry(lane, iteration, position)) return;
     }
@@ -192,8 +222,12 @@ void ProgramEngine::RunLane(Lane& lane, std::uint64_t begin) {
 
 bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t position) {
   const LaneEntry& entry = lane.entries[position];
-  if (!AwaitOthers(lane, entry, iteration)) return false;
+  const program::Op op = entry.instruction->op;
   const StepId step = WorksFor(*entry.instruction, StepOf(iteration));
+  const bool holds =
+      op == program::Op::kSpeculate && norm_check_.has_value() && compute_->HoldsIn(step);
+  if (holds && !AwaitNorm(lane, iteration)) return false;
+  if (!AwaitOthers(lane, entry, iteration)) return false;
   if (options_.times_instructions) timings_.SetStart(iteration, entry.body_index, MonotonicNanos());
   const absl::Status status = entry.device == nullptr ? RunBound(entry, iteration, step)
                                                       : RunOnDevice(lane, entry, iteration, step);
@@ -202,6 +236,10 @@ bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t 
     const bool first = Fail(Named(status, *entry.instruction, step));
     if (first) lane.failed.store(true, std::memory_order_relaxed);
     return false;
+  }
+  if (norm_check_.has_value() && op == program::Op::kNormExchange &&
+      compute_->ForesawWrongly(step)) {
+    redo_from_.store(iteration + 1, std::memory_order_seq_cst);
   }
   const std::uint64_t done = iteration * lane.length() + position + 1;
   lane.done.store(done, std::memory_order_seq_cst);
@@ -285,6 +323,15 @@ void ProgramEngine::WakeWaiters(const Lane& lane, std::uint64_t done) {
   }
 }
 
+bool ProgramEngine::AwaitNorm(Lane& lane, std::uint64_t iteration) {
+  Lane& other = *bound_.lanes[norm_check_->lane.value()];
+  const std::uint64_t count =
+      iteration * other.length() + static_cast<std::uint64_t>(norm_check_->position) + 1;
+  if (other.done.load(std::memory_order_acquire) >= count) return !stopped();
+  lane.activity.store(kAwaitingNorm, std::memory_order_relaxed);
+  return AwaitLane(lane, other, count);
+}
+
 // The timings of `iteration` go where those of `iteration` - kKept were.
 bool ProgramEngine::AwaitReports(Lane& lane, std::uint64_t iteration) {
   const auto reported = [&] {
@@ -315,10 +362,11 @@ void ProgramEngine::RunList(const std::vector<Instruction>& list, const BoundLis
   }
 }
 
-// previous_end: when the prologue began; 0: there is none.
-void ProgramEngine::Report(std::uint64_t begin, std::int64_t previous_end,
+// previous_end: when the first prologue of the Run began, 0 if there is none, or the last step
+// before ended. It becomes the end of the last step.
+void ProgramEngine::Report(std::uint64_t begin, std::int64_t& previous_end,
                            const std::function<void(const StepTiming&)>& on_step) {
-  for (std::uint64_t iteration = begin; iteration < end(); ++iteration) {
+  for (std::uint64_t iteration = begin; iteration < stretch_end(); ++iteration) {
     for (const auto& lane : bound_.lanes) {
       const std::uint64_t count = (iteration + 1) * lane->length();
       lane->iteration_ended.Await(
@@ -330,6 +378,7 @@ void ProgramEngine::Report(std::uint64_t begin, std::int64_t previous_end,
     if (!devices_.none() && !AwaitDevices(iteration)) return;
     StepTiming timing = Summarize(iteration, previous_end);
     if (iteration == begin && !prologue_timings_.empty()) timing.prologue = &prologue_timings_;
+    timing.redone = iteration == begin && begin > run_begin_;
     previous_end = timing.end_nanos;
     if (on_step) on_step(timing);
     reported_.store(iteration + 1, std::memory_order_seq_cst);

@@ -32,6 +32,8 @@ struct StepTiming {
   const std::vector<InstructionTiming>* meetings = nullptr;
   // Indexed as program.prologue; null: it did not run right before this step.
   const std::vector<InstructionTiming>* prologue = nullptr;
+  // The prologue ran again before this step, because its weights were foreseen wrongly.
+  bool redone = false;
 };
 
 // What a lane does right now; for status lines and for the report of a fault.
@@ -77,10 +79,12 @@ class Engine {
   virtual ~Engine() = default;
 
   // Runs the prologue, steps first..last, and the epilogue. A program without a flush begins each
-  // Run as if after one.  on_step: called on one engine thread after each step, in order; keep it
-  // short. Errors: the first error of any lane, or kAborted after Abort.  When it returns, no
-  // thread touches compute or slots. Nor does a device, unless it hangs: that is logged, and
-  // whatever then destroys what the device uses waits for it.
+  // Run as if after one. Where steps overlap, the prologue runs again between two steps if weights
+  // were foreseen wrongly, and what ran ahead of the step after the last one is thrown away.
+  // on_step: called on one engine thread after each step, in order; keep it short. Errors: the
+  // first error of any lane, or kAborted after Abort.  When it returns, no thread touches compute
+  // or slots. Nor does a device, unless it hangs: that is logged, and whatever then destroys what
+  // the device uses waits for it.
   virtual absl::Status Run(StepId first, StepId last,
                            std::function<void(const StepTiming&)> on_step) = 0;
 

@@ -56,6 +56,16 @@ std::string MessageName(const Instruction& instruction, const program::Lane& lan
 
 }  // namespace
 
+std::optional<program::Wait> NormCheckOf(const Program& program) {
+  if (!program::OverlapsSteps(program)) return std::nullopt;
+  const auto check = std::ranges::find(program.body, Op::kNormExchange, &Instruction::op);
+  if (check == program.body.end()) return std::nullopt;
+  const auto position = std::count_if(program.body.begin(), check, [&](const Instruction& each) {
+    return each.lane == check->lane;
+  });
+  return program::Wait{check->lane, static_cast<std::int32_t>(position)};
+}
+
 absl::StatusOr<std::vector<std::unique_ptr<Lane>>> MakeLanes(const Program& program) {
   for (const auto* list : {&program.prologue, &program.body, &program.epilogue}) {
     for (const Instruction& instruction : *list) {
@@ -96,6 +106,7 @@ std::string DescribeWait(const Program& program, const std::vector<std::unique_p
                          const LaneEntry& entry, std::int32_t activity, int part) {
   if (activity == kReporting) return "the report of an earlier step";
   if (activity == kAwaitingDevice) return "what its device was given before";
+  if (activity == kAwaitingNorm) return "lane reduce: NORM_EXCHANGE";
   if (activity >= 0) {
     const program::Wait wait = entry.waits[activity];
     const Lane& other = *lanes[wait.lane.value()];

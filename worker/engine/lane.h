@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +45,7 @@ enum LaneActivity : std::int32_t {
   kRunning = -2,    // inside the instruction
   kReporting = -3,  // waits for the report of an earlier step
   kAwaitingDevice = -4,
+  kAwaitingNorm = -5,  // waits for the instruction of NormCheckOf
   // 0 and above: waits for that entry of its `waits`.
 };
 
@@ -73,6 +75,10 @@ struct Lane {
 
   std::uint64_t length() const { return entries.size(); }
 };
+
+// Returns where NORM_EXCHANGE is, for programs whose steps overlap: before it is done, no lane
+// begins the next iteration.
+std::optional<program::Wait> NormCheckOf(const program::Program& program);
 
 // Makes the lanes of a program with entries and waits; channels and bound instructions come later.
 // Errors: kInvalidArgument (the program names a lane or a slot that does not exist, or puts an

@@ -47,6 +47,7 @@ LaneStatus Progress::StatusOf(const Lane& lane, std::int64_t now) const {
       absl::StrAppend(&status.instruction, " ", program::PartName(entry.parts, its_part));
     status.waiting_for = DescribeWait(program, lanes, entry, activity, its_part);
     if (activity >= 0) status.waits_for_lane = entry.waits[activity].lane;
+    if (activity == kAwaitingNorm) status.waits_for_lane = NormCheckOf(program)->lane;
   }
   status.nanos = std::max<std::int64_t>(0, now - ArrivedNanos(lane, done));
   return status;

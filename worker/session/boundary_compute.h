@@ -41,6 +41,8 @@ class BoundaryCompute final : public engine::Compute {
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return trainer_.SlotBytes(slot); }
   engine::PartCursor* part_cursor() override { return trainer_.part_cursor(); }
+  bool HoldsIn(StepId step) override { return trainer_.HoldsIn(step); }
+  bool ForesawWrongly(StepId step) override { return trainer_.ForesawWrongly(step); }
 
  private:
   train::Trainer& trainer_;

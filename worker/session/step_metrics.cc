@@ -46,6 +46,12 @@ StepMetrics::StepMetrics(metrics::Registry& registry, const std::string& job,
       .Set(1);
   for (const auto& [stage, most] : MostInFlight(program))
     registry.Gauge(metrics::kInFlight, {job, Label(stage)}).Set(most);
+  if (program::OverlapsSteps(program)) {
+    const std::string pp_rank = std::to_string(at.pp.value());
+    undone_steps_ = &registry.Counter(metrics::kUndoneSteps, {job, pp_rank});
+    held_steps_ = &registry.Counter(metrics::kHeldSteps, {job, pp_rank});
+    undone_seconds_ = &registry.Counter(metrics::kUndoneSeconds, {job, pp_rank});
+  }
   AddOps(registry, job, program);
   AddMessages(registry, job, program);
   FindConsumers(program);
@@ -113,6 +119,15 @@ void StepMetrics::Record(const std::vector<engine::InstructionTiming>& timings) 
   RecordWaits(timings);
   for (const Messages* messages : {&activations_, &gradients_})
     messages->bytes->Increment(messages->bytes_per_step);
+}
+
+void StepMetrics::RecordOverlap(const train::StepResult& result, const engine::StepTiming& timing) {
+  if (undone_steps_ == nullptr) return;
+  if (result.undone) undone_steps_->Increment();
+  if (result.held) held_steps_->Increment();
+  if (!timing.redone || timing.prologue == nullptr || timing.prologue->empty()) return;
+  const std::int64_t nanos = timing.prologue->back().end_nanos - timing.start_nanos;
+  undone_seconds_->Increment(static_cast<double>(nanos) * 1e-9);
 }
 
 void StepMetrics::RecordExperts(const std::vector<train::ExpertLoad>& loads) {

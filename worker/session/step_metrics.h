@@ -12,6 +12,7 @@
 #include "common/program/program.h"
 #include "worker/engine/engine.h"
 #include "worker/train/expert_counts.h"
+#include "worker/train/trainer.h"
 
 namespace takt::session {
 
@@ -26,6 +27,9 @@ class StepMetrics {
 
   // timings: those of the body's instructions, in the order of the body.
   void Record(const std::vector<engine::InstructionTiming>& timings);
+  // Counts whether a step without a barrier was undone or held. timing: of that step; where it ran
+  // what was ahead of it again, because the step before was undone, this took time.
+  void RecordOverlap(const train::StepResult& result, const engine::StepTiming& timing);
   // loads: those of the blocks with experts that this rank computed.
   void RecordExperts(const std::vector<train::ExpertLoad>& loads);
 
@@ -64,6 +68,10 @@ class StepMetrics {
     int times = 1;          // a W of several microbatches counts as that many Ws of equal length
   };
   std::vector<SeriesOf> series_of_instruction_;  // by position in the body
+  // Null: steps have a barrier.
+  prometheus::Counter* undone_steps_ = nullptr;
+  prometheus::Counter* held_steps_ = nullptr;
+  prometheus::Counter* undone_seconds_ = nullptr;
   Messages activations_, gradients_;
   std::vector<Messages*> messages_of_instruction_;  // null: the instruction is not a message
   std::vector<Consumer> consumers_;

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "common/program/lowering.h"
+#include "common/program/remove_barrier.h"
 #include "common/sim/testing/program_edit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -67,6 +68,22 @@ TEST_F(StepMetricsTest, TellsHowExpertsAreLoaded) {
   EXPECT_THAT(text, HasSubstr("takt_expert_dropped_total{block=\"3\",job=\"kjv\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("takt_expert_load_ratio{block=\"4\",job=\"kjv\"} 4\n"));
   EXPECT_THAT(text, HasSubstr("takt_expert_dropped_total{block=\"4\",job=\"kjv\"} 3\n"));
+}
+
+TEST_F(StepMetricsTest, CountsStepsThatWereUndoneOrHeld) {
+  EXPECT_THAT(TextAfter(1), testing::Not(HasSubstr("takt_undone")));
+  program_ = program::RemoveBarrier(sim::Programs("1f1b", 2, 4, {})).value()[1];
+  metrics::Registry registry;
+  StepMetrics metrics(registry, "kjv", kPlace, program_);
+  const std::vector<engine::InstructionTiming> prologue = {{30 * kMillisecond, 50 * kMillisecond}};
+  metrics.RecordOverlap({.undone = true}, {.start_nanos = 0, .prologue = &prologue});
+  metrics.RecordOverlap({.held = true},
+                        {.start_nanos = 25 * kMillisecond, .prologue = &prologue, .redone = true});
+  metrics.RecordOverlap({.held = true}, {});
+  const std::string text = registry.Text();
+  EXPECT_THAT(text, HasSubstr("takt_undone_steps_total{job=\"kjv\",pp_rank=\"1\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("takt_held_steps_total{job=\"kjv\",pp_rank=\"1\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("takt_undone_seconds_total{job=\"kjv\",pp_rank=\"1\"} 0.025\n"));
 }
 
 TEST_F(StepMetricsTest, AWeightGradOfSeveralMicrobatchesCountsAsSoMany) {
@@ -131,12 +148,13 @@ TEST_F(StepMetricsTest, StaysWithinTheBoundOnSeries) {
     }
     for (const metrics::Metric* metric : metrics::AllMetrics()) {
       if (!metric->of_job() || metric->source != metrics::Source::kWorker) continue;
-      // These are not of every job's steps; memory_copies_test, fp8_metrics_test and
-      // TellsHowExpertsAreLoaded look at them.
+      // These are not of every job's steps; memory_copies_test, fp8_metrics_test,
+      // TellsHowExpertsAreLoaded and CountsStepsThatWereUndoneOrHeld look at them.
       if (metric == &metrics::kMemoryCopies || metric == &metrics::kMemoryCopyStep ||
           metric == &metrics::kFp8Overflows || metric == &metrics::kFp8Underflows ||
           metric == &metrics::kExpertLoad || metric == &metrics::kExpertEntropy ||
-          metric == &metrics::kExpertDropped) {
+          metric == &metrics::kExpertDropped || metric == &metrics::kUndoneSteps ||
+          metric == &metrics::kHeldSteps || metric == &metrics::kUndoneSeconds) {
         continue;
       }
       EXPECT_GT(series[metric->name], 0) << metric->name;

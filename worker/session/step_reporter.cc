@@ -6,6 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/program/program.h"
 #include "common/trace/encoding.h"
 
 namespace takt::session {
@@ -25,9 +28,11 @@ control::RankStepReport StepReporter::Completed(const engine::StepTiming& timing
   const control::RankStepReport report = MakeReport(timing);
   if (step_metrics_.has_value()) {
     step_metrics_->Record(*timing.timings);
+    step_metrics_->RecordOverlap(options_.trainer->result(timing.step), timing);
     step_metrics_->RecordExperts(options_.trainer->expert_loads(timing.step));
   }
   if (fp8_metrics_.has_value()) fp8_metrics_->Record();
+  LogHold(timing.step);
   SendTrace(timing, report.step_seconds);
   return report;
 }
@@ -48,6 +53,17 @@ control::RankStepReport StepReporter::MakeReport(const engine::StepTiming& timin
           .grad_norm = result.grad_norm,
           .learning_rate = result.learning_rate,
           .tokens = result.tokens};
+}
+
+void StepReporter::LogHold(StepId step) {
+  const control::Assignment& assignment = *options_.assignment;
+  if (!program::OverlapsSteps(assignment.program)) return;
+  const bool holds = options_.trainer->result(step).held;
+  if (std::exchange(holds_, holds) == holds || assignment.rank != Rank(0)) return;
+  Log(LogLevel::kInfo,
+      holds ? "steps wait for the norm of their gradients until some in a row were not clipped"
+            : "steps no longer wait for the norm of their gradients: none was clipped of late",
+      {{"job", assignment.key.job}, {"step", absl::StrCat(step.value())}});
 }
 
 void StepReporter::SendTrace(const engine::StepTiming& timing, double step_seconds) {

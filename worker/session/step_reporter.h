@@ -46,9 +46,12 @@ class StepReporter {
 
  private:
   control::RankStepReport MakeReport(const engine::StepTiming& timing) const;
+  // Says when `optimizer.barrier: auto` begins or ceases to wait for norms (train/foresight.h).
+  void LogHold(StepId step);
   void SendTrace(const engine::StepTiming& timing, double step_seconds);
 
   const StepReporterOptions options_;
+  bool holds_ = false;  // the last step did
   std::optional<StepMetrics> step_metrics_;
   std::optional<Fp8Metrics> fp8_metrics_;
   TraceSampler trace_sampler_;

@@ -100,6 +100,10 @@ Bound EmulatedParameters::Bind(const Instruction& instruction) {
         return optimizer_->Update(*compute_, step, before + 1);
       });
     }
+    case Op::kSpeculate:  // forwards read no weights, so it does not matter whether these are right
+      return engine::MakeBound(nullptr, [this](StepId step) {
+        return optimizer_->Foresee(*compute_, step, step.value(), /*knows_norm=*/false);
+      });
     case Op::kSnapshot:
       return engine::MakeBound(nullptr,
                                [this](StepId) { return parameters_->SpreadNewest(*compute_); });

@@ -27,7 +27,7 @@ class EmulatedParameters {
   // host memory, if they have.  Errors: kResourceExhausted, and those of ShardState.
   static absl::StatusOr<std::unique_ptr<EmulatedParameters>> Create(const TrainerOptions& options);
 
-  // Binds REDUCE_GRAD, NORM_PARTIAL, OPT, GATHER_WEIGHTS, UNSHARD, RESHARD or SNAPSHOT.
+  // Binds REDUCE_GRAD, NORM_PARTIAL, OPT, SPECULATE, GATHER_WEIGHTS, UNSHARD, RESHARD or SNAPSHOT.
   engine::Bound Bind(const program::Instruction& instruction);
   // Does what NORM_EXCHANGE does for parameters.  Errors: as the groups'.
   absl::Status Exchange(StepId step) { return optimizer_->Exchange(step, {}).status(); }

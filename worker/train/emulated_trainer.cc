@@ -158,6 +158,7 @@ class EmulatedTrainer final : public Trainer {
       case Op::kReduceGrad:
       case Op::kNormPartial:
       case Op::kOptimizer:
+      case Op::kSpeculate:
       case Op::kGatherWeights:
       case Op::kUnshard:
       case Op::kReshard:

@@ -2,6 +2,7 @@
 // Checks that the planner predicts exactly what a trainer asks for, to the byte and to the FLOP.
 #include "worker/train/meta_run.h"
 
+#include <cstddef>
 #include <iterator>
 #include <string>
 
@@ -183,6 +184,30 @@ TEST(MetaRun, AllocatesWhatIsPredictedOfOptimizersWithFewerMoments) {
   }
   EXPECT_EQ(bytes[0], 2 * bytes[1]);
   EXPECT_EQ(bytes[2], 0);
+}
+
+TEST(MetaRun, AllocatesWhatIsPredictedWhereStepsOverlap) {
+  for (const char* schedule : {"1f1b", "zb-h2", "zb-v"}) {
+    for (const model::Precision precision : {model::Precision::kF32, model::Precision::kBf16}) {
+      SCOPED_TRACE(schedule);
+      config::JobSpec job = JobOf(Llama(/*tied=*/true), schedule);
+      job.barrier = config::Barrier::kNever;
+      job.precision = precision;
+      job.validation = config::Validation{.path = "v", .every_steps = 1};
+      ExpectAsPredicted(job);
+      const plan::Plan overlapped = *plan::MakePlan(job, {.max_workers = 8});
+      job.barrier = config::Barrier::kAlways;
+      const plan::Plan with_barrier = *plan::MakePlan(job, {.max_workers = 8});
+      EXPECT_TRUE(OverlapsSteps(overlapped));
+      EXPECT_FALSE(OverlapsSteps(with_barrier));
+      for (std::size_t rank = 0; rank < 2; ++rank) {
+        EXPECT_EQ(overlapped.memory[rank][MemoryKind::kWeights],
+                  2 * with_barrier.memory[rank][MemoryKind::kWeights]);
+        EXPECT_EQ(overlapped.memory[rank][MemoryKind::kStash],
+                  with_barrier.memory[rank][MemoryKind::kStash]);
+      }
+    }
+  }
 }
 
 TEST(MetaRun, AllocatesWhatIsPredictedOfMuon) {

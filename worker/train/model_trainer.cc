@@ -74,6 +74,8 @@ class ModelTrainer final : public Trainer {
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return training_->slots.Bytes(slot); }
   engine::PartCursor* part_cursor() override { return &rank_->part_cursor; }
+  bool HoldsIn(StepId step) override { return rank_->foresight.HoldsIn(step); }
+  bool ForesawWrongly(StepId step) override { return rank_->results.Get(step).undone; }
   StepResult result(StepId step) const override { return rank_->results.Get(step); }
   std::vector<ExpertLoad> expert_loads(StepId step) const override {
     return training_->expert_counts.Loads(step);

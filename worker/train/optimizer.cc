@@ -131,18 +131,37 @@ absl::Status Optimizer::UpdateBiases(backend::Backend& backend) const {
   return absl::OkStatus();
 }
 
+double Optimizer::ClipFactor() const {
+  const double clip_norm = config::TraitsOf(job_).clip_norm;
+  return clip_norm > 0 ? std::min(1.0, clip_norm / (result_.grad_norm + 1e-6)) : 1.0;
+}
+
+Optimizer::Step Optimizer::StepOf(StepId step, std::int64_t number, double gradient_scale) const {
+  return {.number = number,
+          .learning_rate = config::LearningRate(config::TraitsOf(job_).learning_rate,
+                                                job_.lr_schedule, step.value()),
+          .gradient_scale = gradient_scale};
+}
+
 absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int64_t number) {
-  const config::OptimizerTraits traits = config::TraitsOf(job_);
-  const double scale =
-      traits.clip_norm > 0 ? std::min(1.0, traits.clip_norm / (result_.grad_norm + 1e-6)) : 1.0;
-  const double learning_rate =
-      config::LearningRate(traits.learning_rate, job_.lr_schedule, step.value());
   parameters_.BeginUpdate();
+  return UpdateAll(backend, StepOf(step, number, ClipFactor()));
+}
+
+absl::Status Optimizer::Foresee(backend::Backend& backend, StepId step, std::int64_t number,
+                                bool knows_norm) {
+  parameters_.BeginForesight();
+  Step foreseen = StepOf(step, number, knows_norm ? ClipFactor() : 1.0);
+  foreseen.foresees = true;
+  return UpdateAll(backend, foreseen);
+}
+
+absl::Status Optimizer::UpdateAll(backend::Backend& backend, const Step& step) {
   RETURN_IF_ERROR(UpdateBiases(backend));
   std::vector<backend::UpdatedTensor> tensors;
   for (const ParameterRef* const ref : UpdatedParts()) {
     if (ref->parameter->by_muon) {
-      RETURN_IF_ERROR(UpdateByMuon(backend, *ref, learning_rate, scale));
+      RETURN_IF_ERROR(UpdateByMuon(backend, *ref, step));
       continue;
     }
     if (ref->parameter->balances) continue;
@@ -157,11 +176,11 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
                        .learning_rate_scale = settings.learning_rate_scale,
                        .weight_decay = settings.weight_decay});
   }
-  return UpdateElements(backend, tensors, number, learning_rate, scale);
+  return UpdateElements(backend, tensors, step);
 }
 
 absl::Status Optimizer::UpdateByMuon(backend::Backend& backend, const ParameterRef& ref,
-                                     double learning_rate, double gradient_scale) {
+                                     const Step& step) {
   TAKT_CHECK(ref.shard.count == ref.parameter->elements());
   const config::UpdateSettings& settings = settings_.at(ref.parameter);
   return backend.Run(
@@ -172,39 +191,42 @@ absl::Status Optimizer::UpdateByMuon(backend::Backend& backend, const ParameterR
                           .scratch = scratch_,
                           .rows = ref.parameter->shape[0],
                           .columns = ref.parameter->shape[1],
-                          .learning_rate = learning_rate * settings.learning_rate_scale,
+                          .learning_rate = step.learning_rate * settings.learning_rate_scale,
                           .momentum = job_.muon->momentum,
                           .weight_decay = settings.weight_decay,
                           .nesterov = job_.muon->nesterov,
-                          .gradient_scale = gradient_scale});
+                          .gradient_scale = step.gradient_scale,
+                          .foresees = step.foresees});
 }
 
 absl::Status Optimizer::UpdateElements(backend::Backend& backend,
                                        std::span<const backend::UpdatedTensor> tensors,
-                                       std::int64_t number, double learning_rate,
-                                       double gradient_scale) {
+                                       const Step& step) {
   if (job_.lion.has_value()) {
     return backend.Run(backend::LionUpdate{.tensors = tensors,
-                                           .learning_rate = learning_rate,
+                                           .learning_rate = step.learning_rate,
                                            .beta1 = job_.lion->beta1,
                                            .beta2 = job_.lion->beta2,
-                                           .gradient_scale = gradient_scale});
+                                           .gradient_scale = step.gradient_scale,
+                                           .foresees = step.foresees});
   }
   if (job_.sgd.has_value()) {
     return backend.Run(backend::SgdUpdate{.tensors = tensors,
-                                          .learning_rate = learning_rate,
+                                          .learning_rate = step.learning_rate,
                                           .momentum = job_.sgd->momentum,
                                           .nesterov = job_.sgd->nesterov,
-                                          .gradient_scale = gradient_scale});
+                                          .gradient_scale = step.gradient_scale,
+                                          .foresees = step.foresees});
   }
   const config::Adamw& adamw = job_.muon.has_value() ? job_.muon->adamw : job_.adamw;
   return backend.Run(backend::AdamwUpdate{.tensors = tensors,
-                                          .step = number,
-                                          .learning_rate = learning_rate,
+                                          .step = step.number,
+                                          .learning_rate = step.learning_rate,
                                           .beta1 = adamw.beta1,
                                           .beta2 = adamw.beta2,
                                           .epsilon = adamw.epsilon,
-                                          .gradient_scale = gradient_scale});
+                                          .gradient_scale = step.gradient_scale,
+                                          .foresees = step.foresees});
 }
 
 }  // namespace takt::train

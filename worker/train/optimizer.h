@@ -25,8 +25,9 @@
 namespace takt::train {
 
 // In a step with a flush, the calls come one at a time, in the order NormPartial, Exchange, Update,
-// on any thread. Without a flush there is no norm, hence no NormPartial and no clipping; Exchange
-// only exchanges the loss then, and may run at the same time as Update.
+// on any thread. Where steps overlap, Foresee comes after NormPartial, and may run at the same time
+// as Exchange unless it knows the norm. Without a flush there is no norm, hence no NormPartial and
+// no clipping; Exchange only exchanges the loss then, and may run at the same time as Update.
 class Optimizer {
  public:
   // All arguments are borrowed. Errors: kResourceExhausted.
@@ -59,20 +60,37 @@ class Optimizer {
   // learning rate is the step's.
   absl::Status Update(backend::Backend& backend, StepId step, std::int64_t number);
 
+  // Makes the foreseen weights (ParameterStore::BeginForesight) and selects them: what Update will
+  // make of these gradients if nothing is clipped, or, with knows_norm, after Exchange, what it
+  // will make. Everything else stays.
+  absl::Status Foresee(backend::Backend& backend, StepId step, std::int64_t number,
+                       bool knows_norm);
+
+  // Returns the factor by which Update scales gradients. Call it after Exchange.
+  double ClipFactor() const;
+
  private:
   Optimizer(const config::JobSpec& job, ParameterStore& parameters, ResultGroups groups,
             backend::Buffer exchanged);
+  // What all updates of one step have in common. The arguments of Update are described there.
+  struct Step {
+    std::int64_t number = 1;
+    double learning_rate = 0;
+    double gradient_scale = 1;
+    bool foresees = false;
+  };
+  Step StepOf(StepId step, std::int64_t number, double gradient_scale) const;
+  // Writes the selected weights.
+  absl::Status UpdateAll(backend::Backend& backend, const Step& step);
   // Moves the biases by which routers balance experts.
   absl::Status UpdateBiases(backend::Backend& backend) const;
   // Adds up the gradients that leaves have of what they share.
   absl::Status SumLeafGradients(backend::Backend& backend, TensorMeetings& meetings) const;
   // Updates one matrix.
-  absl::Status UpdateByMuon(backend::Backend& backend, const ParameterRef& ref,
-                            double learning_rate, double gradient_scale);
-  // Updates tensors element by element. The arguments are those of Update.
+  absl::Status UpdateByMuon(backend::Backend& backend, const ParameterRef& ref, const Step& step);
+  // Updates tensors element by element.
   absl::Status UpdateElements(backend::Backend& backend,
-                              std::span<const backend::UpdatedTensor> tensors, std::int64_t number,
-                              double learning_rate, double gradient_scale);
+                              std::span<const backend::UpdatedTensor> tensors, const Step& step);
   // Returns the parameters of which the rank updates all, or its shard.
   std::vector<const ParameterRef*> UpdatedParts() const {
     return shards_ != nullptr ? shards_->Parts() : parameters_.trained();

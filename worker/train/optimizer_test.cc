@@ -5,7 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "common/layout/parameter_layout.h"
@@ -241,6 +245,92 @@ TEST_F(OptimizerTest, MuonMovesMatricesAndAdamwTheRest) {
         << ref->parameter->name;
   }
   EXPECT_EQ(matrices, 4);
+}
+
+// Fills weights, gradients and moments with numbers that differ.
+void FillAll(const ParameterStore& store) {
+  int number = 0;
+  for (const ParameterRef* const ref : store.trained()) {
+    for (std::int64_t i = 0; i < ref->elements(); ++i) {
+      const auto x = static_cast<float>(++number % 97);
+      ref->weight[i] = 0.1F * x - 3;
+      ref->gradient[i] = 5 - 0.17F * x;
+      if (ref->m != nullptr) ref->m[i] = 0.01F * x;
+      if (ref->v != nullptr) ref->v[i] = 0.02F * x;
+    }
+  }
+}
+
+std::vector<float> WeightsOf(const ParameterStore& store) {
+  std::vector<float> values;
+  for (const ParameterRef* const ref : store.trained())
+    values.insert(values.end(), ref->weight, ref->weight + ref->elements());
+  return values;
+}
+
+std::vector<float> MomentsOf(const ParameterStore& store) {
+  std::vector<float> values;
+  for (const ParameterRef* const ref : store.trained()) {
+    for (const std::span<float> each : {ref->moment(ref->m), ref->moment(ref->v)})
+      values.insert(values.end(), each.begin(), each.end());
+  }
+  return values;
+}
+
+TEST_F(OptimizerTest, ForeseesTheBitsOfTheUpdateAndLeavesMoments) {
+  for (const int optimizer : {0, 1, 2, 3}) {
+    for (const double clip_norm : {0.0, 1.0}) {
+      SCOPED_TRACE(std::to_string(optimizer) + " clip " + std::to_string(clip_norm));
+      config::JobSpec job = job_;
+      job.adamw = {.clip_norm = clip_norm};
+      job.model = model_.config;
+      if (optimizer == 1) job.lion = config::Lion{.clip_norm = clip_norm};
+      if (optimizer == 2) job.sgd = config::Sgd{.nesterov = true, .clip_norm = clip_norm};
+      if (optimizer == 3) job.muon = config::Muon{.clip_norm = clip_norm};
+      const model::Model model = *config::BuildModelOf(job, 1, config::DeviceKind::kCpu);
+      const auto store =
+          ParameterStore::Create(
+              model,
+              layout::LayOutParameters(model, {LayerId(0), LayerId(1), LayerId(2)},
+                                       /*num_versions=*/1, /*spread=*/false, /*place=*/{},
+                                       /*frees=*/false, /*foresees=*/true),
+              *backend_)
+              .value();
+      std::vector<float> scratch(static_cast<std::size_t>(model::MuonScratchFloats(4, 16)));
+      Optimizer updates = Optimizer::Create(job, model, *store, {}).value();
+      updates.UseScratch(reinterpret_cast<std::byte*>(scratch.data()));
+      FillAll(*store);
+      const std::vector<float> weights = WeightsOf(*store), moments = MomentsOf(*store);
+      ASSERT_TRUE(updates.NormPartial(*backend_).ok());
+      ASSERT_TRUE(updates.Exchange(StepId(3), {.sum = 1, .scored = 1, .known = true}).ok());
+      EXPECT_EQ(updates.ClipFactor() < 1, clip_norm > 0);
+      ASSERT_TRUE(updates.Foresee(*backend_, StepId(3), 3, /*knows_norm=*/clip_norm > 0).ok());
+      const std::vector<float> foreseen = WeightsOf(*store);
+      EXPECT_EQ(MomentsOf(*store), moments);
+      store->SelectVersion(0);
+      EXPECT_EQ(WeightsOf(*store), weights);
+      ASSERT_TRUE(updates.Update(*backend_, StepId(3), 3).ok());
+      EXPECT_EQ(WeightsOf(*store), foreseen);
+      EXPECT_NE(foreseen, weights);
+      EXPECT_NE(MomentsOf(*store), moments);
+    }
+  }
+}
+
+// A norm that is not a number clips nothing, and an infinite one clips all.
+TEST_F(OptimizerTest, ClipsByNormsThatAreNotFinite) {
+  job_.adamw.clip_norm = 1;
+  Optimizer optimizer = Optimizer::Create(job_, model_, *parameters_, {}).value();
+  const auto factor_of = [&](float gradient) {
+    SetGradients(gradient);
+    EXPECT_TRUE(optimizer.NormPartial(*backend_).ok());
+    EXPECT_TRUE(optimizer.Exchange(StepId(1), {.sum = 1, .scored = 1, .known = true}).ok());
+    return optimizer.ClipFactor();
+  };
+  EXPECT_EQ(factor_of(0), 1);
+  EXPECT_LT(factor_of(3), 1);
+  EXPECT_EQ(factor_of(std::numeric_limits<float>::quiet_NaN()), 1);
+  EXPECT_EQ(factor_of(std::numeric_limits<float>::infinity()), 0);
 }
 
 // Without moments a weight is still updated once, where it lies.

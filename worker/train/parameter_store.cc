@@ -243,7 +243,7 @@ absl::Status ParameterStore::PackWhole(backend::Backend& backend, StageId stage)
 }
 
 void ParameterStore::SelectVersion(int version) {
-  TAKT_CHECK(version >= 0 && version < num_versions_);
+  TAKT_CHECK(version >= program::kForeseen && version < num_versions_);
   if (version != selected_) ShowVersion(version);
 }
 
@@ -254,7 +254,16 @@ void ParameterStore::BeginUpdate() {
   for (Use& use : uses_) use.ref->previous = use.weight[before];
 }
 
+void ParameterStore::BeginForesight() {
+  ShowVersion(program::kForeseen);
+  for (Use& use : uses_) use.ref->previous = use.weight[PlaceOf(0)];
+}
+
 absl::Status ParameterStore::Pack(backend::Backend& backend) { return PackVersion(backend, 0); }
+
+absl::Status ParameterStore::PackForeseen(backend::Backend& backend) {
+  return PackVersion(backend, program::kForeseen);
+}
 
 absl::Status ParameterStore::Pack(backend::Backend& backend, const LayerParameters& layer) {
   for (const Use& use : uses_) {
@@ -314,6 +323,7 @@ void ParameterStore::ShowVersion(int version) {
   selected_ = version;
   const std::size_t place = PlaceOf(version);
   for (Use& use : uses_) {
+    TAKT_CHECK(place < use.weight.size());
     use.ref->weight = use.weight[place];
     if (use.packed.empty()) continue;
     use.ref->packed = use.packed[place];

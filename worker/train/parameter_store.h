@@ -20,6 +20,7 @@
 #include "common/layout/tensor.h"
 #include "common/model/model.h"
 #include "common/model/vocabulary.h"
+#include "common/program/program.h"
 #include "worker/backend/backend.h"
 #include "worker/train/section_memory.h"
 
@@ -104,6 +105,9 @@ struct LayerParameters {
 // `ParameterRef::weight` shows the selected version, which is version 0 at first and after each
 // BeginUpdate.
 //
+// Where steps overlap, there is one version more: the weights that SPECULATE foresees
+// (program::kForeseen), which never become another version.
+//
 // Not synchronised: the slots of the program order its users.
 class ParameterStore {
  public:
@@ -136,11 +140,17 @@ class ParameterStore {
   // newest.
   void BeginUpdate();
 
-  // Copies the newest version to all others, and selects it.
+  // Selects the foreseen weights. Afterwards every `weight` shows where they go, and every
+  // `previous` shows the newest weights.  Precondition: the store has room for them.
+  void BeginForesight();
+
+  // Copies the newest version to all others, and selects it. Foreseen weights stay.
   absl::Status SpreadNewest(backend::Backend& backend);
 
   // Makes the `packed` matrices of the newest weights. Call it after every change of these.
   absl::Status Pack(backend::Backend& backend);
+  // Makes those of the foreseen weights.
+  absl::Status PackForeseen(backend::Backend& backend);
   // Makes those of one layer of a rank's stages, or of its rows.
   absl::Status Pack(backend::Backend& backend, const LayerParameters& layer);
 
@@ -169,8 +179,8 @@ class ParameterStore {
   TiedUses tied_uses() const;
 
  private:
-  // One use of a weight. The lists have the places of all versions; those of packed matrices are
-  // empty if the use has none.
+  // One use of a weight. The lists have the places of all versions, that of foreseen weights last;
+  // those of packed matrices are empty if the use has none.
   struct Use {
     LayerParameters* layer = nullptr;
     ParameterRef* ref = nullptr;
@@ -195,6 +205,7 @@ class ParameterStore {
                std::byte* place);
   void ShowVersion(int version);
   std::size_t PlaceOf(int version) const {
+    if (version == program::kForeseen) return static_cast<std::size_t>(num_versions_);
     return static_cast<std::size_t>((newest_ + version) % num_versions_);
   }
   absl::Status PackVersion(backend::Backend& backend, int version);
@@ -206,7 +217,7 @@ class ParameterStore {
   std::size_t num_stage_layers_ = 0;  // the others are of rows
   const LayerParameters nothing_{};
   std::vector<Use> uses_;  // of all layers
-  int num_versions_ = 1;
+  int num_versions_ = 1;   // without the foreseen one
   int newest_ = 0;         // the place of version 0; older ones follow it, modulo num_versions_
   int selected_ = 0;       // the selected version
   std::string tied_name_;  // empty: the model has no tied parameter

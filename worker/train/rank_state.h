@@ -11,6 +11,7 @@
 #include "worker/backend/backend.h"
 #include "worker/engine/part_cursor.h"
 #include "worker/train/context_meetings.h"
+#include "worker/train/foresight.h"
 #include "worker/train/loss_share.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/parameter_store.h"
@@ -33,7 +34,8 @@ struct RankState {
   // the reader of an assignment has checked (common/control). Errors: kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<RankState>> Create(const TrainerOptions& options);
 
-  explicit RankState(const TrainerOptions& options) : options(options) {}
+  explicit RankState(const TrainerOptions& options)
+      : options(options), foresight(options.job->barrier == config::Barrier::kNever) {}
 
   // Returns the group with which the gradients of a stage are summed, or null if no other rank
   // holds it.
@@ -71,7 +73,8 @@ struct RankState {
   std::unique_ptr<ShardState> shards;  // null: each rank has the optimizer's state of all it holds
   // The trainer sets it once the weights exist, before it binds.
   std::optional<Optimizer> optimizer;
-  ResultRing results;  // the reduce lane's
+  ResultRing results;   // the reduce lane's
+  Foresight foresight;  // likewise; the compute lane reads it
 
  private:
   absl::Status CreateParameters();

@@ -35,6 +35,9 @@ struct StepResult {
   std::int64_t tokens = 0;  // of the global batch
   // What some rank was asked for before this exchange.
   HaltRequest halt = HaltRequest::kNone;
+  // Where steps overlap (foresight.h): whether the step waited for its norm before it made the
+  // weights of the next forwards, and whether it foresaw them wrongly, so that these run again.
+  bool held = false, undone = false;
 };
 
 struct TrainerOptions {

@@ -141,8 +141,10 @@ void AdamwRange(const AdamwUpdate& op, const UpdatedTensor& tensor, Range elemen
     const Vec g = LoadN(tensor.gradient + i, n) * scale;
     const Vec m = LoadN(tensor.m + i, n) * beta1 + g * rest1;
     const Vec v = LoadN(tensor.v + i, n) * beta2 + g * g * rest2;
-    StoreN(tensor.m + i, m, n);
-    StoreN(tensor.v + i, v, n);
+    if (!op.foresees) {
+      StoreN(tensor.m + i, m, n);
+      StoreN(tensor.v + i, v, n);
+    }
     if (!moves) return;
     const Vec p = LoadN(previous + i, n);
     StoreN(tensor.parameter + i, p - (p * decay + rate * m / (Sqrt(v * v_scale) + epsilon)), n);
@@ -163,7 +165,7 @@ void LionRange(const LionUpdate& op, const UpdatedTensor& tensor, Range elements
     const Vec g = LoadN(tensor.gradient + i, n) * scale;
     const Vec m = LoadN(tensor.m + i, n);
     const Vec c = m * beta1 + g * rest1;
-    StoreN(tensor.m + i, m * beta2 + g * rest2, n);
+    if (!op.foresees) StoreN(tensor.m + i, m * beta2 + g * rest2, n);
     if (!moves) return;
     const Vec p = LoadN(previous + i, n);
     // A zero and a NaN stay what they are.
@@ -188,7 +190,7 @@ void SgdRange(const SgdUpdate& op, const UpdatedTensor& tensor, Range elements) 
     Vec update = d;
     if (has_momentum) {
       const Vec m = LoadN(tensor.m + i, n) * momentum + d;
-      StoreN(tensor.m + i, m, n);
+      if (!op.foresees) StoreN(tensor.m + i, m, n);
       update = op.nesterov ? d + m * momentum : m;
     }
     if (moves) StoreN(tensor.parameter + i, p - rate * update, n);

@@ -350,6 +350,40 @@ TEST_P(OptimizerTest, AdamwLeavesThePreviousParameterAlone) {
   EXPECT_EQ(previous, Random(count, 1));
 }
 
+TEST_P(OptimizerTest, ForeseesTheParameterThatItMakesAndLeavesMoments) {
+  constexpr std::int64_t kCount = 1003;
+  for (const int optimizer : {0, 1, 2}) {
+    const Floats previous = Random(kCount, 1), g = Random(kCount, 2), before(kCount, 0.5F);
+    Floats foreseen(kCount, 0), made(kCount, 0), m = before, v = before;
+    const auto run = [&](Floats& parameter, bool foresees) {
+      const UpdatedTensor tensors[] = {{.parameter = parameter.data(),
+                                        .previous = previous.data(),
+                                        .gradient = g.data(),
+                                        .m = m.data(),
+                                        .v = v.data(),
+                                        .count = kCount,
+                                        .weight_decay = 0.1}};
+      if (optimizer == 0)
+        Run(AdamwUpdate{.tensors = tensors, .learning_rate = 0.1, .foresees = foresees});
+      if (optimizer == 1)
+        Run(LionUpdate{.tensors = tensors, .learning_rate = 0.1, .foresees = foresees});
+      if (optimizer == 2) {
+        Run(SgdUpdate{.tensors = tensors,
+                      .learning_rate = 0.1,
+                      .momentum = 0.5,
+                      .nesterov = true,
+                      .foresees = foresees});
+      }
+    };
+    run(foreseen, true);
+    EXPECT_EQ(m, before);
+    EXPECT_EQ(v, before);
+    run(made, false);
+    EXPECT_EQ(foreseen, made) << optimizer;
+    EXPECT_NE(m, before);
+  }
+}
+
 // A rate of zero leaves the parameter alone, and a moment goes on.
 TEST_P(OptimizerTest, LionAndSgdAtARateOfZeroLeaveEveryBit) {
   const Floats before = {-0.0F, 0.0F, 1.5F, -1e-40F}, g = {-1, 2, -1, 1};

@@ -39,7 +39,7 @@ void AddGradient(const MuonUpdate& op, ThreadTeam& team, float* direction) {
   ForElements(team, op.rows * op.columns, [&](std::int64_t i) {
     const float g = op.gradient[i] * scale;
     const float m = momentum * op.m[i] + g;
-    op.m[i] = m;
+    if (!op.foresees) op.m[i] = m;
     direction[i] = op.nesterov ? g + momentum * m : m;
   });
 }

@@ -31,6 +31,7 @@ constexpr Kind kKinds[] = {
     {.op = Op::kNormPartial, .bind = BindNormPartial},
     {.op = Op::kNormExchange, .bind = BindNormExchange},
     {.op = Op::kOptimizer, .bind = BindOptimizer},
+    {.op = Op::kSpeculate, .bind = BindSpeculate},
     {.op = Op::kGatherWeights, .bind = BindGatherWeights},
     {.op = Op::kUnshard, .bind = BindUnshard, .validates = true},
     {.op = Op::kReshard, .bind = BindReshard, .validates = true},

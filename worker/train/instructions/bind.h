@@ -32,6 +32,7 @@ Bound BindReduceTied(ProgramState& state, const program::Instruction& instructio
 Bound BindNormPartial(ProgramState& state, const program::Instruction& instruction);
 Bound BindNormExchange(ProgramState& state, const program::Instruction& instruction);
 Bound BindOptimizer(ProgramState& state, const program::Instruction& instruction);
+Bound BindSpeculate(ProgramState& state, const program::Instruction& instruction);
 Bound BindSnapshot(ProgramState& state, const program::Instruction& instruction);
 Bound BindEval(ProgramState& state, const program::Instruction& instruction);
 // Precondition: replicas share the optimizer's state.

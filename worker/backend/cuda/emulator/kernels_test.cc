@@ -457,6 +457,10 @@ TEST(CudaKernels, UpdatesOfAListAreThoseOfEachTensor) {
                                .nesterov = momentum > 0,
                                .gradient_scale = 0.5});
     }
+    RunOp(backend, AdamwUpdate{.tensors = tensors, .learning_rate = 1e-3, .foresees = true});
+    RunOp(backend, LionUpdate{.tensors = tensors, .learning_rate = 1e-3, .foresees = true});
+    RunOp(backend,
+          SgdUpdate{.tensors = tensors, .learning_rate = 1e-3, .momentum = 0.75, .foresees = true});
   };
   const auto result = [](const std::vector<UpdatedTensor>& tensors) {
     Result left;

@@ -24,6 +24,7 @@ struct Entry {
   unsigned first_block;
   bool moves;  // if not, every bit stays, also the sign of a zero
   bool fours;
+  bool foresees;  // the moments stay
 };
 
 struct AdamwRule {
@@ -44,8 +45,10 @@ struct AdamwRule {
       const float moved = p.v[k] - (p.v[k] * t.decay + update);
       if (t.moves) p.v[k] = moved;
     }
-    Store<kFours>(t.m, i, t.count, m);
-    Store<kFours>(t.v, i, t.count, v);
+    if (!t.foresees) {
+      Store<kFours>(t.m, i, t.count, m);
+      Store<kFours>(t.v, i, t.count, v);
+    }
     Store<kFours>(t.parameter, i, t.count, p);
   }
 };
@@ -67,7 +70,7 @@ struct LionRule {
       const float moved = p.v[k] - (p.v[k] * t.decay + t.rate * sign);
       if (t.moves) p.v[k] = moved;
     }
-    Store<kFours>(t.m, i, t.count, m);
+    if (!t.foresees) Store<kFours>(t.m, i, t.count, m);
     Store<kFours>(t.parameter, i, t.count, p);
   }
 };
@@ -89,7 +92,7 @@ struct SgdRule {
         m.v[k] = m.v[k] * momentum + d.v[k];
         update.v[k] = nesterov ? d.v[k] + m.v[k] * momentum : m.v[k];
       }
-      Store<kFours>(t.m, i, t.count, m);
+      if (!t.foresees) Store<kFours>(t.m, i, t.count, m);
     }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -128,7 +131,7 @@ __global__ __launch_bounds__(kThreads) void UpdateKernel(List<Rule> list) {
   }
 }
 
-// Returns the entry of a tensor that decays by its own rate, without the first block.
+// Returns the entry of a tensor that decays by its own rate, without what LaunchLists sets.
 Entry EntryOf(const UpdatedTensor& t, double learning_rate) {
   const float* previous = t.previous != nullptr ? t.previous : t.parameter;
   return {
@@ -143,10 +146,12 @@ Entry EntryOf(const UpdatedTensor& t, double learning_rate) {
       .first_block = 0,
       .moves = learning_rate != 0,
       .fours = InFours(t.count, t.parameter, previous, t.gradient, t.m, t.v),
+      .foresees = false,
   };
 }
 
-// entry_of: Entry(const UpdatedTensor&, double learning_rate); it may leave out the first block.
+// entry_of: Entry(const UpdatedTensor&, double learning_rate); it leaves out the first block and
+// whether the update foresees.
 template <class Rule, class Op, class EntryOfTensor>
 void LaunchLists(const Rule& rule, const Op& op, const EntryOfTensor& entry_of,
                  const LaunchContext& context) {
@@ -164,6 +169,7 @@ void LaunchLists(const Rule& rule, const Op& op, const EntryOfTensor& entry_of,
     Entry& entry = list.entries[list.count++];
     entry = entry_of(tensor, op.learning_rate * tensor.learning_rate_scale);
     entry.first_block = blocks;
+    entry.foresees = op.foresees;
     blocks += static_cast<unsigned>(CeilDiv(tensor.count, kElementsPerBlock));
     if (list.count == List<Rule>::kMost) flush();
   }

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests plans whose steps have no barrier.
+#include <algorithm>
+#include <string>
+
+#include "common/config/testing/jobs.h"
+#include "common/plan/plan.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::plan {
+namespace {
+
+using config::Barrier;
+using config::EmulatedJob;
+using config::SmallGpt2Job;
+using ::testing::HasSubstr;
+
+const PlanOptions kFreeLinks{
+    .max_workers = 8, .link_latency_seconds = 0, .link_seconds_per_byte = 0};
+
+config::JobSpec EmulatedJobWith(const std::string& schedule, Barrier barrier) {
+  config::JobSpec job = EmulatedJob(4, 8);
+  job.parallelism.pipeline = 4;
+  job.parallelism.schedule = schedule;
+  job.barrier = barrier;
+  return job;
+}
+
+std::string ErrorOf(const config::JobSpec& job, const PlanOptions& options) {
+  return std::string(MakePlan(job, options).status().message());
+}
+
+// F, I and W take 5 ms each. Ranks that are idle only because steps end together lose 3 units less.
+TEST(Barrier, CostsWhatRanksAreIdleOutsideTheirSpans) {
+  const Plan with = *MakePlan(EmulatedJobWith("zb-h2", Barrier::kAlways), kFreeLinks);
+  const Plan without = *MakePlan(EmulatedJobWith("zb-h2", Barrier::kNever), kFreeLinks);
+  EXPECT_FALSE(OverlapsSteps(with));
+  EXPECT_TRUE(OverlapsSteps(without));
+  EXPECT_NEAR(with.predicted_step_seconds, 27 * 5e-3, 1e-9);
+  EXPECT_NEAR(without.predicted_step_seconds, 24 * 5e-3, 1e-9);
+  EXPECT_NEAR(without.predicted_bubble_fraction, 0, 1e-9);
+}
+
+TEST(Barrier, PredictsTheStepAgainAsItIs) {
+  const config::JobSpec job = EmulatedJobWith("zb-h2", Barrier::kNever);
+  const Plan plan = *MakePlan(job, kFreeLinks);
+  EXPECT_NEAR(*PredictStep(job, kFreeLinks, plan), plan.predicted_step_seconds, 1e-9);
+}
+
+TEST(Barrier, StaysOutOfValidations) {
+  config::JobSpec job = SmallGpt2Job();
+  job.parallelism = {.pipeline = 2, .schedule = "1f1b"};
+  job.barrier = Barrier::kNever;
+  job.validation = config::Validation{.path = "v", .every_steps = 1};
+  const Plan plan = *MakePlan(job, {.max_workers = 2});
+  EXPECT_TRUE(OverlapsSteps(plan));
+  EXPECT_FALSE(program::OverlapsSteps(plan.validation_programs[0]));
+  EXPECT_TRUE(plan.validation_programs[0].prologue.empty());
+}
+
+TEST(Barrier, IsRefusedByNameWhereItIsNeeded) {
+  EXPECT_THAT(ErrorOf(EmulatedJobWith("dualpipe", Barrier::kNever), kFreeLinks),
+              HasSubstr("optimizer.barrier is false: cannot be under dualpipe: a program of pp "
+                        "rank 0 has two copies of the weights"));
+  EXPECT_THAT(ErrorOf(EmulatedJobWith("pipedream-2bw", Barrier::kNever), kFreeLinks),
+              HasSubstr("has no flush"));
+  config::JobSpec job = SmallGpt2Job();
+  job.parallelism = {.pipeline = 2, .data = 2, .schedule = "1f1b"};
+  job.parallelism.shard = config::Shard::kOptimizer;
+  job.barrier = Barrier::kNever;
+  EXPECT_THAT(ErrorOf(job, {.max_workers = 4}), HasSubstr("shares the optimizer's state"));
+}
+
+TEST(Barrier, IsTakenOutByAutoWhereThatSavesTime) {
+  EXPECT_TRUE(OverlapsSteps(*MakePlan(EmulatedJobWith("zb-h2", Barrier::kAuto), kFreeLinks)));
+  for (const char* schedule : {"1f1b", "zb-h1", "gpipe", "dualpipe", "pipedream-2bw"}) {
+    const Plan plan = *MakePlan(EmulatedJobWith(schedule, Barrier::kAuto), kFreeLinks);
+    EXPECT_FALSE(OverlapsSteps(plan)) << schedule;
+  }
+}
+
+TEST(Barrier, IsKeptByAutoWhereForeseenWeightsDoNotFit) {
+  config::JobSpec job = EmulatedJobWith("zb-h2", Barrier::kAuto);
+  job.model.parameter_bytes = 1 << 20;
+  PlanOptions options = kFreeLinks;
+  const Plan without = *MakePlan(job, options);
+  ASSERT_TRUE(OverlapsSteps(without));
+  for (const MemoryBytes& rank : without.memory)
+    options.worker_memory_bytes = std::max(options.worker_memory_bytes, rank.total() - 1);
+  const Plan with = *MakePlan(job, options);
+  EXPECT_FALSE(OverlapsSteps(with));
+}
+
+TEST(Barrier, StaysIfAWorkersProgramIsTooOld) {
+  PlanOptions old = kFreeLinks;
+  old.workers_overlap_steps = false;
+  EXPECT_THAT(ErrorOf(EmulatedJobWith("zb-h2", Barrier::kNever), old),
+              HasSubstr("optimizer.barrier is false: is not known to a worker"));
+  EXPECT_FALSE(OverlapsSteps(*MakePlan(EmulatedJobWith("zb-h2", Barrier::kAuto), old)));
+}
+
+}  // namespace
+}  // namespace takt::plan
