@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
+#include "common/model/expert_share.h"
 #include "common/model/parts.h"
 #include "common/model/recompute.h"
 #include "common/model/split.h"
@@ -171,6 +172,8 @@ struct Parameter {
   // of which the optimizer looks at the sign of the difference to the mean. It has no part in the
   // norm, in clipping and in decay.
   bool balances = false;
+  int expert = -1;    // of its block, to which it belongs alone; -1: to none
+  bool away = false;  // another rank has it, where ranks share experts
   Split split;  // a table by words is never split so: a rank has a run of its rows
   std::int64_t elements() const {
     std::int64_t n = 1;
@@ -233,6 +236,7 @@ struct Model {
   // No token sees those of other documents in its sequence, and positions count within a document.
   bool separate_documents = false;
   TensorShare tensor;         // the rank that the layers are for
+  ExpertShare experts;        // likewise
   std::vector<Layer> layers;  // embedding, blocks, head (emulated: blocks only)
 
   // Returns the parameters in the model's own order, a tied one once. The norm exchange has them in
@@ -252,11 +256,13 @@ struct Model {
 // none, BuildModel takes it.
 std::vector<FieldError> CheckConfig(const ModelConfig& config);
 
-// Builds the model, or the part of it that one rank has where tensor parallelism splits layers.
-// Errors: kInvalidArgument with what CheckConfig or CheckShare (split_layers.h) found.
+// Builds the model, or the part of it that one rank has where ranks split layers or share experts.
+// Errors: kInvalidArgument with what CheckConfig or CheckShare (split_layers.h) found, or with an
+// `experts.size` that does not divide the model's experts.
 // Precondition: microbatch >= 1.
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
-                                 const Precisions& precisions = {}, const TensorShare& tensor = {});
+                                 const Precisions& precisions = {}, const TensorShare& tensor = {},
+                                 const ExpertShare& experts = {});
 
 // Returns the elements from one row of logits of so many words to the next. This is the words,
 // filled up to 64 in bf16, so that rows begin where products on GPUs read them fastest.

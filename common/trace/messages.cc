@@ -84,6 +84,8 @@ std::span<const Slice> MeetingIndex::At(int step, Place place) const {
 std::vector<const Slice*> MeetingIndex::Together(int step, const Slice& meeting) const {
   const Program& program = trace_.ProgramOf(meeting.rank);
   const program::Part& part = PartListOf(program.body[meeting.instruction], program)[meeting.part];
+  // A trace does not say how many replicas share experts.
+  if (part.group == program::PartGroup::kExpert) return {&meeting};
   const mesh::Group group =
       part.group == program::PartGroup::kContext ? mesh::Group::kContext : mesh::Group::kTensor;
   std::vector<const Slice*> together;
