@@ -176,12 +176,12 @@ std::vector<FieldError> CheckExperts(const ModelConfig& config, const ExpertShar
   FieldRules rules;
   if (!share.shares()) return rules.Take();
   const int experts = config.mixture.has_value() ? config.mixture->experts : 0;
-  rules.Check(experts > 0 && experts % share.size == 0 && share.index >= 0 &&
-                  share.index < share.size,
-              {.field = "parallelism.expert",
-               .value = absl::StrCat(share.size),
-               .rule = absl::StrCat("must divide model.experts.count (", experts, ")"),
-               .fix = "correct one of them"});
+  rules.Check(
+      experts > 0 && experts % share.size == 0 && share.index >= 0 && share.index < share.size,
+      {.field = "parallelism.expert",
+       .value = absl::StrCat(share.size),
+       .rule = absl::StrCat("must divide model.experts.count (", experts, ")"),
+       .fix = "correct one of them"});
   return rules.Take();
 }
 

@@ -174,7 +174,7 @@ struct Parameter {
   bool balances = false;
   int expert = -1;    // of its block, to which it belongs alone; -1: to none
   bool away = false;  // another rank has it, where ranks share experts
-  Split split;  // a table by words is never split so: a rank has a run of its rows
+  Split split;        // a table by words is never split so: a rank has a run of its rows
   std::int64_t elements() const {
     std::int64_t n = 1;
     for (const std::int64_t d : shape) n *= d;

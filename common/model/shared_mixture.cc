@@ -45,15 +45,14 @@ void ShareBlock(Layer& layer, const ModelConfig& config, std::int64_t rows,
   ShareParameters(layer, config, share);
   for (const auto tensor :
        {LlamaBlockStash::kGate, LlamaBlockStash::kUp, LlamaBlockStash::kProduct}) {
-    std::int64_t& bytes = layer.stash[tensor].bytes;
-    bytes = bytes / pairs * room;
+    layer.stash[tensor].bytes = kFloatBytes * room * mixture.inner;
+    layer.stash[tensor].bf16 = false;  // products round what they read
   }
   layer.stash.push_back(Product("expert_counts", share.size, mixture.experts));
   layer.stash.push_back(Product("arrived", room, config.hidden));
   layer.stash.push_back(Product("arrived_weights", room, 1));
   layer.stash.push_back({"arrived_grad", Origin::kInputGrad, kFloatBytes * room * config.hidden});
-  std::int64_t& d_product = layer.scratch[LlamaBlockScratch::kDProduct].bytes;
-  d_product = d_product / pairs * room;
+  layer.scratch[LlamaBlockScratch::kDProduct].bytes = kFloatBytes * room * mixture.inner;
   layer.scratch.push_back({"expert_rows", kFloatBytes * pairs * config.hidden});
   layer.scratch.push_back({"expert_row_weights", kFloatBytes * pairs});
   layer.scratch.push_back({"expert_results", kFloatBytes * room * config.hidden});

@@ -22,7 +22,8 @@ constexpr std::int64_t RoomForArrivals(std::int64_t rows, std::int64_t chosen) {
   return (3 * rows * chosen + 1) / 2;
 }
 
-// The last tensors of Layer::stash of such a block. Its kGate, kUp and kProduct are [R,F].
+// The last tensors of Layer::stash of such a block. Its kGate, kUp and kProduct are [R,F],
+// and in f32.
 struct ArrivalsStash {
   enum Tensor : std::uint8_t {
     kCounts,   // [e,E] integers: the rows of each rank for each expert

@@ -67,17 +67,20 @@ double CheckpointPause(const CandidateInputs& inputs, const Plan& plan) {
   return SnapshotSeconds(inputs, plan.mesh.pp_size, largest);
 }
 
-// Tensor groups meet several times in each layer, which networks are too slow for.
+// The ranks that split layers or share experts meet several times in each layer, which networks are
+// too slow for.
 absl::Status WarnOfHosts(const CandidateInputs& inputs, Plan& plan) {
   if (TensorGroupsFitHosts(inputs)) return absl::OkStatus();
-  const int tensor = plan.mesh.tp_size, room = inputs.options.host.room();
-  int fits = std::min(tensor, room);
-  while (tensor % fits != 0) --fits;
+  const int sharers = SharersOfLayers(inputs.model), room = inputs.options.host.room();
+  const char* const field = inputs.model.experts.shares() ? "expert" : "tensor";
+  int fits = std::min(sharers, room);
+  while (sharers % fits != 0) --fits;
   ASSIGN_OR_RETURN(const double seconds, StepOnOneHost(inputs, plan));
   plan.warnings.push_back(absl::StrFormat(
-      "parallelism.tensor is %d, and hosts have %d workers for the job: a step takes %.4g s, and "
-      "%.4g s if each tensor group is on one host; use larger hosts, or parallelism.tensor: %d",
-      tensor, room, plan.predicted_step_seconds, seconds, fits));
+      "parallelism.%s is %d, and hosts have %d workers for the job: a step takes %.4g s, and %.4g "
+      "s "
+      "if each %s group is on one host; use larger hosts, or parallelism.%s: %d",
+      field, sharers, room, plan.predicted_step_seconds, seconds, field, field, fits));
   return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/plan/schedule_rules.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -92,6 +93,41 @@ absl::Status CheckSplitLayers(const CandidateInputs& inputs, const schedule::Sch
   return absl::OkStatus();
 }
 
+// Refuses what ranks that share experts cannot do yet.
+absl::Status CheckSharedExperts(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
+  const int size = inputs.model.experts.size;
+  if (size == 1) return absl::OkStatus();
+  const auto refuse = [&](std::string rule, std::string fix) {
+    return InvalidField({.field = "parallelism.expert",
+                         .value = absl::StrCat(size),
+                         .rule = std::move(rule),
+                         .fix = std::move(fix)});
+  };
+  if (inputs.dp_size % size != 0) {
+    return refuse(absl::StrCat("must divide parallelism.data (", inputs.dp_size, ")"),
+                  "correct one of them");
+  }
+  if (schedule.updates != schedule::Updates::kFlush) {
+    return refuse(absl::StrCat("must be 1 under ", schedule.name,
+                               ": gradients of experts are summed at the end of a step"),
+                  "use a schedule that flushes every step");
+  }
+  if (inputs.shares) {
+    return refuse("replicas cannot share both experts and the optimizer's state yet",
+                  "use 1, or shard: none");
+  }
+  if (inputs.spread) {
+    return refuse("the vocabulary cannot be spread where replicas share experts yet",
+                  "use vocabulary: last or auto");
+  }
+  const auto recomputes = [](model::Recompute mode) { return mode != model::Recompute::kNone; };
+  if (std::ranges::any_of(inputs.recompute, recomputes)) {
+    return refuse("rows pass to their experts once, so nothing is recomputed yet",
+                  "use recompute: none, or more stages for more memory");
+  }
+  return absl::OkStatus();
+}
+
 // Checks that workers can free the weights that replicas share. program::Lower checks that there
 // are some to free.
 absl::Status CheckFreedWeights(const CandidateInputs& inputs) {
@@ -121,6 +157,7 @@ absl::Status CheckSchedule(const CandidateInputs& inputs, const schedule::Schedu
   if (schedule.updates != schedule::Updates::kFlush)
     RETURN_IF_ERROR(CheckWithoutFlush(inputs, schedule));
   RETURN_IF_ERROR(CheckFreedWeights(inputs));
+  RETURN_IF_ERROR(CheckSharedExperts(inputs, schedule));
   return CheckSplitLayers(inputs, schedule);
 }
 

@@ -108,9 +108,9 @@ std::string DescribeWait(const Program& program, const std::vector<std::unique_p
   if (activity != kRunning) return "";
   if (part >= 0) {
     const program::PartGroup group = entry.parts[part].group;
-    const std::string_view shared = group == program::PartGroup::kContext  ? "its sequences"
-                                    : group == program::PartGroup::kExpert ? "its experts"
-                                                                           : "its layers";
+    const char* const shared = group == program::PartGroup::kContext  ? "its sequences"
+                               : group == program::PartGroup::kExpert ? "its experts"
+                                                                      : "its layers";
     return absl::StrCat(program::PartName(entry.parts, part), " with the other ranks that share ",
                         shared);
   }

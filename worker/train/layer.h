@@ -29,6 +29,7 @@
 
 namespace takt::train {
 
+class ExpertMeetings;
 class TensorMeetings;
 
 // What the loss has beside the cross-entropy with the targets. The default is nothing.
@@ -160,6 +161,8 @@ struct LayerOptions {
   double auxiliary_scale = 0;
   // Set exactly if the model's layers are split (model::TensorShare); borrowed likewise.
   TensorMeetings* meetings = nullptr;
+  // Set exactly if ranks share the model's experts (model::ExpertShare); borrowed likewise.
+  ExpertMeetings* experts = nullptr;
 };
 std::unique_ptr<Layer> MakeLayer(const LayerOptions& options);
 

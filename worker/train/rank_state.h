@@ -10,6 +10,8 @@
 #include "common/layout/rank_layout.h"
 #include "worker/backend/backend.h"
 #include "worker/engine/part_cursor.h"
+#include "worker/train/expert_gradients.h"
+#include "worker/train/expert_meetings.h"
 #include "worker/train/loss_share.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/parameter_store.h"
@@ -37,6 +39,8 @@ struct RankState {
   // Returns the group with which the gradients of a stage are summed, or null if no other rank
   // holds it.
   transport::Collective* ReplicasOf(StageId stage) const;
+  // Returns the groups that sum its gradients. Precondition: ReplicasOf returns one.
+  GradientGroups GradientGroupsOf(StageId stage) const;
   ResultGroups Groups() const;
   // Returns whether this rank has some of the words alone, or none.
   bool SharesVocabulary() const { return vocabulary != nullptr || meetings != nullptr; }
@@ -60,6 +64,7 @@ struct RankState {
   float* rotary_table = nullptr;             // null: the model's family has no rotary positions
   engine::PartCursor part_cursor;            // the compute lane's
   std::unique_ptr<TensorMeetings> meetings;  // null: layers are not split
+  std::unique_ptr<ExpertMeetings> experts;   // null: ranks share no experts
   std::map<StageId, Stage> stages;
   // Whether Ws of a stage have left gradients to add to since the last OPT. Only the compute lane
   // uses it.
@@ -74,6 +79,7 @@ struct RankState {
  private:
   absl::Status CreateParameters();
   absl::Status CreateMeetings();
+  absl::Status CreateExpertMeetings();
   absl::Status CreateStages();
   // Returns what the auxiliary loss of a sequence is multiplied by: its weight over the sequences
   // of an update, as the loss is divided by its tokens.

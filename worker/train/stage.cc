@@ -18,7 +18,8 @@ Stage::Stage(const StageOptions& options)
                                  .place = place,
                                  .rotary_table = options.rotary_table,
                                  .auxiliary_scale = options.auxiliary_scale,
-                                 .meetings = options.meetings}));
+                                 .meetings = options.meetings,
+                                 .experts = options.experts}));
   }
 }
 

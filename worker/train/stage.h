@@ -49,6 +49,7 @@ struct StageOptions {
   const float* rotary_table = nullptr;  // see LayerOptions
   double auxiliary_scale = 0;           // see LayerOptions
   TensorMeetings* meetings = nullptr;   // likewise
+  ExpertMeetings* experts = nullptr;    // likewise
   const TensorObserver* observer = nullptr;
 };
 
