@@ -77,9 +77,8 @@ absl::Status WarnOfHosts(const CandidateInputs& inputs, Plan& plan) {
   while (sharers % fits != 0) --fits;
   ASSIGN_OR_RETURN(const double seconds, StepOnOneHost(inputs, plan));
   plan.warnings.push_back(absl::StrFormat(
-      "parallelism.%s is %d, and hosts have %d workers for the job: a step takes %.4g s, and %.4g "
-      "s "
-      "if each %s group is on one host; use larger hosts, or parallelism.%s: %d",
+      "parallelism.%s is %d, and hosts have %d workers for the job: a step takes %.4g s, and "
+      "%.4g s if each %s group is on one host; use larger hosts, or parallelism.%s: %d",
       field, sharers, room, plan.predicted_step_seconds, seconds, field, field, fits));
   return absl::OkStatus();
 }

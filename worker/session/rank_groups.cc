@@ -56,13 +56,6 @@ std::vector<Rank> ExpertHoldersOf(StageId stage, const mesh::Mesh& mesh, Rank ra
   return holders;
 }
 
-std::vector<Rank> ExpertRanksOf(const mesh::Mesh& mesh, Rank rank, int expert_size) {
-  std::vector<Rank> ranks = mesh::RanksOf(mesh, mesh::Group::kData, rank);
-  const auto group_of = [&](Rank each) { return mesh.DpRankOf(each).value() / expert_size; };
-  std::erase_if(ranks, [&](Rank each) { return group_of(each) != group_of(rank); });
-  return ranks;
-}
-
 std::vector<Rank> SharersOf(const mesh::Mesh& mesh, Rank rank, const program::Program& program) {
   std::vector<PpRank> copies = CopiesOf(program);
   std::ranges::sort(copies);
@@ -101,7 +94,7 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
   ASSIGN_OR_RETURN(groups.pipeline_, open(mesh::Group::kPipeline, /*sums_only=*/true));
   const bool experts = options.expert_size > 1;
   const std::vector<Rank> sharing =
-      experts ? ExpertRanksOf(options.mesh, options.rank, options.expert_size)
+      experts ? mesh::ExpertRanksOf(options.mesh, options.rank, options.expert_size)
               : mesh::RanksOf(options.mesh, mesh::Group::kTensor, options.rank);
   const std::string_view kind = experts ? "experts" : mesh::NameOf(mesh::Group::kTensor);
   ASSIGN_OR_RETURN(groups.tensor_,

@@ -34,9 +34,6 @@ std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, Rank rank,
 std::vector<Rank> ExpertHoldersOf(StageId stage, const mesh::Mesh& mesh, Rank rank,
                                   const program::Program& program, int expert_size);
 
-// Returns the ranks that share the experts of `rank`, in ascending order.
-std::vector<Rank> ExpertRanksOf(const mesh::Mesh& mesh, Rank rank, int expert_size);
-
 // Returns the ranks that share the optimizer's state of the stages of `rank`, by
 // layout::ShardPlace::index. They are the holders of each of these stages in another order.
 // program: of `rank`.
