@@ -3,13 +3,19 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/layout/shard.h"
 
 namespace takt::train {
 namespace {
+
+// The running sum passes in slices, so that a holder adds one while the next one passes on another,
+// and so that what it received takes little memory.
+constexpr std::int64_t kSliceFloats = std::int64_t{128} << 10;
 
 bool IsOfExpert(const ParameterRef& ref) { return ref.parameter->expert >= 0; }
 
@@ -29,15 +35,17 @@ absl::Status SumOthers(StepId step, const LayerParameters& layer, transport::Col
   return absl::OkStatus();
 }
 
-// Sums the gradients of one parameter of an expert.
+// Sums a slice of the gradients of one parameter of an expert.
 class ExpertSum {
  public:
-  ExpertSum(const ParameterRef& ref, const GradientGroups& groups)
+  // slice: elements of the parameter.
+  ExpertSum(const ParameterRef& ref, const layout::FloatRun& slice, const GradientGroups& groups)
       : groups_(groups),
         copies_(groups.copies),
         index_(groups.holders == nullptr ? 0 : groups.holders->index()),
-        gradients_(ref.gradient),
-        count_(static_cast<std::size_t>(ref.elements())) {}
+        gradients_(ref.gradient + slice.first),
+        stride_(ref.elements()),
+        count_(static_cast<std::size_t>(slice.count)) {}
 
   // Adds them up on the way to the last holder.
   absl::Status Add(StepId step) {
@@ -60,13 +68,6 @@ class ExpertSum {
     return absl::OkStatus();
   }
 
-  // Copies the sum from the last holder to the others.
-  absl::Status Spread(StepId step) const {
-    if (groups_.holders == nullptr) return absl::OkStatus();
-    return groups_.holders->Broadcast(step, HolderOf(groups_.replicas->size() - 1),
-                                      std::as_writable_bytes(std::span(gradients_, count_)));
-  }
-
  private:
   // Contributions are those of the copies of replica 0, of replica 1, and so on.
   int HolderOf(int contribution) const {
@@ -75,7 +76,7 @@ class ExpertSum {
   }
   std::span<float> GradientOf(int contribution) const {
     const int source = contribution / copies_ % groups_.share.size;
-    return {gradients_ + static_cast<std::size_t>(source) * count_, count_};
+    return {gradients_ + source * stride_, count_};
   }
 
   static void AddTo(std::span<const float> sum, std::span<float> addend) {
@@ -96,7 +97,8 @@ class ExpertSum {
 
   const GradientGroups& groups_;
   const int copies_, index_;
-  float* const gradients_;
+  float* const gradients_;  // by the first replica
+  const std::int64_t stride_;
   const std::size_t count_;
   std::vector<float> received_;
 };
@@ -109,10 +111,17 @@ absl::Status SumGradients(StepId step, const LayerParameters& layer, const Gradi
              holders % groups.copies == 0);
   RETURN_IF_ERROR(SumOthers(step, layer, *groups.replicas));
   for (const ParameterRef& ref : layer.refs) {
-    if (IsOfExpert(ref)) RETURN_IF_ERROR(ExpertSum(ref, groups).Add(step));
+    if (!IsOfExpert(ref)) continue;
+    for (std::int64_t first = 0; first < ref.elements(); first += kSliceFloats) {
+      const std::int64_t count = std::min(kSliceFloats, ref.elements() - first);
+      RETURN_IF_ERROR(ExpertSum(ref, {.first = first, .count = count}, groups).Add(step));
+    }
   }
   for (const ParameterRef& ref : layer.refs) {
-    if (IsOfExpert(ref)) RETURN_IF_ERROR(ExpertSum(ref, groups).Spread(step));
+    if (!IsOfExpert(ref) || groups.holders == nullptr) continue;
+    const std::span<float> sum(ref.gradient, static_cast<std::size_t>(ref.elements()));
+    // The last holder has it.
+    RETURN_IF_ERROR(groups.holders->Broadcast(step, holders - 1, std::as_writable_bytes(sum)));
   }
   return absl::OkStatus();
 }

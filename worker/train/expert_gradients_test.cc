@@ -3,8 +3,8 @@
 // replica has all experts.
 #include "worker/train/expert_gradients.h"
 
-#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,13 +20,16 @@ namespace {
 
 using Floats = std::vector<float>;
 
-constexpr int kExperts = 4, kElements = 5;
+// A parameter has more than one slice, and no whole number of them.
+constexpr int kExperts = 4, kElements = (128 << 10) + 5;
 
 // Returns the gradient of one element by the microbatches of one replica and copy. The order in
 // which these are added shows in the bits.
 float GradientOf(int parameter, int element, int contribution) {
-  const double x = 1 + parameter * 131 + element * 17 + contribution * 7919;
-  return static_cast<float>(std::sin(x) * std::exp2((contribution * 5 + element) % 9));
+  const auto x =
+      static_cast<std::uint32_t>(1 + parameter * 131 + element * 17 + contribution * 7919);
+  const auto mixed = static_cast<std::int32_t>(x * 2654435761U) >> 8;
+  return static_cast<float>(mixed) / static_cast<float>(1 << (contribution * 5 + element) % 9);
 }
 
 // The sum in the order of contributions.
@@ -75,10 +78,10 @@ class RankLayer {
 
   void Check(int contributions) const {
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
-      for (int i = 0; i < kElements; ++i) {
-        EXPECT_EQ(layer_.refs[p].gradient[i], SumOf(numbers_[p], i, contributions))
-            << "parameter " << numbers_[p] << " element " << i;
-      }
+      int wrong = 0;
+      for (int i = 0; i < kElements; ++i)
+        wrong += layer_.refs[p].gradient[i] == SumOf(numbers_[p], i, contributions) ? 0 : 1;
+      EXPECT_EQ(wrong, 0) << "parameter " << numbers_[p];
     }
   }
 
