@@ -39,7 +39,6 @@ absl::StatusOr<Candidate> WithLeastRecompute(CandidateInputs inputs, const MakeC
   inputs.recompute = {Recompute::kNone};
   absl::StatusOr<Candidate> candidate = make(inputs);
   if (!candidate.ok() || Fits(*candidate, inputs.options)) return candidate;
-  if (inputs.model.experts.shares()) return candidate;  // nothing can be recomputed
   // The memory of a rank depends on its own stages.
   std::vector<Recompute> of_rank(candidate->plan.memory.size(), Recompute::kFull);
   const auto take_where_it_fits = [&](const Candidate& with_mode, Recompute mode) {

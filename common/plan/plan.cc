@@ -17,15 +17,18 @@
 namespace takt::plan {
 namespace {
 
-absl::Status CheckMemory(const Candidate& candidate, const PlanOptions& options) {
+absl::Status CheckMemory(const config::JobSpec& job, const Candidate& candidate,
+                         const PlanOptions& options) {
   if (Fits(candidate, options)) return absl::OkStatus();
   const auto recomputes_all = [](const mesh::Stage& stage) {
     return stage.recompute == model::Recompute::kFull;
   };
   const Plan& plan = candidate.plan;
+  const bool shares_experts = job.parallelism.expert > 1;  // CheckSchedule refuses both then
   const bool may_share = plan.mesh.dp_size > 1 && !SharesOptimizer(plan) &&
-                         plan.schedule.updates == schedule::Updates::kFlush;
-  const bool more = !std::ranges::all_of(candidate.plan.partition, recomputes_all);
+                         plan.schedule.updates == schedule::Updates::kFlush && !shares_experts;
+  const bool more =
+      !std::ranges::all_of(candidate.plan.partition, recomputes_all) && !shares_experts;
   return InvalidField({.field = "parallelism.pipeline",
                        .value = absl::StrCat(candidate.plan.schedule.num_ranks()),
                        .rule = absl::StrCat("needs more memory than a worker has for a rank (",
@@ -86,7 +89,7 @@ absl::Status WarnOfHosts(const CandidateInputs& inputs, Plan& plan) {
 // Makes the best candidate a plan that workers can execute.
 absl::StatusOr<Plan> Complete(const CandidateInputs& inputs, Candidate best) {
   const config::JobSpec& job = inputs.job;
-  RETURN_IF_ERROR(CheckMemory(best, inputs.options));
+  RETURN_IF_ERROR(CheckMemory(job, best, inputs.options));
   Plan& plan = best.plan;
   if (!plan.validation_programs.empty()) RETURN_IF_ERROR(sim::Prove(plan.validation_programs));
   plan.model = inputs.model;
@@ -129,7 +132,7 @@ absl::StatusOr<Forecasts> MakeForecasts(const config::JobSpec& job, const PlanOp
   ASSIGN_OR_RETURN(JobInputs inputs, JobInputs::Create(job, options));
   ASSIGN_OR_RETURN(Ranking ranking, RankCandidates(inputs, static_cast<std::size_t>(top)));
   Forecasts forecasts{.refused = std::move(ranking.refused),
-                      .fits = CheckMemory(ranking.candidates.front(), options)};
+                      .fits = CheckMemory(job, ranking.candidates.front(), options)};
   if (!forecasts.fits.ok()) return forecasts;
   for (Candidate& candidate : ranking.candidates) {
     const CandidateInputs its = inputs.Of(candidate);

@@ -167,17 +167,17 @@ class Ranker {
   absl::Status first_error_;
 };
 
-// Emulated layers keep nothing.
+// Emulated layers keep nothing, and where replicas share experts nothing is recomputed.
 bool ChoosesRecompute(const CandidateInputs& inputs) {
   return inputs.job.parallelism.recompute.empty() &&
-         inputs.job.model.family != model::Family::kEmulated;
+         inputs.job.model.family != model::Family::kEmulated && !inputs.model.experts.shares();
 }
 
 // Returns whether the job leaves open whether replicas share the optimizer's state. GPUs share only
-// where a job asks for it.
+// where a job asks for it, and replicas that share experts do not.
 bool ChoosesShares(const CandidateInputs& inputs) {
   return inputs.job.parallelism.shard == config::Shard::kAuto && inputs.dp_size > 1 &&
-         inputs.options.workers_know_optimizers &&
+         inputs.options.workers_know_optimizers && !inputs.model.experts.shares() &&
          inputs.options.device != config::DeviceKind::kCuda;
 }
 

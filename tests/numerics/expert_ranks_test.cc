@@ -127,6 +127,7 @@ TEST_F(ExpertRanks, RefuseWhatTheyCannotDoYet) {
   EXPECT_THAT(refusal(other), HasSubstr("both experts and the optimizer's state"));
   other = job;
   other.parallelism.schedule = "pipedream-2bw";
+  other.parallelism.pipeline = 2;
   other.adamw.clip_norm = 0;
   EXPECT_THAT(refusal(other), HasSubstr("must be 1 under pipedream-2bw"));
   other = job;
