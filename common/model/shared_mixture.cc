@@ -34,6 +34,7 @@ LayerParts MeetingsOf(const ModelConfig& config, std::int64_t pairs, const Exper
   LayerParts parts;
   parts.forward = {Part{}, counts, rows_and_weights, Part{}, rows, Part{}};
   parts.input_grad = {rows, Part{}, rows_and_weights, Part{}, rows, Part{}};
+  parts.full = {Part{}, counts, rows_and_weights, Part{}};
   return parts;
 }
 

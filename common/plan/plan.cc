@@ -24,11 +24,10 @@ absl::Status CheckMemory(const config::JobSpec& job, const Candidate& candidate,
     return stage.recompute == model::Recompute::kFull;
   };
   const Plan& plan = candidate.plan;
-  const bool shares_experts = job.parallelism.expert > 1;  // CheckSchedule refuses both then
   const bool may_share = plan.mesh.dp_size > 1 && !SharesOptimizer(plan) &&
-                         plan.schedule.updates == schedule::Updates::kFlush && !shares_experts;
-  const bool more =
-      !std::ranges::all_of(candidate.plan.partition, recomputes_all) && !shares_experts;
+                         plan.schedule.updates == schedule::Updates::kFlush &&
+                         job.parallelism.expert == 1;
+  const bool more = !std::ranges::all_of(candidate.plan.partition, recomputes_all);
   return InvalidField({.field = "parallelism.pipeline",
                        .value = absl::StrCat(candidate.plan.schedule.num_ranks()),
                        .rule = absl::StrCat("needs more memory than a worker has for a rank (",

@@ -167,10 +167,10 @@ class Ranker {
   absl::Status first_error_;
 };
 
-// Emulated layers keep nothing, and where replicas share experts nothing is recomputed.
+// Emulated layers keep nothing.
 bool ChoosesRecompute(const CandidateInputs& inputs) {
   return inputs.job.parallelism.recompute.empty() &&
-         inputs.job.model.family != model::Family::kEmulated && !inputs.model.experts.shares();
+         inputs.job.model.family != model::Family::kEmulated;
 }
 
 // Returns whether the job leaves open whether replicas share the optimizer's state. GPUs share only

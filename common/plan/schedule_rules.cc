@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/plan/schedule_rules.h"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -119,11 +118,6 @@ absl::Status CheckSharedExperts(const CandidateInputs& inputs, const schedule::S
   if (inputs.spread) {
     return refuse("the vocabulary cannot be spread where replicas share experts yet",
                   "use vocabulary: last or auto");
-  }
-  const auto recomputes = [](model::Recompute mode) { return mode != model::Recompute::kNone; };
-  if (std::ranges::any_of(inputs.recompute, recomputes)) {
-    return refuse("rows pass to their experts once, so nothing is recomputed yet",
-                  "use recompute: none, or more stages for more memory");
   }
   return absl::OkStatus();
 }

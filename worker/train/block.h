@@ -18,12 +18,17 @@ class Block : public Layer {
   absl::Status Forward(const ForwardCall& call) const final {
     const StashView s(layout_, call.stash);
     Probe(call.probe, "act", call.input);
-    RETURN_IF_ERROR(ForwardInside(*call.backend, call.view, call.input, s, /*products=*/true));
+    RETURN_IF_ERROR(ForwardInside({.backend = call.backend,
+                                   .view = call.view,
+                                   .input = call.input,
+                                   .stash = call.stash,
+                                   .scratch = call.scratch},
+                                  s, /*products=*/true));
     return Output(call, s);
   }
 
   absl::Status Recompute(const RecomputeCall& call) const final {
-    return ForwardInside(*call.backend, call.view, call.input, StashView(layout_, call.stash),
+    return ForwardInside(call, StashView(layout_, call.stash),
                          /*products=*/layout_.recompute() == model::Recompute::kFull);
   }
 
@@ -74,8 +79,7 @@ class Block : public Layer {
 
  private:
   // Computes everything except the block's output. products: false if they are still in the stash.
-  virtual absl::Status ForwardInside(backend::Backend& backend, const TokenView& view,
-                                     const float* input, const StashView& s,
+  virtual absl::Status ForwardInside(const RecomputeCall& call, const StashView& s,
                                      bool products) const = 0;
   virtual absl::Status Output(const ForwardCall& call, const StashView& s) const = 0;
   virtual absl::Status MlpInputGrad(const InputGradCall& call) const = 0;

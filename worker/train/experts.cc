@@ -71,11 +71,12 @@ absl::Status Experts::Route(backend::Backend& backend, const StashView& s) const
                                           .sigmoid = bias != nullptr});
 }
 
-absl::Status Experts::Forward(backend::Backend& backend, const StashView& s, bool products) const {
+absl::Status Experts::Forward(const RecomputeCall& call, const StashView& s, bool products) const {
+  backend::Backend& backend = *call.backend;
   const float* const norm = s[LlamaBlockStash::kNorm2];
   const backend::ExpertRows rows = RowsOf(s);
   if (products) RETURN_IF_ERROR(Route(backend, s));
-  if (shared_.has_value()) return absl::OkStatus();  // Output has the rest
+  if (shared_.has_value()) return shared_->Forward(call, s, RoutedOf(s), products);
   if (products) {
     RETURN_IF_ERROR(
         Multiply(backend, rows, Matrix::kGate, {.a = norm, .c = s[LlamaBlockStash::kGate]}));

@@ -23,7 +23,7 @@
 namespace takt::train {
 
 // The part of a block with experts behind its second norm. It has no state except what it points
-// to. Where ranks share the experts, nothing is recomputed.
+// to.
 class Experts {
  public:
   // router: the first of the mixture's parameters, which are in the order of
@@ -32,7 +32,7 @@ class Experts {
 
   // Computes what the last product reads, from the norm in the stash. products: false if the
   // results of the router and of products are still there.
-  absl::Status Forward(backend::Backend& backend, const StashView& s, bool products) const;
+  absl::Status Forward(const RecomputeCall& call, const StashView& s, bool products) const;
   // Computes output [N,C] = addend + the sum of each token's experts.
   absl::Status Output(const ForwardCall& call, const StashView& s, const float* addend) const;
   // Computes the gradient of the norm's output, [N,C].

@@ -44,9 +44,10 @@ class Gpt2Block final : public Block {
     return mlp_projection_.Forward(*call.backend, s.Tensor(kActivated), s[kMiddle], call.output);
   }
 
-  absl::Status ForwardInside(backend::Backend& backend, const TokenView& view, const float* input,
-                             const StashView& s, bool products) const override {
-    RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
+  absl::Status ForwardInside(const RecomputeCall& call, const StashView& s,
+                             bool products) const override {
+    backend::Backend& backend = *call.backend;
+    RETURN_IF_ERROR(norm1_.Forward(backend, call.input, Norm1(s)));
     if (products) {
       const backend::Output qkv = s.Tensor(kQkv), attention = s.Tensor(kAttention);
       RETURN_IF_ERROR(qkv_.Forward(backend, s.Tensor(kNorm1), nullptr, qkv));
@@ -57,9 +58,9 @@ class Gpt2Block final : public Block {
                               .v = From(qkv, 2 * std::int64_t{config_.hidden}),
                               .output = attention,
                               .logsumexp = s[kLogsumexp],
-                              .starts = view.starts},
-                             view.cache));
-      RETURN_IF_ERROR(projection_.Forward(backend, attention, input, s[kMiddle]));
+                              .starts = call.view.starts},
+                             call.view.cache));
+      RETURN_IF_ERROR(projection_.Forward(backend, attention, call.input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
     const backend::Output inner = s.Tensor(kInner), activated = s.Tensor(kActivated);

@@ -121,9 +121,10 @@ class LlamaBlock final : public Block {
     return down_->Forward(*call.backend, s.Tensor(kProduct), s[kMiddle], call.output);
   }
 
-  absl::Status ForwardInside(backend::Backend& backend, const TokenView& view, const float* input,
-                             const StashView& s, bool products) const override {
-    RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
+  absl::Status ForwardInside(const RecomputeCall& call, const StashView& s,
+                             bool products) const override {
+    backend::Backend& backend = *call.backend;
+    RETURN_IF_ERROR(norm1_.Forward(backend, call.input, Norm1(s)));
     if (products) {
       const bool raw = NormalisesHeads();
       RETURN_IF_ERROR(q_.Forward(backend, s.Tensor(kNorm1), nullptr, s.Tensor(raw ? kRawQ : kQ)));
@@ -135,7 +136,7 @@ class LlamaBlock final : public Block {
       RETURN_IF_ERROR(k_norm_->Forward(backend, s[kRawK], KNorm(s)));
     }
     if (products || NormalisesHeads())
-      RETURN_IF_ERROR(Turn(backend, view, s.Tensor(kQ), s.Tensor(kK), /*inverse=*/false));
+      RETURN_IF_ERROR(Turn(backend, call.view, s.Tensor(kQ), s.Tensor(kK), /*inverse=*/false));
     if (products) {
       RETURN_IF_ERROR(Attend(backend,
                              {.shape = Shape(),
@@ -144,12 +145,12 @@ class LlamaBlock final : public Block {
                               .v = s.Tensor(kV),
                               .output = s.Tensor(kAttention),
                               .logsumexp = s[kLogsumexp],
-                              .starts = view.starts},
-                             view.cache));
-      RETURN_IF_ERROR(o_.Forward(backend, s.Tensor(kAttention), input, s[kMiddle]));
+                              .starts = call.view.starts},
+                             call.view.cache));
+      RETURN_IF_ERROR(o_.Forward(backend, s.Tensor(kAttention), call.input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
-    if (experts_.has_value()) return experts_->Forward(backend, s, products);
+    if (experts_.has_value()) return experts_->Forward(call, s, products);
     if (products) {
       RETURN_IF_ERROR(gate_->Forward(backend, s.Tensor(kNorm2), nullptr, s.Tensor(kGate)));
       RETURN_IF_ERROR(up_->Forward(backend, s.Tensor(kNorm2), nullptr, s.Tensor(kUp)));

@@ -140,11 +140,12 @@ TEST(MetaRun, AllocatesWhatIsPredictedOfSharedExperts) {
   for (model::ModelConfig model : {Mixtral(), Qwen3Moe()}) {
     model.mixture->experts = 6;
     for (const std::string schedule : {"1f1b", "zb-h1", "dualpipe"}) {
-      for (const model::Precision precision : {model::Precision::kF32, model::Precision::kBf16}) {
+      for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
         SCOPED_TRACE(absl::StrCat(schedule, " family ", static_cast<int>(model.family),
-                                  " precision ", static_cast<int>(precision)));
+                                  " recompute ", std::string(Name(mode))));
         config::JobSpec job = JobOf(model, schedule);
-        job.precision = precision;
+        job.parallelism.recompute = {mode};
+        job.precision = mode == Recompute::kNone ? model::Precision::kF32 : model::Precision::kBf16;
         job.parallelism.data = job.parallelism.expert = 2;
         const absl::StatusOr<plan::Plan> plan = plan::MakePlan(job, {.max_workers = 8});
         ASSERT_TRUE(plan.ok()) << plan.status();

@@ -153,11 +153,6 @@ absl::Status RankState::CreateExpertMeetings() {
         "replicas share experts, so their gradients are summed at the end of a step and updated "
         "by each of those that have them");
   }
-  for (const mesh::Stage& stage : *options.partition) {
-    if (stage.recompute == model::Recompute::kNone) continue;
-    return absl::InvalidArgumentError(
-        "replicas share experts, whose rows pass once and are not computed again");
-  }
   experts =
       std::make_unique<ExpertMeetings>(ExpertMeetings::Options{.group = options.tensor_group,
                                                                .cursor = &part_cursor,

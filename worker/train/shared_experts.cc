@@ -66,42 +66,55 @@ absl::StatusOr<ExpertArrivals> SharedExperts::Announce(const Routed& routed,
 }
 
 absl::Status SharedExperts::Forward(const Routed& routed, const ExpertArrivals& arrivals,
-                                    const float* norm, const Stash& stash, const Scratch& scratch,
-                                    float* output) {
+                                    const float* norm, const Stash& stash, const Scratch& scratch) {
   const backend::ExpertRows& rows = routed.rows;
   const std::int64_t received = arrivals.num_received();
   const StepId step = options_.meetings->step();
-  const std::span<float> own = RowsOf(scratch.rows, rows.count(), options_.hidden);
   PackRows(rows, norm, options_.hidden, scratch.rows);
   for (std::int64_t row = 0; row < rows.count(); ++row)
     scratch.pairs[row] = routed.weights[rows.pairs[row]];
   RETURN_IF_ERROR(options_.meetings->Meet([&]() -> absl::Status {
-    RETURN_IF_ERROR(
-        exchange_.Dispatch(step, arrivals, own, RowsOf(stash.input, received, options_.hidden)));
+    RETURN_IF_ERROR(exchange_.Dispatch(step, arrivals,
+                                       RowsOf(scratch.rows, rows.count(), options_.hidden),
+                                       RowsOf(stash.input, received, options_.hidden)));
     return exchange_.Dispatch(step, arrivals, RowsOf(scratch.pairs, rows.count(), 1),
                               RowsOf(stash.weights, received, 1));
   }));
   RETURN_IF_ERROR(ForSources(arrivals, [&](const Source& source) -> absl::Status {
-    const std::int64_t first = source.first * options_.inner;
     RETURN_IF_ERROR(Multiply(
         source,
         {.matrix = &Matrices::gate, .from_hidden = true, .a = stash.input, .c = stash.gate}));
-    RETURN_IF_ERROR(Multiply(
-        source, {.matrix = &Matrices::up, .from_hidden = true, .a = stash.input, .c = stash.up}));
-    RETURN_IF_ERROR(
-        options_.backend->Run(backend::ExpertSwigluForward{.rows = source.rows,
-                                                           .gate = stash.gate + first,
-                                                           .up = stash.up + first,
-                                                           .weights = stash.weights + source.first,
-                                                           .output = stash.product + first,
-                                                           .columns = options_.inner}));
+    return Multiply(
+        source, {.matrix = &Matrices::up, .from_hidden = true, .a = stash.input, .c = stash.up});
+  }));
+  return Activate(arrivals, stash);
+}
+
+absl::Status SharedExperts::Activate(const ExpertArrivals& arrivals, const Stash& stash) {
+  return ForSources(arrivals, [&](const Source& source) {
+    const std::int64_t first = source.first * options_.inner;
+    return options_.backend->Run(
+        backend::ExpertSwigluForward{.rows = source.rows,
+                                     .gate = stash.gate + first,
+                                     .up = stash.up + first,
+                                     .weights = stash.weights + source.first,
+                                     .output = stash.product + first,
+                                     .columns = options_.inner});
+  });
+}
+
+absl::Status SharedExperts::Output(const Routed& routed, const ExpertArrivals& arrivals,
+                                   const Stash& stash, const Scratch& scratch, float* output) {
+  RETURN_IF_ERROR(ForSources(arrivals, [&](const Source& source) {
     return Multiply(source, {.matrix = &Matrices::down, .a = stash.product, .c = scratch.results});
   }));
+  const std::int64_t sent = routed.rows.count(), received = arrivals.num_received();
   RETURN_IF_ERROR(options_.meetings->Meet([&] {
-    return exchange_.Combine(step, arrivals, RowsOf(scratch.results, received, options_.hidden),
-                             own);
+    return exchange_.Combine(options_.meetings->step(), arrivals,
+                             RowsOf(scratch.results, received, options_.hidden),
+                             RowsOf(scratch.rows, sent, options_.hidden));
   }));
-  AddToTokens(rows, scratch.rows, output);
+  AddToTokens(routed.rows, scratch.rows, output);
   return absl::OkStatus();
 }
 

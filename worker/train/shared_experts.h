@@ -72,9 +72,14 @@ class SharedExperts {
   // Tells all ranks how many rows each one has for each expert, and returns which rows go where.
   // counts: [e,E], from which ExpertArrivals can be made again.
   absl::StatusOr<ExpertArrivals> Announce(const Routed& routed, std::span<std::int32_t> counts);
-  // Adds the experts of each token to `output` [N,C]. norm: [N,C].
+  // Computes the rows that came up to what the last product reads. norm: [N,C].
   absl::Status Forward(const Routed& routed, const ExpertArrivals& arrivals, const float* norm,
-                       const Stash& stash, const Scratch& scratch, float* output);
+                       const Stash& stash, const Scratch& scratch);
+  // Computes what the last product reads from the results of the others. Nobody meets.
+  absl::Status Activate(const ExpertArrivals& arrivals, const Stash& stash);
+  // Adds the experts of each token to `output` [N,C].
+  absl::Status Output(const Routed& routed, const ExpertArrivals& arrivals, const Stash& stash,
+                      const Scratch& scratch, float* output);
   // The gradients that I gets and gives.
   struct Backward {
     const float* d_output = nullptr;  // [N,C]

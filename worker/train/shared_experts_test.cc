@@ -233,8 +233,10 @@ absl::Status CompareOnRank(transport::Collective& group, const std::vector<Resul
     std::vector<std::int32_t> counts(static_cast<std::size_t>(group.size() * kExperts));
     ASSIGN_OR_RETURN(const ExpertArrivals arrivals, experts.Announce(routed, counts));
     Memory pass(routed.rows.count(), arrivals.num_received());
-    RETURN_IF_ERROR(experts.Forward(routed, arrivals, microbatch.norm().data(), pass.stash(),
-                                    pass.scratch(), results.output.data()));
+    RETURN_IF_ERROR(
+        experts.Forward(routed, arrivals, microbatch.norm().data(), pass.stash(), pass.scratch()));
+    RETURN_IF_ERROR(
+        experts.Output(routed, arrivals, pass.stash(), pass.scratch(), results.output.data()));
     // The router's part of the gradient is 0.
     RETURN_IF_ERROR(experts.InputGrad(routed, arrivals,
                                       {.d_output = microbatch.d_output().data(),

@@ -12,7 +12,8 @@ using model::ArrivalsStash;
 using model::LlamaBlockScratch;
 using model::LlamaBlockStash;
 
-constexpr int kMeetingsOfPass = 3;  // of F, and of I
+// How often ranks meet before the last product, after it, and in I.
+constexpr int kMeetingsOfForward = 2, kMeetingsOfOutput = 1, kMeetingsOfInputGrad = 3;
 
 std::int64_t RowsOf(const model::Model& model) {
   return std::int64_t{model.microbatch} * model.config.context;
@@ -117,16 +118,29 @@ absl::Status SharedMixture::MeetForShapes(int times) const {
   return absl::OkStatus();
 }
 
-absl::Status SharedMixture::Output(const ForwardCall& call, const StashView& s,
-                                   const SharedExperts::Routed& routed) const {
-  if (meetings_.shapes_only()) return MeetForShapes(kMeetingsOfPass);
+absl::Status SharedMixture::Forward(const RecomputeCall& call, const StashView& s,
+                                    const SharedExperts::Routed& routed, bool products) const {
+  if (meetings_.shapes_only()) return MeetForShapes(products ? kMeetingsOfForward : 0);
   SharedExperts experts = Over(*call.backend);
+  if (!products) {
+    const ExpertArrivals arrivals(CountsOf(s), share_.size, share_.index);
+    return experts.Activate(arrivals, StashOf(s, arrivals.num_received()));
+  }
   ASSIGN_OR_RETURN(const ExpertArrivals arrivals, experts.Announce(routed, CountsOf(s)));
   const std::int64_t received = arrivals.num_received();
   PrepareStash(s, received);
   const Room room = RoomIn(call.scratch, received);
   return experts.Forward(routed, arrivals, s[LlamaBlockStash::kNorm2], StashOf(s, received),
-                         room.scratch, call.output);
+                         room.scratch);
+}
+
+absl::Status SharedMixture::Output(const ForwardCall& call, const StashView& s,
+                                   const SharedExperts::Routed& routed) const {
+  if (meetings_.shapes_only()) return MeetForShapes(kMeetingsOfOutput);
+  const ExpertArrivals arrivals(CountsOf(s), share_.size, share_.index);
+  const Room room = RoomIn(call.scratch, arrivals.num_received());
+  return Over(*call.backend)
+      .Output(routed, arrivals, StashOf(s, arrivals.num_received()), room.scratch, call.output);
 }
 
 absl::Status SharedMixture::InputGrad(const InputGradCall& call, const StashView& s,
@@ -134,7 +148,7 @@ absl::Status SharedMixture::InputGrad(const InputGradCall& call, const StashView
                                       const SharedExperts::Backward& backward,
                                       absl::FunctionRef<absl::Status()> begin_d_norm) const {
   if (meetings_.shapes_only()) {
-    RETURN_IF_ERROR(MeetForShapes(kMeetingsOfPass));
+    RETURN_IF_ERROR(MeetForShapes(kMeetingsOfInputGrad));
     return begin_d_norm();
   }
   const ExpertArrivals arrivals(CountsOf(s), share_.size, share_.index);

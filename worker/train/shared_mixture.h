@@ -32,6 +32,9 @@ class SharedMixture {
 
   int experts_here() const { return experts_here_; }
 
+  // Computes what the last product reads, as Experts::Forward does.
+  absl::Status Forward(const RecomputeCall& call, const StashView& s,
+                       const SharedExperts::Routed& routed, bool products) const;
   // Adds the experts of each token to call.output, which has the block's addend.
   absl::Status Output(const ForwardCall& call, const StashView& s,
                       const SharedExperts::Routed& routed) const;
