@@ -14,14 +14,14 @@ using ::testing::HasSubstr;
 
 class ExpertRanks : public BitEquality {
  protected:
-  // Four replicas, of which each has three microbatches of a step.
+  // Four replicas, of which each has four microbatches of a step.
   config::JobSpec SharedJob(int experts = 8, int chosen = 2) const {
     config::JobSpec job = Job();
     job.model.layers = 4;
     job.model = Mixtral(job.model);
     job.model.mixture->experts = experts;
     job.model.mixture->chosen = chosen;
-    job.global_batch = 12;
+    job.global_batch = 16;
     job.steps = 3;
     job.parallelism = {.pipeline = 1, .data = 4, .threads = 1, .schedule = "1f1b"};
     return job;
@@ -149,6 +149,7 @@ TEST_F(ExpertRanks, RefuseWhatTheyCannotDoYet) {
   EXPECT_THAT(refusal(other), HasSubstr("must divide model.experts.count (8)"));
   other = job;
   other.parallelism.data = 3;
+  other.global_batch = 12;
   EXPECT_THAT(refusal(other), HasSubstr("must divide parallelism.data (3)"));
 }
 
