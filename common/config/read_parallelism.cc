@@ -261,11 +261,10 @@ void ReadExpertRanks(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
   if (!rules.Between(kField, expert, 1, kMaxRanks) || expert == 1) return;
   job.parallelism.expert = expert;
   const auto must_divide = [&](const char* of, int number) {
-    return rules.Check(number % expert == 0,
-                       {.field = kField,
-                        .value = absl::StrCat(expert),
-                        .rule = absl::StrCat("must divide ", of, " (", number, ")"),
-                        .fix = "correct one of them"});
+    rules.Check(number % expert == 0, {.field = kField,
+                                       .value = absl::StrCat(expert),
+                                       .rule = absl::StrCat("must divide ", of, " (", number, ")"),
+                                       .fix = "correct one of them"});
   };
   const std::optional<model::Mixture>& mixture = job.model.mixture;
   if (!rules.Check(mixture.has_value(), {.field = kField,
@@ -274,9 +273,8 @@ void ReadExpertRanks(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
                                          .fix = "remove it"})) {
     return;
   }
-  const bool fits = must_divide("model.experts.count", mixture->experts) &&
-                    must_divide("parallelism.data", job.parallelism.data.value_or(1));
-  if (fits) RefuseYet(kField, absl::StrCat(expert), "1", rules);
+  must_divide("model.experts.count", mixture->experts);
+  must_divide("parallelism.data", job.parallelism.data.value_or(1));
 }
 
 void ReadShard(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
