@@ -115,16 +115,17 @@ if(TAKT_PRECOMPILE AND BUILD_TESTING)
   target_precompile_headers(takt_precompiled_tests PRIVATE ${common_headers} <gmock/gmock.h> <gtest/gtest.h>)
 endif()
 
-# takt_test(NAME SOURCES ... DEPS ... [LABELS unit|slow|gpu] [TIMEOUT seconds] [RELEASE] [COMMANDS])
+# takt_test(NAME SOURCES ... DEPS ... [LABELS unit|slow|gpu] [TIMEOUT seconds] [RELEASE] [COMMANDS] [LONG])
 # One executable a folder; ctest sees it as one test per suite runner. Labels that follow:
 #   release  for RELEASE: what it finds depends on how the compiler optimizes, as of kernels, bits and threads, so that it is worth running beside a
 #            build with sanitizers; for COMMANDS, and for slow tests
-#   service  for unit tests but those of the commands (cli/, or COMMANDS), whose sources take a third of a build with sanitizers
+#   service  for unit tests but those of the commands (cli/, or COMMANDS), whose sources take a third of a build with sanitizers, and those that
+#            take many minutes with sanitizers (LONG), which tests/long.sh runs so
 function(takt_test name)
   if(NOT BUILD_TESTING)
     return()
   endif()
-  cmake_parse_arguments(arg "RELEASE;COMMANDS" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "RELEASE;COMMANDS;LONG" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE takt_options ${arg_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
   takt_add_sanitizer_support(${name})
@@ -146,7 +147,7 @@ function(takt_test name)
   endif()
   if("unit" IN_LIST arg_LABELS)
     add_dependencies(unit_tests ${name})
-    if(NOT arg_COMMANDS)
+    if(NOT arg_COMMANDS AND NOT arg_LONG)
       list(APPEND arg_LABELS service)
       add_dependencies(service_tests ${name})
     endif()

@@ -23,10 +23,10 @@ absl::StatusOr<MemoryBytes> PredictedOnDevice(const control::Assignment& assignm
            .partition = assignment.partition,
            .program = assignment.program,
            .validation = assignment.validation_program ? &*assignment.validation_program : nullptr,
-           .dp_size = assignment.mesh.dp_size,
+           .num_replicas = assignment.mesh.num_replicas(),
            .device = assignment.device,
            .vocabulary_ends = assignment.vocabulary_ends,
-           .replica = assignment.mesh.DpRankOf(assignment.rank).value()})
+           .replica = assignment.mesh.ReplicaOf(assignment.rank)})
           .bytes();
   predicted[MemoryKind::kProcess] = 0;
   return predicted;
@@ -40,7 +40,7 @@ int SmsForCommunication(const control::Assignment& assignment) {
     return 0;
   constexpr int kOfChannels = 8, kOfGroups = 8;
   return (assignment.mesh.pp_size > 1 ? kOfChannels : 0) +
-         (assignment.mesh.dp_size > 1 ? kOfGroups : 0);
+         (assignment.mesh.num_replicas() > 1 ? kOfGroups : 0);
 }
 
 std::int64_t BytesOfLibraries(const control::Assignment& assignment) {
@@ -52,7 +52,7 @@ std::int64_t BytesOfLibraries(const control::Assignment& assignment) {
   std::int64_t bytes = kHandles + kRecordings;
   if (SmsForCommunication(assignment) == 0) return bytes;
   if (assignment.mesh.pp_size > 1) bytes += kChannels;
-  if (assignment.mesh.dp_size > 1) bytes += kGroups;
+  if (assignment.mesh.num_replicas() > 1) bytes += kGroups;
   return bytes;
 }
 
@@ -77,6 +77,7 @@ absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
                             .beside_bytes = BytesOfLibraries(assignment),
                             .ledger = options.ledger,
                             .sms_for_communication = SmsForCommunication(assignment),
+                            .any_order_attention = !assignment.job.exact,
                             .tune = true});  // by one rank, for all (session/kernel_plan.h)
 }
 

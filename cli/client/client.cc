@@ -32,6 +32,8 @@ constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kLongestBackoff = absl::Seconds(1);
 // How often to look which of several connections are there.
 constexpr absl::Duration kLook = absl::Milliseconds(10);
+// All workers of a large cluster do not fit into the 4 MiB of one answer.
+constexpr int kWorkersOfAPage = 1000;
 
 std::string RandomRequestId() {
   std::random_device random;
@@ -280,10 +282,16 @@ absl::Status Client::AbandonJob(const std::string& name) {
 }
 
 absl::StatusOr<std::vector<v1::Worker>> Client::ListWorkers() {
-  ASSIGN_OR_RETURN(
-      v1::ListWorkersResponse response,
-      Call("workers", &v1::ClusterService::Stub::ListWorkers, v1::ListWorkersRequest(), false));
-  return std::vector<v1::Worker>(response.workers().begin(), response.workers().end());
+  std::vector<v1::Worker> workers;
+  v1::ListWorkersRequest request;
+  request.set_page_size(kWorkersOfAPage);
+  do {
+    ASSIGN_OR_RETURN(v1::ListWorkersResponse response,
+                     Call("workers", &v1::ClusterService::Stub::ListWorkers, request, false));
+    for (v1::Worker& worker : *response.mutable_workers()) workers.push_back(std::move(worker));
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  return workers;
 }
 
 absl::StatusOr<v1::Worker> Client::DrainWorker(const std::string& worker) {

@@ -212,11 +212,12 @@ std::vector<int> MicrobatchesOf(const config::JobSpec& job) {
 }
 
 // Returns the model of whole layers, of which short jobs are (profile::ProbeJob). What a rank takes
-// for its share of a layer follows from the whole one.
+// for its share of a layer, or of a sequence, follows from the whole one.
 model::Model ModelOf(config::JobSpec job, int microbatch, config::DeviceKind device) {
   job.parallelism.tensor = 1;
   job.parallelism.tensor_leaves = 0;
   job.parallelism.expert = 1;
+  job.parallelism.context = 1;
   absl::StatusOr<model::Model> model = config::BuildModelOf(job, microbatch, device);
   TAKT_CHECK(model.ok());  // the job was validated
   return *std::move(model);

@@ -117,9 +117,9 @@ absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, De
                                  .index = tensor_rank.value_or(TpRank(p.tensor - 1)).value(),
                                  .leaves = p.tensor_leaves > 0 ? p.tensor_leaves : p.tensor};
   const model::ExpertShare experts{.size = p.expert, .index = dp_rank.value() % p.expert};
-  ASSIGN_OR_RETURN(
-      model::Model model,
-      model::BuildModel(job.model, microbatch, PrecisionsOf(job, device), share, experts));
+  ASSIGN_OR_RETURN(model::Model model,
+                   model::BuildModel(job.model, microbatch, PrecisionsOf(job, device), share,
+                                     p.context, experts));
   model.separate_documents = job.SeparatesDocuments();
   const int moments = TraitsOf(job).moments;
   for (model::Layer& layer : model.layers) {

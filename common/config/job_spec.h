@@ -146,7 +146,7 @@ struct Parallelism {
   int tensor = 1;            // ranks that split every layer
   bool tensor_auto = false;  // the first plan chooses `tensor`, which is 1 until then
   int tensor_leaves = 0;     // into which layers are cut; 0: as many as `tensor`
-  int context = 1;           // ranks that split every sequence
+  int context = 1;           // ranks that share every sequence
   int expert = 1;            // replicas that share the experts of each block
   Shard shard = Shard::kAuto;
   Reshard reshard = Reshard::kAuto;  // with Shard::kParameters

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/config/read_parallelism.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include "common/config/file_names.h"
 #include "common/config/read_batch.h"
 #include "common/config/spec_rules.h"
+#include "common/model/context_layers.h"
 #include "takt/v1/job_spec.pb.h"
 
 namespace takt::config {
@@ -155,27 +157,18 @@ std::string UseOneThatFits(const std::function<bool(int)>& fits) {
   return absl::StrCat("use one of ", absl::StrJoin(sizes, ", "));
 }
 
-// Returns into how many parts the ranks of one replica cut each sequence. With several context
-// ranks each has two parts, an early and a late one, so that all have equally much attention.
-std::int64_t PartsOfSequence(std::int64_t tensor, std::int64_t context) {
-  return tensor * (context > 1 ? 2 * context : 1);
-}
-
 // Checks that the ranks of one replica can share a transformer evenly. The leaves decide: a rank
 // has whole ones. Sums of leaves are trees, so their number is a power of two.
 void CheckSplits(const Parallelism& p, const model::ModelConfig& model, Rules& rules) {
   const bool named = p.tensor_leaves > 0;
   const int leaves = named ? p.tensor_leaves : p.tensor;
-  const auto splits_sequences = [&](int size, int context) {
-    return model.context % PartsOfSequence(size, context) == 0;
-  };
   const auto splits_kv_heads = [&](int size) {
     return model.kv_heads % size == 0 || size % model.kv_heads == 0;
   };
   const auto check_leaves = [&](bool fits, std::string rule) {
     const auto all_fit = [&](int size) {
       return std::has_single_bit(static_cast<unsigned>(size)) && model.heads % size == 0 &&
-             splits_kv_heads(size) && model.inner % size == 0 && splits_sequences(size, p.context);
+             splits_kv_heads(size) && model.inner % size == 0 && model.context % size == 0;
     };
     rules.Check(fits, {.field = named ? "parallelism.tensor_leaves" : "parallelism.tensor",
                        .value = absl::StrCat(leaves),
@@ -194,21 +187,8 @@ void CheckSplits(const Parallelism& p, const model::ModelConfig& model, Rules& r
                .value = absl::StrCat(p.tensor),
                .rule = absl::StrCat("must divide parallelism.tensor_leaves (", leaves, ")"),
                .fix = "change one of them"});
-  if (p.context == 1) {
-    check_leaves(splits_sequences(leaves, 1),
-                 absl::StrCat("must divide model.context (", model.context, ")"));
-    return;
-  }
-  const bool fits = splits_sequences(leaves, p.context);
-  rules.Check(fits, {.field = "parallelism.context",
-                     .value = absl::StrCat(p.context),
-                     .rule = absl::StrCat(
-                         "makes ", PartsOfSequence(leaves, p.context),
-                         " parts of a sequence, 2 for each context rank times tensor (", leaves,
-                         "); they must divide model.context (", model.context, ")"),
-                     .fix = fits ? "" : UseOneThatFits([&](int context) {
-                       return splits_sequences(leaves, context);
-                     })});
+  check_leaves(model.context % leaves == 0,
+               absl::StrCat("must divide model.context (", model.context, ")"));
 }
 
 // No worker can run what the field asks for, though its value may be right.
@@ -251,7 +231,9 @@ void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
                                                   .value = absl::StrCat(p.tensor_leaves),
                                                   .rule = "emulated layers compute no sums",
                                                   .fix = "remove it"});
-  RefuseYet("parallelism.context", absl::StrCat(p.context), "1", rules);
+  const model::TensorShare share{.size = p.tensor, .leaves = std::max(p.tensor, p.tensor_leaves)};
+  for (FieldError& error : model::CheckContext(model, share, p.context))
+    rules.Check(false, std::move(error));
 }
 
 void ReadExpertRanks(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
@@ -261,10 +243,11 @@ void ReadExpertRanks(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
   if (!rules.Between(kField, expert, 1, kMaxRanks) || expert == 1) return;
   job.parallelism.expert = expert;
   const auto must_divide = [&](const char* of, int number) {
-    rules.Check(number % expert == 0, {.field = kField,
-                                       .value = absl::StrCat(expert),
-                                       .rule = absl::StrCat("must divide ", of, " (", number, ")"),
-                                       .fix = "correct one of them"});
+    return rules.Check(number % expert == 0,
+                       {.field = kField,
+                        .value = absl::StrCat(expert),
+                        .rule = absl::StrCat("must divide ", of, " (", number, ")"),
+                        .fix = "correct one of them"});
   };
   const std::optional<model::Mixture>& mixture = job.model.mixture;
   if (!rules.Check(mixture.has_value(), {.field = kField,
@@ -273,8 +256,9 @@ void ReadExpertRanks(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
                                          .fix = "remove it"})) {
     return;
   }
-  must_divide("model.experts.count", mixture->experts);
-  must_divide("parallelism.data", job.parallelism.data.value_or(1));
+  const bool fits = must_divide("model.experts.count", mixture->experts) &&
+                    must_divide("parallelism.data", job.parallelism.data.value_or(1));
+  if (fits) RefuseYet(kField, absl::StrCat(expert), "1", rules);
 }
 
 void ReadShard(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {

@@ -160,6 +160,15 @@ TEST(AssignmentSerde, APrepareIsReadWhenItIsAskedFor) {
   EXPECT_EQ(prepare.assignment()->resume_at_most, StepId(40));
 }
 
+TEST(AssignmentSerde, ARankMayGoOnFromCopiesAndKeepNone) {
+  Assignment assignment = SomeAssignment();
+  assignment.copies = {.at_most = StepId(36), .required = true};
+  const control::MemoryCopies read = FromProto(ToProto(assignment))->copies;
+  EXPECT_EQ(read.every_steps, 0);
+  EXPECT_EQ(read.at_most, StepId(36));
+  EXPECT_TRUE(read.required);
+}
+
 TEST(AssignmentSerde, WithoutAWordOnResumingTheRankBeginsAnew) {
   v1::Assignment proto = ToProto(SomeAssignment());
   proto.clear_resume();

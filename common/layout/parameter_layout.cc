@@ -2,7 +2,6 @@
 #include "common/layout/parameter_layout.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <set>
@@ -66,8 +65,8 @@ class ParameterLayout {
     }
     for (const LayerId layer : layers) {
       for (const Parameter* const parameter : Uses(LayerOf(layer))) {
-        if (!IsPacked() || !LayerOf(layer).MultipliesBy(*parameter)) continue;
-        for (const auto& [role, bytes] : PackedBytes(*parameter))
+        if (!IsPacked()) continue;
+        for (const auto& [role, bytes] : PackedBytes(LayerOf(layer), *parameter))
           add(role, layer, parameter, bytes);
       }
     }
@@ -162,14 +161,15 @@ class ParameterLayout {
 
   void AddPacked(LayerId layer) {
     for (const Parameter* const parameter : Uses(LayerOf(layer))) {
-      if (!LayerOf(layer).MultipliesBy(*parameter)) continue;
+      const std::vector<RoleBytes> copies = PackedBytes(LayerOf(layer), *parameter);
+      if (copies.empty()) continue;
       const mesh::WordRun words = WordsOf(*parameter);
-      const std::array orders = PackedBytes(*parameter);
-      const int allocation = section_.Allocate(
-          MemoryKind::kWeights, num_versions_ * (orders[0].second + orders[1].second));
+      std::int64_t of_version = 0;
+      for (const auto& [role, bytes] : copies) of_version += bytes;
+      const int allocation = section_.Allocate(MemoryKind::kWeights, num_versions_ * of_version);
       std::int64_t offset = 0;
       for (int version = 0; version < num_versions_; ++version) {
-        for (const auto& [role, bytes] : orders) {
+        for (const auto& [role, bytes] : copies) {
           section_.tensors.push_back({.role = role,
                                       .layer = layer,
                                       .parameter = parameter,
@@ -187,13 +187,17 @@ class ParameterLayout {
 
   bool IsPacked() const { return model_.precisions.products == model::Precision::kBf16; }
 
-  // Returns the bytes of both packed copies of a matrix.
-  std::array<std::pair<Role, std::int64_t>, 2> PackedBytes(const Parameter& parameter) const {
+  using RoleBytes = std::pair<Role, std::int64_t>;
+  // Returns the bytes of the copies in bf16 that a layer needs of its parameter: two orders of a
+  // matrix, a bias as it is, or none.
+  std::vector<RoleBytes> PackedBytes(const model::Layer& layer, const Parameter& parameter) const {
+    if (parameter.kept_rounded)
+      return {{Role::kPackedWeight, RoundUp(kBf16Bytes * ElementsOf(parameter), kLineBytes)}};
+    if (!layer.MultipliesBy(parameter)) return {};
     const std::int64_t columns = parameter.shape[1], pieces = parameter.split.count;
     const std::int64_t rows = ElementsOf(parameter) / columns / pieces;
-    return {std::pair(Role::kPackedWeight, kBf16Bytes * pieces * PackedElements(rows, columns)),
-            std::pair(Role::kPackedTransposedWeight,
-                      kBf16Bytes * pieces * PackedElements(columns, rows))};
+    return {{Role::kPackedWeight, kBf16Bytes * pieces * PackedElements(rows, columns)},
+            {Role::kPackedTransposedWeight, kBf16Bytes * pieces * PackedElements(columns, rows)}};
   }
 
   const model::Layer& LayerOf(LayerId layer) const { return model_.layers[layer.value()]; }

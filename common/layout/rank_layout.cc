@@ -95,7 +95,7 @@ Section LayOutShared(const model::Model& model, const StageLayouts& stages,
 // Returns what joining one moment of this rank's rows takes, by replica. Where replicas share the
 // optimizer's state, they do that for the rank that writes the whole table.
 std::vector<std::int64_t> JoinedBytes(const RankInputs& inputs) {
-  std::vector<std::int64_t> by_replica(static_cast<std::size_t>(inputs.dp_size));
+  std::vector<std::int64_t> by_replica(static_cast<std::size_t>(inputs.num_replicas));
   if (!Spreads(inputs) || !program::ShardsOptimizer(inputs.program)) return by_replica;
   const PpRank rank = inputs.program.pp_rank;
   const std::int64_t words =
@@ -104,7 +104,8 @@ std::vector<std::int64_t> JoinedBytes(const RankInputs& inputs) {
     for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
       for (const model::Parameter& parameter : inputs.model.layers[id.value()].parameters) {
         if (!parameter.by_word || parameter.moments == 0 || stage.pp_rank == rank) continue;
-        std::int64_t& bytes = by_replica[WriterOf(id, inputs.dp_size).value()];
+        const auto writer = static_cast<std::size_t>(WriterOf(id, inputs.num_replicas));
+        std::int64_t& bytes = by_replica[writer];
         bytes = std::max(bytes, kFloatBytes * words * parameter.shape[1]);
       }
     }
@@ -117,14 +118,14 @@ std::vector<std::int64_t> JoinedBytes(const RankInputs& inputs) {
 Section LayOutSnapshot(const RankInputs& inputs) {
   const int tp_size = inputs.model.tensor.size;
   std::vector<std::int64_t> by_writer = JoinedBytes(inputs);
-  by_writer.resize(static_cast<std::size_t>(inputs.dp_size * tp_size));
+  by_writer.resize(static_cast<std::size_t>(inputs.num_replicas * tp_size));
   std::vector<std::int64_t> received(by_writer.size());
   for (const mesh::Stage& stage : inputs.partition) {
     if (stage.pp_rank != inputs.program.pp_rank) continue;
     for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
       const auto writer =
-          static_cast<std::size_t>(WriterOf(id, inputs.dp_size).value() * tp_size +
-                                   WriterAmongSplit(id, inputs.dp_size, tp_size).value());
+          static_cast<std::size_t>(WriterOf(id, inputs.num_replicas) * tp_size +
+                                   WriterAmongSplit(id, inputs.num_replicas, tp_size).value());
       for (const model::Parameter& parameter : inputs.model.layers[id.value()].parameters) {
         const std::int64_t bytes = kFloatBytes * model::WholeElements(parameter);
         by_writer[writer] += (1 + parameter.moments) * bytes;
@@ -170,7 +171,7 @@ RankLayout LayOutRank(const RankInputs& inputs) {
   }
   layout.process.name = "process";
   layout.process.AddAlone(MemoryKind::kProcess, {.role = Role::kProcess, .bytes = kProcessBytes});
-  const ShardPlace place = ShardPlaceOf(inputs.program, inputs.replica, inputs.dp_size);
+  const ShardPlace place = ShardPlaceOf(inputs.program, inputs.replica, inputs.num_replicas);
   layout.parameters =
       LayOutParameters(model, LayersOf(layout.stages), program::NumWeightVersions(inputs.program),
                        Spreads(inputs), place, program::FreesWeights(inputs.program));

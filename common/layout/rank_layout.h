@@ -25,7 +25,7 @@ struct RankInputs {
   const program::Program& program;
   const program::Program* validation = nullptr;  // null: the job has no validation set
   bool saves = false;                            // the job writes checkpoints
-  int dp_size = 1;                               // ranks that share the writing
+  int num_replicas = 1;                          // mesh::Mesh's, which share the writing
   std::int64_t copy_bytes = 0;                   // of all copies of the state that it keeps
   config::DeviceKind device = config::DeviceKind::kCpu;
   mesh::VocabularyEnds vocabulary_ends = {};  // empty: the vocabulary is not spread
@@ -68,12 +68,12 @@ RankLayout LayOutRank(const RankInputs& inputs);
 // have the same place. replica: -1 for any.
 ShardPlace ShardPlaceOf(const program::Program& program, int replica, int num_replicas);
 
-// Returns which of the data-parallel ranks that hold a layer writes it to checkpoints.
-inline DpRank WriterOf(LayerId layer, int dp_size) { return DpRank(layer.value() % dp_size); }
+// Returns which of the replicas that hold a layer writes it to checkpoints (mesh::Mesh::ReplicaOf).
+inline int WriterOf(LayerId layer, int num_replicas) { return layer.value() % num_replicas; }
 
 // Returns which of the ranks that split a layer, among those of WriterOf, writes it.
-inline TpRank WriterAmongSplit(LayerId layer, int dp_size, int tp_size) {
-  return TpRank(layer.value() / dp_size % tp_size);
+inline TpRank WriterAmongSplit(LayerId layer, int num_replicas, int tp_size) {
+  return TpRank(layer.value() / num_replicas % tp_size);
 }
 
 // Returns a table with a row for each allocation and each tensor, and the sums by kind.

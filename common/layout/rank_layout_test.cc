@@ -243,12 +243,12 @@ TEST(RankLayout, KeepsEveryVersionOfTheWeights) {
 
 TEST(RankLayout, CountsTheSnapshotOfTheReplicaThatWritesMost) {
   const Job job({.config = Gpt2(2), .ranks = 1});
-  const auto snapshot = [&](int dp_size) {
+  const auto snapshot = [&](int num_replicas) {
     return LayOutRank({.model = job.model,
                        .partition = job.partition,
                        .program = job.programs[0],
                        .saves = true,
-                       .dp_size = dp_size})
+                       .num_replicas = num_replicas})
         .bytes()[MemoryKind::kSnapshot];
   };
   EXPECT_EQ(snapshot(1), 3 * 4 * job.model.num_parameters());

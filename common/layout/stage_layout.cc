@@ -37,9 +37,10 @@ StashLayout LayOutStash(const model::Layer& layer, Recompute recompute, bool spr
                      recompute == Recompute::kFull ? Recompute::kSelective : recompute);
 }
 
-// Fills the places of the layer's scratch and returns the bytes of all of it.
-std::int64_t LayOutScratch(std::span<const ScratchTensor> tensors, StageLayout::LayerPlace& place) {
-  std::int64_t line = 0, next = 0, end = 0;
+// Fills the places of the layer's scratch, from `begin` on, and returns where it ends.
+std::int64_t LayOutScratch(std::span<const ScratchTensor> tensors, std::int64_t begin,
+                           StageLayout::LayerPlace& place) {
+  std::int64_t line = begin, next = begin, end = begin;
   for (const ScratchTensor& tensor : tensors) {
     if (tensor.start == ScratchTensor::Start::kNextLine) line = RoundUp(end, kLineBytes);
     const bool behind = tensor.start == ScratchTensor::Start::kBehindTensor;
@@ -51,10 +52,18 @@ std::int64_t LayOutScratch(std::span<const ScratchTensor> tensors, StageLayout::
   return place.recomputed_in_scratch + place.stash.recomputed_bytes();
 }
 
+// Layers that ranks split have gradients in f32 alone.
+std::int64_t RoundedBytes(const model::Model& model) {
+  constexpr std::int64_t kBf16Bytes = 2;
+  if (!model.precisions.RoundsGradientsOnce() || model.tensor.splits()) return 0;
+  const std::int64_t rows = std::int64_t{model.microbatch} * model.config.context;
+  return RoundUp(kBf16Bytes * rows * model.config.hidden, kLineBytes);
+}
+
 }  // namespace
 
 StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage, bool spread) {
-  StageLayout layout;
+  StageLayout layout{.rounded_bytes = RoundedBytes(model)};
   Regions kept, recomputed;
   for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
     const model::Layer& layer = model.layers[id.value()];
@@ -70,7 +79,8 @@ StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage, boo
     // T adds up the gradient of the norm's output in a spread head's place.
     std::span<const ScratchTensor> scratch = layer.scratch;
     if (spread && IsHead(layer)) scratch = {};
-    layout.scratch_bytes = std::max(layout.scratch_bytes, LayOutScratch(scratch, place));
+    layout.scratch_bytes =
+        std::max(layout.scratch_bytes, LayOutScratch(scratch, 2 * layout.rounded_bytes, place));
     layout.layers.push_back(std::move(place));
   }
   layout.stash_bytes = kept.size();

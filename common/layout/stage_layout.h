@@ -29,6 +29,10 @@ struct StageLayout {
   // The most that a pass of any one layer needs while it runs, including what it recomputes where W
   // follows its I. All layers share it.
   std::int64_t scratch_bytes = 0;
+  // Where gradients in f32 are rounded once (model::Precisions::RoundsGradientsOnce), scratch
+  // begins with two copies in bf16 of what layers pass down. They alternate: one is that of a
+  // layer's output, the other of its input. It is the same for all stages.
+  std::int64_t rounded_bytes = 0;  // of one; 0: there is none
 };
 
 // spread: the vocabulary is. Of a head, F then leaves only what the norm's backward needs. The

@@ -23,7 +23,7 @@ namespace takt::layout {
 enum class Role : std::uint8_t {
   kGradient,  // of one use of a parameter
   kWeight,
-  kPackedWeight,            // in bf16, in the order in which F multiplies by it
+  kPackedWeight,            // in bf16, in the order in which F multiplies by it; or a bias
   kPackedTransposedWeight,  // in bf16, in the order in which I multiplies by it
   kFirstMoment,
   kSecondMoment,

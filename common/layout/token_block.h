@@ -48,7 +48,7 @@ struct TokenBlock {
 // A program without a flush has a slot for every microbatch; others have one for the whole step.
 inline TokenBlock TokenBlockOf(const model::Model& model, const program::Program& program) {
   return {.num_microbatches = program::IsAsynchronous(program) ? 1 : program.num_microbatches,
-          .rows = std::int64_t{model.microbatch} * model.config.context,
+          .rows = model.rows(),
           .has_starts = model.separate_documents};
 }
 

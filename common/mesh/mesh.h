@@ -36,12 +36,16 @@ struct Mesh {
   // A chain has one rank of every pp rank, all of them at the same place on the other axes.
   // Activations and their gradients stay in their chain. Each pp rank has so many ranks.
   int num_chains() const { return dp_size * cp_size * tp_size; }
+  // Each part of the model is on so many ranks, which add up its gradients (Group::kReplicas).
+  int num_replicas() const { return dp_size * cp_size; }
   int ChainOf(Rank rank) const { return rank.value() % num_chains(); }
 
   Rank RankOf(PpRank pp, int chain) const { return Rank(pp.value() * num_chains() + chain); }
   Rank RankOf(const Coordinates& at) const {
     return RankOf(at.pp, (at.dp.value() * cp_size + at.cp.value()) * tp_size + at.tp.value());
   }
+  // Returns the place of the rank among its replicas, in ascending order of ranks.
+  int ReplicaOf(Rank rank) const { return ChainOf(rank) / tp_size; }
   // Returns the rank of pp rank `pp` in the chain of `rank`.
   Rank PeerOf(Rank rank, PpRank pp) const { return RankOf(pp, ChainOf(rank)); }
 

@@ -135,7 +135,9 @@ inline constexpr Metric kWorkers = kByCoordinator.Gauge(
 inline constexpr Metric kWorkerConnected = kByCoordinator.Gauge(
     "takt_worker_connected", Unit::kNone, {"worker"},
     "1 while the worker is attached, 0 while it is away, and from its loss until it is forgotten "
-    "an hour later; not there for one that left as asked, or that is drained and lost.");
+    "an hour later; not there for one that left as asked, or that is drained and lost. Of more "
+    "than 1000 workers only those that are not attached or have a fault score are there, at most "
+    "1000.");
 inline constexpr Metric kWorkerLosses =
     kByCoordinator.Counter("takt_worker_losses_total", Unit::kNone, {},
                            "Times that the coordinator lost a worker, because it did not come back "
@@ -143,7 +145,8 @@ inline constexpr Metric kWorkerLosses =
                            "asked is not counted.");
 inline constexpr Metric kWorkerFaultScore = kByCoordinator.Gauge(
     "takt_worker_fault_score", Unit::kNone, {"worker"},
-    "Faults of the last day that are blamed on the worker; each counts half after a day.");
+    "Faults of the last day that are blamed on the worker; each counts half after a day. It is "
+    "there for the same workers as takt_worker_connected.");
 inline constexpr Metric kHeldJobs = kByCoordinator.Gauge(
     "takt_held_jobs", Unit::kNone, {},
     "Jobs that workers hold and the coordinator's state does not know, until somebody adopts or "

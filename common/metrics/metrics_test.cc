@@ -127,6 +127,18 @@ TEST(Registry, DropRemovesTheSeriesWithAllOfTheLabelsAndNoOthers) {
   EXPECT_THAT(registry.Text(), HasSubstr("takt_loss{job=\"a\"} 0.5"));
 }
 
+TEST(Registry, RemoveRemovesOneSeries) {
+  Registry registry;
+  registry.Gauge(kLoss, {"a"}).Set(1.5);
+  registry.Gauge(kLoss, {"b"}).Set(2.5);
+  registry.Remove(kLoss, {"a"});
+  registry.Remove(kLoss, {"c"});
+  EXPECT_THAT(registry.Text(), Not(HasSubstr("takt_loss{job=\"a\"}")));
+  EXPECT_THAT(registry.Text(), HasSubstr("takt_loss{job=\"b\"} 2.5"));
+  registry.Gauge(kLoss, {"a"}).Set(0.5);
+  EXPECT_THAT(registry.Text(), HasSubstr("takt_loss{job=\"a\"} 0.5"));
+}
+
 TEST(Registry, SaysWhatIsRunning) {
   const Registry registry("takt-worker");
   EXPECT_THAT(registry.Text(), HasSubstr("takt_build_info{"));

@@ -2,6 +2,7 @@
 #include "common/metrics/registry.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/status.h"
 #include "common/base/version.h"
@@ -18,13 +19,14 @@ T& Registry::FindOrAdd(const Metric& metric, Kind kind, std::vector<std::string>
                        Builder builder, const Arguments&... arguments) {
   TAKT_CHECK(metric.kind == kind);
   TAKT_CHECK(static_cast<int>(labels.size()) == metric.num_labels());
-  TAKT_CHECK(std::ranges::count(AllMetrics(), &metric) == 1);
+  const SeriesKey key(&metric, std::move(labels));
   absl::MutexLock lock(&mutex_);
-  Series& series = series_[{&metric, labels}];
+  Series& series = series_[key];
   if (series.instance == nullptr) {
+    TAKT_CHECK(std::ranges::count(AllMetrics(), &metric) == 1);
     prometheus::Labels named;
-    for (std::size_t i = 0; i < labels.size(); ++i)
-      named[std::string(metric.label_names[i])] = labels[i];
+    for (std::size_t i = 0; i < key.second.size(); ++i)
+      named[std::string(metric.label_names[i])] = key.second[i];
     // A family is made once. Later calls return the same one.
     prometheus::Family<T>& family = builder()
                                         .Name(std::string(metric.name))
@@ -67,6 +69,14 @@ void Registry::Drop(std::initializer_list<LabelValue> labels) {
     if (drop) entry.second.remove();
     return drop;
   });
+}
+
+void Registry::Remove(const Metric& metric, std::vector<std::string> labels) {
+  absl::MutexLock lock(&mutex_);
+  const auto series = series_.find({&metric, std::move(labels)});
+  if (series == series_.end()) return;
+  series->second.remove();
+  series_.erase(series);
 }
 
 std::string Registry::Text() const {

@@ -36,9 +36,11 @@ class Registry {
   prometheus::Histogram& Histogram(const Metric& metric, std::vector<std::string> labels = {});
 
   // Removes every series that has all of these labels. References to them must not be used any
-  // more.
+  // more. It looks at all series; Remove finds one.
   using LabelValue = std::pair<std::string_view, std::string_view>;
   void Drop(std::initializer_list<LabelValue> labels);
+  // Removes one series. Nothing happens if it is not there.
+  void Remove(const Metric& metric, std::vector<std::string> labels);
 
   // Returns the exposition text, as /metrics shows it.
   std::string Text() const;

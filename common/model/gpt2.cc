@@ -46,13 +46,15 @@ std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t ro
 
 // Returns the tensors of Gpt2BlockScratch.
 std::vector<ScratchTensor> BlockScratch(const ModelConfig& config, std::int64_t rows,
-                                        Precision activations) {
+                                        const Precisions& precisions) {
   using enum ScratchTensor::Start;
   const std::int64_t c = config.hidden;
+  const Precision activations = precisions.activations;
   return {{"d_inner", Bytes(activations, rows * config.inner)},
           {"d_qkv", Bytes(activations, rows * 3 * c),
            activations == Precision::kF32 ? kWithLine : kNextLine},
-          {"d_norm", Bytes(activations, rows * c)}};
+          {"d_norm", Bytes(activations, rows * c)},
+          RoundedGradient("d_middle", precisions, rows * c)};
 }
 
 Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisions, int block) {
@@ -66,20 +68,20 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
       Ones(prefix + "ln_1.weight", c),
       Zeros(prefix + "ln_1.bias", c),
       Normal(prefix + "attn.c_attn.weight", {c, 3 * c}, stddev),
-      Zeros(prefix + "attn.c_attn.bias", 3 * c),
+      BiasOfActivations(prefix + "attn.c_attn.bias", 3 * c, precisions.activations),
       Normal(prefix + "attn.c_proj.weight", {c, c}, residual_stddev),
       Zeros(prefix + "attn.c_proj.bias", c),
       Ones(prefix + "ln_2.weight", c),
       Zeros(prefix + "ln_2.bias", c),
       Normal(prefix + "mlp.c_fc.weight", {c, config.inner}, stddev),
-      Zeros(prefix + "mlp.c_fc.bias", config.inner),
+      BiasOfActivations(prefix + "mlp.c_fc.bias", config.inner, precisions.activations),
       Normal(prefix + "mlp.c_proj.weight", {config.inner, c}, residual_stddev),
       Zeros(prefix + "mlp.c_proj.bias", c),
   };
   SetBlockCost(layer, config, microbatch, LinearFlops(config), config.inner);
   const std::int64_t rows = Tokens(config, microbatch);
   layer.stash = BlockTensors(config, rows, precisions);
-  layer.scratch = BlockScratch(config, rows, precisions.activations);
+  layer.scratch = BlockScratch(config, rows, precisions);
   return layer;
 }
 

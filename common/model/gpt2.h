@@ -35,7 +35,8 @@ struct Gpt2BlockScratch {
     // [N,3C] gradient of q k v; *. In f32 it takes the place of the one before; in bf16 it lies
     // behind that one, which W reads too.
     kDQkv,
-    kDNorm,  // [N,C] gradient of what a norm or attention gives; *
+    kDNorm,    // [N,C] gradient of what a norm or attention gives; *
+    kDMiddle,  // [N,C] kMiddle's gradient in bf16; empty unless RoundsGradientsOnce
   };
 };
 

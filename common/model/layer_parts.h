@@ -31,6 +31,11 @@ inline Parameter TableByWord(std::string name, const ModelConfig& config) {
 inline Parameter Zeros(std::string name, std::int64_t size) {
   return {.name = std::move(name), .shape = {size}};
 }
+// Returns the bias of a product whose results are activations.
+inline Parameter BiasOfActivations(std::string name, std::int64_t size, Precision activations) {
+  return {
+      .name = std::move(name), .shape = {size}, .kept_rounded = activations == Precision::kBf16};
+}
 inline Parameter Ones(std::string name, std::int64_t size) {
   return {.name = std::move(name), .shape = {size}, .init = Init::kOnes};
 }
@@ -42,6 +47,13 @@ inline std::int64_t Tokens(const ModelConfig& config, int microbatch) {
 
 inline std::int64_t Bytes(Precision precision, std::int64_t elements) {
   return elements * (precision == Precision::kBf16 ? kFloatBytes / 2 : kFloatBytes);
+}
+
+// Returns the scratch of a gradient in f32 as products read it. It has no bytes where they read
+// that gradient itself.
+inline ScratchTensor RoundedGradient(const char* name, const Precisions& precisions,
+                                     std::int64_t elements) {
+  return {name, precisions.RoundsGradientsOnce() ? Bytes(Precision::kBf16, elements) : 0};
 }
 
 // Returns the bytes that a layer passes on: [B,T,C] in f32.

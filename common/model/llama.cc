@@ -87,8 +87,9 @@ std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t ro
 
 // Returns the tensors of LlamaBlockScratch.
 std::vector<ScratchTensor> BlockScratch(const ModelConfig& config, std::int64_t rows,
-                                        Precision activations, bool experts) {
+                                        const Precisions& precisions, bool experts) {
   using enum ScratchTensor::Start;
+  const Precision activations = precisions.activations;
   const Precision between = experts ? Precision::kF32 : activations;
   const std::int64_t query_bytes = Bytes(activations, rows * QueryWidth(config));
   const std::int64_t key_bytes = Bytes(activations, rows * KeyWidth(config));
@@ -98,16 +99,15 @@ std::vector<ScratchTensor> BlockScratch(const ModelConfig& config, std::int64_t 
       {"d_k", key_bytes, kBehindTensor},
       {"d_v", key_bytes, kBehindTensor},
       {"d_attention", query_bytes},
-      {"d_norm", kFloatBytes * rows * config.hidden, kWithLine}};
+      {"d_norm", kFloatBytes * rows * config.hidden, kWithLine},
+      RoundedGradient("d_middle", precisions, rows * config.hidden)};
   if (experts) scratch.push_back({"d_router_weights", kFloatBytes * rows * config.mixture->chosen});
   return scratch;
 }
 
 void AddProjection(std::vector<Parameter>& to, const std::string& name,
-                   std::vector<std::int64_t> shape, const ModelConfig& config, bool bias) {
-  const std::int64_t out = shape.front();
+                   std::vector<std::int64_t> shape, const ModelConfig& config) {
   to.push_back(Normal(name + ".weight", std::move(shape), config.initializer_range));
-  if (bias) to.push_back(Zeros(name + ".bias", out));
 }
 
 LayerKind KindOf(const ModelConfig& config, bool experts) {
@@ -123,28 +123,33 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
   const std::string prefix = absl::StrCat("model.layers.", block, ".");
   Layer layer{.kind = KindOf(config, experts), .block = block};
   std::vector<Parameter>& p = layer.parameters;
+  const auto add_with_bias = [&](const char* projection, std::int64_t width) {
+    const std::string name = absl::StrCat(prefix, "self_attn.", projection);
+    AddProjection(p, name, {width, c}, config);
+    if (bias) p.push_back(BiasOfActivations(name + ".bias", width, precisions.activations));
+  };
   p.push_back(Ones(prefix + "input_layernorm.weight", c));
-  AddProjection(p, prefix + "self_attn.q_proj", {QueryWidth(config), c}, config, bias);
-  AddProjection(p, prefix + "self_attn.k_proj", {KeyWidth(config), c}, config, bias);
-  AddProjection(p, prefix + "self_attn.v_proj", {KeyWidth(config), c}, config, bias);
+  add_with_bias("q_proj", QueryWidth(config));
+  add_with_bias("k_proj", KeyWidth(config));
+  add_with_bias("v_proj", KeyWidth(config));
   if (NormalisesHeads(config.family)) {
     p.push_back(Ones(prefix + "self_attn.q_norm.weight", config.head_size));
     p.push_back(Ones(prefix + "self_attn.k_norm.weight", config.head_size));
   }
-  AddProjection(p, prefix + "self_attn.o_proj", {c, QueryWidth(config)}, config, false);
+  AddProjection(p, prefix + "self_attn.o_proj", {c, QueryWidth(config)}, config);
   p.push_back(Ones(prefix + "post_attention_layernorm.weight", c));
   if (experts) {
     AddMixtureParameters(p, config, prefix);
   } else {
-    AddProjection(p, prefix + "mlp.gate_proj", {config.inner, c}, config, false);
-    AddProjection(p, prefix + "mlp.up_proj", {config.inner, c}, config, false);
-    AddProjection(p, prefix + "mlp.down_proj", {c, config.inner}, config, false);
+    AddProjection(p, prefix + "mlp.gate_proj", {config.inner, c}, config);
+    AddProjection(p, prefix + "mlp.up_proj", {config.inner, c}, config);
+    AddProjection(p, prefix + "mlp.down_proj", {c, config.inner}, config);
   }
   SetBlockCost(layer, config, microbatch, LinearFlops(config, experts),
                static_cast<double>(InnerOf(config, experts)));
   const std::int64_t rows = Tokens(config, microbatch);
   layer.stash = BlockTensors(config, rows, precisions, experts);
-  layer.scratch = BlockScratch(config, rows, precisions.activations, experts);
+  layer.scratch = BlockScratch(config, rows, precisions, experts);
   return layer;
 }
 

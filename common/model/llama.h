@@ -53,6 +53,7 @@ struct LlamaBlockScratch {
     kDV,          // [N,K] gradient of v, right behind it; *
     kDAttention,  // [N,Q] gradient of attention's output; *. The next one takes its place.
     kDNorm,       // [N,C] gradient of what a norm gives: a sum over products, and so in f32
+    kDMiddle,     // [N,C] kMiddle's gradient in bf16; empty unless RoundsGradientsOnce
     kDWeights,    // only of a block with experts: [N*k] gradient of the router's weights, in f32
   };
 };

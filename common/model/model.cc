@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/field_rules.h"
+#include "common/model/context_layers.h"
 #include "common/model/gpt2.h"
 #include "common/model/layer_parts.h"
 #include "common/model/llama.h"
@@ -233,7 +234,8 @@ const Parameter* Model::Find(std::string_view name) const {
 double Model::FlopsPerMicrobatch() const {
   double flops = 0;
   if (config.family == Family::kEmulated) return flops;
-  if (tensor.splits()) return BuildModel(config, microbatch, precisions)->FlopsPerMicrobatch();
+  if (tensor.splits() || context_ranks > 1)
+    return BuildModel(config, microbatch, precisions)->FlopsPerMicrobatch();
   for (const Layer& layer : layers) flops += layer.cost.Work();
   return flops;
 }
@@ -254,7 +256,7 @@ std::vector<FieldError> CheckConfig(const ModelConfig& given) {
 
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
                                  const Precisions& precisions, const TensorShare& tensor,
-                                 const ExpertShare& experts) {
+                                 int context_ranks, const ExpertShare& experts) {
   TAKT_CHECK(microbatch >= 1);
   if (std::vector<FieldError> errors = CheckConfig(config); !errors.empty()) {
     return InvalidFields(std::move(errors));
@@ -262,14 +264,19 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
   if (std::vector<FieldError> errors = CheckExperts(config, experts); !errors.empty()) {
     return InvalidFields(std::move(errors));
   }
+  if (auto errors = CheckContext(config, tensor, context_ranks); !errors.empty())
+    return InvalidFields(std::move(errors));
   Model model{.config = Complete(config),
               .microbatch = microbatch,
               .precisions = precisions,
               .tensor = tensor,
+              .context_ranks = context_ranks,
               .experts = experts};
+  ModelConfig here = model.config;  // as if sequences had only this rank's tokens
+  here.context = static_cast<int>(model.context_here());
   switch (config.family) {
     case Family::kGpt2:
-      model.layers = Gpt2Layers(model.config, microbatch, precisions);
+      model.layers = Gpt2Layers(here, microbatch, precisions);
       break;
     case Family::kLlama:
     case Family::kQwen2:
@@ -277,7 +284,7 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
     case Family::kMistral:
     case Family::kMixtral:
     case Family::kQwen3Moe:
-      model.layers = LlamaLayers(model.config, microbatch, precisions);
+      model.layers = LlamaLayers(here, microbatch, precisions);
       break;
     case Family::kEmulated:
       for (int block = 0; block < config.layers; ++block) {
@@ -285,6 +292,7 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
       }
       return model;
   }
+  if (context_ranks > 1) ShareSequences(model);
   if (tensor.size == 1 && !tensor.splits()) {
     if (experts.shares()) ShareExperts(model);
     return model;

@@ -37,6 +37,12 @@ struct Precisions {
   // They are in bf16 only if products are.
   Precision activations = Precision::kF32;
   Fp8Recipe fp8 = Fp8Recipe::kNone;  // of blocks; another one needs products in bf16
+
+  // Returns whether all that products read of a gradient in f32 is that gradient in bf16. Then it
+  // is rounded once, where it is made.
+  bool RoundsGradientsOnce() const {
+    return activations == Precision::kBf16 && fp8 == Fp8Recipe::kNone;
+  }
 };
 
 enum class Family : std::uint8_t {
@@ -168,6 +174,8 @@ struct Parameter {
   bool by_muon = false;  // Muon updates it, for which it must be whole on a rank
   // Products with it are in f32, whatever the precision of the model's products.
   bool multiplies_in_f32 = false;
+  // A bias that products with results in bf16 add. It is kept in bf16 as well.
+  bool kept_rounded = false;
   // A bias by which a router chooses. Its gradient is not one: it counts the rows of each expert,
   // of which the optimizer looks at the sign of the difference to the mean. It has no part in the
   // norm, in clipping and in decay.
@@ -236,9 +244,13 @@ struct Model {
   // No token sees those of other documents in its sequence, and positions count within a document.
   bool separate_documents = false;
   TensorShare tensor;         // the rank that the layers are for
-  ExpertShare experts;        // likewise
+  int context_ranks = 1;      // that share the tokens of each sequence (context_layers.h)
+  ExpertShare experts;        // of the rank that the layers are for
   std::vector<Layer> layers;  // embedding, blocks, head (emulated: blocks only)
 
+  // Returns how many tokens of each sequence a rank has, and of a microbatch.
+  std::int64_t context_here() const { return config.context / context_ranks; }
+  std::int64_t rows() const { return std::int64_t{microbatch} * context_here(); }
   // Returns the parameters in the model's own order, a tied one once. The norm exchange has them in
   // this order.
   std::vector<const Parameter*> AllParameters() const;
@@ -247,8 +259,8 @@ struct Model {
   // Returns the parameter of that name, or null if there is none.
   const Parameter* Find(std::string_view name) const;
   // Returns the FLOPs of F, I and W of all layers for one microbatch, with causal attention, on all
-  // ranks that split the layers. What is computed twice counts once. It is 0 for the emulated
-  // family.
+  // ranks that split the layers or share the sequences. What is computed twice counts once. It is 0
+  // for the emulated family.
   double FlopsPerMicrobatch() const;
 };
 
@@ -257,12 +269,13 @@ struct Model {
 std::vector<FieldError> CheckConfig(const ModelConfig& config);
 
 // Builds the model, or the part of it that one rank has where ranks split layers or share experts.
-// Errors: kInvalidArgument with what CheckConfig or CheckShare (split_layers.h) found, or with an
-// `experts.size` that does not divide the model's experts.
+// With several context ranks, tensors and costs are those of the tokens of any one of them.
+// Errors: kInvalidArgument with what CheckConfig, CheckShare (split_layers.h) or CheckContext
+// (context_layers.h) found, or with an `experts.size` that does not divide the model's experts.
 // Precondition: microbatch >= 1.
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
                                  const Precisions& precisions = {}, const TensorShare& tensor = {},
-                                 const ExpertShare& experts = {});
+                                 int context_ranks = 1, const ExpertShare& experts = {});
 
 // Returns the elements from one row of logits of so many words to the next. This is the words,
 // filled up to 64 in bf16, so that rows begin where products on GPUs read them fastest.

@@ -35,7 +35,7 @@ ModelConfig Config() {
 }
 
 Model ModelOf(const ExpertShare& share) {
-  return BuildModel(Config(), kMicrobatch, {}, {}, share).value();
+  return BuildModel(Config(), kMicrobatch, {}, {}, 1, share).value();
 }
 
 TEST(SharedMixture, EachExpertIsOnOneRank) {
@@ -118,12 +118,12 @@ TEST(SharedMixture, TakesLongerOnTheRankWithTheMostRows) {
 }
 
 TEST(SharedMixture, RefusesExpertsThatRanksCannotShareEvenly) {
-  EXPECT_THAT(std::string(BuildModel(Config(), 1, {}, {}, {.size = 3}).status().message()),
+  EXPECT_THAT(std::string(BuildModel(Config(), 1, {}, {}, 1, {.size = 3}).status().message()),
               HasSubstr("parallelism.expert is 3: must divide model.experts.count (8)"));
   ModelConfig dense = Config();
   dense.family = Family::kQwen3;
   dense.mixture = std::nullopt;
-  EXPECT_FALSE(BuildModel(dense, 1, {}, {}, {.size = 2}).ok());
+  EXPECT_FALSE(BuildModel(dense, 1, {}, {}, 1, {.size = 2}).ok());
 }
 
 }  // namespace

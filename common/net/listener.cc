@@ -32,6 +32,12 @@ int MaxDescriptor() {
   return static_cast<int>(limit.rlim_cur) - Listener::kReservedDescriptors;
 }
 
+Clock::duration IntervalOf(const ListenerOptions& options) {
+  if (options.accepts_per_second <= 0) return Clock::duration::zero();
+  return std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(1 / options.accepts_per_second));
+}
+
 std::string AddressOf(const Socket& socket) {
   const absl::StatusOr<SocketAddress> address = LocalAddress(socket);
   return address.ok() ? ToString(*address) : "";
@@ -45,6 +51,7 @@ Listener::Listener(Socket socket, ListenerOptions options)
       options_(std::move(options)),
       address_(AddressOf(socket_)),
       max_descriptor_(MaxDescriptor()),
+      accept_interval_(IntervalOf(options_)),
       thread_([this] {
         pthread_setname_np(pthread_self(), options_.name.c_str());
         Run();
@@ -57,19 +64,26 @@ Listener::~Listener() {
   thread_.join();
 }
 
+Listener::Duration Listener::PauseAt(Time now) const {
+  const Duration ahead = accept_interval_ * (options_.accepts_at_once - 1);
+  return std::max(paced_until_ - now - ahead, Duration::zero());
+}
+
 void Listener::Run() {
   bool accepts = true;
   std::vector<pollfd> polled;
   for (;;) {
-    polled = {{wake_.fd(), POLLIN, 0}, {accepts ? socket_.fd() : -1, POLLIN, 0}};
+    const Time before = Clock::now();
+    const Duration pause = accepts ? PauseAt(before) : Duration(kOutOfDescriptors);
+    const bool listens = pause == Duration::zero();
+    polled = {{wake_.fd(), POLLIN, 0}, {listens ? socket_.fd() : -1, POLLIN, 0}};
     for (const Served& each : served_) polled.push_back({each.connection->fd(), each.events, 0});
-    std::chrono::milliseconds timeout(-1);
-    if (!served_.empty()) {
-      timeout = std::chrono::ceil<std::chrono::milliseconds>(served_.front().until - Clock::now());
-      timeout = std::max(timeout, std::chrono::milliseconds(0));
-    }
-    if (!accepts) timeout = kOutOfDescriptors;
-    poll(polled.data(), polled.size(), static_cast<int>(timeout.count()));
+    Duration wait = listens ? Duration::max() : pause;
+    if (!served_.empty())
+      wait = std::min(wait, std::max(served_.front().until - before, Duration::zero()));
+    const auto millis = std::chrono::ceil<std::chrono::milliseconds>(wait);
+    const int timeout = wait == Duration::max() ? -1 : static_cast<int>(millis.count());
+    poll(polled.data(), polled.size(), timeout);
     if (polled[0].revents != 0) return;
 
     const Time now = Clock::now();
@@ -90,6 +104,7 @@ bool Listener::Accept() {
   Socket socket(accept4(socket_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!socket.valid())
     return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
+  paced_until_ = std::max(paced_until_, Clock::now()) + accept_interval_;
   // A new descriptor has the lowest free number, so at least as many are taken.
   if (socket.fd() >= max_descriptor_) {
     LogRefusal(socket.fd(), "this process has too many connections");

@@ -32,6 +32,12 @@ struct ListenerOptions {
   int max_connections = 128;
   // A connection that is not done by then is closed.
   std::chrono::milliseconds time_limit = std::chrono::seconds(10);
+  // The listener accepts so many connections at once, and then so many a second. More of them wait
+  // in the kernel's queue. If that is full too, the kernel lets their clients ask again, later each
+  // time. So clients that all come back at the same moment cost no handshakes that are given up. 0:
+  // there is no limit.
+  double accepts_per_second = 0;
+  int accepts_at_once = 1;
   // Returns what serves a new connection, or null if there is nothing to serve. It is called on the
   // listener's thread.
   std::function<std::unique_ptr<Connection>(Socket socket)> accept;
@@ -58,6 +64,7 @@ class Listener {
 
  private:
   using Time = std::chrono::steady_clock::time_point;
+  using Duration = std::chrono::steady_clock::duration;
   struct Served {
     std::unique_ptr<Connection> connection;
     short events;
@@ -65,6 +72,8 @@ class Listener {
   };
 
   void Run();
+  // Returns for how long no connection may be accepted.
+  Duration PauseAt(Time now) const;
   // Returns false if there is no descriptor for the connection that waits.
   bool Accept();
 
@@ -72,7 +81,9 @@ class Listener {
   const ListenerOptions options_;
   const std::string address_;
   const int max_descriptor_;
+  const Duration accept_interval_;  // 0: there is no limit
   // Only the thread uses these.
+  Time paced_until_;          // each connection moves it on by the interval
   std::list<Served> served_;  // oldest first
   std::uint64_t num_refused_ = 0;
 

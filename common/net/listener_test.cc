@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -87,6 +88,22 @@ TEST(Listener, ClosesAConnectionThatTakesTooLong) {
   options.time_limit = std::chrono::milliseconds(1);
   const Listener listener(*ListenOn("127.0.0.1:0"), options);
   EXPECT_EQ(Hear(Connect(listener)), "");
+}
+
+TEST(Listener, AcceptsAtItsPaceAndRefusesNobody) {
+  ListenerOptions options = EchoOptions();
+  options.accepts_per_second = 200;
+  options.accepts_at_once = 10;
+  const auto start = std::chrono::steady_clock::now();
+  const Listener listener(*ListenOn("127.0.0.1:0"), options);
+  std::vector<Socket> clients;
+  for (int i = 0; i < 30; ++i) clients.push_back(Connect(listener));
+  for (const Socket& client : clients) {
+    ASSERT_EQ(send(client.fd(), "x", 1, MSG_NOSIGNAL), 1);
+    EXPECT_EQ(Hear(client), "x");
+  }
+  // Twenty of them had to wait for 5 ms each.
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(100));
 }
 
 TEST(Listener, KeepsDescriptorsForOtherThingsAndAcceptsAgain) {

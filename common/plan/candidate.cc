@@ -92,7 +92,7 @@ absl::StatusOr<mesh::Partition> PartitionOf(const CandidateInputs& inputs, int n
 program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
                                        const mesh::Partition& partition,
                                        const mesh::VocabularyEnds& vocabulary_ends) {
-  program::LowerOptions options{.reduce_gradients = inputs.dp_size > 1,
+  program::LowerOptions options{.reduce_gradients = inputs.num_replicas() > 1,
                                 .separate_documents = inputs.model.separate_documents,
                                 .merge_weight_grads = !inputs.job.exact};
   for (const mesh::Stage& stage : partition) {
@@ -113,7 +113,7 @@ program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
   program::LowerOptions options = MakeLowerOptions(inputs, partition, vocabulary_ends);
   const bool two_copies = schedule.placement == schedule::Placement::kBidirectional;
   options.shard_optimizer =
-      inputs.shares && !IsAsynchronous(schedule) && (inputs.dp_size > 1 || two_copies);
+      inputs.shares && !IsAsynchronous(schedule) && (inputs.num_replicas() > 1 || two_copies);
   options.free_weights = inputs.frees && options.shard_optimizer;
   return options;
 }
@@ -163,9 +163,9 @@ std::vector<MemoryBytes> MemoryOf(const CandidateInputs& inputs, const Plan& pla
                                         .mesh = plan.mesh,
                                         .device = inputs.options.device,
                                         .shares = SharesOptimizer(plan)});
+  const int num_writers = SharesOptimizer(plan) ? inputs.num_replicas() : 1;
   const std::int64_t copy_bytes =
-      (copies.own + copies.peer) *
-      LargestCopyBytes(inputs.model, plan.partition, SharesOptimizer(plan) ? inputs.dp_size : 1);
+      (copies.own + copies.peer) * LargestCopyBytes(inputs.model, plan.partition, num_writers);
   for (std::size_t rank = 0; rank < plan.programs.size(); ++rank) {
     memory.push_back(
         layout::LayOutRank({.model = inputs.model,
@@ -173,7 +173,7 @@ std::vector<MemoryBytes> MemoryOf(const CandidateInputs& inputs, const Plan& pla
                             .program = plan.programs[rank],
                             .validation = validates ? &plan.validation_programs[rank] : nullptr,
                             .saves = inputs.job.checkpoint.has_value(),
-                            .dp_size = inputs.dp_size,
+                            .num_replicas = inputs.num_replicas(),
                             .copy_bytes = copy_bytes,
                             .device = inputs.options.device,
                             .vocabulary_ends = plan.vocabulary_ends})

@@ -33,8 +33,13 @@ struct CandidateInputs {
   bool frees = false;
 
   mesh::Mesh MeshOf(int pp_size) const {
-    return {.pp_size = pp_size, .dp_size = dp_size, .tp_size = model.tensor.size};
+    return {.pp_size = pp_size,
+            .dp_size = dp_size,
+            .cp_size = model.context_ranks,
+            .tp_size = model.tensor.size};
   }
+  // Returns how many ranks sum the gradients of the same parameters.
+  int num_replicas() const { return MeshOf(1).num_replicas(); }
 };
 
 // Returns about what a step takes on `pp_size` ranks with a stage each: by the formula of 1F1B, and

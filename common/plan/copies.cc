@@ -22,6 +22,7 @@ std::string WhyNoCopies(const CopyInputs& inputs) {
   if (inputs.mesh.tp_size > 1 || inputs.job.parallelism.tensor_leaves > 1)
     return "copies have no pieces of layers that are split yet";
   if (inputs.job.parallelism.expert > 1) return "copies have no experts of other ranks yet";
+  if (inputs.mesh.cp_size > 1) return "no copies are kept of ranks that share sequences yet";
   if (inputs.schedule.spreads_vocabulary) return "copies have no rows of a spread vocabulary yet";
   if (inputs.device == config::DeviceKind::kCuda)
     return "the kernels that the ranks agreed on are not part of copies, and GPUs choose anew";
@@ -35,13 +36,13 @@ bool AsksForCopies(const config::JobSpec& job) {
 
 CopyCounts CopiesKept(const CopyInputs& inputs) {
   if (!WhyNoCopies(inputs).empty()) return {};
-  return {.own = 2, .peer = inputs.mesh.dp_size > 1 && !inputs.shares ? 0 : 2};
+  return {.own = 2, .peer = inputs.mesh.num_replicas() > 1 && !inputs.shares ? 0 : 2};
 }
 
 std::int64_t LargestCopyBytes(const model::Model& model, const mesh::Partition& partition,
                               int num_writers) {
   constexpr std::int64_t kFloatBytes = sizeof(float);
-  std::map<std::pair<PpRank, DpRank>, std::int64_t> bytes;
+  std::map<std::pair<PpRank, int>, std::int64_t> bytes;  // by pp rank and replica
   for (const mesh::Stage& stage : partition) {
     for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
       for (const model::Parameter& parameter : model.layers[id.value()].parameters)

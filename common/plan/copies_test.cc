@@ -44,6 +44,7 @@ TEST_F(CopiesTest, ARankKeepsTwoOfItsOwnAndTwoOfAnotherThatHasNoReplica) {
 TEST_F(CopiesTest, JobsThatCannotGoOnFromCopiesKeepNone) {
   EXPECT_THAT(Why({.pp_size = 1, .dp_size = 1}), HasSubstr("no second rank"));
   EXPECT_THAT(Why({.pp_size = 1, .tp_size = 2}), HasSubstr("pieces of layers"));
+  EXPECT_THAT(Why({.pp_size = 1, .cp_size = 2}), HasSubstr("share sequences"));
   device_ = config::DeviceKind::kCuda;
   EXPECT_THAT(Why(), HasSubstr("kernels"));
   device_ = config::DeviceKind::kCpu;

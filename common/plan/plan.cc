@@ -24,7 +24,7 @@ absl::Status CheckMemory(const config::JobSpec& job, const Candidate& candidate,
     return stage.recompute == model::Recompute::kFull;
   };
   const Plan& plan = candidate.plan;
-  const bool may_share = plan.mesh.dp_size > 1 && !SharesOptimizer(plan) &&
+  const bool may_share = plan.mesh.num_replicas() > 1 && !SharesOptimizer(plan) &&
                          plan.schedule.updates == schedule::Updates::kFlush &&
                          job.parallelism.expert == 1;
   const bool more = !std::ranges::all_of(candidate.plan.partition, recomputes_all);
@@ -100,7 +100,9 @@ absl::StatusOr<Plan> Complete(const CandidateInputs& inputs, Candidate best) {
                                          " has no effect: no two ranks have the same layers"));
   }
   RETURN_IF_ERROR(WarnOfHosts(inputs, plan));
-  if (!job.exact && std::ranges::none_of(plan.programs, program::MergesWeightGrads)) {
+  // Where activations are in bf16, which is on GPUs, attention is not exact either.
+  if (!job.exact && plan.model.precisions.activations == model::Precision::kF32 &&
+      std::ranges::none_of(plan.programs, program::MergesWeightGrads)) {
     plan.warnings.push_back(absl::StrCat("exact: false has no effect under ", plan.schedule.name,
                                          ", where no two W of a stage follow each other"));
   }

@@ -176,7 +176,7 @@ bool ChoosesRecompute(const CandidateInputs& inputs) {
 // Returns whether the job leaves open whether replicas share the optimizer's state. GPUs share only
 // where a job asks for it, and replicas that share experts do not.
 bool ChoosesShares(const CandidateInputs& inputs) {
-  return inputs.job.parallelism.shard == config::Shard::kAuto && inputs.dp_size > 1 &&
+  return inputs.job.parallelism.shard == config::Shard::kAuto && inputs.num_replicas() > 1 &&
          inputs.options.workers_know_optimizers && !inputs.model.experts.shares() &&
          inputs.options.device != config::DeviceKind::kCuda;
 }
@@ -185,7 +185,7 @@ bool ChoosesShares(const CandidateInputs& inputs) {
 bool ChoosesToFree(const CandidateInputs& inputs) {
   const config::Parallelism& asked = inputs.job.parallelism;
   return asked.shard == config::Shard::kParameters && asked.reshard == config::Reshard::kAuto &&
-         inputs.dp_size > 1;
+         inputs.num_replicas() > 1;
 }
 
 absl::StatusOr<Candidate> Make(CandidateInputs inputs, const MakeCandidate& make) {

@@ -85,7 +85,7 @@ absl::Status CheckSplitLayers(const CandidateInputs& inputs, const schedule::Sch
     return refuse("its ranks share the vocabulary, which cannot be spread over pp ranks as well",
                   "use vocabulary: last or auto");
   }
-  if (inputs.shares && inputs.dp_size > 1 && share.leaves_here() > 1) {
+  if (inputs.shares && inputs.num_replicas() > 1 && share.leaves_here() > 1) {
     return refuse("replicas share the optimizer's state, so each leaf needs a rank of its own",
                   absl::StrCat("use tensor_leaves: ", share.size, ", or shard: none"));
   }
@@ -122,10 +122,39 @@ absl::Status CheckSharedExperts(const CandidateInputs& inputs, const schedule::S
   return absl::OkStatus();
 }
 
+// Refuses what ranks that share sequences cannot do yet.
+absl::Status CheckSharedSequences(const CandidateInputs& inputs,
+                                  const schedule::Schedule& schedule) {
+  if (inputs.model.context_ranks == 1) return absl::OkStatus();
+  const auto refuse = [&](std::string rule, std::string fix) {
+    return InvalidField({.field = "parallelism.context",
+                         .value = absl::StrCat(inputs.model.context_ranks),
+                         .rule = std::move(rule),
+                         .fix = std::move(fix)});
+  };
+  if (inputs.options.device == config::DeviceKind::kCuda)
+    return refuse("workers share sequences on CPUs only", "use 1, or device: cpu");
+  if (schedule.updates != schedule::Updates::kFlush) {
+    return refuse(absl::StrCat("must be 1 under ", schedule.name,
+                               ": its updates count the scored tokens of a rank's microbatches"),
+                  "use a schedule that flushes every step");
+  }
+  if (schedule.placement == schedule::Placement::kBidirectional) {
+    return refuse(
+        absl::StrCat("must be 1 under ", schedule.name, ", which has two copies of the weights"),
+        "use a schedule with one copy of the weights");
+  }
+  if (inputs.spread) {
+    return refuse("its ranks have different tokens, whose words cannot be spread over pp ranks yet",
+                  "use vocabulary: last or auto");
+  }
+  return absl::OkStatus();
+}
+
 // Checks that workers can free the weights that replicas share. program::Lower checks that there
 // are some to free.
 absl::Status CheckFreedWeights(const CandidateInputs& inputs) {
-  if (!inputs.frees || inputs.dp_size == 1) return absl::OkStatus();
+  if (!inputs.frees || inputs.num_replicas() == 1) return absl::OkStatus();
   const auto refuse = [](std::string rule, std::string fix) {
     return InvalidField({.field = "parallelism.reshard_after_forward",
                          .value = "always",
@@ -152,6 +181,7 @@ absl::Status CheckSchedule(const CandidateInputs& inputs, const schedule::Schedu
     RETURN_IF_ERROR(CheckWithoutFlush(inputs, schedule));
   RETURN_IF_ERROR(CheckFreedWeights(inputs));
   RETURN_IF_ERROR(CheckSharedExperts(inputs, schedule));
+  RETURN_IF_ERROR(CheckSharedSequences(inputs, schedule));
   return CheckSplitLayers(inputs, schedule);
 }
 

@@ -99,7 +99,7 @@ class StageCosts {
     std::vector<double> optimizer =
         profile::UpdatedParameters(inputs_.model, partition, pp_size, vocabulary_ends);
     // Replicas that share update their shards alone.
-    const double share = inputs_.shares ? 1.0 / inputs_.dp_size : 1;
+    const double share = inputs_.shares ? 1.0 / inputs_.num_replicas() : 1;
     for (double& seconds : optimizer) seconds *= share * rank.update_seconds;
     cost::Costs costs{.forward = {},
                       .input_grad = {},
@@ -109,15 +109,17 @@ class StageCosts {
                       .reduction = {},
                       .tied_reduction = spread ? 0 : TiedReduction(pp_size),
                       .optimizer = std::move(optimizer),
-                      .tensor = {TensorGroupCost(inputs_, TensorGroupsFitHosts(inputs_))}};
+                      .tensor = {TensorGroupCost(inputs_, TensorGroupsFitHosts(inputs_))},
+                      .context = {ContextGroupCost(inputs_)}};
     for (const mesh::Stage& stage : partition) {
       const Passes passes = StageTimes(stage, spread);
       costs.forward.push_back(passes.forward + rank.dispatch_seconds);
       costs.input_grad.push_back(passes.input_grad + rank.dispatch_seconds);
       costs.weight_grad.push_back(passes.weight_grad + rank.dispatch_seconds);
       costs.backward.push_back(passes.input_grad + passes.weight_grad + rank.dispatch_seconds);
-      costs.reduction.push_back(
-          inputs_.dp_size > 1 ? SumSeconds(inputs_.dp_size, GradientElements(stage, spread)) : 0);
+      const int replicas = inputs_.num_replicas();
+      costs.reduction.push_back(replicas > 1 ? SumSeconds(replicas, GradientElements(stage, spread))
+                                             : 0);
     }
     if (spread) AddWords(vocabulary_ends, rank.dispatch_seconds, costs);
     return costs;
@@ -136,7 +138,8 @@ class StageCosts {
       costs.vocabulary_backward.push_back(passes.input_grad + dispatch_seconds);
       rows += profile::RowElements(inputs_.model, ends, pp_rank);
     }
-    if (inputs_.dp_size > 1) costs.reduction.push_back(SumSeconds(inputs_.dp_size, rows));
+    const int replicas = inputs_.num_replicas();
+    if (replicas > 1) costs.reduction.push_back(SumSeconds(replicas, rows));
   }
 
   Passes Guess(const Layer& layer, Recompute recompute) const {
@@ -216,14 +219,38 @@ int PpSizeOf(const mesh::Partition& partition) {
 }
 
 // Returns the most bytes that a rank passes on in one meeting inside a pass, at least 1.
-std::int64_t LargestMeeting(const model::Model& model) {
+std::int64_t LargestMeeting(const model::Model& model, model::PartGroup group) {
   std::int64_t most = 1;
   for (const Layer& layer : model.layers) {
     for (const auto* parts : {&layer.parts.forward, &layer.parts.input_grad}) {
-      for (const model::Part& part : *parts) most = std::max(most, part.bytes);
+      for (const model::Part& part : *parts) {
+        if (part.group == group) most = std::max(most, part.bytes);
+      }
     }
   }
   return most;
+}
+
+// Returns what the meetings of a group cost: as measured, else as so many messages.
+cost::GroupCost GroupCostOf(const CandidateInputs& inputs, model::PartGroup which, int size,
+                            bool same_host) {
+  const int others = size - 1;
+  const PlanOptions& options = inputs.options;
+  cost::GroupCost group{.size = size,
+                        .link = {.latency = options.link_latency_seconds,
+                                 .seconds_per_byte = options.link_seconds_per_byte}};
+  if (others == 0 || options.profile == nullptr || !options.use_measured_links) return group;
+  const std::int64_t bytes = LargestMeeting(inputs.model, which);
+  std::optional<double> seconds = options.profile->FindMeeting(same_host, group.size, bytes);
+  if (!seconds) {
+    seconds = options.profile->FindMessage(same_host, bytes / others);
+    if (!seconds) return group;
+    *seconds *= others;
+  }
+  group.link.latency = std::min(*seconds / others, group.link.latency);
+  group.link.seconds_per_byte =
+      (*seconds - group.link.latency * others) / static_cast<double>(bytes);
+  return group;
 }
 
 void AddOnce(std::string text, std::vector<std::string>& texts) {
@@ -262,34 +289,30 @@ bool TensorGroupsFitHosts(const CandidateInputs& inputs) {
 }
 
 cost::GroupCost TensorGroupCost(const CandidateInputs& inputs, bool same_host) {
-  const int others = SharersOfLayers(inputs.model) - 1;
-  const PlanOptions& options = inputs.options;
-  cost::GroupCost group{.size = others + 1,
-                        .link = {.latency = options.link_latency_seconds,
-                                 .seconds_per_byte = options.link_seconds_per_byte}};
-  if (others == 0 || options.profile == nullptr || !options.use_measured_links) return group;
-  const std::int64_t bytes = LargestMeeting(inputs.model);
-  std::optional<double> seconds = options.profile->FindMeeting(same_host, group.size, bytes);
-  if (!seconds) {
-    seconds = options.profile->FindMessage(same_host, bytes / others);
-    if (!seconds) return group;
-    *seconds *= others;
-  }
-  group.link.latency = std::min(*seconds / others, group.link.latency);
-  group.link.seconds_per_byte =
-      (*seconds - group.link.latency * others) / static_cast<double>(bytes);
-  return group;
+  const bool experts = inputs.model.experts.shares();
+  const model::PartGroup group = experts ? model::PartGroup::kExpert : model::PartGroup::kTensor;
+  return GroupCostOf(inputs, group, SharersOfLayers(inputs.model), same_host);
+}
+
+cost::GroupCost ContextGroupCost(const CandidateInputs& inputs) {
+  const Host& host = inputs.options.host;
+  const int size = inputs.model.context_ranks;
+  const bool same_host = host.machine.empty() || size * inputs.model.tensor.size <= host.room();
+  return GroupCostOf(inputs, model::PartGroup::kContext, size, same_host);
 }
 
 cost::Costs WithMeetings(const CandidateInputs& inputs, const mesh::Partition& partition,
                          cost::Costs costs) {
-  if (SharersOfLayers(inputs.model) == 1) return costs;
+  if (SharersOfLayers(inputs.model) == 1 && inputs.model.context_ranks == 1) return costs;
   for (const mesh::Stage& stage : partition) {
-    const cost::GroupCost& group = costs.Tensor(stage.pp_rank);
+    const cost::GroupCost& tensor = costs.Tensor(stage.pp_rank);
+    const cost::GroupCost& context = costs.Context(stage.pp_rank);
     const auto seconds = [&](const std::vector<model::Part>& parts) {
       double sum = 0;
-      for (const model::Part& part : parts)
-        sum += part.meets() ? cost::MeetingCost(group, part.bytes) : 0;
+      for (const model::Part& part : parts) {
+        const bool of_context = part.group == model::PartGroup::kContext;
+        sum += part.meets() ? cost::MeetingCost(of_context ? context : tensor, part.bytes) : 0;
+      }
       return sum;
     };
     const auto place = static_cast<std::size_t>(stage.id.value());

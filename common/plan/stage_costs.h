@@ -38,6 +38,9 @@ bool TensorGroupsFitHosts(const CandidateInputs& inputs);
 // as so many messages.
 cost::GroupCost TensorGroupCost(const CandidateInputs& inputs, bool same_host);
 
+// Returns what the meetings of ranks that share sequences cost, as far as hosts are known.
+cost::GroupCost ContextGroupCost(const CandidateInputs& inputs);
+
 // Returns for how long a checkpoint pauses training, if the fullest rank copies so many bytes.
 double SnapshotSeconds(const CandidateInputs& inputs, int pp_size, std::int64_t bytes);
 

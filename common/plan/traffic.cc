@@ -80,16 +80,16 @@ std::vector<SumTraffic> SumTrafficOf(const Plan& plan) {
       holders.push_back(mirror);
       mirrored = true;
     }
-    const int group = static_cast<int>(holders.size()) * plan.mesh.dp_size;
+    const int group = static_cast<int>(holders.size()) * plan.mesh.num_replicas();
     if (group < 2) continue;
     for (const PpRank from : holders) {
       for (const PpRank to : holders) bytes[{from, to}] += 2 * GradientBytes(plan, stage) / group;
     }
   }
   for (PpRank rank(0); rank.value() < std::ssize(plan.vocabulary_ends); ++rank) {
-    if (plan.mesh.dp_size < 2) break;
+    if (plan.mesh.num_replicas() < 2) break;
     const double rows = profile::RowElements(plan.model, plan.vocabulary_ends, rank);
-    bytes[{rank, rank}] += 2 * sizeof(float) * rows / plan.mesh.dp_size;
+    bytes[{rank, rank}] += 2 * sizeof(float) * rows / plan.mesh.num_replicas();
   }
   std::vector<SumTraffic> all;
   for (const auto& [pair, sent] : bytes)

@@ -74,6 +74,7 @@ std::string_view NewFieldOf(const config::JobSpec& job) {
   if (job.parallelism.SharesOptimizer()) return "parallelism.shard";
   if (job.parallelism.tensor > 1) return "parallelism.tensor";
   if (job.parallelism.tensor_leaves > 1) return "parallelism.tensor_leaves";
+  if (job.parallelism.context > 1) return "parallelism.context";
   if (job.model.family == model::Family::kEmulated) return "";
   if (model::HasExperts(job.model.family)) return "model.experts";
   if (job.lion.has_value()) return "optimizer.lion";
@@ -127,6 +128,7 @@ std::vector<int> ReplicasOf(const config::JobSpec& job, int max_workers) {
 bool LayersStayWhole(const config::JobSpec& job, const PlanOptions& options) {
   if (options.device == config::DeviceKind::kCuda || !options.workers_know_optimizers) return true;
   if (job.parallelism.vocabulary == config::Vocabulary::kSpread) return true;
+  if (job.parallelism.context > 1) return true;
   if (job.muon.has_value() || job.fp8 != model::Fp8Recipe::kNone) return true;
   if (model::HasExperts(job.model.family)) return true;
   return std::ranges::any_of(schedule::Families(), [&](const schedule::Family& family) {
@@ -296,6 +298,7 @@ void JobInputs::Refuse(const Division& division, const absl::Status& error) {
   if (known) return;
   refused_.push_back({.mesh = {.pp_size = job_->LeastPipeline(),
                                .dp_size = division.data,
+                               .cp_size = job_->parallelism.context,
                                .tp_size = division.tensor},
                       .microbatch = division.microbatch,
                       .schedule = job_->parallelism.schedule,

@@ -57,7 +57,8 @@ LayerShape ShapeOf(const model::Model& model, const model::Layer& layer,
                    .microbatch = model.microbatch,
                    .products = model.precisions.products,
                    .activations = model.precisions.activations,
-                   .tensor = model.tensor.size};
+                   .tensor = model.tensor.size,
+                   .context_ranks = model.context_ranks};
   if (layer.block >= 0) {
     shape.heads = config.heads;
     shape.kv_heads = config.kv_heads;
@@ -132,6 +133,8 @@ std::string ToString(const LayerShape& shape) {
   if (shape.recompute != model::Recompute::kNone)
     absl::StrAppend(&text, ", recompute ", std::string(model::Name(shape.recompute)));
   if (shape.tensor > 1) absl::StrAppend(&text, ", tensor ", shape.tensor);
+  if (shape.context_ranks > 1)
+    absl::StrAppend(&text, ", shared by ", shape.context_ranks, " context ranks");
   return text;
 }
 

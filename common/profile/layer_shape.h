@@ -32,7 +32,8 @@ struct LayerShape {
   // Of a block with experts, whose `inner` is the width of one. The time of its passes is that of
   // the loads that were measured. Before anything was, all experts count as equally full.
   int experts = 0, chosen_experts = 0;
-  int tensor = 1;  // how many ranks share the layer
+  int tensor = 1;         // how many ranks share the layer
+  int context_ranks = 1;  // how many ranks share the tokens of each sequence
 
   auto operator<=>(const LayerShape&) const = default;
 };

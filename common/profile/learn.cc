@@ -278,7 +278,7 @@ class Learner {
     const std::vector<double> updated =
         UpdatedParameters(job_.model, job_.partition, trace_.mesh.pp_size, job_.vocabulary_ends);
     // Replicas that share the optimizer's state update their shards alone.
-    const int sharers = SharesOptimizer() ? trace_.mesh.dp_size : 1;
+    const int sharers = SharesOptimizer() ? trace_.mesh.num_replicas() : 1;
     for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
       const double parameters = updated[trace_.mesh.PpRankOf(Rank(rank)).value()] / sharers;
       auto& [updates, dispatches] = samples[ConditionsOf(rank)];

@@ -63,10 +63,11 @@ config::JobSpec ProbeJob(const config::JobSpec& job, const ProbeOptions& options
   p.pipeline = 1;
   p.data = options.num_ranks;
   p.data_auto = p.tensor_auto = probe.microbatch_auto = false;
-  // What a rank takes for its share of a layer follows from the whole layer.
+  // What a rank takes for its share of a layer, or of a sequence, follows from the whole.
   p.tensor = 1;
   p.tensor_leaves = 0;
   p.expert = 1;
+  p.context = 1;
   p.chunks = kStages;
   p.group.reset();
   p.schedule = "file:probe.csv";

@@ -71,7 +71,7 @@ v1::LayerShape ToProto(const LayerShape& shape) {
   // This names every field, so that a new one that is not written here does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_size, inner, vocab, context, microbatch,
                products, activations, recompute, spread, fp8, attention_window, experts,
-               chosen_experts, tensor] = shape;
+               chosen_experts, tensor, context_ranks] = shape;
   v1::LayerShape out;
   out.set_kind(static_cast<int>(kind));
   out.set_hidden(hidden);
@@ -91,6 +91,7 @@ v1::LayerShape ToProto(const LayerShape& shape) {
   out.set_experts(experts);
   out.set_chosen_experts(chosen_experts);
   if (tensor != 1) out.set_tensor(tensor);
+  if (context_ranks != 1) out.set_context_ranks(context_ranks);
   return out;
 }
 
@@ -107,13 +108,15 @@ absl::StatusOr<LayerShape> FromProto(const v1::LayerShape& proto) {
                    .attention_window = proto.attention_window(),
                    .experts = proto.experts(),
                    .chosen_experts = proto.chosen_experts(),
-                   .tensor = proto.has_tensor() ? proto.tensor() : 1};
+                   .tensor = proto.has_tensor() ? proto.tensor() : 1,
+                   .context_ranks = proto.has_context_ranks() ? proto.context_ranks() : 1};
   const int least = std::min({shape.hidden, shape.heads, shape.kv_heads, shape.head_size,
                               shape.inner, shape.vocab, shape.context, shape.attention_window,
                               shape.experts, shape.chosen_experts});
   RETURN_IF_ERROR(CheckAtLeast("size of a layer", 0, least));
   RETURN_IF_ERROR(CheckAtLeast("microbatch", 1, shape.microbatch));
   RETURN_IF_ERROR(CheckAtLeast("number of ranks that share a layer", 1, shape.tensor));
+  RETURN_IF_ERROR(CheckAtLeast("number of ranks that share a sequence", 1, shape.context_ranks));
   // An emulated job says itself what its layers take.
   ASSIGN_OR_RETURN(shape.kind,
                    ReadName("kind of layer", proto.kind(),

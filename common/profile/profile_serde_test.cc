@@ -36,7 +36,8 @@ Profile Measured() {
                          .fp8 = model::Fp8Recipe::kBlock,
                          .attention_window = 100,
                          .experts = 16,
-                         .chosen_experts = 6};
+                         .chosen_experts = 6,
+                         .context_ranks = 2};
   const LayerShape head{.kind = LayerKind::kGpt2Head, .hidden = 32, .vocab = 256, .context = 16};
   Profile profile;
   profile.AddLayer({block, cores}, {.work = {1e9, 2e9, 3e9}, .seconds = {0.1, 0.2, 0.3}});

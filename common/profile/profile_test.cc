@@ -183,6 +183,10 @@ TEST(LayerShape, OfALayerThatRanksShareIsItsOwn) {
   shared.tensor = 2;
   EXPECT_NE(shared, kBlock);
   EXPECT_THAT(ToString(shared), ::testing::EndsWith(", f32, tensor 2"));
+  shared = kBlock;
+  shared.context_ranks = 4;
+  EXPECT_NE(shared, kBlock);
+  EXPECT_THAT(ToString(shared), ::testing::EndsWith(", f32, shared by 4 context ranks"));
 }
 
 TEST(LayerShape, LeavesOutWhatDoesNotMatter) {

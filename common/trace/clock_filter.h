@@ -22,8 +22,9 @@ class ClockFilter {
   std::optional<ClockOffset> Offset() const;
 
  private:
-  static constexpr std::size_t kKept =
-      64;  // a minute of heartbeats, in which clocks do not drift far
+  // A worker is asked at every fourth heartbeat. So these are of a minute, in which clocks do not
+  // drift far.
+  static constexpr std::size_t kKept = 16;
   std::deque<ClockOffset> answers_;
 };
 

@@ -11,9 +11,16 @@ void Board::Publish(store::JobRecord job) {
     absl::MutexLock lock(&mutex_);
     number_by_name_[job.name] = job.number;
     number_by_id_[job.id] = job.number;
+    numbers_by_owner_[job.owner].insert(job.number);
     listeners = ListenersLocked(job.id);
-    const std::int64_t number = job.number;
-    jobs_[number] = std::make_shared<const store::JobRecord>(std::move(job));
+    ++counts_[job.state];
+    JobView& shown = jobs_[job.number];
+    SetHoldersLocked(shown, job);
+    if (shown != nullptr) {
+      --counts_[shown->state];
+      if (shown->owner != job.owner) numbers_by_owner_[shown->owner].erase(job.number);
+    }
+    shown = std::make_shared<const store::JobRecord>(std::move(job));
   }
   for (const Subscription& listener : listeners) (*listener)();
 }
@@ -25,10 +32,16 @@ void Board::Remove(const std::string& id) {
     const auto number = number_by_id_.find(id);
     if (number == number_by_id_.end()) return;
     // The name may belong to a newer job by now.
-    const auto by_name = number_by_name_.find(jobs_.at(number->second)->name);
+    const store::JobRecord& job = *jobs_.at(number->second);
+    const auto by_name = number_by_name_.find(job.name);
     if (by_name->second == number->second) number_by_name_.erase(by_name);
+    const auto by_owner = numbers_by_owner_.find(job.owner);
+    by_owner->second.erase(number->second);
+    if (by_owner->second.empty()) numbers_by_owner_.erase(by_owner);
+    --counts_[job.state];
     jobs_.erase(number->second);
     splits_.erase(number->second);
+    holders_.erase(number->second);
     number_by_id_.erase(number);
     listeners = ListenersLocked(id);
   }
@@ -59,6 +72,23 @@ SplitView Board::FindSplit(const std::string& id) const {
   return current ? split->second : nullptr;
 }
 
+void Board::SetHoldersLocked(const JobView& before, const store::JobRecord& job) {
+  // The ranks of a generation do not change while there are any.
+  if (before != nullptr && before->generation == job.generation &&
+      before->ranks.size() == job.ranks.size())
+    return;
+  holders_.erase(job.number);
+  for (const control::BoundRank& rank : job.ranks) holders_[job.number].insert(rank.worker);
+}
+
+bool Board::HoldsRank(const std::string& job, const std::string& worker) const {
+  absl::MutexLock lock(&mutex_);
+  const auto number = number_by_name_.find(job);
+  if (number == number_by_name_.end()) return false;
+  const auto holders = holders_.find(number->second);
+  return holders != holders_.end() && holders->second.contains(worker);
+}
+
 JobView Board::FindByName(const std::string& name) const {
   absl::MutexLock lock(&mutex_);
   const auto it = number_by_name_.find(name);
@@ -72,9 +102,21 @@ JobView Board::FindById(const std::string& id) const {
 }
 
 std::vector<JobView> Board::List(std::int64_t before, int limit,
-                                 const std::function<bool(const store::JobRecord&)>& shown) const {
+                                 const std::function<bool(const store::JobRecord&)>& shown,
+                                 const std::optional<std::string>& owner) const {
   absl::MutexLock lock(&mutex_);
   std::vector<JobView> found;
+  if (owner) {
+    const auto owned = numbers_by_owner_.find(*owner);
+    if (owned == numbers_by_owner_.end()) return found;
+    const std::set<std::int64_t>& numbers = owned->second;
+    auto number = before > 0 ? numbers.lower_bound(before) : numbers.end();
+    while (number != numbers.begin() && static_cast<int>(found.size()) < limit) {
+      const JobView& job = jobs_.at(*--number);
+      if (shown(*job)) found.push_back(job);
+    }
+    return found;
+  }
   auto it = before > 0 ? jobs_.lower_bound(before) : jobs_.end();
   while (it != jobs_.begin() && static_cast<int>(found.size()) < limit) {
     if (shown(*(--it)->second)) found.push_back(it->second);
@@ -84,9 +126,7 @@ std::vector<JobView> Board::List(std::int64_t before, int limit,
 
 std::map<store::JobState, int> Board::CountByState() const {
   absl::MutexLock lock(&mutex_);
-  std::map<store::JobState, int> counts;
-  for (const auto& [number, job] : jobs_) ++counts[job->state];
-  return counts;
+  return counts_;
 }
 
 Board::Subscription Board::Subscribe(const std::string& id, Listener listener) {

@@ -7,6 +7,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,27 +36,38 @@ class Board final {
   // Nothing happens unless the job is there and its generation is the split's.
   void ShowSplit(const std::string& name, StepSplit split);
 
+  // Returns whether the worker holds a rank of the job. The cost does not grow with the ranks.
+  bool HoldsRank(const std::string& job, const std::string& worker) const;
   JobView FindByName(const std::string& name) const;
   JobView FindById(const std::string& id) const;
   // Returns null if no step of this generation has been explained yet.
   SplitView FindSplit(const std::string& id) const;
   // Lists the jobs for which `shown` is true, newest first: at most `limit` with a number below
-  // `before` (0: all).
+  // `before` (0: all). owner: only the jobs of this owner are looked at; nullopt: all are.
   std::vector<JobView> List(std::int64_t before, int limit,
-                            const std::function<bool(const store::JobRecord&)>& shown) const;
+                            const std::function<bool(const store::JobRecord&)>& shown,
+                            const std::optional<std::string>& owner = std::nullopt) const;
+  // The cost does not grow with the number of jobs.
   std::map<store::JobState, int> CountByState() const;
 
   Subscription Subscribe(const std::string& id, Listener listener);
 
  private:
+  // Call it before the job is shown. before: what is shown now, or null.
+  void SetHoldersLocked(const JobView& before, const store::JobRecord& job)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Subscription> ListenersLocked(const std::string& id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   std::map<std::int64_t, JobView> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::map<store::JobState, int> counts_ ABSL_GUARDED_BY(mutex_);     // of `jobs_`
   std::map<std::int64_t, SplitView> splits_ ABSL_GUARDED_BY(mutex_);  // of jobs in `jobs_`
+  // By number: the workers of each job that has ranks, of the generation that is shown.
+  std::map<std::int64_t, std::set<std::string>> holders_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::int64_t> number_by_name_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::int64_t> number_by_id_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::set<std::int64_t>> numbers_by_owner_ ABSL_GUARDED_BY(mutex_);
   std::multimap<std::string, std::weak_ptr<const Listener>> listeners_ ABSL_GUARDED_BY(mutex_);
 };
 

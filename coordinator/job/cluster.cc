@@ -8,15 +8,29 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "coordinator/job/received_text.h"
+#include "coordinator/timeouts/admission.h"
 
 namespace takt::job {
 
 using membership::Loss;
 using membership::Worker;
 
+namespace {
+
+// Workers that come back all at once are admitted one after the other. Those that hold ranks get
+// the time for that.
+ClusterOptions WithTimeToReturn(ClusterOptions options, const store::Snapshot& snapshot) {
+  std::size_t ranks = 0;
+  for (const store::JobRecord& job : snapshot.jobs) ranks += job.ranks.size();
+  options.membership.return_grace += timeouts::ReturnTime(static_cast<int>(ranks));
+  return options;
+}
+
+}  // namespace
+
 Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store::Store* store,
                  Moment now)
-    : options_(options),
+    : options_(WithTimeToReturn(options, snapshot)),
       requests_(store),
       workers_(options_.membership, snapshot.drained, options_.heartbeat, &outbox_,
                std::move(snapshot.workers), snapshot.cluster_id, now),
@@ -43,10 +57,10 @@ Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store:
     if (worker.away) expected_.insert(name);
   }
   // The coordinator before may have died before its workers heard that their jobs were adopted.
-  for (const auto& [number, job] : jobs_) {
-    if (!job.record().adoption) continue;
-    for (const control::BoundRank& bound : job.record().ranks)
-      adopted_[bound.worker] = {job.key(), job.record().adoption->cluster_id};
+  for (const auto& [number, job] : jobs_.live()) {
+    if (!job->record().adoption) continue;
+    for (const control::BoundRank& bound : job->record().ranks)
+      adopted_[bound.worker] = {job->key(), job->record().adoption->cluster_id};
   }
 }
 
@@ -205,7 +219,7 @@ void Cluster::Tick(Moment now) {
   for (const Loss& loss : workers_.Expire(now, vouch)) HandleLoss(loss);
   const bool batch = now.steady - last_batch_ >= options_.batch_interval;
   if (batch && HasWaitingBatch()) last_batch_ = now.steady;
-  for (auto& [number, job] : jobs_) job.Tick(batch, now);
+  for (const auto& [number, job] : jobs_.live()) job->Tick(batch, now);
   TickHeld(now);
   ServeQueue(now);
   ForgetEndedJobs(now);
@@ -214,13 +228,9 @@ void Cluster::Tick(Moment now) {
 void Cluster::ForgetEndedJobs(Moment now) {
   if (now.steady - forgot_at_ < timeouts::kForgetJobs) return;
   forgot_at_ = now.steady;
-  std::vector<EndedJob> ended;
-  for (const auto& [number, job] : jobs_) {
-    const store::JobRecord& record = job.record();
-    if (store::HasEnded(record.state) && record.end_time)
-      ended.push_back({.name = record.name, .end = *record.end_time});
-  }
-  for (const std::string& name : JobsToForget(std::move(ended), options_.retention, now.wall)) {
+  const RetentionOptions& retention = options_.retention;
+  for (const std::string& name :
+       JobsToForget(jobs_.FirstEnded(retention.at_once), jobs_.num_ended(), retention, now.wall)) {
     Log(LogLevel::kInfo, "an ended job is forgotten (--keep-ended-jobs, --keep-ended-days)",
         {{"job", name}});
     Job* const job = jobs_.Find(name);
@@ -230,12 +240,13 @@ void Cluster::ForgetEndedJobs(Moment now) {
 }
 
 bool Cluster::HasWaitingBatch() const {
-  return std::ranges::any_of(jobs_,
-                             [](const auto& entry) { return entry.second.HasWaitingBatch(); });
+  return std::ranges::any_of(jobs_.live(),
+                             [](const auto& entry) { return entry.second->HasWaitingBatch(); });
 }
 
 Outbox Cluster::TakeOutbox() {
-  for (auto& [number, job] : jobs_) job.Flush();
+  for (const auto& [number, job] : jobs_.live()) job->Flush();
+  jobs_.Settle();
   outbox_.changes.requests = requests_.Take();
   return std::exchange(outbox_, {});
 }

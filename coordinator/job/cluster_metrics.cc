@@ -17,6 +17,10 @@ using store::JobState;
 
 constexpr int kNumStates = static_cast<int>(JobState::kPaused);
 
+// With more workers only those with some trouble have series of their own, and at most so many.
+// docs/metrics.md says so.
+constexpr std::size_t kMostNamedWorkers = 1000;
+
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
 double Value(StepId step) { return static_cast<double>(step.value()); }
@@ -86,14 +90,31 @@ void ClusterMetrics::SetHeldJobs(std::size_t count) {
 void ClusterMetrics::RecordJob(const JobRecord& job, Shown& shown) {
   const std::string& name = job.name;
   shown.end = job.end_time;
+  // A job is recorded after each step, and a cluster has thousands of jobs.
+  const std::pair described(job.generation, job.state);
+  if (shown.described != described) DescribeJob(job, shown);
+  shown.described = described;
+  const StepId last = std::max(job.resumed_step, job.last_step ? job.last_step->step : StepId(0));
+  registry_.Gauge(metrics::kJobStep, {name}).Set(Value(last));
+  registry_.Gauge(metrics::kJobEta, {name}).Set(store::EtaSeconds(job));
+  if (!job.plan.schedule.empty()) {
+    registry_.Gauge(metrics::kReplanGain, {name}).Set(job.replan_gain);
+    registry_.Gauge(metrics::kStraggler, {name}).Set(job.straggler);
+  }
+  RecordLastStep(job);
+  RecordCheckpoint(job);
+  SplitView split = board_.FindSplit(job.id);
+  if (split != nullptr && split != shown.split) RecordSplit(name, *split);
+  shown.split = std::move(split);
+}
+
+void ClusterMetrics::DescribeJob(const JobRecord& job, Shown& shown) {
+  const std::string& name = job.name;
   for (int state = 1; state <= kNumStates; ++state) {
     registry_.Gauge(metrics::kJobState, {name, store::Name(static_cast<JobState>(state))})
         .Set(state == static_cast<int>(job.state) ? 1 : 0);
   }
-  const StepId last = std::max(job.resumed_step, job.last_step ? job.last_step->step : StepId(0));
-  registry_.Gauge(metrics::kJobStep, {name}).Set(Value(last));
   registry_.Gauge(metrics::kJobTargetStep, {name}).Set(static_cast<double>(job.steps));
-  registry_.Gauge(metrics::kJobEta, {name}).Set(store::EtaSeconds(job));
   // A counter of something that may never happen is there from the beginning, with the value 0.
   registry_.Counter(metrics::kTokens, {name});
   registry_.Counter(metrics::kNonfiniteSteps, {name});
@@ -103,19 +124,12 @@ void ClusterMetrics::RecordJob(const JobRecord& job, Shown& shown) {
   for (const char* phase : {"snapshot", "write"})
     registry_.Histogram(metrics::kCheckpointDuration, {name, phase});
   RecordPlan(job, shown);
-  RecordLastStep(job);
-  RecordCheckpoint(job);
-  SplitView split = board_.FindSplit(job.id);
-  if (split != nullptr && split != shown.split) RecordSplit(name, *split);
-  shown.split = std::move(split);
 }
 
 void ClusterMetrics::RecordPlan(const JobRecord& job, Shown& shown) {
   if (job.plan.schedule.empty()) return;
   registry_.Gauge(metrics::kBubblePredicted, {job.name}).Set(job.plan.predicted_bubble_fraction);
   registry_.Gauge(metrics::kStepPredicted, {job.name}).Set(job.plan.predicted_step_seconds);
-  registry_.Gauge(metrics::kReplanGain, {job.name}).Set(job.replan_gain);
-  registry_.Gauge(metrics::kStraggler, {job.name}).Set(job.straggler);
   const int pp_size = job.plan.mesh.pp_size;
   for (int p = pp_size; p < shown.pp_size; ++p)
     registry_.Drop({{"job", job.name}, {"pp_rank", absl::StrCat(p)}});
@@ -223,7 +237,6 @@ void ClusterMetrics::Tick(const std::map<std::string, membership::Worker>& worke
 
 void ClusterMetrics::RecordWorkers(const std::map<std::string, membership::Worker>& workers) {
   int idle = 0, busy = 0, away = 0, lost = 0, drained = 0, quarantined = 0;
-  std::set<std::string> shown;
   for (const auto& [name, worker] : workers) {
     const membership::WorkerState state = worker.state();
     drained += worker.drained;
@@ -231,22 +244,37 @@ void ClusterMetrics::RecordWorkers(const std::map<std::string, membership::Worke
     idle += state == membership::WorkerState::kIdle;
     busy += state == membership::WorkerState::kBusy;
     away += state == membership::WorkerState::kAway;
-    if (state == membership::WorkerState::kLost && MayBeLost(worker)) continue;
-    lost += state == membership::WorkerState::kLost;
-    registry_.Gauge(metrics::kWorkerConnected, {name}).Set(worker.attached() ? 1 : 0);
-    registry_.Gauge(metrics::kWorkerFaultScore, {name}).Set(worker.blame.score);
-    shown.insert(name);
+    lost += state == membership::WorkerState::kLost && !MayBeLost(worker);
   }
-  for (const std::string& name : workers_) {
-    if (!shown.contains(name)) registry_.Drop({{"worker", name}});
-  }
-  workers_ = std::move(shown);
+  ShowWorkers(workers);
   registry_.Gauge(metrics::kWorkers, {"idle"}).Set(idle);
   registry_.Gauge(metrics::kWorkers, {"busy"}).Set(busy);
   registry_.Gauge(metrics::kWorkers, {"away"}).Set(away);
   registry_.Gauge(metrics::kWorkers, {"lost"}).Set(lost);
   registry_.Gauge(metrics::kWorkers, {"drained"}).Set(drained);
   registry_.Gauge(metrics::kWorkers, {"quarantined"}).Set(quarantined);
+}
+
+void ClusterMetrics::ShowWorkers(const std::map<std::string, membership::Worker>& workers) {
+  const bool names_all = workers.size() <= kMostNamedWorkers;
+  std::map<std::string, ShownWorker> shown;
+  for (const auto& [name, worker] : workers) {
+    const bool is_lost = worker.state() == membership::WorkerState::kLost;
+    if (shown.size() == kMostNamedWorkers || (is_lost && MayBeLost(worker))) continue;
+    const ShownWorker now{.connected = worker.attached(), .score = worker.blame.score};
+    if (!names_all && now.connected && now.score == 0) continue;
+    shown.try_emplace(shown.end(), name, now);
+    const auto before = workers_.find(name);
+    if (before != workers_.end() && before->second == now) continue;
+    registry_.Gauge(metrics::kWorkerConnected, {name}).Set(now.connected ? 1 : 0);
+    registry_.Gauge(metrics::kWorkerFaultScore, {name}).Set(now.score);
+  }
+  for (const auto& [name, before] : workers_) {
+    if (shown.contains(name)) continue;
+    registry_.Remove(metrics::kWorkerConnected, {name});
+    registry_.Remove(metrics::kWorkerFaultScore, {name});
+  }
+  workers_ = std::move(shown);
 }
 
 }  // namespace takt::job

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "common/metrics/registry.h"
@@ -39,12 +39,15 @@ class ClusterMetrics final {
  private:
   // The series show this of a job.
   struct Shown {
+    // The series that change only with these two were set for them.
+    std::optional<std::pair<Generation, store::JobState>> described;
     int pp_size = 0;
     SplitView split;
     std::optional<absl::Time> end;
   };
 
   void RecordJob(const store::JobRecord& job, Shown& shown);
+  void DescribeJob(const store::JobRecord& job, Shown& shown);
   void RecordPlan(const store::JobRecord& job, Shown& shown);
   void RecordLastStep(const store::JobRecord& job);
   void RecordCheckpoint(const store::JobRecord& job);
@@ -52,12 +55,20 @@ class ClusterMetrics final {
   void CountStep(const std::string& job, const store::StepRecord& step);
   void CountCheckpoint(const SettledCheckpoint& checkpoint);
   void RecordWorkers(const std::map<std::string, membership::Worker>& workers);
+  // Sets the series of the workers that are named. Those that have not changed cost nothing.
+  void ShowWorkers(const std::map<std::string, membership::Worker>& workers);
   void DropJob(const std::string& name);
 
   metrics::Registry& registry_;
   const Board& board_;
   std::map<std::string, Shown> jobs_;  // by name
-  std::set<std::string> workers_;      // with a series of their own
+  // The workers with series of their own, and what these say.
+  struct ShownWorker {
+    bool connected = false;
+    double score = 0;
+    bool operator==(const ShownWorker&) const = default;
+  };
+  std::map<std::string, ShownWorker> workers_;
 };
 
 }  // namespace takt::job

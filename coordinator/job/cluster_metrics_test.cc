@@ -61,6 +61,13 @@ class ClusterMetricsTest : public testing::Test {
   }
   void Tick() { metrics_.Tick(workers_, now_); }
   std::string Text() const { return registry_.Text(); }
+  int CountOf(const std::string& prefix) const {
+    int count = 0;
+    for (const absl::string_view line : absl::StrSplit(Text(), '\n')) {
+      if (absl::StartsWith(line, prefix)) ++count;
+    }
+    return count;
+  }
 
   metrics::Registry registry_;
   Board board_;
@@ -165,11 +172,25 @@ TEST_F(ClusterMetricsTest, SeriesOfADeletedJobGoAtOnce) {
 TEST_F(ClusterMetricsTest, AShorterPipelineLeavesNoSeriesOfRanksThatAreGone) {
   store::JobRecord job = Running();
   Publish(job);
+  job.generation = Generation(2);
   job.plan.mesh.pp_size = 2;
   job.plan.memory.resize(2);
   Publish(job);
   EXPECT_THAT(Text(), HasSubstr("pp_rank=\"1\""));
   EXPECT_THAT(Text(), Not(HasSubstr("pp_rank=\"2\"")));
+}
+
+TEST_F(ClusterMetricsTest, AChangeOfStateOrGenerationDescribesTheJobAgain) {
+  store::JobRecord job = Running();
+  Publish(job);
+  job.generation = Generation(2);
+  job.plan.predicted_step_seconds = 0.75;
+  Publish(job);
+  EXPECT_THAT(Text(), HasSubstr("takt_step_predicted_seconds{job=\"j\"} 0.75\n"));
+  job.state = JobState::kPaused;
+  Publish(job);
+  EXPECT_THAT(Text(), HasSubstr("takt_job_state{job=\"j\",state=\"PAUSED\"} 1\n"));
+  EXPECT_THAT(Text(), HasSubstr("takt_job_state{job=\"j\",state=\"RUNNING\"} 0\n"));
 }
 
 TEST_F(ClusterMetricsTest, ALostWorkerIsNamedUnlessItWasToGo) {
@@ -195,6 +216,25 @@ TEST_F(ClusterMetricsTest, ALostWorkerIsNamedUnlessItWasToGo) {
   workers_.erase("lost");
   Tick();
   EXPECT_THAT(Text(), Not(HasSubstr("worker=\"lost\"")));
+}
+
+TEST_F(ClusterMetricsTest, OfManyWorkersOnlyThoseWithTroubleAreNamed) {
+  const membership::Worker attached{.session = membership::SessionId(1)};
+  for (int i = 0; i < 16'384; ++i) workers_[absl::StrCat("w", i)] = attached;
+  Tick();
+  EXPECT_THAT(Text(), Not(HasSubstr("takt_worker_connected{")));
+  EXPECT_THAT(Text(), HasSubstr("takt_workers{state=\"idle\"} 16384\n"));
+  workers_["w7"].away = "its stream ended";
+  workers_["w8"].blame.score = 1;
+  Tick();
+  EXPECT_THAT(Text(), HasSubstr("takt_worker_connected{worker=\"w7\"} 0\n"));
+  EXPECT_THAT(Text(), HasSubstr("takt_worker_connected{worker=\"w8\"} 1\n"));
+  workers_["w7"].away.reset();
+  Tick();
+  EXPECT_THAT(Text(), Not(HasSubstr("worker=\"w7\"")));
+  for (auto& [name, worker] : workers_) worker.away = "its stream ended";
+  Tick();
+  EXPECT_EQ(CountOf("takt_worker_connected{"), 1000);
 }
 
 }  // namespace

@@ -166,28 +166,28 @@ void Cluster::ServeQueue(Moment now) {
   std::vector<Job*> jobs;
   bool any_queued = false;
   const std::string why_not = WhyNothingBegins(now);
-  for (auto& [number, job] : jobs_) {
-    const bool queued = job.record().state == JobState::kQueued;
-    if (!queued && !WillQueue(job)) continue;
+  for (const auto& [number, job] : jobs_.live()) {
+    const bool queued = job->record().state == JobState::kQueued;
+    if (!queued && !WillQueue(*job)) continue;
     any_queued |= queued;
     if (!why_not.empty()) {
-      if (queued) job.SetReason(why_not);
+      if (queued) job->SetReason(why_not);
       continue;
     }
-    waiting.push_back(WaitingJobOf(job));
-    jobs.push_back(&job);
-    if (held_.Find(job.record().name) != nullptr) {
+    waiting.push_back(WaitingJobOf(*job));
+    jobs.push_back(job);
+    if (held_.Find(job->record().name) != nullptr) {
       waiting.back().stopping = true;
-      if (queued) job.SetReason(kHeldElsewhere);
+      if (queued) job->SetReason(kHeldElsewhere);
       continue;
     }
-    if (!job.record().faults.empty() || !job.evicted_workers().empty())
-      waiting.back().blamed = BlamedBy(job, now);
-    if (job.record().faults.empty()) continue;
+    if (!job->record().faults.empty() || !job->evicted_workers().empty())
+      waiting.back().blamed = BlamedBy(*job, now);
+    if (job->record().faults.empty()) continue;
     const WaitClock& clock = context_.wait_clock;
-    if (const auto until = WaitsUntil(job.record(), options_.decide, clock.Of(now))) {
+    if (const auto until = WaitsUntil(job->record(), options_.decide, clock.Of(now))) {
       waiting.back().stopping = true;
-      job.SetReason(WhyItWaits(job.record(), clock.Shown(*until, now)));
+      job->SetReason(WhyItWaits(job->record(), clock.Shown(*until, now)));
     }
   }
   const bool any_grows = why_not.empty() && AddGrowing(waiting, jobs, now);
@@ -229,8 +229,8 @@ std::map<std::string, int> Cluster::BlamedBy(const Job& job, Moment now) const {
 bool Cluster::AddGrowing(std::vector<placement::WaitingJob>& waiting, std::vector<Job*>& jobs,
                          Moment now) {
   std::vector<Job*> growing;
-  for (auto& [number, job] : jobs_) {
-    if (job.Growth() > 0) growing.push_back(&job);
+  for (const auto& [number, job] : jobs_.live()) {
+    if (job->Growth() > 0) growing.push_back(job);
   }
   const auto takes_work = [](const auto& entry) { return entry.second.TakesWork(); };
   const bool any_idle = !growing.empty() && std::ranges::any_of(workers(), takes_work);

@@ -305,6 +305,17 @@ TEST_F(ClusterTest, LogLinesAreKeptForJobsThatExist) {
   EXPECT_THAT(lines[1].text, SizeIs(2048));
 }
 
+TEST_F(ClusterTest, LogLinesThatComeAfterTheEndOfAJobAreKept) {
+  AttachWorkers(1);
+  const control::JobKey key = RunJob("j", 1);
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
+  ASSERT_EQ(Job("j").state, JobState::kFailed);
+  Advance(absl::Seconds(1));
+  cluster_->AddLog({.job = "j", .worker = "w0", .text = "last words"});
+  Advance(absl::Milliseconds(50));
+  EXPECT_THAT(store_->ReadLogs(Job("j").id, 0, 10).value(), SizeIs(1));
+}
+
 TEST_F(ClusterTest, RanksGetWorkersByMeasuredLinks) {
   for (const char* host : {"a", "b", "c"}) {
     host_ = host;

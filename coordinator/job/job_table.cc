@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,26 +46,69 @@ JobTable::JobTable(const JobContext* context, store::Snapshot snapshot, Moment n
   const std::string planned = FirstPlanned(snapshot.jobs);
   for (store::JobRecord& record : snapshot.jobs) {
     context_.outbox->published.push_back(record);
-    const std::int64_t number = record.number;
     const bool was_planned = record.id == planned;
-    jobs_.try_emplace(number, &context_, std::move(record)).first->second.Restore(was_planned, now);
+    Insert(std::move(record)).Restore(was_planned, now);
   }
 }
 
+Job& JobTable::Insert(store::JobRecord record) {
+  const std::int64_t number = record.number;
+  Job& job = jobs_.try_emplace(number, &context_, std::move(record)).first->second;
+  by_name_.try_emplace(job.record().name, &job);
+  by_id_.try_emplace(job.record().id, &job);
+  live_[number] = &job;
+  return job;
+}
+
+void JobTable::Erase(const Job& job) {
+  const store::JobRecord& record = job.record();
+  by_name_.erase(record.name);
+  by_id_.erase(record.id);
+  if (record.end_time) ended_.erase({*record.end_time, record.number});
+  const std::int64_t number = record.number;
+  live_.erase(number);
+  jobs_.erase(number);
+}
+
 Job* JobTable::Find(const std::string& name) {
-  return const_cast<Job*>(std::as_const(*this).Find(name));
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) return nullptr;
+  live_[found->second->record().number] = found->second;
+  return found->second;
 }
 
 const Job* JobTable::Find(const std::string& name) const {
-  const auto it = std::ranges::find_if(
-      jobs_, [&](const auto& entry) { return entry.second.record().name == name; });
-  return it == jobs_.end() ? nullptr : &it->second;
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
 }
 
 Job* JobTable::FindById(const std::string& id) {
-  const auto it = std::ranges::find_if(
-      jobs_, [&](const auto& entry) { return entry.second.record().id == id; });
-  return it == jobs_.end() ? nullptr : &it->second;
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return nullptr;
+  live_[found->second->record().number] = found->second;
+  return found->second;
+}
+
+void JobTable::Settle() {
+  for (auto it = live_.begin(); it != live_.end();) {
+    const Job& job = *it->second;
+    if (!store::HasEnded(job.record().state) || job.HasWaitingBatch()) {
+      ++it;
+      continue;
+    }
+    if (job.record().end_time)
+      ended_.try_emplace({*job.record().end_time, job.record().number}, &job);
+    it = live_.erase(it);
+  }
+}
+
+std::vector<EndedJob> JobTable::FirstEnded(int most) const {
+  std::vector<EndedJob> first;
+  for (const auto& [end, job] : ended_) {
+    if (std::ssize(first) >= most) break;
+    first.push_back({.name = job->record().name, .end = end.first});
+  }
+  return first;
 }
 
 Job* JobTable::FindRunning(const control::JobKey& key) {
@@ -78,11 +122,11 @@ absl::Status JobTable::CheckNew(const config::JobSpec& spec) const {
         "a job named ", spec.name, " exists; choose another name, or delete that one"));
   }
   if (!spec.checkpoint) return absl::OkStatus();
-  for (const auto& [number, job] : jobs_) {
-    const store::JobRecord& other = job.record();
-    if (!Saves(job)) continue;
+  for (const auto& [number, job] : live_) {
+    const store::JobRecord& other = job->record();
+    if (!Saves(*job)) continue;
     // Other spellings and links are found by the worker of rank 0, which sees the real directory.
-    if (CheckpointPath(job.spec()) != CheckpointPath(spec)) continue;
+    if (CheckpointPath(job->spec()) != CheckpointPath(spec)) continue;
     return InvalidField({.field = "checkpoint.directory",
                          .value = spec.checkpoint->directory,
                          .rule = absl::StrCat("is that of job ", other.name, ", which is ",
@@ -94,8 +138,8 @@ absl::Status JobTable::CheckNew(const config::JobSpec& spec) const {
 
 std::vector<std::string> JobTable::SavingJobs() const {
   std::vector<std::string> ids;
-  for (const auto& [number, job] : jobs_) {
-    if (Saves(job)) ids.push_back(job.record().id);
+  for (const auto& [number, job] : live_) {
+    if (Saves(*job)) ids.push_back(job->record().id);
   }
   return ids;
 }
@@ -104,7 +148,7 @@ Job& JobTable::Add(store::JobRecord record) {
   record.number = ++last_number_;
   if (const auto it = generations_.find(record.name); it != generations_.end())
     record.generation = it->second;
-  return jobs_.try_emplace(last_number_, &context_, std::move(record)).first->second;
+  return Insert(std::move(record));
 }
 
 absl::Status JobTable::CheckTakeOver(const store::JobRecord& record) const {
@@ -136,12 +180,11 @@ Job& JobTable::TakeOver(Adoption adoption, Moment now) {
     const Generation known_next = std::max(before.next_generation, before.generation);
     record.next_generation = std::max(record.next_generation, known_next);
     record.epoch_base = std::max(record.epoch_base, before.epoch_base);
-    jobs_.erase(record.number);
+    Erase(*known);
   } else {
     record.number = ++last_number_;
   }
-  const std::int64_t number = record.number;
-  Job& job = jobs_.try_emplace(number, &context_, std::move(record)).first->second;
+  Job& job = Insert(std::move(record));
   job.TakeOver(std::move(adoption.spec), now);
   return job;
 }
@@ -154,7 +197,7 @@ bool JobTable::IsOver(const control::JobKey& key) const {
 
 void JobTable::Remove(const Job& job) {
   generations_[job.record().name] = job.record().generation;
-  jobs_.erase(job.record().number);
+  Erase(job);
 }
 
 }  // namespace takt::job

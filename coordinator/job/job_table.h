@@ -6,11 +6,15 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "coordinator/job/held_jobs.h"
 #include "coordinator/job/job.h"
+#include "coordinator/job/retention.h"
 #include "coordinator/store/store.h"
 
 namespace takt::job {
@@ -24,7 +28,8 @@ class JobTable final {
   // context: borrowed. Jobs that had not ended when `snapshot` was stored go on.
   JobTable(const JobContext* context, store::Snapshot snapshot, Moment now);
 
-  // Returns the job of that name, or null. FindById does so by id.
+  // Returns the job of that name, or null. FindById does so by id. A job that is found so may be
+  // changed, so it is among the live ones until Settle.
   Job* Find(const std::string& name);
   const Job* Find(const std::string& name) const;
   Job* FindById(const std::string& id);
@@ -48,14 +53,25 @@ class JobTable final {
   // A job of that name that is added later goes on from the generation of this one.
   void Remove(const Job& job);
 
-  auto begin() { return jobs_.begin(); }
-  auto end() { return jobs_.end(); }
-  auto begin() const { return jobs_.begin(); }
-  auto end() const { return jobs_.end(); }
+  // Lists by number the jobs that have not ended, and those that may have changed since Settle. So
+  // the cost of a round does not grow with the ended jobs that are kept.
+  const std::map<std::int64_t, Job*>& live() const { return live_; }
+  // Call this after every job in live() was flushed. Those that have ended leave it.
+  void Settle();
+
+  // Returns how many jobs have ended and settled, and the ones of them that ended first.
+  std::int64_t num_ended() const { return static_cast<std::int64_t>(ended_.size()); }
+  std::vector<EndedJob> FirstEnded(int most) const;
 
  private:
+  Job& Insert(store::JobRecord record);
+  void Erase(const Job& job);
+
   const JobContext& context_;
   std::map<std::int64_t, Job> jobs_;  // by number
+  std::unordered_map<std::string, Job*> by_name_, by_id_;
+  std::map<std::int64_t, Job*> live_;
+  std::map<std::pair<absl::Time, std::int64_t>, const Job*> ended_;  // by end and number
   std::int64_t last_number_;
   std::map<std::string, Generation> generations_;  // of deleted jobs, by name
 };

@@ -21,8 +21,9 @@ struct EndedJob {
   absl::Time end;
 };
 
-// Returns the names of the jobs to forget now, the one that ended first in front.
-std::vector<std::string> JobsToForget(std::vector<EndedJob> ended, const RetentionOptions& options,
-                                      absl::Time now);
+// Returns the names of the jobs to forget now, the one that ended first in front. count: of all
+// ended jobs. first: those of them that ended first, in this order; options.at_once suffice.
+std::vector<std::string> JobsToForget(const std::vector<EndedJob>& first, std::int64_t count,
+                                      const RetentionOptions& options, absl::Time now);
 
 }  // namespace takt::job

@@ -20,22 +20,25 @@ EndedJob Ended(const std::string& name, int hours_ago) {
 }
 
 TEST(JobsToForget, KeepsThoseThatEndedLast) {
-  EXPECT_THAT(JobsToForget({Ended("a", 1), Ended("b", 3), Ended("c", 2)}, kTwoJobs, kNow),
+  EXPECT_THAT(JobsToForget({Ended("b", 3), Ended("c", 2), Ended("a", 1)}, 3, kTwoJobs, kNow),
               ElementsAre("b"));
-  EXPECT_THAT(JobsToForget({Ended("a", 1), Ended("b", 3)}, kTwoJobs, kNow), IsEmpty());
+  EXPECT_THAT(JobsToForget({Ended("b", 3), Ended("a", 1)}, 2, kTwoJobs, kNow), IsEmpty());
 }
 
 TEST(JobsToForget, ForgetsThoseThatAreTooOld) {
   const RetentionOptions options{.jobs = 0, .age = absl::Hours(2)};
-  EXPECT_THAT(JobsToForget({Ended("a", 1), Ended("b", 3), Ended("c", 2)}, options, kNow),
+  EXPECT_THAT(JobsToForget({Ended("b", 3), Ended("c", 2), Ended("a", 1)}, 3, options, kNow),
               ElementsAre("b"));
 }
 
 TEST(JobsToForget, TakesAFewAtATimeTheOldestFirst) {
   const RetentionOptions options{.jobs = 1, .age = absl::InfiniteDuration(), .at_once = 2};
-  EXPECT_THAT(
-      JobsToForget({Ended("a", 1), Ended("b", 3), Ended("c", 2), Ended("d", 4)}, options, kNow),
-      ElementsAre("d", "b"));
+  EXPECT_THAT(JobsToForget({Ended("d", 4), Ended("b", 3), Ended("c", 2)}, 4, options, kNow),
+              ElementsAre("d", "b"));
+}
+
+TEST(JobsToForget, CountsThoseThatItWasNotGiven) {
+  EXPECT_THAT(JobsToForget({Ended("d", 4)}, 100'000, kTwoJobs, kNow), ElementsAre("d"));
 }
 
 TEST_F(ClusterTest, OnlyEndedJobsAreForgottenAndTheirNamesAreFree) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "coordinator/timeouts/admission.h"
 
 namespace takt::membership {
 namespace {
@@ -153,6 +154,12 @@ std::optional<Loss> Membership::Detach(SessionId session, std::string reason, Mo
   if (worker.leaving) return Lose(worker, std::move(reason));
   sessions_.erase(it);
   worker.session = SessionId(0);
+  // If many lose their streams at once, they are admitted one after the other, and nobody knows who
+  // is the last.
+  const std::size_t without_stream = workers_.size() - sessions_.size();
+  const absl::Duration queue = timeouts::ReturnTime(static_cast<int>(without_stream));
+  if (queue > absl::ZeroDuration())
+    patient_until_ = std::max(patient_until_, now.steady + options_.redial + queue);
   worker.expires = std::max(now.steady + options_.redial, patient_until_);
   Loss loss = SetAway(worker, std::move(reason));
   loss.session = session;
@@ -203,8 +210,10 @@ std::vector<Loss> Membership::Expire(Moment now, const Vouch& vouch) {
   for (auto it = workers_.begin(); it != workers_.end();) {
     Worker& worker = it->second;
     const absl::Duration silence = now.steady - worker.last_heard;
-    if (worker.state() != WorkerState::kLost && now.steady >= worker.expires) {
-      const bool has_stream = worker.session != SessionId(0);
+    const bool has_stream = worker.session != SessionId(0);
+    const absl::Duration until =
+        has_stream ? worker.expires : std::max(worker.expires, patient_until_);
+    if (worker.state() != WorkerState::kLost && now.steady >= until) {
       std::string reason = has_stream ? SilentFor(silence) : *worker.away;
       if (!cut_off && !IsVouchedFor(worker, vouch(worker), now)) {
         losses.push_back(Lose(worker, std::move(reason)));

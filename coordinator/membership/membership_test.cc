@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/version.h"
+#include "coordinator/timeouts/admission.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -93,6 +94,21 @@ TEST_F(MembershipTest, OneResetConnectionIsNotADeath) {
   EXPECT_EQ(StateOf("w0"), WorkerState::kBusy);
   clock_.Advance(timeouts::kRedial);
   EXPECT_THAT(Expire(), IsEmpty());
+}
+
+TEST_F(MembershipTest, ManyThatLoseTheirStreamsAtOnceHaveTimeToBeAdmitted) {
+  constexpr int kWorkers = 2000, kAway = 200;
+  for (int session = 1; session <= kWorkers; ++session)
+    ASSERT_TRUE(Attach(absl::StrCat("w", session), "a", session).ok());
+  for (int session = 1; session <= kAway; ++session) ASSERT_TRUE(Detach(session).has_value());
+  clock_.Advance(timeouts::kRedial);
+  EXPECT_THAT(Expire(), IsEmpty());
+  clock_.Advance(timeouts::ReturnTime(kAway) - absl::Milliseconds(1));
+  EXPECT_THAT(Expire(), IsEmpty()) << "also those whose streams ended first";
+  // One worker more is known that has no stream.
+  clock_.Advance(timeouts::ReturnTime(kAway + 1) - timeouts::ReturnTime(kAway) +
+                 absl::Milliseconds(1));
+  EXPECT_THAT(Expire(), SizeIs(kAway));
 }
 
 TEST_F(MembershipTest, AWorkerThatWasToldToGoIsLostAsSoonAsItsStreamEnds) {

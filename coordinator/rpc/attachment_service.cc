@@ -21,6 +21,8 @@ using job::Coordinator;
 // At most so many messages wait for a peer that reads slowly.
 constexpr std::size_t kMaxCommands = 256;
 constexpr std::size_t kMaxAcknowledgements = 4096;
+// A worker is asked for its clock at so many heartbeats of a stream, and then at every so many.
+constexpr std::int64_t kFirstProbes = 8, kHeartbeatsPerProbe = 4;
 
 // A worker's stream begins with the worker's name. The certificate must be of that name.
 absl::Status MayBegin(AuditEntry& audit_entry, const std::string& worker) {
@@ -147,8 +149,12 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
                       SteadyNanos());
   }
 
+  // The first heartbeats make the comparison good soon. Later ones keep it good, and more questions
+  // would be a third of all messages of a worker.
   void AskForClock() {
     if (traces_ == nullptr) return;
+    const std::int64_t heartbeat = num_heartbeats_++;
+    if (heartbeat >= kFirstProbes && heartbeat % kHeartbeatsPerProbe != 0) return;
     Send(control::ClockProbe{SteadyNanos()});
   }
 
@@ -163,6 +169,7 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
   const job::SessionId id_;
   // Used by the reading side, one callback at a time.
   v1::AttachRequest request_;
+  std::int64_t num_heartbeats_ = 0;
   bool attached_ = false;
   std::string worker_, incarnation_;
 };

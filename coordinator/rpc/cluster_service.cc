@@ -2,6 +2,7 @@
 #include "coordinator/rpc/cluster_service.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "common/access/decide.h"
@@ -15,6 +16,7 @@ namespace {
 
 constexpr double kDefaultWaitSeconds = 30;
 constexpr double kMaxWaitSeconds = 120;
+constexpr int kMaxPageSize = 1000;
 
 template <class Request, class Response>
 grpc::ServerUnaryReactor* SetDrained(job::Coordinator* coordinator, AuditEntry audit_entry,
@@ -38,16 +40,24 @@ grpc::ServerUnaryReactor* SetDrained(job::Coordinator* coordinator, AuditEntry a
 }  // namespace
 
 grpc::ServerUnaryReactor* ClusterService::ListWorkers(grpc::CallbackServerContext* context,
-                                                      const v1::ListWorkersRequest*,
+                                                      const v1::ListWorkersRequest* request,
                                                       v1::ListWorkersResponse* response) {
   auto call = std::make_shared<UnaryCall>(
       context, guard_->AuditEntryOf(*context, MethodOf<v1::ClusterService>("ListWorkers"), ""));
   grpc::ServerUnaryReactor* const reactor = call->reactor();
-  coordinator_->Post([response, call = std::move(call)](job::Cluster& cluster, Moment) {
-    for (const auto& [name, worker] : cluster.workers()) {
+  coordinator_->Post([request, response, call = std::move(call)](job::Cluster& cluster, Moment) {
+    const auto& workers = cluster.workers();
+    const int asked = request->page_size();
+    const int limit = asked > 0 ? std::min(asked, kMaxPageSize) : std::numeric_limits<int>::max();
+    // The token is the name of the last worker of the page before, which may be gone by now.
+    for (auto it = workers.upper_bound(request->page_token()); it != workers.end(); ++it) {
+      if (response->workers_size() == limit) {
+        response->set_next_page_token(response->workers(limit - 1).name());
+        break;
+      }
       v1::Worker& shown = *response->add_workers();
-      shown = ToProto(worker);
-      shown.set_held(cluster.IsHeld(name));
+      shown = ToProto(it->second);
+      shown.set_held(cluster.IsHeld(it->first));
     }
     call->Finish(absl::OkStatus());
   });
@@ -101,11 +111,7 @@ grpc::ServerWriteReactor<v1::BackUpStateResponse>* ClusterService::BackUpState(
 
 absl::Status RendezvousService::MayMeet(const access::Identity& who,
                                         const v1::RendezvousScope& scope) const {
-  const job::JobView job = coordinator_->board().FindByName(scope.job());
-  const bool holds_rank =
-      job != nullptr &&
-      std::ranges::find(job->ranks, who.name, &control::BoundRank::worker) != job->ranks.end();
-  return access::MayMeet(who, scope.job(), holds_rank);
+  return access::MayMeet(who, scope.job(), coordinator_->board().HoldsRank(scope.job(), who.name));
 }
 
 AuditEntry RendezvousService::AuditEntryOn(const grpc::CallbackServerContext& context,

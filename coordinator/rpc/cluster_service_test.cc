@@ -28,6 +28,26 @@ std::shared_ptr<const profile::Profile> Measured() {
   return profile;
 }
 
+TEST_F(RpcTest, WorkersAreListedByPages) {
+  const auto w0 = Attach("w0");
+  const auto w1 = Attach("w1");
+  const auto w2 = Attach("w2");
+  v1::ListWorkersRequest request;
+  v1::ListWorkersResponse all, first, second;
+  ASSERT_TRUE(cluster_->ListWorkers(NewContext().get(), request, &all).ok());
+  EXPECT_EQ(all.workers_size(), 3);
+  EXPECT_EQ(all.next_page_token(), "");
+  request.set_page_size(2);
+  ASSERT_TRUE(cluster_->ListWorkers(NewContext().get(), request, &first).ok());
+  ASSERT_EQ(first.workers_size(), 2);
+  EXPECT_EQ(first.workers(1).name(), "w1");
+  request.set_page_token(first.next_page_token());
+  ASSERT_TRUE(cluster_->ListWorkers(NewContext().get(), request, &second).ok());
+  ASSERT_EQ(second.workers_size(), 1);
+  EXPECT_EQ(second.workers(0).name(), "w2");
+  EXPECT_EQ(second.next_page_token(), "");
+}
+
 TEST_F(RpcTest, TheProfileIsGivenToWhoeverPlans) {
   v1::GetProfileResponse response;
   ASSERT_TRUE(cluster_->GetProfile(NewContext().get(), {}, &response).ok());

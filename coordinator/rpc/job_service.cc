@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "common/access/decide.h"
@@ -150,10 +151,14 @@ grpc::ServerUnaryReactor* JobService::ListJobs(grpc::CallbackServerContext* cont
   }
   const int asked = request->page_size();
   const int limit = asked > 0 ? std::min(asked, kMaxPageSize) : kDefaultPageSize;
+  const access::Identity who = guard_->CallerOf(*context);
+  // A user sees only jobs of its own, so no others are looked at.
+  const std::optional<std::string> owner =
+      who.role == access::Role::kUser ? std::optional(who.ToString()) : std::nullopt;
   const std::vector<job::JobView> jobs = coordinator_->board().List(
-      *before, limit + 1, [who = guard_->CallerOf(*context)](const store::JobRecord& job) {
-        return access::MayUseJob(who, job.name, job.owner).ok();
-      });
+      *before, limit + 1,
+      [&](const store::JobRecord& job) { return access::MayUseJob(who, job.name, job.owner).ok(); },
+      owner);
   const std::size_t shown = std::min<std::size_t>(jobs.size(), limit);
   for (std::size_t i = 0; i < shown; ++i) *response->add_jobs() = store::ToProto(*jobs[i]);
   if (jobs.size() > shown) response->set_next_page_token(absl::StrCat(jobs[shown - 1]->number));

@@ -22,6 +22,7 @@
 #include "coordinator/rpc/guard.h"
 #include "coordinator/rpc/job_service.h"
 #include "coordinator/rpc/join_service.h"
+#include "coordinator/timeouts/admission.h"
 #include "proto/channel_arguments.h"
 #include "proto/rpc_status.h"
 
@@ -129,12 +130,14 @@ class GrpcServer final : public Server {
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return CannotListen(listen);
-    listener_.emplace(
-        *std::move(socket),
-        net::ListenerOptions{.name = "takt-control", .accept = [this](net::Socket accepted) {
-                               HandOver(std::move(accepted));
-                               return std::unique_ptr<net::Connection>();
-                             }});
+    listener_.emplace(*std::move(socket),
+                      net::ListenerOptions{.name = "takt-control",
+                                           .accepts_per_second = timeouts::kConnectionsPerSecond,
+                                           .accepts_at_once = timeouts::kConnectionsAtOnce,
+                                           .accept = [this](net::Socket accepted) {
+                                             HandOver(std::move(accepted));
+                                             return std::unique_ptr<net::Connection>();
+                                           }});
     address_ = listener_->address();
     return absl::OkStatus();
   }

@@ -17,6 +17,7 @@
 #include "coordinator/store/reserve_file.h"
 #include "coordinator/store/sqlite_db.h"
 #include "coordinator/store/sqlite_schema.h"
+#include "coordinator/store/step_thinning.h"
 
 namespace takt::store {
 namespace {
@@ -243,6 +244,8 @@ class SqliteStore final : public Store {
                           .Bind(step.generation.value())
                           .Bind(ToProto(step).SerializeAsString())
                           .Run());
+      for (const StepId gone : StepsToThin(step.step, limits_.steps))
+        RETURN_IF_ERROR(thin_steps_.Bind(step.job_id).Bind(gone.value()).Run());
     }
     for (const std::string& id : changes.deleted_jobs) RETURN_IF_ERROR(Delete(id));
     for (const RequestRecord& request : changes.requests) {
@@ -346,6 +349,7 @@ class SqliteStore final : public Store {
   SqliteStatement put_step_{
       *db_,
       "INSERT OR IGNORE INTO steps VALUES(?1, ?2, ?3, ?4, takt_sum('steps', ?1, ?2, ?3, ?4))"};
+  SqliteStatement thin_steps_{*db_, "DELETE FROM steps WHERE job_id = ?1 AND step = ?2"};
   SqliteStatement put_request_{*db_,
                                "INSERT OR IGNORE INTO requests(method, request_id, job, sum)"
                                " VALUES(?1, ?2, ?3, takt_sum('requests', ?1, ?2, ?3))"};

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@
 namespace takt::store {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class SqliteStoreTest : public ::testing::Test {
@@ -40,6 +42,25 @@ TEST_F(SqliteStoreTest, WhatWasCommittedSurvivesReopening) {
   ASSERT_EQ(snapshot.jobs.size(), 1u);
   EXPECT_EQ(snapshot.jobs[0].name, "n");
   EXPECT_EQ(snapshot.jobs[0].number, 3);
+}
+
+TEST_F(SqliteStoreTest, OldStepsAreThinnedOutAndTheFileStaysWhole) {
+  {
+    const auto store = OpenSqliteStore(path_, {.steps = 10}).value();
+    for (int step = 1; step <= 25; ++step) {
+      const StepRecord record{
+          .job_id = "x", .generation = Generation(1), .step = StepId(step), .loss = 0.5 * step};
+      ASSERT_TRUE(store->Commit({.steps = {record}}).ok());
+    }
+  }
+  // Opening it checks every row and the total of all.
+  const auto store = OpenSqliteStore(path_).value();
+  std::vector<std::int64_t> left;
+  for (const StepRecord& step : store->ReadSteps("x", StepId(0), 1000).value()) {
+    left.push_back(step.step.value());
+    EXPECT_EQ(step.loss, 0.5 * static_cast<double>(step.step.value()));
+  }
+  EXPECT_THAT(left, ElementsAre(10, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25));
 }
 
 // The child is killed with the file open and the log not checkpointed.

@@ -62,6 +62,9 @@ struct Snapshot {
 struct StoreLimits {
   int requests = 10'000;   // newest kept
   int log_lines = 10'000;  // newest kept, per job; they take at most 21 MB: 2 KiB of text each
+  // Newest kept whole, per job, in a state file; older ones are thinned out (step_thinning.h). 0:
+  // all are kept whole.
+  std::int64_t steps = 100'000;
   std::int64_t reserve_bytes = std::int64_t{16} << 20;  // kept free for deletions; 0: none
   std::int64_t pages = 0;  // of the database, as if the disk were full then; 0: no limit
 };
@@ -84,7 +87,7 @@ class Store {
   // whoever loads the state next sees all of the changes or nothing of them. The file is named.
   virtual absl::Status Commit(const Changes& changes) = 0;
 
-  // Steps after `after`, ascending, at most `limit`.
+  // Steps after `after`, ascending, at most `limit`. Old ones may be missing (StoreLimits::steps).
   virtual absl::StatusOr<std::vector<StepRecord>> ReadSteps(const std::string& job_id, StepId after,
                                                             int limit) = 0;
 

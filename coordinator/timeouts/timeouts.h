@@ -8,7 +8,7 @@
 namespace takt::timeouts {
 
 // Step reports and log lines wait this long for others, so that one transaction stores them all.
-inline constexpr absl::Duration kBatchInterval = absl::Milliseconds(50);
+inline constexpr absl::Duration kBatchInterval = absl::Milliseconds(20);
 // The deciding thread looks at the time this often when nothing happens.
 inline constexpr absl::Duration kTick = absl::Milliseconds(100);
 // While jobs wait, the queue is served this often though nothing but the time has changed, so that
@@ -50,7 +50,8 @@ inline constexpr absl::Duration kGrow = absl::Seconds(10);
 // A profile that changes is stored this often.
 inline constexpr absl::Duration kSaveProfile = absl::Seconds(10);
 // After a restart or a stall of the coordinator, or after most workers were silent, a worker has
-// this long to come back. It redials within two leases.
+// this long to come back. It redials within two leases. After a restart with many ranks it has
+// longer (admission.h).
 inline constexpr absl::Duration kReturnGrace = absl::Seconds(15);
 // This long after the end of a job's last rank, its missing step reports are given up.
 inline constexpr absl::Duration kReportsGrace = absl::Seconds(30);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/timeouts/timeouts.h"
 
+#include "coordinator/timeouts/admission.h"
 #include "gtest/gtest.h"
 
 namespace takt::timeouts {
@@ -62,6 +63,13 @@ TEST(Timeouts, QuarantineOutlastsTheBackoffOfTheJobThatBlames) {
   EXPECT_LT(kFirstQuarantine, kBlameSoon);
   EXPECT_LT(kBlameSoon, kBlameLate);
   EXPECT_LE(kLongestQuarantine, kBlameLate);
+}
+
+TEST(Admission, AFewWorkersDoNotWaitAndTenThousandAreBackWithinAMinute) {
+  EXPECT_EQ(ReturnTime(kConnectionsAtOnce / kConnectionsPerWorker), absl::ZeroDuration());
+  EXPECT_EQ(ReturnTime(1050), absl::Seconds(4));
+  EXPECT_GT(ReturnTime(10'000), kReturnGrace);
+  EXPECT_LE(ReturnTime(10'000), absl::Minutes(1));
 }
 
 TEST(Timeouts, WorkerIsForgottenAfterItsJobs) { EXPECT_LT(kKeepEndedMetrics, kForgetWorker); }

@@ -111,7 +111,8 @@ struct Bytes {
   }
   static double NormInput(const auto& o) {
     const double residual = o.residual_gradient != nullptr ? kF32 : 0;
-    return Elements(o.rows, o.columns) * (SizeOf(o.d_output) + kF32 + residual + kF32);
+    const double rounded = o.rounded != nullptr ? kBf16 : 0;
+    return Elements(o.rows, o.columns) * (SizeOf(o.d_output) + kF32 + residual + kF32 + rounded);
   }
   static double NormWeights(const auto& o) {
     return Elements(o.rows, o.columns) * (SizeOf(o.d_output) + kF32);

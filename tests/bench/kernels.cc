@@ -69,6 +69,39 @@ class KernelBench {
   }
 
  private:
+  // A block's norms: the gradient of the input alone, of the weights alone, and all that is summed
+  // over the same rows with the former.
+  void NormBackward(const float* d_output, const float* x, float* d_input, float* small) {
+    const std::int64_t n = rows_, c = model_.hidden;
+    const int norms = 2 * model_.layers + 1;
+    backend::LayerNormBackwardInput input{.d_output = d_output,
+                                          .x = x,
+                                          .weight = small,
+                                          .mean = small + c,
+                                          .rstd = small + c + n,
+                                          .residual_gradient = d_input,
+                                          .d_input = d_input,
+                                          .rows = n,
+                                          .columns = c};
+    Elementwise("layer norm I", input, n * c, 4, norms);
+    float* const sums = small + c + 2 * n;
+    Elementwise("layer norm W",
+                backend::LayerNormBackwardWeights{.d_output = d_output,
+                                                  .x = x,
+                                                  .mean = small + c,
+                                                  .rstd = small + c + n,
+                                                  .d_weight = sums,
+                                                  .d_bias = sums + c,
+                                                  .rows = n,
+                                                  .columns = c},
+                n * c, 2, norms);
+    input.sums = {.d_weight = sums,
+                  .d_bias = sums + c,
+                  .of_residual_gradient = sums + 2 * c,
+                  .of_d_input = sums + 3 * c};
+    Elementwise("layer norm I with sums", input, n * c, 4, norms);
+  }
+
   backend::Buffer Random(std::int64_t count) {
     backend::Buffer buffer =
         backend_->Allocate(static_cast<std::size_t>(count) * sizeof(float), MemoryKind::kScratch)
@@ -186,13 +219,7 @@ class KernelBench {
                                           .rows = n,
                                           .columns = c},
                 n * c, 4, norms);
-    Elementwise("layer norm I",
-                backend::LayerNormBackwardInput{x, y, small, small + c, small + c + n, z, z, n, c},
-                n * c, 4, norms);
-    Elementwise("layer norm W",
-                backend::LayerNormBackwardWeights{x, y, small, small + n, small + 2 * n,
-                                                  small + 3 * n, n, c},
-                n * c, 2, norms);
+    NormBackward(x, y, z, small);
     Elementwise("bias grad 4C", backend::BiasGrad{x, small, n, inner}, n * inner, 1, model_.layers);
     Elementwise("gelu F", backend::GeluForward{x, y, n * inner}, n * inner, 2, model_.layers);
     Elementwise("gelu I", backend::GeluBackward{x, y, z, n * inner}, n * inner, 3, model_.layers);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures what the step reports of many workers cost a coordinator on one core. They take the real
 // way from gRPC to the disk.
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -21,6 +23,7 @@
 #include "common/base/status.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/peak_memory.h"
 #include "tests/bench/table.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/worker_swarm.h"
@@ -29,6 +32,8 @@ namespace takt::bench {
 namespace {
 
 using testing::WorkerSwarm;
+
+constexpr absl::Duration kPatience = absl::Minutes(5);
 
 struct Options : CommonOptions {
   int workers = 1024, ranks = 8, seconds = 10;
@@ -84,17 +89,38 @@ double CpuSeconds(pid_t pid) {
   return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
+double Quantile(const std::vector<double>& sorted, double q) {
+  if (sorted.empty()) return 0;
+  return sorted[static_cast<std::size_t>(q * static_cast<double>(sorted.size() - 1))];
+}
+
+// Returns the 99th percentile of the time that the disk takes to make a page durable, without the
+// coordinator. No report can be durable sooner.
+absl::StatusOr<double> SyncSeconds(const std::string& directory) {
+  constexpr int kSyncs = 200;
+  const std::string path = directory + "/sync";
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (file < 0) return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  const std::string page(4096, 'x');
+  std::vector<double> seconds;
+  bool done = true;
+  for (int i = 0; i < kSyncs && done; ++i) {
+    const absl::Time start = absl::Now();
+    done = write(file, page.data(), page.size()) == std::ssize(page) && fdatasync(file) == 0;
+    seconds.push_back(absl::ToDoubleSeconds(absl::Now() - start));
+  }
+  close(file);
+  if (!done) return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  std::sort(seconds.begin(), seconds.end());
+  return Quantile(seconds, 0.99);
+}
+
 struct Row {
   double rate = 0;  // steps per second of each worker
   double offered = 0, acknowledged = 0, core_share = 0, workers_core_share = 0;
   double cpu_per_report = 0;  // seconds of the coordinator
   double ack_p50 = 0, ack_p99 = 0;
 };
-
-double Quantile(const std::vector<double>& sorted, double q) {
-  if (sorted.empty()) return 0;
-  return sorted[static_cast<std::size_t>(q * static_cast<double>(sorted.size() - 1))];
-}
 
 // The workers step one after the other, evenly over each period.
 Row Measure(WorkerSwarm& swarm, pid_t coordinator, const Options& options, double rate) {
@@ -134,8 +160,38 @@ std::string JobFile(const Options& options, int number, std::int64_t steps) {
   return job.Yaml();
 }
 
+// Returns for how long a tenth of the workers is away that loses its connections at one moment.
+absl::StatusOr<double> MeasureReturn(WorkerSwarm& swarm, int num_workers) {
+  if (!swarm.AwaitAcknowledged(kPatience))
+    return absl::DeadlineExceededError("reports were not acknowledged");
+  const absl::Time start = absl::Now();
+  swarm.Reconnect(std::max(1, num_workers / 10));
+  if (!swarm.AwaitAttached(kPatience) || !swarm.AwaitTraining(absl::ZeroDuration()))
+    return absl::InternalError("a tenth of the workers left and did not return to its jobs");
+  return absl::ToDoubleSeconds(absl::Now() - start);
+}
+
+void PrintHead(const Options& options) {
+  if (options.json()) return;
+  absl::PrintF("%d workers, %d jobs of %d ranks, %s%s; the coordinator on one core\n",
+               options.workers, options.workers / options.ranks, options.ranks,
+               options.traces ? "reports and traces" : "reports", options.tls ? ", TLS" : "");
+}
+
+// Prints a row for each rate.
+Table NewTable(bool json) {
+  return Table(json, {{"steps/s each", "steps_per_second", 0, 1},
+                      {"reports/s", "reports_per_second"},
+                      {"acknowledged/s", "acknowledged_per_second"},
+                      {"core used %", "core_share", 0, 1, 100},
+                      {"ms to durable: median", "durable_seconds_p50", 0, 1, 1e3},
+                      {"p99", "durable_seconds_p99", 6, 1, 1e3},
+                      {"p99 of the disk", "sync_seconds_p99", 0, 1, 1e3},
+                      {"us of CPU a report", "cpu_seconds_per_report", 0, 1, 1e6},
+                      {"core of workers %", "workers_core_share", 0, 1, 100}});
+}
+
 absl::Status Run(const Options& options) {
-  constexpr absl::Duration kPatience = absl::Minutes(5);
   AllowAllDescriptors();
   if (options.workers % options.ranks != 0) {
     return absl::InvalidArgumentError("--workers must be a multiple of --ranks");
@@ -155,20 +211,10 @@ absl::Status Run(const Options& options) {
     cluster->Submit(JobFile(options, job, steps));
   }
   if (!swarm->AwaitTraining(kPatience)) return absl::DeadlineExceededError("jobs not started");
-  if (!options.json()) {
-    absl::PrintF("%d workers, %d jobs of %d ranks, %s%s; the coordinator on one core\n",
-                 options.workers, options.workers / options.ranks, options.ranks,
-                 options.traces ? "reports and traces" : "reports", options.tls ? ", TLS" : "");
-  }
-  Table table(options.json(), {{"steps/s each", "steps_per_second", 0, 1},
-                               {"reports/s", "reports_per_second"},
-                               {"acknowledged/s", "acknowledged_per_second"},
-                               {"core used %", "core_share", 0, 1, 100},
-                               {"ms to durable: median", "durable_seconds_p50", 0, 1, 1e3},
-                               {"p99", "durable_seconds_p99", 6, 1, 1e3},
-                               {"us of CPU a report", "cpu_seconds_per_report", 0, 1, 1e6},
-                               {"core of workers %", "workers_core_share", 0, 1, 100}});
+  PrintHead(options);
+  Table table = NewTable(options.json());
   for (const double rate : options.rates) {
+    ASSIGN_OR_RETURN(const double sync, SyncSeconds(cluster->directory()));
     const Row row = Measure(*swarm, cluster->coordinator().pid(), options, rate);
     table.Add({{"steps_per_second", row.rate},
                {"reports_per_second", row.offered},
@@ -176,11 +222,21 @@ absl::Status Run(const Options& options) {
                {"core_share", row.core_share},
                {"durable_seconds_p50", row.ack_p50},
                {"durable_seconds_p99", row.ack_p99},
+               {"sync_seconds_p99", sync},
                {"cpu_seconds_per_report", row.cpu_per_report},
                {"workers_core_share", row.workers_core_share}});
   }
+  ASSIGN_OR_RETURN(const double reattach_seconds, MeasureReturn(*swarm, options.workers));
+  ASSIGN_OR_RETURN(const std::int64_t bytes, PeakRssBytes(cluster->coordinator().pid()));
+  if (!options.json()) {
+    absl::PrintF(
+        "a tenth of the workers left and was back after %.2f s; the coordinator took %d MB\n",
+        reattach_seconds, bytes / 1'000'000);
+  }
   const WorkerSwarm::Counts counts = swarm->counts();
   table.End({{"workers", options.workers},
+             {"reattach_seconds", reattach_seconds},
+             {"coordinator_bytes", bytes},
              {"jobs", options.workers / options.ranks},
              {"traces", options.traces},
              {"tls", options.tls},

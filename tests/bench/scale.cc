@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures how one job of many ranks starts and stops. The ranks are emulated in this process: each
-// attaches on a connection of its own, takes its assignment and meets its neighbours through the
-// rendezvous, as a real one does. Only a coordinator of linear algorithms keeps the exponents at 1.
+// Measures how one job of many ranks starts and stops, and how its workers come back after the
+// coordinator was killed and after a tenth of them lost their connections. The ranks are emulated
+// in this process: each attaches on a connection of its own, takes its assignment and meets its
+// neighbours through the rendezvous, as a real one does. Only a coordinator of linear algorithms
+// keeps the exponents at 1.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -10,7 +12,9 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +23,7 @@
 #include "common/base/status.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/peak_memory.h"
 #include "tests/bench/table.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/worker_swarm.h"
@@ -28,9 +33,14 @@ namespace {
 
 using testing::WorkerSwarm;
 
+constexpr absl::Duration kPatience = absl::Minutes(5);
+constexpr absl::Duration kProcessPatience = absl::Minutes(20);
+constexpr char kJob[] = "wide";
+
 struct Options : CommonOptions {
   std::vector<int> ranks = {64, 256, 1024};
   int microbatches = 8;
+  int processes = 0;
   bool tls = false;
 };
 
@@ -38,8 +48,12 @@ struct Row {
   int ranks = 0, pipeline = 0;
   double attach_seconds = 0;  // until all workers are attached
   double launch_seconds = 0;  // from the submission until all ranks train
-  double stop_seconds = 0;    // from the failure of one rank until all are told
-  std::int64_t assignment_bytes = 0;
+  // From the start of a coordinator that was killed until all ranks are attached, and meanwhile the
+  // time of other calls, once it answers.
+  double restart_seconds = 0, call_seconds_p99 = 0;
+  double reattach_seconds = 0;  // until a tenth of the ranks is back
+  double stop_seconds = 0;      // from the failure of one rank until all are told
+  std::int64_t assignment_bytes = 0, coordinator_bytes = 0;
 };
 
 double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
@@ -60,6 +74,15 @@ double ExponentOf(const std::vector<Row>& rows, double Row::*time) {
   return spread > 0 ? (n * xy_sum - x_sum * y_sum) / spread : 0;
 }
 
+// Returns the exponents of all curves, by name.
+nlohmann::json ExponentsOf(const std::vector<Row>& rows) {
+  return {{"attach", ExponentOf(rows, &Row::attach_seconds)},
+          {"launch", ExponentOf(rows, &Row::launch_seconds)},
+          {"restart", ExponentOf(rows, &Row::restart_seconds)},
+          {"reattach", ExponentOf(rows, &Row::reattach_seconds)},
+          {"stop", ExponentOf(rows, &Row::stop_seconds)}};
+}
+
 // The mesh is as square as a power of two on its first axis can make it.
 int PipelineOf(int ranks) {
   int pipeline = 1 << (std::bit_width(static_cast<unsigned>(ranks)) / 2);
@@ -67,8 +90,46 @@ int PipelineOf(int ranks) {
   return pipeline;
 }
 
+// Waits until all are attached. Returns the 99th percentile of the time that a client's calls take
+// meanwhile, from the first one that is answered.
+absl::StatusOr<double> CallUntilAttached(testing::Cluster& cluster, WorkerSwarm& swarm) {
+  std::vector<double> calls;
+  const absl::Time deadline = absl::Now() + kPatience;
+  cluster.Job(kJob);
+  while (!swarm.AwaitAttached(absl::ZeroDuration())) {
+    if (absl::Now() > deadline) return absl::DeadlineExceededError("workers do not come back");
+    const absl::Time start = absl::Now();
+    cluster.Job(kJob);
+    calls.push_back(SecondsSince(start));
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  std::sort(calls.begin(), calls.end());
+  return calls.empty() ? 0 : calls[(calls.size() - 1) * 99 / 100];
+}
+
+// The coordinator is killed, and then a tenth of the workers lose their connections. The job must
+// train on as if nothing had happened.
+absl::Status MeasureReturns(testing::Cluster& cluster, WorkerSwarm& swarm, Row& row) {
+  cluster.Kill(cluster.coordinator());
+  absl::Time start = absl::Now();
+  cluster.StartCoordinator();
+  swarm.Reconnect(row.ranks);
+  ASSIGN_OR_RETURN(row.call_seconds_p99, CallUntilAttached(cluster, swarm));
+  row.restart_seconds = SecondsSince(start);
+  ASSIGN_OR_RETURN(row.coordinator_bytes, PeakRssBytes(cluster.coordinator().pid()));
+  start = absl::Now();
+  swarm.Reconnect(std::max(1, row.ranks / 10));
+  if (!swarm.AwaitAttached(kPatience))
+    return absl::DeadlineExceededError("a tenth of the workers do not come back");
+  row.reattach_seconds = SecondsSince(start);
+  const v1::Job job = cluster.Job(kJob);
+  if (job.state() == v1::JOB_STATE_RUNNING && swarm.AwaitTraining(absl::ZeroDuration()))
+    return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("the job of ", row.ranks, " ranks did not train on: ", job.reason()));
+}
+
 absl::StatusOr<Row> Measure(const Options& options, int ranks) {
-  constexpr absl::Duration kPatience = absl::Minutes(5);
   using Network = testing::Cluster::Network;
   testing::Cluster cluster(0, options.tls ? Network::kTls : Network::kSocketFile);
   Row row{.ranks = ranks, .pipeline = PipelineOf(ranks)};
@@ -80,7 +141,7 @@ absl::StatusOr<Row> Measure(const Options& options, int ranks) {
                                          .meets = true});
   if (!swarm->AwaitAttached(kPatience)) return absl::DeadlineExceededError("workers not attached");
   row.attach_seconds = SecondsSince(start);
-  testing::EmulatedJob job{.name = "wide",
+  testing::EmulatedJob job{.name = kJob,
                            .pipeline = row.pipeline,
                            .data = ranks / row.pipeline,
                            .microbatches = options.microbatches};
@@ -89,6 +150,7 @@ absl::StatusOr<Row> Measure(const Options& options, int ranks) {
   if (!swarm->AwaitTraining(kPatience))
     return absl::DeadlineExceededError(absl::StrCat("a job of ", ranks, " ranks did not start"));
   row.launch_seconds = SecondsSince(start);
+  RETURN_IF_ERROR(MeasureReturns(cluster, *swarm, row));
   start = absl::Now();
   swarm->Fail(0);
   if (!swarm->AwaitStopped(kPatience))
@@ -98,6 +160,42 @@ absl::StatusOr<Row> Measure(const Options& options, int ranks) {
   row.assignment_bytes = counts.largest_assignment_bytes;
   if (counts.lost_streams == 0) return row;
   return absl::InternalError(absl::StrCat(counts.lost_streams, " streams were lost"));
+}
+
+struct Trained {
+  double start_seconds = 0;  // until all processes are attached
+  double train_seconds = 0;  // from the submission until the job has ended
+};
+
+// Real workers train a small model for five steps over TCP, a layer on each pp rank.
+absl::StatusOr<Trained> TrainOn(int processes) {
+  constexpr int kMostPpRanks = 64;
+  const int pipeline = std::min(processes, kMostPpRanks), data = processes / pipeline;
+  if (pipeline * data != processes)
+    return absl::InvalidArgumentError("--processes must be less than 64 or a multiple of it");
+  testing::Cluster cluster(0, testing::Cluster::Network::kTcp);
+  Trained trained;
+  absl::Time start = absl::Now();
+  std::set<std::string> names;
+  for (int i = 0; i < processes; ++i) {
+    const std::string name = absl::StrCat("w", i);
+    cluster.StartWorker(name);
+    names.insert(name);
+  }
+  cluster.AwaitIdle(names, kProcessPatience);
+  trained.start_seconds = SecondsSince(start);
+  start = absl::Now();
+  cluster.Submit(absl::StrCat(
+      "name: ", kJob, "\nmodel: {family: gpt2, layers: ", pipeline,
+      ", hidden: 16, heads: 2, context: 16, vocab: 256}\ndata: {train: {path: data.txt, format: "
+      "bytes}}\nbatch: {global: ",
+      8 * data, ", microbatch: 1}\nsteps: 5\nparallelism: {pipeline: ", pipeline, ", data: ", data,
+      ", schedule: 1f1b}\n"));
+  const v1::Job job = cluster.AwaitEnd(kJob, kProcessPatience);
+  trained.train_seconds = SecondsSince(start);
+  if (job.state() == v1::JOB_STATE_SUCCEEDED && job.last_step().step() == 5) return trained;
+  return absl::InternalError(
+      absl::StrCat("the job of ", processes, " processes did not train: ", job.reason()));
 }
 
 absl::Status Run(const Options& options) {
@@ -110,8 +208,12 @@ absl::Status Run(const Options& options) {
                                {"pipeline", "pipeline"},
                                {"s to attach", "attach_seconds", 0, 2},
                                {"s to launch", "launch_seconds", 0, 2},
+                               {"s to restart", "restart_seconds", 0, 2},
+                               {"ms of a call meanwhile, p99", "call_seconds_p99", 0, 1, 1e3},
+                               {"s until a tenth is back", "reattach_seconds", 0, 3},
                                {"s to stop", "stop_seconds", 0, 3},
-                               {"bytes of an assignment", "assignment_bytes"}});
+                               {"bytes of an assignment", "assignment_bytes"},
+                               {"MB of the coordinator", "coordinator_bytes", 0, 0, 1e-6}});
   std::vector<Row> rows;
   for (const int ranks : options.ranks) {
     ASSIGN_OR_RETURN(const Row row, Measure(options, ranks));
@@ -119,18 +221,34 @@ absl::Status Run(const Options& options) {
                {"pipeline", row.pipeline},
                {"attach_seconds", row.attach_seconds},
                {"launch_seconds", row.launch_seconds},
+               {"restart_seconds", row.restart_seconds},
+               {"call_seconds_p99", row.call_seconds_p99},
+               {"reattach_seconds", row.reattach_seconds},
                {"stop_seconds", row.stop_seconds},
-               {"assignment_bytes", row.assignment_bytes}});
+               {"assignment_bytes", row.assignment_bytes},
+               {"coordinator_bytes", row.coordinator_bytes}});
     rows.push_back(row);
   }
-  const double attach = ExponentOf(rows, &Row::attach_seconds);
-  const double launch = ExponentOf(rows, &Row::launch_seconds);
-  const double stop = ExponentOf(rows, &Row::stop_seconds);
-  if (!options.json() && rows.size() > 1)
-    absl::PrintF("exponents: attach %.2f, launch %.2f, stop %.2f\n", attach, launch, stop);
-  table.End({{"tls", options.tls},
-             {"microbatches", options.microbatches},
-             {"exponents", {{"attach", attach}, {"launch", launch}, {"stop", stop}}}});
+  const nlohmann::json exponents = ExponentsOf(rows);
+  if (!options.json() && rows.size() > 1) {
+    std::string line = "exponents:";
+    for (const auto& [name, exponent] : exponents.items())
+      absl::StrAppendFormat(&line, " %s %.2f", name, exponent.get<double>());
+    absl::PrintF("%s\n", line);
+  }
+  nlohmann::json end = {
+      {"tls", options.tls}, {"microbatches", options.microbatches}, {"exponents", exponents}};
+  if (options.processes > 0) {
+    ASSIGN_OR_RETURN(const Trained trained, TrainOn(options.processes));
+    end["processes"] = {{"processes", options.processes},
+                        {"start_seconds", trained.start_seconds},
+                        {"train_seconds", trained.train_seconds}};
+    if (!options.json()) {
+      absl::PrintF("%d processes started in %.0f s and trained five steps in %.0f s\n",
+                   options.processes, trained.start_seconds, trained.train_seconds);
+    }
+  }
+  table.End(std::move(end));
   return absl::OkStatus();
 }
 
@@ -145,6 +263,11 @@ void AddScaleCommand(CLI::App& app, absl::Status& result) {
             ->check(CLI::Range(2, 10'000));
         command.add_option("--microbatches", options.microbatches, "Microbatches of a replica")
             ->check(CLI::Range(1, 1024));
+        command
+            .add_option("--processes", options.processes,
+                        "Real workers that train a small model over TCP, less than 64 or a "
+                        "multiple of it; 0: none")
+            ->check(CLI::Range(0, 1024));
         command.add_flag("--tls", options.tls,
                          "Over TCP with mutual TLS, each worker with a certificate of its own");
       },

@@ -58,7 +58,7 @@ class MemoryFault : public ::testing::Test {
     });
   }
 
-  Cluster cluster_{4};
+  Cluster cluster_{5};
 };
 
 TEST_F(MemoryFault, AKilledWorkersRankGoesOnFromItsNeighboursMemoryWithTheSameLosses) {

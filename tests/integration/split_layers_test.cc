@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs whose ranks split the layers of a real model (`parallelism.tensor`), through real daemons.
+// Jobs whose ranks split the layers of a real model (`parallelism.tensor`) or share its sequences
+// (`parallelism.context`), through real daemons.
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -154,6 +155,60 @@ TEST(SplitLayers, ScoreACheckpointAlikeWithEquallyManyLeaves) {
   const double whole = score("whole", "pipeline: 1, tensor_leaves: 2, schedule: naive");
   EXPECT_GT(whole, 0);
   EXPECT_EQ(score("split", "pipeline: 2, tensor: 2, schedule: 1f1b"), whole);
+}
+
+TEST(SharedSequences, TrainAlikeBitForBitWithEquallyManyRanks) {
+  Cluster cluster(4);
+  for (const auto& [tag, model] : {std::pair("gpt-", kGpt), std::pair("llama-", kLlama)}) {
+    SCOPED_TRACE(tag);
+    const std::vector<std::string> layouts = {
+        "pipeline: 1, context: 2, schedule: naive",
+        "pipeline: 2, context: 2, schedule: 1f1b, transport: shm",
+        "pipeline: 2, context: 2, schedule: 1f1b, transport: gloo",
+        "pipeline: 2, context: 2, schedule: zb-v, recompute: full",
+        "pipeline: 2, context: 2, schedule: zb-h1, shard: optimizer",
+    };
+    Curve first;
+    for (std::size_t i = 0; i < layouts.size(); ++i) {
+      const Curve curve = Train(
+          cluster,
+          {.name = absl::StrCat(std::string(tag), i), .parallelism = layouts[i], .model = model});
+      ASSERT_EQ(curve.size(), 6U) << layouts[i];
+      EXPECT_LT(curve.back().first, curve.front().first);
+      if (i == 0) first = curve;
+      EXPECT_EQ(curve, first) << layouts[i];
+    }
+  }
+  EXPECT_THAT(cluster.StopAll(), IsEmpty());
+}
+
+// Checkpoints have whole layers, which replicas and context ranks write by turns.
+TEST(SharedSequences, GoOnOnAnotherMesh) {
+  Cluster cluster(4);
+  const auto directory = [&](const std::string& name) {
+    return absl::StrCat(cluster.directory(), "/", name);
+  };
+  const auto go_on = [&](const std::string& name, const std::string& from, int steps,
+                         const std::string& parallelism) {
+    if (!from.empty()) {
+      fs::copy(directory(from), directory(name),
+               fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    }
+    return Train(
+        cluster,
+        {.name = name, .parallelism = parallelism, .directory = directory(name), .steps = steps});
+  };
+  const Curve straight = go_on("straight", "", 6, "pipeline: 2, context: 2, schedule: 1f1b");
+  ASSERT_EQ(straight.size(), 6U);
+  Curve parts = go_on("before", "", 3, "pipeline: 1, context: 2, shard: optimizer");
+  const Curve after = go_on("after", "before", 6, "pipeline: 2, context: 2, schedule: zb-h1");
+  parts.insert(parts.end(), after.begin(), after.end());
+  EXPECT_EQ(parts, straight);
+  // With another number of ranks, losses differ in rounding.
+  const Curve others = go_on("others", "before", 6, "pipeline: 1, context: 4");
+  ASSERT_EQ(others.size(), 3U);
+  for (std::size_t i = 0; i < others.size(); ++i)
+    EXPECT_NEAR(others[i].first / straight[i + 3].first, 1, 1e-4) << "step " << i + 4;
 }
 
 // The processes of 64 ranks take minutes on a small machine (tests/long.sh mesh).

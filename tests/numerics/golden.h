@@ -89,6 +89,10 @@ class Comparison {
 std::vector<float> Pick(const GoldenCase& golden, const std::string& tensor,
                         const std::vector<float>& values, bool zero_gradients);
 
+// Gradients of the first step, of every parameter, against the reference.
+void CompareGradients(const GoldenCase& golden, const Tensors& gradients, const Tolerances& allowed,
+                      Comparison& compare);
+
 // Weights after the last step, and how far they moved, against the reference.
 void CompareFinalWeights(const GoldenCase& golden, const Tensors& weights,
                          const Tolerances& allowed, Comparison& compare);

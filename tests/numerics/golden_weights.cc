@@ -33,6 +33,25 @@ std::vector<float> Pick(const GoldenCase& golden, const std::string& tensor,
   return picked;
 }
 
+void CompareGradients(const GoldenCase& golden, const Tensors& gradients, const Tolerances& allowed,
+                      Comparison& compare) {
+  std::size_t compared = 0;
+  for (const auto& [name, want] : golden.expected) {
+    if (!name.starts_with("grad.")) continue;
+    const std::string parameter = name.substr(5);
+    ASSERT_TRUE(gradients.contains(parameter)) << parameter;
+    const std::vector<float>& gradient = gradients.at(parameter);
+    ASSERT_EQ(gradient.size(), want.size()) << parameter;
+    compare.RelativeL2("gradients, rel l2", parameter, Pick(golden, parameter, gradient, false),
+                       Pick(golden, parameter, want, false), allowed.gradients_l2);
+    const std::vector<float> zeros = Pick(golden, parameter, gradient, true);
+    compare.MaxAbsolute("zero gradients, max", parameter, zeros, std::vector<float>(zeros.size()),
+                        allowed.zero_gradients_abs);
+    ++compared;
+  }
+  EXPECT_EQ(compared, golden.initial_weights.size());
+}
+
 void CompareFinalWeights(const GoldenCase& golden, const Tensors& weights,
                          const Tolerances& allowed, Comparison& compare) {
   std::vector<float> all_got, all_want;

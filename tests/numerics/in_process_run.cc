@@ -227,7 +227,8 @@ absl::Status CheckSameSteps(const std::vector<train::StepResult>& a,
 
 absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
   const config::Parallelism& parallelism = options.job.parallelism;
-  const int num_workers = parallelism.pipeline.value_or(1) * parallelism.data.value_or(1);
+  const int num_workers = parallelism.pipeline.value_or(1) * parallelism.data.value_or(1) *
+                          parallelism.RanksPerReplica();
   ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(options.job, {.max_workers = num_workers,
                                                                  .device = options.planned_for}));
   std::vector<model::Model> models;

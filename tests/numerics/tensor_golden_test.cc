@@ -78,21 +78,7 @@ TEST_P(TensorGolden, FirstStepAgreesInLossAndGradients) {
   Comparison compare(Title());
   compare.Absolute("loss", "step 1", run.steps[0].loss, golden_.steps[0].loss, allowed.loss_abs);
   EXPECT_EQ(run.steps[0].tokens, golden_.steps[0].scored);
-  int compared = 0;
-  for (const auto& [name, want] : golden_.expected) {
-    if (!name.starts_with("grad.")) continue;
-    const std::string parameter = name.substr(5);
-    ASSERT_TRUE(run.gradients.contains(parameter)) << parameter;
-    const std::vector<float>& gradient = run.gradients.at(parameter);
-    ASSERT_EQ(gradient.size(), want.size()) << parameter;
-    compare.RelativeL2("gradients, rel l2", parameter, Pick(golden_, parameter, gradient, false),
-                       Pick(golden_, parameter, want, false), allowed.gradients_l2);
-    const std::vector<float> zeros = Pick(golden_, parameter, gradient, true);
-    compare.MaxAbsolute("zero gradients, max", parameter, zeros, std::vector<float>(zeros.size()),
-                        allowed.zero_gradients_abs);
-    ++compared;
-  }
-  EXPECT_EQ(compared, static_cast<int>(golden_.initial_weights.size()));
+  CompareGradients(golden_, run.gradients, allowed, compare);
 }
 
 TEST_P(TensorGolden, TenStepsAgreeInLossNormAndWeights) {

@@ -44,6 +44,29 @@ TEST(Reports, OfManyWorkersAtOnceAreAllTaken) {
   }
 }
 
+TEST(Ranks, OfAWideJobComeBackTogetherAndTrainOn) {
+  constexpr int kPipeline = 32, kData = 4, kWorkers = kPipeline * kData;
+  Cluster cluster(0, Cluster::Network::kTls);
+  const auto swarm = WorkerSwarm::Start({.coordinator = cluster.address(),
+                                         .authority = cluster.authority(),
+                                         .num_workers = kWorkers,
+                                         .traces = false});
+  ASSERT_TRUE(swarm->AwaitAttached(Cluster::kPatience));
+  cluster.Submit(EmulatedJob{.name = "wide", .pipeline = kPipeline, .data = kData}.Yaml());
+  ASSERT_TRUE(swarm->AwaitTraining(Cluster::kPatience));
+  cluster.Kill(cluster.coordinator());
+  cluster.StartCoordinator();
+  swarm->Reconnect(kWorkers);
+  ASSERT_TRUE(swarm->AwaitAttached(Cluster::kPatience));
+  swarm->Reconnect(kWorkers / 10);
+  ASSERT_TRUE(swarm->AwaitAttached(Cluster::kPatience));
+  EXPECT_TRUE(swarm->AwaitTraining(absl::ZeroDuration()));
+  const v1::Job job = cluster.Job("wide");
+  EXPECT_EQ(job.state(), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(job.generation(), 1);
+  EXPECT_EQ(swarm->counts().lost_streams, 0);
+}
+
 TEST(Ranks, OfAWideJobMeetTheirNeighboursAndAreAllToldOfAFault) {
   constexpr int kPipeline = 32, kData = 2;
   Cluster cluster(0);

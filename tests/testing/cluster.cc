@@ -149,11 +149,13 @@ void Cluster::StartCoordinator(const std::string& state) {
   if (network_ == Network::kSocketFile) {
     argv.insert(argv.end(), {"--listen", address_});
   } else {
-    argv.insert(argv.end(), {"--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.3:0"});
+    argv.insert(argv.end(), {"--listen", address_.empty() ? "127.0.0.1:0" : address_,
+                             "--metrics-listen", "127.0.0.3:0"});
   }
   if (network_ == Network::kTcp) argv.push_back("--insecure");
   if (network_ == Network::kTls) {
-    const certificates::TlsFiles files = Issue(access::Role::kCoordinator, "c1");
+    if (!coordinator_tls_) coordinator_tls_ = Issue(access::Role::kCoordinator, "c1");
+    const certificates::TlsFiles& files = *coordinator_tls_;
     argv.insert(argv.end(), {"--rpc-memory", "2GB", "--tls-certificate", files.certificate,
                              "--tls-key", files.key, "--tls-authority", files.authority});
   }

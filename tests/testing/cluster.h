@@ -43,8 +43,8 @@ class Cluster final {
   static constexpr absl::Duration kPatience = absl::Seconds(120);
 
   // How the processes can be reached. kTcp: control at 127.0.0.1, data at 127.0.0.2, metrics at
-  // 127.0.0.3, each on a free port; the coordinator may not be started again. kTls: as kTcp, with
-  // certificates of authority(); it starts no workers.
+  // 127.0.0.3, each on a free port; a coordinator that is started again listens on the same one.
+  // kTls: as kTcp, with certificates of authority(); it starts no workers.
   enum class Network { kSocketFile, kTcp, kTls };
 
   // Starts the coordinator and workers w0, w1, ..., and waits until all are idle.
@@ -119,6 +119,7 @@ class Cluster final {
   const std::map<std::string, WorkerPlace> places_;
   const std::string directory_;
   std::string address_;
+  std::optional<certificates::TlsFiles> coordinator_tls_;
   std::unique_ptr<v1::JobService::Stub> jobs_;
   std::unique_ptr<v1::ClusterService::Stub> cluster_;
   std::optional<cli::Process> coordinator_;

@@ -83,6 +83,7 @@ absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) co
            .vocabulary_group = rank.groups_.vocabulary(),
            .tensor_group = rank.groups_.tensor(),
            .norm_group = rank.groups_.norms(),
+           .context_group = rank.groups_.context(),
            .restore = options.restore,
            .observer = observed ? options.observer : nullptr}));
   return rank.trainer_->Prepare();

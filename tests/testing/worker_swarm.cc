@@ -4,7 +4,6 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
-#include <grpcpp/support/client_callback.h>
 
 #include <algorithm>
 #include <chrono>
@@ -13,6 +12,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <span>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -35,69 +35,12 @@
 #include "common/trace/encoding.h"
 #include "takt/v1/attachment_service.grpc.pb.h"
 #include "takt/v1/rendezvous_service.grpc.pb.h"
+#include "tests/testing/swarm_stream.h"
 
 namespace takt::testing {
 namespace {
 
 constexpr std::int64_t kInstructionNanos = 1'000'000;
-
-// One stream of a worker: writes in order, reads until the end.
-template <class Request, class Response>
-class Stream final : public grpc::ClientBidiReactor<Request, Response> {
- public:
-  explicit Stream(std::function<void(const Response&)> on_message)
-      : on_message_(std::move(on_message)) {}
-
-  template <class Open>
-  void Begin(const Open& open, const Request& hello) {
-    open(&context_, this);
-    Push(hello);
-    this->StartRead(&response_);
-    this->StartCall();
-  }
-
-  void Push(Request request) {
-    absl::MutexLock lock(&mutex_);
-    if (done_) return;
-    requests_.push_back(std::move(request));
-    if (requests_.size() == 1) this->StartWrite(&requests_.front());
-  }
-
-  // Ends it and waits until it has.
-  void Cut() {
-    context_.TryCancel();
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&done_));
-  }
-  bool done() const {
-    absl::MutexLock lock(&mutex_);
-    return done_;
-  }
-
-  void OnWriteDone(bool ok) override {
-    absl::MutexLock lock(&mutex_);
-    requests_.pop_front();
-    if (!ok) requests_.clear();
-    if (!requests_.empty()) this->StartWrite(&requests_.front());
-  }
-  void OnReadDone(bool ok) override {
-    if (!ok) return;
-    on_message_(response_);
-    this->StartRead(&response_);
-  }
-  void OnDone(const grpc::Status&) override {
-    absl::MutexLock lock(&mutex_);
-    done_ = true;
-  }
-
- private:
-  const std::function<void(const Response&)> on_message_;
-  grpc::ClientContext context_;
-  Response response_;
-  mutable absl::Mutex mutex_;
-  std::deque<Request> requests_ ABSL_GUARDED_BY(mutex_);  // the first is being written
-  bool done_ ABSL_GUARDED_BY(mutex_) = false;
-};
 
 // A step of `instructions` of them in a row.
 std::string SomeTrace(Rank rank, std::int64_t step, int instructions) {
@@ -219,31 +162,53 @@ class FakeWorker {
   FakeWorker(const SwarmOptions& options, const Certifier& certifier, int number)
       : options_(options),
         name_(absl::StrCat("fake-", number)),
-        control_([this](const v1::AttachResponse& response) { OnCommand(response); }),
-        bulk_([this](const v1::StreamBulkResponse& response) { OnAcknowledged(response); }) {
+        credentials_(certifier.CredentialsOf(name_)) {
+    Attach();
+  }
+
+  // Attaches for the first time, or again after Cut, over a new connection and with the rank that
+  // it holds.
+  void Attach() {
+    absl::MutexLock streams(&streams_mutex_);
+    control_.reset();
+    bulk_.reset();
+    meetings_.clear();
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
     const std::shared_ptr<grpc::Channel> channel =
-        grpc::CreateCustomChannel(options_.coordinator, certifier.CredentialsOf(name_), arguments);
+        grpc::CreateCustomChannel(options_.coordinator, credentials_, arguments);
     stub_ = v1::AttachmentService::NewStub(channel);
     rendezvous_ = v1::RendezvousService::NewStub(channel);
-    const control::Hello hello{.worker = name_,
-                               .incarnation = name_,
-                               .protocol_version = kProtocolVersion,
-                               .host = name_,
-                               .cores = 1,
-                               .memory_bytes = std::int64_t{1} << 34,
-                               .matmul_rates = {.f32 = 1e11},
-                               .data_address = "127.0.0.1"};
-    control_.Begin([&](auto* context, auto* reactor) { stub_->async()->Attach(context, reactor); },
-                   control::ToProto(hello));
+    control_ = std::make_unique<ControlStream>(
+        [this](const v1::AttachResponse& response) { OnCommand(response); });
+    bulk_ = std::make_unique<BulkStream>(
+        [this](const v1::StreamBulkResponse& response) { OnAcknowledged(response); });
+    control::Hello hello{.worker = name_,
+                         .incarnation = name_,
+                         .protocol_version = kProtocolVersion,
+                         .host = name_,
+                         .cores = 1,
+                         .memory_bytes = std::int64_t{1} << 34,
+                         .matmul_rates = {.f32 = 1e11},
+                         .data_address = "127.0.0.1"};
+    {
+      absl::MutexLock lock(&mutex_);
+      if (training_) {
+        hello.running = control::RunningJob{
+            .key = key_, .rank = rank_, .last_step = StepId(step_), .cluster_id = cluster_id_};
+      }
+    }
+    control_->Begin([&](auto* context, auto* reactor) { stub_->async()->Attach(context, reactor); },
+                    control::ToProto(hello));
   }
 
   void Cut() {
-    control_.Cut();
-    if (attached()) bulk_.Cut();
+    control_->Cut();
+    if (attached()) bulk_->Cut();
     // No command comes any more, so no meeting is added.
     for (const auto& meeting : meetings_) meeting->Cut();
+    absl::MutexLock lock(&mutex_);
+    attached_ = false;
   }
 
   bool attached() const {
@@ -263,7 +228,7 @@ class FakeWorker {
     absl::MutexLock lock(&mutex_);
     counts.reported += step_;
     counts.acknowledged += step_ - static_cast<std::int64_t>(sent_at_.size());
-    counts.lost_streams += control_.done() || (attached_ && bulk_.done()) ? 1 : 0;
+    counts.lost_streams += control_->done() || (attached_ && bulk_->done()) ? 1 : 0;
     counts.largest_assignment_bytes = std::max(counts.largest_assignment_bytes, assignment_bytes_);
   }
   void TakeAckSeconds(std::vector<double>& seconds) {
@@ -273,13 +238,14 @@ class FakeWorker {
   }
 
   void Heartbeat() {
+    absl::MutexLock streams(&streams_mutex_);
     control::Heartbeat heartbeat;
     {
       absl::MutexLock lock(&mutex_);
       if (!attached_) return;
       heartbeat = {.key = key_, .status = StatusLocked()};
     }
-    control_.Push(control::ToProto(heartbeat));
+    control_->Push(control::ToProto(heartbeat));
   }
 
   void Fail() {
@@ -309,20 +275,23 @@ class FakeWorker {
                 .tokens = 1024};
       trace = {.key = key_, .trace = SomeTrace(rank_, step_, instructions_)};
     }
-    bulk_.Push(control::ToProto(report));
-    if (options_.traces) bulk_.Push(control::ToProto(trace));
+    bulk_->Push(control::ToProto(report));
+    if (options_.traces) bulk_->Push(control::ToProto(trace));
   }
 
  private:
+  using ControlStream = SwarmStream<v1::AttachRequest, v1::AttachResponse>;
+  using BulkStream = SwarmStream<v1::StreamBulkRequest, v1::StreamBulkResponse>;
+
   control::RankStatus StatusLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return {.rank = rank_, .last_step = StepId(step_)};
   }
 
   void OnCommand(const v1::AttachResponse& response) {
     if (const auto command = control::FromProto(response)) {
-      std::visit(Overloaded{[&](const control::Welcome&) { OpenBulk(); },
+      std::visit(Overloaded{[&](const control::Welcome& welcome) { OpenBulk(welcome); },
                             [&](const control::ClockProbe& probe) {
-                              control_.Push(control::ToProto(control::ClockAnswer{
+                              control_->Push(control::ToProto(control::ClockAnswer{
                                   .coordinator_nanos = probe.coordinator_nanos,
                                   .worker_nanos = Clock::Real().SteadyNanos()}));
                             },
@@ -364,10 +333,12 @@ class FakeWorker {
     meetings_.back()->Begin();
   }
 
-  void OpenBulk() {
-    bulk_.Begin([&](auto* context, auto* reactor) { stub_->async()->StreamBulk(context, reactor); },
-                control::ToProto(control::BulkHello{name_, name_}));
+  void OpenBulk(const control::Welcome& welcome) {
+    bulk_->Begin(
+        [&](auto* context, auto* reactor) { stub_->async()->StreamBulk(context, reactor); },
+        control::ToProto(control::BulkHello{name_, name_}));
     absl::MutexLock lock(&mutex_);
+    cluster_id_ = welcome.cluster_id;
     attached_ = true;
   }
 
@@ -388,17 +359,19 @@ class FakeWorker {
   }
 
   void Tell(control::Phase phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    control_.Push(control::ToProto(
+    control_->Push(control::ToProto(
         control::JobUpdate{.key = key_, .rank = rank_, .phase = phase, .status = StatusLocked()}));
   }
 
   const SwarmOptions& options_;
   const std::string name_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   std::unique_ptr<v1::AttachmentService::Stub> stub_;
   std::unique_ptr<v1::RendezvousService::Stub> rendezvous_;
   mutable absl::Mutex mutex_;
   bool attached_ ABSL_GUARDED_BY(mutex_) = false;
   bool training_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string cluster_id_ ABSL_GUARDED_BY(mutex_);
   control::JobKey key_ ABSL_GUARDED_BY(mutex_);
   Rank rank_ ABSL_GUARDED_BY(mutex_);
   int instructions_ ABSL_GUARDED_BY(mutex_) = 0;  // of its program
@@ -407,8 +380,11 @@ class FakeWorker {
   std::deque<absl::Time> sent_at_ ABSL_GUARDED_BY(mutex_);  // of those not acknowledged
   std::vector<double> ack_seconds_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Meeting>> meetings_;  // the control stream's callbacks add to it
-  Stream<v1::AttachRequest, v1::AttachResponse> control_;
-  Stream<v1::StreamBulkRequest, v1::StreamBulkResponse> bulk_;
+  // Attach replaces the streams while none of their callbacks runs. The thread that sends
+  // heartbeats holds this mutex meanwhile.
+  absl::Mutex streams_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  std::unique_ptr<ControlStream> control_;
+  std::unique_ptr<BulkStream> bulk_;
 };
 
 class Swarm final : public WorkerSwarm {
@@ -426,6 +402,11 @@ class Swarm final : public WorkerSwarm {
     for (const auto& worker : workers_) worker->Cut();
   }
 
+  void Reconnect(int num_workers) override {
+    const auto first = std::span(workers_).first(static_cast<std::size_t>(num_workers));
+    for (const auto& worker : first) worker->Cut();
+    for (const auto& worker : first) worker->Attach();
+  }
   bool AwaitAttached(absl::Duration timeout) override {
     return AwaitAll(&FakeWorker::attached, timeout);
   }

@@ -32,6 +32,11 @@ class WorkerSwarm {
   // Cuts all connections.
   virtual ~WorkerSwarm() = default;
 
+  // The first workers, so many of them, lose their connections, all at once. They dial again as the
+  // same processes, with the ranks that they hold. No report of theirs may wait for its
+  // acknowledgement. AwaitAttached waits until they are back.
+  virtual void Reconnect(int num_workers) = 0;
+
   // False: not all of them in time.
   virtual bool AwaitAttached(absl::Duration timeout) = 0;
   virtual bool AwaitTraining(absl::Duration timeout) = 0;

@@ -43,15 +43,15 @@ class Page:
         return answer["result"].get("value")
 
     def wait_for(self, expression, seconds=30):
-        """Until the expression is true; returns its value."""
+        """Returns once the expression is true. Elements count as true; their values would not get here."""
         deadline = time.monotonic() + seconds
         while True:
             try:
-                value = self.evaluate(f"(() => {{ try {{ return ({expression}); }} catch {{ return null; }} }})()")
+                value = self.evaluate(f"(() => {{ try {{ return !!({expression}); }} catch {{ return false; }} }})()")
             except RuntimeError:
                 value = None  # the page was just left
             if value:
-                return value
+                return
             if time.monotonic() > deadline:
                 text = self.evaluate("document.body.innerText.slice(0, 2000)")
                 raise TimeoutError(f"{expression} did not become true; the page says: {text}")

@@ -56,7 +56,7 @@ void DescribeFields(MatmulBf16& o, auto& v) {
   v.Size("m", o.m), v.Size("n", o.n), v.Size("k", o.k);
   v.Tensor("a", o.a), v.Tensor("b", o.b);
   v.Tensor("c", o.c, Extent{o.m, o.n, o.c_stride == 0 ? o.n : o.c_stride});
-  v.Optional(o.bias), v.Optional(o.addend), v.Optional(o.inner);
+  v.Optional(o.bias), v.Optional(o.rounded_bias), v.Optional(o.addend), v.Optional(o.inner);
 }
 void DescribeFields(MatmulTransposedBf16& o, auto& v) {
   v.Name("MatmulTransposedBf16");
@@ -79,11 +79,13 @@ void DescribeFields(LayerNormForward& o, auto& v) {
 }
 void DescribeFields(LayerNormBackwardInput& o, auto& v) {
   v.Name("LayerNormBackwardInput");
-  v.Size("rows", o.rows), v.Size("columns", o.columns);
+  v.Size("rows", o.rows), v.Size("columns", o.columns), v.Flag(o.sums.accumulate);
   v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns});
   v.Tensor("x", o.x), v.Tensor("weight", o.weight), v.Tensor("mean", o.mean);
   v.Tensor("rstd", o.rstd), v.Tensor("d_input", o.d_input);
-  v.Optional(o.residual_gradient);
+  v.Optional(o.residual_gradient), v.Optional(o.rounded);
+  v.Optional(o.sums.d_weight), v.Optional(o.sums.d_bias);
+  v.Optional(o.sums.of_residual_gradient), v.Optional(o.sums.of_d_input);
 }
 void DescribeFields(LayerNormBackwardWeights& o, auto& v) {
   v.Name("LayerNormBackwardWeights");
@@ -100,11 +102,11 @@ void DescribeFields(RmsNormForward& o, auto& v) {
 }
 void DescribeFields(RmsNormBackwardInput& o, auto& v) {
   v.Name("RmsNormBackwardInput");
-  v.Size("rows", o.rows), v.Size("columns", o.columns);
+  v.Size("rows", o.rows), v.Size("columns", o.columns), v.Flag(o.sums.accumulate);
   v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns});
   v.Tensor("x", o.x), v.Tensor("weight", o.weight), v.Tensor("rstd", o.rstd);
   v.Tensor("d_input", o.d_input);
-  v.Optional(o.residual_gradient);
+  v.Optional(o.residual_gradient), v.Optional(o.rounded), v.Optional(o.sums.d_weight);
 }
 void DescribeFields(RmsNormBackwardWeights& o, auto& v) {
   v.Name("RmsNormBackwardWeights");
@@ -148,7 +150,7 @@ void DescribeFields(GeluBackward& o, auto& v) {
 }
 // The extents of queries (rows `stride` apart) and of keys and values.
 inline Extent Queries(const AttentionShape& s, std::int64_t stride) {
-  return {s.batch * s.context, s.heads * s.head_size, stride};
+  return {s.batch * (s.context / s.shares), s.heads * s.head_size, stride};
 }
 inline Extent Keys(const AttentionShape& s) {
   return {s.batch * s.context, s.kv_heads * s.head_size, s.kv_stride};
@@ -160,6 +162,7 @@ void DescribeFields(AttentionShape& s, auto& v) {
   v.Size("kv_stride", s.kv_stride, s.kv_heads * s.head_size);
   v.Size("out_stride", s.out_stride, s.heads * s.head_size);
   v.Size("window", s.window, 0);
+  v.Size("shares", s.shares), v.Size("share", s.share, 0);
 }
 void DescribeFields(AttentionForward& o, auto& v) {
   v.Name("AttentionForward");

@@ -20,10 +20,13 @@
 //   have none).
 // - Where sequences may hold several documents, an op has `starts`, [N]: for each row, the position
 //   in its sequence at which its document begins. Within a sequence they never fall, and none is
-//   above the row's own position. Null: every sequence is one document.
+//   above the row's own position. Null: every sequence is one document. Where an op's rows are not
+//   all tokens of a sequence (AttentionShape::shares), positions count its rows: a start is the row
+//   minus the tokens of its document before it. It may be negative, and it may fall once, where the
+//   second piece begins.
 // - Where a layer has input gradients (I) and weight gradients (W), they are different ops, and W
 //   reads nothing that I writes beyond its declared outputs: a joint backward is I, then W, with
-//   the same bits.
+//   the same bits. The I of a norm may be its W as well (norm_ops.h), also with the same bits.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +37,7 @@
 #include "worker/backend/expert_ops.h"
 #include "worker/backend/fp8.h"
 #include "worker/backend/muon_update.h"
+#include "worker/backend/norm_ops.h"
 #include "worker/backend/operand.h"
 
 namespace takt::backend {
@@ -87,9 +91,11 @@ enum class Activation : std::uint8_t {
 struct MatmulBf16 {
   Operand a;  // [m,k]
   Fp8 a_fp8;
-  const Bf16* b = nullptr;        // [k,n] as PackBf16 leaves it
-  Output c;                       // [m,n]
-  const float* bias = nullptr;    // [n]
+  const Bf16* b = nullptr;      // [k,n] as PackBf16 leaves it
+  Output c;                     // [m,n]
+  const float* bias = nullptr;  // [n]
+  // [n] bias rounded, or null. A backend may add it in its place.
+  const Bf16* rounded_bias = nullptr;
   const float* addend = nullptr;  // laid out as c, which is in f32; may be c itself
   std::int64_t a_stride = 0, c_stride = 0;
   Activation activation = Activation::kNone;
@@ -114,78 +120,6 @@ struct MatmulTransposedBf16 {
 struct BiasGrad {
   Operand d_output;
   float* d_bias = nullptr;
-  std::int64_t rows = 0, columns = 0;
-  bool accumulate = false;
-};
-
-// output = (x - mean) * rstd * weight + bias per row, rstd = 1 / sqrt(variance + epsilon), variance
-// with 1/C. With `residual`, x is input + residual and is written to `sum`.
-struct LayerNormForward {
-  const float* input = nullptr;     // [N,C]
-  const float* residual = nullptr;  // [N,C] or null
-  float* sum = nullptr;             // [N,C] if residual, else null; may be input or residual
-  const float* weight = nullptr;    // [C]
-  const float* bias = nullptr;      // [C]
-  Output output;                    // [N,C]
-  float* mean = nullptr;            // [N]
-  float* rstd = nullptr;            // [N]
-  std::int64_t rows = 0, columns = 0;
-  float epsilon = 1e-5F;
-};
-
-// I: d_input = (gradient through the norm) + residual_gradient.
-struct LayerNormBackwardInput {
-  Operand d_output;               // [N,C]
-  const float* x = nullptr;       // [N,C] what was normalised (`sum` or `input` of the forward)
-  const float* weight = nullptr;  // [C]
-  const float* mean = nullptr;    // [N]
-  const float* rstd = nullptr;    // [N]
-  const float* residual_gradient = nullptr;  // [N,C] or null
-  float* d_input = nullptr;  // [N,C]; may be x, residual_gradient or (in f32) d_output
-  std::int64_t rows = 0, columns = 0;
-};
-
-// W: d_weight[C] (+)= sum over rows of d_output * (x - mean) * rstd;  d_bias[C] (+)= sum over rows
-// of d_output.
-struct LayerNormBackwardWeights {
-  Operand d_output;             // [N,C]
-  const float* x = nullptr;     // [N,C]
-  const float* mean = nullptr;  // [N]
-  const float* rstd = nullptr;  // [N]
-  float* d_weight = nullptr;    // [C]
-  float* d_bias = nullptr;      // [C]
-  std::int64_t rows = 0, columns = 0;
-  bool accumulate = false;
-};
-
-// output = x * rstd * weight per row, rstd = 1 / sqrt(mean(x^2) + epsilon)
-// (Zhang & Sennrich 2019).
-struct RmsNormForward {
-  const float* input = nullptr;   // [N,C]
-  const float* weight = nullptr;  // [C]
-  Output output;                  // [N,C]
-  float* rstd = nullptr;          // [N]
-  std::int64_t rows = 0, columns = 0;
-  float epsilon = 1e-5F;
-};
-
-// I: d_input = (gradient through the norm) + residual_gradient.
-struct RmsNormBackwardInput {
-  Operand d_output;                          // [N,C]
-  const float* x = nullptr;                  // [N,C] input of the forward
-  const float* weight = nullptr;             // [C]
-  const float* rstd = nullptr;               // [N]
-  const float* residual_gradient = nullptr;  // [N,C] or null
-  float* d_input = nullptr;  // [N,C]; may be x, residual_gradient or (in f32) d_output
-  std::int64_t rows = 0, columns = 0;
-};
-
-// W: d_weight[C] (+)= sum over rows of d_output * x * rstd.
-struct RmsNormBackwardWeights {
-  Operand d_output;             // [N,C]
-  const float* x = nullptr;     // [N,C]
-  const float* rstd = nullptr;  // [N]
-  float* d_weight = nullptr;    // [C]
   std::int64_t rows = 0, columns = 0;
   bool accumulate = false;
 };
@@ -244,6 +178,10 @@ struct AttentionShape {
                out_stride = 0;  // elements between rows: of q; of k and v; of the output
   // Query t sees the keys t - window + 1 .. t. 0: it sees all keys up to t.
   std::int64_t window = 0;
+  // With more than one share, each sequence is cut into 2 * shares equal pieces, and the queries
+  // are those of piece `share`, then those of piece 2 * shares - 1 - share. Tensors of queries have
+  // T / shares rows a sequence, those of keys and values have T. Only the CPU takes several shares.
+  std::int64_t shares = 1, share = 0;
 };
 
 // output = softmax(q k^T / sqrt(D)) v over the keys that a query sees, heads side by side. Where
@@ -362,8 +300,8 @@ struct SoftmaxBlock {
 
 // loss_sum: the sum over scored rows of the cross-entropy with the target's distribution, and of
 // z_loss * Z^2 with Z = log(sum of e^logit) (PaLM, Chowdhery et al. 2022, section 5). Sums over
-// blocks are in double in ascending order. Row losses are summed in double in row order and not
-// divided.
+// blocks are in double in ascending order. Row losses are summed in double, in an order that
+// depends on their number alone, and not divided.
 struct CrossEntropy {
   const SoftmaxPart* parts = nullptr;     // [blocks,N]
   const std::int32_t* targets = nullptr;  // [N]
@@ -448,7 +386,7 @@ struct Fill {
 
 struct Copy {
   Operand input;
-  Output output;
+  Output output;  // also in bf16 if input is in f32
   std::int64_t count = 0;
 };
 

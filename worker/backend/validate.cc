@@ -73,6 +73,13 @@ absl::Status CheckHeads(const char* op, const auto& shape) {
               "heads must be divisible by kv_heads");
 }
 
+absl::Status CheckShares(const char* op, const AttentionShape& shape) {
+  return Rule(shape.shares == 1 ? shape.share == 0
+                                : shape.share < shape.shares && shape.shares > 0 &&
+                                      shape.context % (2 * shape.shares) == 0,
+              op, "context must be divisible by 2 * shares, and share below shares");
+}
+
 // Checks the tensors of an update that needs so many moments.
 void CheckTensors(std::span<const UpdatedTensor> tensors, int moments, FieldCheck& check) {
   for (UpdatedTensor tensor : tensors) {
@@ -101,6 +108,8 @@ struct CrossFieldRules {
   absl::Status operator()(const MatmulBf16& o) const {
     constexpr const char* kOp = "MatmulBf16";
     RETURN_IF_ERROR(Rule(o.addend == nullptr || o.c.f32 != nullptr, kOp, "addend needs c in f32"));
+    RETURN_IF_ERROR(
+        Rule(o.rounded_bias == nullptr || o.bias != nullptr, kOp, "rounded_bias needs bias"));
     if (o.activation == Activation::kNone)
       return Rule(o.inner == nullptr, kOp, "inner is of an activation");
     RETURN_IF_ERROR(Rule(o.inner != nullptr, kOp, "an activation needs inner"));
@@ -116,6 +125,17 @@ struct CrossFieldRules {
   absl::Status operator()(const LayerNormForward& o) const {
     return Rule((o.residual == nullptr) == (o.sum == nullptr), "LayerNormForward",
                 "residual and sum go together");
+  }
+  absl::Status operator()(const LayerNormBackwardInput& o) const {
+    constexpr const char* kOp = "LayerNormBackwardInput";
+    const LayerNormSums& s = o.sums;
+    RETURN_IF_ERROR(Rule((s.d_weight == nullptr) == (s.d_bias == nullptr), kOp,
+                         "sums.d_weight and sums.d_bias go together"));
+    RETURN_IF_ERROR(Rule((s.of_residual_gradient == nullptr) == (s.of_d_input == nullptr), kOp,
+                         "sums.of_residual_gradient and sums.of_d_input go together"));
+    if (s.of_d_input == nullptr) return absl::OkStatus();
+    return Rule(s.d_weight != nullptr && o.residual_gradient != nullptr, kOp,
+                "sums.of_d_input needs sums.d_weight and residual_gradient");
   }
   absl::Status operator()(const Rotary& o) const {
     return Rule(o.head_size % 2 == 0, "Rotary", "head_size must be even");
@@ -135,10 +155,12 @@ struct CrossFieldRules {
   }
   absl::Status operator()(const AttentionForward& o) const {
     RETURN_IF_ERROR(CheckHeads("AttentionForward", o.shape));
+    RETURN_IF_ERROR(CheckShares("AttentionForward", o.shape));
     return CheckType("AttentionForward", {o.q, o.k, o.v, o.output});
   }
   absl::Status operator()(const AttentionBackward& o) const {
     RETURN_IF_ERROR(CheckHeads("AttentionBackward", o.shape));
+    RETURN_IF_ERROR(CheckShares("AttentionBackward", o.shape));
     return CheckType("AttentionBackward",
                      {o.q, o.k, o.v, o.output, o.d_output, o.d_q, o.d_k, o.d_v});
   }
@@ -198,7 +220,7 @@ struct CrossFieldRules {
                 "factors in bf16 need in_bf16");
   }
   absl::Status operator()(const Copy& o) const {
-    return o.count == 0 ? absl::OkStatus() : CheckType("Copy", {o.input, o.output});
+    return o.count == 0 ? absl::OkStatus() : CheckRounding("Copy", o.input, o.output);
   }
 };
 

@@ -67,7 +67,7 @@ void ExpectWhole(const model::Parameter& parameter, Kind kind, std::span<const f
 class ExpertRank {
  public:
   ExpertRank(int replicas, int dp_rank, const model::ExpertShare& share)
-      : model_(model::BuildModel(Config(), /*microbatch=*/1, {}, {}, share).value()) {
+      : model_(model::BuildModel(Config(), /*microbatch=*/1, {}, {}, 1, share).value()) {
     assignment_.mesh = {.dp_size = replicas};
     assignment_.rank = Rank(dp_rank);
     assignment_.partition = {{StageId(0), PpRank(0), LayerId(0), LayerId(kLayers)}};

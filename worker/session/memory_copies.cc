@@ -58,7 +58,7 @@ std::vector<LayerId> MemoryCopies::LayersOf(Rank rank) const {
   for (const mesh::Stage& stage : options_.assignment->partition) {
     if (stage.pp_rank != mesh.PpRankOf(rank)) continue;
     for (LayerId layer = stage.first_layer; layer < stage.last_layer; ++layer) {
-      if (!shares || layout::WriterOf(layer, mesh.dp_size) == mesh.DpRankOf(rank))
+      if (!shares || layout::WriterOf(layer, mesh.num_replicas()) == mesh.ReplicaOf(rank))
         layers.push_back(layer);
     }
   }
@@ -190,10 +190,9 @@ bool MemoryCopies::Take(StateCopy& copy, StepId step) {
 absl::Status MemoryCopies::TakeState(StateCopy& copy, StepId step) {
   const mesh::Mesh& mesh = options_.assignment->mesh;
   // Without shards: all layers of which this rank has the primary copy.
-  const DpRank replica =
-      moments_.has_value() ? mesh.DpRankOf(options_.assignment->rank) : DpRank(0);
+  const int replica = moments_.has_value() ? mesh.ReplicaOf(options_.assignment->rank) : 0;
   const std::vector<worker_checkpoint::LayerState> live =
-      WrittenState(*store_, replica, moments_.has_value() ? mesh.dp_size : 1);
+      WrittenState(*store_, replica, moments_.has_value() ? mesh.num_replicas() : 1);
   absl::Status taken = copy.Take(live, options_.threads, DeviceOf(*store_));
   if (!moments_.has_value()) return taken;
   // The other ranks wait for this one even if it could not copy.

@@ -13,8 +13,8 @@
 namespace takt::session {
 
 int MomentShards::WriterOf(const train::LayerParameters& layer) const {
-  const int num_replicas = assignment_.mesh.dp_size;
-  const int replica = layout::WriterOf(layer.layer, num_replicas).value();
+  const int num_replicas = assignment_.mesh.num_replicas();
+  const int replica = layout::WriterOf(layer.layer, num_replicas);
   const int copies = group_.size() / num_replicas;  // of each layer in a pipeline
   const int mine = layout::ShardPlaceOf(assignment_.program, /*replica=*/0, num_replicas).index;
   return copies * replica + (layer.primary ? mine : 1 - mine);

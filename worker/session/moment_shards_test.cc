@@ -84,8 +84,8 @@ class Sharer {
   // Returns the names of what the rank writes, after a look at its copy.
   std::vector<std::string> Copy(transport::Collective& group) {
     const MomentShards shards(assignment_, *store_, group);
-    const auto live = WrittenState(*store_, assignment_.mesh.DpRankOf(assignment_.rank),
-                                   assignment_.mesh.dp_size);
+    const auto live = WrittenState(*store_, assignment_.mesh.ReplicaOf(assignment_.rank),
+                                   assignment_.mesh.num_replicas());
     auto snapshot = worker_checkpoint::Snapshot::Create(live).value();
     EXPECT_TRUE(snapshot.Take(live, {}).ok());
     const absl::Status joined = shards.Join(

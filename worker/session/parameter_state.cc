@@ -34,12 +34,12 @@ View ViewOf(const train::ParameterRef& ref) {
 
 }  // namespace
 
-std::vector<worker_checkpoint::LayerState> WrittenState(train::ParameterStore& store,
-                                                        DpRank dp_rank, int dp_size) {
+std::vector<worker_checkpoint::LayerState> WrittenState(train::ParameterStore& store, int replica,
+                                                        int num_replicas) {
   store.SelectVersion(0);
   std::vector<worker_checkpoint::LayerState> layers;
   for (const train::LayerParameters& layer : store.stage_layers()) {
-    if (!layer.primary || layout::WriterOf(layer.layer, dp_size) != dp_rank) continue;
+    if (!layer.primary || layout::WriterOf(layer.layer, num_replicas) != replica) continue;
     worker_checkpoint::LayerState& state = layers.emplace_back();
     state.layer = layer.layer;
     for (const train::ParameterRef& ref : layer.refs) {

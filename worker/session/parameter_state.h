@@ -15,8 +15,8 @@ namespace takt::session {
 // the layout::WriterOf. Tables of which it has some rows are left out (spread_tables.h). Of moments
 // the views have the rank's shards (moment_shards.h). They are of the newest weights, and hold
 // until the next update.
-std::vector<worker_checkpoint::LayerState> WrittenState(train::ParameterStore& store,
-                                                        DpRank dp_rank, int dp_size);
+std::vector<worker_checkpoint::LayerState> WrittenState(train::ParameterStore& store, int replica,
+                                                        int num_replicas);
 
 // Returns everything that this rank trains, including its copies of what other ranks own.
 std::vector<worker_checkpoint::LayerTarget> LoadTargets(const model::Model& model,

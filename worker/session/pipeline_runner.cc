@@ -125,12 +125,11 @@ class PipelineRunner final : public RankRunner {
   }
 
  private:
-  // Coordinators of later versions may plan meshes of more axes.
   absl::Status CheckMesh() const {
-    if (assignment_.mesh.cp_size == 1) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        absl::StrCat("a worker of this version runs no mesh of ", mesh::ToString(assignment_.mesh),
-                     " ranks; give the job parallelism.context: 1, or update the worker"));
+    if (assignment_.mesh.cp_size == model_.context_ranks) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("the mesh has ", mesh::ToString(assignment_.mesh), " ranks, but of the job ",
+                     model_.context_ranks, " share each sequence"));
   }
 
   absl::Status CheckLayers() const {
@@ -274,6 +273,7 @@ class PipelineRunner final : public RankRunner {
                                     .vocabulary_group = connections_.groups().vocabulary(),
                                     .tensor_group = connections_.groups().tensor(),
                                     .norm_group = connections_.groups().norms(),
+                                    .context_group = connections_.groups().context(),
                                     .restore = std::move(restore),
                                     .halt_requested = &halt_requested_,
                                     .records = !connections_.waits_in_kernels()}));

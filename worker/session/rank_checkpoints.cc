@@ -149,8 +149,8 @@ std::vector<worker_checkpoint::LayerState> RankCheckpoints::WrittenState() const
     return split_->WrittenState();
   }
   const mesh::Mesh& mesh = options_.assignment->mesh;
-  std::vector<worker_checkpoint::LayerState> layers =
-      session::WrittenState(*store_, mesh.DpRankOf(options_.assignment->rank), mesh.dp_size);
+  std::vector<worker_checkpoint::LayerState> layers = session::WrittenState(
+      *store_, mesh.ReplicaOf(options_.assignment->rank), mesh.num_replicas());
   if (tables_.has_value()) tables_->AddWritten(layers);
   if (experts_.has_value()) experts_->AddAway(layers);
   return layers;

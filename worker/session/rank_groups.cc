@@ -99,6 +99,7 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
   const std::string_view kind = experts ? "experts" : mesh::NameOf(mesh::Group::kTensor);
   ASSIGN_OR_RETURN(groups.tensor_,
                    groups.Open(transport, host, kind, sharing, /*sums_only=*/false));
+  ASSIGN_OR_RETURN(groups.context_, open(mesh::Group::kContext, /*sums_only=*/false));
   ASSIGN_OR_RETURN(groups.norms_,
                    groups.Open(transport, host, "norms", sharing, /*sums_only=*/false));
   if (program::ShardsOptimizer(*options.program)) {

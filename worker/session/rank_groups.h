@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The groups over which one rank sums: the replicas of its stages, its chain of the pipeline, the
-// two ends of a tied embedding, and the ranks that share its layers or experts. Where the
-// vocabulary is spread, a group of the chain passes bytes. mesh::RanksOf says who is in which.
+// two ends of a tied embedding, and the ranks that share its layers or experts. The ranks that
+// share its sequences form a group that passes bytes, and so does the chain where the vocabulary is
+// spread. mesh::RanksOf says who is in which.
 #pragma once
 
 #include <cstdint>
@@ -78,7 +79,10 @@ class RankGroups {
   // Returns the ranks that share this rank's layers, or its experts, where they meet inside passes.
   // No rank shares both. Null: it shares none.
   transport::Collective* tensor() const { return tensor_; }
-  // Returns a group of the same ranks, for the exchange of norm and loss.
+  // Returns the ranks that share this rank's sequences, where they meet inside passes. Null: it
+  // shares none.
+  transport::Collective* context() const { return context_; }
+  // Returns a group of the ranks of tensor(), for the exchange of norm and loss.
   transport::Collective* norms() const { return norms_; }
   // Returns the group of SharersOf, which passes bytes of host memory. Null: nobody shares.
   transport::Collective* sharers() const { return sharers_; }
@@ -96,6 +100,7 @@ class RankGroups {
   transport::Collective* vocabulary_ = nullptr;
   transport::Collective* tensor_ = nullptr;
   transport::Collective* norms_ = nullptr;
+  transport::Collective* context_ = nullptr;
   transport::Collective* sharers_ = nullptr;
 };
 

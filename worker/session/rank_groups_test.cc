@@ -97,7 +97,7 @@ TEST(SharersOf, OfABidirectionalPipelineStandByPpRank) {
 
 struct Sizes {
   std::map<int, int> replicas;  // by stage
-  int pipeline = 0, tied = 0, vocabulary = 0, tensor = 0;
+  int pipeline = 0, tied = 0, vocabulary = 0, tensor = 0, context = 0;
 };
 
 // Runs one thread for each rank. Returns what each rank found out by summing ones.
@@ -129,6 +129,7 @@ std::vector<Sizes> Connect(const mesh::Mesh& mesh, program::Program (*program_of
       if (groups->tied() != nullptr) sizes[rank].tied = count(groups->tied());
       if (groups->vocabulary() != nullptr) sizes[rank].vocabulary = count(groups->vocabulary());
       if (groups->tensor() != nullptr) sizes[rank].tensor = count(groups->tensor());
+      if (groups->context() != nullptr) sizes[rank].context = count(groups->context());
     });
   }
   threads.clear();
@@ -233,6 +234,18 @@ TEST(RankGroups, OfRanksThatShareLayersAreApartFromThoseOfReplicas) {
     EXPECT_EQ(sizes[rank].tensor, 3);
   }
   EXPECT_EQ(Connect({.pp_size = 4, .dp_size = 2}, &OneWay)[0].tensor, 0);
+}
+
+TEST(RankGroups, OfRanksThatShareSequencesAreReplicasToo) {
+  const mesh::Mesh mesh{.pp_size = 4, .dp_size = 2, .cp_size = 3};
+  const std::vector<Sizes> sizes = Connect(mesh, &OneWay);
+  for (int rank = 0; rank < 24; ++rank) {
+    EXPECT_EQ(sizes[rank].replicas, (std::map<int, int>{{rank / 6, 6}}));
+    EXPECT_EQ(sizes[rank].pipeline, 4);
+    EXPECT_EQ(sizes[rank].context, 3);
+    EXPECT_EQ(mesh.ReplicaOf(Rank(rank)), rank % 6);
+  }
+  EXPECT_EQ(Connect({.pp_size = 4, .dp_size = 2}, &OneWay)[0].context, 0);
 }
 
 TEST(RankGroups, OfASpreadVocabularyMeetAndNeedNoTiedOne) {

@@ -34,14 +34,15 @@ SplitState::SplitState(const control::Assignment& assignment, const model::Model
   for (const mesh::Stage& stage : assignment.partition) {
     if (stage.pp_rank != mesh.PpRankOf(assignment.rank)) continue;
     for (LayerId layer = stage.first_layer; layer < stage.last_layer; ++layer) {
-      if (layout::WriterOf(layer, mesh.dp_size) == mesh.DpRankOf(assignment.rank))
+      if (layout::WriterOf(layer, mesh.num_replicas()) == mesh.ReplicaOf(assignment.rank))
         layers_.push_back(layer);
     }
   }
 }
 
 int SplitState::WriterOf(LayerId layer) const {
-  return layout::WriterAmongSplit(layer, assignment_.mesh.dp_size, model_.tensor.size).value();
+  const int num_replicas = assignment_.mesh.num_replicas();
+  return layout::WriterAmongSplit(layer, num_replicas, model_.tensor.size).value();
 }
 
 std::vector<LayerState> SplitState::WrittenState() const {

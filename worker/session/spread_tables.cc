@@ -51,7 +51,7 @@ SpreadTables::SpreadTables(const control::Assignment& assignment, const model::M
 void SpreadTables::AddTables(LayerId layer) {
   const mesh::Mesh& mesh = assignment_.mesh;
   const bool by_this_replica =
-      layout::WriterOf(layer, mesh.dp_size) == mesh.DpRankOf(assignment_.rank);
+      layout::WriterOf(layer, mesh.num_replicas()) == mesh.ReplicaOf(assignment_.rank);
   const mesh::Partition& partition = assignment_.partition;
   const auto stage = std::ranges::find_if(
       partition, [layer](const mesh::Stage& each) { return layer < each.last_layer; });

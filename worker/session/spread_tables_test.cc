@@ -106,7 +106,7 @@ class RankOfTwo {
     const SpreadTables tables(assignment_, model_, *store_, group,
                               moments.has_value() ? &*moments : nullptr);
     std::vector<LayerState> live = WrittenState(
-        *store_, assignment_.mesh.DpRankOf(assignment_.rank), assignment_.mesh.dp_size);
+        *store_, assignment_.mesh.ReplicaOf(assignment_.rank), assignment_.mesh.num_replicas());
     tables.AddWritten(live);
     auto snapshot = worker_checkpoint::Snapshot::Create(live).value();
     EXPECT_TRUE(snapshot.Take(live, {}).ok());

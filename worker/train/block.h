@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/model/context_layers.h"
+#include "worker/train/context_meetings.h"
 #include "worker/train/layer.h"
 #include "worker/train/stash_view.h"
 
@@ -18,17 +20,14 @@ class Block : public Layer {
   absl::Status Forward(const ForwardCall& call) const final {
     const StashView s(layout_, call.stash);
     Probe(call.probe, "act", call.input);
-    RETURN_IF_ERROR(ForwardInside({.backend = call.backend,
-                                   .view = call.view,
-                                   .input = call.input,
-                                   .stash = call.stash,
-                                   .scratch = call.scratch},
-                                  s, /*products=*/true));
+    RETURN_IF_ERROR(
+        ForwardInside({*call.backend, call.view, call.input, s, call.scratch}, /*products=*/true));
     return Output(call, s);
   }
 
   absl::Status Recompute(const RecomputeCall& call) const final {
-    return ForwardInside(call, StashView(layout_, call.stash),
+    const StashView s(layout_, call.stash);
+    return ForwardInside({*call.backend, call.view, call.input, s, call.scratch},
                          /*products=*/layout_.recompute() == model::Recompute::kFull);
   }
 
@@ -40,17 +39,37 @@ class Block : public Layer {
   }
 
  protected:
+  // What F computes with, the first time and again.
+  struct Pass {
+    backend::Backend& backend;
+    const TokenView& view;
+    const float* input;
+    const StashView& stash;
+    std::byte* scratch;
+  };
+
   explicit Block(const LayerOptions& options)
       : config_(options.model.config),
         layout_(options.place.stash),
         scratch_(options.place.scratch),
         batch_(options.model.microbatch),
-        rows_(batch_ * config_.context),
+        context_here_(options.model.context_here()),
+        rows_(options.model.rows()),
+        context_(options.context),
         block_(options.layer.block) {}
 
-  // Runs the op, or with a cache the one for tokens that follow those in it.
-  absl::Status Attend(backend::Backend& backend, const backend::AttentionForward& op,
-                      const KeyValueCache* cache) const {
+  // Runs the op, on the keys of all ranks that share the sequence; or with a cache the one for
+  // tokens that follow those in it.
+  absl::Status Attend(const Pass& pass, backend::AttentionForward op) const {
+    backend::Backend& backend = pass.backend;
+    const KeyValueCache* const cache = pass.view.cache;
+    if (context_ != nullptr) {
+      const KeysOfAll all = OfAll(pass.scratch, model::ContextScratch::kKeys);
+      RETURN_IF_ERROR(context_->GatherKeys({op.k.f32, op.v.f32, op.shape.kv_stride}, all));
+      op.k = all.keys;
+      op.v = all.values;
+      ShareQueries(op.shape);
+    }
     if (cache == nullptr) return backend.Run(op);
     TAKT_CHECK(batch_ == 1 && op.output.f32 != nullptr);
     const KeyValueCache::Block& block = cache->blocks[static_cast<std::size_t>(block_)];
@@ -72,18 +91,52 @@ class Block : public Layer {
                                                 .window = cache->window});
   }
 
+  // Runs the op likewise. The gradients of keys are those of the rank's tokens, from all queries.
+  absl::Status AttendBackward(const InputGradCall& call, backend::AttentionBackward op) const {
+    if (context_ == nullptr) return call.backend->Run(op);
+    const KeysOfAll all = OfAll(call.scratch, model::ContextScratch::kKeys);
+    const KeysOfAll partial = OfAll(call.scratch, model::ContextScratch::kKeyGrads);
+    const KeyGradsHere mine{op.d_k.f32, op.d_v.f32, op.shape.kv_stride};
+    RETURN_IF_ERROR(context_->GatherKeys({op.k.f32, op.v.f32, op.shape.kv_stride}, all));
+    op.k = all.keys;
+    op.v = all.values;
+    op.d_k = partial.keys;
+    op.d_v = partial.values;
+    ShareQueries(op.shape);
+    RETURN_IF_ERROR(call.backend->Run(op));
+    return context_->SumKeyGradients(partial, /*received=*/all.keys, mine);
+  }
+
   const model::ModelConfig& config_;
   const layout::StashLayout layout_;
   const std::vector<std::int64_t> scratch_;  // offsets in scratch
-  const std::int64_t batch_, rows_;
+  const std::int64_t batch_;
+  const std::int64_t context_here_;  // tokens of each sequence
+  const std::int64_t rows_;
+  ContextMeetings* const context_;  // null: no other rank has tokens of these sequences
 
  private:
   // Computes everything except the block's output. products: false if they are still in the stash.
-  virtual absl::Status ForwardInside(const RecomputeCall& call, const StashView& s,
-                                     bool products) const = 0;
+  virtual absl::Status ForwardInside(const Pass& pass, bool products) const = 0;
   virtual absl::Status Output(const ForwardCall& call, const StashView& s) const = 0;
   virtual absl::Status MlpInputGrad(const InputGradCall& call) const = 0;
   virtual absl::Status AttentionInputGrad(const InputGradCall& call) const = 0;
+
+  // Returns two of the block's last tensors in scratch, of which `first` is one.
+  KeysOfAll OfAll(std::byte* scratch, model::ContextScratch::Tensor first) const {
+    const auto tensor = [&](std::size_t i) {
+      return reinterpret_cast<float*>(
+          scratch + scratch_[scratch_.size() - model::ContextScratch::kNumTensors + i]);
+    };
+    return {.keys = tensor(first), .values = tensor(std::size_t{first} + 1)};
+  }
+
+  // Makes the shape of whole sequences that of this rank's queries.
+  void ShareQueries(backend::AttentionShape& shape) const {
+    shape.kv_stride = model::KeyColumns(config_);
+    shape.shares = context_->share().size;
+    shape.share = context_->share().index;
+  }
 
   void Probe(const TensorProbe& probe, const char* kind, const float* input) const {
     if (probe)

@@ -3,6 +3,7 @@
 // nothing. Where the token table is on this rank it has no input gradient; where the vocabulary is
 // spread, its input is the rows of that table, and I passes on their gradient.
 #include "common/base/status.h"
+#include "worker/train/context_meetings.h"
 #include "worker/train/layer.h"
 
 namespace takt::train {
@@ -12,10 +13,11 @@ class Embedding final : public Layer {
  public:
   explicit Embedding(const LayerOptions& options)
       : batch_(options.model.microbatch),
+        context_here_(options.model.context_here()),
         config_(options.model.config),
         token_table_(options.parameters.refs[0]),
-        position_table_(options.parameters.refs.size() > 1 ? &options.parameters.refs[1]
-                                                           : nullptr) {}
+        position_table_(options.parameters.refs.size() > 1 ? &options.parameters.refs[1] : nullptr),
+        context_(options.context) {}
 
   absl::Status Forward(const ForwardCall& call) const override {
     return call.backend->Run(backend::EmbeddingForward{.tokens = call.view.tokens,
@@ -23,9 +25,9 @@ class Embedding final : public Layer {
                                                        .position_table = Positions(call.view.cache),
                                                        .output = call.output,
                                                        .batch = batch_,
-                                                       .context = config_.context,
+                                                       .context = context_here_,
                                                        .columns = config_.hidden,
-                                                       .starts = call.view.starts});
+                                                       .starts = StartsOf(call.view)});
   }
 
   absl::Status Recompute(const RecomputeCall&) const override { return absl::OkStatus(); }
@@ -40,18 +42,21 @@ class Embedding final : public Layer {
           .d_token_table = token_table_.gradient,
           .d_position_table = position_table_ != nullptr ? position_table_->gradient : nullptr,
           .batch = batch_,
-          .context = config_.context,
+          .context = context_here_,
           .columns = config_.hidden,
           .vocab = config_.vocab,
           .positions = config_.positions,
           .accumulate = accumulate,
-          .starts = microbatch.view.starts}));
+          .starts = StartsOf(microbatch.view)}));
       accumulate = true;
     }
     return absl::OkStatus();
   }
 
  private:
+  const std::int32_t* StartsOf(const TokenView& view) const {
+    return PositionStarts(view.starts, context_);
+  }
   // Returns the rows of the position table from the first token's position on; null: none.
   const float* Positions(const KeyValueCache* cache) const {
     if (position_table_ == nullptr) return nullptr;
@@ -59,9 +64,11 @@ class Embedding final : public Layer {
   }
 
   const std::int64_t batch_;
+  const std::int64_t context_here_;  // tokens of each sequence
   const model::ModelConfig& config_;
   const ParameterRef& token_table_;           // [V,C]
   const ParameterRef* const position_table_;  // [positions,C]; null: none
+  const ContextMeetings* const context_;      // null: no other rank has tokens of these sequences
 };
 
 // The embedding of a rank that gets the rows of the token table from their owners.

@@ -21,8 +21,8 @@ absl::StatusOr<std::unique_ptr<EmulatedParameters>> EmulatedParameters::Create(
   state->layout_ = layout::LayOutRank({.model = *options.model,
                                        .partition = *options.partition,
                                        .program = *options.program,
-                                       .dp_size = options.mesh.dp_size,
-                                       .replica = options.mesh.DpRankOf(options.rank).value()});
+                                       .num_replicas = options.mesh.num_replicas(),
+                                       .replica = options.mesh.ReplicaOf(options.rank)});
   ASSIGN_OR_RETURN(state->compute_, options.backends->CreateCompute());
   TAKT_CHECK(state->compute_->memory_is_host());
   ASSIGN_OR_RETURN(

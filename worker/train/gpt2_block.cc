@@ -18,6 +18,7 @@ class Gpt2Block final : public Block {
  public:
   explicit Gpt2Block(const LayerOptions& options)
       : Block(options),
+        rounds_(options.model.precisions.RoundsGradientsOnce()),
         norm1_(rows_, config_.norm_epsilon, {Refs(options), 2}),
         qkv_(rows_, kInOut, Refs(options)[2], &Refs(options)[3]),
         projection_(rows_, kInOut, Refs(options)[4], &Refs(options)[5]),
@@ -30,12 +31,16 @@ class Gpt2Block final : public Block {
     const auto s = [&](auto tensor) { return call.Stashed(layout_, tensor); };
     const auto d_inner = InBf16() ? call.Left(layout_, kInner, scratch_[kDInner]) : s(kInner);
     const auto d_qkv = call.Left(layout_, kQkv, scratch_[kDQkv]);
+    const auto d_middle = call.Rounded(layout_, kMiddle, scratch_[kDMiddle], rounds_);
     const bool add = call.accumulate;
-    RETURN_IF_ERROR(mlp_projection_.WeightGrad(backend, s(kActivated), call.d_output(), add));
+    const auto bias =
+        call.follows_i ? Linear::BiasGradient::kElsewhere : Linear::BiasGradient::kHere;
+    RETURN_IF_ERROR(mlp_projection_.WeightGrad(backend, s(kActivated), call.d_output(), add, bias));
     RETURN_IF_ERROR(fc_.WeightGrad(backend, s(kNorm2), d_inner, add));
-    RETURN_IF_ERROR(norm2_.WeightGrad(backend, s(kNorm2Part), add));
-    RETURN_IF_ERROR(projection_.WeightGrad(backend, s(kAttention), s(kMiddle), add));
+    RETURN_IF_ERROR(projection_.WeightGrad(backend, s(kAttention), d_middle, add, bias));
     RETURN_IF_ERROR(qkv_.WeightGrad(backend, s(kNorm1), d_qkv, add));
+    if (call.follows_i) return absl::OkStatus();
+    RETURN_IF_ERROR(norm2_.WeightGrad(backend, s(kNorm2Part), add));
     return norm1_.WeightGrad(backend, s(kNorm1Part), add);
   }
 
@@ -44,23 +49,21 @@ class Gpt2Block final : public Block {
     return mlp_projection_.Forward(*call.backend, s.Tensor(kActivated), s[kMiddle], call.output);
   }
 
-  absl::Status ForwardInside(const RecomputeCall& call, const StashView& s,
-                             bool products) const override {
-    backend::Backend& backend = *call.backend;
-    RETURN_IF_ERROR(norm1_.Forward(backend, call.input, Norm1(s)));
+  absl::Status ForwardInside(const Pass& pass, bool products) const override {
+    backend::Backend& backend = pass.backend;
+    const StashView& s = pass.stash;
+    RETURN_IF_ERROR(norm1_.Forward(backend, pass.input, Norm1(s)));
     if (products) {
       const backend::Output qkv = s.Tensor(kQkv), attention = s.Tensor(kAttention);
       RETURN_IF_ERROR(qkv_.Forward(backend, s.Tensor(kNorm1), nullptr, qkv));
-      RETURN_IF_ERROR(Attend(backend,
-                             {.shape = Shape(),
-                              .q = qkv,
-                              .k = From(qkv, config_.hidden),
-                              .v = From(qkv, 2 * std::int64_t{config_.hidden}),
-                              .output = attention,
-                              .logsumexp = s[kLogsumexp],
-                              .starts = call.view.starts},
-                             call.view.cache));
-      RETURN_IF_ERROR(projection_.Forward(backend, attention, call.input, s[kMiddle]));
+      RETURN_IF_ERROR(Attend(pass, {.shape = Shape(),
+                                    .q = qkv,
+                                    .k = From(qkv, config_.hidden),
+                                    .v = From(qkv, 2 * std::int64_t{config_.hidden}),
+                                    .output = attention,
+                                    .logsumexp = s[kLogsumexp],
+                                    .starts = pass.view.starts}));
+      RETURN_IF_ERROR(projection_.Forward(backend, attention, pass.input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
     const backend::Output inner = s.Tensor(kInner), activated = s.Tensor(kActivated);
@@ -82,8 +85,8 @@ class Gpt2Block final : public Block {
     const backend::Output d_norm = Scratch(call, kDNorm);
     const std::int64_t count = rows_ * config_.inner;
     if (InBf16()) {
-      RETURN_IF_ERROR(
-          mlp_projection_.InputGradBeforeGelu(backend, call.d_output, inner.bf16, d_inner.bf16));
+      RETURN_IF_ERROR(mlp_projection_.InputGradBeforeGelu(backend, call.d_output_of_products(),
+                                                          inner.bf16, d_inner.bf16));
       RETURN_IF_ERROR(fc_.InputGrad(backend, d_inner, d_norm));
       RETURN_IF_ERROR(LeaveToWeightGrad(call, d_inner, inner, count));
     } else {
@@ -92,9 +95,18 @@ class Gpt2Block final : public Block {
           .input = inner, .d_output = d_inner, .d_input = inner, .count = count}));
       RETURN_IF_ERROR(fc_.InputGrad(backend, inner, d_norm));
     }
-    return norm2_.InputGrad(
-        backend, {.dy = d_norm, .x = s[kMiddle], .residual = call.d_output, .dx = s[kMiddle]},
-        Norm2(s));
+    NormGradients gradients{.dy = d_norm,
+                            .x = s[kMiddle],
+                            .residual = call.d_output,
+                            .dx = s[kMiddle],
+                            .rounded = rounds_ ? Scratch(call, kDMiddle).bf16 : nullptr,
+                            .with_w = call.with_w};
+    // The biases of both projections were added to what these two are gradients of.
+    if (call.with_w.has_value()) {
+      gradients.residual_bias = mlp_projection_.bias_gradient();
+      gradients.dx_bias = projection_.bias_gradient();
+    }
+    return norm2_.InputGrad(backend, gradients, Norm2(s));
   }
 
   absl::Status AttentionInputGrad(const InputGradCall& call) const override {
@@ -105,23 +117,30 @@ class Gpt2Block final : public Block {
     const backend::Output d_qkv = Scratch(call, kDQkv);
     // First the d_output of attention, then that of the norm.
     const backend::Output d_norm = Scratch(call, kDNorm);
-    RETURN_IF_ERROR(projection_.InputGrad(backend, s[kMiddle], d_norm));
-    RETURN_IF_ERROR(backend.Run(backend::AttentionBackward{.shape = Shape(),
-                                                           .q = qkv,
-                                                           .k = From(qkv, c),
-                                                           .v = From(qkv, 2 * c),
-                                                           .output = s.Tensor(kAttention),
-                                                           .logsumexp = s[kLogsumexp],
-                                                           .d_output = d_norm,
-                                                           .d_q = d_qkv,
-                                                           .d_k = From(d_qkv, c),
-                                                           .d_v = From(d_qkv, 2 * c),
-                                                           .starts = call.view.starts}));
+    const backend::Operand d_middle =
+        rounds_ ? backend::Operand(Scratch(call, kDMiddle)) : backend::Operand(s[kMiddle]);
+    RETURN_IF_ERROR(projection_.InputGrad(backend, d_middle, d_norm));
+    RETURN_IF_ERROR(AttendBackward(call, {.shape = Shape(),
+                                          .q = qkv,
+                                          .k = From(qkv, c),
+                                          .v = From(qkv, 2 * c),
+                                          .output = s.Tensor(kAttention),
+                                          .logsumexp = s[kLogsumexp],
+                                          .d_output = d_norm,
+                                          .d_q = d_qkv,
+                                          .d_k = From(d_qkv, c),
+                                          .d_v = From(d_qkv, 2 * c),
+                                          .starts = call.view.starts}));
     RETURN_IF_ERROR(qkv_.InputGrad(backend, d_qkv, d_norm));
     RETURN_IF_ERROR(LeaveToWeightGrad(call, d_qkv, qkv, rows_ * 3 * c));
-    return norm1_.InputGrad(
-        backend, {.dy = d_norm, .x = call.input, .residual = s[kMiddle], .dx = call.d_input},
-        Norm1(s));
+    return norm1_.InputGrad(backend,
+                            {.dy = d_norm,
+                             .x = call.input,
+                             .residual = s[kMiddle],
+                             .dx = call.d_input,
+                             .rounded = call.d_input_rounded,
+                             .with_w = call.with_w},
+                            Norm1(s));
   }
 
   bool InBf16() const { return layout_[kInner].bf16; }
@@ -151,6 +170,7 @@ class Gpt2Block final : public Block {
             .out_stride = config_.hidden};
   }
 
+  const bool rounds_;  // norm2_ leaves its gradient in bf16, too
   const LayerNorm norm1_;
   const Linear qkv_, projection_;
   const LayerNorm norm2_;

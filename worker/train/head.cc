@@ -26,7 +26,7 @@ class Head final : public Layer {
  public:
   // The layer's parameters are those of the norm, then the weight.
   explicit Head(const LayerOptions& options)
-      : rows_(std::int64_t{options.model.microbatch} * options.model.config.context),
+      : rows_(options.model.rows()),
         columns_(options.model.config.hidden),
         layout_(options.place.stash),
         scratch_(options.place.scratch),
@@ -83,8 +83,13 @@ class Head final : public Layer {
     RETURN_IF_ERROR(ProductInputGrad(call, s));
     const Output d_norm = DNorm(call, 0);
     if (call.probe) call.probe("act_grad.final_norm.output", {d_norm, rows_, columns_});
-    RETURN_IF_ERROR(norm_.InputGrad(
-        *call.backend, {.dy = d_norm, .x = call.input, .dx = call.d_input}, NormOf(s)));
+    RETURN_IF_ERROR(norm_.InputGrad(*call.backend,
+                                    {.dy = d_norm,
+                                     .x = call.input,
+                                     .dx = call.d_input,
+                                     .rounded = call.d_input_rounded,
+                                     .with_w = call.with_w},
+                                    NormOf(s)));
     if (call.probe) call.probe("act_grad.final_norm.input", {call.d_input, rows_, columns_});
     return absl::OkStatus();
   }
@@ -95,6 +100,7 @@ class Head final : public Layer {
       RETURN_IF_ERROR(blocks_[b].product.WeightGrad(
           *call.backend, norm, call.Stashed(layout_, kLogits + b), call.accumulate));
     }
+    if (call.follows_i) return absl::OkStatus();
     return norm_.WeightGrad(*call.backend, call.Stashed(layout_, kNormPart), call.accumulate);
   }
 
@@ -163,7 +169,7 @@ template <class Norm>
 class HeadNorm final : public Layer {
  public:
   explicit HeadNorm(const LayerOptions& options)
-      : rows_(std::int64_t{options.model.microbatch} * options.model.config.context),
+      : rows_(options.model.rows()),
         columns_(options.model.config.hidden),
         one_block_(model::NumVocabularyBlocks(options.model.config.vocab) == 1),
         layout_(options.place.stash),
@@ -187,13 +193,18 @@ class HeadNorm final : public Layer {
             : backend::Operand(call.d_output);
     if (call.probe) call.probe("act_grad.final_norm.output", {d_norm, rows_, columns_});
     RETURN_IF_ERROR(norm_.InputGrad(*call.backend,
-                                    {.dy = d_norm, .x = call.input, .dx = call.d_input},
+                                    {.dy = d_norm,
+                                     .x = call.input,
+                                     .dx = call.d_input,
+                                     .rounded = call.d_input_rounded,
+                                     .with_w = call.with_w},
                                     NormOf(call.stash, Output())));
     if (call.probe) call.probe("act_grad.final_norm.input", {call.d_input, rows_, columns_});
     return absl::OkStatus();
   }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
+    if (call.follows_i) return absl::OkStatus();
     return norm_.WeightGrad(*call.backend, call.Stashed(layout_, kNormPart), call.accumulate);
   }
 

@@ -3,7 +3,8 @@
 // over backend ops.
 //
 // Letters: B sequences of a microbatch, T context, N = B * T rows, C hidden, V vocabulary.
-// Activations are [N,C] f32; where tensor parallelism splits layers, a rank has some of these rows.
+// Activations are [N,C] f32. Where tensor parallelism splits layers, a rank has some of these rows.
+// Where ranks share sequences, T and N are those of one rank.
 //
 // Memory: a layer itself owns none. What F leaves for I and W, and what I leaves for W, is in the
 // *stash*. There is one stash for each microbatch in flight, and model::Layer lists its tensors. I
@@ -15,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,6 +31,7 @@
 
 namespace takt::train {
 
+class ContextMeetings;
 class ExpertMeetings;
 class TensorMeetings;
 
@@ -81,18 +84,29 @@ struct InputGradCall {
   const float* d_output = nullptr;  // [N,C]; null for the head
   // [N,C]; null for the embedding. It may be `input`, which is not needed afterwards.
   float* d_input = nullptr;
+  // [N,C] The same two in bf16, for products: the layer above wrote the first, this one writes the
+  // second. Null: nobody did, nobody reads it.
+  const backend::Bf16* d_output_rounded = nullptr;
+  backend::Bf16* d_input_rounded = nullptr;
   StashMemory stash;
   std::byte* scratch = nullptr;  // laid out as LayerOptions::place says
-  // True: this microbatch's W is the next call to use scratch, so what W reads may stay there.
-  // False: it must go to the stash.
-  bool w_is_next = false;
+  // Set: this microbatch's W is the next call to use scratch, so what W reads may stay there, and I
+  // may compute a part of W. Its value is W's `accumulate`.
+  // Not set: what W reads must go to the stash.
+  std::optional<bool> with_w;
   TensorProbe probe;
+
+  // Returns d_output as products read it.
+  backend::Operand d_output_of_products() const {
+    if (d_output_rounded != nullptr) return d_output_rounded;
+    return d_output;
+  }
 };
 
 // Leaves a gradient that I computed in scratch to W.
 inline absl::Status LeaveToWeightGrad(const InputGradCall& call, const backend::Operand& gradient,
                                       const backend::Output& in_stash, std::int64_t count) {
-  if (call.w_is_next) return absl::OkStatus();
+  if (call.with_w.has_value()) return absl::OkStatus();
   return call.backend->Run(backend::Copy{.input = gradient, .output = in_stash, .count = count});
 }
 
@@ -100,8 +114,9 @@ inline absl::Status LeaveToWeightGrad(const InputGradCall& call, const backend::
 struct WeightGradInput {
   TokenView view;
   const float* d_output = nullptr;
-  StashMemory stash;             // only read
-  std::byte* scratch = nullptr;  // as I left it, if I was called with w_is_next; else null
+  const backend::Bf16* d_output_rounded = nullptr;  // as I's
+  StashMemory stash;                                // only read
+  std::byte* scratch = nullptr;  // as I left it, if I was called with_w; else null
 };
 
 struct WeightGradCall {
@@ -110,11 +125,16 @@ struct WeightGradCall {
   // order of its own; the gradients of single microbatches are summed in the order of the calls.
   std::span<const WeightGradInput> microbatches;
   bool accumulate = false;  // false: the step's first microbatch overwrites the gradients
+  // I was called with_w and has computed its part of W. Then there is one microbatch.
+  bool follows_i = false;
 
-  // Returns the d_output of each microbatch.
+  // Returns the d_output of each microbatch, as products read it.
   std::vector<backend::Operand> d_output() const {
     std::vector<backend::Operand> result;
-    for (const WeightGradInput& each : microbatches) result.emplace_back(each.d_output);
+    for (const WeightGradInput& each : microbatches) {
+      result.push_back(each.d_output_rounded != nullptr ? backend::Operand(each.d_output_rounded)
+                                                        : backend::Operand(each.d_output));
+    }
     return result;
   }
   // Returns a tensor of the stash of each microbatch.
@@ -124,6 +144,13 @@ struct WeightGradCall {
     for (const WeightGradInput& each : microbatches)
       result.push_back(StashView(layout, each.stash).Tensor(tensor));
     return result;
+  }
+  // Returns the gradient in f32 that `tensor` of each stash has, as products read it. is_rounded: I
+  // left it in bf16, too, at `offset` of scratch.
+  std::vector<backend::Operand> Rounded(const layout::StashLayout& layout, std::size_t tensor,
+                                        std::int64_t offset, bool is_rounded) const {
+    if (!is_rounded || !follows_i) return Stashed(layout, tensor);
+    return {TensorAt(microbatches.front().scratch + offset, /*bf16=*/true)};
   }
   // Returns what LeaveToWeightGrad left, at `offset` of scratch or in the stash.
   std::vector<backend::Operand> Left(const layout::StashLayout& layout, std::size_t tensor,
@@ -161,6 +188,8 @@ struct LayerOptions {
   double auxiliary_scale = 0;
   // Set exactly if the model's layers are split (model::TensorShare); borrowed likewise.
   TensorMeetings* meetings = nullptr;
+  // Set exactly if several ranks share the sequences (model::Model::context_ranks); likewise.
+  ContextMeetings* context = nullptr;
   // Set exactly if ranks share the model's experts (model::ExpertShare); borrowed likewise.
   ExpertMeetings* experts = nullptr;
 };

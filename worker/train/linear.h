@@ -110,11 +110,16 @@ class Linear {
     return backend.Run(product);
   }
 
-  // Computes dW (+)= x^T dy, or its transpose, and db (+)= column sums of dy. x, dy: by microbatch.
-  // Microbatches that follow each other in memory, in both x and dy, are one product with that many
-  // more rows.
+  // Returns b's gradient, for whoever computes it in place of WeightGrad; null: there is no b.
+  float* bias_gradient() const { return bias_ == nullptr ? nullptr : GradientOfBias(); }
+
+  enum class BiasGradient { kHere, kElsewhere };
+  // Computes dW (+)= x^T dy, or its transpose, and, unless it is computed elsewhere, db (+)= column
+  // sums of dy. x, dy: by microbatch. Microbatches that follow each other in memory, in both x and
+  // dy, are one product with that many more rows.
   absl::Status WeightGrad(backend::Backend& backend, std::span<const backend::Operand> x,
-                          std::span<const backend::Operand> dy, bool accumulate) const {
+                          std::span<const backend::Operand> dy, bool accumulate,
+                          BiasGradient bias = BiasGradient::kHere) const {
     for (std::size_t first = 0, end = 0; first < x.size(); first = end) {
       end = first + 1;
       while (end < x.size() && Follows(x[end - 1], x[end], rows_ * in_) &&
@@ -122,7 +127,8 @@ class Linear {
         ++end;
       }
       const std::int64_t rows = rows_ * static_cast<std::int64_t>(end - first);
-      RETURN_IF_ERROR(WeightGrad(backend, rows, x[first], dy[first], accumulate || first > 0));
+      RETURN_IF_ERROR(WeightGrad(backend, rows, x[first], dy[first], accumulate || first > 0,
+                                 bias == BiasGradient::kHere && bias_ != nullptr));
     }
     return absl::OkStatus();
   }
@@ -162,6 +168,7 @@ class Linear {
                                      : weight_.packed + offsets.packed,
             .c = c,
             .bias = Bias(backward),
+            .rounded_bias = RoundedBias(backward),
             .m = rows_,
             .n = backward ? in_ : out_,
             .k = backward ? out_ : in_};
@@ -172,34 +179,39 @@ class Linear {
   const float* Bias(bool backward) const {
     return bias_ == nullptr || backward || !adds_bias_ ? nullptr : bias_->weight + bias_first_;
   }
+  // Null: there is none, or nobody has rounded it.
+  const backend::Bf16* RoundedBias(bool backward) const {
+    return Bias(backward) == nullptr || bias_first_ > 0 ? nullptr : bias_->packed;
+  }
   backend::Fp8 OfInput() const { return {weight_.fp8, backend::Fp8Operand::kActivation}; }
   backend::Fp8 OfGradient() const { return {weight_.fp8, backend::Fp8Operand::kGradient}; }
   float* Gradient() const { return weight_.gradient + gradient_behind_ + Before(); }
-  float* BiasGradient() const { return bias_->gradient + bias_gradient_behind_ + bias_first_; }
+  float* GradientOfBias() const { return bias_->gradient + bias_gradient_behind_ + bias_first_; }
 
   absl::Status WeightGrad(backend::Backend& backend, std::int64_t rows, const backend::Operand& x,
-                          const backend::Operand& dy, bool accumulate) const {
+                          const backend::Operand& dy, bool accumulate, bool with_bias) const {
     if (in_bf16()) {
-      RETURN_IF_ERROR(MatrixGradBf16(backend, rows, x, dy, accumulate));
+      RETURN_IF_ERROR(MatrixGradBf16(backend, rows, x, dy, accumulate, with_bias));
       if (SumsWithMatrix()) return absl::OkStatus();
     } else {
       RETURN_IF_ERROR(MatrixGrad(backend, rows, x.f32, dy.f32, accumulate));
     }
-    if (bias_ == nullptr) return absl::OkStatus();
+    if (!with_bias) return absl::OkStatus();
     return backend.Run(backend::BiasGrad{.d_output = dy,
-                                         .d_bias = BiasGradient(),
+                                         .d_bias = GradientOfBias(),
                                          .rows = rows,
                                          .columns = out_,
                                          .accumulate = accumulate});
   }
 
-  // Returns whether the op for dW computes db too. It does if dy is the right one of its two
+  // Returns whether the op for dW can compute db too. It can if dy is the right one of its two
   // factors.
-  bool SumsWithMatrix() const { return bias_ != nullptr && !out_in_; }
+  bool SumsWithMatrix() const { return !out_in_; }
 
   absl::Status MatrixGradBf16(backend::Backend& backend, std::int64_t rows,
                               const backend::Operand& x, const backend::Operand& dy,
-                              bool accumulate) const {
+                              bool accumulate, bool with_bias) const {
+    const bool sums = with_bias && SumsWithMatrix();
     return backend.Run(
         backend::MatmulTransposedBf16{.a = out_in_ ? dy : x,
                                       .b = out_in_ ? x : dy,
@@ -208,7 +220,7 @@ class Linear {
                                       .a_stride = out_in_ ? y_stride_ : 0,
                                       .b_stride = out_in_ ? 0 : y_stride_,
                                       .c = Gradient(),
-                                      .column_sums = SumsWithMatrix() ? BiasGradient() : nullptr,
+                                      .column_sums = sums ? GradientOfBias() : nullptr,
                                       .accumulate = accumulate,
                                       .m = out_in_ ? out_ : in_,
                                       .n = out_in_ ? in_ : out_,

@@ -39,7 +39,8 @@ class LlamaBlock final : public Block {
   absl::Status WeightGrad(const WeightGradCall& call) const override {
     backend::Backend& backend = *call.backend;
     const auto s = [&](auto tensor) { return call.Stashed(layout_, tensor); };
-    const bool add = call.accumulate;
+    const bool add = call.accumulate, follows = call.follows_i;
+    const auto d_middle = call.Rounded(layout_, kMiddle, scratch_[kDMiddle], rounds_);
     if (experts_.has_value()) {
       RETURN_IF_ERROR(experts_->WeightGrad(call));
     } else {
@@ -47,12 +48,14 @@ class LlamaBlock final : public Block {
       RETURN_IF_ERROR(up_->WeightGrad(backend, s(kNorm2), s(kUp), add));
       RETURN_IF_ERROR(gate_->WeightGrad(backend, s(kNorm2), s(kGate), add));
     }
-    RETURN_IF_ERROR(norm2_.WeightGrad(backend, s(kNorm2Part), add));
-    RETURN_IF_ERROR(o_.WeightGrad(backend, s(kAttention), s(kMiddle), add));
+    if (!follows) RETURN_IF_ERROR(norm2_.WeightGrad(backend, s(kNorm2Part), add));
+    RETURN_IF_ERROR(o_.WeightGrad(backend, s(kAttention), d_middle, add));
     RETURN_IF_ERROR(v_.WeightGrad(backend, s(kNorm1), call.Left(layout_, kV, scratch_[kDV]), add));
     if (NormalisesHeads()) {
-      RETURN_IF_ERROR(k_norm_->WeightGrad(backend, s(kKNormPart), add));
-      RETURN_IF_ERROR(q_norm_->WeightGrad(backend, s(kQNormPart), add));
+      if (!follows) {
+        RETURN_IF_ERROR(k_norm_->WeightGrad(backend, s(kKNormPart), add));
+        RETURN_IF_ERROR(q_norm_->WeightGrad(backend, s(kQNormPart), add));
+      }
       RETURN_IF_ERROR(k_.WeightGrad(backend, s(kNorm1), s(kRawK), add));
       RETURN_IF_ERROR(q_.WeightGrad(backend, s(kNorm1), s(kRawQ), add));
     } else {
@@ -62,7 +65,7 @@ class LlamaBlock final : public Block {
       RETURN_IF_ERROR(k_.WeightGrad(backend, s(kNorm1), left(kK, kDK), add));
       RETURN_IF_ERROR(q_.WeightGrad(backend, s(kNorm1), left(kQ, kDQ), add));
     }
-    return norm1_.WeightGrad(backend, s(kNorm1Part), add);
+    return follows ? absl::OkStatus() : norm1_.WeightGrad(backend, s(kNorm1Part), add);
   }
 
  private:
@@ -100,6 +103,7 @@ class LlamaBlock final : public Block {
 
   LlamaBlock(const LayerOptions& options, const Parameters& p)
       : Block(options),
+        rounds_(options.model.precisions.RoundsGradientsOnce()),
         width_(config_),
         rotary_table_(options.rotary_table),
         norm1_(rows_, config_.norm_epsilon, {p.norm1, 1}),
@@ -121,10 +125,10 @@ class LlamaBlock final : public Block {
     return down_->Forward(*call.backend, s.Tensor(kProduct), s[kMiddle], call.output);
   }
 
-  absl::Status ForwardInside(const RecomputeCall& call, const StashView& s,
-                             bool products) const override {
-    backend::Backend& backend = *call.backend;
-    RETURN_IF_ERROR(norm1_.Forward(backend, call.input, Norm1(s)));
+  absl::Status ForwardInside(const Pass& pass, bool products) const override {
+    backend::Backend& backend = pass.backend;
+    const StashView& s = pass.stash;
+    RETURN_IF_ERROR(norm1_.Forward(backend, pass.input, Norm1(s)));
     if (products) {
       const bool raw = NormalisesHeads();
       RETURN_IF_ERROR(q_.Forward(backend, s.Tensor(kNorm1), nullptr, s.Tensor(raw ? kRawQ : kQ)));
@@ -136,21 +140,21 @@ class LlamaBlock final : public Block {
       RETURN_IF_ERROR(k_norm_->Forward(backend, s[kRawK], KNorm(s)));
     }
     if (products || NormalisesHeads())
-      RETURN_IF_ERROR(Turn(backend, call.view, s.Tensor(kQ), s.Tensor(kK), /*inverse=*/false));
+      RETURN_IF_ERROR(Turn(backend, pass.view, s.Tensor(kQ), s.Tensor(kK), /*inverse=*/false));
     if (products) {
-      RETURN_IF_ERROR(Attend(backend,
-                             {.shape = Shape(),
-                              .q = s.Tensor(kQ),
-                              .k = s.Tensor(kK),
-                              .v = s.Tensor(kV),
-                              .output = s.Tensor(kAttention),
-                              .logsumexp = s[kLogsumexp],
-                              .starts = call.view.starts},
-                             call.view.cache));
-      RETURN_IF_ERROR(o_.Forward(backend, s.Tensor(kAttention), call.input, s[kMiddle]));
+      RETURN_IF_ERROR(Attend(pass, {.shape = Shape(),
+                                    .q = s.Tensor(kQ),
+                                    .k = s.Tensor(kK),
+                                    .v = s.Tensor(kV),
+                                    .output = s.Tensor(kAttention),
+                                    .logsumexp = s[kLogsumexp],
+                                    .starts = pass.view.starts}));
+      RETURN_IF_ERROR(o_.Forward(backend, s.Tensor(kAttention), pass.input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
-    if (experts_.has_value()) return experts_->Forward(call, s, products);
+    if (experts_.has_value()) {
+      return experts_->Forward({.backend = &backend, .scratch = pass.scratch}, s, products);
+    }
     if (products) {
       RETURN_IF_ERROR(gate_->Forward(backend, s.Tensor(kNorm2), nullptr, s.Tensor(kGate)));
       RETURN_IF_ERROR(up_->Forward(backend, s.Tensor(kNorm2), nullptr, s.Tensor(kUp)));
@@ -193,9 +197,19 @@ class LlamaBlock final : public Block {
     auto* d_norm = reinterpret_cast<float*>(call.scratch + scratch_[kDNorm]);
     RETURN_IF_ERROR(experts_.has_value() ? experts_->InputGrad(call, s, d_norm)
                                          : InputGradOfProducts(call, s, d_norm));
-    return norm2_.InputGrad(
-        *call.backend, {.dy = d_norm, .x = s[kMiddle], .residual = call.d_output, .dx = s[kMiddle]},
-        Norm2(s));
+    return norm2_.InputGrad(*call.backend,
+                            {.dy = d_norm,
+                             .x = s[kMiddle],
+                             .residual = call.d_output,
+                             .dx = s[kMiddle],
+                             .rounded = RoundedDMiddle(call),
+                             .with_w = call.with_w},
+                            Norm2(s));
+  }
+
+  // Returns where the second norm leaves its gradient in bf16, too; null: nowhere.
+  backend::Bf16* RoundedDMiddle(const InputGradCall& call) const {
+    return rounds_ ? reinterpret_cast<backend::Bf16*>(call.scratch + scratch_[kDMiddle]) : nullptr;
   }
 
   // Computes the gradient of the second norm's output through the products of the MLP.
@@ -204,7 +218,7 @@ class LlamaBlock final : public Block {
     backend::Backend& backend = *call.backend;
     const backend::Output d_product =
         TensorAt(call.scratch + scratch_[kDProduct], layout_[kGate].bf16);
-    RETURN_IF_ERROR(down_->InputGrad(backend, call.d_output, d_product));
+    RETURN_IF_ERROR(down_->InputGrad(backend, call.d_output_of_products(), d_product));
     RETURN_IF_ERROR(backend.Run(backend::SwigluBackward{.gate = s.Tensor(kGate),
                                                         .up = s.Tensor(kUp),
                                                         .d_output = d_product,
@@ -224,24 +238,26 @@ class LlamaBlock final : public Block {
     const backend::Output d_v = TensorAt(call.scratch + scratch_[kDV], bf16);
     const backend::Output d_attention = TensorAt(call.scratch + scratch_[kDAttention], bf16);
     auto* d_norm = reinterpret_cast<float*>(call.scratch + scratch_[kDNorm]);
-    RETURN_IF_ERROR(o_.InputGrad(backend, s[kMiddle], d_attention));
-    RETURN_IF_ERROR(backend.Run(backend::AttentionBackward{.shape = Shape(),
-                                                           .q = s.Tensor(kQ),
-                                                           .k = s.Tensor(kK),
-                                                           .v = s.Tensor(kV),
-                                                           .output = s.Tensor(kAttention),
-                                                           .logsumexp = s[kLogsumexp],
-                                                           .d_output = d_attention,
-                                                           .d_q = d_q,
-                                                           .d_k = d_k,
-                                                           .d_v = d_v,
-                                                           .starts = call.view.starts}));
+    const backend::Operand d_middle =
+        rounds_ ? backend::Operand(RoundedDMiddle(call)) : backend::Operand(s[kMiddle]);
+    RETURN_IF_ERROR(o_.InputGrad(backend, d_middle, d_attention));
+    RETURN_IF_ERROR(AttendBackward(call, {.shape = Shape(),
+                                          .q = s.Tensor(kQ),
+                                          .k = s.Tensor(kK),
+                                          .v = s.Tensor(kV),
+                                          .output = s.Tensor(kAttention),
+                                          .logsumexp = s[kLogsumexp],
+                                          .d_output = d_attention,
+                                          .d_q = d_q,
+                                          .d_k = d_k,
+                                          .d_v = d_v,
+                                          .starts = call.view.starts}));
     RETURN_IF_ERROR(Turn(backend, call.view, d_q, d_k, /*inverse=*/true));
     if (NormalisesHeads()) {
-      RETURN_IF_ERROR(
-          q_norm_->InputGrad(backend, {.dy = d_q, .x = s[kRawQ], .dx = s[kRawQ]}, QNorm(s)));
-      RETURN_IF_ERROR(
-          k_norm_->InputGrad(backend, {.dy = d_k, .x = s[kRawK], .dx = s[kRawK]}, KNorm(s)));
+      RETURN_IF_ERROR(q_norm_->InputGrad(
+          backend, {.dy = d_q, .x = s[kRawQ], .dx = s[kRawQ], .with_w = call.with_w}, QNorm(s)));
+      RETURN_IF_ERROR(k_norm_->InputGrad(
+          backend, {.dy = d_k, .x = s[kRawK], .dx = s[kRawK], .with_w = call.with_w}, KNorm(s)));
       RETURN_IF_ERROR(q_.InputGrad(backend, s[kRawQ], d_norm));
       RETURN_IF_ERROR(k_.InputGrad(backend, s[kRawK], d_norm, d_norm));
     } else {
@@ -252,9 +268,14 @@ class LlamaBlock final : public Block {
     }
     RETURN_IF_ERROR(v_.InputGrad(backend, d_v, d_norm, d_norm));
     RETURN_IF_ERROR(LeaveToWeightGrad(call, d_v, s.Tensor(kV), rows_ * width_.key));
-    return norm1_.InputGrad(
-        backend, {.dy = d_norm, .x = call.input, .residual = s[kMiddle], .dx = call.d_input},
-        Norm1(s));
+    return norm1_.InputGrad(backend,
+                            {.dy = d_norm,
+                             .x = call.input,
+                             .residual = s[kMiddle],
+                             .dx = call.d_input,
+                             .rounded = call.d_input_rounded,
+                             .with_w = call.with_w},
+                            Norm1(s));
   }
 
   // Applies rotary positions to q and k, or the inverse to their gradients.
@@ -263,10 +284,10 @@ class LlamaBlock final : public Block {
     const std::int64_t first = view.cache != nullptr ? view.cache->past : 0;
     backend::Rotary op{.table = rotary_table_ + first * config_.head_size,
                        .batch = batch_,
-                       .context = config_.context,
+                       .context = context_here_,
                        .head_size = config_.head_size,
                        .inverse = inverse,
-                       .starts = view.starts};
+                       .starts = PositionStarts(view.starts, context_)};
     op.x = q;
     op.heads = config_.heads;
     op.stride = width_.query;
@@ -289,6 +310,7 @@ class LlamaBlock final : public Block {
             .window = config_.EffectiveWindow()};
   }
 
+  const bool rounds_;  // norm2_ leaves its gradient in bf16, too
   const Widths width_;
   const float* const rotary_table_;
   const RmsNorm norm1_;

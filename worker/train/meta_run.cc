@@ -66,6 +66,8 @@ absl::StatusOr<MetaReport> RunOnMeta(
   OtherRanks sharing(experts.shares() ? experts.size : share.size,
                      experts.shares() ? experts.index : share.index);
   if (sharing.size() > 1) options.tensor_group = options.norm_group = &sharing;
+  OtherRanks context(options.model->context_ranks, /*index=*/0);
+  if (context.size() > 1) options.context_group = &context;
   ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, CreateTrainer(options));
   // The instructions run in the order of the list, in which each finds what it needs.
   for (const Instruction& instruction : options.program->prologue) {

@@ -162,6 +162,26 @@ TEST(MetaRun, AllocatesWhatIsPredictedOfSharedExperts) {
   }
 }
 
+// The averages of a power of two of keys are exact.
+TEST(MetaRun, AllocatesAndComputesWhatIsPredictedOfSharedSequences) {
+  for (model::ModelConfig model : {Gpt2(), Llama(false), Llama(true), Qwen3(), Mistral()}) {
+    model.context = model.positions = 16;
+    for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      for (const int context : {2, 4}) {
+        SCOPED_TRACE(absl::StrCat("family ", static_cast<int>(model.family), " context ", context,
+                                  " recompute ", std::string(Name(mode))));
+        config::JobSpec job = JobOf(model, mode == Recompute::kSelective ? "zb-h1" : "1f1b");
+        job.parallelism.context = context;
+        job.parallelism.recompute = {mode};
+        job.validation = config::Validation{.path = "v", .every_steps = 1};
+        if (mode == Recompute::kFull) job.precision = model::Precision::kBf16;
+        if (mode == Recompute::kSelective) job.document_end = 3;
+        ExpectAsPredicted(job);
+      }
+    }
+  }
+}
+
 TEST(MetaRun, AllocatesTokensOnEveryRankWhereDocumentsAreApart) {
   for (const model::ModelConfig& model : {Gpt2(), Llama(false)}) {
     for (const std::string schedule : {"1f1b", "zb-v", "dualpipe", "pipedream-2bw"}) {
@@ -228,7 +248,7 @@ TEST(MetaRun, AllocatesWhatIsLaidOutWhereWeightsAreFreed) {
                                                  .partition = plan->partition,
                                                  .program = plan->programs[rank],
                                                  .validation = &plan->validation_programs[rank],
-                                                 .dp_size = 2,
+                                                 .num_replicas = 2,
                                                  .replica = 0})
                                  .bytes();
       expected[MemoryKind::kProcess] = 0;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms over rows. Their weight gradients are computed in two halves: I computes one microbatch's
-// *part* while d_output and x still exist (both are overwritten afterwards), and W adds the parts.
+// Norms over rows. Their weight gradients are computed by I, while d_output and x still exist (both
+// are overwritten afterwards). If W follows directly, I adds them to the gradients. Otherwise it
+// leaves one microbatch's *part*, which W adds with the same bits.
 // Both norms have the same members, so that layers can be templates over them.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "absl/status/status.h"
@@ -15,10 +17,18 @@ namespace takt::train {
 
 // What InputGrad reads and writes.
 struct NormGradients {
-  backend::Operand dy;              // [N,C]
-  const float* x = nullptr;         // [N,C] the same as F's
-  const float* residual = nullptr;  // [N,C] added to dx; optional
-  float* dx = nullptr;              // [N,C]; may be x
+  backend::Operand dy;               // [N,C]
+  const float* x = nullptr;          // [N,C] the same as F's
+  const float* residual = nullptr;   // [N,C] added to dx; optional
+  float* dx = nullptr;               // [N,C]; may be x
+  backend::Bf16* rounded = nullptr;  // [N,C] dx for products; optional
+  // Set where W is the next call: the gradients of the weights are then complete, and W adds no
+  // part. Its value says whether they are added to.
+  std::optional<bool> with_w;
+  // [C] Gradients of biases, which are the sums over rows of `residual` and of dx. Both or none,
+  // and only with_w.
+  float* residual_bias = nullptr;
+  float* dx_bias = nullptr;
 };
 
 // What a norm leaves for its other passes.
@@ -91,23 +101,23 @@ class LayerNorm final : public Norm {
 
   absl::Status InputGrad(backend::Backend& backend, const NormGradients& g,
                          const NormStash& s) const {
-    RETURN_IF_ERROR(backend.Run(backend::LayerNormBackwardWeights{.d_output = g.dy,
-                                                                  .x = g.x,
-                                                                  .mean = s.stats,
-                                                                  .rstd = s.stats + rows_,
-                                                                  .d_weight = s.part,
-                                                                  .d_bias = s.part + columns_,
-                                                                  .rows = rows_,
-                                                                  .columns = columns_}));
-    return backend.Run(backend::LayerNormBackwardInput{.d_output = g.dy,
-                                                       .x = g.x,
-                                                       .weight = parameters_[0].weight,
-                                                       .mean = s.stats,
-                                                       .rstd = s.stats + rows_,
-                                                       .residual_gradient = g.residual,
-                                                       .d_input = g.dx,
-                                                       .rows = rows_,
-                                                       .columns = columns_});
+    const bool with_w = g.with_w.has_value();
+    return backend.Run(backend::LayerNormBackwardInput{
+        .d_output = g.dy,
+        .x = g.x,
+        .weight = parameters_[0].weight,
+        .mean = s.stats,
+        .rstd = s.stats + rows_,
+        .residual_gradient = g.residual,
+        .d_input = g.dx,
+        .rounded = g.rounded,
+        .sums = {.d_weight = with_w ? parameters_[0].gradient : s.part,
+                 .d_bias = with_w ? parameters_[1].gradient : s.part + columns_,
+                 .of_residual_gradient = g.residual_bias,
+                 .of_d_input = g.dx_bias,
+                 .accumulate = g.with_w.value_or(false)},
+        .rows = rows_,
+        .columns = columns_});
   }
 };
 
@@ -131,20 +141,18 @@ class RmsNorm final : public Norm {
 
   absl::Status InputGrad(backend::Backend& backend, const NormGradients& g,
                          const NormStash& s) const {
-    RETURN_IF_ERROR(backend.Run(backend::RmsNormBackwardWeights{.d_output = g.dy,
-                                                                .x = g.x,
-                                                                .rstd = s.stats,
-                                                                .d_weight = s.part,
-                                                                .rows = rows_,
-                                                                .columns = columns_}));
-    return backend.Run(backend::RmsNormBackwardInput{.d_output = g.dy,
-                                                     .x = g.x,
-                                                     .weight = parameters_[0].weight,
-                                                     .rstd = s.stats,
-                                                     .residual_gradient = g.residual,
-                                                     .d_input = g.dx,
-                                                     .rows = rows_,
-                                                     .columns = columns_});
+    return backend.Run(backend::RmsNormBackwardInput{
+        .d_output = g.dy,
+        .x = g.x,
+        .weight = parameters_[0].weight,
+        .rstd = s.stats,
+        .residual_gradient = g.residual,
+        .d_input = g.dx,
+        .rounded = g.rounded,
+        .sums = {.d_weight = g.with_w.has_value() ? parameters_[0].gradient : s.part,
+                 .accumulate = g.with_w.value_or(false)},
+        .rows = rows_,
+        .columns = columns_});
   }
 };
 

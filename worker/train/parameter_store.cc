@@ -270,6 +270,10 @@ absl::Status ParameterStore::PackVersion(backend::Backend& backend, int version)
 
 absl::Status ParameterStore::PackUse(backend::Backend& backend, const Use& use, std::size_t place) {
   if (use.packed.empty()) return absl::OkStatus();
+  if (use.ref->parameter->kept_rounded) {
+    return backend.Run(backend::Copy{
+        .input = use.weight[place], .output = use.packed[place], .count = use.ref->elements()});
+  }
   const std::int64_t columns = use.ref->columns();
   for (const auto& [first, rows] : use.ref->Runs()) {
     const float* const b = use.weight[place] + first * columns;
@@ -313,6 +317,7 @@ void ParameterStore::ShowVersion(int version) {
     use.ref->weight = use.weight[place];
     if (use.packed.empty()) continue;
     use.ref->packed = use.packed[place];
+    if (use.packed_transposed.empty()) continue;
     use.ref->packed_transposed = use.packed_transposed[place];
   }
 }

@@ -37,7 +37,7 @@ struct ParameterRef {
   const float* previous = nullptr;
   // The selected version's matrix as it is stored, and its transpose, as PackBf16 leaves them. A
   // table by words is packed block by block. Null unless products are in bf16 and the layer
-  // multiplies by the parameter.
+  // multiplies by the parameter. Of a bias (Parameter::kept_rounded), `packed` is it rounded.
   const backend::Bf16* packed = nullptr;
   const backend::Bf16* packed_transposed = nullptr;
   // How the layer's products round to FP8, if they do.

@@ -225,6 +225,26 @@ TEST_F(PackedWeights, AreOfMatricesThatLayersMultiplyBy) {
   }
 }
 
+TEST_F(PackedWeights, HaveTheBiasesThatAreKeptRounded) {
+  constexpr std::size_t kBias = 3;  // c_attn.bias
+  model_bf16_.layers[1].parameters[kBias].kept_rounded = true;
+  const auto store =
+      ParameterStore::Create(model_bf16_, layout::LayOutParameters(model_bf16_, {LayerId(1)}, 2),
+                             *backend_)
+          .value();
+  const ParameterRef& bias = store->Layer(LayerId(1)).refs[kBias];
+  for (const float value : {3.0F, 1 + 0x1p-9F}) {  // bf16 has the first one
+    store->BeginUpdate();
+    std::fill_n(bias.weight, bias.elements(), value);
+    ASSERT_TRUE(store->Pack(*backend_).ok());
+  }
+  EXPECT_EQ(bias.packed_transposed, nullptr);
+  for (std::int64_t i = 0; i < bias.elements(); ++i)
+    ASSERT_EQ(backend::ToFloat(bias.packed[i]), 1) << "element " << i;
+  store->SelectVersion(1);
+  EXPECT_EQ(backend::ToFloat(bias.packed[0]), 3);
+}
+
 TEST_F(PackedWeights, AreThoseOfTheSelectedVersionAndItsTranspose) {
   const ParameterRef& ref = store_->Layer(LayerId(1)).refs[2];  // c_attn.weight
   const std::int64_t rows = ref.parameter->shape[0], columns = ref.parameter->shape[1];

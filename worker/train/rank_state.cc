@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/model/context_layers.h"
 #include "common/model/llama.h"
 #include "common/program/program.h"
 
@@ -21,15 +22,16 @@ absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOption
                                       .partition = *options.partition,
                                       .program = *options.program,
                                       .validation = options.validation_program,
-                                      .dp_size = options.mesh.dp_size,
+                                      .num_replicas = options.mesh.num_replicas(),
                                       .vocabulary_ends = options.vocabulary_ends,
-                                      .replica = options.mesh.DpRankOf(options.rank).value()});
+                                      .replica = options.mesh.ReplicaOf(options.rank)});
   ASSIGN_OR_RETURN(state->compute, options.backends->CreateCompute());
   ASSIGN_OR_RETURN(state->reduce, options.backends->CreateMemory(StreamKind::kReduce));
   ASSIGN_OR_RETURN(state->load, options.backends->CreateMemory(StreamKind::kTransfer));
   RETURN_IF_ERROR(state->CreateParameters());
   RETURN_IF_ERROR(state->CreateMeetings());
   RETURN_IF_ERROR(state->CreateExpertMeetings());
+  RETURN_IF_ERROR(state->CreateContextMeetings());
   RETURN_IF_ERROR(state->CreateStages());
   ASSIGN_OR_RETURN(state->shards, ShardState::CreateFor(options, state->layout, *state->parameters,
                                                         *state->compute));
@@ -161,6 +163,37 @@ absl::Status RankState::CreateExpertMeetings() {
   return absl::OkStatus();
 }
 
+absl::Status RankState::CreateContextMeetings() {
+  const model::Model& model = *options.model;
+  const int size = options.context_group == nullptr ? 1 : options.context_group->size();
+  if (size != model.context_ranks) {
+    return absl::InvalidArgumentError(absl::StrCat("sequences are shared by ", model.context_ranks,
+                                                   " ranks, but the group of this rank has ",
+                                                   size));
+  }
+  if (size == 1) return absl::OkStatus();
+  const auto refuse = [](const char* why) {
+    return absl::InvalidArgumentError(absl::StrCat("ranks share sequences, but ", why));
+  };
+  if (!compute->memory_is_host() && !options.shapes_only)
+    return refuse("their meetings cannot reach the memory of devices");
+  if (program::IsAsynchronous(*options.program))
+    return refuse("without a flush a rank counts the scored tokens of its own microbatches alone");
+  if (options.program->mirror.value() >= 0)
+    return refuse("they cannot have two copies of the weights yet");
+  if (program::SpreadsVocabulary(*options.program))
+    return refuse("they cannot spread the vocabulary yet");
+  context = std::make_unique<ContextMeetings>(
+      ContextMeetings::Options{.group = options.context_group,
+                               .cursor = &part_cursor,
+                               .batch = model.microbatch,
+                               .context = model.config.context,
+                               .columns = model::KeyColumns(model.config),
+                               .window = model.config.EffectiveWindow(),
+                               .shapes_only = options.shapes_only});
+  return absl::OkStatus();
+}
+
 absl::Status RankState::CreateStages() {
   RETURN_IF_ERROR(AllocateShared());
   for (const auto& [id, stage] : layout.stages) {
@@ -172,6 +205,7 @@ absl::Status RankState::CreateStages() {
                                         .rotary_table = rotary_table,
                                         .auxiliary_scale = AuxiliaryScale(),
                                         .meetings = meetings.get(),
+                                        .context = context.get(),
                                         .experts = experts.get(),
                                         .observer = options.observer});
     has_gradients[id] = false;

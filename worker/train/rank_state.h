@@ -10,6 +10,7 @@
 #include "common/layout/rank_layout.h"
 #include "worker/backend/backend.h"
 #include "worker/engine/part_cursor.h"
+#include "worker/train/context_meetings.h"
 #include "worker/train/expert_gradients.h"
 #include "worker/train/expert_meetings.h"
 #include "worker/train/loss_share.h"
@@ -65,6 +66,7 @@ struct RankState {
   engine::PartCursor part_cursor;            // the compute lane's
   std::unique_ptr<TensorMeetings> meetings;  // null: layers are not split
   std::unique_ptr<ExpertMeetings> experts;   // null: ranks share no experts
+  std::unique_ptr<ContextMeetings> context;  // null: no other rank has tokens of its sequences
   std::map<StageId, Stage> stages;
   // Whether Ws of a stage have left gradients to add to since the last OPT. Only the compute lane
   // uses it.
@@ -80,6 +82,7 @@ struct RankState {
   absl::Status CreateParameters();
   absl::Status CreateMeetings();
   absl::Status CreateExpertMeetings();
+  absl::Status CreateContextMeetings();
   absl::Status CreateStages();
   // Returns what the auxiliary loss of a sequence is multiplied by: its weight over the sequences
   // of an update, as the loss is divided by its tokens.

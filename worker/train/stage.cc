@@ -19,6 +19,7 @@ Stage::Stage(const StageOptions& options)
                                  .rotary_table = options.rotary_table,
                                  .auxiliary_scale = options.auxiliary_scale,
                                  .meetings = options.meetings,
+                                 .context = options.context,
                                  .experts = options.experts}));
   }
 }
@@ -32,13 +33,13 @@ absl::Status Stage::Forward(const StageBuffers& buffers, const LossCall& loss) {
 
 absl::Status Stage::InputGrad(const StageBuffers& buffers) {
   for (std::size_t i = layers_.size(); i-- > 0;)
-    RETURN_IF_ERROR(InputGradLayer(buffers, i, /*w_is_next=*/false));
+    RETURN_IF_ERROR(InputGradLayer(buffers, i, /*with_w=*/std::nullopt));
   return absl::OkStatus();
 }
 
 absl::Status Stage::WeightGrad(std::span<const StageBuffers> microbatches, bool accumulate) {
   for (std::size_t i = layers_.size(); i-- > 0;) {
-    RETURN_IF_ERROR(WeightGradLayer(microbatches, accumulate, i, /*scratch=*/nullptr));
+    RETURN_IF_ERROR(WeightGradLayer(microbatches, accumulate, i, /*follows_i=*/false));
   }
   return absl::OkStatus();
 }
@@ -65,11 +66,12 @@ absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& lo
 }
 
 absl::Status Stage::BackwardLayer(const StageBuffers& buffers, bool accumulate, std::size_t i) {
-  RETURN_IF_ERROR(InputGradLayer(buffers, i, /*w_is_next=*/true));
-  return WeightGradLayer({&buffers, 1}, accumulate, i, scratch_);
+  RETURN_IF_ERROR(InputGradLayer(buffers, i, /*with_w=*/accumulate));
+  return WeightGradLayer({&buffers, 1}, accumulate, i, /*follows_i=*/true);
 }
 
-absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i, bool w_is_next) {
+absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i,
+                                   std::optional<bool> with_w) {
   const StashMemory stash = BackwardStash(buffers, i);
   if (layout_.layers[i].stash.recomputed_bytes() > 0) {
     RETURN_IF_ERROR(layers_[i]->Recompute({.backend = &backend_,
@@ -83,23 +85,28 @@ absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i, b
                                 .input = InputOf(buffers, i),
                                 .d_output = DOutput(buffers, i),
                                 .d_input = i == 0 ? buffers.d_input : Between(buffers, i - 1),
+                                .d_output_rounded = RoundedDInput(i + 1),
+                                .d_input_rounded = RoundedDInput(i),
                                 .stash = stash,
                                 .scratch = scratch_,
-                                .w_is_next = w_is_next,
+                                .with_w = with_w,
                                 .probe = {observer_, buffers.microbatch, &backend_}});
 }
 
 absl::Status Stage::WeightGradLayer(std::span<const StageBuffers> microbatches, bool accumulate,
-                                    std::size_t i, std::byte* scratch) {
+                                    std::size_t i, bool follows_i) {
   std::vector<WeightGradInput> inputs;
   for (const StageBuffers& buffers : microbatches) {
     inputs.push_back({.view = buffers.view,
                       .d_output = DOutput(buffers, i),
+                      .d_output_rounded = follows_i ? RoundedDInput(i + 1) : nullptr,
                       .stash = BackwardStash(buffers, i),
-                      .scratch = scratch});
+                      .scratch = follows_i ? scratch_ : nullptr});
   }
-  return layers_[i]->WeightGrad(
-      {.backend = &backend_, .microbatches = inputs, .accumulate = accumulate});
+  return layers_[i]->WeightGrad({.backend = &backend_,
+                                 .microbatches = inputs,
+                                 .accumulate = accumulate,
+                                 .follows_i = follows_i});
 }
 
 std::int32_t* Stage::ExpertCountsOf(const LossCall& loss, std::size_t i) const {
@@ -119,6 +126,15 @@ const float* Stage::InputOf(const StageBuffers& buffers, std::size_t i) const {
 
 const float* Stage::DOutput(const StageBuffers& buffers, std::size_t i) const {
   return i + 1 == layers_.size() ? buffers.d_output : Between(buffers, i);
+}
+
+backend::Bf16* Stage::RoundedDInput(std::size_t i) const {
+  if (layout_.rounded_bytes == 0 || i == 0 || i >= layers_.size()) return nullptr;
+  // An embedding has no products.
+  const LayerId below = layout_.layers[i - 1].layer;
+  if (model_.layers[below.value()].kind == model::LayerKind::kEmbedding) return nullptr;
+  const bool odd = i % 2 != 0;
+  return reinterpret_cast<backend::Bf16*>(scratch_ + (odd ? layout_.rounded_bytes : 0));
 }
 
 StashMemory Stage::ForwardStash(const StageBuffers& buffers, std::size_t i) const {

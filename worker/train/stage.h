@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -49,6 +50,7 @@ struct StageOptions {
   const float* rotary_table = nullptr;  // see LayerOptions
   double auxiliary_scale = 0;           // see LayerOptions
   TensorMeetings* meetings = nullptr;   // likewise
+  ContextMeetings* context = nullptr;   // likewise
   ExpertMeetings* experts = nullptr;    // likewise
   const TensorObserver* observer = nullptr;
 };
@@ -79,16 +81,21 @@ class Stage {
   absl::Status BackwardLayer(const StageBuffers& buffers, bool accumulate, std::size_t i);
 
  private:
-  absl::Status InputGradLayer(const StageBuffers& buffers, std::size_t i, bool w_is_next);
-  // scratch: if I of the same layer was the last call to use it; else null.
+  // with_w: as of InputGradCall.
+  absl::Status InputGradLayer(const StageBuffers& buffers, std::size_t i,
+                              std::optional<bool> with_w);
+  // follows_i: as of WeightGradCall.
   absl::Status WeightGradLayer(std::span<const StageBuffers> microbatches, bool accumulate,
-                               std::size_t i, std::byte* scratch);
+                               std::size_t i, bool follows_i);
   // Returns where layer i counts the rows of its experts; null: it does not.
   std::int32_t* ExpertCountsOf(const LossCall& loss, std::size_t i) const;
   // Returns the activation that layer i passes on, or its gradient.
   float* Between(const StageBuffers& buffers, std::size_t i) const;
   const float* InputOf(const StageBuffers& buffers, std::size_t i) const;
   const float* DOutput(const StageBuffers& buffers, std::size_t i) const;
+  // Returns where layer i leaves the gradient of its input in bf16 for the layer below; null:
+  // nowhere.
+  backend::Bf16* RoundedDInput(std::size_t i) const;
   StashMemory ForwardStash(const StageBuffers& buffers, std::size_t i) const;
   StashMemory BackwardStash(const StageBuffers& buffers, std::size_t i) const;
 

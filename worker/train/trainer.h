@@ -65,6 +65,9 @@ struct TrainerOptions {
   transport::Collective* tensor_group = nullptr;
   // The same ranks, for the exchange of norm and loss, which is not on that lane.
   transport::Collective* norm_group = nullptr;
+  // The ranks that share this rank's sequences, for meetings on the compute lane. Null: it shares
+  // none.
+  transport::Collective* context_group = nullptr;
   // Fills the store (weights and moments) from a checkpoint. If it returns false, or is null, the
   // trainer makes initial weights. It is never called for an emulated model.
   std::function<absl::StatusOr<bool>(ParameterStore&)> restore;

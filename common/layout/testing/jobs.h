@@ -108,7 +108,7 @@ struct Job {
     return LayOutRank({.model = model,
                        .partition = partition,
                        .program = programs[rank],
-                       .dp_size = replicas,
+                       .num_replicas = replicas,
                        .vocabulary_ends = ends,
                        .replica = replica});
   }

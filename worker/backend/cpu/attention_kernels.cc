@@ -132,6 +132,7 @@ void Zero(float* p, std::int64_t count) {
 struct Item {
   Item(const AttentionShape& s, std::int64_t item, const std::int32_t* all_starts = nullptr)
       : context(s.context),
+        queries(s.context / s.shares),
         size(s.head_size),
         width(RoundUp(s.head_size, kWidth)),
         keys(RoundUp(s.context, kWidth)),
@@ -140,17 +141,19 @@ struct Item {
         batch(item / s.kv_heads),
         kv_head(item % s.kv_heads),
         kv_offset(batch * context * s.kv_stride + kv_head * size),
-        starts(all_starts != nullptr ? all_starts + batch * context : nullptr),
+        starts(all_starts != nullptr ? all_starts + batch * queries : nullptr),
         scale(1.0F / __builtin_sqrtf(static_cast<float>(size))) {}
 
   std::int64_t q_offset(const AttentionShape& s, std::int64_t head, std::int64_t row) const {
-    return (batch * context + row) * s.q_stride + head * size;
+    return (batch * queries + row) * s.q_stride + head * size;
   }
   std::int64_t out_offset(const AttentionShape& s, std::int64_t head, std::int64_t row) const {
-    return (batch * context + row) * s.out_stride + head * size;
+    return (batch * queries + row) * s.out_stride + head * size;
   }
 
-  std::int64_t context, size;
+  std::int64_t context;
+  std::int64_t queries;  // of the sequence, in rows one behind the other
+  std::int64_t size;
   std::int64_t width;   // W
   std::int64_t keys;    // T rounded up to full vectors
   std::int64_t window;  // the most keys that a query sees
@@ -158,13 +161,29 @@ struct Item {
   std::int64_t batch, kv_head, kv_offset;
   const std::int32_t* starts;  // of the sequence's documents, or null
   float scale;
+  // Queries of the run of rows that is computed stand so many rows before their positions.
+  std::int64_t shift = 0;
 };
+
+// Calls f(begin, rows) for all blocks of queries [begin, begin + rows), and sets item.shift. No
+// block has queries of two pieces of the sequence.
+template <class F>
+inline void ForQueryBlocks(const AttentionShape& s, Item& item, const F& f) {
+  const std::int64_t pieces = s.shares == 1 ? 1 : 2, length = item.queries / pieces;
+  for (std::int64_t i = 0; i < pieces; ++i) {
+    const std::int64_t first = (i == 0 ? s.share : 2 * s.shares - 1 - s.share) * length;
+    item.shift = first - i * length;
+    for (std::int64_t begin = first; begin < first + length; begin += kQueries)
+      f(begin, Min(kQueries, first + length - begin));
+  }
+}
 
 // Returns the first key that a query sees.
 inline std::int64_t FirstSeen(const Item& item, std::int64_t query) {
   const std::int64_t first = query + 1 - item.window;
-  if (item.starts == nullptr || item.starts[query] <= first) return first > 0 ? first : 0;
-  return item.starts[query];
+  if (item.starts == nullptr) return first > 0 ? first : 0;
+  const std::int64_t start = item.starts[query - item.shift] + item.shift;
+  return start > first ? start : (first > 0 ? first : 0);
 }
 
 // A block of scores: queries [q_begin, q_begin + rows), keys [k_begin, k_begin + columns).
@@ -262,7 +281,7 @@ std::int64_t AttentionForwardScratch(const AttentionShape& shape) {
 
 void AttentionForwardItem(const AttentionForward& op, std::int64_t item_index, float* scratch) {
   const AttentionShape& shape = op.shape;
-  const Item item(shape, item_index, op.starts);
+  Item item(shape, item_index, op.starts);
   const std::int64_t width = item.width;
   float* k_transposed = scratch;                    // [D, keys]
   float* v = k_transposed + item.size * item.keys;  // [T, W]
@@ -275,10 +294,10 @@ void AttentionForwardItem(const AttentionForward& op, std::int64_t item_index, f
 
   for (std::int64_t head = item.kv_head * item.group; head < (item.kv_head + 1) * item.group;
        ++head) {
-    float* logsumexp = op.logsumexp + (item.batch * shape.heads + head) * item.context;
-    for (std::int64_t begin = 0; begin < item.context; begin += kQueries) {
-      const std::int64_t rows = Min(kQueries, item.context - begin);
-      PackRows(op.q.f32 + item.q_offset(shape, head, begin), shape.q_stride, rows, item.size, width,
+    float* logsumexp = op.logsumexp + (item.batch * shape.heads + head) * item.queries;
+    ForQueryBlocks(shape, item, [&](std::int64_t begin, std::int64_t rows) {
+      const std::int64_t row = begin - item.shift;
+      PackRows(op.q.f32 + item.q_offset(shape, head, row), shape.q_stride, rows, item.size, width,
                item.scale, q);
       Zero(output, rows * width);
       Running running;
@@ -295,13 +314,12 @@ void AttentionForwardItem(const AttentionForward& op, std::int64_t item_index, f
       });
       for (std::int64_t r = 0; r < rows; ++r) {
         ScaleRow(output + r * width, width, 1.0F / running.sum[r]);
-        logsumexp[begin + r] =
-            static_cast<float>(static_cast<double>(running.max[r]) +
-                               __builtin_log(static_cast<double>(running.sum[r])));
+        logsumexp[row + r] = static_cast<float>(static_cast<double>(running.max[r]) +
+                                                __builtin_log(static_cast<double>(running.sum[r])));
       }
-      Unpack(output, width, rows, item.size, 1, op.output.f32 + item.out_offset(shape, head, begin),
+      Unpack(output, width, rows, item.size, 1, op.output.f32 + item.out_offset(shape, head, row),
              shape.out_stride);
-    }
+    });
   }
 }
 
@@ -338,7 +356,7 @@ float Dot(const float* a, const float* b, std::int64_t n) {
 
 void AttentionBackwardItem(const AttentionBackward& op, std::int64_t item_index, float* scratch) {
   const AttentionShape& shape = op.shape;
-  const Item item(shape, item_index, op.starts);
+  Item item(shape, item_index, op.starts);
   const std::int64_t width = item.width, context = item.context, size = item.size;
   float* k_transposed = scratch;                          // [D, keys]
   float* v_transposed = k_transposed + size * item.keys;  // [D, keys]
@@ -359,11 +377,11 @@ void AttentionBackwardItem(const AttentionBackward& op, std::int64_t item_index,
 
   for (std::int64_t head = item.kv_head * item.group; head < (item.kv_head + 1) * item.group;
        ++head) {
-    const float* logsumexp = op.logsumexp + (item.batch * shape.heads + head) * context;
-    for (std::int64_t begin = 0; begin < context; begin += kQueries) {
-      const std::int64_t rows = Min(kQueries, context - begin);
-      const std::int64_t out_offset = item.out_offset(shape, head, begin);
-      PackRows(op.q.f32 + item.q_offset(shape, head, begin), shape.q_stride, rows, size, width,
+    const float* logsumexp = op.logsumexp + (item.batch * shape.heads + head) * item.queries;
+    ForQueryBlocks(shape, item, [&](std::int64_t begin, std::int64_t rows) {
+      const std::int64_t row = begin - item.shift;
+      const std::int64_t out_offset = item.out_offset(shape, head, row);
+      PackRows(op.q.f32 + item.q_offset(shape, head, row), shape.q_stride, rows, size, width,
                item.scale, q);
       PackRows(op.d_output.f32 + out_offset, shape.out_stride, rows, size, width, 1, d_output);
       Zero(d_q, rows * width);
@@ -378,7 +396,7 @@ void AttentionBackwardItem(const AttentionBackward& op, std::int64_t item_index,
                  rows, block.padded(), size);
         Multiply({d_output, width, 1}, {v_transposed + block.k_begin, item.keys},
                  {d_scores, kKeys, false}, rows, block.padded(), size);
-        SoftmaxBackwardBlock(block, logsumexp + begin, delta, scores, d_scores);
+        SoftmaxBackwardBlock(block, logsumexp + row, delta, scores, d_scores);
         Multiply({scores, 1, kKeys}, {d_output, width}, {d_v + first, width, true}, block.columns,
                  width, rows);
         Multiply({d_scores, 1, kKeys}, {q, width}, {d_k + first, width, true}, block.columns, width,
@@ -386,9 +404,9 @@ void AttentionBackwardItem(const AttentionBackward& op, std::int64_t item_index,
         Multiply({d_scores, kKeys, 1}, {k + first, width}, {d_q, width, true}, rows, width,
                  block.columns);
       });
-      Unpack(d_q, width, rows, size, item.scale, op.d_q.f32 + item.q_offset(shape, head, begin),
+      Unpack(d_q, width, rows, size, item.scale, op.d_q.f32 + item.q_offset(shape, head, row),
              shape.q_stride);
-    }
+    });
   }
   Unpack(d_k, width, context, size, 1, op.d_k.f32 + item.kv_offset, shape.kv_stride);
   Unpack(d_v, width, context, size, 1, op.d_v.f32 + item.kv_offset, shape.kv_stride);

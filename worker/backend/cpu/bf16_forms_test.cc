@@ -91,6 +91,10 @@ TEST_P(Bf16FormsTest, Activations) {
       Run(Copy{.input = x.bf16(), .output = y.bf16(), .count = count});
       Run(Copy{.input = x.f32(), .output = y.f32(), .count = count});
       ExpectRounded(y, "copy");
+      Twin z = None(count);
+      Run(GeluForward{.input = x.f32(), .output = z.f32(), .count = count});
+      Run(Copy{.input = z.f32(), .output = z.bf16(), .count = count});
+      ExpectRounded(z, "copy that rounds");
       // Runs in place.
       Run(SwigluBackward{.gate = x.bf16(),
                          .up = up.bf16(),

@@ -182,6 +182,55 @@ class CpuBackend final : public HostMemory<Backend> {
         [&](std::int64_t) { return op.d_weight; });
   }
 
+  // Sums what d_input may overwrite first.
+  void Execute(const LayerNormBackwardInput& op) {
+    const LayerNormSums& sums = op.sums;
+    const auto sum = [&](const float* terms, float* into) {
+      if (into == nullptr) return;
+      Execute(BiasGrad{.d_output = terms,
+                       .d_bias = into,
+                       .rows = op.rows,
+                       .columns = op.columns,
+                       .accumulate = sums.accumulate});
+    };
+    if (sums.d_weight != nullptr) {
+      Execute(LayerNormBackwardWeights{.d_output = op.d_output,
+                                       .x = op.x,
+                                       .mean = op.mean,
+                                       .rstd = op.rstd,
+                                       .d_weight = sums.d_weight,
+                                       .d_bias = sums.d_bias,
+                                       .rows = op.rows,
+                                       .columns = op.columns,
+                                       .accumulate = sums.accumulate});
+    }
+    sum(op.residual_gradient, sums.of_residual_gradient);
+    ForRows(op.rows, op.columns, [&](Range rows) { kernels_.layer_norm_backward_input(op, rows); });
+    sum(op.d_input, sums.of_d_input);
+    RoundGradient(op);
+  }
+
+  void Execute(const RmsNormBackwardInput& op) {
+    if (op.sums.d_weight != nullptr) {
+      Execute(RmsNormBackwardWeights{.d_output = op.d_output,
+                                     .x = op.x,
+                                     .rstd = op.rstd,
+                                     .d_weight = op.sums.d_weight,
+                                     .rows = op.rows,
+                                     .columns = op.columns,
+                                     .accumulate = op.sums.accumulate});
+    }
+    ForRows(op.rows, op.columns, [&](Range rows) { kernels_.rms_norm_backward_input(op, rows); });
+    RoundGradient(op);
+  }
+
+  // op: of a norm's input.
+  void RoundGradient(const auto& op) {
+    if (op.rounded == nullptr) return;
+    ForElements(op.rows * op.columns,
+                [&](Range range) { kernels_.round_bf16(op.d_input, op.rounded, range); });
+  }
+
   void Execute(const Rotary& op) {
     ForRows(op.batch * op.context, op.heads * op.head_size,
             [&](Range rows) { kernels_.rotary(op, rows); });

@@ -121,8 +121,15 @@ Floats RunEveryOp(Backend& backend, std::int64_t batch, std::int64_t context, st
   run(LayerNormBackwardWeights{d_x.data(), sum.data(), mean.data(), rstd.data(),
                                d_norm_weight.data(), d_norm_bias.data(), n, c},
       {&d_norm_weight, &d_norm_bias});
-  run(LayerNormBackwardInput{d_x.data(), sum.data(), weight.data(), mean.data(), rstd.data(),
-                             x.data(), d_sum.data(), n, c},
+  run(LayerNormBackwardInput{.d_output = d_x.data(),
+                             .x = sum.data(),
+                             .weight = weight.data(),
+                             .mean = mean.data(),
+                             .rstd = rstd.data(),
+                             .residual_gradient = x.data(),
+                             .d_input = d_sum.data(),
+                             .rows = n,
+                             .columns = c},
       {&d_sum});
   Floats gelu = Unset(n * c), d_gelu = Unset(n * c);
   run(GeluForward{attended.data(), gelu.data(), n * c}, {&gelu});

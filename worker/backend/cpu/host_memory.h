@@ -82,8 +82,14 @@ class HostMemory : public Interface {
         std::copy(input + range.begin, input + range.end, output + range.begin);
       });
     };
-    op.input.bf16 != nullptr ? copy(op.output.bf16, op.input.bf16)
-                             : copy(op.output.f32, op.input.f32);
+    if (op.input.bf16 != nullptr) {
+      copy(op.output.bf16, op.input.bf16);
+    } else if (op.output.bf16 != nullptr) {
+      ForElements(op.count,
+                  [&](Range range) { kernels_.round_bf16(op.input.f32, op.output.bf16, range); });
+    } else {
+      copy(op.output.f32, op.input.f32);
+    }
   }
   void Execute(const Add& op) {
     ForElements(op.count, [&](Range range) { kernels_.add(op, range); });

@@ -121,6 +121,57 @@ TEST_P(LayerNormTest, BackwardAgreesWithFiniteDifferences) {
   }
 }
 
+// Returns the sums over rows of terms[rows, columns], added to `before` if there is one.
+Doubles ColumnSums(const Doubles& terms, std::int64_t columns, const Floats& before) {
+  Doubles sums = ToDoubles(before);
+  sums.resize(static_cast<std::size_t>(columns));
+  for (std::size_t i = 0; i < terms.size(); ++i) sums[i % sums.size()] += terms[i];
+  return sums;
+}
+
+TEST_P(LayerNormTest, BackwardSumsRowsOnItsWay) {
+  for (const Sizes sizes : {Sizes{70, 37}, Sizes{40, 260}, Sizes{3, 1100}}) {
+    const auto [rows, columns] = sizes;
+    Forward(sizes, false);
+    const Floats d_output = Random(rows * columns, 5), residual = Random(rows * columns, 6);
+    Doubles terms;
+    for (std::size_t i = 0; i < x_.size(); ++i) {
+      const std::size_t r = i / static_cast<std::size_t>(columns);
+      terms.push_back(double{d_output[i]} * (double{x_[i]} - double{mean_[r]}) * double{rstd_[r]});
+    }
+    for (const bool accumulate : {false, true}) {
+      const Floats before = accumulate ? Random(columns, 7) : Floats();
+      Floats d_weight = accumulate ? before : Unset(columns), d_bias = d_weight,
+             of_residual = d_weight, of_d_input = d_weight, d_input = residual;
+      Bf16s rounded(d_input.size());
+      Run(LayerNormBackwardInput{.d_output = d_output.data(),
+                                 .x = x_.data(),
+                                 .weight = weight_.data(),
+                                 .mean = mean_.data(),
+                                 .rstd = rstd_.data(),
+                                 .residual_gradient = d_input.data(),
+                                 .d_input = d_input.data(),
+                                 .rounded = rounded.data(),
+                                 .sums = {.d_weight = d_weight.data(),
+                                          .d_bias = d_bias.data(),
+                                          .of_residual_gradient = of_residual.data(),
+                                          .of_d_input = of_d_input.data(),
+                                          .accumulate = accumulate},
+                                 .rows = rows,
+                                 .columns = columns});
+      const double allowed = SumTolerance(rows, 8 * std::sqrt(static_cast<double>(rows)));
+      ExpectNear(d_weight, ColumnSums(terms, columns, before), allowed, "d_weight");
+      ExpectNear(d_bias, ColumnSums(ToDoubles(d_output), columns, before), allowed, "d_bias");
+      ExpectNear(of_residual, ColumnSums(ToDoubles(residual), columns, before), allowed,
+                 "of_residual_gradient");
+      ExpectNear(of_d_input, ColumnSums(ToDoubles(d_input), columns, before), allowed,
+                 "of_d_input");
+      for (std::size_t i = 0; i < rounded.size(); ++i)
+        ASSERT_EQ(rounded[i].bits, Nearest(d_input[i]).bits) << "element " << i;
+    }
+  }
+}
+
 TEST_P(LayerNormTest, KeepsAccuracyWhenTheMeanIsLarge) {
   const std::int64_t columns = 64;
   Floats x = Random(columns, 1);

@@ -47,6 +47,8 @@ std::int64_t MostLaunchesOf(const Op& op) {
           constexpr std::int64_t kLaunchesOfPart = 4;
           const std::int64_t at_a_time = SequencesAtATime(o.shape);
           return (o.shape.batch + at_a_time - 1) / at_a_time * kLaunchesOfPart;
+        } else if constexpr (std::is_same_v<O, LayerNormBackwardInput>) {
+          return 7;
         } else if constexpr (UpdateOp<O>) {
           constexpr std::int64_t kTensorsOfLaunch = 63;
           return std::ssize(o.tensors) / kTensorsOfLaunch + 1;

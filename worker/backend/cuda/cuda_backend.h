@@ -26,7 +26,7 @@ struct CudaOptions {
   int sms_for_communication = 0;
   bool tf32 = false;  // products of f32 may drop the operands' last 13 bits
   // True: cuDNN's gradient of attention may add in the order of arrival, which takes less time and
-  // memory, and gives other bits on every run. Measurements set it; no job does.
+  // memory, and gives other bits on every run. Jobs that are not exact set it.
   bool any_order_attention = false;
   // True: choices that the plan lacks are timed while PlanCache::may_time, so they may differ from
   // run to run. False: they are the libraries' first guesses, which depend only on the shape, the

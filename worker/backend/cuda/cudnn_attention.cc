@@ -194,10 +194,11 @@ class CudnnAttention final : public Attention {
   explicit CudnnAttention(const AttentionOptions& options)
       : scratch_(*options.arena), stream_(options.stream), any_order_(options.any_order) {}
 
-  // Calls use(part) for the parts of the batch.
+  // Calls use(part) for the parts of the batch. In any order, no gradients of scores are stored, so
+  // there is one part.
   template <class Use>
-  static absl::Status ForParts(const AttentionBackward& op, const Use& use) {
-    const std::int64_t count = SequencesAtATime(op.shape);
+  absl::Status ForParts(const AttentionBackward& op, const Use& use) const {
+    const std::int64_t count = any_order_ ? op.shape.batch : SequencesAtATime(op.shape);
     for (std::int64_t first = 0; first < op.shape.batch; first += count)
       RETURN_IF_ERROR(use(Sequences(op, first, std::min(count, op.shape.batch - first))));
     return absl::OkStatus();

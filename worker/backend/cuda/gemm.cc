@@ -74,15 +74,15 @@ Gemm GemmOf(const ProductShape& s, bool fused) {
 
 // A bias costs nothing. The other epilogues are as cheap in kernels for Hopper; older devices do
 // them in a further pass over the output (as llm.c found: it fuses GELU from 9.0 on). Kernels that
-// also sum along k are slow everywhere, so without timings our own kernels sum.
+// also sum along k save a pass over b, and are slow for some shapes (CUDALibrarySamples, issue 90),
+// which only timings tell.
 std::vector<bool> GemmVariants(const ProductShape& s, std::string_view compute_capability) {
   if (!CanFuse(s)) return {false};
   constexpr double kHopper = 9.0;
   double capability = 0;
   const bool hopper =
       absl::SimpleAtod(std::string(compute_capability), &capability) && capability >= kHopper;
-  const bool fused_first =
-      s.epilogue == Epilogue::kBias || (s.epilogue != Epilogue::kColumnSums && hopper);
+  const bool fused_first = s.epilogue == Epilogue::kBias || hopper;
   return {fused_first, !fused_first};
 }
 
@@ -99,7 +99,10 @@ GemmPointers PointersOf(const Product& p, const Gemm& gemm) {
                         .aux = HasAux(gemm.epilogue) ? p.inner : nullptr,
                         .beta = adds ? 1.0F : 0.0F};
   pointers.c = adds ? p.addend : pointers.d;
-  if (HasBias(gemm.epilogue) && gemm.d.type == ElementType::kF32) pointers.vector = p.bias;
+  if (HasBias(gemm.epilogue)) {
+    pointers.vector = gemm.d.type == ElementType::kF32 ? static_cast<const void*>(p.bias)
+                                                       : static_cast<const void*>(p.rounded_bias);
+  }
   if (gemm.epilogue == GemmEpilogue::kBGradA && !adds) pointers.vector = p.column_sums;
   return pointers;
 }

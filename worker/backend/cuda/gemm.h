@@ -69,8 +69,8 @@ struct GemmPointers {
   float beta = 0;
 };
 
-// vector: null if the gemm has one that is not the product's own: a bias that must be rounded
-// first, or sums that are added to others afterwards.
+// vector: null if the gemm has one that is not the product's own: a bias that nobody has rounded
+// yet, or sums that are added to others afterwards.
 GemmPointers PointersOf(const Product& product, const Gemm& gemm);
 
 // The work that is left after the gemm, for kernels of ours, in this order.

@@ -369,12 +369,26 @@ ProductShape Shape(Epilogue epilogue, std::int64_t n = kColumns) {
 TEST(Gemm, WhatIsFusedWithoutTimingsHangsOnTheDevice) {
   EXPECT_THAT(GemmVariants(Shape(Epilogue::kNone), "9.0"), ElementsAre(false));
   EXPECT_THAT(GemmVariants(Shape(Epilogue::kBias), "8.0"), ElementsAre(true, false));
-  for (const Epilogue gelu : {Epilogue::kGelu, Epilogue::kBiasGelu, Epilogue::kGeluGrad}) {
-    EXPECT_THAT(GemmVariants(Shape(gelu), "8.6"), ElementsAre(false, true));
-    EXPECT_THAT(GemmVariants(Shape(gelu), "9.0"), ElementsAre(true, false));
-    EXPECT_THAT(GemmVariants(Shape(gelu), "12.0"), ElementsAre(true, false));
+  for (const Epilogue other :
+       {Epilogue::kGelu, Epilogue::kBiasGelu, Epilogue::kGeluGrad, Epilogue::kColumnSums}) {
+    EXPECT_THAT(GemmVariants(Shape(other), "8.6"), ElementsAre(false, true));
+    EXPECT_THAT(GemmVariants(Shape(other), "9.0"), ElementsAre(true, false));
+    EXPECT_THAT(GemmVariants(Shape(other), "12.0"), ElementsAre(true, false));
   }
-  EXPECT_THAT(GemmVariants(Shape(Epilogue::kColumnSums), "9.0"), ElementsAre(false, true));
+}
+
+TEST(Gemm, TakesABiasOfABf16OutputOnlyRounded) {
+  const float bias[8] = {};
+  const Bf16 rounded[8] = {};
+  Product product{.shape = Shape(Epilogue::kBias), .bias = bias};
+  product.shape.bf16_c = true;
+  const Gemm to_bf16 = GemmOf(product.shape, /*fused=*/true);
+  EXPECT_EQ(PointersOf(product, to_bf16).vector, nullptr);
+  product.rounded_bias = rounded;
+  EXPECT_EQ(PointersOf(product, to_bf16).vector, static_cast<const void*>(rounded));
+  product.shape.bf16_c = false;
+  EXPECT_EQ(PointersOf(product, GemmOf(product.shape, /*fused=*/true)).vector,
+            static_cast<const void*>(bias));
 }
 
 TEST(Gemm, AuxiliaryRowsOfNoWholeVectorsAreNotFused) {

@@ -138,6 +138,7 @@ Product ProductOf(const MatmulBf16& op, const RoundedOperand& a) {
                     .b = op.b,
                     .c = c,
                     .bias = op.bias,
+                    .rounded_bias = op.rounded_bias,
                     .addend = op.addend,
                     .inner = op.inner});
 }

@@ -61,6 +61,7 @@ struct Product {
   const void* b = nullptr;
   void* c = nullptr;
   const float* bias = nullptr;
+  const Bf16* rounded_bias = nullptr;  // the same; null: nobody has rounded it
   const float* addend = nullptr;
   Bf16* inner = nullptr;         // of kBiasGelu and kGelu written, of kGeluGrad read
   float* column_sums = nullptr;  // (+)=, as c

@@ -14,13 +14,14 @@
 namespace takt::backend {
 namespace {
 
-// Each pair of a query and a key that it sees takes part in two products of head_size.
+// Each pair of a query and a key that it sees takes part in two products of head_size. Shares of
+// the queries have equally many pairs, but for windows.
 double AttentionFlops(const AttentionShape& shape) {
   const std::int64_t window =
       shape.window > 0 ? std::min(shape.window, shape.context) : shape.context;
   const std::int64_t pairs = window * (window + 1) / 2 + (shape.context - window) * window;
   return 4.0 * static_cast<double>(shape.batch * pairs) *
-         static_cast<double>(shape.heads * shape.head_size);
+         static_cast<double>(shape.heads * shape.head_size) / static_cast<double>(shape.shares);
 }
 
 // The router decides how many rows an expert has, and here there is none. All experts together have

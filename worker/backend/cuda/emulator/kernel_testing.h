@@ -110,7 +110,7 @@ inline void Check(const std::string& what, double tolerance, const Case& run) {
 struct Sizes {
   std::int64_t rows, columns;
 };
-// The sizes are around groups of 4, warps, teams of a warp and of a block, and runs of 64 rows.
+// The sizes are around groups of 4, warps, teams of a warp and of a block, and runs of 16 rows.
 inline constexpr Sizes kSizes[] = {{1, 1}, {3, 12}, {5, 131}, {2, 1028}, {70, 37}, {130, 8}};
 inline constexpr double kExact = 1e-30;
 inline constexpr double kFew = 32 * testing::kEpsilon;

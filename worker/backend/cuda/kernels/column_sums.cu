@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums each column over rows, for gradients of biases and of the weights of norms. There are two
-// stages, of one launch each: blocks add up runs of rows side by side, then the runs are added in
-// order. Within a run warp w has rows w, w + 8, ...; the eight warps are added in order.
+// stages, of one launch each: warps add up runs of rows side by side, then the runs are added.
+// There warp w of a block has runs w, w + 8, ...; the eight warps are added in order.
 #include "worker/backend/cuda/kernels/device.cuh"
 #include "worker/backend/cuda/kernels/kernels.h"
+#include "worker/backend/cuda/kernels/partial_sums.cuh"
 #include "worker/backend/cuda/kernels/scratch.cuh"
 
 namespace takt::backend::cuda {
@@ -18,10 +19,9 @@ template <class D>
 struct BiasTerms {
   static constexpr int kOutputs = 1;
   const D* d_output;
-  std::int64_t stride;  // elements between rows
   template <bool kFours>
   __device__ void operator()(std::int64_t r, std::int64_t i, std::int64_t n, Four* terms) const {
-    terms[0] = Load<kFours>(d_output + r * stride, i, n);
+    terms[0] = Load<kFours>(d_output + r * n, i, n);
   }
 };
 
@@ -53,63 +53,68 @@ struct RmsNormTerms {
   }
 };
 
+__device__ inline Four Added(const Four& a, const Four& b) {
+  return Each([&](int k) { return a.v[k] + b.v[k]; });
+}
+
+// Where the sums of a run go: partials[run * run_stride + output * output_stride + column].
+struct Runs {
+  float* partials;
+  std::int64_t run_stride, output_stride;
+  std::int64_t rows, rows_per_run, count, columns;
+};
+
+// Warp w of block (x, y) has run 8 y + w of columns [128 x, 128 x + 128).
+template <bool kFours, class Terms>
+__global__ __launch_bounds__(kThreads) void SumRunsKernel(Terms terms, Runs op) {
+  constexpr int kOutputs = Terms::kOutputs;
+  const unsigned warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumns + lane * 4;
+  const std::int64_t run = static_cast<std::int64_t>(blockIdx.y) * kWarps + warp;
+  if (run >= op.count || column >= op.columns) return;
+  const std::int64_t begin = run * op.rows_per_run, run_end = begin + op.rows_per_run;
+  const std::int64_t end = run_end < op.rows ? run_end : op.rows;
+  Four sums[kOutputs] = {};
+#pragma unroll 4
+  for (std::int64_t r = begin; r < end; ++r) {
+    Four row[kOutputs];
+    terms.template operator()<kFours>(r, column, op.columns, row);
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) sums[o] = Added(sums[o], row[o]);
+  }
+  // Rows of partial sums are whole groups of four.
+#pragma unroll
+  for (int o = 0; o < kOutputs; ++o) {
+    Store<true>(op.partials + run * op.run_stride + o * op.output_stride, column, op.columns,
+                sums[o]);
+  }
+}
+
 struct ColumnShared {
   Four sums[kWarps][kWarpSize];
 };
 
-// output[run * run_stride + o * output_stride + column] (+)= the sums of output o over the rows of
-// run blockIdx.y.
-struct Sums {
-  float* output;
-  std::int64_t run_stride, output_stride;
-  std::int64_t rows, rows_per_run, columns;
-  bool accumulate;
-};
-
-template <bool kFours, class Terms>
-__device__ inline void SumRun(const Terms& terms, const Sums& op) {
-  constexpr int kOutputs = Terms::kOutputs;
+// Block (x, 0, o) has output o of columns [128 x, 128 x + 128).
+template <bool kFours>
+__global__ __launch_bounds__(kThreads) void SumPartialsKernel(PartialSums op) {
   const unsigned warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumns + lane * 4;
-  const std::int64_t begin = blockIdx.y * op.rows_per_run;
-  const std::int64_t run_end = begin + op.rows_per_run;
-  const std::int64_t end = run_end < op.rows ? run_end : op.rows;
-  Four sums[kOutputs] = {};
+  const float* partials = op.partials + blockIdx.z * op.output_stride;
+  Four sum = {};
   if (column < op.columns) {
 #pragma unroll 4
-    for (std::int64_t r = begin + warp; r < end; r += kWarps) {
-      Four row[kOutputs];
-      terms.template operator()<kFours>(r, column, op.columns, row);
-#pragma unroll
-      for (int o = 0; o < kOutputs; ++o) {
-        sums[o] = Each([&](int k) { return sums[o].v[k] + row[o].v[k]; });
-      }
-    }
+    for (std::int64_t run = warp; run < op.runs; run += kWarps)
+      sum = Added(sum, Load<true>(partials + run * op.run_stride, column, op.columns));
   }
   auto& shared = Shared<ColumnShared>();
-#pragma unroll
-  for (int o = 0; o < kOutputs; ++o) {
-    if (o > 0) __syncthreads();
-    shared.sums[warp][lane] = sums[o];
-    __syncthreads();
-    if (warp != 0 || column >= op.columns) continue;
-    Four sum = {};
-    for (int w = 0; w < kWarps; ++w) {
-      const Four add = shared.sums[w][lane];
-      sum = Each([&](int k) { return sum.v[k] + add.v[k]; });
-    }
-    float* output = op.output + blockIdx.y * op.run_stride + o * op.output_stride;
-    if (op.accumulate) {
-      const Four before = Load<kFours>(output, column, op.columns);
-      sum = Each([&](int k) { return before.v[k] + sum.v[k]; });
-    }
-    Store<kFours>(output, column, op.columns, sum);
-  }
-}
-
-template <bool kFours, class Terms>
-__global__ __launch_bounds__(kThreads) void SumColumnsKernel(Terms terms, Sums op) {
-  SumRun<kFours>(terms, op);
+  shared.sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || column >= op.columns) return;
+  sum = {};
+  for (int w = 0; w < kWarps; ++w) sum = Added(sum, shared.sums[w][lane]);
+  float* output = op.outputs[blockIdx.z];
+  if (op.accumulate) sum = Added(Load<kFours>(output, column, op.columns), sum);
+  Store<kFours>(output, column, op.columns, sum);
 }
 
 template <class Terms>
@@ -117,58 +122,49 @@ struct Outputs {
   float* data[Terms::kOutputs];
 };
 
-// What the runs of a first stage left, for each output.
-template <class Terms>
-struct Partials {
-  const float* data;
-  std::int64_t run_stride, output_stride;
-  Outputs<Terms> outputs;
-  std::int64_t runs, columns;
-  bool accumulate;
-};
-
-// Block (.., .., o) has output o.
-template <bool kFours, class Terms>
-__global__ __launch_bounds__(kThreads) void SumPartialsKernel(Partials<Terms> op) {
-  const std::int64_t o = blockIdx.z;
-  const BiasTerms<float> terms = {op.data + o * op.output_stride, op.run_stride};
-  SumRun<kFours>(terms,
-                 Sums{op.outputs.data[o], 0, 0, op.runs, op.runs, op.columns, op.accumulate});
-}
-
 template <class Terms>
 void SumColumns(const Terms& terms, std::int64_t rows, std::int64_t columns, bool fours,
                 const Outputs<Terms>& outputs, bool accumulate, const LaunchContext& context) {
   const RowRuns runs(rows);
   const std::int64_t stride = PartialStride(columns), run_stride = Terms::kOutputs * stride;
-  auto* partials = static_cast<float*>(context.scratch);
-  const auto blocks = [&](std::int64_t count) {
-    return Blocks{{static_cast<unsigned>(CeilDiv(columns, kColumns)), static_cast<unsigned>(count)},
-                  kThreads,
-                  sizeof(ColumnShared)};
-  };
+  auto* const partials = static_cast<float*>(context.scratch);
+  const Blocks blocks = {{static_cast<unsigned>(CeilDiv(columns, kColumns)),
+                          static_cast<unsigned>(CeilDiv(runs.count, kWarps))},
+                         kThreads};
   Choose(fours, [&](auto kFours) {
-    constexpr bool kF = decltype(kFours)::value;
-    LaunchKernel(SumColumnsKernel<kF, Terms>, blocks(runs.count), context.stream, terms,
-                 Sums{partials, run_stride, stride, rows, runs.rows_per_run, columns, false});
+    LaunchKernel(SumRunsKernel<decltype(kFours)::value, Terms>, blocks, context.stream, terms,
+                 Runs{partials, run_stride, stride, rows, runs.rows_per_run, runs.count, columns});
   });
-  const Partials<Terms> left = {partials,   run_stride, stride,    outputs,
-                                runs.count, columns,    accumulate};
-  Blocks second = blocks(1);
-  second.blocks.z = Terms::kOutputs;
-  bool all_fours = true;
-  for (const float* output : outputs.data) all_fours = all_fours && InFours(columns, output);
-  Choose(all_fours, [&](auto kFours) {
-    LaunchKernel(SumPartialsKernel<decltype(kFours)::value, Terms>, second, context.stream, left);
-  });
+  PartialSums left = {.partials = partials,
+                      .run_stride = run_stride,
+                      .output_stride = stride,
+                      .runs = runs.count,
+                      .columns = columns,
+                      .outputs = {},
+                      .num_outputs = Terms::kOutputs,
+                      .accumulate = accumulate};
+  for (int o = 0; o < Terms::kOutputs; ++o) left.outputs[o] = outputs.data[o];
+  SumPartials(left, context);
 }
 
 }  // namespace
 
+void SumPartials(const PartialSums& op, const LaunchContext& context) {
+  const Blocks blocks = {{static_cast<unsigned>(CeilDiv(op.columns, kColumns)), 1,
+                          static_cast<unsigned>(op.num_outputs)},
+                         kThreads,
+                         sizeof(ColumnShared)};
+  bool fours = true;
+  for (int o = 0; o < op.num_outputs; ++o) fours = fours && InFours(op.columns, op.outputs[o]);
+  Choose(fours, [&](auto kFours) {
+    LaunchKernel(SumPartialsKernel<decltype(kFours)::value>, blocks, context.stream, op);
+  });
+}
+
 void Launch(const BiasGrad& op, const LaunchContext& context) {
   From(op.d_output, [&]<class D>(const D* d) {
-    SumColumns(BiasTerms<D>{d, op.columns}, op.rows, op.columns, InFours(op.columns, d),
-               {{op.d_bias}}, op.accumulate, context);
+    SumColumns(BiasTerms<D>{d}, op.rows, op.columns, InFours(op.columns, d), {{op.d_bias}},
+               op.accumulate, context);
   });
 }
 

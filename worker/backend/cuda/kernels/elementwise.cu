@@ -225,8 +225,11 @@ void Launch(const SwigluBackward& op, const LaunchContext& context) {
 
 void Launch(const Copy& op, const LaunchContext& context) {
   if (op.count == 0) return;
-  To(op.output,
-     [&]<class T>(T* output) { LaunchUnary<Same>(context, op.count, As<T>(op.input), output); });
+  if (op.input.bf16 != nullptr) {
+    LaunchUnary<Same>(context, op.count, op.input.bf16, op.output.bf16);
+    return;
+  }
+  To(op.output, [&](auto* output) { LaunchUnary<Same>(context, op.count, op.input.f32, output); });
 }
 
 void Launch(const Fill& op, const LaunchContext& context) {

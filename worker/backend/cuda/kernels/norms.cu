@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Norms along rows: the forward, and the gradient of the input. A team of threads has a row: a warp
 // if the row is short, else a block. It reads a row two or three times; every reading but the first
-// finds it in the L1 or L2 cache.
+// finds it in the L1 or L2 cache. A backward that also sums over rows is in norm_backward.cu.
 #include "worker/backend/cuda/kernels/device.cuh"
 #include "worker/backend/cuda/kernels/kernels.h"
+#include "worker/backend/cuda/kernels/norm_backward.cuh"
 
 namespace takt::backend::cuda {
 namespace {
@@ -133,17 +134,20 @@ __global__ __launch_bounds__(kThreads) void NormBackwardInputKernel(Op op, const
     if (op.residual_gradient != nullptr) {
       residual = Load<kFours>(op.residual_gradient + begin, i, columns);
     }
-    Store<kFours>(op.d_input + begin, i, columns, Each([&](int k) {
-                    const float h = (x.v[k] - mean) * rstd;
-                    return rstd * (d.v[k] * weight.v[k] - g_mean - h * gh_mean) + residual.v[k];
-                  }));
+    const Four d_input = Each([&](int k) {
+      const float h = (x.v[k] - mean) * rstd;
+      return rstd * (d.v[k] * weight.v[k] - g_mean - h * gh_mean) + residual.v[k];
+    });
+    Store<kFours>(op.d_input + begin, i, columns, d_input);
+    if (op.rounded != nullptr) Store<kFours>(op.rounded + begin, i, columns, d_input);
   });
 }
 
 template <class Op>
 void LaunchBackwardInput(const Op& op, const LaunchContext& context) {
   From(op.d_output, [&]<class D>(const D* d) {
-    const bool fours = InFours(op.columns, d, op.x, op.weight, op.residual_gradient, op.d_input);
+    const bool fours =
+        InFours(op.columns, d, op.x, op.weight, op.residual_gradient, op.d_input, op.rounded);
     ForTeams(op.rows, op.columns, fours, [&]<class T>(T, auto kFours, const Blocks& blocks) {
       LaunchKernel(NormBackwardInputKernel<T, decltype(kFours)::value, Op, D>, blocks,
                    context.stream, op, d);
@@ -174,11 +178,48 @@ void Launch(const RmsNormForward& op, const LaunchContext& context) {
   });
 }
 
+// Sums what d_input may overwrite first.
 void Launch(const LayerNormBackwardInput& op, const LaunchContext& context) {
+  if (SumsOnTheWay(op.sums.d_weight, op.columns)) return LaunchWithSums(op, context);
+  const LayerNormSums& sums = op.sums;
+  const auto sum = [&](const float* terms, float* into) {
+    if (into == nullptr) return;
+    Launch(BiasGrad{.d_output = terms,
+                    .d_bias = into,
+                    .rows = op.rows,
+                    .columns = op.columns,
+                    .accumulate = sums.accumulate},
+           context);
+  };
+  if (sums.d_weight != nullptr) {
+    Launch(LayerNormBackwardWeights{.d_output = op.d_output,
+                                    .x = op.x,
+                                    .mean = op.mean,
+                                    .rstd = op.rstd,
+                                    .d_weight = sums.d_weight,
+                                    .d_bias = sums.d_bias,
+                                    .rows = op.rows,
+                                    .columns = op.columns,
+                                    .accumulate = sums.accumulate},
+           context);
+  }
+  sum(op.residual_gradient, sums.of_residual_gradient);
   LaunchBackwardInput(op, context);
+  sum(op.d_input, sums.of_d_input);
 }
 
 void Launch(const RmsNormBackwardInput& op, const LaunchContext& context) {
+  if (SumsOnTheWay(op.sums.d_weight, op.columns)) return LaunchWithSums(op, context);
+  if (op.sums.d_weight != nullptr) {
+    Launch(RmsNormBackwardWeights{.d_output = op.d_output,
+                                  .x = op.x,
+                                  .rstd = op.rstd,
+                                  .d_weight = op.sums.d_weight,
+                                  .rows = op.rows,
+                                  .columns = op.columns,
+                                  .accumulate = op.sums.accumulate},
+           context);
+  }
   LaunchBackwardInput(op, context);
 }
 

@@ -15,6 +15,14 @@ struct Scratch {
   std::int64_t operator()(const LayerNormBackwardWeights& op) const {
     return PartialBytes(op.rows, op.columns, 2);
   }
+  // Where the sums are several kernels, they take turns.
+  std::int64_t operator()(const LayerNormBackwardInput& op) const {
+    if (op.sums.d_weight == nullptr) return 0;
+    return PartialBytes(op.rows, op.columns, op.sums.of_d_input != nullptr ? 4 : 2);
+  }
+  std::int64_t operator()(const RmsNormBackwardInput& op) const {
+    return op.sums.d_weight == nullptr ? 0 : PartialBytes(op.rows, op.columns, 1);
+  }
   std::int64_t operator()(const RmsNormBackwardWeights& op) const {
     return PartialBytes(op.rows, op.columns, 1);
   }

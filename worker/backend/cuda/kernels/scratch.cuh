@@ -10,17 +10,22 @@
 
 namespace takt::backend::cuda {
 
-// Runs of rows whose column sums are added up separately, and then in order.
+// Runs of rows. Within a run, a column is summed in the order of rows. Whatever sums columns has
+// these runs, so a sum has the same bits whichever kernel makes it.
 struct RowRuns {
   explicit RowRuns(std::int64_t rows)
       : rows_per_run(std::max<std::int64_t>(kFewest, (rows + kMost - 1) / kMost)),
         count((rows + rows_per_run - 1) / rows_per_run) {}
-  static constexpr std::int64_t kFewest = 64;  // rows of a run
-  static constexpr std::int64_t kMost = 256;   // runs
+  static constexpr std::int64_t kFewest = 16;  // rows of a run
+  static constexpr std::int64_t kMost = 512;   // runs
   std::int64_t rows_per_run, count;
 };
 
 // The stride of rows of partial sums, which makes every row 16-byte aligned.
 inline std::int64_t PartialStride(std::int64_t columns) { return (columns + 3) / 4 * 4; }
+
+// A norm's backward sums over rows on its way if it has more than kFewColumns, so that a row fills
+// enough of a block of threads, and at most kMostSummedColumns, whose sums fit its registers.
+inline constexpr std::int64_t kMostSummedColumns = 8192, kFewColumns = 128;
 
 }  // namespace takt::backend::cuda

@@ -7,6 +7,7 @@ set(TAKT_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/column_sums.cu
   ${CMAKE_CURRENT_LIST_DIR}/elementwise.cu
   ${CMAKE_CURRENT_LIST_DIR}/embedding.cu
+  ${CMAKE_CURRENT_LIST_DIR}/norm_backward.cu
   ${CMAKE_CURRENT_LIST_DIR}/norms.cu
   ${CMAKE_CURRENT_LIST_DIR}/optimizer.cu
   ${CMAKE_CURRENT_LIST_DIR}/pack.cu

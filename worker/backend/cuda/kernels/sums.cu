@@ -40,6 +40,20 @@ void SumInOrder(const double* values, std::int64_t count, double* result,
                values, count, result);
 }
 
+// Computes the sum of values along a tree: thread t adds values t, t + kThreads, ..., and the sums
+// of the threads are added by pairs.
+struct TreeShared {
+  double sums[kThreads / kWarpSize];
+};
+__global__ __launch_bounds__(kThreads) void SumAlongTreeKernel(const double* values,
+                                                               std::int64_t count, double* result) {
+  double sum = 0;
+#pragma unroll 8
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) sum += values[i];
+  sum = TeamSum<kThreads>(sum, Shared<TreeShared>().sums);
+  if (threadIdx.x == 0) *result = sum;
+}
+
 // Each block has kSquaresPerBlock elements. The sums of its threads are added along a tree.
 struct SquaresShared {
   double sums[kThreads / kWarpSize];
@@ -246,7 +260,8 @@ void Launch(const CrossEntropy& op, const LaunchContext& context) {
   LaunchKernel(CrossEntropyKernel,
                Blocks{{static_cast<unsigned>(CeilDiv(op.rows, kThreads))}, kThreads, 0},
                context.stream, op, row_losses);
-  SumInOrder(row_losses, op.rows, op.loss_sum, context);
+  LaunchKernel(SumAlongTreeKernel, Blocks{{1}, kThreads, sizeof(TreeShared)}, context.stream,
+               static_cast<const double*>(row_losses), op.rows, op.loss_sum);
 }
 
 void Launch(const CrossEntropyGradient& op, const LaunchContext& context) {

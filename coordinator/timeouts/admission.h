@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// How fast the coordinator takes new connections, and how long it therefore takes until workers
+// that have lost it are all back.
+#pragma once
+
+#include <algorithm>
+
+#include "absl/time/time.h"
+
+namespace takt::timeouts {
+
+// The coordinator accepts so many connections over TCP at once, and then so many a second. A
+// handshake takes about a millisecond of a core, so those who are connected still get half of one.
+inline constexpr int kConnectionsAtOnce = 100;
+inline constexpr int kConnectionsPerSecond = 500;
+
+// A worker has a connection for control and one for reports.
+inline constexpr int kConnectionsPerWorker = 2;
+
+// Returns how much longer than a few workers so many need to come back.
+inline absl::Duration ReturnTime(int workers) {
+  const int waiting = std::max(0, workers * kConnectionsPerWorker - kConnectionsAtOnce);
+  return absl::Seconds(1) * waiting / kConnectionsPerSecond;
+}
+
+}  // namespace takt::timeouts

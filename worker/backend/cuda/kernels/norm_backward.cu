@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradient of a norm's input together with everything that is summed over the same rows: the
+// gradients of the norm's weights and of biases beside it. A block of threads has a run of rows and
+// goes through it row by row. Each thread keeps the sums of its columns in registers; a second
+// launch adds up the runs.
+#include "worker/backend/cuda/kernels/device.cuh"
+#include "worker/backend/cuda/kernels/kernels.h"
+#include "worker/backend/cuda/kernels/norm_backward.cuh"
+#include "worker/backend/cuda/kernels/partial_sums.cuh"
+#include "worker/backend/cuda/kernels/scratch.cuh"
+
+namespace takt::backend::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kColumnsAtOnce = kThreads * 4;
+constexpr int kMostGroups = 8;  // of four columns, of a thread
+static_assert(kMostSummedColumns == kMostGroups * kColumnsAtOnce);
+
+struct NormShared {
+  float sums[kThreads / kWarpSize];
+};
+
+// Where the sums of a run go: partials[run * run_stride + output * output_stride + column].
+struct Runs {
+  float* partials;
+  std::int64_t run_stride, output_stride;
+  std::int64_t rows_per_run;
+};
+
+__device__ inline float SumOf(const Four& x) { return (x.v[0] + x.v[1]) + (x.v[2] + x.v[3]); }
+__device__ inline Four Added(const Four& a, const Four& b) {
+  return Each([&](int k) { return a.v[k] + b.v[k]; });
+}
+
+// With h = (x - mean) rstd and g = d_output * weight, d_x is rstd (g - mean(g) - h mean(g h)).
+// RmsNorm is not centred, so it has neither of the two means. kGroups: of a thread, so many reach
+// all columns. kOutputs: the sums, in the order of LayerNormSums and RmsNormSums.
+template <int kGroups, int kOutputs, bool kFours, class Op, class D>
+__global__ __launch_bounds__(kThreads) void NormBackwardKernel(Op op, const D* d_output,
+                                                               Runs runs) {
+  constexpr bool kCentred = std::is_same_v<Op, LayerNormBackwardInput>;
+  const std::int64_t columns = op.columns;
+  const auto width = static_cast<float>(columns);
+  const auto column = [](int group) {
+    return std::int64_t{group} * kColumnsAtOnce + static_cast<int>(threadIdx.x) * 4;
+  };
+  const std::int64_t first = blockIdx.x * runs.rows_per_run, end_of_run = first + runs.rows_per_run;
+  const std::int64_t end = end_of_run < op.rows ? end_of_run : op.rows;
+  float* const shared = Shared<NormShared>().sums;
+  Four sums[kOutputs][kGroups] = {};
+  for (std::int64_t row = first; row < end; ++row) {
+    const std::int64_t begin = row * columns;
+    const float rstd = op.rstd[row];
+    float mean = 0;
+    if constexpr (kCentred) mean = op.mean[row];
+    Four g[kGroups] = {}, h[kGroups] = {};
+    float g_sum = 0, gh_sum = 0;
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      const std::int64_t i = column(j);
+      if (i >= columns) continue;
+      const Four d = Load<kFours>(d_output + begin, i, columns),
+                 weight = Load<kFours>(op.weight, i, columns),
+                 x = Load<kFours>(op.x + begin, i, columns);
+      g[j] = Each([&](int k) { return d.v[k] * weight.v[k]; });
+      h[j] = Each([&](int k) { return (x.v[k] - mean) * rstd; });
+      if constexpr (kCentred) g_sum += SumOf(g[j]);
+      gh_sum += SumOf(Each([&](int k) { return g[j].v[k] * h[j].v[k]; }));
+      sums[0][j] = Added(sums[0][j], Each([&](int k) { return d.v[k] * h[j].v[k]; }));
+      if constexpr (kCentred) sums[1][j] = Added(sums[1][j], d);
+    }
+    const float g_mean = kCentred ? TeamSum<kThreads>(g_sum, shared) / width : 0;
+    const float gh_mean = TeamSum<kThreads>(gh_sum, shared) / width;
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      const std::int64_t i = column(j);
+      if (i >= columns) continue;
+      Four residual = {};
+      if (op.residual_gradient != nullptr)
+        residual = Load<kFours>(op.residual_gradient + begin, i, columns);
+      const Four d_input = Each(
+          [&](int k) { return rstd * (g[j].v[k] - g_mean - h[j].v[k] * gh_mean) + residual.v[k]; });
+      Store<kFours>(op.d_input + begin, i, columns, d_input);
+      if (op.rounded != nullptr) Store<kFours>(op.rounded + begin, i, columns, d_input);
+      if constexpr (kOutputs == 4) {
+        sums[2][j] = Added(sums[2][j], residual);
+        sums[3][j] = Added(sums[3][j], d_input);
+      }
+    }
+  }
+  // Rows of partial sums are whole groups of four.
+#pragma unroll
+  for (int j = 0; j < kGroups; ++j) {
+    const std::int64_t i = column(j);
+    if (i >= columns) continue;
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      Store<true>(runs.partials + blockIdx.x * runs.run_stride + o * runs.output_stride, i, columns,
+                  sums[o][j]);
+    }
+  }
+}
+
+// Calls f with the fewest groups as a type.
+template <class F>
+void ForGroups(std::int64_t columns, const F& f) {
+  if (columns <= kColumnsAtOnce) return f(std::integral_constant<int, 1>());
+  if (columns <= 2 * kColumnsAtOnce) return f(std::integral_constant<int, 2>());
+  if (columns <= 4 * kColumnsAtOnce) return f(std::integral_constant<int, 4>());
+  f(std::integral_constant<int, kMostGroups>());
+}
+
+template <int kOutputs, class Op>
+void LaunchBoth(const Op& op, PartialSums sums, const LaunchContext& context) {
+  const RowRuns runs(op.rows);
+  const std::int64_t stride = PartialStride(op.columns), run_stride = kOutputs * stride;
+  auto* const partials = static_cast<float*>(context.scratch);
+  const Blocks blocks = {{static_cast<unsigned>(runs.count)}, kThreads, sizeof(NormShared)};
+  From(op.d_output, [&]<class D>(const D* d) {
+    const bool fours =
+        InFours(op.columns, d, op.x, op.weight, op.residual_gradient, op.d_input, op.rounded);
+    Choose(fours, [&](auto kFours) {
+      ForGroups(op.columns, [&](auto groups) {
+        LaunchKernel(
+            NormBackwardKernel<decltype(groups)::value, kOutputs, decltype(kFours)::value, Op, D>,
+            blocks, context.stream, op, d, Runs{partials, run_stride, stride, runs.rows_per_run});
+      });
+    });
+  });
+  sums.partials = partials;
+  sums.run_stride = run_stride;
+  sums.output_stride = stride;
+  sums.runs = runs.count;
+  sums.columns = op.columns;
+  sums.num_outputs = kOutputs;
+  sums.accumulate = op.sums.accumulate;
+  SumPartials(sums, context);
+}
+
+}  // namespace
+
+void LaunchWithSums(const LayerNormBackwardInput& op, const LaunchContext& context) {
+  const LayerNormSums& s = op.sums;
+  if (s.of_d_input == nullptr)
+    return LaunchBoth<2>(op, {.outputs = {s.d_weight, s.d_bias}}, context);
+  LaunchBoth<4>(op, {.outputs = {s.d_weight, s.d_bias, s.of_residual_gradient, s.of_d_input}},
+                context);
+}
+
+void LaunchWithSums(const RmsNormBackwardInput& op, const LaunchContext& context) {
+  LaunchBoth<1>(op, {.outputs = {op.sums.d_weight}}, context);
+}
+
+}  // namespace takt::backend::cuda
