@@ -202,9 +202,8 @@ absl::Status CompareOnRank(transport::Collective& group, const std::vector<Resul
   ASSIGN_OR_RETURN(const auto backend, backend::CreateCpuBackend({}));
   const std::int64_t here = kExperts / group.size(), first = group.index() * here;
   engine::PartCursor cursor;
-  ExpertMeetings meetings({.group = &group,
-                           .cursor = &cursor,
-                           .share = {.size = group.size(), .index = group.index()}});
+  ExpertMeetings meetings(ExpertMeetings::Options{
+      .group = &group, .cursor = &cursor, .share = {.size = group.size(), .index = group.index()}});
   SharedExperts::Options options{.meetings = &meetings,
                                  .backend = backend.get(),
                                  .experts = kExperts,
