@@ -216,6 +216,7 @@ std::vector<int> MicrobatchesOf(const config::JobSpec& job) {
 model::Model ModelOf(config::JobSpec job, int microbatch, config::DeviceKind device) {
   job.parallelism.tensor = 1;
   job.parallelism.tensor_leaves = 0;
+  job.parallelism.expert = 1;
   job.parallelism.context = 1;
   absl::StatusOr<model::Model> model = config::BuildModelOf(job, microbatch, device);
   TAKT_CHECK(model.ok());  // the job was validated

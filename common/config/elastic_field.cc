@@ -108,6 +108,11 @@ void ReadElastic(const v1::JobSpec& proto, JobSpec& job, FieldRules& rules) {
   if (elastic.has_pipeline())
     job.elastic.pipeline = ReadRange("elastic.pipeline", elastic.pipeline(), rules);
   if (const std::optional<SizeRange>& range = job.elastic.data) {
+    rules.Check(job.parallelism.expert == 1,
+                {.field = "elastic.data",
+                 .value = Shown(*range),
+                 .rule = "cannot be changed where replicas share experts (parallelism.expert)",
+                 .fix = "remove it, or use expert: 1"});
     CheckSchedule("elastic.data", *range, job, rules);
     CheckBegin("data", job.parallelism.data, *range, rules);
     if (job.global_batch >= 1 && job.microbatch >= 1) CheckData(job, *range, rules);

@@ -111,14 +111,15 @@ model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device) {
 }
 
 absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device,
-                                          std::optional<TpRank> tensor_rank) {
+                                          std::optional<TpRank> tensor_rank, DpRank dp_rank) {
   const Parallelism& p = job.parallelism;
   const model::TensorShare share{.size = p.tensor,
                                  .index = tensor_rank.value_or(TpRank(p.tensor - 1)).value(),
                                  .leaves = p.tensor_leaves > 0 ? p.tensor_leaves : p.tensor};
-  ASSIGN_OR_RETURN(
-      model::Model model,
-      model::BuildModel(job.model, microbatch, PrecisionsOf(job, device), share, p.context));
+  const model::ExpertShare experts{.size = p.expert, .index = dp_rank.value() % p.expert};
+  ASSIGN_OR_RETURN(model::Model model,
+                   model::BuildModel(job.model, microbatch, PrecisionsOf(job, device), share,
+                                     p.context, experts));
   model.separate_documents = job.SeparatesDocuments();
   const int moments = TraitsOf(job).moments;
   for (model::Layer& layer : model.layers) {

@@ -266,8 +266,10 @@ model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device);
 
 // Builds the job's model as ranks on `device` train it, with microbatches of so many sequences and
 // the moments of its optimizer. tensor_rank: which of the ranks that share each layer it is for;
-// nullopt: the last one, which has the most words. Errors: as model::BuildModel.
+// nullopt: the last one, which has the most words. dp_rank: of the replica, of which neighbours may
+// share experts. Errors: as model::BuildModel.
 absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device,
-                                          std::optional<TpRank> tensor_rank = std::nullopt);
+                                          std::optional<TpRank> tensor_rank = std::nullopt,
+                                          DpRank dp_rank = DpRank(0));
 
 }  // namespace takt::config

@@ -191,14 +191,6 @@ void CheckSplits(const Parallelism& p, const model::ModelConfig& model, Rules& r
                absl::StrCat("must divide model.context (", model.context, ")"));
 }
 
-// No worker can run what the field asks for, though its value may be right.
-void RefuseYet(const char* field, const std::string& value, const char* usual, Rules& rules) {
-  rules.Check(value == usual, {.field = field,
-                               .value = value,
-                               .rule = "workers cannot run it yet",
-                               .fix = absl::StrCat("use ", usual)});
-}
-
 void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   Parallelism& p = job.parallelism;
   p.tensor_auto = proto.tensor() == kAutoNumber;
@@ -243,11 +235,10 @@ void ReadExpertRanks(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
   if (!rules.Between(kField, expert, 1, kMaxRanks) || expert == 1) return;
   job.parallelism.expert = expert;
   const auto must_divide = [&](const char* of, int number) {
-    return rules.Check(number % expert == 0,
-                       {.field = kField,
-                        .value = absl::StrCat(expert),
-                        .rule = absl::StrCat("must divide ", of, " (", number, ")"),
-                        .fix = "correct one of them"});
+    rules.Check(number % expert == 0, {.field = kField,
+                                       .value = absl::StrCat(expert),
+                                       .rule = absl::StrCat("must divide ", of, " (", number, ")"),
+                                       .fix = "correct one of them"});
   };
   const std::optional<model::Mixture>& mixture = job.model.mixture;
   if (!rules.Check(mixture.has_value(), {.field = kField,
@@ -256,9 +247,8 @@ void ReadExpertRanks(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
                                          .fix = "remove it"})) {
     return;
   }
-  const bool fits = must_divide("model.experts.count", mixture->experts) &&
-                    must_divide("parallelism.data", job.parallelism.data.value_or(1));
-  if (fits) RefuseYet(kField, absl::StrCat(expert), "1", rules);
+  must_divide("model.experts.count", mixture->experts);
+  must_divide("parallelism.data", job.parallelism.data.value_or(1));
 }
 
 void ReadShard(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {

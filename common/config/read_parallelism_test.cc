@@ -151,13 +151,19 @@ TEST(ReadParallelism, ContextRanksHaveTwoPiecesOfASequenceEach) {
                           "above 1 yet; use 1 for one of them"));
 }
 
-TEST(ReadParallelism, ReplicasMayNotShareExpertsYet) {
+TEST(ReadParallelism, ReplicasShareExpertsEvenly) {
   constexpr char kMixtral[] =
       "model={family: mixtral, layers: 2, hidden: 48, heads: 4, context: 8, vocab: 9, inner: 40, "
       "experts: {count: 6, per_token: 2}}";
   EXPECT_THAT(ErrorsOf({kMixtral, "parallelism={data: 2, expert: 1}"}), IsEmpty());
-  EXPECT_THAT(ErrorsOf({kMixtral, "parallelism={data: 2, expert: 2}"}),
-              ElementsAre("parallelism.expert is 2: workers cannot run it yet; use 1"));
+  EXPECT_THAT(ErrorsOf({kMixtral, "parallelism={data: 2, expert: 2}"}), IsEmpty());
+  EXPECT_THAT(ErrorsOf({kMixtral, "parallelism={data: auto, expert: 2}"}),
+              ElementsAre(HasSubstr("must divide parallelism.data (1)")));
+  EXPECT_THAT(
+      ErrorsOf({kMixtral, "parallelism={data: 2, expert: 2}", "batch={global: 8, microbatch: 1}",
+                "elastic={data: {min: 2, max: 4}}", "checkpoint={in_memory: auto}"}),
+      ElementsAre(HasSubstr("elastic.data is 2 to 4: cannot be changed where replicas share "
+                            "experts")));
   EXPECT_THAT(ErrorsOf({kMixtral, "parallelism={data: 4, expert: 4}"}),
               ElementsAre("parallelism.expert is 4: must divide model.experts.count (6); correct "
                           "one of them"));

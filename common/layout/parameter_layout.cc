@@ -212,7 +212,9 @@ class ParameterLayout {
   // Returns the layer's own parameters in the model's order, then the tied ones.
   std::vector<const Parameter*> Uses(const model::Layer& layer) const {
     std::vector<const Parameter*> uses;
-    for (const Parameter& parameter : layer.parameters) uses.push_back(&parameter);
+    for (const Parameter& parameter : layer.parameters) {
+      if (!parameter.away) uses.push_back(&parameter);
+    }
     for (const std::string& name : layer.tied_parameters) uses.push_back(model_.Find(name));
     if (which_ != Which::kAll) {
       std::erase_if(uses, [this](const Parameter* parameter) {

@@ -24,10 +24,11 @@ namespace takt::layout {
 // (model::Parameter::moments). The packed copies of each use follow all layers.
 // model: borrowed for the section's life. Where its layers are split (model::TensorShare), a rank
 // has its rows of tables with a row for each word, and a parameter may have several gradients
-// (model::Split). spread: the vocabulary is, so these tables are left out. A layer that has no
-// other parameters then has no allocations. place: the rank has moments of its shard alone. frees:
-// it also keeps the shard of the weights alone, and WholeWeights has the rest. foresees: behind the
-// versions there is room for foreseen weights (program::kForeseen).
+// (model::Split). Experts that are away are left out. spread: the vocabulary is, so these tables
+// are left out. A layer that has no other parameters then has no allocations. place: the rank has
+// moments of its shard alone. frees: it also keeps the shard of the weights alone, and WholeWeights
+// has the rest. foresees: behind the versions there is room for foreseen weights
+// (program::kForeseen).
 Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& layers,
                          int num_versions = 1, bool spread = false, const ShardPlace& place = {},
                          bool frees = false, bool foresees = false);

@@ -84,6 +84,13 @@ std::vector<Rank> RanksOf(const Mesh& mesh, Group group, Rank member) {
   return ranks;
 }
 
+std::vector<Rank> ExpertRanksOf(const Mesh& mesh, Rank member, int expert_size) {
+  std::vector<Rank> ranks = RanksOf(mesh, Group::kData, member);
+  const auto group_of = [&](Rank rank) { return mesh.DpRankOf(rank).value() / expert_size; };
+  std::erase_if(ranks, [&](Rank rank) { return group_of(rank) != group_of(member); });
+  return ranks;
+}
+
 std::string OtherAxes(const Mesh& mesh) {
   std::string text;
   if (mesh.cp_size != 1) absl::StrAppend(&text, " x context ", mesh.cp_size);

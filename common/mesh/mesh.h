@@ -79,6 +79,11 @@ std::string_view NameOf(Group group);
 // Returns the ranks of the group to which `member` belongs, in ascending order.
 std::vector<Rank> RanksOf(const Mesh& mesh, Group group, Rank member);
 
+// Returns the ranks that share experts with `member`, in ascending order: those of so many
+// neighbouring replicas on its pp rank. They are no axis (docs/adr/0013-experts-over-ranks.md).
+// expert_size: divides dp_size.
+std::vector<Rank> ExpertRanksOf(const Mesh& mesh, Rank member, int expert_size);
+
 // Returns the axes besides pipeline and data that have more than one rank, to follow these in a
 // text: " x context 2 x tensor 4".
 std::string OtherAxes(const Mesh& mesh);

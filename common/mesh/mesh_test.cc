@@ -68,6 +68,14 @@ TEST(Mesh, EveryGroupHasItsRanksInAscendingOrder) {
               ElementsAre(Rank(1), Rank(3), Rank(5), Rank(7)));
 }
 
+TEST(Mesh, NeighbouringReplicasShareExperts) {
+  const Mesh mesh{.pp_size = 2, .dp_size = 4};
+  EXPECT_THAT(ExpertRanksOf(mesh, Rank(5), 2), ElementsAre(Rank(4), Rank(5)));
+  EXPECT_THAT(ExpertRanksOf(mesh, Rank(6), 2), ElementsAre(Rank(6), Rank(7)));
+  EXPECT_THAT(ExpertRanksOf(mesh, Rank(6), 4), ElementsAre(Rank(4), Rank(5), Rank(6), Rank(7)));
+  EXPECT_THAT(ExpertRanksOf(mesh, Rank(6), 1), ElementsAre(Rank(6)));
+}
+
 TEST(Mesh, AGroupIsTheSameForAllItsRanks) {
   const Mesh mesh{.pp_size = 2, .dp_size = 3, .cp_size = 2, .tp_size = 2};
   for (const Group group : {Group::kPipeline, Group::kVocabulary, Group::kData, Group::kContext,

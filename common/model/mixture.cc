@@ -79,6 +79,7 @@ void AddMixtureParameters(std::vector<Parameter>& parameters, const ModelConfig&
     const auto add = [&](const char* name, std::int64_t out, std::int64_t in) {
       parameters.push_back(
           Normal(absl::StrCat(expert, name, ".weight"), {out, in}, config.initializer_range));
+      parameters.back().expert = e;
     };
     add(names.gate, f, c);
     add(names.up, f, c);

@@ -11,6 +11,7 @@
 #include "common/model/layer_parts.h"
 #include "common/model/llama.h"
 #include "common/model/mixture.h"
+#include "common/model/shared_mixture.h"
 #include "common/model/split_layers.h"
 #include "common/model/vocabulary.h"
 
@@ -171,6 +172,20 @@ ModelConfig Complete(ModelConfig config) {
   return config;
 }
 
+// Checks that so many ranks can share the experts. Layers that ranks split have none (CheckShare).
+std::vector<FieldError> CheckExperts(const ModelConfig& config, const ExpertShare& share) {
+  FieldRules rules;
+  if (!share.shares()) return rules.Take();
+  const int experts = config.mixture.has_value() ? config.mixture->experts : 0;
+  rules.Check(
+      experts > 0 && experts % share.size == 0 && share.index >= 0 && share.index < share.size,
+      {.field = "parallelism.expert",
+       .value = absl::StrCat(share.size),
+       .rule = absl::StrCat("must divide model.experts.count (", experts, ")"),
+       .fix = "correct one of them"});
+  return rules.Take();
+}
+
 Layer EmulatedLayer(const ModelConfig& config, int block, int tensor) {
   Layer layer{.kind = LayerKind::kEmulated,
               .block = block,
@@ -241,9 +256,12 @@ std::vector<FieldError> CheckConfig(const ModelConfig& given) {
 
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
                                  const Precisions& precisions, const TensorShare& tensor,
-                                 int context_ranks) {
+                                 int context_ranks, const ExpertShare& experts) {
   TAKT_CHECK(microbatch >= 1);
   if (std::vector<FieldError> errors = CheckConfig(config); !errors.empty()) {
+    return InvalidFields(std::move(errors));
+  }
+  if (std::vector<FieldError> errors = CheckExperts(config, experts); !errors.empty()) {
     return InvalidFields(std::move(errors));
   }
   if (auto errors = CheckContext(config, tensor, context_ranks); !errors.empty())
@@ -252,7 +270,8 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
               .microbatch = microbatch,
               .precisions = precisions,
               .tensor = tensor,
-              .context_ranks = context_ranks};
+              .context_ranks = context_ranks,
+              .experts = experts};
   ModelConfig here = model.config;  // as if sequences had only this rank's tokens
   here.context = static_cast<int>(model.context_here());
   switch (config.family) {
@@ -274,7 +293,10 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
       return model;
   }
   if (context_ranks > 1) ShareSequences(model);
-  if (tensor.size == 1 && !tensor.splits()) return model;
+  if (tensor.size == 1 && !tensor.splits()) {
+    if (experts.shares()) ShareExperts(model);
+    return model;
+  }
   if (auto errors = CheckShare(model.config, microbatch, precisions, tensor); !errors.empty())
     return InvalidFields(std::move(errors));
   SplitLayers(model);

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
+#include "common/model/expert_share.h"
 #include "common/model/parts.h"
 #include "common/model/recompute.h"
 #include "common/model/split.h"
@@ -179,7 +180,9 @@ struct Parameter {
   // of which the optimizer looks at the sign of the difference to the mean. It has no part in the
   // norm, in clipping and in decay.
   bool balances = false;
-  Split split;  // a table by words is never split so: a rank has a run of its rows
+  int expert = -1;    // of its block, to which it belongs alone; -1: to none
+  bool away = false;  // another rank has it, where ranks share experts
+  Split split;        // a table by words is never split so: a rank has a run of its rows
   std::int64_t elements() const {
     std::int64_t n = 1;
     for (const std::int64_t d : shape) n *= d;
@@ -242,6 +245,7 @@ struct Model {
   bool separate_documents = false;
   TensorShare tensor;         // the rank that the layers are for
   int context_ranks = 1;      // that share the tokens of each sequence (context_layers.h)
+  ExpertShare experts;        // of the rank that the layers are for
   std::vector<Layer> layers;  // embedding, blocks, head (emulated: blocks only)
 
   // Returns how many tokens of each sequence a rank has, and of a microbatch.
@@ -264,14 +268,14 @@ struct Model {
 // none, BuildModel takes it.
 std::vector<FieldError> CheckConfig(const ModelConfig& config);
 
-// Builds the model, or the part of it that one rank has where tensor parallelism splits layers.
+// Builds the model, or the part of it that one rank has where ranks split layers or share experts.
 // With several context ranks, tensors and costs are those of the tokens of any one of them.
 // Errors: kInvalidArgument with what CheckConfig, CheckShare (split_layers.h) or CheckContext
-// (context_layers.h) found.
+// (context_layers.h) found, or with an `experts.size` that does not divide the model's experts.
 // Precondition: microbatch >= 1.
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
                                  const Precisions& precisions = {}, const TensorShare& tensor = {},
-                                 int context_ranks = 1);
+                                 int context_ranks = 1, const ExpertShare& experts = {});
 
 // Returns the elements from one row of logits of so many words to the next. This is the words,
 // filled up to 64 in bf16, so that rows begin where products on GPUs read them fastest.

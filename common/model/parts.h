@@ -18,7 +18,7 @@ enum class PartKind : std::uint8_t {
 };
 
 // The ranks that meet. The numbers equal takt.v1.PartGroup and are stored.
-enum class PartGroup : std::uint8_t { kNone = 0, kTensor = 1, kContext = 2 };
+enum class PartGroup : std::uint8_t { kNone = 0, kTensor = 1, kContext = 2, kExpert = 3 };
 
 struct Part {
   PartKind kind = PartKind::kCompute;

@@ -21,6 +21,7 @@ std::string WhyNoCopies(const CopyInputs& inputs) {
   }
   if (inputs.mesh.tp_size > 1 || inputs.job.parallelism.tensor_leaves > 1)
     return "copies have no pieces of layers that are split yet";
+  if (inputs.job.parallelism.expert > 1) return "copies have no experts of other ranks yet";
   if (inputs.mesh.cp_size > 1) return "no copies are kept of ranks that share sequences yet";
   if (inputs.schedule.spreads_vocabulary) return "copies have no rows of a spread vocabulary yet";
   if (inputs.device == config::DeviceKind::kCuda)

@@ -17,14 +17,16 @@
 namespace takt::plan {
 namespace {
 
-absl::Status CheckMemory(const Candidate& candidate, const PlanOptions& options) {
+absl::Status CheckMemory(const config::JobSpec& job, const Candidate& candidate,
+                         const PlanOptions& options) {
   if (Fits(candidate, options)) return absl::OkStatus();
   const auto recomputes_all = [](const mesh::Stage& stage) {
     return stage.recompute == model::Recompute::kFull;
   };
   const Plan& plan = candidate.plan;
   const bool may_share = plan.mesh.num_replicas() > 1 && !SharesOptimizer(plan) &&
-                         plan.schedule.updates == schedule::Updates::kFlush;
+                         plan.schedule.updates == schedule::Updates::kFlush &&
+                         job.parallelism.expert == 1;
   const bool more = !std::ranges::all_of(candidate.plan.partition, recomputes_all);
   return InvalidField({.field = "parallelism.pipeline",
                        .value = absl::StrCat(candidate.plan.schedule.num_ranks()),
@@ -67,24 +69,26 @@ double CheckpointPause(const CandidateInputs& inputs, const Plan& plan) {
   return SnapshotSeconds(inputs, plan.mesh.pp_size, largest);
 }
 
-// Tensor groups meet several times in each layer, which networks are too slow for.
+// The ranks that split layers or share experts meet several times in each layer, which networks are
+// too slow for.
 absl::Status WarnOfHosts(const CandidateInputs& inputs, Plan& plan) {
   if (TensorGroupsFitHosts(inputs)) return absl::OkStatus();
-  const int tensor = plan.mesh.tp_size, room = inputs.options.host.room();
-  int fits = std::min(tensor, room);
-  while (tensor % fits != 0) --fits;
+  const int sharers = SharersOfLayers(inputs.model), room = inputs.options.host.room();
+  const char* const field = inputs.model.experts.shares() ? "expert" : "tensor";
+  int fits = std::min(sharers, room);
+  while (sharers % fits != 0) --fits;
   ASSIGN_OR_RETURN(const double seconds, StepOnOneHost(inputs, plan));
   plan.warnings.push_back(absl::StrFormat(
-      "parallelism.tensor is %d, and hosts have %d workers for the job: a step takes %.4g s, and "
-      "%.4g s if each tensor group is on one host; use larger hosts, or parallelism.tensor: %d",
-      tensor, room, plan.predicted_step_seconds, seconds, fits));
+      "parallelism.%s is %d, and hosts have %d workers for the job: a step takes %.4g s, and "
+      "%.4g s if each %s group is on one host; use larger hosts, or parallelism.%s: %d",
+      field, sharers, room, plan.predicted_step_seconds, seconds, field, field, fits));
   return absl::OkStatus();
 }
 
 // Makes the best candidate a plan that workers can execute.
 absl::StatusOr<Plan> Complete(const CandidateInputs& inputs, Candidate best) {
   const config::JobSpec& job = inputs.job;
-  RETURN_IF_ERROR(CheckMemory(best, inputs.options));
+  RETURN_IF_ERROR(CheckMemory(job, best, inputs.options));
   Plan& plan = best.plan;
   if (!plan.validation_programs.empty()) RETURN_IF_ERROR(sim::Prove(plan.validation_programs));
   plan.model = inputs.model;
@@ -129,7 +133,7 @@ absl::StatusOr<Forecasts> MakeForecasts(const config::JobSpec& job, const PlanOp
   ASSIGN_OR_RETURN(JobInputs inputs, JobInputs::Create(job, options));
   ASSIGN_OR_RETURN(Ranking ranking, RankCandidates(inputs, static_cast<std::size_t>(top)));
   Forecasts forecasts{.refused = std::move(ranking.refused),
-                      .fits = CheckMemory(ranking.candidates.front(), options)};
+                      .fits = CheckMemory(job, ranking.candidates.front(), options)};
   if (!forecasts.fits.ok()) return forecasts;
   for (Candidate& candidate : ranking.candidates) {
     const CandidateInputs its = inputs.Of(candidate);

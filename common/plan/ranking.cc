@@ -174,10 +174,10 @@ bool ChoosesRecompute(const CandidateInputs& inputs) {
 }
 
 // Returns whether the job leaves open whether replicas share the optimizer's state. GPUs share only
-// where a job asks for it.
+// where a job asks for it, and replicas that share experts do not.
 bool ChoosesShares(const CandidateInputs& inputs) {
   return inputs.job.parallelism.shard == config::Shard::kAuto && inputs.num_replicas() > 1 &&
-         inputs.options.workers_know_optimizers &&
+         inputs.options.workers_know_optimizers && !inputs.model.experts.shares() &&
          inputs.options.device != config::DeviceKind::kCuda;
 }
 

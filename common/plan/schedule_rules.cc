@@ -92,6 +92,36 @@ absl::Status CheckSplitLayers(const CandidateInputs& inputs, const schedule::Sch
   return absl::OkStatus();
 }
 
+// Refuses what ranks that share experts cannot do yet.
+absl::Status CheckSharedExperts(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
+  const int size = inputs.model.experts.size;
+  if (size == 1) return absl::OkStatus();
+  const auto refuse = [&](std::string rule, std::string fix) {
+    return InvalidField({.field = "parallelism.expert",
+                         .value = absl::StrCat(size),
+                         .rule = std::move(rule),
+                         .fix = std::move(fix)});
+  };
+  if (inputs.dp_size % size != 0) {
+    return refuse(absl::StrCat("must divide parallelism.data (", inputs.dp_size, ")"),
+                  "correct one of them");
+  }
+  if (schedule.updates != schedule::Updates::kFlush) {
+    return refuse(absl::StrCat("must be 1 under ", schedule.name,
+                               ": gradients of experts are summed at the end of a step"),
+                  "use a schedule that flushes every step");
+  }
+  if (inputs.shares) {
+    return refuse("replicas cannot share both experts and the optimizer's state yet",
+                  "use 1, or shard: none");
+  }
+  if (inputs.spread) {
+    return refuse("the vocabulary cannot be spread where replicas share experts yet",
+                  "use vocabulary: last or auto");
+  }
+  return absl::OkStatus();
+}
+
 // Refuses what ranks that share sequences cannot do yet.
 absl::Status CheckSharedSequences(const CandidateInputs& inputs,
                                   const schedule::Schedule& schedule) {
@@ -150,6 +180,7 @@ absl::Status CheckSchedule(const CandidateInputs& inputs, const schedule::Schedu
   if (schedule.updates != schedule::Updates::kFlush)
     RETURN_IF_ERROR(CheckWithoutFlush(inputs, schedule));
   RETURN_IF_ERROR(CheckFreedWeights(inputs));
+  RETURN_IF_ERROR(CheckSharedExperts(inputs, schedule));
   RETURN_IF_ERROR(CheckSharedSequences(inputs, schedule));
   return CheckSplitLayers(inputs, schedule);
 }

@@ -35,7 +35,7 @@ bool IsOpen(const CandidateInputs& inputs, int pp_size) {
   return pp_size > 1 && inputs.job.parallelism.vocabulary == Vocabulary::kAuto &&
          inputs.job.model.family != model::Family::kEmulated &&
          !inputs.model.tensor.splits() &&  // then those ranks share the words
-         inputs.model.context_ranks == 1 &&
+         !inputs.model.experts.shares() && inputs.model.context_ranks == 1 &&
          model::NumVocabularyBlocks(inputs.model.config.vocab) > 1;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/layout/slot_layout.h"
+#include "common/model/shared_mixture.h"
 #include "common/profile/layer_shape.h"
 #include "common/profile/parameter_counts.h"
 #include "common/profile/profile.h"
@@ -80,10 +81,13 @@ class StageCosts {
     Passes sum;
     for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i) {
       if (spread && profile::HasWords(inputs_.model.layers[i])) continue;
-      const Passes layer = LayerTimes(inputs_.model.layers[i], stage.recompute).seconds;
-      sum.forward += layer.forward;
-      sum.input_grad += layer.input_grad;
-      sum.weight_grad += layer.weight_grad;
+      const Layer& layer = inputs_.model.layers[i];
+      const Passes passes = LayerTimes(layer, stage.recompute).seconds;
+      // A step waits for the rank whose experts have the most rows.
+      const double slowest = model::SlowestShare(inputs_.model, layer);
+      sum.forward += slowest * passes.forward;
+      sum.input_grad += slowest * passes.input_grad;
+      sum.weight_grad += slowest * passes.weight_grad;
     }
     return sum;
   }
@@ -262,7 +266,9 @@ std::vector<double> LayerSeconds(const CandidateInputs& inputs, int pp_size) {
   std::vector<double> seconds;
   for (const Layer& layer : inputs.model.layers) {
     const bool is_empty = spread && profile::HasWords(layer);
-    seconds.push_back(is_empty ? 0 : costs.LayerTimes(layer, most).seconds.sum());
+    seconds.push_back(is_empty ? 0
+                               : model::SlowestShare(inputs.model, layer) *
+                                     costs.LayerTimes(layer, most).seconds.sum());
   }
   return seconds;
 }
@@ -273,13 +279,19 @@ cost::Costs CostsOf(const CandidateInputs& inputs, const mesh::Partition& partit
   return StageCosts(inputs, pp_size).Of(partition, pp_size, vocabulary_ends);
 }
 
+int SharersOfLayers(const model::Model& model) {
+  return model.experts.shares() ? model.experts.size : model.tensor.size;
+}
+
 bool TensorGroupsFitHosts(const CandidateInputs& inputs) {
   const Host& host = inputs.options.host;
-  return host.machine.empty() || inputs.model.tensor.size <= host.room();
+  return host.machine.empty() || SharersOfLayers(inputs.model) <= host.room();
 }
 
 cost::GroupCost TensorGroupCost(const CandidateInputs& inputs, bool same_host) {
-  return GroupCostOf(inputs, model::PartGroup::kTensor, inputs.model.tensor.size, same_host);
+  const bool experts = inputs.model.experts.shares();
+  const model::PartGroup group = experts ? model::PartGroup::kExpert : model::PartGroup::kTensor;
+  return GroupCostOf(inputs, group, SharersOfLayers(inputs.model), same_host);
 }
 
 cost::GroupCost ContextGroupCost(const CandidateInputs& inputs) {
@@ -291,7 +303,7 @@ cost::GroupCost ContextGroupCost(const CandidateInputs& inputs) {
 
 cost::Costs WithMeetings(const CandidateInputs& inputs, const mesh::Partition& partition,
                          cost::Costs costs) {
-  if (inputs.model.tensor.size == 1 && inputs.model.context_ranks == 1) return costs;
+  if (SharersOfLayers(inputs.model) == 1 && inputs.model.context_ranks == 1) return costs;
   for (const mesh::Stage& stage : partition) {
     const cost::GroupCost& tensor = costs.Tensor(stage.pp_rank);
     const cost::GroupCost& context = costs.Context(stage.pp_rank);

@@ -27,10 +27,14 @@ cost::Costs CostsOf(const CandidateInputs& inputs, const mesh::Partition& partit
 cost::Costs WithMeetings(const CandidateInputs& inputs, const mesh::Partition& partition,
                          cost::Costs costs);
 
-// Returns whether the ranks of a tensor group find room on one host, as far as hosts are known.
+// Returns how many ranks meet inside the passes of layers: those that split layers, or those that
+// share experts.
+int SharersOfLayers(const model::Model& model);
+
+// Returns whether the ranks of such a group find room on one host, as far as hosts are known.
 bool TensorGroupsFitHosts(const CandidateInputs& inputs);
 
-// Returns what the meetings of a tensor group cost, on one host or between hosts: as measured, else
+// Returns what the meetings of such a group cost, on one host or between hosts: as measured, else
 // as so many messages.
 cost::GroupCost TensorGroupCost(const CandidateInputs& inputs, bool same_host);
 

@@ -64,7 +64,8 @@ class Learner {
 
   void Run() {
     if (job_.model.config.family != model::Family::kEmulated) {
-      LearnLayers();
+      // Where ranks share experts, a layer's time depends on how even their loads were.
+      if (!job_.model.experts.shares()) LearnLayers();
       if (spread()) LearnWords();
       LearnUpdates();
       LearnSums();

@@ -45,7 +45,8 @@ using Count = double(const model::Parameter&);
 double OwnElements(const model::Layer& layer, bool spread, Count count) {
   double elements = 0;
   for (const model::Parameter& parameter : layer.parameters) {
-    if (!spread || !parameter.by_word) elements += count(parameter);
+    if (parameter.away || (spread && parameter.by_word)) continue;
+    elements += count(parameter);
   }
   return elements;
 }

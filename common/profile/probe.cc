@@ -66,6 +66,7 @@ config::JobSpec ProbeJob(const config::JobSpec& job, const ProbeOptions& options
   // What a rank takes for its share of a layer, or of a sequence, follows from the whole.
   p.tensor = 1;
   p.tensor_leaves = 0;
+  p.expert = 1;
   p.context = 1;
   p.chunks = kStages;
   p.group.reset();

@@ -110,7 +110,7 @@ std::string_view ProblemOf(const Program& program, const PartList& list) {
     if (part.kind < PartKind::kCompute || part.kind > PartKind::kExchange) {
       return "has a part of no known kind";
     }
-    const bool has_group = part.group == PartGroup::kTensor || part.group == PartGroup::kContext;
+    const bool has_group = part.group >= PartGroup::kTensor && part.group <= PartGroup::kExpert;
     if (part.meets() != has_group || (!has_group && part.group != PartGroup::kNone)) {
       return "has a part with a group exactly if it is a meeting";
     }

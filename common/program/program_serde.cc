@@ -14,7 +14,7 @@ static_assert(static_cast<int>(SlotKind::kShard) == v1::SLOT_KIND_SHARD);
 static_assert(static_cast<int>(LaneKind::kVocabulary) == v1::LANE_KIND_VOCABULARY);
 static_assert(static_cast<int>(Direction::kGradient) == v1::DIRECTION_GRADIENT);
 static_assert(static_cast<int>(PartKind::kExchange) == v1::PART_KIND_EXCHANGE);
-static_assert(static_cast<int>(PartGroup::kContext) == v1::PART_GROUP_CONTEXT);
+static_assert(static_cast<int>(PartGroup::kExpert) == v1::PART_GROUP_EXPERT);
 
 using ProtoInstructions = google::protobuf::RepeatedPtrField<v1::Instruction>;
 

@@ -165,7 +165,9 @@ Machine::MeetingKey Machine::KeyOf(int rank, const Instruction& instruction) con
   return key;
 }
 
+// Replicas take equally long, so those that share experts come together.
 std::vector<int> Machine::RanksOf(int rank, PartGroup group) const {
+  if (group == PartGroup::kExpert) return {rank};
   const bool of_context = group == PartGroup::kContext;
   const int size = of_context ? options_.context : options_.tensor;
   const int stride = of_context ? options_.tensor : 1;

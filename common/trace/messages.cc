@@ -81,13 +81,22 @@ std::span<const Slice> MeetingIndex::At(int step, Place place) const {
       .subspan(first, offsets[place.instruction + 1] - offsets[place.instruction]);
 }
 
+std::vector<Rank> MeetingIndex::RanksOf(Rank rank, program::PartGroup group) const {
+  if (group == program::PartGroup::kExpert) {
+    // The plan counted them, as no mesh does. Traces are read from files.
+    const int size = trace_.predicted.Tensor(trace_.mesh.PpRankOf(rank)).size;
+    return mesh::ExpertRanksOf(trace_.mesh, rank, std::max(size, 1));
+  }
+  return mesh::RanksOf(
+      trace_.mesh,
+      group == program::PartGroup::kContext ? mesh::Group::kContext : mesh::Group::kTensor, rank);
+}
+
 std::vector<const Slice*> MeetingIndex::Together(int step, const Slice& meeting) const {
   const Program& program = trace_.ProgramOf(meeting.rank);
   const program::Part& part = PartListOf(program.body[meeting.instruction], program)[meeting.part];
-  const mesh::Group group =
-      part.group == program::PartGroup::kContext ? mesh::Group::kContext : mesh::Group::kTensor;
   std::vector<const Slice*> together;
-  for (const Rank rank : mesh::RanksOf(trace_.mesh, group, Rank(meeting.rank))) {
+  for (const Rank rank : RanksOf(Rank(meeting.rank), part.group)) {
     for (const Slice& each : At(step, {rank.value(), meeting.instruction})) {
       if (each.part == meeting.part) together.push_back(&each);
     }

@@ -51,6 +51,9 @@ class MeetingIndex {
   const Slice& Last(int step, const Slice& meeting) const;
 
  private:
+  // Returns the ranks that meet with `rank` in a part.
+  std::vector<Rank> RanksOf(Rank rank, program::PartGroup group) const;
+
   const Timeline& timeline_;
   const JobTrace& trace_;
   std::vector<std::vector<std::size_t>> offsets_;  // by pp rank: program::MeetingOffsets

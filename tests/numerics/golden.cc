@@ -37,6 +37,11 @@ config::JobSpec GoldenJob(const GoldenCase& golden, const nlohmann::json& train)
     job.documents = config::Documents::kSeparate;
     job.document_end = train["packed"]["document_end"].get<int>();  // where they are one stream
   }
+  // No config.json of these families can say so.
+  if (train.contains("router") && train["router"].contains("scores")) {
+    job.model.mixture->scores = model::RouterScores::kSigmoid;
+    job.model.mixture->bias_rate = train["router"]["bias_rate"];
+  }
   job.global_batch = train["batch_size"];
   job.microbatch = 1;
   job.adamw = {.learning_rate = 1e-3,

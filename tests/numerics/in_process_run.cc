@@ -167,6 +167,19 @@ absl::StatusOr<std::vector<model::Model>> AddTensorRanks(const RunOptions& optio
   return models;
 }
 
+// Returns the model of each of the ranks that share experts.
+absl::StatusOr<std::vector<model::Model>> ModelsOfExpertRanks(const RunOptions& options,
+                                                              const plan::Plan& plan) {
+  std::vector<model::Model> models;
+  for (DpRank rank(0); rank.value() < options.job.parallelism.expert; ++rank) {
+    ASSIGN_OR_RETURN(model::Model model,
+                     config::BuildModelOf(options.job, plan.microbatch, options.planned_for,
+                                          std::nullopt, rank));
+    models.push_back(std::move(model));
+  }
+  return models;
+}
+
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
@@ -224,6 +237,8 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
   std::vector<model::Model> models;
   if (options.tensor.splits()) {
     ASSIGN_OR_RETURN(models, AddTensorRanks(options, plan));
+  } else if (parallelism.expert > 1) {
+    ASSIGN_OR_RETURN(models, ModelsOfExpertRanks(options, plan));
   }
   std::mutex observer_mutex;
   const train::TensorObserver observer = [&](const std::string& name, MicrobatchId m,

@@ -42,14 +42,18 @@ absl::StatusOr<std::unique_ptr<VirtualRanks>> VirtualRanks::Create(const Options
 
 absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) const {
   const plan::Plan& plan = *options.plan;
-  const auto tp_rank = static_cast<std::size_t>(rank.mesh_.TpRankOf(rank.rank_).value());
-  const model::Model& model = models_.empty() ? plan.model : models_[tp_rank];
+  // No rank shares both layers and experts.
+  const int expert_index = rank.mesh_.DpRankOf(rank.rank_).value() % plan.model.experts.size;
+  const auto index =
+      static_cast<std::size_t>(rank.mesh_.TpRankOf(rank.rank_).value() + expert_index);
+  const model::Model& model = models_.empty() ? plan.model : models_[index];
   session::RankGroups::Options groups{
       .rank = rank.rank_,
       .mesh = rank.mesh_,
       .partition = &plan.partition,
       .program = rank.program_,
-      .tied_embeddings = !plan.model.layers.back().tied_parameters.empty()};
+      .tied_embeddings = !plan.model.layers.back().tied_parameters.empty(),
+      .expert_size = model.experts.size};
   if (rank.device_ != nullptr) {
     groups.make_sums = [&](const transport::CollectiveOptions& group) {
       return rank.device_->OpenSums(group);
@@ -73,6 +77,7 @@ absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) co
            .backends = rank.backends_,
            .data_root = options.data_root,
            .replicas = rank.groups_.replicas(),
+           .expert_holders = rank.groups_.expert_holders(),
            .pp_group = rank.groups_.pipeline(),
            .tied_group = rank.groups_.tied(),
            .vocabulary_group = rank.groups_.vocabulary(),

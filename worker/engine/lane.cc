@@ -118,9 +118,12 @@ std::string DescribeWait(const Program& program, const std::vector<std::unique_p
   }
   if (activity != kRunning) return "";
   if (part >= 0) {
-    const bool of_context = entry.parts[part].group == program::PartGroup::kContext;
+    const program::PartGroup group = entry.parts[part].group;
+    const char* const shared = group == program::PartGroup::kContext  ? "its sequences"
+                               : group == program::PartGroup::kExpert ? "its experts"
+                                                                      : "its layers";
     return absl::StrCat(program::PartName(entry.parts, part), " with the other ranks that share ",
-                        of_context ? "its sequences" : "its layers");
+                        shared);
   }
   const program::Lane& lane = *lanes[entry.instruction->lane.value()]->description;
   switch (entry.instruction->op) {

@@ -49,7 +49,8 @@ class PipelineRunner final : public RankRunner {
   absl::StatusOr<control::Resumed> Prepare() override {
     ASSIGN_OR_RETURN(model_, config::BuildModelOf(assignment_.job, assignment_.job.microbatch,
                                                   assignment_.device,
-                                                  assignment_.mesh.TpRankOf(assignment_.rank)));
+                                                  assignment_.mesh.TpRankOf(assignment_.rank),
+                                                  assignment_.mesh.DpRankOf(assignment_.rank)));
     RETURN_IF_ERROR(CheckMesh());
     RETURN_IF_ERROR(CheckLayers());
     SetPhase("LOAD", "");
@@ -266,6 +267,7 @@ class PipelineRunner final : public RankRunner {
                                     .backends = backends_.get(),
                                     .data_root = options_.data_root,
                                     .replicas = connections_.groups().replicas(),
+                                    .expert_holders = connections_.groups().expert_holders(),
                                     .pp_group = connections_.groups().pipeline(),
                                     .tied_group = connections_.groups().tied(),
                                     .vocabulary_group = connections_.groups().vocabulary(),

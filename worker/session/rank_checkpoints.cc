@@ -152,6 +152,7 @@ std::vector<worker_checkpoint::LayerState> RankCheckpoints::WrittenState() const
   std::vector<worker_checkpoint::LayerState> layers = session::WrittenState(
       *store_, mesh.ReplicaOf(options_.assignment->rank), mesh.num_replicas());
   if (tables_.has_value()) tables_->AddWritten(layers);
+  if (experts_.has_value()) experts_->AddAway(layers);
   return layers;
 }
 
@@ -162,6 +163,7 @@ absl::Status RankCheckpoints::Complete(StepId step, const worker_checkpoint::Sna
     }));
   }
   if (split_.has_value()) return split_->Join(step, copy);
+  if (experts_.has_value()) return experts_->Join(step, copy);
   return tables_.has_value() ? tables_->Join(step, copy) : absl::OkStatus();
 }
 
@@ -176,6 +178,8 @@ absl::Status RankCheckpoints::Allocate(train::ParameterStore* store, const std::
   }
   if (store != nullptr && options_.model->tensor.splits())
     split_.emplace(*options_.assignment, *options_.model, *store, groups.tensor);
+  if (store != nullptr && options_.model->experts.shares())
+    experts_.emplace(*options_.assignment, *options_.model, *store, *groups.tensor);
   CheckpointSaverOptions saver{.key = options_.assignment->key,
                                .rank = options_.assignment->rank,
                                .directory = directory_,
@@ -186,7 +190,7 @@ absl::Status RankCheckpoints::Allocate(train::ParameterStore* store, const std::
                                .withdraw = options_.withdraw,
                                .files = options_.files,
                                .clock = options_.clock};
-  if (moments_.has_value() || tables_.has_value() || split_.has_value()) {
+  if (moments_.has_value() || tables_.has_value() || split_.has_value() || experts_.has_value()) {
     saver.complete = [this](StepId step, const worker_checkpoint::Snapshot& copy) {
       return Complete(step, copy);
     };

@@ -18,6 +18,7 @@
 #include "common/model/model.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/session/checkpoint_saver.h"
+#include "worker/session/expert_state.h"
 #include "worker/session/kernel_plan.h"
 #include "worker/session/moment_shards.h"
 #include "worker/session/rank_runner.h"
@@ -70,7 +71,8 @@ class RankCheckpoints {
   struct Groups {
     transport::Collective* vocabulary = nullptr;  // of a pipeline that spreads it; else null
     transport::Collective* sharers = nullptr;     // of the optimizer's state; null: none share
-    transport::Collective* tensor = nullptr;      // that split layers; null: this rank alone
+    // Of the ranks that split layers or share experts; null: this rank alone.
+    transport::Collective* tensor = nullptr;
   };
   absl::Status Allocate(train::ParameterStore* store, const std::string& kernel_plan,
                         const Groups& groups);
@@ -102,6 +104,7 @@ class RankCheckpoints {
   std::optional<MomentShards> moments_;  // nullopt: no ranks share the optimizer's state
   std::optional<SpreadTables> tables_;   // nullopt: the vocabulary is not spread
   std::optional<SplitState> split_;      // nullopt: layers are not split
+  std::optional<ExpertState> experts_;   // nullopt: ranks share no experts
   std::atomic<bool> given_up_ = false;
   std::unique_ptr<CheckpointSaver> saver_;
 };

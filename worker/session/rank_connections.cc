@@ -16,6 +16,7 @@ absl::Status RankConnections::Connect(const model::Model& model, transport::Rend
                              .partition = &assignment.partition,
                              .program = &assignment.program,
                              .tied_embeddings = !model.layers.back().tied_parameters.empty(),
+                             .expert_size = model.experts.size,
                              .generation = assignment.key.generation.value(),
                              .sparse_meeting = assignment.sparse_meeting};
   if (device_ != nullptr) {

@@ -48,6 +48,14 @@ std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, Rank rank,
   return OfEachReplica(mesh, rank, copies);
 }
 
+std::vector<Rank> ExpertHoldersOf(StageId stage, const mesh::Mesh& mesh, Rank rank,
+                                  const program::Program& program, int expert_size) {
+  std::vector<Rank> holders = HoldersOf(stage, mesh, rank, program);
+  const auto index_of = [&](Rank each) { return mesh.DpRankOf(each).value() % expert_size; };
+  std::erase_if(holders, [&](Rank each) { return index_of(each) != index_of(rank); });
+  return holders;
+}
+
 std::vector<Rank> SharersOf(const mesh::Mesh& mesh, Rank rank, const program::Program& program) {
   std::vector<PpRank> copies = CopiesOf(program);
   std::ranges::sort(copies);
@@ -68,6 +76,13 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
                                  HoldersOf(stage, options.mesh, options.rank, *options.program),
                                  !program::ShardsOptimizer(*options.program)));
     if (replicas != nullptr) groups.replicas_[stage] = replicas;
+    if (options.expert_size == 1) continue;
+    ASSIGN_OR_RETURN(transport::Collective* const holders,
+                     groups.Open(transport, options, "expert-holders",
+                                 ExpertHoldersOf(stage, options.mesh, options.rank,
+                                                 *options.program, options.expert_size),
+                                 /*sums_only=*/false));
+    if (holders != nullptr) groups.expert_holders_[stage] = holders;
   }
   // The groups of the pipeline are for host memory only.
   Options host = options;
@@ -77,12 +92,16 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
                        mesh::RanksOf(options.mesh, group, options.rank), sums_only);
   };
   ASSIGN_OR_RETURN(groups.pipeline_, open(mesh::Group::kPipeline, /*sums_only=*/true));
-  ASSIGN_OR_RETURN(groups.tensor_, open(mesh::Group::kTensor, /*sums_only=*/false));
+  const bool experts = options.expert_size > 1;
+  const std::vector<Rank> sharing =
+      experts ? mesh::ExpertRanksOf(options.mesh, options.rank, options.expert_size)
+              : mesh::RanksOf(options.mesh, mesh::Group::kTensor, options.rank);
+  const std::string_view kind = experts ? "experts" : mesh::NameOf(mesh::Group::kTensor);
+  ASSIGN_OR_RETURN(groups.tensor_,
+                   groups.Open(transport, host, kind, sharing, /*sums_only=*/false));
   ASSIGN_OR_RETURN(groups.context_, open(mesh::Group::kContext, /*sums_only=*/false));
   ASSIGN_OR_RETURN(groups.norms_,
-                   groups.Open(transport, host, "norms",
-                               mesh::RanksOf(options.mesh, mesh::Group::kTensor, options.rank),
-                               /*sums_only=*/false));
+                   groups.Open(transport, host, "norms", sharing, /*sums_only=*/false));
   if (program::ShardsOptimizer(*options.program)) {
     ASSIGN_OR_RETURN(groups.sharers_,
                      groups.Open(transport, host, "sharers",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The groups over which one rank sums: the replicas of its stages, its chain of the pipeline, the
-// two ends of a tied embedding, and the ranks that share its layers. The ranks that share its
-// sequences form a group that passes bytes, and so does the chain where the vocabulary is spread.
-// mesh::RanksOf says who is in which.
+// two ends of a tied embedding, and the ranks that share its layers or experts. The ranks that
+// share its sequences form a group that passes bytes, and so does the chain where the vocabulary is
+// spread. mesh::RanksOf says who is in which.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,11 @@ namespace takt::session {
 std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, Rank rank,
                             const program::Program& program);
 
+// Returns those of HoldersOf that have the same experts as `rank`, in the same order. expert_size:
+// so many neighbouring replicas share them.
+std::vector<Rank> ExpertHoldersOf(StageId stage, const mesh::Mesh& mesh, Rank rank,
+                                  const program::Program& program, int expert_size);
+
 // Returns the ranks that share the optimizer's state of the stages of `rank`, by
 // layout::ShardPlace::index. They are the holders of each of these stages in another order.
 // program: of `rank`.
@@ -43,6 +48,7 @@ class RankGroups {
     const mesh::Partition* partition = nullptr;  // borrowed for the call of Connect
     const program::Program* program = nullptr;   // this rank's
     bool tied_embeddings = false;
+    int expert_size = 1;  // so many neighbouring replicas share experts
     // Opens a group that sums gradients in device memory. Empty: gradients are in host memory.
     std::function<absl::StatusOr<std::unique_ptr<transport::Collective>>(
         const transport::CollectiveOptions&)>
@@ -59,14 +65,19 @@ class RankGroups {
   // Returns the group of each stage of this rank, and of its rows of a spread vocabulary, which
   // stand after the last stage. What no other rank holds has no entry.
   const std::map<StageId, transport::Collective*>& replicas() const { return replicas_; }
+  // Returns the group of ExpertHoldersOf of each stage of this rank. What no other rank holds has
+  // no entry, and where nobody shares experts there are none.
+  const std::map<StageId, transport::Collective*>& expert_holders() const {
+    return expert_holders_;
+  }
   // Returns null if this rank is the whole pipeline.
   transport::Collective* pipeline() const { return pipeline_; }
   // Returns null if there are no tied embeddings on two ranks, or if this rank has neither end.
   transport::Collective* tied() const { return tied_; }
   // Returns the group in which the pipeline meets over its vocabulary. Null: it is not spread.
   transport::Collective* vocabulary() const { return vocabulary_; }
-  // Returns the ranks that share this rank's layers, where they meet inside passes. Null: it shares
-  // none.
+  // Returns the ranks that share this rank's layers, or its experts, where they meet inside passes.
+  // No rank shares both. Null: it shares none.
   transport::Collective* tensor() const { return tensor_; }
   // Returns the ranks that share this rank's sequences, where they meet inside passes. Null: it
   // shares none.
@@ -83,7 +94,7 @@ class RankGroups {
                                               const std::vector<Rank>& ranks, bool sums_only);
 
   std::map<std::string, std::unique_ptr<transport::Collective>> groups_;  // by name
-  std::map<StageId, transport::Collective*> replicas_;
+  std::map<StageId, transport::Collective*> replicas_, expert_holders_;
   transport::Collective* pipeline_ = nullptr;
   transport::Collective* tied_ = nullptr;
   transport::Collective* vocabulary_ = nullptr;

@@ -77,6 +77,15 @@ TEST(HoldersOf, OfABidirectionalStageAreOfEachReplicaThePrimaryThenTheOther) {
   }
 }
 
+TEST(ExpertHoldersOf, AreEveryOtherReplicaOfTwoThatShare) {
+  const mesh::Mesh mesh{.pp_size = 4, .dp_size = 4};
+  EXPECT_THAT(ExpertHoldersOf(StageId(1), mesh, Rank(5), OneWay(1), 2),
+              ElementsAre(Rank(5), Rank(7)));
+  EXPECT_THAT(ExpertHoldersOf(StageId(1), mesh, Rank(5), OneWay(1), 4), ElementsAre(Rank(5)));
+  EXPECT_THAT(ExpertHoldersOf(StageId(0), mesh, Rank(1), BothWays(0), 2),
+              ElementsAre(Rank(1), Rank(13), Rank(3), Rank(15)));
+}
+
 TEST(SharersOf, OfABidirectionalPipelineStandByPpRank) {
   const mesh::Mesh mesh{.pp_size = 4, .dp_size = 2};
   for (const int pp_rank : {0, 3}) {

@@ -77,19 +77,18 @@ backend::ExpertRows ExpertArrivals::RowsFrom(int rank) const {
           .chosen = 1};
 }
 
-absl::StatusOr<ExpertArrivals> ExpertExchange::Announce(StepId step,
-                                                        std::span<const std::int32_t> offsets) {
+absl::Status ExpertExchange::Announce(StepId step, std::span<const std::int32_t> offsets,
+                                      std::span<std::int32_t> counts) {
   const auto experts = static_cast<std::size_t>(experts_);
-  TAKT_CHECK(offsets.size() == experts + 1);
-  std::vector<std::int32_t> counts(static_cast<std::size_t>(group_.size()) * experts);
+  TAKT_CHECK(offsets.size() == experts + 1 &&
+             counts.size() == static_cast<std::size_t>(group_.size()) * experts);
   const auto of_rank = [&](int rank) {
-    return std::span(counts).subspan(static_cast<std::size_t>(rank) * experts, experts);
+    return counts.subspan(static_cast<std::size_t>(rank) * experts, experts);
   };
   std::vector<std::int32_t> own(experts);
   for (std::size_t e = 0; e < experts; ++e) own[e] = offsets[e + 1] - offsets[e];
-  RETURN_IF_ERROR(PassRuns(
-      group_, step, [&](int) { return std::span<const std::int32_t>(own); }, of_rank));
-  return ExpertArrivals(counts, group_.size(), group_.index());
+  return PassRuns(
+      group_, step, [&](int) { return std::span<const std::int32_t>(own); }, of_rank);
 }
 
 absl::Status ExpertExchange::Dispatch(StepId step, const ExpertArrivals& arrivals,

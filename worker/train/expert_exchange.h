@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "worker/backend/expert_ops.h"
 #include "worker/transport/collective.h"
@@ -63,8 +62,9 @@ class ExpertExchange {
       : group_(group), experts_(experts) {}
 
   // Tells all ranks how many rows each one has for each expert. offsets: [E+1], as RouteTokens
-  // writes them.
-  absl::StatusOr<ExpertArrivals> Announce(StepId step, std::span<const std::int32_t> offsets);
+  // writes them. counts: [e,E], which ExpertArrivals takes.
+  absl::Status Announce(StepId step, std::span<const std::int32_t> offsets,
+                        std::span<std::int32_t> counts);
 
   // Copies each row to the rank that holds its expert.
   // rows: [num_sent(),C], sorted by expert. arrived: [num_received(),C].

@@ -123,7 +123,9 @@ TEST(ExpertExchange, CombineBringsBackWhatDispatchSent) {
       Source source(group.index());
       RETURN_IF_ERROR(source.Route(*backend));
       ExpertExchange exchange(group, kExperts);
-      ASSIGN_OR_RETURN(const ExpertArrivals arrivals, exchange.Announce(StepId(1), source.offsets));
+      std::vector<std::int32_t> counts(static_cast<std::size_t>(ranks * kExperts));
+      RETURN_IF_ERROR(exchange.Announce(StepId(1), source.offsets, counts));
+      const ExpertArrivals arrivals(counts, ranks, group.index());
       const Floats packed = source.Packed();
       EXPECT_EQ(arrivals.num_sent(), std::ssize(source.pairs));
       Floats arrived(static_cast<std::size_t>(arrivals.num_received() * Source::kColumns), -7);
@@ -168,7 +170,9 @@ TEST(ExpertExchange, ProductsOfArrivalsHaveTheBitsOfThoseAtHome) {
       RETURN_IF_ERROR(multiply(source.Rows(), 0, source.input.data(), at_home.data()));
 
       ExpertExchange exchange(group, kExperts);
-      ASSIGN_OR_RETURN(const ExpertArrivals arrivals, exchange.Announce(StepId(1), source.offsets));
+      std::vector<std::int32_t> counts(static_cast<std::size_t>(ranks * kExperts));
+      RETURN_IF_ERROR(exchange.Announce(StepId(1), source.offsets, counts));
+      const ExpertArrivals arrivals(counts, ranks, group.index());
       const auto received = static_cast<std::size_t>(arrivals.num_received());
       Floats arrived(received * Source::kColumns), products(received * kOut);
       RETURN_IF_ERROR(exchange.Dispatch(StepId(1), arrivals, source.Packed(), arrived));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/experts.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/llama.h"
@@ -13,10 +15,14 @@ using model::MixtureStash;
 
 Experts::Experts(const LayerOptions& options, const ParameterRef* router)
     : mixture_(*options.model.config.mixture),
+      shared_(options.model.experts.shares()
+                  ? std::optional<SharedMixture>(std::in_place, options, router + 1)
+                  : std::nullopt),
       router_(router),
       layout_(options.place.stash),
       scratch_(options.place.scratch),
-      first_(layout_.size() - MixtureStash::kNumTensors),
+      first_(layout_.size() - MixtureStash::kNumTensors -
+             (shared_.has_value() ? model::ArrivalsStash::kNumTensors : 0)),
       context_(options.model.config.context),
       rows_(options.model.microbatch * context_),
       hidden_(options.model.config.hidden),
@@ -39,30 +45,39 @@ backend::ExpertRows Experts::RowsOf(const StashView& s) const {
           .chosen = mixture_.chosen};
 }
 
-absl::Status Experts::Forward(backend::Backend& backend, const StashView& s, bool products) const {
+SharedExperts::Routed Experts::RoutedOf(const StashView& s) const {
+  return {.rows = RowsOf(s), .weights = Floats(s, MixtureStash::kWeights)};
+}
+
+absl::Status Experts::Route(backend::Backend& backend, const StashView& s) const {
+  const ParameterRef* const bias = Bias();
+  RETURN_IF_ERROR(backend.Run(backend::Matmul{.a = s[LlamaBlockStash::kNorm2],
+                                              .b = router_->weight,
+                                              .c = Floats(s, MixtureStash::kLogits),
+                                              .b_transposed = true,
+                                              .m = rows_,
+                                              .n = mixture_.experts,
+                                              .k = hidden_}));
+  return backend.Run(backend::RouteTokens{.rows = {.offsets = Integers(s, MixtureStash::kOffsets),
+                                                   .pairs = Integers(s, MixtureStash::kPairs),
+                                                   .tokens = rows_,
+                                                   .experts = mixture_.experts,
+                                                   .chosen = mixture_.chosen},
+                                          .logits = Floats(s, MixtureStash::kLogits),
+                                          .choices = Integers(s, MixtureStash::kChoices),
+                                          .weights = Floats(s, MixtureStash::kWeights),
+                                          .bias = bias != nullptr ? bias->weight : nullptr,
+                                          .normalised = mixture_.normalised,
+                                          .sigmoid = bias != nullptr});
+}
+
+absl::Status Experts::Forward(const RecomputeCall& call, const StashView& s, bool products) const {
+  backend::Backend& backend = *call.backend;
   const float* const norm = s[LlamaBlockStash::kNorm2];
   const backend::ExpertRows rows = RowsOf(s);
-  const ParameterRef* const bias = Bias();
+  if (products) RETURN_IF_ERROR(Route(backend, s));
+  if (shared_.has_value()) return shared_->Forward(call, s, RoutedOf(s), products);
   if (products) {
-    RETURN_IF_ERROR(backend.Run(backend::Matmul{.a = norm,
-                                                .b = router_->weight,
-                                                .c = Floats(s, MixtureStash::kLogits),
-                                                .b_transposed = true,
-                                                .m = rows_,
-                                                .n = mixture_.experts,
-                                                .k = hidden_}));
-    RETURN_IF_ERROR(
-        backend.Run(backend::RouteTokens{.rows = {.offsets = Integers(s, MixtureStash::kOffsets),
-                                                  .pairs = Integers(s, MixtureStash::kPairs),
-                                                  .tokens = rows_,
-                                                  .experts = mixture_.experts,
-                                                  .chosen = mixture_.chosen},
-                                         .logits = Floats(s, MixtureStash::kLogits),
-                                         .choices = Integers(s, MixtureStash::kChoices),
-                                         .weights = Floats(s, MixtureStash::kWeights),
-                                         .bias = bias != nullptr ? bias->weight : nullptr,
-                                         .normalised = mixture_.normalised,
-                                         .sigmoid = bias != nullptr}));
     RETURN_IF_ERROR(
         Multiply(backend, rows, Matrix::kGate, {.a = norm, .c = s[LlamaBlockStash::kGate]}));
     RETURN_IF_ERROR(
@@ -89,34 +104,36 @@ absl::Status Experts::Output(const ForwardCall& call, const StashView& s,
   }
   RETURN_IF_ERROR(call.backend->Run(
       backend::Copy{.input = addend, .output = call.output, .count = rows_ * hidden_}));
+  if (shared_.has_value()) return shared_->Output(call, s, RoutedOf(s));
   return Multiply(*call.backend, rows, Matrix::kDown,
                   {.a = s.Tensor(LlamaBlockStash::kProduct), .c = call.output, .to_tokens = true});
 }
 
-absl::Status Experts::InputGrad(const InputGradCall& call, const StashView& s,
-                                float* d_norm) const {
+absl::Status Experts::ProductGrads(const InputGradCall& call, const StashView& s,
+                                   float* d_weights) const {
   backend::Backend& backend = *call.backend;
   const backend::ExpertRows rows = RowsOf(s);
   auto* const d_product =
       reinterpret_cast<float*>(call.scratch + scratch_[LlamaBlockScratch::kDProduct]);
-  auto* const d_weights =
-      reinterpret_cast<float*>(call.scratch + scratch_[LlamaBlockScratch::kDWeights]);
   float *const gate = s[LlamaBlockStash::kGate], *const up = s[LlamaBlockStash::kUp];
-  float* const logits = Floats(s, MixtureStash::kLogits);
   RETURN_IF_ERROR(Multiply(backend, rows, Matrix::kDown,
                            {.a = call.d_output, .c = d_product, .backward = true}));
+  return backend.Run(backend::ExpertSwigluBackward{.rows = rows,
+                                                   .gate = gate,
+                                                   .up = up,
+                                                   .weights = Floats(s, MixtureStash::kWeights),
+                                                   .d_output = d_product,
+                                                   .d_gate = gate,
+                                                   .d_up = up,
+                                                   .d_weights = d_weights,
+                                                   .columns = mixture_.inner});
+}
+
+absl::Status Experts::RouterInputGrad(backend::Backend& backend, const StashView& s,
+                                      const float* d_weights, float* d_norm) const {
+  float* const logits = Floats(s, MixtureStash::kLogits);
   RETURN_IF_ERROR(
-      backend.Run(backend::ExpertSwigluBackward{.rows = rows,
-                                                .gate = gate,
-                                                .up = up,
-                                                .weights = Floats(s, MixtureStash::kWeights),
-                                                .d_output = d_product,
-                                                .d_gate = gate,
-                                                .d_up = up,
-                                                .d_weights = d_weights,
-                                                .columns = mixture_.inner}));
-  RETURN_IF_ERROR(
-      backend.Run(backend::RouteTokensBackward{.rows = rows,
+      backend.Run(backend::RouteTokensBackward{.rows = RowsOf(s),
                                                .logits = logits,
                                                .choices = Integers(s, MixtureStash::kChoices),
                                                .d_weights = d_weights,
@@ -125,16 +142,51 @@ absl::Status Experts::InputGrad(const InputGradCall& call, const StashView& s,
                                                .normalised = mixture_.normalised,
                                                .sigmoid = Bias() != nullptr,
                                                .auxiliary_scale = auxiliary_scale_}));
-  RETURN_IF_ERROR(backend.Run(backend::Matmul{.a = logits,
-                                              .b = router_->weight,
-                                              .c = d_norm,
-                                              .m = rows_,
-                                              .n = hidden_,
-                                              .k = mixture_.experts}));
-  RETURN_IF_ERROR(Multiply(backend, rows, Matrix::kGate,
-                           {.a = gate, .c = d_norm, .to_tokens = true, .backward = true}));
+  return backend.Run(backend::Matmul{.a = logits,
+                                     .b = router_->weight,
+                                     .c = d_norm,
+                                     .m = rows_,
+                                     .n = hidden_,
+                                     .k = mixture_.experts});
+}
+
+absl::Status Experts::InputGrad(const InputGradCall& call, const StashView& s,
+                                float* d_norm) const {
+  backend::Backend& backend = *call.backend;
+  auto* const d_weights =
+      reinterpret_cast<float*>(call.scratch + scratch_[LlamaBlockScratch::kDWeights]);
+  const auto begin_d_norm = [&] { return RouterInputGrad(backend, s, d_weights, d_norm); };
+  if (shared_.has_value()) {
+    return shared_->InputGrad(call, s, RoutedOf(s),
+                              {.d_output = call.d_output, .d_weights = d_weights, .d_norm = d_norm},
+                              begin_d_norm);
+  }
+  RETURN_IF_ERROR(ProductGrads(call, s, d_weights));
+  RETURN_IF_ERROR(begin_d_norm());
+  const backend::ExpertRows rows = RowsOf(s);
+  RETURN_IF_ERROR(
+      Multiply(backend, rows, Matrix::kGate,
+               {.a = s[LlamaBlockStash::kGate], .c = d_norm, .to_tokens = true, .backward = true}));
   return Multiply(backend, rows, Matrix::kUp,
-                  {.a = up, .c = d_norm, .to_tokens = true, .backward = true});
+                  {.a = s[LlamaBlockStash::kUp], .c = d_norm, .to_tokens = true, .backward = true});
+}
+
+absl::Status Experts::ExpertGrads(backend::Backend& backend, const WeightGradInput& input,
+                                  bool accumulate) const {
+  const StashView s(layout_, input.stash);
+  if (shared_.has_value()) return shared_->WeightGrad(backend, s, accumulate);
+  const backend::ExpertRows rows = RowsOf(s);
+  const float* const norm = s[LlamaBlockStash::kNorm2];
+  RETURN_IF_ERROR(MatrixGrads(backend, rows, Matrix::kDown,
+                              {.d_output = input.d_output,
+                               .input = s.Tensor(LlamaBlockStash::kProduct),
+                               .accumulate = accumulate}));
+  RETURN_IF_ERROR(
+      MatrixGrads(backend, rows, Matrix::kUp,
+                  {.d_output = s[LlamaBlockStash::kUp], .input = norm, .accumulate = accumulate}));
+  return MatrixGrads(
+      backend, rows, Matrix::kGate,
+      {.d_output = s[LlamaBlockStash::kGate], .input = norm, .accumulate = accumulate});
 }
 
 // Microbatches are added one after the other, so that the sums do not depend on how many of them a
@@ -146,16 +198,7 @@ absl::Status Experts::WeightGrad(const WeightGradCall& call) const {
     const StashView s(layout_, each.stash);
     const backend::ExpertRows rows = RowsOf(s);
     const float* const norm = s[LlamaBlockStash::kNorm2];
-    RETURN_IF_ERROR(MatrixGrads(backend, rows, Matrix::kDown,
-                                {.d_output = each.d_output,
-                                 .input = s.Tensor(LlamaBlockStash::kProduct),
-                                 .accumulate = accumulate}));
-    RETURN_IF_ERROR(MatrixGrads(
-        backend, rows, Matrix::kUp,
-        {.d_output = s[LlamaBlockStash::kUp], .input = norm, .accumulate = accumulate}));
-    RETURN_IF_ERROR(MatrixGrads(
-        backend, rows, Matrix::kGate,
-        {.d_output = s[LlamaBlockStash::kGate], .input = norm, .accumulate = accumulate}));
+    RETURN_IF_ERROR(ExpertGrads(backend, each, accumulate));
     RETURN_IF_ERROR(backend.Run(backend::Matmul{.a = Floats(s, MixtureStash::kLogits),
                                                 .b = norm,
                                                 .c = router_->gradient,

@@ -5,7 +5,9 @@
 // which order rows are, and so why results depend on nothing but the tokens of the microbatch.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "worker/backend/backend.h"
 #include "worker/train/layer.h"
 #include "worker/train/parameter_store.h"
+#include "worker/train/shared_mixture.h"
 #include "worker/train/stash_view.h"
 
 namespace takt::train {
@@ -29,7 +32,7 @@ class Experts {
 
   // Computes what the last product reads, from the norm in the stash. products: false if the
   // results of the router and of products are still there.
-  absl::Status Forward(backend::Backend& backend, const StashView& s, bool products) const;
+  absl::Status Forward(const RecomputeCall& call, const StashView& s, bool products) const;
   // Computes output [N,C] = addend + the sum of each token's experts.
   absl::Status Output(const ForwardCall& call, const StashView& s, const float* addend) const;
   // Computes the gradient of the norm's output, [N,C].
@@ -45,7 +48,8 @@ class Experts {
   // Returns the router's bias, or null if it has none.
   const ParameterRef* Bias() const {
     const bool sigmoid = mixture_.scores == model::RouterScores::kSigmoid;
-    return sigmoid ? &router_[1 + 3 * mixture_.experts] : nullptr;
+    const int here = shared_.has_value() ? shared_->experts_here() : mixture_.experts;
+    return sigmoid ? &router_[1 + std::int64_t{3} * here] : nullptr;
   }
   // Returns a tensor of the mixture.
   float* Floats(const StashView& s, model::MixtureStash::Tensor tensor) const;
@@ -70,7 +74,21 @@ class Experts {
   absl::Status MatrixGrads(backend::Backend& backend, const backend::ExpertRows& rows,
                            Matrix matrix, const GradientFactors& factors) const;
 
+  // Chooses the experts of each token, and makes their rows.
+  absl::Status Route(backend::Backend& backend, const StashView& s) const;
+  SharedExperts::Routed RoutedOf(const StashView& s) const;
+  // Computes the gradients through the experts: by the router's weights, and in rows of kGate and
+  // kUp.
+  absl::Status ProductGrads(const InputGradCall& call, const StashView& s, float* d_weights) const;
+  // Computes the router's gradients, over the logits, and its part of `d_norm`, over that.
+  absl::Status RouterInputGrad(backend::Backend& backend, const StashView& s,
+                               const float* d_weights, float* d_norm) const;
+  // Adds the gradients of the matrices of all experts.
+  absl::Status ExpertGrads(backend::Backend& backend, const WeightGradInput& input,
+                           bool accumulate) const;
+
   const model::Mixture& mixture_;
+  const std::optional<SharedMixture> shared_;  // nullopt: all experts are here
   const ParameterRef* const router_;
   const layout::StashLayout layout_;
   const std::vector<std::int64_t> scratch_;  // offsets in scratch

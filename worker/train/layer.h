@@ -32,6 +32,7 @@
 namespace takt::train {
 
 class ContextMeetings;
+class ExpertMeetings;
 class TensorMeetings;
 
 // What the loss has beside the cross-entropy with the targets. The default is nothing.
@@ -189,6 +190,8 @@ struct LayerOptions {
   TensorMeetings* meetings = nullptr;
   // Set exactly if several ranks share the sequences (model::Model::context_ranks); likewise.
   ContextMeetings* context = nullptr;
+  // Set exactly if ranks share the model's experts (model::ExpertShare); borrowed likewise.
+  ExpertMeetings* experts = nullptr;
 };
 std::unique_ptr<Layer> MakeLayer(const LayerOptions& options);
 

@@ -152,7 +152,9 @@ class LlamaBlock final : public Block {
       RETURN_IF_ERROR(o_.Forward(backend, s.Tensor(kAttention), pass.input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
-    if (experts_.has_value()) return experts_->Forward(backend, s, products);
+    if (experts_.has_value()) {
+      return experts_->Forward({.backend = &backend, .scratch = pass.scratch}, s, products);
+    }
     if (products) {
       RETURN_IF_ERROR(gate_->Forward(backend, s.Tensor(kNorm2), nullptr, s.Tensor(kGate)));
       RETURN_IF_ERROR(up_->Forward(backend, s.Tensor(kNorm2), nullptr, s.Tensor(kUp)));

@@ -26,7 +26,8 @@ struct ResultGroups {
   // the loss to the pipeline's sum.
   bool tells_loss = true;
   transport::Collective* pipeline = nullptr;  // null: one rank
-  // The ranks that split layers with this one, all of which know the loss. Null: there are none.
+  // The ranks that split layers or share experts with this one, all of which know the loss. Null:
+  // there are none.
   transport::Collective* tensor = nullptr;
 };
 

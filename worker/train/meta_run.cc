@@ -62,8 +62,10 @@ absl::StatusOr<MetaReport> RunOnMeta(
   if (program::SpreadsVocabulary(*options.program)) replace(StageId(options.program->num_stages));
   options.pp_group = options.tied_group = &others;
   const model::TensorShare& share = options.model->tensor;
-  OtherRanks tensor(share.size, share.index);
-  if (share.size > 1) options.tensor_group = options.norm_group = &tensor;
+  const model::ExpertShare& experts = options.model->experts;
+  OtherRanks sharing(experts.shares() ? experts.size : share.size,
+                     experts.shares() ? experts.index : share.index);
+  if (sharing.size() > 1) options.tensor_group = options.norm_group = &sharing;
   OtherRanks context(options.model->context_ranks, /*index=*/0);
   if (context.size() > 1) options.context_group = &context;
   ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, CreateTrainer(options));

@@ -136,6 +136,33 @@ TEST(MetaRun, AllocatesAndComputesWhatIsPredictedOfSplitLayers) {
   }
 }
 
+// Without rows nothing is known of what experts compute.
+TEST(MetaRun, AllocatesWhatIsPredictedOfSharedExperts) {
+  for (model::ModelConfig model : {Mixtral(), Qwen3Moe()}) {
+    model.mixture->experts = 6;
+    for (const std::string schedule : {"1f1b", "zb-h1", "dualpipe"}) {
+      for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        SCOPED_TRACE(absl::StrCat(schedule, " family ", static_cast<int>(model.family),
+                                  " recompute ", std::string(Name(mode))));
+        config::JobSpec job = JobOf(model, schedule);
+        job.parallelism.recompute = {mode};
+        job.precision = mode == Recompute::kNone ? model::Precision::kF32 : model::Precision::kBf16;
+        job.parallelism.data = job.parallelism.expert = 2;
+        const absl::StatusOr<plan::Plan> plan = plan::MakePlan(job, {.max_workers = 8});
+        ASSERT_TRUE(plan.ok()) << plan.status();
+        for (int rank = 0; rank < plan->mesh.pp_size; ++rank) {
+          const absl::StatusOr<MetaReport> report = testing::RunRank(job, *plan, rank);
+          ASSERT_TRUE(report.ok()) << report.status();
+          MemoryBytes predicted = plan->memory[rank];
+          predicted[MemoryKind::kProcess] = 0;
+          EXPECT_EQ(ToString(report->counts.bytes), ToString(predicted));
+          EXPECT_EQ(report->counts.peak_bytes, predicted.total());
+        }
+      }
+    }
+  }
+}
+
 // The averages of a power of two of keys are exact.
 TEST(MetaRun, AllocatesAndComputesWhatIsPredictedOfSharedSequences) {
   for (model::ModelConfig model : {Gpt2(), Llama(false), Llama(true), Qwen3(), Mistral()}) {

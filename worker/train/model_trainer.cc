@@ -111,7 +111,7 @@ class ModelTrainer final : public Trainer {
   // An observer must see each op by itself, and other ranks cannot be met in a recording.
   bool Records() const {
     return options().records && options().observer == nullptr && rank_->meetings == nullptr &&
-           rank_->context == nullptr &&
+           rank_->experts == nullptr && rank_->context == nullptr &&
            std::ranges::all_of(*options().partition, [this](const mesh::Stage& stage) {
              return !rank_->stages.contains(stage.id) || IsShort(*options().model, stage);
            });

@@ -39,7 +39,12 @@ absl::StatusOr<Optimizer> Optimizer::Create(const config::JobSpec& job, const mo
 
 Optimizer::Optimizer(const config::JobSpec& job, ParameterStore& parameters, ResultGroups groups,
                      backend::Buffer exchanged)
-    : job_(job), parameters_(parameters), groups_(groups), exchanged_(std::move(exchanged)) {
+    : job_(job),
+      parameters_(parameters),
+      groups_(groups),
+      counts_copies_(job.parallelism.expert == 1 || groups.tensor == nullptr ||
+                     groups.tensor->index() == 0),
+      exchanged_(std::move(exchanged)) {
   for (const ParameterRef* const ref : parameters.trained())
     settings_[ref->parameter] = config::SettingsOf(job, *ref->parameter);
 }
@@ -78,6 +83,7 @@ absl::Status Optimizer::NormPartial(backend::Backend& backend, TensorMeetings* m
     if (!layer.primary) continue;
     for (const ParameterRef& ref : layer.refs) {
       if (ref.norm_index < 0 || ref.parameter->balances) continue;
+      if (!counts_copies_ && ref.parameter->expert < 0) continue;
       RETURN_IF_ERROR(SumSquares(backend, ref, &sums[ref.norm_index]));
     }
   }

@@ -102,6 +102,9 @@ class Optimizer {
   const config::JobSpec& job_;
   ParameterStore& parameters_;
   const ResultGroups groups_;
+  // Whether the norm counts what this rank has beside experts. Of ranks that share experts, the
+  // first one counts what all of them have.
+  const bool counts_copies_;
   std::map<const model::Parameter*, config::UpdateSettings> settings_;  // of all that it trains
   ShardState* shards_ = nullptr;  // null: the rank has the optimizer's state of all it trains
   float* scratch_ = nullptr;

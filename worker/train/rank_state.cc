@@ -30,6 +30,7 @@ absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOption
   ASSIGN_OR_RETURN(state->load, options.backends->CreateMemory(StreamKind::kTransfer));
   RETURN_IF_ERROR(state->CreateParameters());
   RETURN_IF_ERROR(state->CreateMeetings());
+  RETURN_IF_ERROR(state->CreateExpertMeetings());
   RETURN_IF_ERROR(state->CreateContextMeetings());
   RETURN_IF_ERROR(state->CreateStages());
   ASSIGN_OR_RETURN(state->shards, ShardState::CreateFor(options, state->layout, *state->parameters,
@@ -40,6 +41,14 @@ absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOption
 transport::Collective* RankState::ReplicasOf(StageId stage) const {
   const auto group = options.replicas.find(stage);
   return group == options.replicas.end() ? nullptr : group->second;
+}
+
+GradientGroups RankState::GradientGroupsOf(StageId stage) const {
+  const auto holders = options.expert_holders.find(stage);
+  return {.replicas = ReplicasOf(stage),
+          .holders = holders == options.expert_holders.end() ? nullptr : holders->second,
+          .copies = options.program->mirror.value() < 0 ? 1 : 2,
+          .share = options.model->experts};
 }
 
 ResultGroups RankState::Groups() const {
@@ -129,6 +138,31 @@ absl::Status RankState::CreateMeetings() {
   return absl::OkStatus();
 }
 
+absl::Status RankState::CreateExpertMeetings() {
+  const model::ExpertShare& share = options.model->experts;
+  if (!share.shares()) return absl::OkStatus();
+  const int size = options.tensor_group == nullptr ? 1 : options.tensor_group->size();
+  if (size != share.size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "experts are shared by ", share.size, " ranks, but the group of this rank has ", size));
+  }
+  if (!compute->memory_is_host() && !options.shapes_only) {
+    return absl::InvalidArgumentError(
+        "experts are on devices, whose memory the meetings of their ranks cannot reach");
+  }
+  if (program::IsAsynchronous(*options.program) || program::ShardsOptimizer(*options.program)) {
+    return absl::InvalidArgumentError(
+        "replicas share experts, so their gradients are summed at the end of a step and updated "
+        "by each of those that have them");
+  }
+  experts =
+      std::make_unique<ExpertMeetings>(ExpertMeetings::Options{.group = options.tensor_group,
+                                                               .cursor = &part_cursor,
+                                                               .share = share,
+                                                               .shapes_only = options.shapes_only});
+  return absl::OkStatus();
+}
+
 absl::Status RankState::CreateContextMeetings() {
   const model::Model& model = *options.model;
   const int size = options.context_group == nullptr ? 1 : options.context_group->size();
@@ -172,6 +206,7 @@ absl::Status RankState::CreateStages() {
                                         .auxiliary_scale = AuxiliaryScale(),
                                         .meetings = meetings.get(),
                                         .context = context.get(),
+                                        .experts = experts.get(),
                                         .observer = options.observer});
     has_gradients[id] = false;
   }

@@ -11,6 +11,8 @@
 #include "worker/backend/backend.h"
 #include "worker/engine/part_cursor.h"
 #include "worker/train/context_meetings.h"
+#include "worker/train/expert_gradients.h"
+#include "worker/train/expert_meetings.h"
 #include "worker/train/foresight.h"
 #include "worker/train/loss_share.h"
 #include "worker/train/optimizer.h"
@@ -40,6 +42,8 @@ struct RankState {
   // Returns the group with which the gradients of a stage are summed, or null if no other rank
   // holds it.
   transport::Collective* ReplicasOf(StageId stage) const;
+  // Returns the groups that sum its gradients. Precondition: ReplicasOf returns one.
+  GradientGroups GradientGroupsOf(StageId stage) const;
   ResultGroups Groups() const;
   // Returns whether this rank has some of the words alone, or none.
   bool SharesVocabulary() const { return vocabulary != nullptr || meetings != nullptr; }
@@ -63,6 +67,7 @@ struct RankState {
   float* rotary_table = nullptr;             // null: the model's family has no rotary positions
   engine::PartCursor part_cursor;            // the compute lane's
   std::unique_ptr<TensorMeetings> meetings;  // null: layers are not split
+  std::unique_ptr<ExpertMeetings> experts;   // null: ranks share no experts
   std::unique_ptr<ContextMeetings> context;  // null: no other rank has tokens of its sequences
   std::map<StageId, Stage> stages;
   // Whether Ws of a stage have left gradients to add to since the last OPT. Only the compute lane
@@ -79,6 +84,7 @@ struct RankState {
  private:
   absl::Status CreateParameters();
   absl::Status CreateMeetings();
+  absl::Status CreateExpertMeetings();
   absl::Status CreateContextMeetings();
   absl::Status CreateStages();
   // Returns what the auxiliary loss of a sequence is multiplied by: its weight over the sequences

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/shared_experts.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/model/expert_share.h"
 
 namespace takt::train {
 
@@ -22,140 +24,164 @@ absl::Status SharedExperts::Multiply(const Source& source, const Product& produc
   const std::int64_t n = product.from_hidden ? options_.inner : options_.hidden;
   const std::int64_t k = product.from_hidden ? options_.hidden : options_.inner;
   for (std::int64_t e = 0; e < source.rows.experts; ++e) {
-    const float* const matrix = options_.here[static_cast<std::size_t>(e)].*product.matrix;
-    RETURN_IF_ERROR(options_.backend->Run(backend::ExpertMatmul{.rows = source.rows,
-                                                                .expert = e,
-                                                                .a = product.a + source.first * k,
-                                                                .b = matrix,
-                                                                .c = product.c + source.first * n,
-                                                                .b_transposed = !product.backward,
-                                                                .n = n,
-                                                                .k = k}));
+    const Matrix& matrix = options_.here[static_cast<std::size_t>(e)].*product.matrix;
+    const bool in_bf16 = matrix.packed != nullptr;
+    const backend::Bf16* const packed = product.backward ? matrix.packed : matrix.packed_transposed;
+    RETURN_IF_ERROR(
+        options_.backend->Run(backend::ExpertMatmul{.rows = source.rows,
+                                                    .expert = e,
+                                                    .a = product.a + source.first * k,
+                                                    .b = in_bf16 ? nullptr : matrix.weight,
+                                                    .packed = packed,
+                                                    .c = product.c + source.first * n,
+                                                    .b_transposed = !product.backward,
+                                                    .n = n,
+                                                    .k = k}));
   }
   return absl::OkStatus();
 }
 
-std::vector<float> SharedExperts::RowsOfTokens(const backend::ExpertRows& rows,
-                                               const float* by_token, std::int64_t columns) {
-  std::vector<float> packed;
-  packed.reserve(static_cast<std::size_t>(rows.count() * columns));
-  for (std::int64_t row = 0; row < rows.count(); ++row) {
-    const float* const from = by_token + rows.pairs[row] / rows.chosen * columns;
-    packed.insert(packed.end(), from, from + columns);
-  }
-  return packed;
+void SharedExperts::PackRows(const backend::ExpertRows& rows, const float* by_token,
+                             std::int64_t columns, float* packed) {
+  for (std::int64_t row = 0; row < rows.count(); ++row)
+    packed = std::copy_n(by_token + rows.pairs[row] / rows.chosen * columns, columns, packed);
 }
 
-absl::Status SharedExperts::AddToTokens(StepId step, const Routed& routed,
-                                        const ExpertArrivals& arrivals,
-                                        std::span<const float> arrived, float* tokens) {
-  const backend::ExpertRows& rows = routed.rows;
-  std::vector<float> back(static_cast<std::size_t>(rows.count() * options_.hidden));
-  RETURN_IF_ERROR(exchange_.Combine(step, arrivals, arrived, back));
-  const float* next = back.data();
+void SharedExperts::AddToTokens(const backend::ExpertRows& rows, const float* packed,
+                                float* tokens) const {
   for (std::int64_t row = 0; row < rows.count(); ++row) {
     float* const token = tokens + rows.pairs[row] / rows.chosen * options_.hidden;
-    for (std::int64_t i = 0; i < options_.hidden; ++i) token[i] += *next++;
+    for (std::int64_t i = 0; i < options_.hidden; ++i) token[i] += *packed++;
   }
+}
+
+absl::StatusOr<ExpertArrivals> SharedExperts::Announce(const Routed& routed,
+                                                       std::span<std::int32_t> counts) {
+  const auto experts = static_cast<std::size_t>(options_.experts);
+  const std::span<const std::int32_t> offsets(routed.rows.offsets, experts + 1);
+  RETURN_IF_ERROR(options_.meetings->Meet(
+      [&] { return exchange_.Announce(options_.meetings->step(), offsets, counts); }));
+  const model::ExpertShare& share = options_.meetings->share();
+  return ExpertArrivals(counts, share.size, share.index);
+}
+
+absl::Status SharedExperts::Forward(const Routed& routed, const ExpertArrivals& arrivals,
+                                    const float* norm, const Stash& stash, const Scratch& scratch) {
+  const backend::ExpertRows& rows = routed.rows;
+  const std::int64_t received = arrivals.num_received();
+  const StepId step = options_.meetings->step();
+  PackRows(rows, norm, options_.hidden, scratch.rows);
+  for (std::int64_t row = 0; row < rows.count(); ++row)
+    scratch.pairs[row] = routed.weights[rows.pairs[row]];
+  RETURN_IF_ERROR(options_.meetings->Meet([&]() -> absl::Status {
+    RETURN_IF_ERROR(exchange_.Dispatch(step, arrivals,
+                                       RowsOf(scratch.rows, rows.count(), options_.hidden),
+                                       RowsOf(stash.input, received, options_.hidden)));
+    return exchange_.Dispatch(step, arrivals, RowsOf(scratch.pairs, rows.count(), 1),
+                              RowsOf(stash.weights, received, 1));
+  }));
+  RETURN_IF_ERROR(ForSources(arrivals, [&](const Source& source) -> absl::Status {
+    RETURN_IF_ERROR(Multiply(
+        source,
+        {.matrix = &Matrices::gate, .from_hidden = true, .a = stash.input, .c = stash.gate}));
+    return Multiply(
+        source, {.matrix = &Matrices::up, .from_hidden = true, .a = stash.input, .c = stash.up});
+  }));
+  return Activate(arrivals, stash);
+}
+
+absl::Status SharedExperts::Activate(const ExpertArrivals& arrivals, const Stash& stash) {
+  return ForSources(arrivals, [&](const Source& source) {
+    const std::int64_t first = source.first * options_.inner;
+    return options_.backend->Run(
+        backend::ExpertSwigluForward{.rows = source.rows,
+                                     .gate = stash.gate + first,
+                                     .up = stash.up + first,
+                                     .weights = stash.weights + source.first,
+                                     .output = stash.product + first,
+                                     .columns = options_.inner});
+  });
+}
+
+absl::Status SharedExperts::Output(const Routed& routed, const ExpertArrivals& arrivals,
+                                   const Stash& stash, const Scratch& scratch, float* output) {
+  RETURN_IF_ERROR(ForSources(arrivals, [&](const Source& source) {
+    return Multiply(source, {.matrix = &Matrices::down, .a = stash.product, .c = scratch.results});
+  }));
+  const std::int64_t sent = routed.rows.count(), received = arrivals.num_received();
+  RETURN_IF_ERROR(options_.meetings->Meet([&] {
+    return exchange_.Combine(options_.meetings->step(), arrivals,
+                             RowsOf(scratch.results, received, options_.hidden),
+                             RowsOf(scratch.rows, sent, options_.hidden));
+  }));
+  AddToTokens(routed.rows, scratch.rows, output);
   return absl::OkStatus();
 }
 
-absl::StatusOr<SharedExperts::Pass> SharedExperts::Forward(StepId step, const Routed& routed,
-                                                           const float* norm, float* output) {
+absl::Status SharedExperts::InputGrad(const Routed& routed, const ExpertArrivals& arrivals,
+                                      const Backward& backward, const Stash& stash,
+                                      const Scratch& scratch,
+                                      absl::FunctionRef<absl::Status()> begin_d_norm) {
   const backend::ExpertRows& rows = routed.rows;
-  const auto experts = static_cast<std::size_t>(options_.experts);
-  ASSIGN_OR_RETURN(ExpertArrivals arrivals,
-                   exchange_.Announce(step, std::span(rows.offsets, experts + 1)));
-  const auto received = static_cast<std::size_t>(arrivals.num_received());
-  const auto hidden = static_cast<std::size_t>(options_.hidden);
-  const auto inner = static_cast<std::size_t>(options_.inner);
-  Pass pass{.arrivals = std::move(arrivals),
-            .input = std::vector<float>(received * hidden),
-            .weights = std::vector<float>(received),
-            .gate = std::vector<float>(received * inner),
-            .up = std::vector<float>(received * inner),
-            .product = std::vector<float>(received * inner)};
-  RETURN_IF_ERROR(exchange_.Dispatch(step, pass.arrivals, RowsOfTokens(rows, norm, options_.hidden),
-                                     pass.input));
-  std::vector<float> weights;
-  for (std::int64_t row = 0; row < rows.count(); ++row)
-    weights.push_back(routed.weights[rows.pairs[row]]);
-  RETURN_IF_ERROR(exchange_.Dispatch(step, pass.arrivals, weights, pass.weights));
-  std::vector<float> results(received * hidden);
-  RETURN_IF_ERROR(ForSources(pass.arrivals, [&](const Source& source) -> absl::Status {
-    const std::int64_t first = source.first * options_.inner;
-    RETURN_IF_ERROR(Multiply(source, {.matrix = &Matrices::gate,
-                                      .from_hidden = true,
-                                      .a = pass.input.data(),
-                                      .c = pass.gate.data()}));
-    RETURN_IF_ERROR(Multiply(source, {.matrix = &Matrices::up,
-                                      .from_hidden = true,
-                                      .a = pass.input.data(),
-                                      .c = pass.up.data()}));
-    RETURN_IF_ERROR(options_.backend->Run(
-        backend::ExpertSwigluForward{.rows = source.rows,
-                                     .gate = pass.gate.data() + first,
-                                     .up = pass.up.data() + first,
-                                     .weights = pass.weights.data() + source.first,
-                                     .output = pass.product.data() + first,
-                                     .columns = options_.inner}));
-    return Multiply(source,
-                    {.matrix = &Matrices::down, .a = pass.product.data(), .c = results.data()});
+  const std::int64_t received = arrivals.num_received();
+  const StepId step = options_.meetings->step();
+  const std::span<float> own = RowsOf(scratch.rows, rows.count(), options_.hidden);
+  const std::span<float> results = RowsOf(scratch.results, received, options_.hidden);
+  PackRows(rows, backward.d_output, options_.hidden, scratch.rows);
+  RETURN_IF_ERROR(options_.meetings->Meet([&] {
+    return exchange_.Dispatch(step, arrivals, own,
+                              RowsOf(stash.d_output, received, options_.hidden));
   }));
-  RETURN_IF_ERROR(AddToTokens(step, routed, pass.arrivals, results, output));
-  return pass;
-}
-
-absl::Status SharedExperts::InputGrad(StepId step, const Routed& routed, const float* d_output,
-                                      Pass& pass, float* d_weights, float* d_norm) {
-  const backend::ExpertRows& rows = routed.rows;
-  pass.d_output.resize(pass.input.size());
-  RETURN_IF_ERROR(exchange_.Dispatch(step, pass.arrivals,
-                                     RowsOfTokens(rows, d_output, options_.hidden), pass.d_output));
-  std::vector<float> d_product(pass.product.size()), d_arrived_weights(pass.weights.size());
-  std::vector<float> by_gate(pass.input.size()), by_up(pass.input.size());
-  RETURN_IF_ERROR(ForSources(pass.arrivals, [&](const Source& source) -> absl::Status {
+  RETURN_IF_ERROR(ForSources(arrivals, [&](const Source& source) -> absl::Status {
     const std::int64_t first = source.first * options_.inner;
-    float *const gate = pass.gate.data() + first, *const up = pass.up.data() + first;
+    float *const gate = stash.gate + first, *const up = stash.up + first;
     RETURN_IF_ERROR(Multiply(source, {.matrix = &Matrices::down,
                                       .from_hidden = true,
                                       .backward = true,
-                                      .a = pass.d_output.data(),
-                                      .c = d_product.data()}));
+                                      .a = stash.d_output,
+                                      .c = scratch.d_product}));
     RETURN_IF_ERROR(options_.backend->Run(
         backend::ExpertSwigluBackward{.rows = source.rows,
                                       .gate = gate,
                                       .up = up,
-                                      .weights = pass.weights.data() + source.first,
-                                      .d_output = d_product.data() + first,
+                                      .weights = stash.weights + source.first,
+                                      .d_output = scratch.d_product + first,
                                       .d_gate = gate,
                                       .d_up = up,
-                                      .d_weights = d_arrived_weights.data() + source.first,
+                                      .d_weights = scratch.d_weights + source.first,
                                       .columns = options_.inner}));
-    RETURN_IF_ERROR(Multiply(
-        source,
-        {.matrix = &Matrices::gate, .backward = true, .a = pass.gate.data(), .c = by_gate.data()}));
     return Multiply(
         source,
-        {.matrix = &Matrices::up, .backward = true, .a = pass.up.data(), .c = by_up.data()});
+        {.matrix = &Matrices::gate, .backward = true, .a = stash.gate, .c = scratch.results});
   }));
-  std::vector<float> back(static_cast<std::size_t>(rows.count()));
-  RETURN_IF_ERROR(exchange_.Combine(step, pass.arrivals, d_arrived_weights, back));
+  RETURN_IF_ERROR(options_.meetings->Meet([&]() -> absl::Status {
+    RETURN_IF_ERROR(exchange_.Combine(step, arrivals, RowsOf(scratch.d_weights, received, 1),
+                                      RowsOf(scratch.pairs, rows.count(), 1)));
+    return exchange_.Combine(step, arrivals, results, own);
+  }));
   for (std::int64_t row = 0; row < rows.count(); ++row)
-    d_weights[rows.pairs[row]] = back[static_cast<std::size_t>(row)];
-  RETURN_IF_ERROR(AddToTokens(step, routed, pass.arrivals, by_gate, d_norm));
-  return AddToTokens(step, routed, pass.arrivals, by_up, d_norm);
+    backward.d_weights[rows.pairs[row]] = scratch.pairs[row];
+  RETURN_IF_ERROR(begin_d_norm());
+  AddToTokens(rows, scratch.rows, backward.d_norm);
+  RETURN_IF_ERROR(ForSources(arrivals, [&](const Source& source) {
+    return Multiply(
+        source, {.matrix = &Matrices::up, .backward = true, .a = stash.up, .c = scratch.results});
+  }));
+  RETURN_IF_ERROR(
+      options_.meetings->Meet([&] { return exchange_.Combine(step, arrivals, results, own); }));
+  AddToTokens(rows, scratch.rows, backward.d_norm);
+  return absl::OkStatus();
 }
 
-absl::Status SharedExperts::WeightGrad(const Pass& pass, std::span<const Gradients> gradients,
-                                       bool accumulate) {
+absl::Status SharedExperts::WeightGrad(const ExpertArrivals& arrivals, const Stash& stash,
+                                       std::span<const Gradients> gradients, bool accumulate) {
   const std::int64_t hidden = options_.hidden, inner = options_.inner;
   const std::size_t here = options_.here.size();
-  TAKT_CHECK(gradients.size() == here * static_cast<std::size_t>(pass.arrivals.num_ranks()));
+  TAKT_CHECK(gradients.size() == here * static_cast<std::size_t>(arrivals.num_ranks()));
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const auto& [gate, up, down] = gradients[i];
     const int rank = static_cast<int>(i / here);
-    const ExpertArrivals::Run& run = pass.arrivals.ReceivedFrom(rank);
+    const ExpertArrivals::Run& run = arrivals.ReceivedFrom(rank);
     if (run.count == 0) {
       if (accumulate) continue;
       for (float* const gradient : {gate, up, down}) {
@@ -164,23 +190,24 @@ absl::Status SharedExperts::WeightGrad(const Pass& pass, std::span<const Gradien
       }
       continue;
     }
-    backend::ExpertMatmulTransposed op{.rows = pass.arrivals.RowsFrom(rank),
+    backend::ExpertMatmulTransposed op{.rows = arrivals.RowsFrom(rank),
                                        .expert = static_cast<std::int64_t>(i % here),
-                                       .a = pass.d_output.data() + run.first * hidden,
-                                       .b = pass.product.data() + run.first * inner,
+                                       .a = stash.d_output + run.first * hidden,
+                                       .b = stash.product + run.first * inner,
                                        .c = down,
                                        .a_by_token = true,
+                                       .in_bf16 = options_.here[i % here].down.packed != nullptr,
                                        .accumulate = accumulate,
                                        .m = hidden,
                                        .n = inner};
     RETURN_IF_ERROR(options_.backend->Run(op));
     op.a_by_token = false;
-    op.b = pass.input.data() + run.first * hidden;
+    op.b = stash.input + run.first * hidden;
     std::swap(op.m, op.n);
-    op.a = pass.up.data() + run.first * inner;
+    op.a = stash.up + run.first * inner;
     op.c = up;
     RETURN_IF_ERROR(options_.backend->Run(op));
-    op.a = pass.gate.data() + run.first * inner;
+    op.a = stash.gate + run.first * inner;
     op.c = gate;
     RETURN_IF_ERROR(options_.backend->Run(op));
   }

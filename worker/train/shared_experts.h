@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The experts of a mixture where several ranks share them (docs/adr/0013-experts-over-ranks.md).
 // It computes what Experts does, with the same bits: the rows of each rank are multiplied apart,
-// and have gradients of their own. Letters as in expert_exchange.h, and F: width of an expert.
-// Nothing uses it yet.
+// and have gradients of their own. Letters as in expert_exchange.h, and F: width of an expert; R:
+// the rows that come to this rank.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/id.h"
 #include "worker/backend/backend.h"
 #include "worker/train/expert_exchange.h"
-#include "worker/transport/collective.h"
+#include "worker/train/expert_meetings.h"
 
 namespace takt::train {
 
@@ -24,11 +23,16 @@ namespace takt::train {
 // Errors: as ExpertExchange and the backend.
 class SharedExperts {
  public:
-  // The matrices of an expert.
+  // A matrix of an expert, in f32 or packed (ParameterRef).
+  struct Matrix {
+    const float* weight = nullptr;
+    const backend::Bf16* packed = nullptr;
+    const backend::Bf16* packed_transposed = nullptr;
+  };
   struct Matrices {
-    const float* gate = nullptr;  // [F,C]
-    const float* up = nullptr;    // [F,C]
-    const float* down = nullptr;  // [C,F]
+    Matrix gate;  // [F,C]
+    Matrix up;    // [F,C]
+    Matrix down;  // [C,F]
   };
   // Their gradients by the rows of one rank.
   struct Gradients {
@@ -37,37 +41,60 @@ class SharedExperts {
     float* down = nullptr;
   };
   struct Options {
-    transport::Collective* group = nullptr;  // of the ranks that share the experts, in their order
+    ExpertMeetings* meetings = nullptr;
     backend::Backend* backend = nullptr;
     std::int64_t experts = 0, hidden = 0, inner = 0;  // E, C, F
     std::vector<Matrices> here;                       // of this rank's E/e experts
   };
   // All pointers are borrowed.
   explicit SharedExperts(const Options& options)
-      : options_(options), exchange_(*options.group, options.experts) {}
+      : options_(options), exchange_(options.meetings->group(), options.experts) {}
 
-  // What F of a microbatch leaves to I and W on the rank that has the experts: the rows that came
-  // to it, and what it computed of them.
-  struct Pass {
-    ExpertArrivals arrivals;
-    std::vector<float> input, weights;     // [R,C], [R]
-    std::vector<float> gate, up, product;  // [R,F]; I overwrites gate and up with their gradients
-    std::vector<float> d_output = {};      // [R,C], which I adds
-  };
   // A microbatch of this rank, as its router chose for it.
   struct Routed {
     backend::ExpertRows rows;
     const float* weights = nullptr;  // [N*k], by pair
   };
-  // Adds the experts of each token to `output` [N,C]. norm: [N,C].
-  absl::StatusOr<Pass> Forward(StepId step, const Routed& routed, const float* norm, float* output);
-  // Computes the gradients by weights, [N*k] by pair, and adds those by the norm's output to
-  // `d_norm` [N,C]. d_output: [N,C].
-  absl::Status InputGrad(StepId step, const Routed& routed, const float* d_output, Pass& pass,
-                         float* d_weights, float* d_norm);
+  // What F of a microbatch leaves to I and W on the rank that has the experts: the rows that came
+  // to it, and what it computed of them.
+  struct Stash {
+    float *input = nullptr, *weights = nullptr;  // [R,C], [R]
+    float *gate = nullptr, *up = nullptr;        // [R,F]; I overwrites them with their gradients
+    float* product = nullptr;                    // [R,F]
+    float* d_output = nullptr;                   // [R,C]; I writes it
+  };
+  // What a pass needs while it runs.
+  struct Scratch {
+    float *rows = nullptr, *pairs = nullptr;         // [N*k,C], [N*k]
+    float *results = nullptr, *d_weights = nullptr;  // [R,C], [R]; F needs no d_weights
+    float* d_product = nullptr;                      // [R,F], which only I needs
+  };
+  // Tells all ranks how many rows each one has for each expert, and returns which rows go where.
+  // counts: [e,E], from which ExpertArrivals can be made again.
+  absl::StatusOr<ExpertArrivals> Announce(const Routed& routed, std::span<std::int32_t> counts);
+  // Computes the rows that came up to what the last product reads. norm: [N,C].
+  absl::Status Forward(const Routed& routed, const ExpertArrivals& arrivals, const float* norm,
+                       const Stash& stash, const Scratch& scratch);
+  // Computes what the last product reads from the results of the others. Nobody meets.
+  absl::Status Activate(const ExpertArrivals& arrivals, const Stash& stash);
+  // Adds the experts of each token to `output` [N,C].
+  absl::Status Output(const Routed& routed, const ExpertArrivals& arrivals, const Stash& stash,
+                      const Scratch& scratch, float* output);
+  // The gradients that I gets and gives.
+  struct Backward {
+    const float* d_output = nullptr;  // [N,C]
+    float* d_weights = nullptr;       // [N*k] by pair: those by the router's weights
+    float* d_norm = nullptr;          // [N,C], to which those by the norm's output are added
+  };
+  // begin_d_norm: called between the two, as the router's part of d_norm depends on d_weights and
+  // comes first.
+  absl::Status InputGrad(const Routed& routed, const ExpertArrivals& arrivals,
+                         const Backward& backward, const Stash& stash, const Scratch& scratch,
+                         absl::FunctionRef<absl::Status()> begin_d_norm);
   // Adds the gradients of the matrices, or overwrites them. It meets nobody.
   // gradients: [e,E/e], by the rank whose rows they are of.
-  absl::Status WeightGrad(const Pass& pass, std::span<const Gradients> gradients, bool accumulate);
+  absl::Status WeightGrad(const ExpertArrivals& arrivals, const Stash& stash,
+                          std::span<const Gradients> gradients, bool accumulate);
 
  private:
   // The rows that came from one rank.
@@ -81,18 +108,21 @@ class SharedExperts {
   // Multiplies rows [.,C] to [.,F], or the reverse.
   // backward: by the transpose.
   struct Product {
-    const float* Matrices::*matrix;
+    Matrix Matrices::*matrix;
     bool from_hidden = false, backward = false;
     const float* a = nullptr;
     float* c = nullptr;
   };
   absl::Status Multiply(const Source& source, const Product& product);
-  // Brings rows back and adds each to its token, in ascending order of experts.
-  absl::Status AddToTokens(StepId step, const Routed& routed, const ExpertArrivals& arrivals,
-                           std::span<const float> arrived, float* tokens);
-  // Returns the gathered rows [N*k,columns] of what is by token.
-  static std::vector<float> RowsOfTokens(const backend::ExpertRows& rows, const float* by_token,
-                                         std::int64_t columns);
+  // Fills `packed` [N*k,columns] with the rows of what is by token.
+  static void PackRows(const backend::ExpertRows& rows, const float* by_token, std::int64_t columns,
+                       float* packed);
+  // Adds rows [N*k,C] to their tokens, in ascending order of experts.
+  void AddToTokens(const backend::ExpertRows& rows, const float* packed, float* tokens) const;
+
+  static std::span<float> RowsOf(float* memory, std::int64_t rows, std::int64_t columns) {
+    return {memory, static_cast<std::size_t>(rows * columns)};
+  }
 
   const Options options_;
   ExpertExchange exchange_;

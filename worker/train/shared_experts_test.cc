@@ -157,18 +157,64 @@ absl::Status ComputeAtHome(backend::Backend& backend, const Microbatch& microbat
   return absl::OkStatus();
 }
 
+// The memory of a microbatch of so many pairs, to which so many rows come.
+class Memory {
+ public:
+  Memory(std::int64_t pairs, std::int64_t arrived)
+      : input_(Of(arrived * kHidden)),
+        weights_(Of(arrived)),
+        gate_(Of(arrived * kInner)),
+        up_(gate_),
+        product_(gate_),
+        d_output_(input_),
+        rows_(Of(pairs * kHidden)),
+        pairs_(Of(pairs)),
+        results_(input_),
+        d_weights_(weights_),
+        d_product_(gate_) {}
+
+  SharedExperts::Stash stash() {
+    return {.input = input_.data(),
+            .weights = weights_.data(),
+            .gate = gate_.data(),
+            .up = up_.data(),
+            .product = product_.data(),
+            .d_output = d_output_.data()};
+  }
+  SharedExperts::Scratch scratch() {
+    return {.rows = rows_.data(),
+            .pairs = pairs_.data(),
+            .results = results_.data(),
+            .d_weights = d_weights_.data(),
+            .d_product = d_product_.data()};
+  }
+
+ private:
+  static Floats Of(std::int64_t count) { return Floats(static_cast<std::size_t>(count), -7); }
+
+  Floats input_, weights_, gate_, up_, product_, d_output_;
+  Floats rows_, pairs_, results_, d_weights_, d_product_;
+};
+
 // Computes two microbatches of the rank, and compares them with those at home. home: of each rank,
 // after both.
 absl::Status CompareOnRank(transport::Collective& group, const std::vector<Results>& home) {
   ASSIGN_OR_RETURN(const auto backend, backend::CreateCpuBackend({}));
   const std::int64_t here = kExperts / group.size(), first = group.index() * here;
-  SharedExperts::Options options{.group = &group,
+  engine::PartCursor cursor;
+  ExpertMeetings meetings(ExpertMeetings::Options{
+      .group = &group, .cursor = &cursor, .share = {.size = group.size(), .index = group.index()}});
+  SharedExperts::Options options{.meetings = &meetings,
                                  .backend = backend.get(),
                                  .experts = kExperts,
                                  .hidden = kHidden,
-                                 .inner = kInner};
-  for (std::int64_t e = first; e < first + here; ++e)
-    options.here.push_back({MatrixOf(e, 0), MatrixOf(e, 1), MatrixOf(e, 2)});
+                                 .inner = kInner,
+                                 .here = {}};
+  for (std::int64_t e = first; e < first + here; ++e) {
+    options.here.push_back({.gate = {.weight = MatrixOf(e, 0)},
+                            .up = {.weight = MatrixOf(e, 1)},
+                            .down = {.weight = MatrixOf(e, 2)}});
+  }
   SharedExperts experts(options);
   Floats memory(static_cast<std::size_t>(group.size() * here * 3 * kMatrix), -5);
   std::vector<SharedExperts::Gradients> gradients;
@@ -183,12 +229,21 @@ absl::Status CompareOnRank(transport::Collective& group, const std::vector<Resul
     const SharedExperts::Routed routed = microbatch.routed();
     results.output = results.d_norm = Floats(microbatch.norm().size());
     results.d_weights = Floats(static_cast<std::size_t>(routed.rows.count()));
-    ASSIGN_OR_RETURN(
-        SharedExperts::Pass pass,
-        experts.Forward(StepId(1), routed, microbatch.norm().data(), results.output.data()));
-    RETURN_IF_ERROR(experts.InputGrad(StepId(1), routed, microbatch.d_output().data(), pass,
-                                      results.d_weights.data(), results.d_norm.data()));
-    RETURN_IF_ERROR(experts.WeightGrad(pass, gradients, second));
+    std::vector<std::int32_t> counts(static_cast<std::size_t>(group.size() * kExperts));
+    ASSIGN_OR_RETURN(const ExpertArrivals arrivals, experts.Announce(routed, counts));
+    Memory pass(routed.rows.count(), arrivals.num_received());
+    RETURN_IF_ERROR(
+        experts.Forward(routed, arrivals, microbatch.norm().data(), pass.stash(), pass.scratch()));
+    RETURN_IF_ERROR(
+        experts.Output(routed, arrivals, pass.stash(), pass.scratch(), results.output.data()));
+    // The router's part of the gradient is 0.
+    RETURN_IF_ERROR(experts.InputGrad(routed, arrivals,
+                                      {.d_output = microbatch.d_output().data(),
+                                       .d_weights = results.d_weights.data(),
+                                       .d_norm = results.d_norm.data()},
+                                      pass.stash(), pass.scratch(),
+                                      [] { return absl::OkStatus(); }));
+    RETURN_IF_ERROR(experts.WeightGrad(arrivals, pass.stash(), gradients, second));
   }
   const Results& expected = home[static_cast<std::size_t>(group.index())];
   EXPECT_EQ(results.output, expected.output);

@@ -19,7 +19,8 @@ Stage::Stage(const StageOptions& options)
                                  .rotary_table = options.rotary_table,
                                  .auxiliary_scale = options.auxiliary_scale,
                                  .meetings = options.meetings,
-                                 .context = options.context}));
+                                 .context = options.context,
+                                 .experts = options.experts}));
   }
 }
 

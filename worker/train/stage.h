@@ -51,6 +51,7 @@ struct StageOptions {
   double auxiliary_scale = 0;           // see LayerOptions
   TensorMeetings* meetings = nullptr;   // likewise
   ContextMeetings* context = nullptr;   // likewise
+  ExpertMeetings* experts = nullptr;    // likewise
   const TensorObserver* observer = nullptr;
 };
 

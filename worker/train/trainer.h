@@ -55,13 +55,16 @@ struct TrainerOptions {
   // All ranks that hold a stage of this rank, in the order in which they are summed. No entry: only
   // this rank holds it.
   std::map<StageId, transport::Collective*> replicas;
+  // Those of them that have the same experts, where ranks share experts (expert_gradients.h). No
+  // entry: only this rank has them.
+  std::map<StageId, transport::Collective*> expert_holders;
   transport::Collective* pp_group = nullptr;  // ranks of this pipeline; null: pp_size is 1
   // The ranks of the first and the last stage. Null: one rank has both, or nothing is tied.
   transport::Collective* tied_group = nullptr;
   // The ranks of this pipeline, where they meet over a spread vocabulary; else null.
   transport::Collective* vocabulary_group = nullptr;
-  // The ranks that share this rank's layers, for meetings on the compute lane. Null: it shares
-  // none.
+  // The ranks that share this rank's layers, or its experts, for meetings on the compute lane.
+  // Null: it shares none.
   transport::Collective* tensor_group = nullptr;
   // The same ranks, for the exchange of norm and loss, which is not on that lane.
   transport::Collective* norm_group = nullptr;

@@ -66,6 +66,7 @@ std::unique_ptr<engine::BoundInstruction> BindPart(ProgramState& state, int vers
     for (const StageId stage : stages) RETURN_IF_ERROR(rank.PackGathered(stage));
     parameters.SelectVersion(version);
     if (rank.meetings != nullptr) rank.meetings->BeginStep(step);
+    if (rank.experts != nullptr) rank.experts->BeginStep(step);
     if (rank.context != nullptr) rank.context->BeginStep(step);
     PartArguments arguments = arguments_of(step);
     arguments.weights = parameters.selected_place();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "absl/strings/str_cat.h"
+#include "worker/train/expert_gradients.h"
 #include "worker/train/instructions/bind.h"
 #include "worker/train/instructions/bucket.h"
 
@@ -22,6 +23,12 @@ Bound BindReduceGrad(ProgramState& state, const program::Instruction& instructio
     return engine::MakeBound(group->stream(), [&shards = all->Of(*layer)](StepId step) {
       return shards.ReduceGradients(step);
     });
+  }
+  if (state.rank.experts != nullptr && !state.rank.experts->shapes_only()) {
+    const auto run = [layer, groups = state.rank.GradientGroupsOf(instruction.stage)](StepId step) {
+      return SumGradients(step, *layer, groups);
+    };
+    return engine::MakeBound(group->stream(), run);
   }
   const auto run = [group, gradients = layer->gradients](StepId step) {
     return group->AllReduceSum(step, gradients);

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests that the number of replicas that share the experts of blocks changes no bit.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/numerics/bit_equality.h"
+
+namespace takt::numerics {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ExpertRanks : public BitEquality {
+ protected:
+  // Four replicas, of which each has four microbatches of a step.
+  config::JobSpec SharedJob(int experts = 8, int chosen = 2) const {
+    config::JobSpec job = Job();
+    job.model.layers = 4;
+    job.model = Mixtral(job.model);
+    job.model.mixture->experts = experts;
+    job.model.mixture->chosen = chosen;
+    job.global_batch = 16;
+    job.steps = 3;
+    job.parallelism = {.pipeline = 1, .data = 4, .threads = 1, .schedule = "1f1b"};
+    return job;
+  }
+
+  static RunResult TrainWith(config::JobSpec job, int expert) {
+    job.parallelism.expert = expert;
+    return Train(job);
+  }
+
+  static void ExpectSameBitsOverRanks(const config::JobSpec& job) {
+    const RunResult one = TrainWith(job, 1);
+    for (const int expert : {2, 4}) {
+      SCOPED_TRACE("expert " + std::to_string(expert));
+      ExpectSameBits(one, TrainWith(job, expert));
+    }
+  }
+};
+
+TEST_F(ExpertRanks, HaveTheBitsOfReplicasThatShareNone) { ExpectSameBitsOverRanks(SharedJob()); }
+
+TEST_F(ExpertRanks, HaveThemUnderEverySchedule) {
+  const RunResult one = TrainWith(SharedJob(), 1);
+  for (const schedule::Family& family : OneWayFamilies()) {
+    for (const int expert : {2, 4}) {
+      SCOPED_TRACE(std::string(family.name) + " expert " + std::to_string(expert));
+      config::JobSpec job = SharedJob();
+      job.parallelism.schedule = family.name;
+      job.parallelism.pipeline = 2;
+      job.parallelism.expert = expert;
+      ExpectSameBits(one, Train(job));
+    }
+  }
+}
+
+TEST_F(ExpertRanks, HaveThemOnTwoCopiesOfTheWeights) {
+  config::JobSpec job = SharedJob();
+  job.global_batch = 24;
+  const RunResult one = TrainWith(job, 1);
+  job.parallelism = {.pipeline = 2, .data = 2, .threads = 1, .schedule = "dualpipe"};
+  ExpectSameBits(one, TrainWith(job, 1));
+  ExpectSameBits(one, TrainWith(job, 2));
+}
+
+TEST_F(ExpertRanks, HaveThemInBf16) {
+  config::JobSpec job = SharedJob();
+  job.precision = config::Precision::kBf16;
+  ExpectSameBitsOverRanks(job);
+}
+
+TEST_F(ExpertRanks, HaveThemWhateverIsRecomputed) {
+  const RunResult one = TrainWith(SharedJob(), 1);
+  for (const model::Recompute mode : {model::Recompute::kSelective, model::Recompute::kFull}) {
+    for (const char* const schedule : {"1f1b", "zb-h1"}) {
+      SCOPED_TRACE(std::string(schedule) + " " + std::string(model::Name(mode)));
+      config::JobSpec job = SharedJob();
+      job.parallelism.pipeline = 2;
+      job.parallelism.schedule = schedule;
+      job.parallelism.recompute = {mode};
+      ExpectSameBits(one, TrainWith(job, 2));
+    }
+  }
+}
+
+TEST_F(ExpertRanks, HaveThemWithQwensNormsAndDenseBlocks) {
+  config::JobSpec job = SharedJob();
+  job.model = Qwen3Moe(job.model);
+  job.model.mixture->experts = 8;
+  ExpectSameBitsOverRanks(job);
+}
+
+// A bias moves by what all ranks counted.
+TEST_F(ExpertRanks, HaveThemWithBiases) {
+  config::JobSpec job = SharedJob();
+  job.model.mixture->scores = model::RouterScores::kSigmoid;
+  job.model.mixture->bias_rate = 0.01;
+  ExpectSameBitsOverRanks(job);
+}
+
+// With one expert of eight a token, some rank gets more rows than the stash has room for.
+TEST_F(ExpertRanks, HaveThemWhereRowsAreManyMoreOnOneRank) {
+  config::JobSpec job = SharedJob(/*experts=*/8, /*chosen=*/1);
+  job.model.mixture->auxiliary_loss = 0;
+  job.steps = 6;
+  job.adamw.learning_rate = 3e-2;
+  ExpectSameBitsOverRanks(job);
+  job.parallelism.pipeline = 2;
+  job.parallelism.schedule = "zb-h1";
+  job.parallelism.recompute = {model::Recompute::kFull};
+  ExpectSameBitsOverRanks(job);
+}
+
+TEST_F(ExpertRanks, GoOnFromTheStateOfAnyNumber) {
+  config::JobSpec job = SharedJob();
+  const RunResult straight = TrainWith(job, 1);
+  job.steps = 1;
+  job.parallelism.expert = 2;
+  RunResult state = Train(job);
+  for (const int expert : {4, 1}) {
+    job.steps += 1;
+    job.parallelism.expert = expert;
+    RunResult next = Trained({.job = job, .resume = &state});
+    next.steps.insert(next.steps.begin(), state.steps.begin(), state.steps.end());
+    state = std::move(next);
+  }
+  ExpectSameBits(straight, state);
+}
+
+TEST_F(ExpertRanks, RefuseWhatTheyCannotDoYet) {
+  config::JobSpec job = SharedJob();
+  job.parallelism.expert = 2;
+  const auto refusal = [](const config::JobSpec& refused) {
+    return std::string(TrainInProcess({.job = refused}).status().message());
+  };
+  config::JobSpec other = job;
+  other.parallelism.shard = config::Shard::kOptimizer;
+  EXPECT_THAT(refusal(other), HasSubstr("both experts and the optimizer's state"));
+  other = job;
+  other.parallelism.schedule = "pipedream-2bw";
+  other.parallelism.pipeline = 2;
+  other.adamw.clip_norm = 0;
+  EXPECT_THAT(refusal(other), HasSubstr("must be 1 under pipedream-2bw"));
+  other = job;
+  other.parallelism.expert = 3;
+  EXPECT_THAT(refusal(other), HasSubstr("must divide model.experts.count (8)"));
+  other = job;
+  other.parallelism.data = 3;
+  other.global_batch = 12;
+  EXPECT_THAT(refusal(other), HasSubstr("must divide parallelism.data (3)"));
+}
+
+}  // namespace
+}  // namespace takt::numerics
