@@ -139,10 +139,11 @@ std::string BashOffers(const std::string& line, int num_words) {
   const std::string script = WriteFile("completion.bash", RunTakt({"completion", "bash"}).out);
   const std::filesystem::path takt = WriteFile("takt", "#!/bin/sh\nprintf '%s\\n' \"$@\"\n");
   std::filesystem::permissions(takt, std::filesystem::perms::owner_all);
-  const std::string command = "bash -c 'PATH=" + takt.parent_path().string() + ":$PATH; source " +
-                              script + "; COMP_LINE=\"" + line + "\"; COMP_WORDS=(" + line +
-                              "); COMP_CWORD=" + std::to_string(num_words - 1) +
-                              "; _takt; echo ${COMPREPLY[@]}'";
+  // Where nothing is expected, files of the current folder are offered.
+  const std::string command =
+      "bash -c 'cd /; PATH=" + takt.parent_path().string() + ":$PATH; source " + script +
+      "; COMP_LINE=\"" + line + "\"; COMP_WORDS=(" + line +
+      "); COMP_CWORD=" + std::to_string(num_words - 1) + "; _takt; echo ${COMPREPLY[@]}'";
   FILE* pipe = popen(command.c_str(), "r");
   std::string text;
   for (int c = fgetc(pipe); c != EOF; c = fgetc(pipe)) text += static_cast<char>(c);
