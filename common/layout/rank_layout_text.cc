@@ -11,7 +11,7 @@ namespace takt::layout {
 namespace {
 
 std::string_view Name(program::SlotKind kind) {
-  constexpr std::array<std::string_view, 15> kNames = {
+  constexpr std::array<std::string_view, 16> kNames = {
       "",
       "tokens",
       "input",
