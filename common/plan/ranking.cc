@@ -177,7 +177,7 @@ bool ChoosesRecompute(const CandidateInputs& inputs) {
 // where a job asks for it.
 bool ChoosesShares(const CandidateInputs& inputs) {
   return inputs.job.parallelism.shard == config::Shard::kAuto && inputs.dp_size > 1 &&
-         inputs.options.workers_know_optimizers &&
+         inputs.options.workers_know_all_fields &&
          inputs.options.device != config::DeviceKind::kCuda;
 }
 

@@ -137,9 +137,9 @@ TEST_F(PlacementTest, AnOlderWorkerKeepsTheVocabularyTogether) {
 
 TEST_F(PlacementTest, AnOlderWorkerDoesNotKnowAllOptimizers) {
   Add("a", "h").hello.protocol_version = kProtocolVersion;
-  EXPECT_TRUE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_optimizers);
-  Add("b", "h").hello.protocol_version = kOptimizersProtocolVersion - 1;
-  EXPECT_FALSE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_optimizers);
+  EXPECT_TRUE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_all_fields);
+  Add("b", "h").hello.protocol_version = kAllFieldsProtocolVersion - 1;
+  EXPECT_FALSE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_all_fields);
 }
 
 TEST_F(PlacementTest, SlowestMeasuredWorkerSetsTheRate) {
