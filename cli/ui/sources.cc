@@ -33,8 +33,8 @@ constexpr std::int64_t kMostSteps = 20'000;
 // Letters of all ranks together in the overview of a timeline.
 constexpr int kOverviewLetters = 96'000, kFewestBins = 96, kMostBins = 480;
 
-// What the page draws of a step, in this order: step, loss, gradient norm, learning rate, tokens/s,
-// seconds, bubble, validation loss or null, bubbles by pp rank.
+// Returns what the page draws of a step, in this order: step, loss, gradient norm, learning rate,
+// tokens/s, seconds, bubble, validation loss or null, bubbles by pp rank.
 Json StepValues(const v1::StepReport& step) {
   Json bubbles = Json::array();
   for (const double bubble : step.bubble_by_pp_rank()) bubbles.push_back(bubble);

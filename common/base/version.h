@@ -14,21 +14,19 @@ extern const char* const kTaktBuild;
 // the workers of one job send to each other). It rises with each change that a peer must know of.
 inline constexpr int kProtocolVersion = 4;
 
-// From this version on a worker keeps copies of the state in memory (takt.v1.MemoryCopies).
-inline constexpr int kCopiesProtocolVersion = 3;
+// From this version on a worker keeps copies of the state in memory (takt.v1.MemoryCopies) as it
+// does today. Workers of version 3 send them to each other in another form.
+inline constexpr int kCopiesProtocolVersion = 4;
 
 // From this version on a worker runs programs that spread the vocabulary.
 inline constexpr int kSpreadProtocolVersion = 3;
 
-// From this version on a worker knows `loss`, `data.documents`, `parallelism.shard`, and all of
-// `optimizer` but adamw and the decays constant and cosine.
-inline constexpr int kOptimizersProtocolVersion = 3;
+// From this version on a worker knows all fields of a job; those that came with it are listed in
+// common/plan/ways.cc.
+inline constexpr int kAllFieldsProtocolVersion = 4;
 
 // From this version on a worker can meet the others sparsely (takt.v1.Binding.sparse_meeting).
 inline constexpr int kSparseProtocolVersion = 4;
-
-// From this version on a worker runs steps that overlap (`optimizer.barrier: false`).
-inline constexpr int kOverlapProtocolVersion = 4;
 
 // The floor. A coordinator accepts workers that speak a version from here to its own, so every
 // later version must work with this one. Programs before the floor all said 1 while the messages

@@ -33,8 +33,8 @@ enum class Vocabulary : std::uint8_t { kAuto = 0, kLast, kSpread };
 // Says whether tokens see those of other documents in their window. With kUnstated they do, unless
 // the job names the token that ends documents.
 enum class Documents : std::uint8_t { kUnstated = 0, kJoin, kSeparate };
-// What data-parallel replicas share out among them. kAuto: the job leaves it to the plan. No job
-// may ask for kGradients.
+// Says what data-parallel replicas share out among them. With kAuto the job leaves it to the plan.
+// No job may ask for kGradients.
 enum class Shard : std::uint8_t { kAuto, kNone, kOptimizer, kGradients, kParameters };
 // Whether a rank frees weights in a step that its replicas share. With kAlways it does so wherever
 // it has more stages than compute at a time, with kAuto only if it does not fit otherwise.

@@ -51,7 +51,7 @@ struct LayerParts {
   std::vector<Part> forward, input_grad, weight_grad;
   // What I does first where the stage recomputes in this mode.
   std::vector<Part> selective, full;
-  // What one rank passes on of the layer in the one meeting of NORM_PARTIAL.
+  // In the one meeting of NORM_PARTIAL a rank passes on so many bytes of the layer.
   std::int64_t norm_bytes = 0;
 };
 

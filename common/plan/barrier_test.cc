@@ -94,9 +94,9 @@ TEST(Barrier, IsKeptByAutoWhereForeseenWeightsDoNotFit) {
 
 TEST(Barrier, StaysIfAWorkersProgramIsTooOld) {
   PlanOptions old = kFreeLinks;
-  old.workers_overlap_steps = false;
+  old.workers_know_all_fields = false;
   EXPECT_THAT(ErrorOf(EmulatedJobWith("zb-h2", Barrier::kNever), old),
-              HasSubstr("optimizer.barrier is false: is not known to a worker"));
+              HasSubstr("optimizer.barrier: is not known to a worker"));
   EXPECT_FALSE(OverlapsSteps(*MakePlan(EmulatedJobWith("zb-h2", Barrier::kAuto), old)));
 }
 

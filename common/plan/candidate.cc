@@ -225,10 +225,6 @@ absl::Status OverlapSteps(const CandidateInputs& inputs, const sim::ExpectedSums
                          .rule = std::move(rule),
                          .fix = std::move(fix)});
   };
-  if (!inputs.options.workers_overlap_steps) {
-    return refused("is not known to a worker, whose program is too old",
-                   "upgrade takt-worker, or use auto");
-  }
   Plan& plan = candidate.plan;
   absl::StatusOr<std::vector<program::Program>> programs = program::RemoveBarrier(plan.programs);
   if (!programs.ok()) {

@@ -87,7 +87,7 @@ TEST(PlanWithContext, IsRefusedWhereWorkersCannotRunIt) {
   EXPECT_THAT(error(spread, options), HasSubstr("cannot be spread over pp ranks"));
   EXPECT_THAT(error(SharedJob(2), {.max_workers = 8, .device = config::DeviceKind::kCuda}),
               HasSubstr("on CPUs only"));
-  EXPECT_THAT(error(SharedJob(2), {.max_workers = 8, .workers_know_optimizers = false}),
+  EXPECT_THAT(error(SharedJob(2), {.max_workers = 8, .workers_know_all_fields = false}),
               HasSubstr("parallelism.context"));
 }
 

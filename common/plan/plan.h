@@ -52,9 +52,8 @@ struct PlanOptions {
   double link_seconds_per_byte = 0.5e-9;
   bool use_measured_links = true;  // false: all messages cost this
   bool workers_spread = true;      // the programs of all workers can spread the vocabulary
-  // The programs of all workers know what came with kOptimizersProtocolVersion.
-  bool workers_know_optimizers = true;
-  bool workers_overlap_steps = true;  // the programs of all workers can run steps that overlap
+  // The programs of all workers know what came with kAllFieldsProtocolVersion.
+  bool workers_know_all_fields = true;
   // The least memory that a worker has for a rank. 0: it is not known, and no plan is too large.
   std::int64_t worker_memory_bytes = 0;
 };

@@ -241,7 +241,7 @@ TEST(MakePlan, PredictsAStepAmongOthersWithoutAFlush) {
 
 // A program that does not know a field would train otherwise than the job says.
 TEST(MakePlan, RefusesWhatAWorkersProgramDoesNotKnow) {
-  const PlanOptions old = {.workers_know_optimizers = false};
+  const PlanOptions old = {.workers_know_all_fields = false};
   const auto error_of = [&](const config::JobSpec& job) {
     EXPECT_TRUE(MakePlan(job, {}).ok());
     return std::string(MakePlan(job, old).status().message());
@@ -266,9 +266,18 @@ TEST(MakePlan, RefusesWhatAWorkersProgramDoesNotKnow) {
   job.loss.z_loss = 1e-4;
   EXPECT_THAT(error_of(job), HasSubstr("loss: "));
   job.loss = {};
+  job.fp8 = model::Fp8Recipe::kTensor;
+  job.precision = config::Precision::kBf16;
+  EXPECT_THAT(error_of(job), HasSubstr("precision: "));
+  job.fp8 = model::Fp8Recipe::kNone;
+  job.sgd = config::Sgd{.learning_rate = 0, .momentum = 0, .clip_norm = 0};
+  job.evaluation = config::Evaluation{};
+  EXPECT_THAT(error_of(job), HasSubstr("evaluate: "));
+  job.sgd = std::nullopt;
+  job.evaluation = std::nullopt;
   job.model.family = model::Family::kMixtral;
   job.model.mixture = model::Mixture{.experts = 4, .chosen = 2, .inner = job.model.inner};
-  EXPECT_THAT(error_of(job), HasSubstr("model.experts: "));
+  EXPECT_THAT(error_of(job), HasSubstr("model.family: "));
 }
 
 TEST(MakePlan, GivesExpertsToCores) {

@@ -177,7 +177,7 @@ bool ChoosesRecompute(const CandidateInputs& inputs) {
 // where a job asks for it, and replicas that share experts do not.
 bool ChoosesShares(const CandidateInputs& inputs) {
   return inputs.job.parallelism.shard == config::Shard::kAuto && inputs.num_replicas() > 1 &&
-         inputs.options.workers_know_optimizers && !inputs.model.experts.shares() &&
+         inputs.options.workers_know_all_fields && !inputs.model.experts.shares() &&
          inputs.options.device != config::DeviceKind::kCuda;
 }
 

@@ -122,7 +122,7 @@ TEST(SharedOptimizer, IsTheChoiceOfAPlanThatDoesNotFitWithout) {
 
 TEST(SharedOptimizer, IsRefusedWhereAWorkersProgramDoesNotKnowIt) {
   const absl::Status status =
-      MakePlan(JobOf(2, Shard::kOptimizer), {.max_workers = 4, .workers_know_optimizers = false})
+      MakePlan(JobOf(2, Shard::kOptimizer), {.max_workers = 4, .workers_know_all_fields = false})
           .status();
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("parallelism.shard: is not known to a worker"));

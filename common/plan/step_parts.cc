@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the predicted step of a candidate consists of.
+// Splits the predicted step of a candidate into what it consists of.
 #include <algorithm>
 #include <cstdint>
 #include <utility>

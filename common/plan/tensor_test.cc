@@ -161,7 +161,7 @@ TEST(PlanWithTensor, AutoIsOneWhereLayersCannotBeSplit) {
   other.device = config::DeviceKind::kCuda;
   EXPECT_EQ(size(OpenJob(), other), 1);
   other = options;
-  other.workers_know_optimizers = false;
+  other.workers_know_all_fields = false;
   EXPECT_EQ(size(OpenJob(), other), 1);
 }
 
@@ -177,7 +177,7 @@ TEST(PlanWithTensor, AutoKeepsTheLeavesThatTheJobNames) {
 
 TEST(PlanWithTensor, IsRefusedWhereAWorkersProgramDoesNotKnowIt) {
   config::JobSpec job = SharedJob(2);
-  const PlanOptions old{.max_workers = 16, .workers_know_optimizers = false};
+  const PlanOptions old{.max_workers = 16, .workers_know_all_fields = false};
   EXPECT_THAT(std::string(MakePlan(job, old).status().message()),
               HasSubstr("parallelism.tensor: is not known to a worker"));
   job = OpenJob();

@@ -68,15 +68,24 @@ absl::Status CheckBatch(const config::JobSpec& job) {
   return absl::OkStatus();
 }
 
-// Returns the first field of the job that programs before kOptimizersProtocolVersion would pass
+// Returns the first field of the job that programs before kAllFieldsProtocolVersion would pass
 // over, or refuse without saying why; empty: there is none.
 std::string_view NewFieldOf(const config::JobSpec& job) {
+  using model::Family;
+  if (job.evaluation.has_value()) return "evaluate";
+  if (job.fp8 != model::Fp8Recipe::kNone) return "precision";
   if (job.parallelism.SharesOptimizer()) return "parallelism.shard";
   if (job.parallelism.tensor > 1) return "parallelism.tensor";
   if (job.parallelism.tensor_leaves > 1) return "parallelism.tensor_leaves";
   if (job.parallelism.context > 1) return "parallelism.context";
-  if (job.model.family == model::Family::kEmulated) return "";
-  if (model::HasExperts(job.model.family)) return "model.experts";
+  if (job.barrier == config::Barrier::kNever) return "optimizer.barrier";
+  const Family family = job.model.family;
+  if (family == Family::kEmulated) {
+    const bool has_bytes = job.model.parameter_bytes > 0 || job.model.collective_bytes > 0;
+    return has_bytes ? "model" : "";
+  }
+  if (model::HasExperts(family) || family == Family::kQwen3 || family == Family::kMistral)
+    return "model.family";
   if (job.lion.has_value()) return "optimizer.lion";
   if (job.sgd.has_value()) return "optimizer.sgd";
   if (job.muon.has_value()) return "optimizer.muon";
@@ -89,7 +98,7 @@ std::string_view NewFieldOf(const config::JobSpec& job) {
 // Refuses what the workers' programs do not know.
 absl::Status CheckPrograms(const config::JobSpec& job, const PlanOptions& options) {
   const std::string_view field = NewFieldOf(job);
-  if (options.workers_know_optimizers || field.empty()) return absl::OkStatus();
+  if (options.workers_know_all_fields || field.empty()) return absl::OkStatus();
   return InvalidField({.field = std::string(field),
                        .rule = "is not known to a worker, whose program is too old",
                        .fix = "upgrade takt-worker, or remove it"});
@@ -126,7 +135,7 @@ std::vector<int> ReplicasOf(const config::JobSpec& job, int max_workers) {
 // Returns whether another field leaves no choice but one rank for each layer. Otherwise the fastest
 // ways could all be such as CheckSchedule refuses.
 bool LayersStayWhole(const config::JobSpec& job, const PlanOptions& options) {
-  if (options.device == config::DeviceKind::kCuda || !options.workers_know_optimizers) return true;
+  if (options.device == config::DeviceKind::kCuda || !options.workers_know_all_fields) return true;
   if (job.parallelism.vocabulary == config::Vocabulary::kSpread) return true;
   if (job.parallelism.context > 1) return true;
   if (job.muon.has_value() || job.fp8 != model::Fp8Recipe::kNone) return true;

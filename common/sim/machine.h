@@ -31,9 +31,9 @@ struct MachineOptions {
   // The messages of both directions from one rank to another share one queue instead of two.
   bool one_fifo_per_pair = false;
   const Durations* durations = nullptr;  // borrowed; null: as `costs` say
-  // With durations: the time of each meeting inside the instructions of the body, by rank, in the
-  // order of program::MeetingOffsets. It counts from when all are there, and the durations of the
-  // instructions are without it. Null: these meetings take no time. Borrowed.
+  // Goes with `durations`, and has the time of each meeting inside the instructions of the body, by
+  // rank, in the order of program::MeetingOffsets. It counts from when all are there, and the
+  // durations of the instructions are without it. Null: these meetings take no time. Borrowed.
   const Durations* meetings = nullptr;
   // The programs are those of chains side by side (SpreadOverCopies), and so many neighbours share
   // layers and meet inside F, I and W. With 1 of each, a rank has nobody to wait for there.

@@ -114,11 +114,8 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Gang& gang, 
   options.workers_spread = std::ranges::all_of(gang, [](const Worker* worker) {
     return worker->hello.protocol_version >= kSpreadProtocolVersion;
   });
-  options.workers_know_optimizers = std::ranges::all_of(gang, [](const Worker* worker) {
-    return worker->hello.protocol_version >= kOptimizersProtocolVersion;
-  });
-  options.workers_overlap_steps = std::ranges::all_of(gang, [](const Worker* worker) {
-    return worker->hello.protocol_version >= kOverlapProtocolVersion;
+  options.workers_know_all_fields = std::ranges::all_of(gang, [](const Worker* worker) {
+    return worker->hello.protocol_version >= kAllFieldsProtocolVersion;
   });
   return options;
 }

@@ -140,16 +140,9 @@ TEST_F(PlacementTest, AnOlderWorkerKeepsTheVocabularyTogether) {
 
 TEST_F(PlacementTest, AnOlderWorkerDoesNotKnowAllOptimizers) {
   Add("a", "h").hello.protocol_version = kProtocolVersion;
-  EXPECT_TRUE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_optimizers);
-  Add("b", "h").hello.protocol_version = kOptimizersProtocolVersion - 1;
-  EXPECT_FALSE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_optimizers);
-}
-
-TEST_F(PlacementTest, AnOlderWorkerKeepsTheBarrier) {
-  Add("a", "h").hello.protocol_version = kProtocolVersion;
-  EXPECT_TRUE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_overlap_steps);
-  Add("b", "h").hello.protocol_version = kOverlapProtocolVersion - 1;
-  EXPECT_FALSE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_overlap_steps);
+  EXPECT_TRUE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_all_fields);
+  Add("b", "h").hello.protocol_version = kAllFieldsProtocolVersion - 1;
+  EXPECT_FALSE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_all_fields);
 }
 
 TEST_F(PlacementTest, SlowestMeasuredWorkerSetsTheRate) {

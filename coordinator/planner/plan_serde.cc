@@ -195,8 +195,7 @@ absl::StatusOr<plan::Plan> FromProto(const v1::Plan& plan, const PlanRequest& re
 
 std::string FormatRequest(const config::JobSpec& job, const plan::PlanOptions& options) {
   const auto& [max_workers, device, measured, host, flops_per_second, latency, seconds_per_byte,
-               use_measured_links, workers_spread, workers_know_optimizers, workers_overlap_steps,
-               memory_bytes] = options;
+               use_measured_links, workers_spread, workers_know_all_fields, memory_bytes] = options;
   v1::PlanRequest out;
   *out.mutable_job() = config::ToProto(job);
   out.mutable_warnings()->Add(job.warnings.begin(), job.warnings.end());
@@ -207,8 +206,7 @@ std::string FormatRequest(const config::JobSpec& job, const plan::PlanOptions& o
   out.set_link_seconds_per_byte(seconds_per_byte);
   out.set_use_measured_links(use_measured_links);
   out.set_workers_spread(workers_spread);
-  out.set_workers_know_optimizers(workers_know_optimizers);
-  out.set_workers_overlap_steps(workers_overlap_steps);
+  out.set_workers_know_all_fields(workers_know_all_fields);
   out.set_worker_memory_bytes(memory_bytes);
   if (measured != nullptr) *out.mutable_profile() = profile::ToProto(*measured);
   *out.mutable_host() = ToProto(host);
@@ -228,8 +226,7 @@ absl::StatusOr<PlanRequest> ParseRequest(const std::string& bytes) {
                       .link_seconds_per_byte = request.link_seconds_per_byte(),
                       .use_measured_links = request.use_measured_links(),
                       .workers_spread = request.workers_spread(),
-                      .workers_know_optimizers = request.workers_know_optimizers(),
-                      .workers_overlap_steps = request.workers_overlap_steps(),
+                      .workers_know_all_fields = request.workers_know_all_fields(),
                       .worker_memory_bytes = request.worker_memory_bytes(),
                   }};
   ASSIGN_OR_RETURN(out.job, config::ToJobSpec(request.job()));

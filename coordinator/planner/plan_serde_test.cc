@@ -117,8 +117,7 @@ TEST(PlanSerde, RequestKeepsWhatWasMeasuredAndWhere) {
   plan::PlanOptions options = kOptions;
   options.host = {.machine = "a processor", .cores = 12, .workers = 3, .free = 2};
   options.workers_spread = false;
-  options.workers_know_optimizers = false;
-  options.workers_overlap_steps = false;
+  options.workers_know_all_fields = false;
   auto measured = std::make_shared<profile::Profile>();
   measured->AddRank({.machine = "a processor"}, {.update_seconds = 1e-9});
   measured->AddSum({.num_ranks = 3}, 2e-10);
@@ -131,8 +130,7 @@ TEST(PlanSerde, RequestKeepsWhatWasMeasuredAndWhere) {
   EXPECT_EQ(parsed->options.host.workers, 3);
   EXPECT_EQ(parsed->options.host.free, 2);
   EXPECT_FALSE(parsed->options.workers_spread);
-  EXPECT_FALSE(parsed->options.workers_know_optimizers);
-  EXPECT_FALSE(parsed->options.workers_overlap_steps);
+  EXPECT_FALSE(parsed->options.workers_know_all_fields);
   ASSERT_NE(parsed->options.profile, nullptr);
   EXPECT_EQ(parsed->options.profile->ranks().begin()->second.update_seconds, 1e-9);
   EXPECT_EQ(parsed->options.profile->sums().begin()->second, 2e-10);

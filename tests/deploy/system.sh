@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds Takt with the packages of another system, in a chroot, runs its unit tests there and trains a small job. Needs root, debootstrap, a
 # mirror, 10 GB of disk and an hour and a half on two cores. docs/deploy.md says with which systems it was done.
-#   tests/deploy/system.sh [SUITE [MIRROR]]      default: trixie http://deb.debian.org/debian
-#   tests/deploy/system.sh noble http://archive.ubuntu.com/ubuntu
+#   tests/deploy/system.sh [SUITE [MIRROR]]
+#     SUITE    default: trixie
+#     MIRROR   address of an archive that has SUITE; default: where this machine gets its packages of the section main
 # The tree stays in build/systems/SUITE, so that a second run only builds what has changed. Delete it by hand.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 suite=${1:-trixie}
-mirror=${2:-http://deb.debian.org/debian}
+mirror=${2:-$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Component: main' | head -1)}
 tree=$PWD/build/systems/$suite
 [ "$(id -u)" -eq 0 ] || { echo "system.sh: run it as root, because it makes a chroot" >&2; exit 2; }
 command -v debootstrap >/dev/null || { echo "system.sh: install debootstrap" >&2; exit 2; }
