@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using Floats = std::vector<float>;
-using Run = ExpertArrivals::Run;
+using Range = ExpertArrivals::Run;
 
 constexpr int kExperts = 4;
 
@@ -100,13 +100,13 @@ TEST(ExpertArrivals, AreSortedBySourceThenExpert) {
                                             5, 6, 0, 7, 1, 1,   // of rank 1
                                             2, 2, 0, 0, 9, 0};  // of rank 2
   const ExpertArrivals arrivals(counts, 3, 1);
-  EXPECT_EQ(arrivals.SentTo(0), (Run{0, 11}));
-  EXPECT_EQ(arrivals.SentTo(1), (Run{11, 7}));
-  EXPECT_EQ(arrivals.SentTo(2), (Run{18, 2}));
+  EXPECT_EQ(arrivals.SentTo(0), (Range{0, 11}));
+  EXPECT_EQ(arrivals.SentTo(1), (Range{11, 7}));
+  EXPECT_EQ(arrivals.SentTo(2), (Range{18, 2}));
   EXPECT_EQ(arrivals.num_sent(), 20);
-  EXPECT_EQ(arrivals.ReceivedFrom(0), (Run{0, 5}));
-  EXPECT_EQ(arrivals.ReceivedFrom(1), (Run{5, 7}));
-  EXPECT_EQ(arrivals.ReceivedFrom(2), (Run{12, 0}));
+  EXPECT_EQ(arrivals.ReceivedFrom(0), (Range{0, 5}));
+  EXPECT_EQ(arrivals.ReceivedFrom(1), (Range{5, 7}));
+  EXPECT_EQ(arrivals.ReceivedFrom(2), (Range{12, 0}));
   EXPECT_EQ(arrivals.num_received(), 12);
   const backend::ExpertRows rows = arrivals.RowsFrom(0);
   EXPECT_THAT(std::vector(rows.offsets, rows.offsets + 3), ElementsAre(0, 2, 5));

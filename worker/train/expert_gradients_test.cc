@@ -96,7 +96,7 @@ struct Case {
   int replicas, size, copies;
 };
 
-class ExpertGradients : public testing::TestWithParam<Case> {};
+class ExpertGradients : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ExpertGradients, AreAddedInTheOrderOfReplicas) {
   const auto [replicas, size, copies] = GetParam();
@@ -139,8 +139,8 @@ TEST_P(ExpertGradients, AreAddedInTheOrderOfReplicas) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, ExpertGradients,
-                         testing::Values(Case{2, 2, 1}, Case{4, 2, 1}, Case{4, 4, 1}, Case{8, 2, 1},
-                                         Case{2, 2, 2}, Case{4, 2, 2}),
+                         ::testing::Values(Case{2, 2, 1}, Case{4, 2, 1}, Case{4, 4, 1},
+                                           Case{8, 2, 1}, Case{2, 2, 2}, Case{4, 2, 2}),
                          [](const auto& info) {
                            return absl::StrCat("Replicas", info.param.replicas, "Expert",
                                                info.param.size, "Copies", info.param.copies);
