@@ -20,8 +20,8 @@ struct Device {
   std::string driver_version;      // the newest CUDA that the driver speaks: "13.0"
   std::string pci_bus_id;          // "0000:17:00.0"
   std::optional<int> numa_node;    // nullopt: the machine has one node, or does not tell
-  std::string
-      cudnn;  // the version that computes attention: "9.13.0"; empty: slower kernels of ours
+  // The version of cuDNN that computes attention: "9.13.0". Empty: slower kernels of ours do.
+  std::string cudnn;
   MatmulRates matmul_rates;
   bool shared = false;  // other workers that say so, too, may compute on it
   bool operator==(const Device&) const = default;

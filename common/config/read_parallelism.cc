@@ -248,6 +248,13 @@ void ReadExpertRanks(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
     return;
   }
   must_divide("model.experts.count", mixture->experts);
+  if (job.parallelism.data_auto) {
+    rules.Check(false, {.field = kField,
+                        .value = absl::StrCat(expert),
+                        .rule = "must divide parallelism.data, which is auto",
+                        .fix = "name a number for parallelism.data"});
+    return;
+  }
   must_divide("parallelism.data", job.parallelism.data.value_or(1));
 }
 

@@ -158,6 +158,9 @@ TEST(ReadParallelism, ReplicasShareExpertsEvenly) {
   EXPECT_THAT(ErrorsOf({kMixtral, "parallelism={data: 2, expert: 1}"}), IsEmpty());
   EXPECT_THAT(ErrorsOf({kMixtral, "parallelism={data: 2, expert: 2}"}), IsEmpty());
   EXPECT_THAT(ErrorsOf({kMixtral, "parallelism={data: auto, expert: 2}"}),
+              ElementsAre("parallelism.expert is 2: must divide parallelism.data, which is auto; "
+                          "name a number for parallelism.data"));
+  EXPECT_THAT(ErrorsOf({kMixtral, "parallelism={expert: 2}"}),
               ElementsAre(HasSubstr("must divide parallelism.data (1)")));
   EXPECT_THAT(
       ErrorsOf({kMixtral, "parallelism={data: 2, expert: 2}", "batch={global: 8, microbatch: 1}",

@@ -317,7 +317,7 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
     RETURN_IF_ERROR(OverlapSteps(inputs, sums, candidate));
     return candidate;
   }
-  if (!MayGainByOverlap(candidate)) return candidate;
+  if (!inputs.options.workers_know_all_fields || !MayGainByOverlap(candidate)) return candidate;
   Candidate overlapped = candidate;
   const bool gains =
       OverlapSteps(inputs, sums, overlapped).ok() &&

@@ -25,7 +25,8 @@ namespace takt::program {
 // The newest version of the stored form. Version 2 adds kOverlap and `mirror`, 3 adds versions of
 // weights and work for the next step, 4 adds kRecomputed, 5 adds W of several microbatches, 6 adds
 // the vocabulary over all ranks, 7 adds shards of the optimizer's state, 8 adds tokens that stages
-// between the first and the last read, 9 adds parts, 10 adds weights that a rank frees.
+// between the first and the last read, 9 adds parts, 10 adds weights that a rank frees, 11 adds
+// steps that overlap.
 inline constexpr int kProgramVersion = 11;
 
 using model::Part;

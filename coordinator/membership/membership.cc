@@ -2,6 +2,7 @@
 #include "coordinator/membership/membership.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -155,9 +156,9 @@ std::optional<Loss> Membership::Detach(SessionId session, std::string reason, Mo
   sessions_.erase(it);
   worker.session = SessionId(0);
   // If many lose their streams at once, they are admitted one after the other, and nobody knows who
-  // is the last.
-  const std::size_t without_stream = workers_.size() - sessions_.size();
-  const absl::Duration queue = timeouts::ReturnTime(static_cast<int>(without_stream));
+  // is the last. The lost ones do not count.
+  const std::int64_t away = std::ssize(workers_) - std::ssize(sessions_) - num_lost_;
+  const absl::Duration queue = timeouts::ReturnTime(static_cast<int>(away));
   if (queue > absl::ZeroDuration())
     patient_until_ = std::max(patient_until_, now.steady + options_.redial + queue);
   worker.expires = std::max(now.steady + options_.redial, patient_until_);
@@ -207,6 +208,7 @@ bool Membership::IsCutOff(Moment now) {
 std::vector<Loss> Membership::Expire(Moment now, const Vouch& vouch) {
   std::vector<Loss> losses;
   const bool cut_off = IsCutOff(now);
+  num_lost_ = 0;
   for (auto it = workers_.begin(); it != workers_.end();) {
     Worker& worker = it->second;
     const absl::Duration silence = now.steady - worker.last_heard;
@@ -227,6 +229,7 @@ std::vector<Loss> Membership::Expire(Moment now, const Vouch& vouch) {
       ForgetDevice(worker);
       it = workers_.erase(it);
     } else {
+      num_lost_ += lost ? 1 : 0;
       ++it;
     }
   }

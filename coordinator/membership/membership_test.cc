@@ -111,6 +111,17 @@ TEST_F(MembershipTest, ManyThatLoseTheirStreamsAtOnceHaveTimeToBeAdmitted) {
   EXPECT_THAT(Expire(), SizeIs(kAway));
 }
 
+TEST_F(MembershipTest, LostWorkersGiveNoTimeToOthers) {
+  constexpr int kWorkers = 2000, kLost = 200;
+  for (int session = 1; session <= kWorkers; ++session)
+    ASSERT_TRUE(Attach(absl::StrCat("w", session), "a", session).ok());
+  for (int session = 1; session <= kLost; ++session) ASSERT_TRUE(Detach(session).has_value());
+  clock_.Advance(timeouts::kRedial + timeouts::ReturnTime(kLost + 1));
+  ASSERT_THAT(Expire(), SizeIs(kLost));
+  HearAll(kWorkers);
+  Lose(kLost + 1);
+}
+
 TEST_F(MembershipTest, AWorkerThatWasToldToGoIsLostAsSoonAsItsStreamEnds) {
   ASSERT_TRUE(Attach("w0", "a", 1).ok());
   members_.SetLeaving(SessionId(1));

@@ -11,6 +11,7 @@ std::vector<StepId> StepsToThin(StepId step, std::int64_t window) {
   for (std::int64_t age = window; age < step.value(); age *= 10) {
     const std::int64_t old = step.value() - age;
     if (old % apart == 0 && old % (10 * apart) != 0) gone.emplace_back(old);
+    if (age > step.value() / 10) break;  // ten times the age is older than any step
     apart *= 10;
   }
   return gone;

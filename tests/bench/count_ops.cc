@@ -195,6 +195,9 @@ struct Counter {
   OpCount operator()(const auto& o) const {
     return {.launches = LaunchesOf(o), .elementwise_bytes = Bytes()(o)};
   }
+  // No GPU runs these.
+  OpCount operator()(const ExpertOp auto& /*op*/) const { return {}; }
+  OpCount operator()(const MuonUpdate& /*op*/) const { return {}; }
 
  private:
   static OpCount FlopsOf(const ProductOp auto& o) {

@@ -227,6 +227,15 @@ TEST_F(ParameterBitEquality, OfAnOptimizerWithoutMoments) {
   ExpectSameBitsWithFreedWeights(job);
 }
 
+// These biases have no gradient, and change at the end of a step, when the weights are freed.
+TEST_F(ParameterBitEquality, OfBiasesThatBalanceExperts) {
+  config::JobSpec job = JobOfFourChunks("interleaved-1f1b");
+  job.model = Mixtral(job.model);
+  job.model.mixture->scores = model::RouterScores::kSigmoid;
+  job.model.mixture->bias_rate = 0.01;
+  ExpectSameBitsWithFreedWeights(job);
+}
+
 // Where a rank has no weights to free, `parameters` is what `optimizer` is.
 TEST_F(ParameterBitEquality, WhereNoWeightsAreFreed) {
   for (const schedule::Family& family : OneWayFamilies()) {

@@ -77,7 +77,7 @@ absl::Status ExpertState::Join(StepId step, const worker_checkpoint::Snapshot& s
   for (const mesh::Stage& stage : assignment_.partition) {
     if (stage.pp_rank != mesh.PpRankOf(assignment_.rank)) continue;
     for (LayerId layer = stage.first_layer; layer < stage.last_layer; ++layer) {
-      const int writer = layout::WriterOf(layer, mesh.dp_size);
+      const int writer = layout::WriterOf(layer, mesh.num_replicas());
       if (writer / size != dp_rank / size) continue;  // in another group
       for (const model::Parameter& parameter : model_.layers[layer.value()].parameters) {
         if (parameter.expert < 0 || OwnerOf(parameter) == writer % size) continue;

@@ -90,7 +90,7 @@ class ExpertRank {
     const ExpertState state(assignment_, model_, *store_, group);
     const mesh::Mesh& mesh = assignment_.mesh;
     std::vector<LayerState> live =
-        WrittenState(*store_, mesh.DpRankOf(assignment_.rank).value(), mesh.dp_size);
+        WrittenState(*store_, mesh.ReplicaOf(assignment_.rank), mesh.num_replicas());
     state.AddAway(live);
     auto snapshot = worker_checkpoint::Snapshot::Create(live).value();
     EXPECT_TRUE(snapshot.Take(live, {}).ok());

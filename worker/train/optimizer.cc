@@ -127,9 +127,9 @@ absl::Status Optimizer::UpdateBiases(backend::Backend& backend) const {
     const double tokens = static_cast<double>(job_.global_batch) * job_.model.context;
     const auto [first, count] = ref->shard;
     RETURN_IF_ERROR(
-        backend.Run(backend::BalanceExperts{.previous = ref->previous + first,
+        backend.Run(backend::BalanceExperts{.previous = ref->shard_previous(),
                                             .counts = ref->gradient + first,
-                                            .bias = ref->weight + first,
+                                            .bias = ref->shard_weights(),
                                             .count = count,
                                             .mean = tokens * mixture.chosen / mixture.experts,
                                             .rate = static_cast<float>(mixture.bias_rate)}));
