@@ -27,8 +27,8 @@ struct RunOptions {
   train::TensorObserver observer;
   // Steps of one Run of the engine, as between two validations; 0: all of them.
   std::int64_t stop_every = 0;
-  // So many ranks split the layers of each rank of the plan, into so many leaves. No plan has this
-  // axis yet.
+  // So many ranks split the layers of each rank of the plan, into so many leaves. The plan is made
+  // without them, so tests reach what plans refuse.
   model::TensorShare tensor = {};
   // Goes on from the state that this run left, with the step after its last one; null: from initial
   // weights. Neither run's ranks share the optimizer's state.
