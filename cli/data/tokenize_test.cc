@@ -161,7 +161,7 @@ TEST(DataTokenize, WritesMegatronFilesThatInfoReads) {
   EXPECT_THAT(text.out, testing::Not(HasSubstr("two")));
 }
 
-// More than three units of lines.
+// Returns more than three units of lines.
 std::string ManyLines() {
   std::string text;
   for (int i = 0; text.size() < 3600000; ++i) {

@@ -30,7 +30,7 @@ constexpr absl::Duration kLogTimeout = absl::Hours(24);
 constexpr std::size_t kMostJobs = 300;
 // The newest steps that curves begin with. The hub keeps as many.
 constexpr std::int64_t kMostSteps = 20'000;
-// Letters of all ranks together in the overview of a timeline.
+// The overview of a timeline has so many letters, for all ranks together.
 constexpr int kOverviewLetters = 96'000, kFewestBins = 96, kMostBins = 480;
 
 // Returns what the page draws of a step, in this order: step, loss, gradient norm, learning rate,

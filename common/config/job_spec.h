@@ -128,7 +128,7 @@ struct LrSchedule {
 //   kInverseSqrt       peak * sqrt(warmup_steps / k)  (Vaswani et al. 2017)
 double LearningRate(double peak, const LrSchedule& schedule, std::int64_t step);
 
-// Parameters that the optimizer treats otherwise than the rest (parameter_groups.h).
+// Names parameters that the optimizer treats otherwise than the rest (parameter_groups.h).
 struct ParameterGroup {
   std::string parameters;  // a name, in which `*` stands for any characters
   double learning_rate_scale = 1;

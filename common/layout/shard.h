@@ -36,7 +36,7 @@ struct ShardPlace {
   bool operator==(const ShardPlace&) const = default;
 };
 
-// The gradient of one parameter in the bucket of its layer.
+// Says where the gradient of one parameter is in the bucket of its layer.
 struct BucketTensor {
   FloatRun run;
   bool alone = false;  // a table by word, which is cut by itself

@@ -152,7 +152,7 @@ enum class LayerKind : std::uint8_t {
   kLlamaBlock = 5,  // of qwen2 and mistral too
   kLlamaHead = 6,   // of all families with rotary positions
   kQwen3Block = 7,  // a llama block that normalises each query and key
-  // The same two with a mixture of experts in place of the MLP.
+  // These are the same two with a mixture of experts in place of the MLP.
   kMixtralBlock = 8,
   kQwen3MoeBlock = 9
 };

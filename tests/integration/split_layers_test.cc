@@ -131,7 +131,7 @@ TEST(SplitLayers, GoOnWithFewerRanksForEachAndWithMoreAgain) {
   }
 }
 
-// What `takt eval` submits.
+// The job is what `takt eval` submits.
 TEST(SplitLayers, ScoreACheckpointAlikeWithEquallyManyLeaves) {
   Cluster cluster(4);
   const SplitJob training{.name = "training",

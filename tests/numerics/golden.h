@@ -89,7 +89,7 @@ class Comparison {
 std::vector<float> Pick(const GoldenCase& golden, const std::string& tensor,
                         const std::vector<float>& values, bool zero_gradients);
 
-// Gradients of the first step, of every parameter, against the reference.
+// Compares the gradients of the first step, of every parameter, with the reference.
 void CompareGradients(const GoldenCase& golden, const Tensors& gradients, const Tolerances& allowed,
                       Comparison& compare);
 

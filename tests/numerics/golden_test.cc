@@ -304,7 +304,7 @@ INSTANTIATE_TEST_SUITE_P(ModelsBf16, Golden, testing::ValuesIn(Cases(Rounded::kP
 INSTANTIATE_TEST_SUITE_P(ModelsBf16Activations, Golden, testing::ValuesIn(CasesOfBf16Activations()),
                          NameOf);
 
-// The same batches as one stream of u16 tokens. Documents end with a token there.
+// The batches are the same as one stream of u16 tokens, in which documents end with a token.
 TEST(GoldenTokens, StreamGivesTheSameStepsAsTensors) {
   for (const char* model : {"gpt2-tiny", "llama-packed", "gpt2-packed"}) {
     GoldenCase golden = LoadGolden(model);

@@ -7,7 +7,7 @@
 
 namespace takt::backend {
 
-// bfloat16: an f32 without the lower half of its bits.
+// A bfloat16 is an f32 without the lower half of its bits.
 struct Bf16 {
   std::uint16_t bits;
 };

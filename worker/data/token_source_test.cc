@@ -59,7 +59,7 @@ class TokenSourceTest : public testing::Test {
     job_.train[0].format = config::DataFormat::kSafetensors;
   }
 
-  // Rows of three tokens, the targets of which cross documents.
+  // Writes rows of three tokens, the targets of which cross documents.
   void WriteDocuments(const char* name, const std::vector<std::int32_t>& values) {
     const std::vector<std::int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     const std::vector<std::int32_t> targets = {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};

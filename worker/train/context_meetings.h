@@ -17,8 +17,8 @@
 
 namespace takt::train {
 
-// The rows [B,T/C,K] of this rank's tokens, `stride` floats apart, piece after piece; and likewise
-// their gradients.
+// Has the rows [B,T/C,K] of this rank's tokens, `stride` floats apart, piece after piece, and
+// likewise their gradients.
 struct KeysHere {
   const float* keys = nullptr;
   const float* values = nullptr;
@@ -30,7 +30,7 @@ struct KeyGradsHere {
   std::int64_t stride = 0;
 };
 
-// The rows [B,T,K] of all tokens in the order of their positions.
+// Has the rows [B,T,K] of all tokens in the order of their positions.
 struct KeysOfAll {
   float* keys = nullptr;
   float* values = nullptr;

@@ -45,8 +45,8 @@ void ForAll(int ranks, const std::function<absl::Status(transport::Collective&)>
   }
 }
 
-// The tokens of one rank, and what its router chose. Loads are uneven, nobody chooses expert 1, and
-// ranks have different numbers of tokens.
+// Has the tokens of one rank, and what its router chose. Loads are uneven, nobody chooses expert 1,
+// and ranks have different numbers of tokens.
 struct Source {
   explicit Source(int rank) : tokens(5 + 2 * rank) {
     std::mt19937 random(static_cast<unsigned>(rank) + 1);
@@ -95,7 +95,7 @@ struct Source {
 };
 
 TEST(ExpertArrivals, AreSortedBySourceThenExpert) {
-  // Three ranks with two experts each. Rank 2 has no row for those of rank 1.
+  // Three ranks have two experts each. Rank 2 has no row for those of rank 1.
   const std::vector<std::int32_t> counts = {1, 0, 2, 3, 0, 4,   // of rank 0
                                             5, 6, 0, 7, 1, 1,   // of rank 1
                                             2, 2, 0, 0, 9, 0};  // of rank 2

@@ -54,7 +54,8 @@ class Linear {
     bool adds_bias = true;  // false: Forward leaves b out, but W has its gradient
   };
 
-  // The layer of one piece. bias: cut as the weight is, or copied. Other arguments as above.
+  // Makes the layer of one piece. bias: cut as the weight is, or copied. The other arguments are
+  // those above.
   Linear(std::int64_t rows, Storage storage, const ParameterRef& weight, const ParameterRef* bias,
          const Piece& piece)
       : rows_(rows),

@@ -23,7 +23,7 @@ namespace takt::train {
 // Errors: as ExpertExchange and the backend.
 class SharedExperts {
  public:
-  // A matrix of an expert, in f32 or packed (ParameterRef).
+  // Points to a matrix of an expert, in f32 or packed (ParameterRef).
   struct Matrix {
     const float* weight = nullptr;
     const backend::Bf16* packed = nullptr;

@@ -31,7 +31,7 @@ Floats Random(std::int64_t count, unsigned seed) {
   return values;
 }
 
-// The matrices of all experts: gate, up and down of each.
+// Returns the matrices of all experts: gate, up and down of each.
 const Floats& Weights() {
   static const auto* const weights = new Floats(Random(kExperts * 3 * kMatrix, 99));
   return *weights;
@@ -40,8 +40,8 @@ const float* MatrixOf(std::int64_t expert, std::int64_t matrix) {
   return Weights().data() + (expert * 3 + matrix) * kMatrix;
 }
 
-// A microbatch of one rank. Ranks have different numbers of tokens, and loads are uneven: expert 1
-// has rows from odd ranks alone.
+// Has a microbatch of one rank. Ranks have different numbers of tokens, and loads are uneven:
+// expert 1 has rows from odd ranks alone.
 class Microbatch {
  public:
   Microbatch(int rank, unsigned seed)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of all families where tensor parallelism splits them: attention, then an MLP, each
-// between a norm and a residual. Letters: N rows of tokens of a microbatch, n of them on this rank,
-// C hidden.
+// Computes the blocks of all families where tensor parallelism splits them: attention, then an MLP,
+// each between a norm and a residual. Letters: N rows of tokens of a microbatch, n of them on this
+// rank, C hidden.
 //
 // A rank has some leaves of the block: query heads with their keys and values, and a part of the
 // MLP's inner width. Each leaf reads the norm's output of all rows, and its last product is a
@@ -84,7 +84,7 @@ class SplitLeaf {
                                   const WeightGradInputs& inputs) const = 0;
 };
 
-// Leaf: a SplitLeaf with these members besides. Leaf(options, leaf) makes leaf number `leaf` of
+// Leaf is a SplitLeaf with these members besides. Leaf(options, leaf) makes leaf number `leaf` of
 // all. Norm is the norm of the block. Norm2Of(options) returns the number of the second norm's
 // first parameter, and NumTensors(options) how many tensors a leaf has in the stash.
 template <class Leaf>

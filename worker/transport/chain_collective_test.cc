@@ -35,7 +35,7 @@ std::vector<T> Values(int rank, std::size_t count) {
   return values;
 }
 
-// What the ranks opened and sent.
+// Records what the ranks opened and sent.
 struct Traffic {
   absl::Mutex mutex;
   std::set<std::pair<int, int>> links;  // the lower rank first

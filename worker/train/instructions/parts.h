@@ -20,7 +20,7 @@ namespace takt::train {
 // Returns a microbatch of a kTokens slot.
 TokenView ViewOf(const ProgramState& state, SlotId tokens, MicrobatchId microbatch);
 
-// Where the loss of a microbatch, and what else F reports, goes. By default: nowhere.
+// Says where the loss of a microbatch, and what else F reports, goes. By default it goes nowhere.
 struct BoundLoss {
   // The count by which the gradient is divided, as LOAD counts it.
   const std::int64_t* scored = nullptr;
