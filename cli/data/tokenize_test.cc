@@ -26,7 +26,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 using Ids = std::vector<std::int32_t>;
 
-// The golden tokenizer that the tests use. Its eos_token is id 0.
+// Returns the golden tokenizer that the tests use. Its eos_token is id 0.
 std::string Folder() { return absl::StrCat(TAKT_SOURCE_DIR, "/tests/golden/tokenizer/gpt2"); }
 constexpr std::int32_t kEnd = 0;
 

@@ -26,7 +26,7 @@ constexpr absl::Duration kRetryPause = absl::Seconds(1);
 // After an answer that will hardly change: there is no such job, or the caller may not see it.
 constexpr absl::Duration kRefusedPause = absl::Seconds(10);
 constexpr absl::Duration kLogTimeout = absl::Hours(24);
-// The newest jobs that the page lists.
+// The page lists so many of the newest jobs.
 constexpr std::size_t kMostJobs = 300;
 // The newest steps that curves begin with. The hub keeps as many.
 constexpr std::int64_t kMostSteps = 20'000;

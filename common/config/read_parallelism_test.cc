@@ -48,7 +48,7 @@ TEST(ReadParallelism, OneRankOnEachAxisIsTheDefault) {
     EXPECT_EQ(job.parallelism.context, 1);
     EXPECT_EQ(job.parallelism.RanksPerReplica(), 1);
     EXPECT_EQ(job.parallelism.shard, Shard::kAuto);
-    // For readers that do not know them.
+    // They are left out for readers that do not know them.
     const v1::ParallelismSpec proto = ToProto(job).parallelism();
     EXPECT_FALSE(proto.has_tensor() || proto.has_context() || proto.has_shard());
   }

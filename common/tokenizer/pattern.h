@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The regular expressions of pre-tokenizers, which cut a text into the pieces that are merged.
+// Runs the regular expressions of pre-tokenizers, which cut a text into the pieces that are merged.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast the coordinator takes new connections, and how long it therefore takes until workers
-// that have lost it are all back.
+// Says how fast the coordinator takes new connections, and how long it therefore takes until
+// workers that have lost it are all back.
 #pragma once
 
 #include <algorithm>

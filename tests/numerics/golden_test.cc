@@ -256,7 +256,8 @@ TEST_P(Golden, FirstStepAgreesInLossGradientsAndActivations) {
   }
   compare.RelativeL2("gradients, rel l2 overall", "all", all_got, all_want,
                      allowed.gradients_l2_overall);
-  // Every parameter that has a gradient; boundaries with their gradients; logits; those of routers.
+  // There are every parameter that has a gradient, boundaries with their gradients, logits, and
+  // those of routers.
   const auto parameters =
       static_cast<int>(std::ranges::count_if(golden_.initial_weights, [](const auto& weight) {
         return !weight.first.ends_with("e_score_correction_bias");

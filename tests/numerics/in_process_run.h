@@ -52,7 +52,7 @@ struct RunResult {
   Tensors weights;                        // after the last step
   Tensors first_moments, second_moments;  // then, where no ranks share them
   std::optional<double> validation_loss;  // with those weights; if the job has a validation set
-  // How experts were loaded in the last step, rank by rank.
+  // Says how experts were loaded in the last step, rank by rank.
   std::vector<train::ExpertLoad> expert_loads;
 };
 

@@ -101,7 +101,7 @@ class Cluster final {
   void ExpectNothingLost();
 
   const std::string& directory() const { return directory_; }
-  // The directory of the authority that kTls makes.
+  // Returns the directory of the authority that kTls makes.
   std::string authority() const { return directory_ + "/ca"; }
   // What to dial: unix:PATH or HOST:PORT.
   const std::string& address() const { return address_; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of ops that come in either of two types.
+// Has the tensors of ops that come in either of two types.
 #pragma once
 
 #include <bit>

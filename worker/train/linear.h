@@ -47,7 +47,7 @@ class Linear {
         y_stride_(y_stride),
         first_(run.first) {}
 
-  // What one leaf has of a W that tensor parallelism splits (model::Split).
+  // Has what one leaf has of a W that tensor parallelism splits (model::Split).
   struct Piece {
     int number = 0;         // among the pieces of this rank
     int gradient = 0;       // which of the gradients is the leaf's

@@ -42,7 +42,7 @@ struct ParameterRef {
   // multiplies by the parameter. Of a bias (Parameter::kept_rounded), `packed` is it rounded.
   const backend::Bf16* packed = nullptr;
   const backend::Bf16* packed_transposed = nullptr;
-  // How the layer's products round to FP8, if they do.
+  // Says how the layer's products round to FP8, if they do.
   backend::Fp8Scaling fp8 = backend::Fp8Scaling::kNone;
   // This use's own; where leaves have gradients apart (model::Split), those follow one another.
   float* gradient = nullptr;

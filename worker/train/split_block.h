@@ -72,7 +72,7 @@ class SplitLeaf {
   virtual absl::Status AttentionInputGrad(backend::Backend& backend, const float* d_output,
                                           const LeafMemory& m, float* partial) const = 0;
 
-  // What W reads of each microbatch.
+  // Has what W reads of each microbatch.
   struct WeightGradInputs {
     std::vector<backend::Operand> norm1, norm2;           // outputs of the norms
     std::vector<backend::Operand> d_attention, d_output;  // of attention's product and the MLP's
@@ -272,8 +272,9 @@ class LeafProducts {
     const auto [piece, gradient] = model::PieceOf(*weight.parameter, share_, leaf_);
     return {rows_, storage_, weight, bias, Linear::Piece{.number = piece, .gradient = gradient}};
   }
-  // A product whose results are summed over leaves. The first leaf of all adds the bias, and the
-  // first leaf of each rank computes the gradient, which needs all rows and is the same everywhere.
+  // Makes a product whose results are summed over leaves. The first leaf of all adds the bias, and
+  // the first leaf of each rank computes the gradient, which needs all rows and is the same
+  // everywhere.
   Linear MakeSummed(const ParameterRef& weight, const ParameterRef* bias) const {
     const auto [piece, gradient] = model::PieceOf(*weight.parameter, share_, leaf_);
     return {rows_, storage_, weight, leaf_ == share_.first_leaf() ? bias : nullptr,

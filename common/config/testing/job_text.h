@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The job file that tests of fields begin with, and what reading it with changes gives.
+// Has the job file that tests of fields begin with, and reads it with changes.
 #pragma once
 
 #include <string>
