@@ -7,14 +7,12 @@
 #include <cstddef>
 #include <memory>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "common/base/status.h"
 #include "gtest/gtest.h"
-#include "tests/testing/inproc_hub.h"
 #include "worker/backend/cpu/cpu_backend.h"
-#include "worker/transport/channel_collective.h"
+#include "worker/train/group_testing.h"
 
 namespace takt::train {
 namespace {
@@ -271,22 +269,7 @@ TEST(SharedExperts, HaveTheBitsOfExpertsOnTheTokensOwnRank) {
   }
   for (const int ranks : {1, 2, 4}) {
     SCOPED_TRACE(ranks);
-    testing::InprocHub hub;
-    std::vector<Rank> group;
-    for (int rank = 0; rank < ranks; ++rank) group.emplace_back(rank);
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        const auto transport =
-            hub.Connect({.rank = Rank(rank), .num_ranks = ranks, .job = "experts"});
-        const auto collective =
-            transport::CreateCollective(transport.get(),
-                                        {.name = "experts", .ranks = group, .index = rank})
-                .value();
-        const absl::Status status = CompareOnRank(*collective, home);
-        EXPECT_TRUE(status.ok()) << rank << ": " << status;
-      });
-    }
+    ForAllRanks(ranks, [&](transport::Collective& group) { return CompareOnRank(group, home); });
   }
 }
 
