@@ -10,7 +10,8 @@
 namespace takt::timeouts {
 
 // The coordinator accepts so many connections over TCP at once, and then so many a second. A
-// handshake takes about a millisecond of a core, so those who are connected still get half of one.
+// handshake takes about a millisecond of a core, so clients that are connected still get half of
+// one.
 inline constexpr int kConnectionsAtOnce = 100;
 inline constexpr int kConnectionsPerSecond = 500;
 

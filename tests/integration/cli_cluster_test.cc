@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line against a cluster of `takt local up`.
+// Tests the command line with a cluster of `takt local up`.
 #include <signal.h>
 
 #include <cmath>

@@ -46,8 +46,8 @@ using Tensors = std::map<std::string, std::vector<float>>;
 
 struct RunResult {
   std::vector<train::StepResult> steps;
-  // Of the last step, before clipping. None if ranks share the optimizer's state, as none of them
-  // has whole ones.
+  // They are of the last step, before clipping. There are none if ranks share the optimizer's
+  // state, as none of them has whole ones.
   Tensors gradients;
   Tensors weights;                        // after the last step
   Tensors first_moments, second_moments;  // then, where no ranks share them

@@ -76,7 +76,7 @@ class Cluster final {
   v1::Job AwaitEnd(const std::string& name, absl::Duration timeout = kPatience);
   // Until a step >= `step` is committed.
   v1::Job AwaitStep(const std::string& name, std::int64_t step, absl::Duration timeout = kPatience);
-  // The step log of a job that ended.
+  // Returns the step log of a job that ended.
   std::vector<v1::StepReport> Steps(const std::string& name);
   // Of the newest steps, at most so many.
   trace::JobTrace Trace(const std::string& name, int newest_steps);

@@ -142,7 +142,7 @@ TEST_F(TokenSourceTest, KeepsDocumentsOfRowsApart) {
     EXPECT_THAT(targets, ElementsAre(2, -100, 4, 5, 6, 7));
     EXPECT_THAT(starts, ElementsAre(0, 0, 2, 0, 0, 0));
     EXPECT_EQ(source->CountScored(StepId(1)), 9);
-    // Those who join documents read the targets of the file.
+    // Jobs that join documents read the targets of the file.
     job_.documents = config::Documents::kJoin;
     EXPECT_EQ(Open()->CountScored(StepId(1)), 12);
   }
