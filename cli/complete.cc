@@ -15,7 +15,7 @@
 namespace takt::cli {
 namespace {
 
-// How long the user's shell waits for the coordinator, at most twice.
+// Says how long the user's shell waits for the coordinator, at most twice.
 constexpr absl::Duration kDeadline = absl::Milliseconds(500);
 
 struct CompleteOptions {

@@ -39,7 +39,7 @@ struct ClusterOptions {
 struct Holder {
   access::Identity identity;
   std::vector<std::string> hosts = {};
-  // Empty for people.
+  // They are empty for people.
   std::string settings_file = {}, settings = {};
 };
 

@@ -23,7 +23,7 @@ struct DocumentOptions {
   bool special_tokens = false;                  // EncodeOptions
 };
 
-// What is known of documents when their text is gone.
+// Has what is known of documents when their text is gone.
 struct DocumentCounts {
   std::int64_t documents = 0;
   std::int64_t tokens = 0;       // with those that end documents

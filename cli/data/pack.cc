@@ -31,7 +31,7 @@
 namespace takt::cli {
 namespace {
 
-// What becomes of a document that is longer than a row.
+// Says what becomes of a document that is longer than a row.
 enum class TooLong { kRefuse, kSkip, kCut };
 
 struct Options {

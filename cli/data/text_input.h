@@ -42,7 +42,7 @@ struct InputPlace {
   bool operator==(const InputPlace&) const = default;
 };
 
-// Whole documents of one file.
+// Has whole documents of one file.
 struct TextPart {
   std::string path;
   std::shared_ptr<const MappedFile> file;  // parts of other units are in it, too

@@ -38,7 +38,7 @@ std::string JobOf(const TokenizeSettings& settings, const tokenizer::TokenizerFo
   return checkpoint::HashOf(std::as_bytes(std::span(text)));
 }
 
-// Threads that encode the units of an input. The caller's thread takes the results in the order of
+// Encodes the units of an input on threads. The caller's thread takes the results in the order of
 // the units. The destructor stops and joins the threads.
 class EncodingThreads final {
  public:

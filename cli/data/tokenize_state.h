@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a run of `takt data tokenize` came, in a hidden file beside its output, so that a run
-// that was killed goes on.
+// Keeps how far a run of `takt data tokenize` came, in a hidden file beside its output, so that a
+// run that was killed goes on.
 #pragma once
 
 #include <optional>

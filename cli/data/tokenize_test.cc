@@ -26,7 +26,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 using Ids = std::vector<std::int32_t>;
 
-// The golden tokenizer that the tests use. Its eos_token is id 0.
+// Returns the golden tokenizer that the tests use. Its eos_token is id 0.
 std::string Folder() { return absl::StrCat(TAKT_SOURCE_DIR, "/tests/golden/tokenizer/gpt2"); }
 constexpr std::int32_t kEnd = 0;
 
@@ -161,7 +161,7 @@ TEST(DataTokenize, WritesMegatronFilesThatInfoReads) {
   EXPECT_THAT(text.out, testing::Not(HasSubstr("two")));
 }
 
-// More than three units of lines.
+// Returns more than three units of lines.
 std::string ManyLines() {
   std::string text;
   for (int i = 0; text.size() < 3600000; ++i) {

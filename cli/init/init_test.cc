@@ -19,7 +19,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-// The shape of Llama 3.2 1B.
+// This is the shape of Llama 3.2 1B.
 constexpr char kLlamaConfig[] = R"({"model_type": "llama", "hidden_act": "silu",
     "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,

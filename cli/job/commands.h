@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands on jobs. Each function adds commands to the tree of `app`.
+// Declares the commands on jobs. Each function adds some to the tree of `app`.
 #pragma once
 
 #include <functional>

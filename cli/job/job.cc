@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The group `job`. `takt job NAME` is the short form of `takt job show NAME`.
+// Declares the group `job`. `takt job NAME` is the short form of `takt job show NAME`.
 #include <memory>
 #include <string>
 #include <vector>

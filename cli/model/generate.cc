@@ -104,7 +104,7 @@ struct Result {
   double load_seconds = 0, prompt_seconds = 0, seconds = 0;
   bool reached_end = false;
 
-  // Without the first token, which the prompt gives.
+  // Counts without the first token, which the prompt gives.
   std::optional<double> TokensPerSecond() const {
     if (tokens.size() < 2 || seconds <= 0) return std::nullopt;
     return static_cast<double>(tokens.size() - 1) / seconds;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an evaluation says of a model.
+// Has what an evaluation found out about a model.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 namespace takt::cli {
 namespace {
 
-// The tokens before a token on which its text may depend.
+// The text of a token may depend on so many tokens before it.
 constexpr std::size_t kContext = 8;
 // After so many tokens without a whole character there are none to come.
 constexpr std::size_t kMostPending = 16;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the peers of an HTTP server may take of it.
+// Says what the peers of an HTTP server may take of it.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads on which an HTTP server handles its connections, and the limits of what a peer may
-// send.
+// Handles the connections of an HTTP server on threads, and limits what a peer may send.
 #pragma once
 
 #include <httplib.h>

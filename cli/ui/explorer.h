@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The explorer of schedules as a document that the page of `takt ui` shows in a frame.
+// Makes the explorer of schedules a document that the page of `takt ui` shows in a frame.
 #pragma once
 
 #include <memory>

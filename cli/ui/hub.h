@@ -42,7 +42,7 @@ class Hub final {
   // Wakes all viewers for good.
   void Close();
 
-  // One viewer's place. It begins with all that is kept.
+  // Keeps what one viewer was sent. It begins with all that is kept.
   struct Viewer {
     std::vector<std::string> views;
     std::map<std::string, std::int64_t> seen = {};  // by view and kind, the newest number sent

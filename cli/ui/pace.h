@@ -15,7 +15,7 @@ inline constexpr double kShareOfCore = 0.015;
 // most 30 seconds.
 absl::Duration PauseAfter(absl::Duration used, absl::Duration shortest);
 
-// The processor time that this process has used.
+// Returns the processor time that this process has used.
 absl::Duration ProcessorTime();
 
 // Waits. Returns false as soon as a stop is requested.

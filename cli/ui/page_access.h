@@ -42,9 +42,9 @@ class PageAccess final {
 
   Verdict Judge(const RequestFacts& facts) const;
 
-  // The address with the token, for the user alone.
+  // Returns the address with the token, which is for the user alone.
   std::string Address() const;
-  // The value of the header Set-Cookie.
+  // Returns the value of the header Set-Cookie.
   std::string Cookie() const;
 
  private:
@@ -54,7 +54,7 @@ class PageAccess final {
   const std::string port_, token_, cookie_name_;
 };
 
-// 160 random bits of the system, as hexadecimal digits.
+// Returns 160 random bits of the system, as hexadecimal digits.
 std::string MakeToken();
 
 }  // namespace takt::cli

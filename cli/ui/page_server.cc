@@ -55,7 +55,7 @@ using Body = std::shared_ptr<const std::string>;
 
 Body Text(std::string_view text) { return std::make_shared<const std::string>(text); }
 
-// An answer that the library neither copies nor compresses.
+// Sends an answer that the library neither copies nor compresses.
 void Reply(Response& response, const char* type, const Body& body,
            const std::string& policy = kPagePolicy) {
   response.set_header("Content-Security-Policy", policy);

@@ -22,7 +22,7 @@ namespace takt::cli {
 
 struct PageServerOptions {
   int port = 0;  // 0: the system chooses one
-  // How long a stream waits between two frames at least.
+  // Says how long a stream waits between two frames at least.
   absl::Duration frame_pause = absl::Milliseconds(100);
   ConnectionLimits connections = {};
 };
@@ -34,7 +34,7 @@ class PageServer final {
                                                             const PageServerOptions& options);
   ~PageServer();
 
-  // The address that opens the page, with the token.
+  // Returns the address that opens the page, with the token.
   std::string Address() const;
   int port() const;
 

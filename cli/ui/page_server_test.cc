@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server of the page over real connections, before a coordinator that answers what the test
+// Tests the server of the page over real connections, with a coordinator that answers what the test
 // says.
 #include "cli/ui/page_server.h"
 
@@ -91,7 +91,7 @@ class PageServerTest : public testing::Test {
     const auto result = Browser().Get(path, headers);
     return result ? result->status : 0;
   }
-  // What a stream sends until it has sent `text`.
+  // Returns what a stream sends until it has sent `text`.
   std::string Read(const std::string& path, const std::string& text) {
     std::string all;
     httplib::Headers headers = Cookie();

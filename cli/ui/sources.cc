@@ -26,11 +26,11 @@ constexpr absl::Duration kRetryPause = absl::Seconds(1);
 // After an answer that will hardly change: there is no such job, or the caller may not see it.
 constexpr absl::Duration kRefusedPause = absl::Seconds(10);
 constexpr absl::Duration kLogTimeout = absl::Hours(24);
-// The newest jobs that the page lists.
+// The page lists so many of the newest jobs.
 constexpr std::size_t kMostJobs = 300;
 // The newest steps that curves begin with. The hub keeps as many.
 constexpr std::int64_t kMostSteps = 20'000;
-// Letters of all ranks together in the overview of a timeline.
+// The overview of a timeline has so many letters, for all ranks together.
 constexpr int kOverviewLetters = 96'000, kFewestBins = 96, kMostBins = 480;
 
 // Returns what the page draws of a step, in this order: step, loss, gradient norm, learning rate,

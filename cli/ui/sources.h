@@ -22,7 +22,7 @@
 
 namespace takt::cli {
 
-// What a view is of, and the job that it names (empty for the cluster).
+// Says what a view is of, and which job it names (empty for the cluster).
 struct ViewName {
   std::string what, job;
 };

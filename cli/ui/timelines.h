@@ -25,7 +25,7 @@ class Timelines final {
 
   explicit Timelines(Client& client) : client_(client) {}
 
-  // A step of all ranks.
+  // Has a step of all ranks.
   struct Loaded {
     trace::JobTrace trace;
     trace::Timeline timeline;  // borrows `trace`

@@ -25,7 +25,8 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::FileDescriptorProto;
 using nlohmann::ordered_json;
 
-// The comments of the proto, by "Message" and "Message.field". Compiled messages do not have them.
+// Has the comments of the proto, by "Message" and "Message.field". Compiled messages do not have
+// them.
 using Comments = std::map<std::string, std::string>;
 
 Comments ReadComments() {

@@ -36,10 +36,10 @@ enum class Documents : std::uint8_t { kUnstated = 0, kJoin, kSeparate };
 // Says what data-parallel replicas share out among them. With kAuto the job leaves it to the plan.
 // No job may ask for kGradients.
 enum class Shard : std::uint8_t { kAuto, kNone, kOptimizer, kGradients, kParameters };
-// Whether a rank frees weights in a step that its replicas share. With kAlways it does so wherever
-// it has more stages than compute at a time, with kAuto only if it does not fit otherwise.
+// Says whether a rank frees weights in a step that its replicas share. With kAlways it does so
+// wherever it has more stages than compute at a time, with kAuto only if it does not fit otherwise.
 enum class Reshard : std::uint8_t { kAuto, kAlways, kNever };
-// Whether all ranks wait for one another before the update. With kAuto the plan decides.
+// Says whether all ranks wait for one another before the update. With kAuto the plan decides.
 enum class Barrier : std::uint8_t { kAuto, kAlways, kNever };
 enum class Replan : std::uint8_t { kNever = 1, kAtCheckpoint };
 using model::Precision;
@@ -104,7 +104,7 @@ struct Muon {
   Adamw adamw;
 };
 
-// What all optimizers have.
+// Has what all optimizers have.
 struct OptimizerTraits {
   const char* name = "";  // of the section in job files
   double learning_rate = 0, weight_decay = 0, clip_norm = 0;
@@ -128,7 +128,7 @@ struct LrSchedule {
 //   kInverseSqrt       peak * sqrt(warmup_steps / k)  (Vaswani et al. 2017)
 double LearningRate(double peak, const LrSchedule& schedule, std::int64_t step);
 
-// Parameters that the optimizer treats otherwise than the rest (parameter_groups.h).
+// Names parameters that the optimizer treats otherwise than the rest (parameter_groups.h).
 struct ParameterGroup {
   std::string parameters;  // a name, in which `*` stands for any characters
   double learning_rate_scale = 1;

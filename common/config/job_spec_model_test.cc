@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests what jobs say of their models and documents.
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
+#include "common/config/testing/job_text.h"
 #include "common/model/mixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,24 +17,6 @@ namespace takt::config {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr char kJob[] = R"(
-name: tiny
-model: {family: gpt2, layers: 4, hidden: 64, heads: 4, context: 32, vocab: 256}
-data: {train: {path: a.txt, format: bytes}}
-batch: {global: 8, microbatch: 2}
-steps: 10
-)";
-
-v1::JobSpec Parse(std::vector<std::string> overrides) {
-  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(kJob, {.overrides = std::move(overrides)});
-  EXPECT_TRUE(spec.ok()) << spec.status();
-  return spec.ok() ? *spec : v1::JobSpec();
-}
-
-std::string ErrorOf(const v1::JobSpec& spec) {
-  return std::string(ToJobSpec(spec).status().message());
-}
 
 TEST(JobSpecModel, TakesAnEmulatedModelWithoutData) {
   const JobSpec job = *ToJobSpec(*ParseJobFile(R"(

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/job_file.h"
+#include "common/config/testing/job_text.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
@@ -17,24 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-
-constexpr char kJob[] = R"(
-name: tiny
-model: {family: gpt2, layers: 4, hidden: 64, heads: 4, context: 32, vocab: 256}
-data: {train: {path: a.txt, format: bytes}}
-batch: {global: 8, microbatch: 2}
-steps: 10
-)";
-
-v1::JobSpec Parse(std::vector<std::string> overrides) {
-  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(kJob, {.overrides = std::move(overrides)});
-  EXPECT_TRUE(spec.ok()) << spec.status();
-  return spec.ok() ? *spec : v1::JobSpec();
-}
-
-std::string ErrorOf(const v1::JobSpec& spec) {
-  return std::string(ToJobSpec(spec).status().message());
-}
 
 TEST(JobSpecSerde, AppliesDefaults) {
   const JobSpec job = *ToJobSpec(Parse({}));

@@ -2,13 +2,12 @@
 #include "common/config/read_optimizer.h"
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
 #include "common/config/parameter_groups.h"
+#include "common/config/testing/job_text.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
@@ -19,24 +18,6 @@ namespace {
 
 using google::protobuf::util::MessageDifferencer;
 using ::testing::HasSubstr;
-
-constexpr char kJob[] = R"(
-name: tiny
-model: {family: gpt2, layers: 4, hidden: 64, heads: 4, context: 32, vocab: 256}
-data: {train: {path: a.txt, format: bytes}}
-batch: {global: 8, microbatch: 2}
-steps: 10
-)";
-
-v1::JobSpec Parse(std::vector<std::string> overrides) {
-  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(kJob, {.overrides = std::move(overrides)});
-  EXPECT_TRUE(spec.ok()) << spec.status();
-  return spec.ok() ? *spec : v1::JobSpec();
-}
-
-std::string ErrorOf(const v1::JobSpec& spec) {
-  return std::string(ToJobSpec(spec).status().message());
-}
 
 TEST(ReadOptimizer, GroupsNeedParameters) {
   const JobSpec job = *ToJobSpec(Parse({"optimizer.groups={parameters: '*.bias'}"}));

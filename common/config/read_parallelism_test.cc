@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
+#include "common/config/testing/job_text.h"
 #include "common/model/tensor_share.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -29,28 +29,26 @@ batch: {global: 8, microbatch: 2}
 steps: 10
 )";
 
-v1::JobSpec Parse(std::vector<std::string> overrides) {
-  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(kJob, {.overrides = std::move(overrides)});
-  EXPECT_TRUE(spec.ok()) << spec.status();
-  return spec.ok() ? *spec : v1::JobSpec();
+v1::JobSpec LlamaJob(std::vector<std::string> overrides) {
+  return Parse(std::move(overrides), kJob);
 }
 
 // Returns the errors of a job with these fields.
 std::vector<std::string> ErrorsOf(std::vector<std::string> overrides) {
   std::vector<std::string> errors;
-  for (const FieldError& error : FieldErrorsOf(ToJobSpec(Parse(std::move(overrides))).status()))
+  for (const FieldError& error : FieldErrorsOf(ToJobSpec(LlamaJob(std::move(overrides))).status()))
     errors.push_back(error.ToString());
   return errors;
 }
 
 TEST(ReadParallelism, OneRankOnEachAxisIsTheDefault) {
   for (const JobSpec& job :
-       {*ToJobSpec(Parse({})), *ToJobSpec(Parse({"parallelism={tensor: 1, context: 1}"}))}) {
+       {*ToJobSpec(LlamaJob({})), *ToJobSpec(LlamaJob({"parallelism={tensor: 1, context: 1}"}))}) {
     EXPECT_EQ(job.parallelism.tensor, 1);
     EXPECT_EQ(job.parallelism.context, 1);
     EXPECT_EQ(job.parallelism.RanksPerReplica(), 1);
     EXPECT_EQ(job.parallelism.shard, Shard::kAuto);
-    // For readers that do not know them.
+    // They are left out for readers that do not know them.
     const v1::ParallelismSpec proto = ToProto(job).parallelism();
     EXPECT_FALSE(proto.has_tensor() || proto.has_context() || proto.has_shard());
   }
@@ -60,14 +58,14 @@ TEST(ReadParallelism, ReplicasShareTheOptimizersStateOrNot) {
   for (const auto& [text, mode] :
        {std::pair("optimizer", Shard::kOptimizer), std::pair("none", Shard::kNone),
         std::pair("parameters", Shard::kParameters)}) {
-    const JobSpec job = *ToJobSpec(Parse({std::string("parallelism.shard=") + text}));
+    const JobSpec job = *ToJobSpec(LlamaJob({std::string("parallelism.shard=") + text}));
     EXPECT_EQ(job.parallelism.shard, mode);
     EXPECT_EQ(ToJobSpec(ToProto(job))->parallelism.shard, mode);
   }
 }
 
 TEST(ReadParallelism, RanksMayShareSequences) {
-  const JobSpec job = *ToJobSpec(Parse({"parallelism={data: 2, context: 3}"}));
+  const JobSpec job = *ToJobSpec(LlamaJob({"parallelism={data: 2, context: 3}"}));
   EXPECT_EQ(job.parallelism.context, 3);
   EXPECT_EQ(ToJobSpec(ToProto(job))->parallelism.context, 3);
   EXPECT_EQ(BuildModelOf(job, job.microbatch, DeviceKind::kCpu)->context_ranks, 3);
@@ -77,7 +75,7 @@ TEST(ReadParallelism, SharedWeightsAreFreedAtTimesOrNot) {
   for (const auto& [text, mode] :
        {std::pair("always", Reshard::kAlways), std::pair("never", Reshard::kNever)}) {
     const std::string set = "parallelism={shard: parameters, reshard_after_forward: ";
-    const JobSpec job = *ToJobSpec(Parse({set + text + "}"}));
+    const JobSpec job = *ToJobSpec(LlamaJob({set + text + "}"}));
     EXPECT_EQ(job.parallelism.reshard, mode);
     EXPECT_EQ(ToJobSpec(ToProto(job))->parallelism.reshard, mode);
   }
@@ -88,13 +86,13 @@ TEST(ReadParallelism, SharedWeightsAreFreedAtTimesOrNot) {
 }
 
 TEST(ReadParallelism, RanksShareLayersWithAsManyLeavesOrMore) {
-  const JobSpec job = *ToJobSpec(Parse({"parallelism={tensor: 2, tensor_leaves: 4}"}));
+  const JobSpec job = *ToJobSpec(LlamaJob({"parallelism={tensor: 2, tensor_leaves: 4}"}));
   EXPECT_EQ(job.parallelism.tensor, 2);
   EXPECT_EQ(job.parallelism.tensor_leaves, 4);
   EXPECT_EQ(ToJobSpec(ToProto(job))->parallelism.tensor_leaves, 4);
   EXPECT_EQ(BuildModelOf(job, job.microbatch, DeviceKind::kCpu)->tensor,
             (model::TensorShare{.size = 2, .index = 1, .leaves = 4}));
-  const JobSpec open = *ToJobSpec(Parse({"parallelism.tensor=auto"}));
+  const JobSpec open = *ToJobSpec(LlamaJob({"parallelism.tensor=auto"}));
   EXPECT_TRUE(open.parallelism.tensor_auto);
   EXPECT_EQ(open.parallelism.tensor, 1);
 }
@@ -193,11 +191,11 @@ TEST(ReadParallelism, ShardingIsRefusedWhereItCannotBe) {
       ErrorsOf({"parallelism={shard: optimizer, schedule: pipedream-2bw}"}),
       ElementsAre("parallelism.shard is optimizer: schedule pipedream-2bw keeps whole old weights; "
                   "use none, or a schedule that flushes"));
-  v1::JobSpec file = Parse({"parallelism={shard: parameters, schedule: file:a.csv}"});
+  v1::JobSpec file = LlamaJob({"parallelism={shard: parameters, schedule: file:a.csv}"});
   file.mutable_parallelism()->set_schedule_csv("0F0,0B0\n");
   EXPECT_THAT(std::string(ToJobSpec(file).status().message()),
               HasSubstr("a schedule's file does not say when weights are gathered"));
-  v1::JobSpec hostile = Parse({});
+  v1::JobSpec hostile = LlamaJob({});
   hostile.mutable_parallelism()->set_shard(static_cast<v1::ShardMode>(77));
   EXPECT_EQ(std::string(ToJobSpec(hostile).status().message()),
             "parallelism.shard is 77: is not supported by this version; use none, optimizer or "

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/config/read_precision.h"
 
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
 #include "common/config/resumable.h"
+#include "common/config/testing/job_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "takt/v1/job_spec.pb.h"
@@ -16,24 +13,6 @@ namespace takt::config {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr char kJob[] = R"(
-name: tiny
-model: {family: gpt2, layers: 4, hidden: 64, heads: 4, context: 32, vocab: 256}
-data: {train: {path: a.txt, format: bytes}}
-batch: {global: 8, microbatch: 2}
-steps: 10
-)";
-
-v1::JobSpec Parse(std::vector<std::string> overrides) {
-  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(kJob, {.overrides = std::move(overrides)});
-  EXPECT_TRUE(spec.ok()) << spec.status();
-  return spec.ok() ? *spec : v1::JobSpec();
-}
-
-std::string ErrorOf(std::vector<std::string> overrides) {
-  return std::string(ToJobSpec(Parse(std::move(overrides))).status().message());
-}
 
 TEST(ReadPrecision, Fp8IsBf16WithARecipe) {
   EXPECT_EQ(ToJobSpec(Parse({"precision=bf16"}))->fp8, model::Fp8Recipe::kNone);
@@ -55,18 +34,18 @@ TEST(ReadPrecision, Fp8IsBf16WithARecipe) {
 }
 
 TEST(ReadPrecision, RefusesWhatDoesNotGoWithFp8) {
-  EXPECT_THAT(ErrorOf({"precision=fp8", "parallelism.device=cuda"}),
+  EXPECT_THAT(ErrorOf(Parse({"precision=fp8", "parallelism.device=cuda"})),
               HasSubstr("precision is fp8: only CPUs compute it"));
-  EXPECT_THAT(ErrorOf({"precision=fp8", "parallelism.transport=nccl"}),
+  EXPECT_THAT(ErrorOf(Parse({"precision=fp8", "parallelism.transport=nccl"})),
               HasSubstr("precision is fp8: only CPUs compute it"));
-  EXPECT_EQ(ErrorOf({"precision=fp8", "exact=false"}),
+  EXPECT_EQ(ErrorOf(Parse({"precision=fp8", "exact=false"})),
             "exact is false: does not go with precision: fp8, as the gradients of several "
             "microbatches would share scales; remove it, or use precision: bf16");
-  EXPECT_THAT(ErrorOf({"precision=fp8", "parallelism.tensor=2"}),
+  EXPECT_THAT(ErrorOf(Parse({"precision=fp8", "parallelism.tensor=2"})),
               HasSubstr("parallelism.tensor is 2: does not go with precision: fp8"));
-  EXPECT_THAT(ErrorOf({"precision=fp8", "parallelism.context=2"}),
+  EXPECT_THAT(ErrorOf(Parse({"precision=fp8", "parallelism.context=2"})),
               HasSubstr("parallelism.context is 2: does not go with precision: fp8"));
-  EXPECT_THAT(ErrorOf({"precision=bf16", "fp8={recipe: block}"}),
+  EXPECT_THAT(ErrorOf(Parse({"precision=bf16", "fp8={recipe: block}"})),
               HasSubstr("is for precision: fp8 alone"));
 }
 

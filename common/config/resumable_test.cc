@@ -2,10 +2,13 @@
 #include "common/config/resumable.h"
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
+#include "common/config/testing/job_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "takt/v1/job_spec.pb.h"
@@ -22,13 +25,11 @@ optimizer: {adamw: {learning_rate: 1.0e-3}}
 steps: 20
 )";
 
-v1::JobSpec Parse(std::vector<std::string> overrides) {
-  return *ParseJobFile(kJob, {.overrides = std::move(overrides)});
-}
+v1::JobSpec KjvJob(std::vector<std::string> overrides) { return Parse(std::move(overrides), kJob); }
 
 std::vector<std::string> DifferingFields(std::vector<std::string> overrides) {
-  const JobSpec job = *ToJobSpec(Parse(std::move(overrides)));
-  const std::string saved = FormatJobFile(ToProto(*ToJobSpec(Parse({}))));
+  const JobSpec job = *ToJobSpec(KjvJob(std::move(overrides)));
+  const std::string saved = FormatJobFile(ToProto(*ToJobSpec(KjvJob({}))));
   std::vector<std::string> fields;
   for (const FieldError& error : FieldErrorsOf(CheckResumes(job, saved)))
     fields.push_back(error.field);
@@ -59,8 +60,8 @@ TEST(Resumable, EverythingElseIsRefusedByName) {
 }
 
 TEST(Resumable, AnotherOptimizerIsRefusedWithTheReason) {
-  const JobSpec job = *ToJobSpec(Parse({"optimizer={lion: {}, lr_schedule: {warmup_steps: 2}}"}));
-  const absl::Status status = CheckResumes(job, FormatJobFile(ToProto(*ToJobSpec(Parse({})))));
+  const JobSpec job = *ToJobSpec(KjvJob({"optimizer={lion: {}, lr_schedule: {warmup_steps: 2}}"}));
+  const absl::Status status = CheckResumes(job, FormatJobFile(ToProto(*ToJobSpec(KjvJob({})))));
   const std::vector<FieldError> errors = FieldErrorsOf(status);
   ASSERT_EQ(errors.size(), 2u) << status;
   EXPECT_EQ(errors[0].ToString(),
@@ -68,22 +69,22 @@ TEST(Resumable, AnotherOptimizerIsRefusedWithTheReason) {
             "use; use adamw again, or save to another checkpoint.directory and start from the "
             "weights by model.init_from");
   EXPECT_EQ(errors[1].field, "optimizer.lr_schedule.warmup_steps");
-  const JobSpec sgd = *ToJobSpec(Parse({"optimizer={sgd: {momentum: 0}}"}));
-  const std::string saved = FormatJobFile(ToProto(*ToJobSpec(Parse({"optimizer={sgd: {}}"}))));
+  const JobSpec sgd = *ToJobSpec(KjvJob({"optimizer={sgd: {momentum: 0}}"}));
+  const std::string saved = FormatJobFile(ToProto(*ToJobSpec(KjvJob({"optimizer={sgd: {}}"}))));
   const std::vector<FieldError> momentum = FieldErrorsOf(CheckResumes(sgd, saved));
   ASSERT_EQ(momentum.size(), 1u);
   EXPECT_EQ(momentum[0].field, "optimizer.sgd.momentum");
 }
 
 TEST(Resumable, TheMessageSaysWhatItWas) {
-  const JobSpec job = *ToJobSpec(Parse({"model.layers=3"}));
-  const absl::Status status = CheckResumes(job, FormatJobFile(ToProto(*ToJobSpec(Parse({})))));
+  const JobSpec job = *ToJobSpec(KjvJob({"model.layers=3"}));
+  const absl::Status status = CheckResumes(job, FormatJobFile(ToProto(*ToJobSpec(KjvJob({})))));
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("a job with 2"));
 }
 
 TEST(Resumable, ASpecThatDoesNotReadIsNamed) {
-  const JobSpec job = *ToJobSpec(Parse({}));
+  const JobSpec job = *ToJobSpec(KjvJob({}));
   EXPECT_THAT(std::string(CheckResumes(job, "{\"colour\": 3}").message()),
               testing::HasSubstr("job_spec"));
 }

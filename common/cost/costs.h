@@ -19,8 +19,8 @@ struct LinkCost {
   double seconds_per_byte = 0;  // it occupies the link's lane
 };
 
-// What the ranks that meet inside a pass share: how many they are, and the worst latency and rate
-// of their links.
+// Has what the ranks that meet inside a pass share: how many they are, and the worst latency and
+// rate of their links.
 struct GroupCost {
   int size = 1;
   LinkCost link;

@@ -62,7 +62,7 @@ absl::StatusOr<TrainingDocument> FromInputIds(const json& object, const Ids& ids
   return document;
 }
 
-// `prompt` and `completion`, both ids or both texts.
+// Reads `prompt` and `completion`, which are both ids or both texts.
 absl::StatusOr<DocumentLine> FromPair(const json& object) {
   const auto prompt = object.find("prompt"), completion = object.find("completion");
   if (prompt == object.end()) return Wrong("has a `completion` without a `prompt`");

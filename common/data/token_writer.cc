@@ -35,7 +35,7 @@ std::span<const std::byte> BytesOf(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// The code of the type in Megatron's index.
+// Returns the code of the type in Megatron's index.
 std::uint8_t IndexCode(TokenType type) { return type == TokenType::kU16 ? 8 : 4; }
 
 }  // namespace

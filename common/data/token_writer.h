@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes token files, with Megatron's index where it is wanted. The counterpart of token_file.h.
+// Writes token files, with Megatron's index where it is wanted. It is the counterpart of
+// token_file.h.
 #pragma once
 
 #include <cstddef>

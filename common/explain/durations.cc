@@ -46,7 +46,7 @@ class Extractor {
     return std::move(durations_);
   }
 
-  // The meetings inside instructions, each from when all were there.
+  // Returns the meetings inside instructions, each from when all were there.
   sim::Durations Meetings() const {
     sim::Durations durations;
     for (int rank = 0; rank < trace_.num_ranks(); ++rank) {

@@ -49,7 +49,7 @@ class MeasuredStep {
   // Returns how long a step takes if instructions take so long, and the meetings inside them what
   // was measured.
   double StepTime(const sim::Durations& durations) const;
-  // The same if those meetings take no time.
+  // Returns the same if those meetings take no time.
   double StepTimeWithoutMeetings(const sim::Durations& durations) const;
 
   // Calls visit(rank, index, instruction) for each instruction of each rank.

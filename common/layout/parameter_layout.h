@@ -33,7 +33,7 @@ Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& 
                          int num_versions = 1, bool spread = false, const ShardPlace& place = {},
                          bool frees = false, bool foresees = false);
 
-// Where the weights of stages are whole, on a rank that frees them in between.
+// Says where the weights of stages are whole, on a rank that frees them in between.
 struct WholeWeights {
   Section places{.name = "whole weights"};  // an allocation for each stage at a time; no tensors
   // The weights of each stage and their packed copies. Offsets are in a place.

@@ -29,7 +29,7 @@ struct RankInputs {
   std::int64_t copy_bytes = 0;                   // of all copies of the state that it keeps
   config::DeviceKind device = config::DeviceKind::kCpu;
   mesh::VocabularyEnds vocabulary_ends = {};  // empty: the vocabulary is not spread
-  // Which of the replicas this rank is, if they share the optimizer's state. -1: any of them
+  // Says which of the replicas this rank is, if they share the optimizer's state. -1: any of them
   // (ShardPlace).
   int replica = -1;
 };

@@ -28,15 +28,15 @@ struct FloatRun {
 // tensors: at least one, in ascending order.
 std::vector<FloatRun> CutIntoShards(std::span<const FloatRun> tensors, int num_ranks);
 
-// Which of the ranks that share the optimizer's state of some layers a rank is. The default has all
-// of it. Index -1 stands for any of them: it has the largest shard of each unit, so no rank has
-// more.
+// Says which of the ranks that share the optimizer's state of some layers a rank is. The default
+// has all of it. Index -1 stands for any of them: it has the largest shard of each unit, so no rank
+// has more.
 struct ShardPlace {
   int index = 0, count = 1;
   bool operator==(const ShardPlace&) const = default;
 };
 
-// The gradient of one parameter in the bucket of its layer.
+// Says where the gradient of one parameter is in the bucket of its layer.
 struct BucketTensor {
   FloatRun run;
   bool alone = false;  // a table by word, which is cut by itself

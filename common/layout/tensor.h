@@ -72,7 +72,7 @@ struct Tensor {
   LayerId layer{-1};
   const model::Parameter* parameter = nullptr;  // borrowed from the model
   std::int64_t first_row = 0, rows = 0;         // of the parameter; 0 rows: the whole of it
-  // Of gradients, moments and shards of weights: the elements, counted from the first one here, of
+  // Gradients, moments and shards of weights have the elements, counted from the first one here, of
   // which the rank has the optimizer's state.
   FloatRun shard;
   int version = 0;  // of weights: which of the places it is; or program::kForeseen

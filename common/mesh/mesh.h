@@ -15,7 +15,7 @@
 
 namespace takt::mesh {
 
-// The place of a rank on each axis.
+// Says where a rank is on each axis.
 struct Coordinates {
   PpRank pp;
   DpRank dp;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sizes of a mesh in messages. Every message that has them has the fields pp_size, dp_size,
-// cp_size and tp_size.
+// Reads and writes the sizes of a mesh in messages. Every message that has them has the fields
+// pp_size, dp_size, cp_size and tp_size.
 #pragma once
 
 #include "common/mesh/mesh.h"

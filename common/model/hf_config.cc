@@ -36,7 +36,8 @@ constexpr std::pair<const char*, Family> kModelTypes[] = {
     {"mistral", Family::kMistral},
     {"mixtral", Family::kMixtral},
     {"qwen3_moe", Family::kQwen3Moe},
-    // Of checkpoints with sigmoid scores, which transformers must not read as one of the others.
+    // This one is of checkpoints with sigmoid scores, which transformers must not read as one of
+    // the others.
     {"takt_mixtral", Family::kMixtral},
     {"takt_qwen3_moe", Family::kQwen3Moe}};
 

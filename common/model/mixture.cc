@@ -13,7 +13,7 @@
 namespace takt::model {
 namespace {
 
-// Far beyond any model, and small enough that no product of sizes overflows.
+// These are far beyond any model, and small enough that no product of sizes overflows.
 constexpr int kMaxExperts = 4096;
 constexpr int kMaxWidth = 1 << 20;
 // Rows of a mixture are numbered by integers of 32 bits.

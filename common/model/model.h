@@ -78,7 +78,7 @@ constexpr bool NormalisesHeads(Family family) {
   return family == Family::kQwen3 || family == Family::kQwen3Moe;
 }
 
-// What the router makes of its logits.
+// Says what the router makes of its logits.
 enum class RouterScores : std::uint8_t {
   kSoftmax = 1,
   // The experts are chosen by score and a bias, which balances them (Parameter::balances).
@@ -91,7 +91,7 @@ struct Mixture {
   int experts = 0;
   int chosen = 0;
   int inner = 0;  // width of an expert
-  // Whether the weights of a token's experts are divided by their sum.
+  // Says whether the weights of a token's experts are divided by their sum.
   bool normalised = true;
   // The weight of the auxiliary loss that balances the experts, of each layer and sequence. 0: the
   // loss does not have it.
@@ -152,7 +152,7 @@ enum class LayerKind : std::uint8_t {
   kLlamaBlock = 5,  // of qwen2 and mistral too
   kLlamaHead = 6,   // of all families with rotary positions
   kQwen3Block = 7,  // a llama block that normalises each query and key
-  // The same two with a mixture of experts in place of the MLP.
+  // These are the same two with a mixture of experts in place of the MLP.
   kMixtralBlock = 8,
   kQwen3MoeBlock = 9
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Muon's update of one matrix takes (MuonUpdate of worker/backend/muon_update.h).
+// Says what Muon's update of one matrix takes (MuonUpdate of worker/backend/muon_update.h).
 #pragma once
 
 #include <algorithm>

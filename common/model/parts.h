@@ -49,7 +49,7 @@ constexpr std::string_view Name(PartKind kind) {
 // computes.
 struct LayerParts {
   std::vector<Part> forward, input_grad, weight_grad;
-  // What I does first where the stage recomputes in this mode.
+  // Says what I does first where the stage recomputes in this mode.
   std::vector<Part> selective, full;
   // In the one meeting of NORM_PARTIAL a rank passes on so many bytes of the layer.
   std::int64_t norm_bytes = 0;

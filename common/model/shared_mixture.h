@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks whose experts several ranks share: the layers of one rank, made of those of a rank that
-// has all experts (docs/adr/0013-experts-over-ranks.md). Letters: e ranks share the E experts of a
-// block, and rank i has the E/e neighbouring ones from i E/e on. N rows of tokens, k experts of a
-// token, C hidden, F width of an expert. R rows of all e ranks have room on a rank.
+// Makes the layers of one of several ranks that share the experts of blocks, from those of a rank
+// that has all experts (docs/adr/0013-experts-over-ranks.md). Letters: e ranks share the E experts
+// of a block, and rank i has the E/e neighbouring ones from i E/e on. N rows of tokens, k experts
+// of a token, C hidden, F width of an expert. R rows of all e ranks have room on a rank.
 #pragma once
 
 #include <cstddef>

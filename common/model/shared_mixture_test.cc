@@ -105,7 +105,7 @@ TEST(SharedMixture, MeetsThreeTimesInFAndInI) {
             (std::vector<std::int64_t>{4 * kPairs * 18, 4 * kPairs * 37 / 2, 4 * kPairs * 18}));
   EXPECT_TRUE(parts.weight_grad.empty());
   EXPECT_TRUE(parts.selective.empty());
-  // All of F but the way back.
+  // They are all of F but the way back.
   EXPECT_EQ(parts.full, std::vector(parts.forward.begin(), parts.forward.begin() + 4));
 }
 

@@ -21,8 +21,8 @@
 namespace takt::model {
 namespace {
 
-// How the ranks share a parameter. A product's columns are its outputs, and its rows are what it
-// sums over; so which dimension of a matrix is cut depends on how the matrix is stored.
+// Says how the ranks share a parameter. A product's columns are its outputs, and its rows are what
+// it sums over; so which dimension of a matrix is cut depends on how the matrix is stored.
 enum class How : std::uint8_t { kDimension0, kDimension1, kCopied, kSummed };
 
 struct Rule {

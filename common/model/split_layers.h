@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor parallelism: the layers of one rank, made of the layers of the whole model.
+// Makes the layers of one rank under tensor parallelism, from the layers of the whole model.
 //
 // Each split dimension is cut into leaves: query heads, the inner width and, of what is not split,
 // the rows of tokens. A rank has neighbouring leaves and computes each of them with ops of its own,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors that the passes of a layer leave one another where tensor parallelism splits it.
-// Letters: N rows of tokens of a microbatch, n of them on this rank, L leaves here, C hidden. A
+// Lists the tensors that the passes of a layer leave one another where tensor parallelism splits
+// it. Letters: N rows of tokens of a microbatch, n of them on this rank, L leaves here, C hidden. A
 // leaf has Q and K channels of query and key, E of the MLP, H query heads, G key/value heads; D is
 // the size of a head. The arrow points to what I leaves there for W. **: in the precision of
 // products (model.h); all else is in f32.

@@ -47,7 +47,7 @@ TEST(PlanWithExperts, HasThreeMeetingsInEveryPassOfABlock) {
       for (const program::Part& part : list.parts)
         EXPECT_EQ(part.meets(), part.group == program::PartGroup::kExpert);
     }
-    // F and B of two microbatches.
+    // Each block has F and B of two microbatches.
     std::size_t blocks = 0;
     for (const mesh::Stage& stage : plan.partition) {
       if (stage.pp_rank != program.pp_rank) continue;

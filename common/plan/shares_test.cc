@@ -51,7 +51,7 @@ TEST(SharedOptimizer, TakesLessMemoryAndUpdatesLess) {
   }
 }
 
-// Eight layers on each rank, in four stages.
+// Each rank has eight layers in four stages.
 config::JobSpec EmulatedJob(config::Reshard reshard) {
   config::JobSpec job = JobOf(4, Shard::kParameters, "interleaved-1f1b");
   job.model = {.family = model::Family::kEmulated,

@@ -36,7 +36,7 @@ struct VocabularyShape {
   std::vector<std::int64_t> parts_bytes;         // what GATHER passes on
 };
 
-// A stage that goes forward and one that goes backward.
+// These are a stage that goes forward and one that goes backward.
 inline constexpr int kMostUnsharded = 2;
 
 struct LowerOptions {

@@ -57,7 +57,7 @@ class ListMaker {
   }
 
  private:
-  // One meeting for all layers that the rank counts in the norm.
+  // Returns one meeting for all layers that the rank counts in the norm.
   std::vector<Part> OfNorm() const {
     Part meeting = {PartKind::kExchange, PartGroup::kTensor};
     for (const StageId stage : HeldStages(program_)) {

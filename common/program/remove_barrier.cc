@@ -21,7 +21,7 @@ using Ahead = std::vector<bool>;
 
 bool IsMessage(Op op) { return op == Op::kSend || op == Op::kRecv; }
 
-// Returns what is not known without a barrier yet; "" if all is.
+// Returns why steps of the program cannot overlap: what it has; "" if they can.
 std::string_view Unknown(const Program& program) {
   if (IsAsynchronous(program)) return "has no flush";
   if (program.mirror.value() >= 0) return "has two copies of the weights";

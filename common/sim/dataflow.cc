@@ -457,8 +457,8 @@ class Follower {
     return found;
   }
 
-  // The scalars that ranks exchange. Where steps overlap the next one's losses are summed
-  // meanwhile.
+  // Returns the version of the scalars that ranks exchange. Where steps overlap the next one's
+  // losses are summed meanwhile.
   int Meeting() const { return flushes_ && !overlaps_ ? 0 : 1; }
   Content Sums(What what, const Instruction& instruction) const {
     return {.what = what,

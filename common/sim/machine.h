@@ -59,7 +59,7 @@ class Machine {
     return spans_[step * num_instructions_ + rank_begin_[rank] + instruction];
   }
 
-  // Returns how long an instruction takes by its kind, without the meetings inside. Not for
+  // Returns how long an instruction takes by its kind, without the meetings inside. It is not for
   // messages. A meeting of the vocabulary takes as long as all its bytes need over the slowest
   // link.
   double Duration(int rank, const program::Instruction& instruction) const;

@@ -10,7 +10,7 @@
 
 namespace takt::tokenizer {
 
-// The merges of a vocabulary. Immutable while it is used: safe from any thread then.
+// Has the merges of a vocabulary. Immutable while it is used: safe from any thread then.
 class BpeMerges {
  public:
   struct Merge {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The regular expressions of pre-tokenizers, which cut a text into the pieces that are merged.
+// Runs the regular expressions of pre-tokenizers, which cut a text into the pieces that are merged.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct pcre2_real_match_data_8;
 
 namespace takt::tokenizer {
 
-// A compiled expression. Move-only; immutable: safe from any thread.
+// Has a compiled expression. Move-only; immutable: safe from any thread.
 class Pattern {
  public:
   // Compiles an expression that was written for Oniguruma, the engine of `tokenizers`. What PCRE2

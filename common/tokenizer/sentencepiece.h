@@ -37,13 +37,13 @@ class SentencePieceTokenizer final : public Tokenizer {
   // The control piece that ends a document; nullopt: the model has none.
   std::optional<std::int32_t> end_id() const;
 
-  // What encoders use.
+  // Returns what encoders use.
   const SentencePieceModel& model() const { return *model_; }
   const SentencePieceNormalizer& normalizer() const { return normalizer_; }
   const SentencePiece& piece(std::int32_t id) const {
     return model_->pieces[static_cast<std::size_t>(id)];
   }
-  // The piece that text can become, or nullopt.
+  // Returns the piece that text can become, or nullopt.
   std::optional<std::int32_t> FindText(std::string_view text) const;
   const Trie& text_pieces() const { return text_pieces_; }    // for unigram
   const Trie& user_defined() const { return user_defined_; }  // for BPE

@@ -101,7 +101,7 @@ bool ForEachField(std::string_view bytes, Take take) {
   return message.ok();
 }
 
-// What the file says, before it is judged.
+// Has what the file says, before it is judged.
 struct Parsed {
   SentencePieceModel model;
   std::uint64_t model_type = 1;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kUnitBytes = sizeof(std::uint32_t);
 
-// The parts of a unit of the double array.
+// Return the parts of a unit of the double array.
 bool HasLeaf(std::uint32_t unit) { return ((unit >> 8) & 1U) != 0; }
 std::uint32_t ValueOf(std::uint32_t unit) { return unit & ((1U << 31) - 1); }
 std::uint32_t LabelOf(std::uint32_t unit) { return unit & ((1U << 31) | 0xFFU); }

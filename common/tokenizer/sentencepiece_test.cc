@@ -86,7 +86,7 @@ TEST(SentencePieceModel, RefusesWhatItCannotRead) {
   EXPECT_THAT(ErrorOf(Model(kBpe, Piece("ab", 0))), HasSubstr("holds the piece ab twice"));
   EXPECT_THAT(ErrorOf(Model(kBpe, Piece("", 0))), HasSubstr("an empty piece"));
   EXPECT_THAT(ErrorOf(Model(kBpe, Piece("u", 0, PieceType::kUnknown))), HasSubstr("not 2"));
-  // Field 35 of the trainer's settings: byte_fallback.
+  // Field 35 of the trainer's settings is byte_fallback.
   const std::string fallback = std::string("\x98\x02\x01", 3);
   EXPECT_THAT(ErrorOf(Model(kBpe) + Bytes(2, fallback)), HasSubstr("lacks <0x00>"));
 }

@@ -9,7 +9,7 @@
 
 namespace takt::trace {
 
-// "rank 3", with several chains "rank 3 (pp 1, dp 1)" (mesh::PlaceName).
+// Returns "rank 3", or with several chains "rank 3 (pp 1, dp 1)" (mesh::PlaceName).
 std::string RankName(const JobTrace& trace, int rank);
 
 // The lanes in the order in which they are shown: compute first.

@@ -72,8 +72,8 @@ class Row {
  private:
   using Sums = std::array<std::int64_t, kStates.size()>;
 
-  // The first nanosecond of a bin. A product in double is exact enough: a wrong nanosecond moves
-  // no picture.
+  // Returns the first nanosecond of a bin. A product in double is exact enough: a wrong nanosecond
+  // moves no picture.
   std::int64_t Edge(std::int64_t bin) const {
     return static_cast<std::int64_t>(static_cast<double>(length_) * static_cast<double>(bin) /
                                      static_cast<double>(bins_.size()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The newest step of a timeline in a few bytes a rank, for pictures of thousands of ranks.
+// Puts the newest step of a timeline into a few bytes a rank, for pictures of thousands of ranks.
 #pragma once
 
 #include <string>

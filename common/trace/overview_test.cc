@@ -56,7 +56,7 @@ TEST(TimelineOverview, AMeetingInsideAnInstructionIsNoWork) {
   EXPECT_NEAR(LongestOf(overview), overview["seconds"].get<double>(), 1e-6);
   const std::size_t link = 1;  // of "causes"
   EXPECT_EQ(overview["causes"][link], "link");
-  // Two F with one meeting each.
+  // There are two F with one meeting each.
   EXPECT_NEAR(overview["ranks"][0][3][link].get<double>(), 2e-3, 1e-6);
 }
 

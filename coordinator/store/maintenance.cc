@@ -63,7 +63,7 @@ void RemoveDatabase(const std::string& path) {
   for (const char* suffix : {"", "-wal", "-shm"}) ::unlink((path + suffix).c_str());
 }
 
-// The same for a file that was opened as a store.
+// Does the same for a file that was opened as a store.
 void RemoveStateFile(const std::string& path) {
   RemoveDatabase(path);
   ::unlink((path + ".commits").c_str());

@@ -87,7 +87,8 @@ class Store {
   // whoever loads the state next sees all of the changes or nothing of them. The file is named.
   virtual absl::Status Commit(const Changes& changes) = 0;
 
-  // Steps after `after`, ascending, at most `limit`. Old ones may be missing (StoreLimits::steps).
+  // Returns steps after `after`, ascending, at most `limit`. Old ones may be missing
+  // (StoreLimits::steps).
   virtual absl::StatusOr<std::vector<StepRecord>> ReadSteps(const std::string& job_id, StepId after,
                                                             int limit) = 0;
 

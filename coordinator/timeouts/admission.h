@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast the coordinator takes new connections, and how long it therefore takes until workers
-// that have lost it are all back.
+// Says how fast the coordinator takes new connections, and how long it therefore takes until
+// workers that have lost it are all back.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 namespace takt::timeouts {
 
 // The coordinator accepts so many connections over TCP at once, and then so many a second. A
-// handshake takes about a millisecond of a core, so those who are connected still get half of one.
+// handshake takes about a millisecond of a core, so clients that are connected still get half of
+// one.
 inline constexpr int kConnectionsAtOnce = 100;
 inline constexpr int kConnectionsPerSecond = 500;
 

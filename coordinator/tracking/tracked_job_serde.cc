@@ -13,7 +13,7 @@
 namespace takt::tracking {
 namespace {
 
-// The limits of MLflow for one request, and for values of its older versions.
+// MLflow has these limits for one request, and its older versions for values.
 constexpr std::size_t kMostParameters = 100;
 constexpr std::size_t kLongestValue = 250;
 

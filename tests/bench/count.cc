@@ -15,8 +15,9 @@
 namespace takt::bench {
 namespace {
 
-// The roofline of an H200 SXM. None of these was measured with this program: they are shares of the
-// data sheet's figures that published kernels reach, and docs/gpu-checks.md measures them.
+// These make the roofline of an H200 SXM. None of them was measured with this program: they are
+// shares of the data sheet's figures that published kernels reach, and docs/gpu-checks.md measures
+// them.
 constexpr double kPeakFlops = 989.5e12;              // dense bf16; MFU is relative to this
 constexpr double kProductFlops = 0.72 * kPeakFlops;  // of a step's products, at its clocks
 constexpr double kAttentionFlops = 400e12;           // causal, forward

@@ -75,7 +75,7 @@ TEST(CountOp, CountsANormThatSumsOnItsWay) {
   EXPECT_EQ(CountOp(op).launches, 7);
 }
 
-// What a block takes. A change that adds to it must say why here.
+// Has what a block takes. A change that adds to it must say why here.
 struct ExpectedCounts {
   const char* model;
   int microbatch, context, hidden;

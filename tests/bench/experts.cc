@@ -34,7 +34,7 @@ namespace {
 
 // The rows of the fullest expert of a block over the mean of its experts.
 constexpr double kLoadLimit = 1.5;
-// Batches of held-out text. Each takes 4,096 bytes of the example's 200 KB.
+// The job scores so many batches of held-out text. Each takes 4,096 bytes of the example's 200 KB.
 constexpr int kValidationBatches = 40;
 
 struct Options : CommonOptions {

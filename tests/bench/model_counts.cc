@@ -10,7 +10,7 @@
 namespace takt::bench {
 namespace {
 
-// What the second of two microbatches does, and what no microbatch does.
+// Has what the second of two microbatches does, and what no microbatch does.
 struct StepCounts {
   OpCount forward, input_grad, weight_grad, rest;
 };

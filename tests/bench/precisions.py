@@ -62,7 +62,7 @@ def die_with_parent():
 
 
 class Cluster:
-    """A coordinator and one worker. A context: they end with it."""
+    """Runs a coordinator and one worker. It is a context, and they end with it."""
 
     def __init__(self, binaries, directory, threads):
         self._binaries, self._directory = binaries, directory
@@ -95,7 +95,7 @@ class Cluster:
         return [line for line in map(json.loads, done.stdout.splitlines()) if "grad_norm" in line]
 
     def counted(self, metric, name):
-        """{operand: value} of a job's counter."""
+        """Returns {operand: value} of a job's counter."""
         with urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=20) as page:
             text = page.read().decode()
         found = re.findall(rf"^{metric}\{{([^}}]*)\}} (\S+)$", text, flags=re.MULTILINE)

@@ -18,7 +18,7 @@ struct PublishedRun {
   std::string cluster;  // the stem of a file in deploy/examples/clusters
   std::string model_name;
   model::ModelConfig model;
-  // Plans have no axes for these two: GPUs that share layers count as one device.
+  // Plans for GPUs do not have these axes: GPUs that share layers count as one device.
   int tensor = 1, context_parallel = 1;
   int data = 1, pipeline = 1, chunks = 1;
   int microbatch = 1, global_batch = 1;

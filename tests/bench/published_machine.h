@@ -2,9 +2,10 @@
 // Plans published runs. The times of their layers become a profile, so that the planner itself
 // predicts the steps.
 //
-// Plans have no axes for tensor and context parallelism. GPUs that share layers count as one
-// device: with their FLOPs and links together, and with the memory of the tensor group, because
-// ranks of a context group all have the weights. On G = tensor x context GPUs
+// Workers split layers and share sequences on CPUs alone, so plans for GPUs have neither axis. GPUs
+// that share layers count as one device: with their FLOPs and links together, and with the memory
+// of the tensor group, because ranks of a context group all have the weights. On G = tensor x
+// context GPUs
 //
 //   F of a block takes   FLOPs / (G * peak * peak_share) + values * seconds_per_value / G + sums
 //   I takes              the same with its FLOPs, and under full recompute F again

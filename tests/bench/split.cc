@@ -31,7 +31,7 @@ struct Options : CommonOptions {
   int turns = 3, steps = 3, batch = 8, context = 256;
 };
 
-// How a job splits its layers.
+// Says how a job splits its layers.
 struct Way {
   int tensor = 1, leaves = 1;
   int threads = 1;  // of each rank

@@ -65,12 +65,7 @@ TEST_P(GpuTraining, TenStepsAgreeInLossNormAndWeights) {
   ASSERT_EQ(run.steps.size(), golden_.steps.size());
   const Tolerances& allowed = TolerancesOf(golden_.job.precision);
   Comparison compare(golden_.name);
-  for (std::size_t i = 0; i < run.steps.size(); ++i) {
-    const std::string step = "step " + std::to_string(i + 1);
-    compare.Absolute("loss", step, run.steps[i].loss, golden_.steps[i].loss, allowed.loss_abs);
-    compare.Absolute("grad_norm", step, run.steps[i].grad_norm / golden_.steps[i].grad_norm, 1,
-                     allowed.grad_norm_rel);
-  }
+  CompareSteps(golden_, run, allowed, compare);
   CompareFinalWeights(golden_, run.weights, allowed, compare);
 }
 

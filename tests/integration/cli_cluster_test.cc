@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line against a cluster of `takt local up`.
+// Tests the command line with a cluster of `takt local up`.
 #include <signal.h>
 
 #include <cmath>
@@ -106,7 +106,7 @@ TEST_F(ClusterTest, EvaluatesACheckpointByAJobThatOnlyGoesForward) {
   EXPECT_EQ(score["tokens"], 2 * 8 * 16);
   EXPECT_DOUBLE_EQ(score["bits_per_byte"], score["loss"].get<double>() / std::log(2.0));
   EXPECT_EQ(Json({"jobs"})["jobs"].size(), 1u);  // the evaluation is deleted
-  // The same windows on this machine.
+  // These are the same windows on this machine.
   const json here = Json({"eval", directory_.Path("checkpoints"), "--data", data, "--format",
                           "bytes", "--context", "16", "--windows", "16"});
   EXPECT_NEAR(here["loss"].get<double>(), score["loss"].get<double>(), 1e-5);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `takt generate` and `takt eval` with the real worker.
+// Tests `takt generate` and `takt eval` with the real worker.
 #include <cmath>
 #include <string>
 #include <vector>

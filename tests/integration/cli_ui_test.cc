@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page of `takt ui` before a cluster of `takt local up`.
+// Tests the page of `takt ui` with a cluster of `takt local up`.
 #include <httplib.h>
 #include <signal.h>
 

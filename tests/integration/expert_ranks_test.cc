@@ -2,12 +2,12 @@
 // Jobs whose replicas share the experts of blocks (`parallelism.expert`), through real daemons.
 #include <filesystem>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/integration/split_job.h"
 #include "tests/testing/cluster.h"
 
 namespace takt {
@@ -17,38 +17,9 @@ using testing::Cluster;
 using ::testing::IsEmpty;
 namespace fs = std::filesystem;
 
-struct ExpertJob {
-  std::string name;
-  std::string parallelism;
-  std::string directory = {};  // of checkpoints; empty: the job saves none
-  int steps = 4;
-
-  std::string Yaml() const {
-    return absl::StrCat(
-        "name: ", name,
-        "\nmodel: {family: mixtral, layers: 4, hidden: 16, heads: 2, kv_heads: 1, inner: 24, "
-        "context: 16, vocab: 256, experts: {count: 4, per_token: 2, auxiliary_loss: 0.01}}"
-        "\ndata: {train: {path: data.txt, format: bytes}, shuffle: true}"
-        "\nbatch: {global: 16, microbatch: 1}"
-        "\noptimizer: {adamw: {learning_rate: 3.0e-3}, lr_schedule: {warmup_steps: 2}}"
-        "\nsteps: ",
-        steps, "\nseed: 7\nparallelism: {threads: 1, ", parallelism, "}\n",
-        directory.empty() ? "" : absl::StrCat("checkpoint: {directory: ", directory, "}\n"));
-  }
-};
-
-using Curve = std::vector<std::pair<double, double>>;  // loss and norm of each step
-
-// Trains to the job's end, which must be success.
-Curve Train(Cluster& cluster, const ExpertJob& job) {
-  cluster.Submit(job.Yaml());
-  const v1::Job ended = cluster.AwaitEnd(job.name);
-  EXPECT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << job.name << ": " << ended.reason();
-  Curve curve;
-  for (const v1::StepReport& step : cluster.Steps(job.name))
-    curve.emplace_back(step.loss(), step.grad_norm());
-  return curve;
-}
+constexpr char kMixtral[] =
+    "{family: mixtral, layers: 4, hidden: 16, heads: 2, kv_heads: 1, inner: 24, context: 16, "
+    "vocab: 256, experts: {count: 4, per_token: 2, auxiliary_loss: 0.01}}";
 
 TEST(ExpertRanks, TrainAlikeBitForBitWhoeverHasTheExperts) {
   Cluster cluster(4);
@@ -60,8 +31,10 @@ TEST(ExpertRanks, TrainAlikeBitForBitWhoeverHasTheExperts) {
   };
   Curve first;
   for (std::size_t i = 0; i < layouts.size(); ++i) {
-    const Curve curve =
-        Train(cluster, {.name = absl::StrCat("experts-", i), .parallelism = layouts[i]});
+    const Curve curve = Train(cluster, {.name = absl::StrCat("experts-", i),
+                                        .parallelism = layouts[i],
+                                        .model = kMixtral,
+                                        .steps = 4});
     ASSERT_EQ(curve.size(), 4U) << layouts[i];
     EXPECT_LT(curve.back().first, curve.front().first);
     if (i == 0) first = curve;
@@ -83,8 +56,11 @@ TEST(ExpertRanks, GoOnWithOtherNumbersOfRanksThatShare) {
       fs::copy(directory(from), directory(name),
                fs::copy_options::recursive | fs::copy_options::copy_symlinks);
     }
-    return ExpertJob{
-        .name = name, .parallelism = parallelism, .directory = directory(name), .steps = steps};
+    return SplitJob{.name = name,
+                    .parallelism = parallelism,
+                    .model = kMixtral,
+                    .directory = directory(name),
+                    .steps = steps};
   };
   const std::string mesh = "data: 4, pipeline: 1, schedule: 1f1b, expert: ";
   const Curve straight = Train(cluster, job("straight", "", 6, mesh + "1"));

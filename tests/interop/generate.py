@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Text of `takt generate` and the loss of `takt eval` beside those of transformers.
+"""Compares the text of `takt generate` and the loss of `takt eval` with those of transformers.
 
 usage: generate.py BIN
 

@@ -62,7 +62,7 @@ def reference(folder):
 
 
 def documents(prefix):
-    """The documents of Megatron's files."""
+    """Returns the documents of Megatron's files."""
     index = pathlib.Path(f"{prefix}.idx").read_bytes()
     code, count = index[17], struct.unpack_from("<Q", index, 18)[0]
     ids = array.array("H" if code == 8 else "i", pathlib.Path(f"{prefix}.bin").read_bytes())

@@ -34,16 +34,7 @@ TEST_F(BitEquality, OfBf16OverFamiliesPartitionsAndThreads) {
 TEST_F(BitEquality, OfBf16ReplicasAndOfTwoCopies) {
   config::JobSpec job = Job();
   job.precision = config::Precision::kBf16;
-  job.global_batch = 24;
-  job.parallelism.data = 2;
-  const RunResult reference = Train(job);
-  job.parallelism.pipeline = 2;
-  job.parallelism.schedule = "1f1b";
-  ExpectSameBits(reference, Train(job));
-  job.parallelism.data = 1;
-  job.parallelism.chunks = std::nullopt;
-  job.parallelism.schedule = "dualpipe";
-  ExpectSameBits(reference, Train(job));
+  ExpectSameBitsOnReplicasAndCopies(job);
 }
 
 // Trains as a bf16 job on GPUs does: activations are rounded where they are made, never where a

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -84,6 +85,13 @@ class BitEquality : public testing::Test {
     return result;
   }
 
+  // Trains the job on two replicas, of one rank and of two, and with two copies of the weights.
+  static void ExpectSameBitsOnReplicasAndCopies(config::JobSpec job);
+
+  // Trains the job as it is, then on two ranks with all that can be recomputed, and on a device.
+  static void ExpectSameBitsOverRecompute(config::JobSpec job,
+                                          const std::vector<std::string>& schedules);
+
   std::filesystem::path directory_;
 };
 
@@ -104,6 +112,36 @@ inline void ExpectSame(const RunResult& a, const RunResult& b) {
 inline void ExpectSameBits(const RunResult& a, const RunResult& b) {
   ExpectSame(a, b);
   for (const train::StepResult& step : a.steps) EXPECT_GT(step.grad_norm, 0);
+}
+
+inline void BitEquality::ExpectSameBitsOnReplicasAndCopies(config::JobSpec job) {
+  job.global_batch = 24;
+  job.parallelism.data = 2;
+  const RunResult reference = Train(job);
+  job.parallelism.pipeline = 2;
+  job.parallelism.schedule = "1f1b";
+  ExpectSameBits(reference, Train(job));
+  job.parallelism.data = 1;
+  job.parallelism.chunks = std::nullopt;
+  job.parallelism.schedule = "dualpipe";
+  ExpectSameBits(reference, Train(job));
+}
+
+inline void BitEquality::ExpectSameBitsOverRecompute(config::JobSpec job,
+                                                     const std::vector<std::string>& schedules) {
+  using enum model::Recompute;
+  const RunResult reference = Train(job);
+  for (const std::string& schedule : schedules) {
+    for (const model::Recompute mode : {kNone, kSelective, kFull}) {
+      SCOPED_TRACE(schedule + " " + std::string(model::Name(mode)));
+      job.parallelism.pipeline = job.parallelism.threads = 2;
+      job.parallelism.chunks = std::nullopt;
+      job.parallelism.schedule = schedule;
+      job.parallelism.recompute = {mode};
+      ExpectSameBits(reference, Train(job));
+    }
+  }
+  ExpectSameBits(reference, TrainOnDevice(job, /*lazy=*/true));
 }
 
 inline model::ModelConfig Llama(model::ModelConfig config) {

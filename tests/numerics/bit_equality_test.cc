@@ -140,7 +140,6 @@ TEST_F(BitEquality, OverWhatIsRecomputed) {
 }
 
 TEST_F(BitEquality, OfHeadNormsAndWindows) {
-  using enum model::Recompute;
   for (model::ModelConfig (*const family)(model::ModelConfig) : {&Qwen3, &Mistral}) {
     config::JobSpec job = Job();
     job.model.layers = 4;
@@ -148,19 +147,7 @@ TEST_F(BitEquality, OfHeadNormsAndWindows) {
     job.steps = 2;
     for (const config::Precision precision : {config::Precision::kF32, config::Precision::kBf16}) {
       job.precision = precision;
-      job.parallelism = Job().parallelism;
-      const RunResult reference = Train(job);
-      for (const std::string_view schedule : {"1f1b", "zb-h1", "zb-v"}) {
-        for (const model::Recompute mode : {kNone, kSelective, kFull}) {
-          SCOPED_TRACE(std::string(schedule) + " " + std::string(model::Name(mode)));
-          job.parallelism.pipeline = job.parallelism.threads = 2;
-          job.parallelism.chunks = std::nullopt;
-          job.parallelism.schedule = schedule;
-          job.parallelism.recompute = {mode};
-          ExpectSameBits(reference, Train(job));
-        }
-      }
-      ExpectSameBits(reference, TrainOnDevice(job, /*lazy=*/true));
+      ExpectSameBitsOverRecompute(job, {"1f1b", "zb-h1", "zb-v"});
     }
   }
 }

@@ -52,39 +52,18 @@ TEST_F(Experts, HaveTheSameBitsOverPartitions) {
 }
 
 TEST_F(Experts, HaveTheSameBitsOverPrecisionsAndWhatIsRecomputed) {
-  using enum model::Recompute;
   for (const Change family : {&Mixtral, &Qwen3Moe}) {
     for (const config::Precision precision : {config::Precision::kF32, config::Precision::kBf16}) {
       config::JobSpec job = JobOf(family);
       job.precision = precision;
-      const RunResult reference = Train(job);
-      for (const std::string_view schedule : {"1f1b", "zb-h1", "zb-v"}) {
-        for (const model::Recompute mode : {kNone, kSelective, kFull}) {
-          SCOPED_TRACE(std::string(schedule) + " " + std::string(model::Name(mode)));
-          job.parallelism.pipeline = job.parallelism.threads = 2;
-          job.parallelism.chunks = std::nullopt;
-          job.parallelism.schedule = schedule;
-          job.parallelism.recompute = {mode};
-          ExpectSameBits(reference, Train(job));
-        }
-      }
-      ExpectSameBits(reference, TrainOnDevice(job, /*lazy=*/true));
+      ExpectSameBitsOverRecompute(job, {"1f1b", "zb-h1", "zb-v"});
     }
   }
 }
 
 TEST_F(Experts, HaveTheSameBitsOnTwoCopiesAsOnTwiceAsManyReplicas) {
   config::JobSpec job = JobOf(&Mixtral);
-  job.global_batch = 24;
-  job.parallelism.data = 2;
-  const RunResult reference = Train(job);
-  job.parallelism.pipeline = 2;
-  job.parallelism.schedule = "1f1b";
-  ExpectSameBits(reference, Train(job));
-  job.parallelism.data = 1;
-  job.parallelism.chunks = std::nullopt;
-  job.parallelism.schedule = "dualpipe";
-  ExpectSameBits(reference, Train(job));
+  ExpectSameBitsOnReplicasAndCopies(job);
 }
 
 model::ModelConfig WithBias(model::ModelConfig config) {

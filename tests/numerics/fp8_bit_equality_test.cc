@@ -78,38 +78,17 @@ TEST_F(Fp8BitEquality, OfOperandsWithSeveralBlocks) {
 TEST_F(Fp8BitEquality, OfReplicasAndOfTwoCopies) {
   for (const Fp8Recipe recipe : {Fp8Recipe::kTensor, Fp8Recipe::kBlock}) {
     config::JobSpec job = Fp8Job(recipe);
-    job.global_batch = 24;
-    job.parallelism.data = 2;
-    const RunResult reference = Train(job);
-    job.parallelism.pipeline = 2;
-    job.parallelism.schedule = "1f1b";
-    ExpectSameBits(reference, Train(job));
-    job.parallelism.data = 1;
-    job.parallelism.chunks = std::nullopt;
-    job.parallelism.schedule = "dualpipe";
-    ExpectSameBits(reference, Train(job));
+    ExpectSameBitsOnReplicasAndCopies(job);
   }
 }
 
 TEST_F(Fp8BitEquality, OverWhatIsRecomputedAndOnADevice) {
-  using enum model::Recompute;
   for (model::ModelConfig (*const family)(model::ModelConfig) : {&Gpt2, &Llama, &Qwen3, &Mistral}) {
     config::JobSpec job = Fp8Job(Fp8Recipe::kTensor);
     job.model.layers = 4;
     job.model = family(job.model);
     job.steps = 3;  // some of the steps are replayed
-    const RunResult reference = Train(job);
-    for (const std::string_view schedule : {"1f1b", "zb-h1"}) {
-      for (const model::Recompute mode : {kNone, kSelective, kFull}) {
-        SCOPED_TRACE(std::string(schedule) + " " + std::string(model::Name(mode)));
-        job.parallelism.pipeline = job.parallelism.threads = 2;
-        job.parallelism.chunks = std::nullopt;
-        job.parallelism.schedule = schedule;
-        job.parallelism.recompute = {mode};
-        ExpectSameBits(reference, Train(job));
-      }
-    }
-    ExpectSameBits(reference, TrainOnDevice(job, /*lazy=*/true));
+    ExpectSameBitsOverRecompute(job, {"1f1b", "zb-h1"});
   }
 }
 

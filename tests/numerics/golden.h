@@ -89,12 +89,22 @@ class Comparison {
 std::vector<float> Pick(const GoldenCase& golden, const std::string& tensor,
                         const std::vector<float>& values, bool zero_gradients);
 
-// Gradients of the first step, of every parameter, against the reference.
+// Compares the gradients of the first step, of every parameter, with the reference.
 void CompareGradients(const GoldenCase& golden, const Tensors& gradients, const Tolerances& allowed,
                       Comparison& compare);
 
-// Weights after the last step, and how far they moved, against the reference.
+// Compares the weights after the last step, and how far they moved, with the reference.
 void CompareFinalWeights(const GoldenCase& golden, const Tensors& weights,
                          const Tolerances& allowed, Comparison& compare);
+
+// Compares loss and norm of each step with the reference.
+void CompareSteps(const GoldenCase& golden, const RunResult& run, const Tolerances& allowed,
+                  Comparison& compare);
+
+// Compares a run of one step in f32 with the reference: its loss and norm, and all gradients.
+void CompareFirstStep(const GoldenCase& golden, const RunResult& run, const std::string& title);
+
+// Compares a run of all steps in f32 with the reference: their losses and norms, and the weights.
+void CompareTraining(const GoldenCase& golden, const RunResult& run, const std::string& title);
 
 }  // namespace takt::numerics

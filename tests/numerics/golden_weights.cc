@@ -78,4 +78,32 @@ void CompareFinalWeights(const GoldenCase& golden, const Tensors& weights,
                      allowed.updates_l2_overall);
 }
 
+void CompareSteps(const GoldenCase& golden, const RunResult& run, const Tolerances& allowed,
+                  Comparison& compare) {
+  ASSERT_LE(run.steps.size(), golden.steps.size());
+  for (std::size_t i = 0; i < run.steps.size(); ++i) {
+    const std::string step = "step " + std::to_string(i + 1);
+    compare.Absolute("loss", step, run.steps[i].loss, golden.steps[i].loss, allowed.loss_abs);
+    compare.Absolute("grad_norm", step, run.steps[i].grad_norm / golden.steps[i].grad_norm, 1,
+                     allowed.grad_norm_rel);
+  }
+}
+
+void CompareFirstStep(const GoldenCase& golden, const RunResult& run, const std::string& title) {
+  ASSERT_EQ(run.steps.size(), 1U);
+  const Tolerances& allowed = TolerancesOf(config::Precision::kF32);
+  Comparison compare(title);
+  CompareSteps(golden, run, allowed, compare);
+  EXPECT_EQ(run.steps[0].tokens, golden.steps[0].scored);
+  CompareGradients(golden, run.gradients, allowed, compare);
+}
+
+void CompareTraining(const GoldenCase& golden, const RunResult& run, const std::string& title) {
+  ASSERT_EQ(run.steps.size(), golden.steps.size());
+  const Tolerances& allowed = TolerancesOf(config::Precision::kF32);
+  Comparison compare(title);
+  CompareSteps(golden, run, allowed, compare);
+  CompareFinalWeights(golden, run.weights, allowed, compare);
+}
+
 }  // namespace takt::numerics

@@ -230,7 +230,7 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
   const int num_workers = parallelism.pipeline.value_or(1) * parallelism.data.value_or(1) *
                           parallelism.RanksPerReplica();
   config::JobSpec planned = options.job;
-  // The plan does not know of these ranks, with which steps cannot overlap.
+  // The plan is made without these ranks, with which steps cannot overlap.
   if (options.tensor.splits()) planned.barrier = config::Barrier::kAlways;
   ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(planned, {.max_workers = num_workers,
                                                              .device = options.planned_for}));

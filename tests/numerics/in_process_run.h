@@ -27,8 +27,8 @@ struct RunOptions {
   train::TensorObserver observer;
   // Steps of one Run of the engine, as between two validations; 0: all of them.
   std::int64_t stop_every = 0;
-  // So many ranks split the layers of each rank of the plan, into so many leaves. No plan has this
-  // axis yet.
+  // So many ranks split the layers of each rank of the plan, into so many leaves. The plan is made
+  // without them, so tests reach what plans refuse.
   model::TensorShare tensor = {};
   // Goes on from the state that this run left, with the step after its last one; null: from initial
   // weights. Neither run's ranks share the optimizer's state.
@@ -46,13 +46,13 @@ using Tensors = std::map<std::string, std::vector<float>>;
 
 struct RunResult {
   std::vector<train::StepResult> steps;
-  // Of the last step, before clipping. None if ranks share the optimizer's state, as none of them
-  // has whole ones.
+  // They are of the last step, before clipping. There are none if ranks share the optimizer's
+  // state, as none of them has whole ones.
   Tensors gradients;
   Tensors weights;                        // after the last step
   Tensors first_moments, second_moments;  // then, where no ranks share them
   std::optional<double> validation_loss;  // with those weights; if the job has a validation set
-  // How experts were loaded in the last step, rank by rank.
+  // Says how experts were loaded in the last step, rank by rank.
   std::vector<train::ExpertLoad> expert_loads;
 };
 

@@ -72,7 +72,11 @@ TEST_F(ShardBitEquality, OfASpreadVocabulary) {
                      .schedule = "1f1b",
                      .vocabulary = config::Vocabulary::kSpread};
   job.steps = 2;
-  ExpectSameBitsWithShards(job);
+  for (const config::Precision precision : {config::Precision::kF32, config::Precision::kBf16}) {
+    SCOPED_TRACE(precision == config::Precision::kBf16 ? "bf16" : "f32");
+    job.precision = precision;
+    ExpectSameBitsWithShards(job);
+  }
 }
 
 TEST_F(ShardBitEquality, OfOptimizersWithFewerMoments) {
@@ -117,21 +121,6 @@ TEST_F(ShardBitEquality, InBf16) {
     job.steps = 3;
     ExpectSameBitsWithShards(job);
   }
-}
-
-TEST_F(ShardBitEquality, OfASpreadVocabularyInBf16) {
-  config::JobSpec job = Job();
-  job.precision = config::Precision::kBf16;
-  job.model.hidden = 12;
-  job.model.inner = 28;
-  job.model.vocab = 2 * model::kVocabularyBlock + 70;
-  job.parallelism = {.pipeline = 2,
-                     .data = 2,
-                     .threads = 1,
-                     .schedule = "1f1b",
-                     .vocabulary = config::Vocabulary::kSpread};
-  job.steps = 2;
-  ExpectSameBitsWithShards(job);
 }
 
 // Both ends of the pipeline have both uses of the table.

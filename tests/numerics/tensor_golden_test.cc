@@ -72,27 +72,11 @@ class TensorGolden : public testing::TestWithParam<Case> {
 };
 
 TEST_P(TensorGolden, FirstStepAgreesInLossAndGradients) {
-  const RunResult run = Train(1);
-  ASSERT_EQ(run.steps.size(), 1U);
-  const Tolerances& allowed = TolerancesOf(config::Precision::kF32);
-  Comparison compare(Title());
-  compare.Absolute("loss", "step 1", run.steps[0].loss, golden_.steps[0].loss, allowed.loss_abs);
-  EXPECT_EQ(run.steps[0].tokens, golden_.steps[0].scored);
-  CompareGradients(golden_, run.gradients, allowed, compare);
+  CompareFirstStep(golden_, Train(1), Title());
 }
 
 TEST_P(TensorGolden, TenStepsAgreeInLossNormAndWeights) {
-  const RunResult run = Train(10);
-  ASSERT_EQ(run.steps.size(), 10U);
-  const Tolerances& allowed = TolerancesOf(config::Precision::kF32);
-  Comparison compare(Title());
-  for (std::size_t i = 0; i < run.steps.size(); ++i) {
-    const std::string step = "step " + std::to_string(i + 1);
-    compare.Absolute("loss", step, run.steps[i].loss, golden_.steps[i].loss, allowed.loss_abs);
-    compare.Absolute("grad_norm", step, run.steps[i].grad_norm / golden_.steps[i].grad_norm, 1,
-                     allowed.grad_norm_rel);
-  }
-  CompareFinalWeights(golden_, run.weights, allowed, compare);
+  CompareTraining(golden_, Train(10), Title());
 }
 
 std::string NameOf(const testing::TestParamInfo<Case>& info) {

@@ -76,7 +76,7 @@ class Cluster final {
   v1::Job AwaitEnd(const std::string& name, absl::Duration timeout = kPatience);
   // Until a step >= `step` is committed.
   v1::Job AwaitStep(const std::string& name, std::int64_t step, absl::Duration timeout = kPatience);
-  // The step log of a job that ended.
+  // Returns the step log of a job that ended.
   std::vector<v1::StepReport> Steps(const std::string& name);
   // Of the newest steps, at most so many.
   trace::JobTrace Trace(const std::string& name, int newest_steps);
@@ -101,7 +101,7 @@ class Cluster final {
   void ExpectNothingLost();
 
   const std::string& directory() const { return directory_; }
-  // The directory of the authority that kTls makes.
+  // Returns the directory of the authority that kTls makes.
   std::string authority() const { return directory_ + "/ca"; }
   // What to dial: unix:PATH or HOST:PORT.
   const std::string& address() const { return address_; }

@@ -56,8 +56,8 @@ class VirtualRanks {
   struct Options {
     const config::JobSpec* job = nullptr;  // borrowed, as the plan
     const plan::Plan* plan = nullptr;
-    // By tensor rank, or by the rank's number among those that share experts. Empty: all ranks have
-    // the plan's.
+    // They are by tensor rank, or by the rank's number among those that share experts. Empty: all
+    // ranks have the plan's.
     std::vector<model::Model> models;
     std::string data_root = "/";
     // What each rank computes on. Null: all of them share `device`.

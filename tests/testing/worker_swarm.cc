@@ -42,7 +42,7 @@ namespace {
 
 constexpr std::int64_t kInstructionNanos = 1'000'000;
 
-// A step of `instructions` of them in a row.
+// Returns the trace of a step of so many instructions in a row.
 std::string SomeTrace(Rank rank, std::int64_t step, int instructions) {
   trace::StepTrace trace{.rank = rank,
                          .step = StepId(step),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations of a mixture of experts: an MLP of which each token uses `chosen` of `experts`
+// Has the operations of a mixture of experts: an MLP of which each token uses `chosen` of `experts`
 // parts. The rules of ops.h hold here too.
 //
 // Letters: N tokens, E experts, k experts a token, C hidden, F width of an expert.
@@ -65,7 +65,7 @@ struct RouteTokensBackward {
   std::int64_t context = 0;               // tokens of a sequence; divides N
   bool normalised = false;
   bool sigmoid = false;
-  // What the auxiliary loss of a sequence is multiplied by in the loss of the global batch.
+  // Says what the auxiliary loss of a sequence is multiplied by in the loss of the global batch.
   double auxiliary_scale = 0;
 };
 

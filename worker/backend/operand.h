@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of ops that come in either of two types.
+// Has the tensors of ops that come in either of two types.
 #pragma once
 
 #include <bit>
@@ -7,7 +7,7 @@
 
 namespace takt::backend {
 
-// bfloat16: an f32 without the lower half of its bits.
+// A bfloat16 is an f32 without the lower half of its bits.
 struct Bf16 {
   std::uint16_t bits;
 };

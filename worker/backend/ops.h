@@ -262,8 +262,8 @@ struct EmbeddingBackward {
 //   CrossEntropyGradient  of each block
 // A target is kIgnoredTarget, where the row is not scored, or a column of the whole row.
 
-// How much the target's distribution gives to each column of the whole row. Label smoothing by e
-// over V columns (Szegedy et al. 2016, section 7) has target = 1 - e and each = e / V.
+// Says how much the target's distribution gives to each column of the whole row. Label smoothing by
+// e over V columns (Szegedy et al. 2016, section 7) has target = 1 - e and each = e / V.
 struct TargetShares {
   float target = 1;  // what the target has beside `each`
   float each = 0;    // every column, also the target
@@ -279,8 +279,8 @@ struct SoftmaxPart {
   float target_logit = 0;
 };
 
-// What the gradients of a row need. Its softmax is e^(logit - max) * factor / scale, times 1 + 2
-// z_loss Z; all zero where it is not scored.
+// Has what the gradients of a row need. Its softmax is e^(logit - max) * factor / scale, times 1 +
+// 2 z_loss Z; all zero where it is not scored.
 struct SoftmaxRow {
   double factor = 0;  // scale * (1 + 2 z_loss Z) / the sum of e^(logit - max)
   float max = 0;

@@ -59,7 +59,7 @@ class TokenSourceTest : public testing::Test {
     job_.train[0].format = config::DataFormat::kSafetensors;
   }
 
-  // Rows of three tokens, the targets of which cross documents.
+  // Writes rows of three tokens, the targets of which cross documents.
   void WriteDocuments(const char* name, const std::vector<std::int32_t>& values) {
     const std::vector<std::int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     const std::vector<std::int32_t> targets = {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
@@ -142,7 +142,7 @@ TEST_F(TokenSourceTest, KeepsDocumentsOfRowsApart) {
     EXPECT_THAT(targets, ElementsAre(2, -100, 4, 5, 6, 7));
     EXPECT_THAT(starts, ElementsAre(0, 0, 2, 0, 0, 0));
     EXPECT_EQ(source->CountScored(StepId(1)), 9);
-    // Those who join documents read the targets of the file.
+    // Jobs that join documents read the targets of the file.
     job_.documents = config::Documents::kJoin;
     EXPECT_EQ(Open()->CountScored(StepId(1)), 12);
   }

@@ -19,7 +19,7 @@
 
 namespace takt::engine {
 
-// When one step ran on this rank. What it points to is valid only during the callback.
+// Says when one step ran on this rank. What it points to is valid only during the callback.
 struct StepTiming {
   StepId step;
   // It starts at the previous step's end. The first step of a Run starts with the prologue, or with

@@ -5,8 +5,8 @@
 
 namespace takt::engine {
 
-// When one instruction of one step, or one meeting inside it, ran, in nanoseconds of the steady
-// clock.
+// Says when one instruction of one step, or one meeting inside it, ran, in nanoseconds of the
+// steady clock.
 struct InstructionTiming {
   std::int64_t start_nanos = 0, end_nanos = 0;
 };

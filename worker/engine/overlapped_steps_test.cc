@@ -22,7 +22,8 @@ using program::Instruction;
 using program::Op;
 using program::Program;
 
-// Weights, foreseen weights, scalars of the rank and of all ranks, and an activation.
+// The slots have weights, foreseen weights, scalars of the rank and of all ranks, and an
+// activation.
 constexpr SlotId kWeights(0), kForeseenWeights(1), kSums(2), kMet(3), kActivation(4);
 
 Program OverlappedProgram() {

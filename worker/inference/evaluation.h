@@ -13,7 +13,7 @@ namespace takt::inference {
 struct EvaluationOptions {
   int context = 0;               // tokens of a window; at most the model's positions
   std::int64_t max_windows = 0;  // the first so many of the corpus; 0: all
-  // Called after each window.
+  // It is called after each window.
   std::function<void(std::int64_t done, std::int64_t windows)> on_window;
 };
 

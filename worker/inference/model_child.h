@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The child process that runs a model for `takt eval` and `takt generate`. The command line has no
+// Runs a model in a child process for `takt eval` and `takt generate`. The command line has no
 // kernels, so it starts takt-worker as such a child (cli/model/model_child.h).
 #pragma once
 

@@ -20,7 +20,7 @@ namespace takt::inference {
 struct PassOptions {
   int rows = 1;          // tokens that go through the layers together, of one sequence
   bool has_head = true;  // without it nothing is known of the token that follows
-  // As train::LayerOptions::rotary_table, borrowed; for as many positions as tokens may have.
+  // This is train::LayerOptions::rotary_table, borrowed, for as many positions as tokens may have.
   const float* rotary_table = nullptr;
 };
 

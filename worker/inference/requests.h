@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the command line asks a model for, and what it is told (takt/v1/local_model.proto).
+// Says what the command line asks a model for, and what it is told (takt/v1/local_model.proto).
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,7 @@ constexpr absl::Duration kSetTimeout = absl::Seconds(10);
 constexpr absl::Duration kSlack = absl::Seconds(2);
 // The longest wait that the service allows.
 constexpr absl::Duration kLongestWait = absl::Seconds(120);
-// As many keys as the service allows in one call.
+// The service allows so many keys in one call.
 constexpr std::size_t kKeysAtOnce = 64;
 // How often to ask again while the coordinator is away.
 constexpr absl::Duration kRetry = absl::Milliseconds(200);

@@ -3,11 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
-#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +16,7 @@
 #include "tests/testing/inproc_hub.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/session/parameter_state.h"
+#include "worker/session/told_apart_testing.h"
 #include "worker/transport/channel_collective.h"
 
 namespace takt::session {
@@ -45,22 +44,6 @@ model::ModelConfig Config() {
                                     .inner = 6,
                                     .dense_blocks = {},
                                     .scores = model::RouterScores::kSigmoid}};
-}
-
-enum Kind { kWeight, kFirstMoment, kSecondMoment };
-
-// Every element of a model has another value, as far as a test can tell them apart.
-float ValueOf(const model::Parameter& parameter, Kind kind, std::int64_t element) {
-  const std::size_t name = std::hash<std::string>()(parameter.name) % 9973;
-  return static_cast<float>(element * 3 + kind) + static_cast<float>(name) * 1000;
-}
-
-void ExpectWhole(const model::Parameter& parameter, Kind kind, std::span<const float> values) {
-  ASSERT_EQ(std::ssize(values), parameter.elements()) << parameter.name;
-  for (std::int64_t i = 0; i < parameter.elements(); ++i) {
-    ASSERT_EQ(values[static_cast<std::size_t>(i)], ValueOf(parameter, kind, i))
-        << parameter.name << " at " << i;
-  }
 }
 
 // A rank of a job of so many replicas, of which `share.size` neighbours share experts.

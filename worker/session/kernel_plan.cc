@@ -172,8 +172,8 @@ class Chooser {
                      file_->path(), ": remove it to have new ones made"));
   }
 
-  // "41 shapes for sm 9.0 x 132, cublasLt 13.0.2, cudnn 9.13.0, attention by cuDNN: 30 of the
-  // checkpoint, 11 chosen now"
+  // Returns "41 shapes for sm 9.0 x 132, cublasLt 13.0.2, cudnn 9.13.0, attention by cuDNN: 30 of
+  // the checkpoint, 11 chosen now".
   std::string Summary(const PlanCache::Plans& plans) const {
     std::size_t restored = 0, kept = 0;
     for (const auto& [key, plan] : plans) {

@@ -189,7 +189,7 @@ bool MemoryCopies::Take(StateCopy& copy, StepId step) {
 
 absl::Status MemoryCopies::TakeState(StateCopy& copy, StepId step) {
   const mesh::Mesh& mesh = options_.assignment->mesh;
-  // Without shards: all layers of which this rank has the primary copy.
+  // Without shards these are all layers of which this rank has the primary copy.
   const int replica = moments_.has_value() ? mesh.ReplicaOf(options_.assignment->rank) : 0;
   const std::vector<worker_checkpoint::LayerState> live =
       WrittenState(*store_, replica, moments_.has_value() ? mesh.num_replicas() : 1);

@@ -18,6 +18,7 @@
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/checkpoint/snapshot.h"
 #include "worker/session/parameter_state.h"
+#include "worker/session/told_apart_testing.h"
 #include "worker/transport/channel_collective.h"
 
 namespace takt::session {
@@ -35,12 +36,6 @@ model::Model TiedModel() {
                             .vocab = 300},
                            /*microbatch=*/1)
       .value();
-}
-
-// Every element of a model has another value, as far as a test can tell them apart.
-float ValueOf(const model::Parameter& parameter, int kind, std::int64_t element) {
-  return static_cast<float>((element * 3 + kind) % 1000003) +
-         static_cast<float>(parameter.name.size());
 }
 
 // One rank with all layers, or of two ranks with both copies of them.
@@ -73,10 +68,10 @@ class Sharer {
     for (const train::ParameterRef* const ref : store_->trained()) {
       const layout::FloatRun kept = ref->kept_run();
       for (std::int64_t i = 0; i < kept.count; ++i)
-        ref->kept_weights()[i] = ValueOf(*ref->parameter, 0, kept.first + i);
+        ref->kept_weights()[i] = ValueOf(*ref->parameter, kWeight, kept.first + i);
       for (std::int64_t i = 0; i < ref->shard.count; ++i) {
-        ref->m[i] = ValueOf(*ref->parameter, 1, ref->shard.first + i);
-        ref->v[i] = ValueOf(*ref->parameter, 2, ref->shard.first + i);
+        ref->m[i] = ValueOf(*ref->parameter, kFirstMoment, ref->shard.first + i);
+        ref->v[i] = ValueOf(*ref->parameter, kSecondMoment, ref->shard.first + i);
       }
     }
   }
@@ -96,24 +91,15 @@ class Sharer {
     for (const worker_checkpoint::LayerState& layer : snapshot.layers()) {
       for (const worker_checkpoint::ParameterState& state : layer.parameters) {
         names.push_back(state.parameter->name);
-        ExpectWhole(*state.parameter, 0, state.weight);
-        ExpectWhole(*state.parameter, 1, state.m);
-        ExpectWhole(*state.parameter, 2, state.v);
+        ExpectWhole(*state.parameter, kWeight, state.weight);
+        ExpectWhole(*state.parameter, kFirstMoment, state.m);
+        ExpectWhole(*state.parameter, kSecondMoment, state.v);
       }
     }
     return names;
   }
 
  private:
-  static void ExpectWhole(const model::Parameter& parameter, int kind,
-                          std::span<const float> values) {
-    ASSERT_EQ(std::ssize(values), parameter.elements()) << parameter.name;
-    for (std::int64_t i = 0; i < parameter.elements(); ++i) {
-      ASSERT_EQ(values[static_cast<std::size_t>(i)], ValueOf(parameter, kind, i))
-          << parameter.name << " at " << i;
-    }
-  }
-
   const model::Model& model_;
   const std::unique_ptr<backend::Backend> backend_ = backend::CreateCpuBackend({}).value();
   control::Assignment assignment_;

@@ -71,7 +71,7 @@ class RankCheckpoints {
   struct Groups {
     transport::Collective* vocabulary = nullptr;  // of a pipeline that spreads it; else null
     transport::Collective* sharers = nullptr;     // of the optimizer's state; null: none share
-    // Of the ranks that split layers or share experts; null: this rank alone.
+    // It is of the ranks that split layers or share experts. Null: this rank alone.
     transport::Collective* tensor = nullptr;
   };
   absl::Status Allocate(train::ParameterStore* store, const std::string& kernel_plan,

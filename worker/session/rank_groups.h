@@ -54,7 +54,7 @@ class RankGroups {
         const transport::CollectiveOptions&)>
         make_sums;
     std::int64_t generation = 0;
-    // As control::Assignment::sparse_meeting. A large group that only sums is then a chain.
+    // This is control::Assignment::sparse_meeting. A large group that only sums is then a chain.
     bool sparse_meeting = false;
   };
   // transport: borrowed for the groups' life.

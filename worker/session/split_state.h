@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of layers that several ranks split, on its way to checkpoints. Checkpoints have whole
+// Brings the state of layers that several ranks split into checkpoints. Checkpoints have whole
 // tensors, whoever has which pieces of them, so the rank that writes a layer takes the pieces of
 // all. So a job goes on from them with any number of ranks.
 #pragma once
@@ -29,7 +29,7 @@ class SplitState {
   SplitState(const control::Assignment& assignment, const model::Model& model,
              const train::ParameterStore& store, transport::Collective* group);
 
-  // The model as checkpoints have it, to whose parameters WrittenState refers.
+  // Returns the model as checkpoints have it, to whose parameters WrittenState refers.
   const model::Model& whole() const { return whole_; }
 
   // Returns the layers whose files this rank writes (layout::WriterOf, layout::WriterAmongSplit),

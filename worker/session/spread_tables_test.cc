@@ -7,7 +7,6 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "tests/testing/inproc_hub.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/session/parameter_state.h"
+#include "worker/session/told_apart_testing.h"
 #include "worker/transport/channel_collective.h"
 
 namespace takt::session {
@@ -45,22 +45,6 @@ model::Model ModelOf(model::Family family) {
     config.tied_head = false;
   }
   return model::BuildModel(config, /*microbatch=*/1).value();
-}
-
-enum Kind { kWeight, kFirstMoment, kSecondMoment };
-
-// Every element of a model has another value, as far as a test can tell them apart.
-float ValueOf(const model::Parameter& parameter, Kind kind, std::int64_t element) {
-  return static_cast<float>((element * 3 + kind) % 1000003) +
-         static_cast<float>(parameter.name.size());
-}
-
-void ExpectWhole(const model::Parameter& parameter, Kind kind, std::span<const float> values) {
-  ASSERT_EQ(std::ssize(values), parameter.elements()) << parameter.name;
-  for (std::int64_t i = 0; i < parameter.elements(); ++i) {
-    ASSERT_EQ(values[static_cast<std::size_t>(i)], ValueOf(parameter, kind, i))
-        << parameter.name << " at " << i;
-  }
 }
 
 // A rank of a pipeline of two: the first has the embedding and the block, the second the head.

@@ -39,7 +39,7 @@ class Block : public Layer {
   }
 
  protected:
-  // What F computes with, the first time and again.
+  // Has what F computes with, the first time and again.
   struct Pass {
     backend::Backend& backend;
     const TokenView& view;

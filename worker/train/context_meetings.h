@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks that share sequences pass to one another inside attention: keys and values, and
-// what their queries add to the gradients of these. Letters: B sequences, T tokens of each, K
-// columns of keys. common/model/context_layers.h says which pieces of a sequence a rank has.
+// Brings the ranks that share sequences what they need of one another inside attention: keys and
+// values, and what their queries add to the gradients of these. Letters: B sequences, T tokens of
+// each, K columns of keys. common/model/context_layers.h says which pieces of a sequence a rank
+// has.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@
 
 namespace takt::train {
 
-// The rows [B,T/C,K] of this rank's tokens, `stride` floats apart, piece after piece; and likewise
-// their gradients.
+// Has the rows [B,T/C,K] of this rank's tokens, `stride` floats apart, piece after piece, and
+// likewise their gradients.
 struct KeysHere {
   const float* keys = nullptr;
   const float* values = nullptr;
@@ -30,7 +31,7 @@ struct KeyGradsHere {
   std::int64_t stride = 0;
 };
 
-// The rows [B,T,K] of all tokens in the order of their positions.
+// Has the rows [B,T,K] of all tokens in the order of their positions.
 struct KeysOfAll {
   float* keys = nullptr;
   float* values = nullptr;

@@ -3,14 +3,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <thread>
 #include <vector>
 
 #include "common/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/inproc_hub.h"
-#include "worker/transport/channel_collective.h"
+#include "worker/train/group_testing.h"
 
 namespace takt::train {
 namespace {
@@ -23,28 +21,17 @@ constexpr std::int64_t kLength = kContext / (2 * kRanks);  // tokens of a piece
 
 // Calls `body` for each rank, on a thread of its own.
 void ForAll(std::int64_t window, const std::function<absl::Status(ContextMeetings&)>& body) {
-  testing::InprocHub hub;
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto transport =
-          hub.Connect({.rank = Rank(rank), .num_ranks = kRanks, .job = "meetings"});
-      const auto group =
-          transport::CreateCollective(
-              transport.get(),
-              {.name = "context", .ranks = {Rank(0), Rank(1), Rank(2)}, .index = rank})
-              .value();
-      engine::PartCursor cursor;
-      ContextMeetings meetings(ContextMeetings::Options{.group = group.get(),
-                                                        .cursor = &cursor,
-                                                        .batch = kBatch,
-                                                        .context = kContext,
-                                                        .columns = kColumns,
-                                                        .window = window});
-      meetings.BeginStep(StepId(1));
-      EXPECT_TRUE(body(meetings).ok()) << rank;
-    });
-  }
+  ForAllRanks(kRanks, [&](transport::Collective& group) {
+    engine::PartCursor cursor;
+    ContextMeetings meetings(ContextMeetings::Options{.group = &group,
+                                                      .cursor = &cursor,
+                                                      .batch = kBatch,
+                                                      .context = kContext,
+                                                      .columns = kColumns,
+                                                      .window = window});
+    meetings.BeginStep(StepId(1));
+    return body(meetings);
+  });
 }
 
 float ValueAt(std::int64_t token, std::int64_t column) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank of an emulated model trains where its layers have parameters. Their values mean
+// Says what a rank of an emulated model trains where its layers have parameters. Their values mean
 // nothing, but they take the memory, the messages and the updates of real ones.
 #pragma once
 

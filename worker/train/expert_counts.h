@@ -11,7 +11,7 @@
 
 namespace takt::train {
 
-// How the tokens of a step were shared among the experts of one block, as far as this rank
+// Says how the tokens of a step were shared among the experts of one block, as far as this rank
 // computed it.
 struct ExpertLoad {
   int block = 0;

@@ -16,8 +16,8 @@
 
 namespace takt::train {
 
-// Which rows of a microbatch go where. A rank's own rows are sorted by expert, so those for one
-// rank are a run. Those that arrive are sorted by source, then expert, then token. So no row
+// Says which rows of a microbatch go where. A rank's own rows are sorted by expert, so those for
+// one rank are a run. Those that arrive are sorted by source, then expert, then token. So no row
 // changes its place among its neighbours, and the rows of each source can be multiplied apart, with
 // the shapes that they have where nobody shares experts.
 class ExpertArrivals {

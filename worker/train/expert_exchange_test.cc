@@ -3,18 +3,15 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "common/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/inproc_hub.h"
 #include "worker/backend/cpu/cpu_backend.h"
-#include "worker/transport/channel_collective.h"
+#include "worker/train/group_testing.h"
 
 namespace takt::train {
 namespace {
@@ -25,28 +22,8 @@ using Range = ExpertArrivals::Run;
 
 constexpr int kExperts = 4;
 
-// Calls `body` for each of so many ranks, on a thread of its own.
-void ForAll(int ranks, const std::function<absl::Status(transport::Collective&)>& body) {
-  testing::InprocHub hub;
-  std::vector<Rank> group;
-  for (int rank = 0; rank < ranks; ++rank) group.emplace_back(rank);
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto transport =
-          hub.Connect({.rank = Rank(rank), .num_ranks = ranks, .job = "experts"});
-      const auto collective =
-          transport::CreateCollective(transport.get(),
-                                      {.name = "experts", .ranks = group, .index = rank})
-              .value();
-      const absl::Status status = body(*collective);
-      EXPECT_TRUE(status.ok()) << rank << ": " << status;
-    });
-  }
-}
-
-// The tokens of one rank, and what its router chose. Loads are uneven, nobody chooses expert 1, and
-// ranks have different numbers of tokens.
+// Has the tokens of one rank, and what its router chose. Loads are uneven, nobody chooses expert 1,
+// and ranks have different numbers of tokens.
 struct Source {
   explicit Source(int rank) : tokens(5 + 2 * rank) {
     std::mt19937 random(static_cast<unsigned>(rank) + 1);
@@ -95,7 +72,7 @@ struct Source {
 };
 
 TEST(ExpertArrivals, AreSortedBySourceThenExpert) {
-  // Three ranks with two experts each. Rank 2 has no row for those of rank 1.
+  // Three ranks have two experts each. Rank 2 has no row for those of rank 1.
   const std::vector<std::int32_t> counts = {1, 0, 2, 3, 0, 4,   // of rank 0
                                             5, 6, 0, 7, 1, 1,   // of rank 1
                                             2, 2, 0, 0, 9, 0};  // of rank 2
@@ -118,7 +95,7 @@ TEST(ExpertArrivals, AreSortedBySourceThenExpert) {
 
 TEST(ExpertExchange, CombineBringsBackWhatDispatchSent) {
   for (const int ranks : {1, 2, 4}) {
-    ForAll(ranks, [&](transport::Collective& group) -> absl::Status {
+    ForAllRanks(ranks, [&](transport::Collective& group) -> absl::Status {
       ASSIGN_OR_RETURN(const auto backend, backend::CreateCpuBackend({}));
       Source source(group.index());
       RETURN_IF_ERROR(source.Route(*backend));
@@ -147,7 +124,7 @@ TEST(ExpertExchange, ProductsOfArrivalsHaveTheBitsOfThoseAtHome) {
   Floats weights(kExperts * kOut * Source::kColumns);
   for (float& weight : weights) weight = static_cast<float>(random() % 2001) / 1000 - 1;
   for (const int ranks : {1, 2, 4}) {
-    ForAll(ranks, [&](transport::Collective& group) -> absl::Status {
+    ForAllRanks(ranks, [&](transport::Collective& group) -> absl::Status {
       ASSIGN_OR_RETURN(const auto backend, backend::CreateCpuBackend({}));
       const auto multiply = [&](const backend::ExpertRows& rows, std::int64_t first_expert,
                                 const float* a, float* c) -> absl::Status {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank has beside its layers where ranks share the experts of blocks
+// Says what a rank has beside its layers where ranks share the experts of blocks
 // (docs/adr/0013-experts-over-ranks.md).
 #pragma once
 

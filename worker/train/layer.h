@@ -35,7 +35,7 @@ class ContextMeetings;
 class ExpertMeetings;
 class TensorMeetings;
 
-// What the loss has beside the cross-entropy with the targets. The default is nothing.
+// Has what the loss has beside the cross-entropy with the targets. The default is nothing.
 struct LossTerms {
   backend::TargetShares shares;  // label smoothing
   double z_loss = 0;

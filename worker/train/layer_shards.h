@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One layer where the ranks that sum its gradients share the optimizer's state (docs/adr/0010).
+// Trains one layer where the ranks that sum its gradients share the optimizer's state
+// (docs/adr/0010).
 #pragma once
 
 #include <cstdint>

@@ -48,7 +48,7 @@ void Randomize(unsigned seed, float* values, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) values[i] = distribution(random);
 }
 
-// The parameters of one rank.
+// Has the parameters of one rank.
 class Replica {
  public:
   // place: has moments of this shard. The default has all, for StepWithAll.

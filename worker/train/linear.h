@@ -47,14 +47,15 @@ class Linear {
         y_stride_(y_stride),
         first_(run.first) {}
 
-  // What one leaf has of a W that tensor parallelism splits (model::Split).
+  // Has what one leaf has of a W that tensor parallelism splits (model::Split).
   struct Piece {
     int number = 0;         // among the pieces of this rank
     int gradient = 0;       // which of the gradients is the leaf's
     bool adds_bias = true;  // false: Forward leaves b out, but W has its gradient
   };
 
-  // The layer of one piece. bias: cut as the weight is, or copied. Other arguments as above.
+  // Makes the layer of one piece. bias: cut as the weight is, or copied. The other arguments are
+  // those above.
   Linear(std::int64_t rows, Storage storage, const ParameterRef& weight, const ParameterRef* bias,
          const Piece& piece)
       : rows_(rows),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms over rows. Their weight gradients are computed by I, while d_output and x still exist (both
-// are overwritten afterwards). If W follows directly, I adds them to the gradients. Otherwise it
-// leaves one microbatch's *part*, which W adds with the same bits.
-// Both norms have the same members, so that layers can be templates over them.
+// Computes norms over rows. Their weight gradients are computed by I, while d_output and x still
+// exist (both are overwritten afterwards). If W follows directly, I adds them to the gradients.
+// Otherwise it leaves one microbatch's *part*, which W adds with the same bits. Both norms have the
+// same members, so that layers can be templates over them.
 #pragma once
 
 #include <optional>
@@ -25,8 +25,8 @@ struct NormGradients {
   // Set where W is the next call: the gradients of the weights are then complete, and W adds no
   // part. Its value says whether they are added to.
   std::optional<bool> with_w;
-  // [C] Gradients of biases, which are the sums over rows of `residual` and of dx. Both or none,
-  // and only with_w.
+  // [C] Gradients of biases, which are the sums over rows of `residual` and of dx. There are both
+  // or none, and only with_w.
   float* residual_bias = nullptr;
   float* dx_bias = nullptr;
 };

@@ -72,7 +72,7 @@ class Optimizer {
  private:
   Optimizer(const config::JobSpec& job, ParameterStore& parameters, ResultGroups groups,
             backend::Buffer exchanged);
-  // What all updates of one step have in common. The arguments of Update are described there.
+  // Has what all updates of one step have in common. The arguments of Update are described there.
   struct Step {
     std::int64_t number = 1;
     double learning_rate = 0;
@@ -102,8 +102,8 @@ class Optimizer {
   const config::JobSpec& job_;
   ParameterStore& parameters_;
   const ResultGroups groups_;
-  // Whether the norm counts what this rank has beside experts. Of ranks that share experts, the
-  // first one counts what all of them have.
+  // Says whether the norm counts what this rank has beside experts. Of ranks that share experts,
+  // the first one counts what all of them have.
   const bool counts_copies_;
   std::map<const model::Parameter*, config::UpdateSettings> settings_;  // of all that it trains
   ShardState* shards_ = nullptr;  // null: the rank has the optimizer's state of all it trains

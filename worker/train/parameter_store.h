@@ -32,7 +32,8 @@ struct ParameterRef {
   // The rows of the parameter that this rank has, to which all pointers below are. They are whole
   // blocks of words (common/model/vocabulary.h) where they are not all. rows 0: all.
   std::int64_t first_row = 0, rows = 0;
-  // Of the selected version. Where the rank frees weights it is null while they are not whole.
+  // It is of the selected version. Where the rank frees weights it is null while they are not
+  // whole.
   float* weight = nullptr;
   // The version before the newest. It is `weight` if there is only one version.
   const float* previous = nullptr;
@@ -41,7 +42,7 @@ struct ParameterRef {
   // multiplies by the parameter. Of a bias (Parameter::kept_rounded), `packed` is it rounded.
   const backend::Bf16* packed = nullptr;
   const backend::Bf16* packed_transposed = nullptr;
-  // How the layer's products round to FP8, if they do.
+  // Says how the layer's products round to FP8, if they do.
   backend::Fp8Scaling fp8 = backend::Fp8Scaling::kNone;
   // This use's own; where leaves have gradients apart (model::Split), those follow one another.
   float* gradient = nullptr;
@@ -51,8 +52,8 @@ struct ParameterRef {
   // Where the rank frees weights (ParameterStore::frees), it keeps `kept`, those of the shard.
   bool freed = false;
   float* kept = nullptr;
-  // The optimizer's moments of the shard. Null if it does not have them, if the shard is empty, and
-  // if `updated` is false.
+  // These are the optimizer's moments of the shard. They are null if it does not have them, if the
+  // shard is empty, and if `updated` is false.
   float* m = nullptr;
   float* v = nullptr;
   // False: another layer of this rank owns the weight and updates it.

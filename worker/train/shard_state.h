@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All layers of a rank where the ranks that sum its gradients share the optimizer's state.
+// Trains all layers of a rank where the ranks that sum its gradients share the optimizer's state.
 #pragma once
 
 #include <cstdint>

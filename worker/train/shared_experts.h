@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experts of a mixture where several ranks share them (docs/adr/0013-experts-over-ranks.md).
-// It computes what Experts does, with the same bits: the rows of each rank are multiplied apart,
-// and have gradients of their own. Letters as in expert_exchange.h, and F: width of an expert; R:
-// the rows that come to this rank.
+// Computes the experts of a mixture where several ranks share them
+// (docs/adr/0013-experts-over-ranks.md). It computes what Experts does, with the same bits: the
+// rows of each rank are multiplied apart, and have gradients of their own. Letters as in
+// expert_exchange.h, and F: width of an expert; R: the rows that come to this rank.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace takt::train {
 // Errors: as ExpertExchange and the backend.
 class SharedExperts {
  public:
-  // A matrix of an expert, in f32 or packed (ParameterRef).
+  // Points to a matrix of an expert, in f32 or packed (ParameterRef).
   struct Matrix {
     const float* weight = nullptr;
     const backend::Bf16* packed = nullptr;
@@ -55,15 +55,15 @@ class SharedExperts {
     backend::ExpertRows rows;
     const float* weights = nullptr;  // [N*k], by pair
   };
-  // What F of a microbatch leaves to I and W on the rank that has the experts: the rows that came
-  // to it, and what it computed of them.
+  // Has what F of a microbatch leaves to I and W on the rank that has the experts: the rows that
+  // came to it, and what it computed of them.
   struct Stash {
     float *input = nullptr, *weights = nullptr;  // [R,C], [R]
     float *gate = nullptr, *up = nullptr;        // [R,F]; I overwrites them with their gradients
     float* product = nullptr;                    // [R,F]
     float* d_output = nullptr;                   // [R,C]; I writes it
   };
-  // What a pass needs while it runs.
+  // Has what a pass needs while it runs.
   struct Scratch {
     float *rows = nullptr, *pairs = nullptr;         // [N*k,C], [N*k]
     float *results = nullptr, *d_weights = nullptr;  // [R,C], [R]; F needs no d_weights

@@ -7,14 +7,12 @@
 #include <cstddef>
 #include <memory>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "common/base/status.h"
 #include "gtest/gtest.h"
-#include "tests/testing/inproc_hub.h"
 #include "worker/backend/cpu/cpu_backend.h"
-#include "worker/transport/channel_collective.h"
+#include "worker/train/group_testing.h"
 
 namespace takt::train {
 namespace {
@@ -31,7 +29,7 @@ Floats Random(std::int64_t count, unsigned seed) {
   return values;
 }
 
-// The matrices of all experts: gate, up and down of each.
+// Returns the matrices of all experts: gate, up and down of each.
 const Floats& Weights() {
   static const auto* const weights = new Floats(Random(kExperts * 3 * kMatrix, 99));
   return *weights;
@@ -40,8 +38,8 @@ const float* MatrixOf(std::int64_t expert, std::int64_t matrix) {
   return Weights().data() + (expert * 3 + matrix) * kMatrix;
 }
 
-// A microbatch of one rank. Ranks have different numbers of tokens, and loads are uneven: expert 1
-// has rows from odd ranks alone.
+// Has a microbatch of one rank. Ranks have different numbers of tokens, and loads are uneven:
+// expert 1 has rows from odd ranks alone.
 class Microbatch {
  public:
   Microbatch(int rank, unsigned seed)
@@ -271,22 +269,7 @@ TEST(SharedExperts, HaveTheBitsOfExpertsOnTheTokensOwnRank) {
   }
   for (const int ranks : {1, 2, 4}) {
     SCOPED_TRACE(ranks);
-    testing::InprocHub hub;
-    std::vector<Rank> group;
-    for (int rank = 0; rank < ranks; ++rank) group.emplace_back(rank);
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        const auto transport =
-            hub.Connect({.rank = Rank(rank), .num_ranks = ranks, .job = "experts"});
-        const auto collective =
-            transport::CreateCollective(transport.get(),
-                                        {.name = "experts", .ranks = group, .index = rank})
-                .value();
-        const absl::Status status = CompareOnRank(*collective, home);
-        EXPECT_TRUE(status.ok()) << rank << ": " << status;
-      });
-    }
+    ForAllRanks(ranks, [&](transport::Collective& group) { return CompareOnRank(group, home); });
   }
 }
 

@@ -12,7 +12,7 @@ using model::ArrivalsStash;
 using model::LlamaBlockScratch;
 using model::LlamaBlockStash;
 
-// How often ranks meet before the last product, after it, and in I.
+// Says how often ranks meet before the last product, after it, and in I.
 constexpr int kMeetingsOfForward = 2, kMeetingsOfOutput = 1, kMeetingsOfInputGrad = 3;
 
 std::int64_t RowsOf(const model::Model& model) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of all families where tensor parallelism splits them: attention, then an MLP, each
-// between a norm and a residual. Letters: N rows of tokens of a microbatch, n of them on this rank,
-// C hidden.
+// Computes the blocks of all families where tensor parallelism splits them: attention, then an MLP,
+// each between a norm and a residual. Letters: N rows of tokens of a microbatch, n of them on this
+// rank, C hidden.
 //
 // A rank has some leaves of the block: query heads with their keys and values, and a part of the
 // MLP's inner width. Each leaf reads the norm's output of all rows, and its last product is a
@@ -72,7 +72,7 @@ class SplitLeaf {
   virtual absl::Status AttentionInputGrad(backend::Backend& backend, const float* d_output,
                                           const LeafMemory& m, float* partial) const = 0;
 
-  // What W reads of each microbatch.
+  // Has what W reads of each microbatch.
   struct WeightGradInputs {
     std::vector<backend::Operand> norm1, norm2;           // outputs of the norms
     std::vector<backend::Operand> d_attention, d_output;  // of attention's product and the MLP's
@@ -84,7 +84,7 @@ class SplitLeaf {
                                   const WeightGradInputs& inputs) const = 0;
 };
 
-// Leaf: a SplitLeaf with these members besides. Leaf(options, leaf) makes leaf number `leaf` of
+// Leaf is a SplitLeaf with these members besides. Leaf(options, leaf) makes leaf number `leaf` of
 // all. Norm is the norm of the block. Norm2Of(options) returns the number of the second norm's
 // first parameter, and NumTensors(options) how many tensors a leaf has in the stash.
 template <class Leaf>
@@ -272,8 +272,9 @@ class LeafProducts {
     const auto [piece, gradient] = model::PieceOf(*weight.parameter, share_, leaf_);
     return {rows_, storage_, weight, bias, Linear::Piece{.number = piece, .gradient = gradient}};
   }
-  // A product whose results are summed over leaves. The first leaf of all adds the bias, and the
-  // first leaf of each rank computes the gradient, which needs all rows and is the same everywhere.
+  // Makes a product whose results are summed over leaves. The first leaf of all adds the bias, and
+  // the first leaf of each rank computes the gradient, which needs all rows and is the same
+  // everywhere.
   Linear MakeSummed(const ParameterRef& weight, const ParameterRef* bias) const {
     const auto [piece, gradient] = model::PieceOf(*weight.parameter, share_, leaf_);
     return {rows_, storage_, weight, leaf_ == share_.first_leaf() ? bias : nullptr,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The embedding where tensor parallelism splits layers. Each rank has some words of the token table
-// and all of the position table (if the family has one), and passes on the rows of tokens that it
-// has. I gathers the gradient of the output, so that W meets nobody.
+// Computes the embedding where tensor parallelism splits layers. Each rank has some words of the
+// token table and all of the position table (if the family has one), and passes on the rows of
+// tokens that it has. I gathers the gradient of the output, so that W meets nobody.
 #include <cstddef>
 #include <cstdint>
 #include <vector>

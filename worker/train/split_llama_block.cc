@@ -203,7 +203,7 @@ class LlamaLeaf final : public SplitLeaf {
 
   static NormStash QNorm(const LeafMemory& m) { return {m[kQ], m[kQNormStats], m[kQNormPart]}; }
   static NormStash KNorm(const LeafMemory& m) { return {m[kK], m[kKNormStats], m[kKNormPart]}; }
-  // Where I leaves the gradients of the products for queries and keys.
+  // Returns where I leaves the gradients of the products for queries and keys.
   model::SplitLlamaLeaf::Tensor QueryGrad() const { return q_norm_.has_value() ? kRawQ : kQ; }
   model::SplitLlamaLeaf::Tensor KeyGrad() const { return k_norm_.has_value() ? kRawK : kK; }
 

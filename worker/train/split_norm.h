@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A norm of rows that ranks share. Each leaf of rows has ops of its own, and its own part of the
-// gradients of the weights, so that no bit depends on the number of ranks.
+// Computes a norm of rows that ranks share. Each leaf of rows has ops of its own, and its own part
+// of the gradients of the weights, so that no bit depends on the number of ranks.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head between its norm and the norm's backward, where ranks share the vocabulary, as pp ranks
-// over which it is spread, or as ranks that split layers: what one rank computes with its blocks of
-// words. The bits are those of the head that is not cut (head.cc),
-// whoever has which blocks. Letters: N rows of tokens of a microbatch, C hidden, D blocks in all.
+// Computes the head between its norm and the norm's backward, where ranks share the vocabulary, as
+// pp ranks over which it is spread, or as ranks that split layers: what one rank computes with its
+// blocks of words. The bits are those of the head that is not cut (head.cc), whoever has which
+// blocks. Letters: N rows of tokens of a microbatch, C hidden, D blocks in all.
 #pragma once
 
 #include <cstddef>

@@ -31,7 +31,7 @@ struct StageBuffers {
   bool operator==(const StageBuffers&) const = default;
 };
 
-// What the last stage's F needs for the loss, and where F puts what is reported of a step.
+// Has what the last stage's F needs for the loss, and where F puts what is reported of a step.
 struct LossCall {
   double* sum = nullptr;
   float scale = 0;  // 1 / scored tokens of the global batch, or of the microbatch

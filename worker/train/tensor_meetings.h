@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks that split layers pass to one another inside the layers' passes. Letters: N rows
-// of tokens of a microbatch, of which each rank has a run of n in the order of ranks; C hidden.
+// Brings the ranks that split layers what they need of one another inside the layers' passes.
+// Letters: N rows of tokens of a microbatch, of which each rank has a run of n in the order of
+// ranks; C hidden.
 #pragma once
 
 #include <cstdint>

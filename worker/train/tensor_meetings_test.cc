@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "common/base/status.h"
@@ -13,8 +12,7 @@
 #include "common/model/vocabulary.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/inproc_hub.h"
-#include "worker/transport/channel_collective.h"
+#include "worker/train/group_testing.h"
 
 namespace takt::train {
 namespace {
@@ -29,28 +27,17 @@ model::TensorShare ShareOf(int rank) { return {.size = kRanks, .index = rank, .l
 
 // Calls `body` for each of four ranks, on a thread of its own.
 void ForAll(const std::function<absl::Status(TensorMeetings&)>& body) {
-  testing::InprocHub hub;
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto transport =
-          hub.Connect({.rank = Rank(rank), .num_ranks = kRanks, .job = "meetings"});
-      const auto group =
-          transport::CreateCollective(
-              transport.get(),
-              {.name = "tensor", .ranks = {Rank(0), Rank(1), Rank(2), Rank(3)}, .index = rank})
-              .value();
-      engine::PartCursor cursor;
-      TensorMeetings meetings(TensorMeetings::Options{.group = group.get(),
-                                                      .cursor = &cursor,
-                                                      .share = ShareOf(rank),
-                                                      .rows = kRows,
-                                                      .columns = kColumns,
-                                                      .vocab = kWords});
-      meetings.BeginStep(StepId(1));
-      EXPECT_TRUE(body(meetings).ok()) << rank;
-    });
-  }
+  ForAllRanks(kRanks, [&](transport::Collective& group) {
+    engine::PartCursor cursor;
+    TensorMeetings meetings(TensorMeetings::Options{.group = &group,
+                                                    .cursor = &cursor,
+                                                    .share = ShareOf(group.index()),
+                                                    .rows = kRows,
+                                                    .columns = kColumns,
+                                                    .vocab = kWords});
+    meetings.BeginStep(StepId(1));
+    return body(meetings);
+  });
 }
 
 TEST(TensorMeetings, GatherTheRowsOfAllRanks) {

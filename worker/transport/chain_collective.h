@@ -17,8 +17,8 @@
 
 namespace takt::transport {
 
-// As CreateCollective, for at least two ranks. The group only sums: Pass, and what is made of it,
-// returns kUnimplemented.
+// Does what CreateCollective does, for at least two ranks. The group only sums: Pass, and what is
+// made of it, returns kUnimplemented.
 absl::StatusOr<std::unique_ptr<Collective>> CreateChainCollective(Transport& transport,
                                                                   CollectiveOptions options);
 

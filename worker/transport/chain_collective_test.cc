@@ -5,113 +5,28 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <cmath>
-#include <cstdint>
-#include <memory>
-#include <random>
-#include <set>
+#include <cstddef>
 #include <span>
-#include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
-#include "tests/testing/inproc_hub.h"
 #include "worker/transport/channel_collective.h"
+#include "worker/transport/group_testing.h"
 
 namespace takt::transport {
 namespace {
 
-// Returns what every rank holds before the sum. The magnitudes differ, so the order of additions
-// shows in the bits.
-template <class T>
-std::vector<T> Values(int rank, std::size_t count) {
-  std::mt19937 random(static_cast<unsigned>(rank * 7919 + static_cast<int>(count)));
-  std::uniform_real_distribution<double> exponent(-12, 12), sign(-1, 1);
-  std::vector<T> values(count);
-  for (T& value : values) value = static_cast<T>(sign(random) * std::exp2(exponent(random)));
-  return values;
-}
-
-// What the ranks opened and sent.
-struct Traffic {
-  absl::Mutex mutex;
-  std::set<std::pair<int, int>> links;  // the lower rank first
-  std::atomic<std::int64_t> messages{0};
-};
-
-class CountingSend final : public SendChannel {
- public:
-  CountingSend(std::unique_ptr<SendChannel> channel, Traffic& traffic)
-      : channel_(std::move(channel)), traffic_(traffic) {}
-  absl::Status Send(const MessageTag& tag, std::span<const std::byte> data) override {
-    ++traffic_.messages;
-    return channel_->Send(tag, data);
-  }
-
- private:
-  const std::unique_ptr<SendChannel> channel_;
-  Traffic& traffic_;
-};
-
-class CountingTransport final : public Transport {
- public:
-  CountingTransport(std::unique_ptr<Transport> transport, Rank self, Traffic& traffic)
-      : transport_(std::move(transport)), self_(self), traffic_(traffic) {}
-  absl::StatusOr<std::unique_ptr<SendChannel>> OpenSend(Rank peer, const std::string& name,
-                                                        std::size_t max_bytes) override {
-    {
-      absl::MutexLock lock(&traffic_.mutex);
-      traffic_.links.insert(std::minmax({self_.value(), peer.value()}));
-    }
-    auto channel = transport_->OpenSend(peer, name, max_bytes);
-    if (!channel.ok()) return channel.status();
-    return std::make_unique<CountingSend>(*std::move(channel), traffic_);
-  }
-  absl::StatusOr<std::unique_ptr<RecvChannel>> OpenRecv(Rank peer, const std::string& name,
-                                                        std::size_t max_bytes) override {
-    return transport_->OpenRecv(peer, name, max_bytes);
-  }
-  void Abort() override { transport_->Abort(); }
-
- private:
-  const std::unique_ptr<Transport> transport_;
-  const Rank self_;
-  Traffic& traffic_;
-};
-
 // Runs `body(collective, index)` on every rank of a group that only sums.
 template <class Body>
-void OnEveryRank(int size, Traffic& traffic, const Body& body) {
-  testing::InprocHub hub;
-  std::vector<Rank> ranks;
-  for (int i = 0; i < size; ++i) ranks.push_back(Rank(10 + i));
-  std::vector<std::thread> threads;
-  for (int index = 0; index < size; ++index) {
-    threads.emplace_back([&, index] {
-      CountingTransport transport(hub.Connect({.rank = ranks[index], .num_ranks = size}),
-                                  ranks[index], traffic);
-      auto collective = CreateCollective(
-          &transport, {.name = "dp", .ranks = ranks, .index = index, .sums_only = true});
-      ASSERT_TRUE(collective.ok()) << collective.status();
-      body(**collective, index);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+void OnChain(int size, Traffic& traffic, const Body& body) {
+  OnEveryRank(size, traffic, body, /*sums_only=*/true);
 }
 
 template <class T>
 void ExpectSumsInRankOrder(int size, std::size_t count) {
   SCOPED_TRACE(::testing::Message() << size << " ranks, " << count << " values");
-  std::vector<T> expected = Values<T>(0, count);
-  for (int rank = 1; rank < size; ++rank) {
-    const std::vector<T> values = Values<T>(rank, count);
-    for (std::size_t i = 0; i < count; ++i) expected[i] += values[i];
-  }
+  const std::vector<T> expected = SumInRankOrder<T>(size, count);
   Traffic traffic;
-  OnEveryRank(size, traffic, [&](Collective& collective, int index) {
+  OnChain(size, traffic, [&](Collective& collective, int index) {
     EXPECT_EQ(collective.size(), size);
     EXPECT_EQ(collective.index(), index);
     for (int repeat = 0; repeat < 2; ++repeat) {
@@ -141,7 +56,7 @@ TEST(ChainCollective, SumsInRankOrderOnEveryRank) {
 TEST(ChainCollective, ConnectsEachRankWithItsNeighboursAlone) {
   constexpr int kSize = 40;
   Traffic traffic;
-  OnEveryRank(kSize, traffic, [](Collective& collective, int) {
+  OnChain(kSize, traffic, [](Collective& collective, int) {
     std::vector<float> data(2 * kSliceBytes / sizeof(float));
     EXPECT_TRUE(collective.AllReduceSum(StepId(1), std::span<float>(data)).ok());
   });
@@ -153,7 +68,7 @@ TEST(ChainCollective, ConnectsEachRankWithItsNeighboursAlone) {
 TEST(ChainCollective, ASmallGroupConnectsEachWithEach) {
   constexpr int kSize = static_cast<int>(kMostDirectRanks);
   Traffic traffic;
-  OnEveryRank(kSize, traffic, [&](Collective& collective, int) {
+  OnChain(kSize, traffic, [&](Collective& collective, int) {
     std::array<double, 1> data = {1};
     EXPECT_TRUE(collective.AllReduceSum(StepId(1), std::span<double>(data)).ok());
     EXPECT_EQ(data[0], kSize);
@@ -163,7 +78,7 @@ TEST(ChainCollective, ASmallGroupConnectsEachWithEach) {
 
 TEST(ChainCollective, PassesNoBytes) {
   Traffic traffic;
-  OnEveryRank(kSmallest, traffic, [](Collective& collective, int) {
+  OnChain(kSmallest, traffic, [](Collective& collective, int) {
     std::array<std::byte, 1> data = {};
     EXPECT_EQ(collective.Broadcast(StepId(1), 0, data).code(), absl::StatusCode::kUnimplemented);
   });
@@ -171,7 +86,7 @@ TEST(ChainCollective, PassesNoBytes) {
 
 TEST(ChainCollective, RefusesAnotherStep) {
   Traffic traffic;
-  OnEveryRank(kSmallest, traffic, [](Collective& collective, int index) {
+  OnChain(kSmallest, traffic, [](Collective& collective, int index) {
     std::array<float, 4> data = {};
     const absl::Status status = collective.AllReduceSum(StepId(index), std::span<float>(data));
     // The first rank's message is refused. What the others get depends on which end first.

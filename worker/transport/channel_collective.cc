@@ -138,7 +138,7 @@ class ChannelCollective final : public Collective {
     }
   }
 
-  // data[i] = (x0[i] + x1[i]) + (x2[i] + x3[i]) for four ranks, and so on.
+  // Computes data[i] = (x0[i] + x1[i]) + (x2[i] + x3[i]) for four ranks, and so on.
   void SumAsTree(std::span<float> data) {
     constexpr std::size_t kBlock = 1024;
     constexpr int kMostLevels = std::bit_width(static_cast<unsigned>(kMostInTree));

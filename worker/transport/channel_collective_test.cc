@@ -4,97 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <random>
+#include <cstdint>
 #include <set>
-#include <thread>
+#include <span>
+#include <utility>
+#include <vector>
 
-#include "tests/testing/inproc_hub.h"
+#include "worker/transport/group_testing.h"
 
 namespace takt::transport {
 namespace {
-
-// Returns what every rank holds before the sum. The magnitudes differ, so the order of additions
-// shows in the bits.
-template <class T>
-std::vector<T> Values(int rank, std::size_t count) {
-  std::mt19937 random(static_cast<unsigned>(rank * 7919 + count));
-  std::uniform_real_distribution<double> exponent(-12, 12), sign(-1, 1);
-  std::vector<T> values(count);
-  for (T& value : values) value = static_cast<T>(sign(random) * std::exp2(exponent(random)));
-  return values;
-}
-
-template <class T>
-std::vector<T> SumInRankOrder(int size, std::size_t count) {
-  std::vector<T> sum = Values<T>(0, count);
-  for (int rank = 1; rank < size; ++rank) {
-    const std::vector<T> values = Values<T>(rank, count);
-    for (std::size_t i = 0; i < count; ++i) sum[i] += values[i];
-  }
-  return sum;
-}
-
-// Counts the messages and bytes that pass.
-struct Traffic {
-  std::atomic<std::int64_t> messages{0}, bytes{0};
-};
-
-class CountingSend final : public SendChannel {
- public:
-  CountingSend(std::unique_ptr<SendChannel> channel, Traffic& traffic)
-      : channel_(std::move(channel)), traffic_(traffic) {}
-  absl::Status Send(const MessageTag& tag, std::span<const std::byte> data) override {
-    ++traffic_.messages;
-    traffic_.bytes += static_cast<std::int64_t>(data.size());
-    return channel_->Send(tag, data);
-  }
-
- private:
-  const std::unique_ptr<SendChannel> channel_;
-  Traffic& traffic_;
-};
-
-class CountingTransport final : public Transport {
- public:
-  CountingTransport(std::unique_ptr<Transport> transport, Traffic& traffic)
-      : transport_(std::move(transport)), traffic_(traffic) {}
-  absl::StatusOr<std::unique_ptr<SendChannel>> OpenSend(Rank peer, const std::string& name,
-                                                        std::size_t max_bytes) override {
-    auto channel = transport_->OpenSend(peer, name, max_bytes);
-    if (!channel.ok()) return channel.status();
-    return std::make_unique<CountingSend>(*std::move(channel), traffic_);
-  }
-  absl::StatusOr<std::unique_ptr<RecvChannel>> OpenRecv(Rank peer, const std::string& name,
-                                                        std::size_t max_bytes) override {
-    return transport_->OpenRecv(peer, name, max_bytes);
-  }
-  void Abort() override { transport_->Abort(); }
-
- private:
-  const std::unique_ptr<Transport> transport_;
-  Traffic& traffic_;
-};
-
-// Runs `body(collective, index)` on every rank of a group.
-template <class Body>
-void OnEveryRank(int size, Traffic& traffic, Body body) {
-  testing::InprocHub hub;
-  std::vector<Rank> ranks;
-  for (int i = 0; i < size; ++i) ranks.push_back(Rank(10 + i));
-  std::vector<std::thread> threads;
-  for (int index = 0; index < size; ++index) {
-    threads.emplace_back([&, index] {
-      CountingTransport transport(hub.Connect({.rank = ranks[index], .num_ranks = size}), traffic);
-      auto collective =
-          CreateCollective(&transport, {.name = "dp", .ranks = ranks, .index = index});
-      ASSERT_TRUE(collective.ok()) << collective.status();
-      body(**collective, index);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 template <class T>
 void ExpectSumsInRankOrder(int size, std::size_t count) {

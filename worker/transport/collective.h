@@ -22,7 +22,7 @@ struct CollectiveOptions {
   int index = 0;                // of this rank in `ranks`
   std::int64_t generation = 0;  // goes into the tags of messages
   // Only AllReduceSum is called, so a group of more than kMostDirectRanks (channel_collective.h)
-  // may connect as a chain. The same on all ranks of the group.
+  // may connect as a chain. It is the same on all ranks of the group.
   bool sums_only = false;
 };
 

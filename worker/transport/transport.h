@@ -72,7 +72,7 @@ struct TransportOptions {
   std::string data_advertise;  // gloo: what peers dial, "ADDRESS:PORT"; empty: what is bound
   // gloo: a rank that listens tells so once, under one key for all peers, and the two ends of a
   // channel agree on its size over their connection. False: with a key for each peer, and two for
-  // each channel, as programs of protocol 3 do. The same on all ranks.
+  // each channel, as programs of protocol 3 do. It is the same on all ranks.
   bool sparse_meeting = false;
   absl::Duration connect_timeout = absl::Seconds(30);
   absl::Duration operation_timeout = absl::Minutes(5);

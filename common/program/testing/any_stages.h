@@ -8,7 +8,8 @@
 
 namespace takt::program {
 
-// One layer a stage. Each stage recomputes or not, and its ranks meet in it or not, at random.
+// Returns stages of one layer. Each stage recomputes or not, and its ranks meet in it or not, at
+// random.
 inline std::vector<StageShape> AnyStages(int num_stages) {
   std::vector<StageShape> stages;
   for (int s = 0; s < num_stages; ++s) {

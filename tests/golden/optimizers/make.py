@@ -156,7 +156,7 @@ def orthogonal(d):
 
 
 def muon():
-    """The parameter after each step. The factor of the rate is that of Liu et al. 2025, section 2.2."""
+    """Returns the parameter after each step. The factor of the rate is that of Liu et al. 2025, section 2.2."""
     generator = random.Random(7)
     in_f32 = lambda x: struct.unpack("f", struct.pack("f", x))[0]
     for rows, columns in ((3, 5), (5, 3), (4, 4), (1, 6)):

@@ -143,7 +143,7 @@ std::vector<Floats> Cut(const Floats& logits, std::int64_t vocab, std::int64_t b
   return blocks;
 }
 
-// The reverse of Cut.
+// Does the reverse of Cut.
 Floats Joined(const std::vector<Floats>& blocks, std::int64_t rows) {
   Floats logits;
   for (std::int64_t r = 0; r < rows; ++r) {

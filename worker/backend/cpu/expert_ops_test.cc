@@ -17,8 +17,8 @@ struct Sizes {
 constexpr Sizes kSizes[] = {{1, 1, 1, 1},    {6, 3, 4, 1},      {12, 4, 5, 2},
                             {130, 65, 7, 7}, {300, 100, 16, 3}, {400, 100, 2, 1}};
 
-// What RouteTokens writes for random logits. The last expert's are so low that no token chooses it
-// if it has the choice.
+// Has what RouteTokens writes for random logits. The last expert's are so low that no token chooses
+// it if it has the choice.
 struct Routing {
   Routing(Backend& backend, const Sizes& of, bool normalised = true, bool sigmoid = false)
       : sizes(of),
@@ -80,7 +80,7 @@ Doubles Scores(const Doubles& logits, bool sigmoid) {
   return scores;
 }
 
-// What is added to the sum of scores before they are divided by it.
+// Returns what is added to the sum of scores before they are divided by it.
 double Least(bool sigmoid) { return sigmoid ? kLeastScoreSum : 0; }
 
 Doubles RowOf(const Doubles& matrix, std::int64_t row, std::int64_t columns) {

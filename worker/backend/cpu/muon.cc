@@ -15,7 +15,8 @@ namespace {
 using RunOp = absl::FunctionRef<absl::Status(const Op&)>;
 
 constexpr int kIterations = 5;
-// The polynomial of Jordan et al. 2024, which takes singular values near 1 in few iterations.
+// This is the polynomial of Jordan et al. 2024, which takes singular values near 1 in few
+// iterations.
 constexpr float kLinear = 3.4445F, kCubic = -4.7750F, kQuintic = 2.0315F;
 constexpr double kEpsilon = 1e-7;
 // The root mean square of an update of a full matrix is this times the rate, as with AdamW

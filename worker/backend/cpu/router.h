@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router of a mixture of experts. It computes in double, in one order for all processors: one
-// other choice moves a result more than all rounding does.
+// Computes the router of a mixture of experts. It computes in double, in one order for all
+// processors: one other choice moves a result more than all rounding does.
 #pragma once
 
 #include "worker/backend/cpu/thread_team.h"

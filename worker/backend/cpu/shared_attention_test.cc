@@ -40,7 +40,7 @@ constexpr Case kCases[] = {{1, 4, 1, 1, 8, 2},
                            // Windows.
                            {2, 96, 2, 1, 8, 2, 7},
                            {1, 200, 2, 2, 8, 4, 40},
-                           // Documents, with a window and without.
+                           // These have documents, with a window and without.
                            {2, 96, 2, 1, 8, 4, 0, 9},
                            {2, 200, 2, 1, 8, 2, 0, 31},
                            {1, 96, 2, 1, 8, 3, 20, 13}};

@@ -38,7 +38,7 @@ struct ArenaOptions {
   // The memory that the plan predicts, which Create reserves. None: a region is reserved when it is
   // needed.
   MemoryBytes predicted;
-  // What libraries will take of the device beside the arena. So much must be free after the
+  // Says what libraries will take of the device beside the arena. So much must be free after the
   // prediction was reserved.
   std::int64_t beside_bytes = 0;
   MemoryLedger* ledger = nullptr;  // borrowed, outlives the arena; null: it is not counted

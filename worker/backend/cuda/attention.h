@@ -26,7 +26,7 @@ class Attention {
   virtual absl::Status Build(const AttentionForward& op) = 0;
   virtual absl::Status Build(const AttentionBackward& op) = 0;
 
-  // As Backend::Prepare.
+  // They do what Backend::Prepare does.
   virtual absl::Status Prepare(const AttentionForward& op) = 0;
   virtual absl::Status Prepare(const AttentionBackward& op) = 0;
 

@@ -36,8 +36,8 @@ namespace {
 template <class O>
 concept AttentionOp = std::is_same_v<O, AttentionForward> || std::is_same_v<O, AttentionBackward>;
 
-// The most launches that an op may take. A product rounds two operands and a bias, is cut into two
-// with a sum over splits each, and may be finished by three kernels of ours.
+// Returns the most launches that an op may take. A product rounds two operands and a bias, is cut
+// into two with a sum over splits each, and may be finished by three kernels of ours.
 std::int64_t MostLaunchesOf(const Op& op) {
   return std::visit(
       []<class O>(const O& o) -> std::int64_t {

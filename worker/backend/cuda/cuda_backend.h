@@ -21,7 +21,7 @@ struct CudaOptions {
   MemoryBytes predicted;  // what the plan says this rank holds on the device; see ArenaOptions
   std::int64_t beside_bytes = 0;   // as ArenaOptions
   MemoryLedger* ledger = nullptr;  // borrowed, outlives all buffers; null: it is not counted
-  // How many multiprocessors products leave to kernels that wait for other ranks (NCCL's). The
+  // Says how many multiprocessors products leave to kernels that wait for other ranks (NCCL's). The
   // choice of an algorithm does not depend on it.
   int sms_for_communication = 0;
   bool tf32 = false;  // products of f32 may drop the operands' last 13 bits

@@ -52,7 +52,7 @@ class Matmuls {
     return ForProducts(op, Operands::kRounded, [&](const Product& p) { return Multiply(p); });
   }
 
-  // As Backend::Prepare.
+  // Does what Backend::Prepare does.
   absl::Status Prepare(const ProductOp auto& op) {
     return ForProducts(op, Operands::kAllocated, [&](const Product& p) { return MakeRoom(p); });
   }

@@ -21,9 +21,9 @@
 
 namespace takt::backend {
 
-// What the streams of one device share if their queues are bounded. A thread that gives work to a
-// stream whose queue is full waits inside the driver, and meanwhile no thread can give work to any
-// stream. Thread-safe.
+// Has what the streams of one device share if their queues are bounded. A thread that gives work to
+// a stream whose queue is full waits inside the driver, and meanwhile no thread can give work to
+// any stream. Thread-safe.
 class BoundedQueue {
  public:
   // A thread that waits longer than `patience` goes on, and the stream fails: an error that names

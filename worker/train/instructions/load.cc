@@ -24,7 +24,7 @@ std::int64_t CountScored(ProgramState& state, StepId step) {
   return state.counted.scored;
 }
 
-// Where a microbatch's rows go.
+// Says where a microbatch's rows go.
 struct Rows {
   std::span<std::int32_t> tokens, targets, starts;
 };

@@ -20,12 +20,12 @@ namespace takt::train {
 // Returns a microbatch of a kTokens slot.
 TokenView ViewOf(const ProgramState& state, SlotId tokens, MicrobatchId microbatch);
 
-// Where the loss of a microbatch, and what else F reports, goes. By default: nowhere.
+// Says where the loss of a microbatch, and what else F reports, goes. By default it goes nowhere.
 struct BoundLoss {
   // The count by which the gradient is divided, as LOAD counts it.
   const std::int64_t* scored = nullptr;
   StepLosses::Microbatch* places[StepLosses::kSteps] = {};  // by the step's remainder
-  // Where the rows of experts are counted, by the step's remainder; null: nowhere.
+  // Says where the rows of experts are counted, by the step's remainder; null: nowhere.
   std::int32_t* expert_counts[ExpertCounts::kSteps] = {};
 
   // Returns the loss call in this step. It also notes the count by which the gradient is divided.

@@ -10,7 +10,7 @@ absl::Status CheckFreed(const RankState& rank, const program::Instruction& instr
   if (!rank.layout.whole.stages.contains(instruction.stage))
     return absl::InvalidArgumentError("this rank does not hold its stage");
   if (rank.compute->memory_is_host() || rank.options.shapes_only) return absl::OkStatus();
-  return absl::InvalidArgumentError("weights are freed in the memory of hosts alone yet");
+  return absl::InvalidArgumentError("weights are freed in the memory of hosts only");
 }
 
 }  // namespace

@@ -119,8 +119,8 @@ class DeviceSums final : public Collective {
     return absl::OkStatus();
   }
 
-  // mine[i] = (x0[i] + x1[i]) + (x2[i] + x3[i]) for four ranks, and so on. Sums take the place of
-  // their first addend, the last one that of our values.
+  // Computes mine[i] = (x0[i] + x1[i]) + (x2[i] + x3[i]) for four ranks, and so on. Sums take the
+  // place of their first addend, the last one that of our values.
   absl::Status SumAsTree(std::span<float> mine) {
     const auto values = [&](int rank) {
       return rank == options_.index ? mine.data() : Slot(rank).data();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a few new tokens to a cache. Each query of a head has one warp, which goes through
-// the keys one by one with a running maximum and sum.
+// Computes the attention of a few new tokens to a cache. Each query of a head has one warp, which
+// goes through the keys one by one with a running maximum and sum.
 #include <cmath>
 
 #include "worker/backend/cuda/kernels/device.cuh"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradient of a norm's input together with everything that is summed over the same rows: the
-// gradients of the norm's weights and of biases beside it. A block of threads has a run of rows and
-// goes through it row by row. Each thread keeps the sums of its columns in registers; a second
-// launch adds up the runs.
+// Computes the gradient of a norm's input together with everything that is summed over the same
+// rows: the gradients of the norm's weights and of biases beside it. A block of threads has a run
+// of rows and goes through it row by row. Each thread keeps the sums of its columns in registers; a
+// second launch adds up the runs.
 #include "worker/backend/cuda/kernels/device.cuh"
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/kernels/norm_backward.cuh"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward of a norm that sums over rows on its way.
+// Has the backward of a norm that sums over rows on its way.
 #pragma once
 
 #include <cstdint>

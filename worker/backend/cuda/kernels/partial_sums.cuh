@@ -10,7 +10,7 @@
 
 namespace takt::backend::cuda {
 
-// The most outputs of one first stage: all of LayerNormSums.
+// One first stage has at most so many outputs: all of LayerNormSums.
 inline constexpr int kMostSummedOutputs = 4;
 
 // outputs[o][column] (+)= the sum over runs of

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests: groups of ranks on threads, what they sum, and what passes between them.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "gtest/gtest.h"
+#include "tests/testing/inproc_hub.h"
+#include "worker/transport/channel_collective.h"
+#include "worker/transport/transport.h"
+
+namespace takt::transport {
+
+// Returns what every rank holds before the sum. The magnitudes differ, so the order of additions
+// shows in the bits.
+template <class T>
+std::vector<T> Values(int rank, std::size_t count) {
+  std::mt19937 random(static_cast<unsigned>(rank * 7919 + static_cast<int>(count)));
+  std::uniform_real_distribution<double> exponent(-12, 12), sign(-1, 1);
+  std::vector<T> values(count);
+  for (T& value : values) value = static_cast<T>(sign(random) * std::exp2(exponent(random)));
+  return values;
+}
+
+template <class T>
+std::vector<T> SumInRankOrder(int size, std::size_t count) {
+  std::vector<T> sum = Values<T>(0, count);
+  for (int rank = 1; rank < size; ++rank) {
+    const std::vector<T> values = Values<T>(rank, count);
+    for (std::size_t i = 0; i < count; ++i) sum[i] += values[i];
+  }
+  return sum;
+}
+
+// Records what the ranks opened and sent.
+struct Traffic {
+  absl::Mutex mutex;
+  std::set<std::pair<int, int>> links;  // the lower rank first
+  std::atomic<std::int64_t> messages{0}, bytes{0};
+};
+
+class CountingSend final : public SendChannel {
+ public:
+  CountingSend(std::unique_ptr<SendChannel> channel, Traffic& traffic)
+      : channel_(std::move(channel)), traffic_(traffic) {}
+  absl::Status Send(const MessageTag& tag, std::span<const std::byte> data) override {
+    ++traffic_.messages;
+    traffic_.bytes += static_cast<std::int64_t>(data.size());
+    return channel_->Send(tag, data);
+  }
+
+ private:
+  const std::unique_ptr<SendChannel> channel_;
+  Traffic& traffic_;
+};
+
+class CountingTransport final : public Transport {
+ public:
+  CountingTransport(std::unique_ptr<Transport> transport, Rank self, Traffic& traffic)
+      : transport_(std::move(transport)), self_(self), traffic_(traffic) {}
+  absl::StatusOr<std::unique_ptr<SendChannel>> OpenSend(Rank peer, const std::string& name,
+                                                        std::size_t max_bytes) override {
+    {
+      absl::MutexLock lock(&traffic_.mutex);
+      traffic_.links.insert(std::minmax({self_.value(), peer.value()}));
+    }
+    auto channel = transport_->OpenSend(peer, name, max_bytes);
+    if (!channel.ok()) return channel.status();
+    return std::make_unique<CountingSend>(*std::move(channel), traffic_);
+  }
+  absl::StatusOr<std::unique_ptr<RecvChannel>> OpenRecv(Rank peer, const std::string& name,
+                                                        std::size_t max_bytes) override {
+    return transport_->OpenRecv(peer, name, max_bytes);
+  }
+  void Abort() override { transport_->Abort(); }
+
+ private:
+  const std::unique_ptr<Transport> transport_;
+  const Rank self_;
+  Traffic& traffic_;
+};
+
+// Runs `body(collective, index)` on every rank of a group. sums_only: see CollectiveOptions.
+template <class Body>
+void OnEveryRank(int size, Traffic& traffic, const Body& body, bool sums_only = false) {
+  testing::InprocHub hub;
+  std::vector<Rank> ranks;
+  for (int i = 0; i < size; ++i) ranks.push_back(Rank(10 + i));
+  std::vector<std::thread> threads;
+  for (int index = 0; index < size; ++index) {
+    threads.emplace_back([&, index] {
+      CountingTransport transport(hub.Connect({.rank = ranks[index], .num_ranks = size}),
+                                  ranks[index], traffic);
+      auto collective = CreateCollective(
+          &transport, {.name = "dp", .ranks = ranks, .index = index, .sums_only = sums_only});
+      ASSERT_TRUE(collective.ok()) << collective.status();
+      body(**collective, index);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace takt::transport
