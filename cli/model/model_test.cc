@@ -201,6 +201,53 @@ TEST(Eval, PrintsLossPerplexityAndBitsPerByte) {
   EXPECT_TRUE(nlohmann::json::parse(unknown.out)["bits_per_byte"].is_null());
 }
 
+// Returns what `takt eval` of the checkpoint asks the worker for.
+v1::EvaluateModel AskedOf(const std::string& checkpoint, const std::vector<std::string>& more) {
+  v1::LocalModelAnswer answer;
+  answer.mutable_evaluated()->set_tokens(1);
+  const FakeWorker worker("cat > \"${0%/*}/request\"; cat \"${0%/*}/answers\"");
+  worker.WriteAnswers({answer});
+  std::vector<std::string> arguments = {"eval",     checkpoint, "--data", kModel + "/tokens.bin",
+                                        "--format", "uint16"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Outcome outcome = RunWith(worker, arguments);
+  EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+  v1::LocalModelRequest request;
+  EXPECT_TRUE(request.ParseFromString(ReadFile(worker.Path("request"))));
+  return request.evaluate();
+}
+
+TEST(Eval, TreatsDocumentsAsTheJobDidThatTrainedTheCheckpoint) {
+  const TestDirectory directory;
+  WriteCheckpoint(directory.path(), 5, kModel,
+                  R"({"name": "j", "data": {"documents": "separate", "document_end": 9}})");
+  v1::EvaluateModel asked = AskedOf(directory.path(), {});
+  EXPECT_EQ(asked.documents(), v1::DOCUMENTS_MODE_SEPARATE);
+  EXPECT_EQ(asked.document_end(), 9);
+  EXPECT_EQ(AskedOf(directory.path(), {"--documents", "separate"}).document_end(), 9);
+  EXPECT_EQ(AskedOf(directory.path(), {"--document-end", "8"}).document_end(), 8);
+  asked = AskedOf(directory.path(), {"--documents", "join"});
+  EXPECT_EQ(asked.documents(), v1::DOCUMENTS_MODE_JOIN);
+  EXPECT_FALSE(asked.has_document_end());
+
+  WriteCheckpoint(directory.path(), 6, kModel, R"({"data": {"document_end": 9}})");
+  EXPECT_EQ(AskedOf(directory.path(), {}).document_end(), 9);
+  WriteCheckpoint(directory.path(), 7, kModel, R"({"data": {"documents": "join"}})");
+  EXPECT_EQ(AskedOf(directory.path(), {}).documents(), v1::DOCUMENTS_MODE_JOIN);
+}
+
+TEST(Eval, OfAFolderDocumentsAreAsTheOptionsSay) {
+  EXPECT_EQ(AskedOf(kModel, {}).documents(), v1::DOCUMENTS_MODE_UNSPECIFIED);
+  const v1::EvaluateModel asked = AskedOf(kModel, {"--document-end", "0"});
+  EXPECT_EQ(asked.documents(), v1::DOCUMENTS_MODE_SEPARATE);
+  EXPECT_TRUE(asked.has_document_end());
+  const std::string data = kModel + "/tokens.bin";
+  const Outcome both = RunTakt({"eval", kModel, "--data", data, "--format", "uint16", "--documents",
+                                "join", "--document-end", "0"});
+  EXPECT_EQ(both.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(both.err, HasSubstr("--document-end"));
+}
+
 TEST(Eval, AnEvaluationIsTheJobWithoutWhatOnlyTrainingNeeds) {
   v1::JobSpec job;
   job.set_name(std::string(63, 'n'));
@@ -227,7 +274,7 @@ TEST(Eval, AnEvaluationIsTheJobWithoutWhatOnlyTrainingNeeds) {
 TEST(Eval, RefusesOptionsOfTheOtherKind) {
   const TestDirectory directory;
   const std::string job = directory.Write("job.yaml", "name: j\n");
-  for (const char* option : {"--context", "--windows", "--threads"}) {
+  for (const char* option : {"--context", "--windows", "--threads", "--document-end"}) {
     const Outcome outcome = RunTakt({"eval", job, option, "2"});
     EXPECT_EQ(outcome.code, ExitCode::kInvalidInput);
     EXPECT_THAT(outcome.err, HasSubstr(option));
