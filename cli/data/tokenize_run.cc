@@ -165,6 +165,13 @@ class Run {
     if (earlier.has_value() && earlier->job == state_.job) {
       absl::StatusOr<data::TokenWriter> writer =
           data::TokenWriter::Open(settings_.out, earlier->counts.tokens, earlier->counts.documents);
+      // Before this run had the files for itself, another one may have gone on with them.
+      if (writer.ok() && ReadTokenizeState(state_path_) != earlier) {
+        return UnusableField({.field = settings_.out.field,
+                              .value = settings_.out.path,
+                              .rule = "was being written by another process until now",
+                              .fix = "give the same command again"});
+      }
       if (writer.ok()) state_ = *earlier;
       if (!absl::IsDataLoss(writer.status())) return writer;
     }
