@@ -89,6 +89,40 @@ TEST(Generate, PrintsTheTextOfTheTokens) {
   EXPECT_EQ(request.generate().tokenizer_vocab(), 256);
 }
 
+// Returns the ids of the prompt that the worker gets, with a tokenizer of SentencePiece.
+std::vector<int> PromptOf(const std::string& prompt, const std::vector<std::string>& more) {
+  const FakeWorker worker("cat > \"${0%/*}/request\"; cat \"${0%/*}/answers\"");
+  worker.WriteAnswers(AnswersOf("x"));
+  std::vector<std::string> arguments = {
+      "generate", kModel,        "--prompt",
+      prompt,     "--tokenizer", TAKT_SOURCE_DIR "/tests/golden/tokenizer/llama2"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Outcome outcome = RunWith(worker, arguments);
+  EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+  v1::LocalModelRequest request;
+  EXPECT_TRUE(request.ParseFromString(ReadFile(worker.Path("request"))));
+  return {request.generate().prompt().begin(), request.generate().prompt().end()};
+}
+
+TEST(Generate, ThePromptBeginsAsDocumentsDo) {
+  const std::vector<int> text = PromptOf("the sea", {"--bos", "none"});
+  std::vector<int> with_begin = {1};
+  with_begin.insert(with_begin.end(), text.begin(), text.end());
+  EXPECT_EQ(PromptOf("the sea", {}), with_begin);
+  EXPECT_EQ(PromptOf("the sea", {"--bos", "<s>"}), with_begin);
+  with_begin.front() = 2;
+  EXPECT_EQ(PromptOf("the sea", {"--bos", "</s>"}), with_begin);
+  EXPECT_THAT(
+      RunTakt({"generate", kModel, "--prompt", "a", "--tokenizer", "bytes", "--bos", "256"}).err,
+      HasSubstr("--bos"));
+}
+
+TEST(Generate, TheTokenThatThePromptBeginsWithIsNotDoubled) {
+  EXPECT_EQ(
+      PromptOf("the sea", {"--bos", std::to_string(PromptOf("the sea", {"--bos", "none"})[0])}),
+      PromptOf("the sea", {"--bos", "none"}));
+}
+
 TEST(Generate, PrintsOneObjectWithIds) {
   const FakeWorker worker("cat > /dev/null; cat \"${0%/*}/answers\"");
   worker.WriteAnswers(AnswersOf("hi"));
