@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -24,6 +25,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "cli/testing/fake_trace.h"
 #include "gmock/gmock.h"
@@ -260,6 +262,44 @@ TEST_F(PageServerTest, ViewersThatDoNotReadDelayNobody) {
   for (int i = 0; i < 20; ++i) connections.push_back(Send(StreamRequest()));
   EXPECT_THAT(Read("/api/stream?view=job:a", "[3,"), HasSubstr("SUCCEEDED"));
   for (const int connection : connections) close(connection);
+}
+
+// A server as `takt ui` makes it.
+class UsualPageServerTest : public PageServerTest {
+ protected:
+  UsualPageServerTest() : PageServerTest(PageServerOptions{}) {}
+};
+
+TEST_F(UsualPageServerTest, AStepIsThereWithinHalfASecond) {
+  struct Stage {
+    absl::Notification is_open;
+    std::atomic<std::int64_t> written_nanos = 0;  // when the coordinator first sent the step
+  };
+  // The coordinator may be asked again until the fixture ends.
+  const auto stage = std::make_shared<Stage>();
+  coordinator_.watch = [stage](auto&, const auto&, auto& writer) {
+    v1::WatchJobResponse response;
+    response.mutable_job()->set_name("a");
+    response.mutable_job()->set_state(v1::JOB_STATE_RUNNING);
+    writer.Write(response);
+    stage->is_open.WaitForNotification();
+    response.mutable_step()->set_step(7);
+    std::int64_t unset = 0;
+    stage->written_nanos.compare_exchange_strong(unset, absl::GetCurrentTimeNanos());
+    writer.Write(response);
+    return grpc::Status::OK;
+  };
+  std::string all;
+  Browser().Get("/api/stream?view=job:a", Cookie(), [&](const char* data, std::size_t size) {
+    all.append(data, size);
+    const bool has_job = all.find("\"state\":\"RUNNING\"") != std::string::npos;
+    if (has_job && !stage->is_open.HasBeenNotified()) stage->is_open.Notify();
+    return all.find("[7,") == std::string::npos;
+  });
+  const std::int64_t read_nanos = absl::GetCurrentTimeNanos();
+  if (!stage->is_open.HasBeenNotified()) stage->is_open.Notify();
+  EXPECT_THAT(all, HasSubstr("[7,"));
+  EXPECT_LT(absl::Nanoseconds(read_nanos - stage->written_nanos), absl::Milliseconds(500));
 }
 
 // Returns the first bytes of an answer, "HTTP/1.1 200", and leaves the others where they are.
