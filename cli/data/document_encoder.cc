@@ -95,8 +95,13 @@ absl::Status DocumentEncoder::EncodeLine(const TextPart& part, std::string_view 
 absl::Status DocumentEncoder::EncodeDocument(std::string_view bytes, EncodedUnit& out) {
   const tokenizer::CleanText clean = tokenizer::ReplaceInvalidUtf8(bytes, clean_);
   const std::size_t begin = out.ids.size();
+  if (options_.begin_of_document.has_value()) out.ids.push_back(*options_.begin_of_document);
+  const std::size_t begin_of_text = out.ids.size();
   RETURN_IF_ERROR(encoder_->Encode(clean.text, out.ids));
-  if (out.ids.size() == begin) return absl::OkStatus();
+  if (out.ids.size() == begin_of_text) {
+    out.ids.resize(begin);
+    return absl::OkStatus();
+  }
   if (options_.end_of_document.has_value()) out.ids.push_back(*options_.end_of_document);
   out.lengths.push_back(static_cast<std::int32_t>(out.ids.size() - begin));
   out.counts.bytes += static_cast<std::int64_t>(clean.text.size());

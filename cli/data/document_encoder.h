@@ -18,15 +18,16 @@ namespace takt::cli {
 
 struct DocumentOptions {
   DocumentKind kind = DocumentKind::kFiles;
-  std::string text_field = "text";              // of kJsonl
-  std::optional<std::int32_t> end_of_document;  // comes after each document; nullopt: nothing does
-  bool special_tokens = false;                  // EncodeOptions
+  std::string text_field = "text";  // of kJsonl
+  // They come before and after each document; nullopt: nothing does.
+  std::optional<std::int32_t> begin_of_document, end_of_document;
+  bool special_tokens = false;  // EncodeOptions
 };
 
 // Has what is known of documents when their text is gone.
 struct DocumentCounts {
   std::int64_t documents = 0;
-  std::int64_t tokens = 0;       // with those that end documents
+  std::int64_t tokens = 0;       // with those that begin and end documents
   std::int64_t bytes = 0;        // of the documents' UTF-8
   std::int64_t replaced = 0;     // U+FFFD for bytes that were not UTF-8
   std::int64_t input_bytes = 0;  // of the files

@@ -39,7 +39,7 @@ struct Options {
   std::string out;
   int context = 0;
   std::string tokenizer;  // folder; empty: not given
-  std::string eod;
+  std::string bos, eod;
   TooLong too_long = TooLong::kRefuse;
 };
 
@@ -51,10 +51,11 @@ struct Counts {
 // One caller at a time.
 class Packing {
  public:
-  // folder: borrowed; null: the documents are ids. end: comes after each completion that is a text.
+  // folder: borrowed; null: the documents are ids. begin, end: come before each prompt and after
+  // each completion that is a text.
   Packing(const Options& options, const tokenizer::TokenizerFolder* folder,
-          std::optional<std::int32_t> end)
-      : options_(options), end_(end), rows_(options.context) {
+          std::optional<std::int32_t> begin, std::optional<std::int32_t> end)
+      : options_(options), begin_(begin), end_(end), rows_(options.context) {
     if (folder != nullptr) encoder_ = folder->tokenizer->NewEncoder({});
   }
 
@@ -128,6 +129,7 @@ class Packing {
     if (encoder_ == nullptr)
       return absl::InvalidArgumentError("has texts, which need --tokenizer FOLDER");
     std::vector<std::int32_t> prompt, completion;
+    if (begin_.has_value()) prompt.push_back(*begin_);
     RETURN_IF_ERROR(encoder_->Encode(line.prompt, prompt));
     RETURN_IF_ERROR(encoder_->Encode(line.completion, completion));
     if (end_.has_value()) completion.push_back(*end_);
@@ -137,7 +139,7 @@ class Packing {
   }
 
   const Options& options_;
-  const std::optional<std::int32_t> end_;
+  const std::optional<std::int32_t> begin_, end_;
   std::unique_ptr<tokenizer::Encoder> encoder_;  // null: there is no tokenizer
   data::RowPacker rows_;
   Counts counts_;
@@ -196,13 +198,15 @@ absl::StatusOr<ExitCode> Pack(const Context& context, const Options& options) {
   }
   RETURN_IF_ERROR(CheckNewFile(options.out));
   std::optional<tokenizer::TokenizerFolder> folder;
-  std::optional<std::int32_t> end;
+  std::optional<std::int32_t> begin, end;
   if (!options.tokenizer.empty()) {
     ASSIGN_OR_RETURN(folder, tokenizer::OpenTokenizerFolder("--tokenizer", options.tokenizer));
+    ASSIGN_OR_RETURN(begin,
+                     BeginOfDocument(options.bos, *folder->tokenizer, folder->begin_of_document));
     ASSIGN_OR_RETURN(end, EndOfDocument(options.eod, *folder));
   }
   ASSIGN_OR_RETURN(const std::vector<InputFile> files, FindInputFiles(options.in));
-  Packing packing(options, folder.has_value() ? &*folder : nullptr, end);
+  Packing packing(options, folder.has_value() ? &*folder : nullptr, begin, end);
   for (const InputFile& file : files) RETURN_IF_ERROR(packing.AddFile(file.path));
   const data::RowPacker& rows = packing.Finish();
   if (rows.tokens().empty()) {
@@ -227,6 +231,10 @@ void DeclareOptions(CLI::App& app, Options& options) {
       ->required();
   app.add_option("--tokenizer", options.tokenizer, "Hugging Face folder, for texts")
       ->type_name("FOLDER");
+  app.add_option("--bos", options.bos,
+                 "Token or id before each prompt that is a text, or none; default: as the folder's "
+                 "model wants")
+      ->type_name("TOKEN");
   app.add_option("--eod", options.eod,
                  "Token or id after each completion that is a text, or none; default: the "
                  "folder's eos_token")

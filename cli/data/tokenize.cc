@@ -37,7 +37,7 @@ struct Options {
   std::optional<OutFormat> format;        // absent: uint16 if the vocabulary fits, else uint32
   std::optional<DocumentKind> documents;  // absent: by the names of the files
   std::string field = "text";
-  std::string eod;
+  std::string bos, eod;
   bool special_tokens = false;
   int threads = 0;  // 0: one for each core
 };
@@ -174,7 +174,9 @@ void PrintText(const Context& context, const TokenizeSettings& settings,
 Json ToJson(const TokenizeSettings& settings, const TokenizeResult& result, OutFormat format,
             const tokenizer::TokenizerFolder& folder, double seconds) {
   const DocumentCounts& counts = result.counts;
-  const auto& end = settings.documents.end_of_document;
+  const auto id_or_null = [](std::optional<std::int32_t> id) {
+    return id.has_value() ? Json(*id) : Json(nullptr);
+  };
   return {{"path", settings.out.path},
           {"format", kOutFormatNames[static_cast<int>(format)]},
           {"token_type", data::NameOf(settings.out.type)},
@@ -185,7 +187,8 @@ Json ToJson(const TokenizeSettings& settings, const TokenizeResult& result, OutF
           {"tokenizer", folder.file},
           {"tokenizer_xxh3_128", folder.hash},
           {"vocab", folder.tokenizer->vocab_size()},
-          {"end_of_document", end.has_value() ? Json(*end) : Json(nullptr)},
+          {"begin_of_document", id_or_null(settings.documents.begin_of_document)},
+          {"end_of_document", id_or_null(settings.documents.end_of_document)},
           {"input_bytes", counts.input_bytes},
           {"resumed_bytes", result.resumed_bytes},
           {"seconds", seconds}};
@@ -197,6 +200,8 @@ absl::StatusOr<ExitCode> Tokenize(const Context& context, const Options& options
   TokenizeSettings settings;
   settings.documents.text_field = options.field;
   settings.documents.special_tokens = options.special_tokens;
+  ASSIGN_OR_RETURN(settings.documents.begin_of_document,
+                   BeginOfDocument(options.bos, *folder.tokenizer, folder.begin_of_document));
   ASSIGN_OR_RETURN(settings.documents.end_of_document, EndOfDocument(options.eod, folder));
   const std::int64_t vocab = folder.tokenizer->vocab_size();
   const OutFormat format =
@@ -268,6 +273,9 @@ void DeclareOptions(CLI::App& app, Options& options) {
   app.add_option("--field", options.field, "Field of a JSON line that has the text")
       ->type_name("NAME")
       ->capture_default_str();
+  app.add_option("--bos", options.bos,
+                 "Token or id before each document, or none; default: as the folder's model wants")
+      ->type_name("TOKEN");
   app.add_option("--eod", options.eod,
                  "Token or id after each document, or none; default: the folder's eos_token")
       ->type_name("TOKEN");

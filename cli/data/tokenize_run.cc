@@ -27,11 +27,11 @@ constexpr std::int64_t kRecordIntervalNanos = 5'000'000'000;
 // Names everything that decides about the bytes of the output.
 std::string JobOf(const TokenizeSettings& settings, const tokenizer::TokenizerFolder& folder) {
   const DocumentOptions& documents = settings.documents;
-  std::string text =
-      absl::StrCat("1\n", folder.hash, "\n", static_cast<int>(documents.kind), " ",
-                   documents.end_of_document.value_or(-1), " ", documents.special_tokens, " ",
-                   static_cast<int>(settings.out.type), " ", settings.out.has_index, "\n",
-                   documents.text_field, "\n");
+  std::string text = absl::StrCat(
+      "2\n", folder.hash, "\n", static_cast<int>(documents.kind), " ",
+      documents.begin_of_document.value_or(-1), " ", documents.end_of_document.value_or(-1), " ",
+      documents.special_tokens, " ", static_cast<int>(settings.out.type), " ",
+      settings.out.has_index, "\n", documents.text_field, "\n");
   for (const InputFile& input : settings.inputs) {
     absl::StrAppend(&text, input.path, "\n", input.bytes, " ", input.modified_nanos, "\n");
   }
@@ -165,6 +165,13 @@ class Run {
     if (earlier.has_value() && earlier->job == state_.job) {
       absl::StatusOr<data::TokenWriter> writer =
           data::TokenWriter::Open(settings_.out, earlier->counts.tokens, earlier->counts.documents);
+      // Before this run had the files for itself, another one may have gone on with them.
+      if (writer.ok() && ReadTokenizeState(state_path_) != earlier) {
+        return UnusableField({.field = settings_.out.field,
+                              .value = settings_.out.path,
+                              .rule = "was being written by another process until now",
+                              .fix = "give the same command again"});
+      }
       if (writer.ok()) state_ = *earlier;
       if (!absl::IsDataLoss(writer.status())) return writer;
     }
@@ -211,9 +218,8 @@ class Run {
                              .tokens = state_.counts.tokens,
                              .bytes = state_.counts.bytes,
                              .replaced = state_.counts.replaced};
-    if (settings_.documents.end_of_document.has_value()) {
-      origin.end_of_document = *settings_.documents.end_of_document;
-    }
+    origin.begin_of_document = settings_.documents.begin_of_document;
+    origin.end_of_document = settings_.documents.end_of_document;
     return origin;
   }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -119,6 +120,37 @@ TEST(DataTokenize, LinesAndJsonLinesAreDocuments) {
       "{\"body\": \"one\"}\n\n{\"body\": \"two \\u0077ords\", \"x\": 1}\n{\"body\": \"\"}");
   ASSERT_EQ(Tokenize(objects, other, {"--field", "body"}).code, ExitCode::kDone);
   EXPECT_EQ(ReadIds(other), Expected({"one", "two words"}));
+}
+
+TEST(DataTokenize, DocumentsBeginAsTheTokenizersFolderSays) {
+  const TestDirectory directory;
+  const std::string in = directory.Write("a.txt", "one\n\ntwo");
+  const std::string folder = absl::StrCat(TAKT_SOURCE_DIR, "/tests/golden/tokenizer/llama2");
+  const auto ids = [&](const std::string& name, const std::vector<std::string>& more) {
+    const std::string out = directory.Path(name);
+    std::vector<std::string> line = {"-o",    "json",  "data", "tokenize",    in,    "--documents",
+                                     "lines", "--out", out,    "--tokenizer", folder};
+    line.insert(line.end(), more.begin(), more.end());
+    const Outcome outcome = RunTakt(line);
+    EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+    return ReadIds(out);
+  };
+  const auto opened = tokenizer::OpenTokenizerFolder("folder", folder).value();
+  Ids plain, whole;
+  for (const char* text : {"one", "two"}) {
+    Ids document;
+    ASSERT_TRUE(opened.tokenizer->NewEncoder({})->Encode(text, document).ok());
+    plain.insert(plain.end(), document.begin(), document.end());
+    whole.push_back(1);  // <s>
+    whole.insert(whole.end(), document.begin(), document.end());
+    whole.push_back(2);  // </s>
+  }
+  EXPECT_EQ(ids("whole.bin", {}), whole);
+  EXPECT_EQ(data::ReadTokenOrigin(directory.Path("whole.bin")).value()->begin_of_document, 1);
+  EXPECT_EQ(data::ReadTokenOrigin(directory.Path("whole.bin")).value()->documents, 2);
+  EXPECT_EQ(ids("plain.bin", {"--bos", "none", "--eod", "none"}), plain);
+  EXPECT_EQ(data::ReadTokenOrigin(directory.Path("plain.bin")).value()->begin_of_document,
+            std::nullopt);
 }
 
 TEST(DataTokenize, SpecialTokensInTextStayText) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
+#include <map>
 #include <string>
 #include <system_error>
 
@@ -38,6 +39,8 @@ absl::StatusOr<ClusterEvaluation> ClusterOptions(const EvalOptions& options) {
   if (given.context > 0) return Refuse("--context", true);
   if (given.max_windows > 0) return Refuse("--windows", true);
   if (given.model.threads > 0) return Refuse("--threads", true);
+  if (given.documents.has_value()) return Refuse("--documents", true);
+  if (given.document_end.has_value()) return Refuse("--document-end", true);
   if (given.data.empty() == given.format.has_value()) {
     return InvalidField({.field = given.data.empty() ? "--data" : "--format",
                          .rule = "is missing: the two come together",
@@ -85,6 +88,19 @@ void Declare(CLI::App& app, EvalOptions& options) {
   app.add_option("--windows", here.max_windows, "Score only the first windows; default: all")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
+  app.add_option("--documents", here.documents,
+                 "Whether tokens see other documents of their window; default: as the job had it "
+                 "that trained CHECKPOINT")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, config::Documents>{
+                                              {"join", config::Documents::kJoin},
+                                              {"separate", config::Documents::kSeparate}})
+                      .description("{join,separate}"))
+      ->type_name("");
+  app.add_option("--document-end", here.document_end,
+                 "Token that ends documents, which are then separate; default: that of the job, "
+                 "else eos_token_id of config.json")
+      ->type_name("ID")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--batches", options.batches,
                  "For a job: score so many global batches; default: data.validation.batches")
       ->type_name("N")
@@ -108,6 +124,7 @@ void AddEval(CLI::App& app, Context& context) {
       "checkpoint.\n\nExamples:\n"
       "  takt eval checkpoints --data valid.bin --format uint16 --context 1024\n"
       "  takt eval my-model --data 'fineweb/*_val_*.bin' --format llmc --windows 500\n"
+      "  takt eval my-model --data valid.bin --format uint16 --documents separate\n"
       "  takt -o json eval job.yaml --batches 20");
 }
 

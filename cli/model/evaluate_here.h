@@ -20,6 +20,10 @@ struct EvaluateOptions {
   std::optional<config::DataFormat> format;
   int context = 0;               // 0: not given
   std::int64_t max_windows = 0;  // 0: all
+  // Whether tokens see other documents, and the token that ends them; what is not given is as the
+  // job has it that trained the checkpoint.
+  std::optional<config::Documents> documents;
+  std::optional<int> document_end;
 };
 
 // Runs the model in a takt-worker, and shows on a terminal how far it is.

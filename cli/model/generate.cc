@@ -14,6 +14,7 @@
 #include "cli/base/report.h"
 #include "cli/base/signals.h"
 #include "cli/base/text.h"
+#include "cli/data/tokenizer_option.h"
 #include "cli/model/commands.h"
 #include "cli/model/model_child.h"
 #include "cli/model/model_options.h"
@@ -32,6 +33,7 @@ struct GenerateOptions {
   ModelOptions model;
   std::string prompt;
   std::string tokenizer;  // folder or kBytes; empty: that of the model's folder
+  std::string bos;        // empty: that of the tokenizer
   int tokens = 0;         // 0: not given
   double temperature = 0;
   double top_p = 1;
@@ -40,7 +42,7 @@ struct GenerateOptions {
 
 struct Vocabulary {
   std::unique_ptr<const tokenizer::Tokenizer> tokenizer;
-  std::optional<std::int32_t> end;  // the token that ends a document
+  std::optional<std::int32_t> begin, end;  // the tokens before and after a document
 };
 
 // Returns whether a folder holds the tokenizer of its model.
@@ -65,16 +67,24 @@ absl::StatusOr<Vocabulary> OpenVocabulary(const GenerateOptions& options,
   ASSIGN_OR_RETURN(tokenizer::TokenizerFolder folder,
                    tokenizer::OpenTokenizerFolder(own ? "CHECKPOINT" : "--tokenizer",
                                                   own ? model_folder : options.tokenizer));
-  return Vocabulary{.tokenizer = std::move(folder.tokenizer), .end = folder.end_of_document};
+  return Vocabulary{.tokenizer = std::move(folder.tokenizer),
+                    .begin = folder.begin_of_document,
+                    .end = folder.end_of_document};
 }
 
-// The prompt may hold special tokens by their content, such as the one that begins a text.
-absl::StatusOr<std::vector<std::int32_t>> Encode(const tokenizer::Tokenizer& tokenizer,
-                                                 const std::string& text) {
+// The prompt begins as documents do. It may hold special tokens by their content; one that begins
+// it already is not put there twice.
+absl::StatusOr<std::vector<std::int32_t>> Encode(const GenerateOptions& options,
+                                                 const Vocabulary& vocabulary) {
+  ASSIGN_OR_RETURN(const std::optional<std::int32_t> begin,
+                   BeginOfDocument(options.bos, *vocabulary.tokenizer, vocabulary.begin));
   std::string storage;
   std::vector<std::int32_t> ids;
-  const absl::Status status = tokenizer.NewEncoder({.special_tokens = true})
-                                  ->Encode(tokenizer::ReplaceInvalidUtf8(text, storage).text, ids);
+  const absl::Status status =
+      vocabulary.tokenizer->NewEncoder({.special_tokens = true})
+          ->Encode(tokenizer::ReplaceInvalidUtf8(options.prompt, storage).text, ids);
+  const bool begins = !ids.empty() && ids.front() == begin;
+  if (begin.has_value() && !begins) ids.insert(ids.begin(), *begin);
   if (status.ok()) return ids;
   return InvalidField({.field = "--prompt",
                        .rule = std::string(status.message()),
@@ -163,8 +173,7 @@ void PrintResult(const Context& context, const Result& result, std::size_t promp
 absl::StatusOr<ExitCode> Generate(const Context& context, const GenerateOptions& options) {
   ASSIGN_OR_RETURN(const std::string folder, ModelFolder(options.model));
   ASSIGN_OR_RETURN(const Vocabulary vocabulary, OpenVocabulary(options, folder));
-  ASSIGN_OR_RETURN(const std::vector<std::int32_t> prompt,
-                   Encode(*vocabulary.tokenizer, options.prompt));
+  ASSIGN_OR_RETURN(const std::vector<std::int32_t> prompt, Encode(options, vocabulary));
   ASSIGN_OR_RETURN(const std::unique_ptr<ModelChild> child,
                    ModelChild::Start(context.program_directory,
                                      MakeRequest(options, folder, prompt, vocabulary)));
@@ -197,6 +206,10 @@ void AddGenerate(CLI::App& app, Context& context) {
                        "Hugging Face folder of the tokenizer, or bytes if each byte is a token; "
                        "default: the one in CHECKPOINT")
             ->type_name("FOLDER");
+        app.add_option("--bos", options.bos,
+                       "Token or id before the prompt, or none; default: as the tokenizer's folder "
+                       "says, as for `takt data tokenize`")
+            ->type_name("TOKEN");
         app.add_option("--tokens", options.tokens,
                        "Make at most so many; default: 128, or as many as the model has positions "
                        "for")

@@ -89,6 +89,40 @@ TEST(Generate, PrintsTheTextOfTheTokens) {
   EXPECT_EQ(request.generate().tokenizer_vocab(), 256);
 }
 
+// Returns the ids of the prompt that the worker gets, with a tokenizer of SentencePiece.
+std::vector<int> PromptOf(const std::string& prompt, const std::vector<std::string>& more) {
+  const FakeWorker worker("cat > \"${0%/*}/request\"; cat \"${0%/*}/answers\"");
+  worker.WriteAnswers(AnswersOf("x"));
+  std::vector<std::string> arguments = {
+      "generate", kModel,        "--prompt",
+      prompt,     "--tokenizer", TAKT_SOURCE_DIR "/tests/golden/tokenizer/llama2"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Outcome outcome = RunWith(worker, arguments);
+  EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+  v1::LocalModelRequest request;
+  EXPECT_TRUE(request.ParseFromString(ReadFile(worker.Path("request"))));
+  return {request.generate().prompt().begin(), request.generate().prompt().end()};
+}
+
+TEST(Generate, ThePromptBeginsAsDocumentsDo) {
+  const std::vector<int> text = PromptOf("the sea", {"--bos", "none"});
+  std::vector<int> with_begin = {1};
+  with_begin.insert(with_begin.end(), text.begin(), text.end());
+  EXPECT_EQ(PromptOf("the sea", {}), with_begin);
+  EXPECT_EQ(PromptOf("the sea", {"--bos", "<s>"}), with_begin);
+  with_begin.front() = 2;
+  EXPECT_EQ(PromptOf("the sea", {"--bos", "</s>"}), with_begin);
+  EXPECT_THAT(
+      RunTakt({"generate", kModel, "--prompt", "a", "--tokenizer", "bytes", "--bos", "256"}).err,
+      HasSubstr("--bos"));
+}
+
+TEST(Generate, TheTokenThatThePromptBeginsWithIsNotDoubled) {
+  EXPECT_EQ(
+      PromptOf("the sea", {"--bos", std::to_string(PromptOf("the sea", {"--bos", "none"})[0])}),
+      PromptOf("the sea", {"--bos", "none"}));
+}
+
 TEST(Generate, PrintsOneObjectWithIds) {
   const FakeWorker worker("cat > /dev/null; cat \"${0%/*}/answers\"");
   worker.WriteAnswers(AnswersOf("hi"));
@@ -201,6 +235,53 @@ TEST(Eval, PrintsLossPerplexityAndBitsPerByte) {
   EXPECT_TRUE(nlohmann::json::parse(unknown.out)["bits_per_byte"].is_null());
 }
 
+// Returns what `takt eval` of the checkpoint asks the worker for.
+v1::EvaluateModel AskedOf(const std::string& checkpoint, const std::vector<std::string>& more) {
+  v1::LocalModelAnswer answer;
+  answer.mutable_evaluated()->set_tokens(1);
+  const FakeWorker worker("cat > \"${0%/*}/request\"; cat \"${0%/*}/answers\"");
+  worker.WriteAnswers({answer});
+  std::vector<std::string> arguments = {"eval",     checkpoint, "--data", kModel + "/tokens.bin",
+                                        "--format", "uint16"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Outcome outcome = RunWith(worker, arguments);
+  EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+  v1::LocalModelRequest request;
+  EXPECT_TRUE(request.ParseFromString(ReadFile(worker.Path("request"))));
+  return request.evaluate();
+}
+
+TEST(Eval, TreatsDocumentsAsTheJobDidThatTrainedTheCheckpoint) {
+  const TestDirectory directory;
+  WriteCheckpoint(directory.path(), 5, kModel,
+                  R"({"name": "j", "data": {"documents": "separate", "document_end": 9}})");
+  v1::EvaluateModel asked = AskedOf(directory.path(), {});
+  EXPECT_EQ(asked.documents(), v1::DOCUMENTS_MODE_SEPARATE);
+  EXPECT_EQ(asked.document_end(), 9);
+  EXPECT_EQ(AskedOf(directory.path(), {"--documents", "separate"}).document_end(), 9);
+  EXPECT_EQ(AskedOf(directory.path(), {"--document-end", "8"}).document_end(), 8);
+  asked = AskedOf(directory.path(), {"--documents", "join"});
+  EXPECT_EQ(asked.documents(), v1::DOCUMENTS_MODE_JOIN);
+  EXPECT_FALSE(asked.has_document_end());
+
+  WriteCheckpoint(directory.path(), 6, kModel, R"({"data": {"document_end": 9}})");
+  EXPECT_EQ(AskedOf(directory.path(), {}).document_end(), 9);
+  WriteCheckpoint(directory.path(), 7, kModel, R"({"data": {"documents": "join"}})");
+  EXPECT_EQ(AskedOf(directory.path(), {}).documents(), v1::DOCUMENTS_MODE_JOIN);
+}
+
+TEST(Eval, OfAFolderDocumentsAreAsTheOptionsSay) {
+  EXPECT_EQ(AskedOf(kModel, {}).documents(), v1::DOCUMENTS_MODE_UNSPECIFIED);
+  const v1::EvaluateModel asked = AskedOf(kModel, {"--document-end", "0"});
+  EXPECT_EQ(asked.documents(), v1::DOCUMENTS_MODE_SEPARATE);
+  EXPECT_TRUE(asked.has_document_end());
+  const std::string data = kModel + "/tokens.bin";
+  const Outcome both = RunTakt({"eval", kModel, "--data", data, "--format", "uint16", "--documents",
+                                "join", "--document-end", "0"});
+  EXPECT_EQ(both.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(both.err, HasSubstr("--document-end"));
+}
+
 TEST(Eval, AnEvaluationIsTheJobWithoutWhatOnlyTrainingNeeds) {
   v1::JobSpec job;
   job.set_name(std::string(63, 'n'));
@@ -227,7 +308,7 @@ TEST(Eval, AnEvaluationIsTheJobWithoutWhatOnlyTrainingNeeds) {
 TEST(Eval, RefusesOptionsOfTheOtherKind) {
   const TestDirectory directory;
   const std::string job = directory.Write("job.yaml", "name: j\n");
-  for (const char* option : {"--context", "--windows", "--threads"}) {
+  for (const char* option : {"--context", "--windows", "--threads", "--document-end"}) {
     const Outcome outcome = RunTakt({"eval", job, option, "2"});
     EXPECT_EQ(outcome.code, ExitCode::kInvalidInput);
     EXPECT_THAT(outcome.err, HasSubstr(option));

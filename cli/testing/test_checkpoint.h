@@ -35,15 +35,16 @@ inline std::string GoldenModel(const std::string& name) {
 }
 
 // Writes DIRECTORY/step-N of the weights in the folder `source`, without moments, and returns its
-// path.
+// path. job_spec: as Manifest::job_spec.
 inline std::string WriteCheckpoint(const std::string& directory, std::int64_t step,
-                                   const std::string& source) {
+                                   const std::string& source, const std::string& job_spec = "{}") {
   const std::string path =
       absl::StrCat(directory, "/", checkpoint::StepDirectoryName(StepId(step)));
   std::filesystem::create_directories(path);
   checkpoint::Manifest manifest{
       .job = "job", .generation = Generation(1), .step = StepId(step), .windows = step};
   manifest.plan_hash = std::string(32, '0');
+  manifest.job_spec = job_spec;
   const auto write = [&](const std::string& name, const std::string& text) {
     std::ofstream(absl::StrCat(path, "/", name), std::ios::binary) << text;
     manifest.files.push_back({.name = name,

@@ -9,7 +9,7 @@
 namespace takt::cli {
 
 struct ConnectionLimits {
-  std::size_t connections = 64;                 // handled at a time
+  std::size_t connections = 64;                 // handled at a time; the others get a 503
   std::size_t head_bytes = 16u << 10;           // of a request
   absl::Duration head_time = absl::Seconds(5);  // until all of the head is there
 };

@@ -51,6 +51,30 @@ bool SendsWholeHead(int socket, const ConnectionLimits& limits) {
   return false;
 }
 
+constexpr char kRefusal[] =
+    "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    "Content-Length: 42\r\nRetry-After: 1\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+    "too many connections are open; close some\n";
+// How long a refused peer may take to send its request. Data that comes after the connection was
+// closed would make its system drop the answer.
+constexpr absl::Duration kRefusedPeerTime = absl::Milliseconds(20);
+
+// Takes what has arrived, so that nothing is left that the library could read.
+void Drain(int socket) {
+  char bytes[4096];
+  while (recv(socket, bytes, sizeof(bytes), MSG_DONTWAIT) > 0) {
+  }
+}
+
+void Refuse(int socket) {
+  send(socket, kRefusal, sizeof(kRefusal) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+  ::shutdown(socket, SHUT_WR);
+  pollfd readable{.fd = socket, .events = POLLIN, .revents = 0};
+  poll(&readable, 1, static_cast<int>(absl::ToInt64Milliseconds(kRefusedPeerTime)));
+  ::shutdown(socket, SHUT_RDWR);  // no more can arrive
+  Drain(socket);
+}
+
 }  // namespace
 
 ConnectionThreads::ConnectionThreads(int port, ConnectionLimits limits)
@@ -58,12 +82,18 @@ ConnectionThreads::ConnectionThreads(int port, ConnectionLimits limits)
 
 ConnectionThreads::Enqueued ConnectionThreads::enqueue(std::function<void()> handle) {
   Connection connection;
+  bool is_refused = false;
   {
     const absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(
-        +[](std::size_t* free) { return *free > 0; }, &free_));
-    --free_;
     connection = FindNewConnection();
+    is_refused = free_ == 0;
+    if (!is_refused) --free_;
+  }
+  if (is_refused) {
+    if (connection.socket >= 0) Refuse(connection.socket);
+    handle();  // finds nothing to read, and closes the socket
+    Forget(connection, /*num_threads=*/0);
+    return static_cast<Enqueued>(true);
   }
   return pool_.enqueue(
       [this, connection, handle = std::move(handle)] { Handle(connection, handle); });
@@ -84,9 +114,13 @@ void ConnectionThreads::Handle(const Connection& connection, const std::function
   if (connection.socket >= 0 && !SendsWholeHead(connection.socket, limits_))
     ::shutdown(connection.socket, SHUT_RDWR);
   handle();  // closes the socket
+  Forget(connection, /*num_threads=*/1);
+}
+
+void ConnectionThreads::Forget(const Connection& connection, std::size_t num_threads) {
   const absl::MutexLock lock(&mutex_);
   handled_.erase(connection.number);
-  ++free_;
+  free_ += num_threads;
 }
 
 }  // namespace takt::cli

@@ -21,8 +21,8 @@ namespace takt::cli {
 // any other one is shut down first. That is enough for a server that closes a connection after one
 // request and reads no bodies.
 //
-// The server accepts no further connection while all threads are in use, so that the system's
-// queue of connections, which is short, is all that grows.
+// While all threads are in use, every further connection is answered with 503 and closed, on the
+// thread that accepts connections. So nothing grows, however many peers there are.
 class ConnectionThreads final : public httplib::TaskQueue {
  public:
   // port: on which the server listens.
@@ -47,6 +47,8 @@ class ConnectionThreads final : public httplib::TaskQueue {
   // before.
   Connection FindNewConnection() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Handle(const Connection& connection, const std::function<void()>& handle);
+  // The connection is closed, and leaves so many threads.
+  void Forget(const Connection& connection, std::size_t num_threads);
 
   const int port_;
   const ConnectionLimits limits_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 
 namespace takt::cli {
@@ -22,6 +23,11 @@ Followers::~Followers() { Sweep(absl::InfiniteFuture()); }
 absl::StatusOr<std::unique_ptr<Followers::Lease>> Followers::Acquire(const std::string& view,
                                                                      absl::Time now) {
   const absl::MutexLock lock(&mutex_);
+  const auto is_free = [this, &view]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto it = followed_.find(view);
+    return it == followed_.end() || !it->second.is_ending;
+  };
+  mutex_.Await(absl::Condition(&is_free));
   const auto found = followed_.find(view);
   if (found == followed_.end() && followed_.size() >= options_.most) {
     return absl::ResourceExhaustedError(
@@ -45,19 +51,26 @@ void Followers::Release(const std::string& view) {
 }
 
 void Followers::Sweep(absl::Time now) {
-  // Threads end under the lock, so that a view is never followed twice at a time.
-  const absl::MutexLock lock(&mutex_);
-  for (auto it = followed_.begin(); it != followed_.end();) {
-    Followed& followed = it->second;
-    if (followed.viewers > 0) followed.idle_since = std::max(followed.idle_since, now);
-    if (followed.viewers > 0 || now - followed.idle_since < options_.linger) {
-      ++it;
-      continue;
-    }
-    followed.thread.request_stop();
-    followed.thread.join();
-    it = followed_.erase(it);
+  std::map<std::string, std::jthread> idle = TakeIdle(now);
+  for (auto& [view, thread] : idle) thread.request_stop();
+  for (auto& [view, thread] : idle) {
+    thread.join();
+    const absl::MutexLock lock(&mutex_);
+    followed_.erase(view);
   }
+}
+
+std::map<std::string, std::jthread> Followers::TakeIdle(absl::Time now) {
+  std::map<std::string, std::jthread> idle;
+  const absl::MutexLock lock(&mutex_);
+  for (auto& [view, followed] : followed_) {
+    if (followed.viewers > 0) followed.idle_since = std::max(followed.idle_since, now);
+    if (followed.is_ending || followed.viewers > 0) continue;
+    if (now - followed.idle_since < options_.linger) continue;
+    followed.is_ending = true;
+    idle.emplace(view, std::move(followed.thread));
+  }
+  return idle;
 }
 
 }  // namespace takt::cli

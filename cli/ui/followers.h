@@ -48,21 +48,25 @@ class Followers final {
     const std::string view_;
   };
 
+  // Waits while an earlier thread of the same view ends, so that none is followed twice at a time.
   // kResourceExhausted: too many views are followed.
   absl::StatusOr<std::unique_ptr<Lease>> Acquire(const std::string& view, absl::Time now);
 
-  // Ends the threads of views that nobody has looked at for long enough. Waits for their ends, and
-  // lets other callers wait.
+  // Ends the threads of views that nobody has looked at for long enough, and waits for their ends.
+  // Meanwhile only those who acquire one of these views wait.
   void Sweep(absl::Time now);
 
  private:
   struct Followed {
     int viewers = 0;
     absl::Time idle_since;
+    bool is_ending = false;  // Sweep has the thread and waits for its end
     std::jthread thread;
   };
 
   void Release(const std::string& view);
+  // Takes the threads of idle views, which Sweep ends. The views stay until then.
+  std::map<std::string, std::jthread> TakeIdle(absl::Time now);
 
   const Follow follow_;
   const FollowersOptions options_;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/ui/followers.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <thread>
 
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
@@ -63,6 +65,36 @@ TEST(Followers, ViewsEndOnceNobodyLooksForLongEnough) {
   EXPECT_FALSE(ended.HasBeenNotified());
   followers.Sweep(kBegin + absl::Seconds(120));
   EXPECT_TRUE(ended.HasBeenNotified());
+}
+
+TEST(Followers, AThreadThatIsSlowToEndDelaysOnlyItsOwnView) {
+  absl::Notification stopped, may_end;
+  std::atomic<int> running = 0, most_running = 0;  // threads of the slow view
+  Followers followers(
+      [&](const std::string& view, const std::stop_token& stop) {
+        if (view == "slow") most_running = std::max(most_running.load(), ++running);
+        absl::Notification asked;
+        const std::stop_callback wake(stop, [&] { asked.Notify(); });
+        asked.WaitForNotification();
+        if (view != "slow") return;
+        if (!stopped.HasBeenNotified()) stopped.Notify();
+        may_end.WaitForNotification();
+        --running;
+      },
+      {.linger = absl::ZeroDuration()});
+  followers.Acquire("slow", kBegin).value().reset();
+  std::thread sweep([&] { followers.Sweep(kBegin); });
+  stopped.WaitForNotification();
+  absl::Notification has_other;
+  std::thread other([&] {
+    EXPECT_TRUE(followers.Acquire("other", kBegin).ok());
+    has_other.Notify();
+  });
+  EXPECT_TRUE(has_other.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  std::thread same([&] { EXPECT_TRUE(followers.Acquire("slow", kBegin).ok()); });
+  may_end.Notify();
+  for (std::thread* thread : {&sweep, &other, &same}) thread->join();
+  EXPECT_EQ(most_running, 1);
 }
 
 TEST(Followers, RefusesMoreViewsThanItMayFollow) {

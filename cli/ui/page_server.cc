@@ -38,7 +38,6 @@ using httplib::Request;
 using httplib::Response;
 
 constexpr char kLoopback[] = "127.0.0.1";
-constexpr int kMostStreams = 40;  // of all connections; the others are for short requests
 constexpr std::size_t kMostViews = 4;
 // How long a peer may take for the next part of a request, or to take the next part of an answer.
 constexpr int kPeerSeconds = 5;
@@ -246,7 +245,7 @@ class PageServer::Impl {
     if (num_views < 1 || num_views > kMostViews)
       return ReplyError(response, 400, absl::StrCat("view: 1 to ", kMostViews, " of them"));
     const auto stream = std::make_shared<Stream>(num_streams_);
-    if (num_streams_ > kMostStreams)
+    if (num_streams_ > options_.streams)
       return ReplyError(response, 503, "too many pages are open; close some");
     for (std::size_t i = 0; i < num_views; ++i) {
       std::string view = request.get_param_value("view", i);

@@ -24,6 +24,8 @@ struct PageServerOptions {
   int port = 0;  // 0: the system chooses one
   // Says how long a stream waits between two frames at least.
   absl::Duration frame_pause = absl::Milliseconds(100);
+  // Streams at a time. The other connections are for short requests.
+  int streams = 40;
   ConnectionLimits connections = {};
 };
 

@@ -6,15 +6,27 @@
 #include <arpa/inet.h>
 #include <httplib.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "cli/testing/fake_trace.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
@@ -29,7 +41,10 @@ using testing::Not;
 
 class PageServerTest : public testing::Test {
  protected:
-  PageServerTest() : synthetic_("1f1b", 2, 4) {
+  explicit PageServerTest(
+      const PageServerOptions& options = {.frame_pause = absl::ZeroDuration(),
+                                          .connections = {.head_time = absl::Seconds(1)}})
+      : synthetic_("1f1b", 2, 4) {
     synthetic_.Get();
     coordinator_.workers = [](auto&, const auto&, v1::ListWorkersResponse& response) {
       response.add_workers()->set_name("w<0>");
@@ -66,9 +81,7 @@ class PageServerTest : public testing::Test {
       return WriteTrace(synthetic_.Get(), request, writer);
     };
     client_ = Client::Connect({.address = coordinator_.address()}).value();
-    server_ = PageServer::Create(*client_, {.frame_pause = absl::ZeroDuration(),
-                                            .connections = {.head_time = absl::Seconds(1)}})
-                  .value();
+    server_ = PageServer::Create(*client_, options).value();
     thread_ = std::thread([this] { server_->Run(); });
   }
   ~PageServerTest() override {
@@ -113,6 +126,13 @@ class PageServerTest : public testing::Test {
     EXPECT_EQ(send(connection, text.data(), text.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(text.size()));
     return connection;
+  }
+
+  // A request of a stream that goes on until the peer closes it.
+  std::string StreamRequest() const {
+    return absl::StrCat(
+        "GET /api/stream?view=cluster&view=job:a HTTP/1.1\r\nHost: 127.0.0.1:", server_->port(),
+        "\r\nCookie: takt_ui_", server_->port(), "=", Token(), "\r\n\r\n");
   }
 
   trace::SyntheticTrace synthetic_;
@@ -238,13 +258,192 @@ TEST_F(PageServerTest, RequestsThatNeverEndAreShutDown) {
 }
 
 TEST_F(PageServerTest, ViewersThatDoNotReadDelayNobody) {
-  const std::string request = absl::StrCat(
-      "GET /api/stream?view=cluster&view=job:a HTTP/1.1\r\nHost: 127.0.0.1:", server_->port(),
-      "\r\nCookie: takt_ui_", server_->port(), "=", Token(), "\r\n\r\n");
   std::vector<int> connections;
-  for (int i = 0; i < 20; ++i) connections.push_back(Send(request));
+  for (int i = 0; i < 20; ++i) connections.push_back(Send(StreamRequest()));
   EXPECT_THAT(Read("/api/stream?view=job:a", "[3,"), HasSubstr("SUCCEEDED"));
   for (const int connection : connections) close(connection);
+}
+
+// A server as `takt ui` makes it.
+class UsualPageServerTest : public PageServerTest {
+ protected:
+  UsualPageServerTest() : PageServerTest(PageServerOptions{}) {}
+};
+
+TEST_F(UsualPageServerTest, AStepIsThereWithinHalfASecond) {
+  struct Stage {
+    absl::Notification is_open;
+    std::atomic<std::int64_t> written_nanos = 0;  // when the coordinator first sent the step
+  };
+  // The coordinator may be asked again until the fixture ends.
+  const auto stage = std::make_shared<Stage>();
+  coordinator_.watch = [stage](auto&, const auto&, auto& writer) {
+    v1::WatchJobResponse response;
+    response.mutable_job()->set_name("a");
+    response.mutable_job()->set_state(v1::JOB_STATE_RUNNING);
+    writer.Write(response);
+    stage->is_open.WaitForNotification();
+    response.mutable_step()->set_step(7);
+    std::int64_t unset = 0;
+    stage->written_nanos.compare_exchange_strong(unset, absl::GetCurrentTimeNanos());
+    writer.Write(response);
+    return grpc::Status::OK;
+  };
+  std::string all;
+  Browser().Get("/api/stream?view=job:a", Cookie(), [&](const char* data, std::size_t size) {
+    all.append(data, size);
+    const bool has_job = all.find("\"state\":\"RUNNING\"") != std::string::npos;
+    if (has_job && !stage->is_open.HasBeenNotified()) stage->is_open.Notify();
+    return all.find("[7,") == std::string::npos;
+  });
+  const std::int64_t read_nanos = absl::GetCurrentTimeNanos();
+  if (!stage->is_open.HasBeenNotified()) stage->is_open.Notify();
+  EXPECT_THAT(all, HasSubstr("[7,"));
+  EXPECT_LT(absl::Nanoseconds(read_nanos - stage->written_nanos), absl::Milliseconds(500));
+}
+
+// Returns the first bytes of an answer, "HTTP/1.1 200", and leaves the others where they are.
+std::string ReadStatus(int connection) {
+  char text[12] = {};
+  const ssize_t got = recv(connection, text, sizeof(text), MSG_WAITALL);
+  return got > 0 ? std::string(text, static_cast<std::size_t>(got)) : "";
+}
+
+// Reads until the server closes the connection.
+std::string ReadAll(int connection) {
+  std::string all;
+  char bytes[4096];
+  for (ssize_t got = 0; (got = recv(connection, bytes, sizeof(bytes), 0)) > 0;)
+    all.append(bytes, static_cast<std::size_t>(got));
+  return all;
+}
+
+// Few connections and few streams.
+class CrowdedPageServerTest : public PageServerTest {
+ protected:
+  CrowdedPageServerTest()
+      : PageServerTest({.frame_pause = absl::ZeroDuration(),
+                        .streams = 3,
+                        .connections = {.connections = 6, .head_time = absl::Minutes(5)}}) {}
+};
+
+TEST_F(CrowdedPageServerTest, SlowReadersOfStreamsLeaveRoomForOthers) {
+  std::vector<int> slow;
+  for (int i = 0; i < 3; ++i) {
+    slow.push_back(Send(StreamRequest()));
+    EXPECT_EQ(ReadStatus(slow.back()), "HTTP/1.1 200");
+  }
+  for (int i = 0; i < 9; ++i) {
+    const int refused = Send(StreamRequest());
+    EXPECT_THAT(ReadAll(refused), testing::StartsWith("HTTP/1.1 503"));
+    close(refused);
+  }
+  EXPECT_EQ(StatusOf("/page.js", Cookie()), 200);
+  for (const int connection : slow) close(connection);
+}
+
+TEST_F(CrowdedPageServerTest, ConnectionsAboveTheLimitGetA503UntilThereIsRoom) {
+  std::vector<int> never_end;
+  for (int i = 0; i < 6; ++i) never_end.push_back(Send("GET / HTTP/1.1\r\nHost: "));
+  for (int i = 0; i < 20; ++i) {
+    const int refused = Send(StreamRequest());
+    const std::string answer = ReadAll(refused);
+    EXPECT_THAT(answer, AllOf(testing::StartsWith("HTTP/1.1 503"), HasSubstr("Content-Length: 42"),
+                              testing::EndsWith("close some\n")));
+    EXPECT_EQ(answer.size() - answer.find("\r\n\r\n") - 4, 42u);
+    close(refused);
+  }
+  for (const int connection : never_end) close(connection);
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  int status = 0;
+  while (status != 200 && absl::Now() < deadline) status = StatusOf("/page.js", Cookie());
+  EXPECT_EQ(status, 200);
+}
+
+// The same at full size; it takes some seconds:
+//   cli_ui_test --gtest_also_run_disabled_tests --gtest_filter='*AThousandSlowReaders*'
+// The readers are a process of their own, since the library handles no descriptor above 1,023.
+class ManyReaders {
+ public:
+  static constexpr int kReaders = 1000;
+  struct Counts {
+    int served = 0, refused = 0;
+  };
+
+  // open_one: opens a connection with a request.
+  explicit ManyReaders(const std::function<int()>& open_one) {
+    EXPECT_EQ(pipe(counts_), 0);
+    EXPECT_EQ(pipe(stop_), 0);
+    child_ = fork();
+    if (child_ == 0) Read(open_one);
+  }
+  ~ManyReaders() {
+    close(stop_[1]);  // the process ends
+    EXPECT_EQ(waitpid(child_, nullptr, 0), child_);
+    for (const int descriptor : {counts_[0], counts_[1], stop_[0]}) close(descriptor);
+  }
+  ManyReaders(const ManyReaders&) = delete;
+  ManyReaders& operator=(const ManyReaders&) = delete;
+
+  // Waits until all have an answer.
+  Counts Wait() const {
+    Counts counts;
+    EXPECT_EQ(read(counts_[0], &counts, sizeof(counts)), static_cast<ssize_t>(sizeof(counts)));
+    return counts;
+  }
+
+ private:
+  [[noreturn]] void Read(const std::function<int()>& open_one) {
+    close(stop_[1]);
+    rlimit files{};
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    std::vector<int> connections;
+    Counts counts;
+    for (int i = 0; i < kReaders; ++i) {
+      connections.push_back(open_one());
+      const std::string status = ReadStatus(connections.back());
+      counts.served += status == "HTTP/1.1 200" ? 1 : 0;
+      counts.refused += status == "HTTP/1.1 503" ? 1 : 0;
+    }
+    if (write(counts_[1], &counts, sizeof(counts)) < 0) _exit(1);
+    pollfd stopped{.fd = stop_[0], .events = POLLIN, .revents = 0};
+    while (poll(&stopped, 1, /*timeout=*/1000) == 0) {  // a byte a second
+      char byte = 0;
+      for (const int connection : connections) recv(connection, &byte, 1, MSG_DONTWAIT);
+    }
+    _exit(0);
+  }
+
+  int counts_[2] = {}, stop_[2] = {};
+  pid_t child_ = -1;
+};
+
+TEST_F(PageServerTest, DISABLED_AThousandSlowReadersChangeNothing) {
+  const auto descriptors = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return std::distance(begin(all), end(all));
+  };
+  const auto resident_pages = [] {
+    std::int64_t size = 0, resident = 0;
+    std::ifstream("/proc/self/statm") >> size >> resident;
+    return resident;
+  };
+  const auto descriptors_before = descriptors();
+  const std::int64_t pages_before = resident_pages();
+  const std::string request = StreamRequest();
+  const ManyReaders readers([&] { return Send(request); });
+  const ManyReaders::Counts counts = readers.Wait();
+  EXPECT_EQ(counts.served, 40);
+  EXPECT_EQ(counts.refused, ManyReaders::kReaders - 40);
+  for (int i = 0; i < 20; ++i) {
+    const absl::Time begin = absl::Now();
+    EXPECT_EQ(StatusOf("/page.js", Cookie()), 200);
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(1));
+  }
+  EXPECT_LE(descriptors() - descriptors_before, 64 + 8);
+  EXPECT_LE((resident_pages() - pages_before) * sysconf(_SC_PAGESIZE), 64 << 20);
 }
 
 TEST(PageServerCreate, TakenPortIsAnErrorOfTheOption) {

@@ -23,6 +23,17 @@ bool ReadCount(const json& object, const char* key, std::int64_t& count) {
   return true;
 }
 
+// Null and an absent one mean that there is none.
+bool ReadId(const json& object, const char* key, std::optional<std::int64_t>& id) {
+  const auto it = object.find(key);
+  if (it == object.end() || it->is_null()) return true;
+  return ReadCount(object, key, id.emplace());
+}
+
+void WriteId(ordered_json& object, const char* key, std::optional<std::int64_t> id) {
+  object[key] = id.has_value() ? ordered_json(*id) : ordered_json();
+}
+
 bool ReadText(const json& object, const char* key, std::string& text) {
   const auto it = object.find(key);
   if (it == object.end()) return true;
@@ -39,8 +50,8 @@ std::string FormatTokenOrigin(const TokenOrigin& origin) {
   object["tokenizer"] = origin.tokenizer;
   object["tokenizer_xxh3_128"] = origin.tokenizer_hash;
   object["vocab"] = origin.vocab;
-  object["end_of_document"] = nullptr;
-  if (origin.end_of_document.has_value()) object["end_of_document"] = *origin.end_of_document;
+  WriteId(object, "begin_of_document", origin.begin_of_document);
+  WriteId(object, "end_of_document", origin.end_of_document);
   object["documents"] = origin.documents;
   object["tokens"] = origin.tokens;
   object["bytes"] = origin.bytes;
@@ -56,18 +67,15 @@ absl::StatusOr<TokenOrigin> ParseTokenOrigin(std::string_view text) {
     return absl::InvalidArgumentError(absl::StrCat("must be of version ", kVersion));
   }
   TokenOrigin origin;
-  bool ok = ReadText(object, "tokenizer", origin.tokenizer) &&
-            ReadText(object, "tokenizer_xxh3_128", origin.tokenizer_hash) &&
-            ReadCount(object, "vocab", origin.vocab) &&
-            ReadCount(object, "documents", origin.documents) &&
-            ReadCount(object, "tokens", origin.tokens) &&
-            ReadCount(object, "bytes", origin.bytes) &&
-            ReadCount(object, "replaced", origin.replaced);
-  if (const auto end = object.find("end_of_document"); end != object.end() && !end->is_null()) {
-    std::int64_t id = 0;
-    ok = ok && ReadCount(object, "end_of_document", id);
-    origin.end_of_document = id;
-  }
+  const bool ok = ReadText(object, "tokenizer", origin.tokenizer) &&
+                  ReadText(object, "tokenizer_xxh3_128", origin.tokenizer_hash) &&
+                  ReadCount(object, "vocab", origin.vocab) &&
+                  ReadCount(object, "documents", origin.documents) &&
+                  ReadCount(object, "tokens", origin.tokens) &&
+                  ReadCount(object, "bytes", origin.bytes) &&
+                  ReadCount(object, "replaced", origin.replaced) &&
+                  ReadId(object, "begin_of_document", origin.begin_of_document) &&
+                  ReadId(object, "end_of_document", origin.end_of_document);
   if (!ok) return absl::InvalidArgumentError("has a field of the wrong type");
   return origin;
 }

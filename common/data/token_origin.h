@@ -13,12 +13,13 @@
 namespace takt::data {
 
 struct TokenOrigin {
-  std::string tokenizer;                        // the name of the tokenizer's file
-  std::string tokenizer_hash;                   // XXH3-128 of that file
-  std::int64_t vocab = 0;                       // every id is below it
-  std::optional<std::int64_t> end_of_document;  // the id after each document
+  std::string tokenizer;                          // the name of the tokenizer's file
+  std::string tokenizer_hash;                     // XXH3-128 of that file
+  std::int64_t vocab = 0;                         // every id is below it
+  std::optional<std::int64_t> begin_of_document;  // the id before each document
+  std::optional<std::int64_t> end_of_document;    // the id after each document
   std::int64_t documents = 0;
-  std::int64_t tokens = 0;    // with those that end documents
+  std::int64_t tokens = 0;    // with those that begin and end documents
   std::int64_t bytes = 0;     // of the documents' UTF-8; bits per byte are of these
   std::int64_t replaced = 0;  // U+FFFD in them that stand for bytes that were not UTF-8
 

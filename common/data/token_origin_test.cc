@@ -10,12 +10,14 @@ TEST(TokenOrigin, IsReadAsItWasWritten) {
   TokenOrigin origin{.tokenizer = "tokenizer.json",
                      .tokenizer_hash = "00ff",
                      .vocab = 50257,
+                     .begin_of_document = 1,
                      .end_of_document = 50256,
                      .documents = 2,
                      .tokens = 30,
                      .bytes = 99,
                      .replaced = 1};
   EXPECT_EQ(ParseTokenOrigin(FormatTokenOrigin(origin)).value(), origin);
+  origin.begin_of_document.reset();
   origin.end_of_document.reset();
   EXPECT_EQ(ParseTokenOrigin(FormatTokenOrigin(origin)).value(), origin);
 }

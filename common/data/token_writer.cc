@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -60,17 +61,39 @@ absl::Status TokenWriter::Failed(int error_number, const std::string& path) cons
                       : "check the directory and its disk, or write elsewhere"});
 }
 
-absl::StatusOr<FileDescriptor> TokenWriter::OpenAt(const std::string& path,
-                                                   std::int64_t size) const {
+// Checks that the output has not appeared.
+absl::Status TokenWriter::CheckAbsent() const {
+  std::error_code ignored;  // what cannot be looked at cannot be written, which says why
+  if (!fs::exists(fs::symlink_status(options_.path, ignored))) return absl::OkStatus();
+  return UnusableField({.field = options_.field,
+                        .value = options_.path,
+                        .rule = "is there: another process has written it meanwhile, and nothing "
+                                "is overwritten",
+                        .fix = "use it, or give another name"});
+}
+
+// Opens a hidden file, and locks it until it is closed.
+absl::StatusOr<FileDescriptor> TokenWriter::OpenLocked(const std::string& path) const {
   FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (!file.valid()) return Failed(errno, path);
-  if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return Failed(errno, path);
-    return UnusableField({.field = options_.field,
-                          .value = options_.path,
-                          .rule = "is being written by another process",
-                          .fix = "wait for it, or give another name"});
-  }
+  const bool is_locked = flock(file.get(), LOCK_EX | LOCK_NB) == 0;
+  if (!is_locked && errno != EWOULDBLOCK) return Failed(errno, path);
+  // Between the two calls another process may have given the file its final name, or removed it.
+  struct stat own {};
+  struct stat named {};
+  const bool is_own = is_locked && fstat(file.get(), &own) == 0 &&
+                      lstat(path.c_str(), &named) == 0 && own.st_ino == named.st_ino &&
+                      own.st_dev == named.st_dev;
+  if (is_own) return file;
+  return UnusableField({.field = options_.field,
+                        .value = options_.path,
+                        .rule = "is being written by another process",
+                        .fix = "wait for it, or give another name"});
+}
+
+absl::StatusOr<FileDescriptor> TokenWriter::OpenAt(const std::string& path,
+                                                   std::int64_t size) const {
+  ASSIGN_OR_RETURN(FileDescriptor file, OpenLocked(path));
   struct stat info {};
   if (fstat(file.get(), &info) != 0) return Failed(errno, path);
   if (info.st_size < size) {
@@ -86,8 +109,14 @@ absl::StatusOr<FileDescriptor> TokenWriter::OpenAt(const std::string& path,
 absl::StatusOr<TokenWriter> TokenWriter::Open(TokenWriterOptions options, std::int64_t tokens,
                                               std::int64_t documents) {
   TokenWriter writer(std::move(options));
+  RETURN_IF_ERROR(writer.CheckAbsent());
   ASSIGN_OR_RETURN(writer.tokens_, writer.OpenAt(writer.Hidden(".partial"),
                                                  tokens * WidthOf(writer.options_.type)));
+  // Whoever writes the output locks these files, so from here on it appears only by this writer.
+  if (const absl::Status absent = writer.CheckAbsent(); !absent.ok()) {
+    if (tokens == 0) unlink(writer.Hidden(".partial").c_str());
+    return absent;
+  }
   if (writer.options_.has_index) {
     const auto width = static_cast<std::int64_t>(sizeof(std::int32_t));
     ASSIGN_OR_RETURN(writer.lengths_, writer.OpenAt(writer.Hidden(".lengths"), documents * width));
@@ -182,6 +211,7 @@ absl::Status TokenWriter::SyncDirectory() const {
 }
 
 absl::Status TokenWriter::Publish(std::string_view origin) {
+  RETURN_IF_ERROR(CheckAbsent());
   RETURN_IF_ERROR(Sync());
   if (options_.has_index) {
     RETURN_IF_ERROR(WriteIndex());

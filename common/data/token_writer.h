@@ -27,13 +27,15 @@ struct TokenWriterOptions {
 // The files grow under hidden names beside the final ones, which corpora leave out:
 // .NAME.partial, and .NAME.lengths for an index. Publish gives them their names; the token file
 // comes last, so that nobody sees one without the others. Without Publish the hidden files stay for
-// a later writer to go on with. Move-only; one caller at a time.
+// a later writer to go on with. A writer holds a lock on them for its life, so that nobody else
+// writes the same output, and a file that has its name already stays as it is. Move-only; one
+// caller at a time.
 class TokenWriter {
  public:
   // Goes on after the first `tokens` tokens and `documents` documents of the hidden files, and cuts
   // off what follows them; with 0 and 0 it begins. Errors: kFailedPrecondition (FieldError): the
-  // files cannot be written, or another process writes them; kDataLoss: the hidden files are
-  // shorter.
+  // files cannot be written, another process writes them, or the output is there; kDataLoss: the
+  // hidden files are shorter.
   static absl::StatusOr<TokenWriter> Open(TokenWriterOptions options, std::int64_t tokens,
                                           std::int64_t documents);
 
@@ -54,6 +56,8 @@ class TokenWriter {
   std::string Hidden(std::string_view suffix) const;
   std::string IndexPath() const;
   absl::StatusOr<FileDescriptor> OpenAt(const std::string& path, std::int64_t size) const;
+  absl::StatusOr<FileDescriptor> OpenLocked(const std::string& path) const;
+  absl::Status CheckAbsent() const;
   absl::Status Write(const FileDescriptor& file, std::span<const std::byte> bytes) const;
   absl::Status WriteWhole(const std::string& path, std::string_view text) const;
   absl::Status WriteIndex() const;

@@ -4,11 +4,15 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/data/corpus.h"
 #include "common/data/token_origin.h"
 #include "gmock/gmock.h"
@@ -102,6 +106,48 @@ TEST_F(TokenWriterTest, HasItsFilesForItself) {
   EXPECT_THAT(
       std::string(TokenWriter::Open({.path = "/nonexistent/a.bin"}, 0, 0).status().message()),
       testing::HasSubstr("--out is /nonexistent/a.bin: cannot be written"));
+}
+
+TEST_F(TokenWriterTest, LeavesItsFilesToTheNextOnceItIsGone) {
+  {
+    const auto writer = TokenWriter::Open(Megatron(), 0, 0);
+    ASSERT_TRUE(writer.ok());
+  }
+  EXPECT_TRUE(TokenWriter::Open(Megatron(), 0, 0).ok());
+}
+
+TEST_F(TokenWriterTest, OverwritesNothing) {
+  const TokenWriterOptions options = {.path = Path("a.bin")};
+  const auto taken = testing::HasSubstr("nothing is overwritten");
+  auto writer = TokenWriter::Open(options, 0, 0).value();
+  ASSERT_TRUE(writer.Append(Ids{1}, Ids{1}).ok());
+  std::ofstream(Path("a.bin")) << "of another process";
+  EXPECT_THAT(std::string(writer.Publish("{}").message()), taken);
+  EXPECT_EQ(fs::file_size(Path("a.bin")), 18U);
+  EXPECT_FALSE(fs::exists(Path("a.bin.json")));
+  EXPECT_THAT(std::string(TokenWriter::Open(options, 0, 0).status().message()), taken);
+}
+
+// Many writers begin at once, as two runs of the same command may. One of them writes the output,
+// and no other one changes it.
+TEST_F(TokenWriterTest, OneOfManyWritersWritesTheOutput) {
+  constexpr int kWriters = 8, kRounds = 20;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string name = absl::StrCat(round, ".bin");
+    std::atomic<int> published = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kWriters; ++i) {
+      threads.emplace_back([&] {
+        auto writer = TokenWriter::Open({.path = Path(name)}, 0, 0);
+        if (!writer.ok() || !writer->Append(Ids{1, 2, 3}, Ids{3}).ok()) return;
+        if (writer->Publish("{}").ok()) ++published;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(published, 1);
+    EXPECT_THAT(Read(Open(name, DataFormat::kUint16)), ElementsAre(1, 2, 3));
+    EXPECT_FALSE(fs::exists(Path("." + name + ".partial")));
+  }
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ struct ByteLevelModel {
   absl::flat_hash_map<std::string, std::int32_t> ids;           // by content as the file writes it
   absl::flat_hash_map<std::string, std::int32_t> ids_by_bytes;  // if ignore_merges
   std::vector<std::string> bytes;  // by id; empty where there is no token
+  std::string begin_token;  // the post-processor puts it before a text; empty: it puts none there
 };
 
 class ByteLevelTokenizer final : public Tokenizer {

@@ -125,8 +125,8 @@ std::optional<std::int32_t> SentencePieceTokenizer::FindToken(std::string_view c
   return it == other_ids_.end() ? FindText(content) : it->second;
 }
 
-std::optional<std::int32_t> SentencePieceTokenizer::end_id() const {
-  const auto it = other_ids_.find(model_->end_piece);
+std::optional<std::int32_t> SentencePieceTokenizer::FindControl(const std::string& text) const {
+  const auto it = other_ids_.find(text);
   if (it == other_ids_.end() || piece(it->second).type != PieceType::kControl) return std::nullopt;
   return it->second;
 }

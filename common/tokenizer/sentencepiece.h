@@ -34,8 +34,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
   std::optional<std::int32_t> FindToken(std::string_view content) const override;
 
-  // The control piece that ends a document; nullopt: the model has none.
-  std::optional<std::int32_t> end_id() const;
+  // The control pieces that begin and end a document; nullopt: the model has none.
+  std::optional<std::int32_t> begin_id() const { return FindControl(model_->begin_piece); }
+  std::optional<std::int32_t> end_id() const { return FindControl(model_->end_piece); }
 
   // Returns what encoders use.
   const SentencePieceModel& model() const { return *model_; }
@@ -58,6 +59,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   SentencePieceTokenizer(std::unique_ptr<const SentencePieceModel> model,
                          SentencePieceNormalizer normalizer);
   void AddTextPiece(std::int32_t id);
+  std::optional<std::int32_t> FindControl(const std::string& text) const;
 
   const std::unique_ptr<const SentencePieceModel> model_;
   const SentencePieceNormalizer normalizer_;                 // borrows *model_

@@ -132,6 +132,7 @@ bool ReadTrainerSpec(std::string_view bytes, Parsed& parsed) {
     if (field.number == 24) parsed.blanks_are_suffixes = field.value != 0;
     if (field.number == 35) parsed.model.byte_fallback = field.value != 0;
     if (field.number == 44) parsed.model.unknown_surface = std::string(field.bytes);
+    if (field.number == 46) parsed.model.begin_piece = std::string(field.bytes);
     if (field.number == 47) parsed.model.end_piece = std::string(field.bytes);
   });
 }

@@ -35,6 +35,7 @@ struct SentencePieceModel {
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
   std::string charsmap;  // rules of normalization (sentencepiece_normalizer.h); empty: none
+  std::string begin_piece = "<s>";
   std::string end_piece = "</s>";
   std::string unknown_surface = " \xE2\x81\x87 ";  // the text of the unknown piece
   std::vector<SentencePiece> pieces;               // by id

@@ -52,7 +52,10 @@ class FolderReader {
     if (has_json) status = ReadJson();
     if (!has_json || (!status.ok() && has_model)) status = ReadModel();
     RETURN_IF_ERROR(status);
-    RETURN_IF_ERROR(FindEndOfDocument());
+    json settings = json::object();
+    RETURN_IF_ERROR(ReadSettings("tokenizer_config.json", settings));
+    FindBeginOfDocument(settings);
+    RETURN_IF_ERROR(FindEndOfDocument(settings));
     return std::move(result_);
   }
 
@@ -80,7 +83,9 @@ class FolderReader {
   absl::Status ReadJson() {
     ASSIGN_OR_RETURN(const MappedFile file, Map(kJsonFile));
     ASSIGN_OR_RETURN(ByteLevelModel model, ParseTokenizerJson(TextOf(file), PathOf(kJsonFile)));
+    const std::string begin = model.begin_token;
     Keep(kJsonFile, file, std::make_unique<ByteLevelTokenizer>(std::move(model)));
+    if (!begin.empty()) result_.begin_of_document = result_.tokenizer->FindToken(begin);
     return absl::OkStatus();
   }
 
@@ -90,6 +95,7 @@ class FolderReader {
                      ParseSentencePieceModel(TextOf(file), PathOf(kModelFile)));
     ASSIGN_OR_RETURN(std::unique_ptr<SentencePieceTokenizer> tokenizer,
                      SentencePieceTokenizer::Create(std::move(model), PathOf(kModelFile)));
+    result_.begin_of_document = tokenizer->begin_id();
     result_.end_of_document = tokenizer->end_id();
     Keep(kModelFile, file, std::move(tokenizer));
     return absl::OkStatus();
@@ -107,18 +113,28 @@ class FolderReader {
                          .fix = "mend the file, or leave it out"});
   }
 
-  absl::Status FindEndOfDocument() {
-    json settings = json::object(), config = json::object();
-    RETURN_IF_ERROR(ReadSettings("tokenizer_config.json", settings));
-    json token = ValueIn(settings, "eos_token");
+  // Returns the id of the token that tokenizer_config.json names, or nullopt.
+  std::optional<std::int32_t> NamedToken(const json& settings, const char* key) const {
+    json token = ValueIn(settings, key);
     if (token.is_object()) token = ValueIn(token, "content");
-    if (token.is_string()) {
-      if (const auto id = result_.tokenizer->FindToken(token.get<std::string>())) {
-        result_.end_of_document = id;
-        return absl::OkStatus();
-      }
+    if (!token.is_string()) return std::nullopt;
+    return result_.tokenizer->FindToken(token.get<std::string>());
+  }
+
+  void FindBeginOfDocument(const json& settings) {
+    const json adds = ValueIn(settings, "add_bos_token");
+    if (!adds.is_boolean()) return;
+    if (!adds.get<bool>()) {
+      result_.begin_of_document.reset();
+    } else if (const auto id = NamedToken(settings, "bos_token")) {
+      result_.begin_of_document = id;
     }
+  }
+
+  absl::Status FindEndOfDocument(const json& settings) {
+    if (const auto id = NamedToken(settings, "eos_token")) result_.end_of_document = id;
     if (result_.end_of_document.has_value()) return absl::OkStatus();
+    json config = json::object();
     RETURN_IF_ERROR(ReadSettings("config.json", config));
     json id = ValueIn(config, "eos_token_id");
     if (id.is_array() && !id.empty()) id = json(id.front());

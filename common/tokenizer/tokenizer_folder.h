@@ -19,6 +19,10 @@ struct TokenizerFolder {
   // The token that ends a document: eos_token of tokenizer_config.json, else the control piece of a
   // SentencePiece model, else eos_token_id of config.json (the first, if it is a list).
   std::optional<std::int32_t> end_of_document;
+  // The token before a document and before a prompt: bos_token of tokenizer_config.json if
+  // add_bos_token is true there, none if it is false. Where it is absent: the token with which the
+  // template of tokenizer.json begins, or the control piece of a SentencePiece model.
+  std::optional<std::int32_t> begin_of_document;
 };
 
 // Reads tokenizer.json, or tokenizer.model if the former is absent or of a kind that cannot be

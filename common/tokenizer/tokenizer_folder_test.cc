@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
 
 namespace takt::tokenizer {
 namespace {
@@ -62,6 +63,41 @@ TEST(TokenizerFolder, TakesTheModelOfSentencePieceWhereTheOtherFileCannotBeRead)
   EXPECT_EQ(folder.Open()->end_of_document, 2);
   folder.Write("tokenizer.json", R"({"model": {"type": "BPE", "byte_fallback": true}})");
   EXPECT_EQ(folder.Open()->file, "tokenizer.model");
+}
+
+// Returns the golden file of `name` with a post-processor whose template begins with `token`.
+std::string WithTemplate(const std::string& name, const std::string& token) {
+  std::ifstream in(absl::StrCat(TAKT_SOURCE_DIR, "/tests/golden/tokenizer/", name));
+  nlohmann::json file = nlohmann::json::parse(in);
+  file["post_processor"] =
+      nlohmann::json::parse(absl::StrCat(R"({"type": "Sequence", "processors": [
+      {"type": "ByteLevel", "trim_offsets": false},
+      {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": ")",
+                                         token, R"(", "type_id": 0}},
+                                                {"Sequence": {"id": "A", "type_id": 0}}]}]})"));
+  return file.dump();
+}
+
+TEST(TokenizerFolder, FindsTheTokenBeforeADocument) {
+  const Folder folder("qwen2");
+  EXPECT_EQ(folder.Open()->begin_of_document, std::nullopt);
+  folder.Write("tokenizer.json", WithTemplate("qwen2/tokenizer.json", "<|keep|>"));
+  const auto keep = folder.Open()->tokenizer->FindToken("<|keep|>");
+  ASSERT_TRUE(keep.has_value());
+  EXPECT_EQ(folder.Open()->begin_of_document, keep);
+  folder.Write("tokenizer_config.json", R"({"add_bos_token": false, "bos_token": "<|keep|>"})");
+  EXPECT_EQ(folder.Open()->begin_of_document, std::nullopt);
+  folder.Write("tokenizer_config.json", R"({"add_bos_token": true, "bos_token": "<tool>"})");
+  EXPECT_EQ(folder.Open()->begin_of_document, folder.Open()->tokenizer->FindToken("<tool>"));
+}
+
+TEST(TokenizerFolder, ModelsOfSentencePieceBeginWithTheirControlPiece) {
+  const Folder folder("llama2");
+  EXPECT_EQ(folder.Open()->begin_of_document, 1);
+  folder.Write("tokenizer_config.json", R"({"add_bos_token": true, "bos_token": "<s>"})");
+  EXPECT_EQ(folder.Open()->begin_of_document, 1);
+  folder.Write("tokenizer_config.json", R"({"add_bos_token": false, "bos_token": "<s>"})");
+  EXPECT_EQ(folder.Open()->begin_of_document, std::nullopt);
 }
 
 TEST(TokenizerFolder, SaysWhatIsWrong) {

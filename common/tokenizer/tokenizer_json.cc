@@ -54,6 +54,7 @@ class Reader {
     RETURN_IF_ERROR(ReadVocabulary(*model));
     RETURN_IF_ERROR(ReadAddedTokens(document));
     RETURN_IF_ERROR(ReadMerges(*model));
+    ReadPostProcessor(document);
     return std::move(model_);
   }
 
@@ -280,6 +281,21 @@ class Reader {
       ++rank;
     }
     return absl::OkStatus();
+  }
+
+  // Finds the special token with which the template of a single text begins.
+  void ReadPostProcessor(const json& document) {
+    const json* processor = Find(document, "post_processor");
+    if (processor == nullptr) return;
+    const json* list = Find(*processor, "processors");
+    const json parts = list != nullptr && list->is_array() ? *list : json::array({*processor});
+    for (const json& part : parts) {
+      const json* single = Find(part, "single");
+      if (TextIn(part, "type") != "TemplateProcessing" || single == nullptr) continue;
+      if (!single->is_array() || single->empty()) continue;
+      const json* token = Find(single->front(), "SpecialToken");
+      if (token != nullptr) model_.begin_token = TextIn(*token, "id");
+    }
   }
 
   const std::string name_;

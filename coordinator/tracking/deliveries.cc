@@ -34,25 +34,25 @@ absl::Status Deliveries::Round(const Jobs& jobs) {
 absl::Status Deliveries::Deliver(const store::JobRecord& job, Progress& progress) {
   if (progress.done) return absl::OkStatus();
   const bool ended = store::HasEnded(job.state);
-  if (!progress.open) {
+  if (!progress.run.has_value()) {
     if (ended && job.end_time.value_or(since_) < since_) progress.done = true;
     // A job that waits, or failed before its first step, has no curve.
     if (progress.done || !job.last_step.has_value()) return absl::OkStatus();
     const std::optional<TrackedJob> tracked = ToTrackedJob(job);
     progress.done = !tracked.has_value();
     if (progress.done) return absl::OkStatus();
-    ASSIGN_OR_RETURN(progress.last, tracker_->Open(*tracked));
-    progress.open = true;
+    ASSIGN_OR_RETURN(progress.run, tracker_->Open(*tracked));
   }
-  while (job.last_step.has_value() && job.last_step->step > progress.last) {
+  TrackedRun& run = *progress.run;
+  while (job.last_step.has_value() && job.last_step->step > run.last) {
     ASSIGN_OR_RETURN(const std::vector<store::StepRecord> steps,
-                     store_->ReadSteps(job.id, progress.last, Tracker::kMostSteps));
+                     store_->ReadSteps(job.id, run.last, Tracker::kMostSteps));
     if (steps.empty()) break;
-    RETURN_IF_ERROR(tracker_->Append(job.id, steps));
-    progress.last = steps.back().step;
+    RETURN_IF_ERROR(tracker_->Append(run.id, steps));
+    run.last = steps.back().step;
   }
   if (!ended) return absl::OkStatus();
-  RETURN_IF_ERROR(tracker_->Close(job.id, job.state, job.end_time.value_or(since_)));
+  RETURN_IF_ERROR(tracker_->Close(run.id, job.state, job.end_time.value_or(since_)));
   progress.done = true;
   return absl::OkStatus();
 }

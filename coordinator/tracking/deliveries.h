@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,8 @@ class Deliveries final {
 
  private:
   struct Progress {
-    bool open = false, done = false;
-    StepId last;                  // that the server has
+    std::optional<TrackedRun> run;  // once the server has it
+    bool done = false;
     absl::Status refusal;         // of the last try
     int rest = 0, next_rest = 1;  // rounds
   };

@@ -17,20 +17,22 @@ using ::testing::IsEmpty;
 // Keeps what it is told, as "open j", "1 2 3" and "close j".
 class FakeTracker final : public Tracker {
  public:
-  absl::StatusOr<StepId> Open(const TrackedJob& job) override {
+  absl::StatusOr<TrackedRun> Open(const TrackedJob& job) override {
     ++opens;
     if (!error.ok()) return error;
     calls.push_back(absl::StrCat("open ", job.name, " in ", job.experiment));
     parameters = job.parameters;
-    return StepId(has);
+    return TrackedRun{.id = "run of " + job.id, .last = StepId(has)};
   }
-  absl::Status Append(const std::string&, const std::vector<store::StepRecord>& steps) override {
+  absl::Status Append(const std::string& run_id,
+                      const std::vector<store::StepRecord>& steps) override {
     if (!error.ok()) return error;
+    EXPECT_EQ(run_id, "run of " + steps.front().job_id);
     calls.push_back(absl::StrCat(steps.front().step.value(), "-", steps.back().step.value()));
     return absl::OkStatus();
   }
-  absl::Status Close(const std::string& job_id, store::JobState state, absl::Time) override {
-    calls.push_back(absl::StrCat("close ", job_id, " ", store::Name(state)));
+  absl::Status Close(const std::string& run_id, store::JobState state, absl::Time) override {
+    calls.push_back(absl::StrCat("close ", run_id, " ", store::Name(state)));
     return error;
   }
 
@@ -87,7 +89,7 @@ TEST_F(DeliveriesTest, BringsEachStepOnceAndThenTheEnd) {
   job->end_time = now_;
   ASSERT_TRUE(deliveries_.Round({job}).ok());
   ASSERT_TRUE(deliveries_.Round({job}).ok());
-  EXPECT_THAT(tracker_.calls, ElementsAre("251-251", "close id SUCCEEDED"));
+  EXPECT_THAT(tracker_.calls, ElementsAre("251-251", "close run of id SUCCEEDED"));
 }
 
 TEST_F(DeliveriesTest, GoesOnWhereTheServerStands) {

@@ -95,7 +95,8 @@ absl::StatusOr<std::string> MlflowTracker::FindExperiment(const std::string& nam
   return TextOf(created, "experiment_id");
 }
 
-absl::Status MlflowTracker::CreateRun(const TrackedJob& job, const std::string& experiment_id) {
+absl::StatusOr<std::string> MlflowTracker::CreateRun(const TrackedJob& job,
+                                                     const std::string& experiment_id) {
   json tags = json::array();
   const auto tag = [&](const char* key, const std::string& value) {
     tags.push_back({{"key", key}, {"value", value}});
@@ -110,14 +111,14 @@ absl::Status MlflowTracker::CreateRun(const TrackedJob& job, const std::string& 
                                         {"tags", tags}}));
   const std::string run = TextOf(PartOf(PartOf(created, "run"), "info"), "run_id");
   if (run.empty()) return absl::UnavailableError("MLflow made a run without a run_id");
-  run_by_job_[job.id] = run;
   json parameters = json::array();
   for (const auto& [key, value] : job.parameters)
     parameters.push_back({{"key", key}, {"value", value}});
-  return Call("runs/log-batch", {{"run_id", run}, {"params", parameters}}).status();
+  RETURN_IF_ERROR(Call("runs/log-batch", {{"run_id", run}, {"params", parameters}}).status());
+  return run;
 }
 
-absl::StatusOr<StepId> MlflowTracker::Open(const TrackedJob& job) {
+absl::StatusOr<TrackedRun> MlflowTracker::Open(const TrackedJob& job) {
   ASSIGN_OR_RETURN(const std::string experiment, FindExperiment(job.experiment));
   ASSIGN_OR_RETURN(
       const json found,
@@ -125,26 +126,25 @@ absl::StatusOr<StepId> MlflowTracker::Open(const TrackedJob& job) {
                            {"filter", absl::StrCat("tags.takt_job_id = '", job.id, "'")},
                            {"max_results", 1}}));
   for (const json& run : PartOf(found, "runs")) {
-    run_by_job_[job.id] = TextOf(PartOf(run, "info"), "run_id");
     std::int64_t last = 0;  // the run has the newest value of each metric
     for (const json& metric : PartOf(PartOf(run, "data"), "metrics"))
       last = std::max(last, NumberOf(metric, "step"));
-    return StepId(last);
+    return TrackedRun{.id = TextOf(PartOf(run, "info"), "run_id"), .last = StepId(last)};
   }
-  RETURN_IF_ERROR(CreateRun(job, experiment));
-  return StepId(0);
+  ASSIGN_OR_RETURN(std::string created, CreateRun(job, experiment));
+  return TrackedRun{.id = std::move(created), .last = StepId(0)};
 }
 
-absl::Status MlflowTracker::Append(const std::string& job_id,
+absl::Status MlflowTracker::Append(const std::string& run_id,
                                    const std::vector<store::StepRecord>& steps) {
   json metrics = json::array();
   for (const store::StepRecord& step : steps) AddMetrics(step, metrics);
-  return Call("runs/log-batch", {{"run_id", run_by_job_[job_id]}, {"metrics", metrics}}).status();
+  return Call("runs/log-batch", {{"run_id", run_id}, {"metrics", metrics}}).status();
 }
 
-absl::Status MlflowTracker::Close(const std::string& job_id, store::JobState state,
+absl::Status MlflowTracker::Close(const std::string& run_id, store::JobState state,
                                   absl::Time end) {
-  return Call("runs/update", {{"run_id", run_by_job_[job_id]},
+  return Call("runs/update", {{"run_id", run_id},
                               {"status", StatusOf(state)},
                               {"end_time", absl::ToUnixMillis(end)}})
       .status();

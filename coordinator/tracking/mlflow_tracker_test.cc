@@ -62,7 +62,9 @@ TEST(MlflowTracker, MakesARunWithTheFieldsOfTheJob) {
   server.Answer("{}");  // runs/search finds none
   server.Answer(R"({"run": {"info": {"run_id": "r1"}}})");
   MlflowTracker tracker(&server);
-  EXPECT_EQ(tracker.Open(Job()).value(), StepId(0));
+  const TrackedRun run = tracker.Open(Job()).value();
+  EXPECT_EQ(run.id, "r1");
+  EXPECT_EQ(run.last, StepId(0));
   EXPECT_THAT(server.methods,
               ElementsAre("experiments/search", "runs/search", "runs/create", "runs/log-batch"));
   EXPECT_EQ(server.requests[0]["filter"], "name = 'gpt'");
@@ -95,10 +97,10 @@ TEST(MlflowTracker, FindsARunAndTheLastStepThatItHas) {
   server.Answer(R"({"runs": [{"info": {"run_id": "r1"}, "data": {"metrics": [
       {"key": "train/loss", "value": 1.5, "step": 40}, {"key": "validation/loss", "step": "20"}]}}]})");
   MlflowTracker tracker(&server);
-  EXPECT_EQ(tracker.Open(Job()).value(), StepId(40));
+  const TrackedRun run = tracker.Open(Job()).value();
+  EXPECT_EQ(run.id, "r1");
+  EXPECT_EQ(run.last, StepId(40));
   EXPECT_EQ(server.methods.size(), 2u);
-  ASSERT_TRUE(tracker.Append("id1", {Step(41, 1.25)}).ok());
-  EXPECT_EQ(server.requests[2]["run_id"], "r1");
 }
 
 TEST(MlflowTracker, SendsWhatIsFiniteOfEachStep) {
@@ -106,7 +108,8 @@ TEST(MlflowTracker, SendsWhatIsFiniteOfEachStep) {
   MlflowTracker tracker(&server);
   store::StepRecord second = Step(2, std::nan(""));
   second.validation_loss = 3;
-  ASSERT_TRUE(tracker.Append("id1", {Step(1, 1.25), second}).ok());
+  ASSERT_TRUE(tracker.Append("r1", {Step(1, 1.25), second}).ok());
+  EXPECT_EQ(server.requests[0]["run_id"], "r1");
   std::vector<std::string> sent;
   for (const json& metric : server.requests[0]["metrics"]) {
     EXPECT_EQ(metric["timestamp"], 2000);
@@ -127,12 +130,13 @@ TEST(MlflowTracker, SaysHowAJobEnded) {
   const absl::Time end = absl::FromUnixMillis(3000);
   for (const store::JobState state :
        {store::JobState::kSucceeded, store::JobState::kFailed, store::JobState::kCancelled}) {
-    ASSERT_TRUE(tracker.Close("id1", state, end).ok());
+    ASSERT_TRUE(tracker.Close("r1", state, end).ok());
   }
   EXPECT_EQ(server.requests[0]["status"], "FINISHED");
   EXPECT_EQ(server.requests[1]["status"], "FAILED");
   EXPECT_EQ(server.requests[2]["status"], "KILLED");
   EXPECT_EQ(server.requests[2]["end_time"], 3000);
+  EXPECT_EQ(server.requests[2]["run_id"], "r1");
 }
 
 TEST(MlflowTracker, TellsErrorsThatMayPassFromOthers) {

@@ -23,6 +23,12 @@ struct TrackedJob {
   std::map<std::string, std::string> parameters;  // the fields of its file
 };
 
+// Where the curves of a job are on the server.
+struct TrackedRun {
+  std::string id;  // of the server
+  StepId last;     // the last step that it has; 0: none
+};
+
 // One caller at a time.  Blocks: every call, for the server, at most some seconds.
 // Errors: kUnavailable (the server does not answer; later it may), kPermissionDenied, others with
 // what the server says. A call that failed may be repeated.
@@ -30,17 +36,16 @@ class Tracker {
  public:
   virtual ~Tracker() = default;
 
-  // Makes the run of a job, or finds it. Returns the last step that it has; 0: none.
-  virtual absl::StatusOr<StepId> Open(const TrackedJob& job) = 0;
+  // Makes the run of a job, or finds it.
+  virtual absl::StatusOr<TrackedRun> Open(const TrackedJob& job) = 0;
 
-  // Adds steps to a run that is open; at most kMostSteps, ascending. Steps that it has already stay
-  // as they are.
+  // Adds steps to a run; at most kMostSteps, ascending. Steps that it has already stay as they are.
   static constexpr int kMostSteps = 100;
-  virtual absl::Status Append(const std::string& job_id,
+  virtual absl::Status Append(const std::string& run_id,
                               const std::vector<store::StepRecord>& steps) = 0;
 
-  // Says that the job has ended, and how.
-  virtual absl::Status Close(const std::string& job_id, store::JobState state, absl::Time end) = 0;
+  // Says that the job of a run has ended, and how.
+  virtual absl::Status Close(const std::string& run_id, store::JobState state, absl::Time end) = 0;
 };
 
 }  // namespace takt::tracking

@@ -84,6 +84,21 @@ TEST_F(LocalRunTest, TrainsTemplatesThatNeedNothingElse) {
   }
 }
 
+// kjv.txt and val.txt need packages of Debian; other text does as well. A smaller batch saves time.
+TEST_F(LocalRunTest, TrainsTemplatesOnAText) {
+  directory_.Write("kjv.txt", std::string(64 << 10, 'a'));
+  directory_.Write("val.txt", std::string(64 << 10, 'b'));
+  for (const char* from : {"kjv", "experts", "balanced"}) {
+    const std::string name = absl::StrCat("my-", from);
+    Command init("takt", {"init", name, "--from", from, "--out", directory_.Path("")});
+    ASSERT_EQ(init.Wait(), "exit status 0") << init.err();
+    Command run("takt", {"-o", "json", "local", "run", directory_.Path(name + ".yaml"), "--set",
+                         "steps=1", "--set", "batch.global=8", "--state", state()});
+    EXPECT_EQ(run.Wait(), "exit status 0") << from << ": " << run.err();
+    EXPECT_EQ(JsonLines(run.out()).size(), 1u) << from;
+  }
+}
+
 TEST_F(LocalRunTest, WritesTheTimelineOfItsLastSteps) {
   const std::string page = directory_.Path("timeline.html");
   Command run("takt", {"local", "run", Emulated(), "--state", state(), "--trace", page});

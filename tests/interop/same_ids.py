@@ -78,7 +78,7 @@ def differs(takt, folder, cases, directory):
     lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in cases))
     prefix = directory / folder.name
     subprocess.run([takt, "data", "tokenize", lines, "--tokenizer", folder, "--out", prefix, "--format", "megatron",
-                    "--eod", "none"], check=True, stdout=subprocess.DEVNULL)
+                    "--bos", "none", "--eod", "none"], check=True, stdout=subprocess.DEVNULL)
     encode = reference(folder)
     expected = [(text, ids) for text, ids in ((text, encode(text)) for text in cases) if ids]
     actual = list(documents(prefix))

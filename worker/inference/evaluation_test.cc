@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/inference/evaluation.h"
 
+#include <stdlib.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -29,6 +31,26 @@ data::Corpus OpenTokens(const std::string& path = Folder() + "/tokens.bin") {
                              .format = config::DataFormat::kUint16})
       .value();
 }
+
+// A file of these tokens, while the object lives.
+class TokenPath {
+ public:
+  explicit TokenPath(const std::vector<std::uint16_t>& ids) {
+    EXPECT_NE(mkdtemp(directory_.data()), nullptr);
+    path_ = directory_ + "/tokens.bin";
+    std::ofstream(path_, std::ios::binary)
+        .write(reinterpret_cast<const char*>(ids.data()),
+               static_cast<std::streamsize>(ids.size() * sizeof(ids[0])));
+  }
+  ~TokenPath() { std::filesystem::remove_all(directory_); }
+  TokenPath(const TokenPath&) = delete;
+  TokenPath& operator=(const TokenPath&) = delete;
+  const std::string& get() const { return path_; }
+
+ private:
+  std::string directory_ = testing::TempDir() + "/takt-evaluation-XXXXXX";
+  std::string path_;
+};
 
 class EvaluationTest : public testing::Test {
  protected:
@@ -76,6 +98,49 @@ TEST(Evaluation, KeepsDocumentsApartWhereRowsSayWhereTheyBegin) {
   EXPECT_NEAR(result->loss, kGoldenLoss, 1e-5);
 }
 
+// A stream is scored as a job with `documents: separate` scores it: each document by itself.
+TEST_F(EvaluationTest, KeepsTheDocumentsOfAStreamApart) {
+  constexpr std::int32_t kEnd = 7;
+  const TokenPath path({1, 2, 3, kEnd, 4, 5, 6, 8, 9});  // one window of 8
+  const std::vector<std::int32_t> documents[] = {{1, 2, 3, kEnd}, {4, 5, 6, 8}};
+  // The end's own target is of the next document.
+  const std::vector<std::int32_t> targets[] = {{2, 3, kEnd, backend::kIgnoredTarget}, {5, 6, 8, 9}};
+  const auto pass = Pass::Create(*model_, {.rows = 4}).value();
+  double sum = 0;
+  for (int i = 0; i < 2; ++i) {
+    double loss = 0;
+    ASSERT_TRUE(
+        pass->Run({.tokens = documents[i].data(), .targets = targets[i].data()}, &loss).ok());
+    sum += loss;
+  }
+  const auto score = [&](const EvaluatedDocuments& how) {
+    return Evaluate(*model_, OpenTokens(path.get()), {.context = 8, .documents = how}).value();
+  };
+  const Evaluation apart = score({.end = kEnd});
+  EXPECT_EQ(apart.tokens, 7);
+  EXPECT_NEAR(apart.loss, sum / 7, 1e-5);
+  EXPECT_EQ(score({.mode = config::Documents::kSeparate, .end = kEnd}).loss, apart.loss);
+  const Evaluation joined = score({});
+  EXPECT_EQ(joined.tokens, 8);
+  EXPECT_EQ(score({.mode = config::Documents::kJoin}).loss, joined.loss);
+}
+
+TEST_F(EvaluationTest, TheConfigSaysWhichTokenEndsDocuments) {
+  const TokenPath path({1, 2, 3, 0, 4, 5, 6, 8, 9});  // eos_token_id of gpt2-tiny is 0
+  const auto tokens = [&](const EvaluatedDocuments& how) {
+    return Evaluate(*model_, OpenTokens(path.get()), {.context = 8, .documents = how})->tokens;
+  };
+  EXPECT_EQ(tokens({.mode = config::Documents::kSeparate}), 7);
+  EXPECT_EQ(tokens({.mode = config::Documents::kSeparate, .end = 3}), 7);
+  EXPECT_EQ(tokens({}), 8);
+}
+
+TEST_F(EvaluationTest, RefusesAnEndOutsideTheVocabulary) {
+  const absl::Status status = Run({.context = 8, .documents = {.end = 256}}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FieldErrorsOf(status).front().field, "--document-end");
+}
+
 TEST_F(EvaluationTest, TellsHowFarItIs) {
   std::vector<std::int64_t> told;
   ASSERT_TRUE(Run({.context = 8,
@@ -96,13 +161,8 @@ TEST_F(EvaluationTest, RefusesWindowsLongerThanTheModelReads) {
 }
 
 TEST_F(EvaluationTest, RefusesTokensOutsideTheVocabulary) {
-  const std::string path = testing::TempDir() + "/takt-evaluation-test.bin";
-  const std::vector<std::uint16_t> ids = {1, 2, 3, 256, 5, 6};
-  std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(ids.data()),
-             static_cast<std::streamsize>(ids.size() * sizeof(ids[0])));
-  const absl::Status status = Evaluate(*model_, OpenTokens(path), {.context = 4}).status();
-  std::filesystem::remove(path);
+  const TokenPath path({1, 2, 3, 256, 5, 6});
+  const absl::Status status = Evaluate(*model_, OpenTokens(path.get()), {.context = 4}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(FieldErrorsOf(status).front().field, "--data");
 }

@@ -27,6 +27,7 @@ struct EvaluateRequest {
   config::DataFormat format = config::DataFormat::kBytes;
   int context = 0;  // 0: the length of rows, else the model's positions, at most kDefaultContext
   std::int64_t max_windows = 0;
+  EvaluatedDocuments documents;
 };
 
 inline constexpr int kDefaultTokens = 128, kDefaultContext = 1024;

@@ -44,10 +44,13 @@ absl::StatusOr<GenerateRequest> FromProto(const v1::GenerateText& proto) {
 }
 
 EvaluateRequest FromProto(const v1::EvaluateModel& proto) {
-  return {.data = proto.data(),
-          .format = static_cast<config::DataFormat>(proto.format()),
-          .context = proto.context(),
-          .max_windows = proto.max_windows()};
+  EvaluateRequest request{.data = proto.data(),
+                          .format = static_cast<config::DataFormat>(proto.format()),
+                          .context = proto.context(),
+                          .max_windows = proto.max_windows()};
+  request.documents.mode = static_cast<config::Documents>(proto.documents());
+  if (proto.has_document_end()) request.documents.end = proto.document_end();
+  return request;
 }
 
 v1::LocalModelFailure ToProto(const absl::Status& status) {

@@ -2,6 +2,7 @@
 #include "worker/inference/requests_serde.h"
 
 #include <limits>
+#include <optional>
 #include <sstream>
 
 #include "common/base/status.h"
@@ -55,6 +56,13 @@ TEST(ParseRequest, ReadsAnEvaluation) {
   EXPECT_EQ(work.format, config::DataFormat::kLlmc);
   EXPECT_EQ(work.context, 64);
   EXPECT_EQ(work.max_windows, 2);
+  EXPECT_EQ(work.documents.mode, config::Documents::kUnstated);
+  EXPECT_EQ(work.documents.end, std::nullopt);
+  proto.mutable_evaluate()->set_documents(v1::DOCUMENTS_MODE_SEPARATE);
+  proto.mutable_evaluate()->set_document_end(0);
+  const auto apart = std::get<EvaluateRequest>(ParseRequest(proto.SerializeAsString())->work);
+  EXPECT_EQ(apart.documents.mode, config::Documents::kSeparate);
+  EXPECT_EQ(apart.documents.end, 0);
 }
 
 TEST(ParseRequest, RefusesWhatSamplingCannotUse) {

@@ -116,6 +116,7 @@ absl::Status EvaluateOn(const LocalModel& model, const EvaluateRequest& request,
       Evaluate(model, corpus,
                {.context = context,
                 .max_windows = request.max_windows,
+                .documents = request.documents,
                 .on_window = [&](std::int64_t done, std::int64_t windows) {
                   if (clock.SteadyNanos() - told_nanos < kPauseNanos) return;
                   told_nanos = clock.SteadyNanos();
