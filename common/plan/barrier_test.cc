@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests plans whose steps have no barrier.
-#include <algorithm>
 #include <string>
 
 #include "common/config/testing/jobs.h"
@@ -72,32 +71,11 @@ TEST(Barrier, IsRefusedByNameWhereItIsNeeded) {
   EXPECT_THAT(ErrorOf(job, {.max_workers = 4}), HasSubstr("shares the optimizer's state"));
 }
 
-TEST(Barrier, IsTakenOutByAutoWhereThatSavesTime) {
-  EXPECT_TRUE(OverlapsSteps(*MakePlan(EmulatedJobWith("zb-h2", Barrier::kAuto), kFreeLinks)));
-  for (const char* schedule : {"1f1b", "zb-h1", "gpipe", "dualpipe", "pipedream-2bw"}) {
-    const Plan plan = *MakePlan(EmulatedJobWith(schedule, Barrier::kAuto), kFreeLinks);
-    EXPECT_FALSE(OverlapsSteps(plan)) << schedule;
-  }
-}
-
-TEST(Barrier, IsKeptByAutoWhereForeseenWeightsDoNotFit) {
-  config::JobSpec job = EmulatedJobWith("zb-h2", Barrier::kAuto);
-  job.model.parameter_bytes = 1 << 20;
-  PlanOptions options = kFreeLinks;
-  const Plan without = *MakePlan(job, options);
-  ASSERT_TRUE(OverlapsSteps(without));
-  for (const MemoryBytes& rank : without.memory)
-    options.worker_memory_bytes = std::max(options.worker_memory_bytes, rank.total() - 1);
-  const Plan with = *MakePlan(job, options);
-  EXPECT_FALSE(OverlapsSteps(with));
-}
-
 TEST(Barrier, StaysIfAWorkersProgramIsTooOld) {
   PlanOptions old = kFreeLinks;
   old.workers_know_all_fields = false;
   EXPECT_THAT(ErrorOf(EmulatedJobWith("zb-h2", Barrier::kNever), old),
               HasSubstr("optimizer.barrier: is not known to a worker"));
-  EXPECT_FALSE(OverlapsSteps(*MakePlan(EmulatedJobWith("zb-h2", Barrier::kAuto), old)));
 }
 
 }  // namespace

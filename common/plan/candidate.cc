@@ -12,7 +12,6 @@
 #include "common/layout/slot_layout.h"
 #include "common/layout/vocabulary_layout.h"
 #include "common/plan/copies.h"
-#include "common/plan/ranking.h"
 #include "common/plan/schedule_rules.h"
 #include "common/plan/spread.h"
 #include "common/plan/stage_costs.h"
@@ -36,9 +35,6 @@ constexpr std::int64_t kSearchedActions = 10'000'000;
 // Without a flush, and where steps overlap, the time of a step counts once the pipeline is full. It
 // is full after so many steps, of which the first half is left out where they overlap.
 constexpr int kStepsInARow = 4, kOverlappedSteps = 8;
-
-// With `barrier: auto` steps overlap if they become shorter by this share.
-constexpr double kBarrierGain = 0.01;
 
 bool IsAsynchronous(const schedule::Schedule& schedule) {
   return schedule.updates != schedule::Updates::kFlush;
@@ -241,17 +237,6 @@ absl::Status OverlapSteps(const CandidateInputs& inputs, const sim::ExpectedSums
   return absl::OkStatus();
 }
 
-// Returns whether all ranks are idle before their first action or after their last one for long
-// enough. No other time is saved without a barrier.
-bool MayGainByOverlap(const Candidate& candidate) {
-  const sim::Report& report = candidate.report;
-  if (report.step_time <= 0 || IsAsynchronous(candidate.plan.schedule)) return false;
-  // The longest time from the first action of a rank to its last one, as a share of the step.
-  const double span =
-      (1 - report.step_bubble_fraction) / std::max(1 - report.span_bubble_fraction, 1e-9);
-  return span < 1 - kBarrierGain;
-}
-
 absl::Status BadFile(const config::JobSpec& job, std::string rule, std::string fix) {
   return InvalidField({.field = "parallelism.schedule",
                        .value = job.parallelism.schedule,
@@ -312,18 +297,9 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
   plan.memory = MemoryOf(inputs, plan);
   const double makespan = report.makespan;
   Candidate candidate{.plan = std::move(plan), .report = std::move(report), .makespan = makespan};
-  if (inputs.job.barrier == config::Barrier::kAlways) return candidate;
-  if (inputs.job.barrier == config::Barrier::kNever) {
-    RETURN_IF_ERROR(OverlapSteps(inputs, sums, candidate));
-    return candidate;
-  }
-  if (!inputs.options.workers_know_all_fields || !MayGainByOverlap(candidate)) return candidate;
-  Candidate overlapped = candidate;
-  const bool gains =
-      OverlapSteps(inputs, sums, overlapped).ok() &&
-      overlapped.report.step_time < candidate.report.step_time * (1 - kBarrierGain) &&
-      (Fits(overlapped, inputs.options) || !Fits(candidate, inputs.options));
-  return gains ? std::move(overlapped) : std::move(candidate);
+  if (inputs.job.barrier != config::Barrier::kNever) return candidate;
+  RETURN_IF_ERROR(OverlapSteps(inputs, sums, candidate));
+  return candidate;
 }
 
 absl::StatusOr<sim::Report> SimulateSteps(const schedule::Schedule& schedule,

@@ -109,7 +109,6 @@ inline bool FreesWeights(const Plan& plan) {
 //                 have one copy of the weights, and of what a search finds for the job's costs.
 //                 A searched one is named after what it grew from: "auto (zb-1p)".
 // vocabulary: auto  `spread` where the step is more than 1 % shorter so, else `last`.
-// barrier: auto   steps overlap where that makes them more than 1 % shorter and fits the workers.
 // shard           where the job leaves it out: `optimizer` if replicas do not fit the workers
 //                 without it, on CPUs; else `none`.
 // Of all ways within 1 % of the shortest step, it takes the one with the fewest ranks, then the

@@ -26,18 +26,13 @@ alignas(256) std::byte scratch[256];  // its address alone is used
 
 double SizeOf(const Operand& tensor) { return tensor.bf16 != nullptr ? kBf16 : kF32; }
 
-// Ops without kernels count as nothing: none of the models counted has them.
 template <class O>
 double LaunchesOf(const O& op) {
-  if constexpr (ExpertOp<O> || std::is_same_v<O, MuonUpdate>) {
-    return 0;
-  } else {
-    std::int64_t count = 0;
-    emulator::CountGrids(&count);
-    Launch(op, {.scratch = scratch});
-    emulator::CountGrids(nullptr);
-    return static_cast<double>(count);
-  }
+  std::int64_t count = 0;
+  emulator::CountGrids(&count);
+  Launch(op, {.scratch = scratch});
+  emulator::CountGrids(nullptr);
+  return static_cast<double>(count);
 }
 
 double AttentionFlops(const AttentionShape& s) {

@@ -215,7 +215,6 @@ config::JobSpec OpenJobOf(const PublishedRun& run) {
   job.microbatch = run.microbatch;
   job.precision = model::Precision::kBf16;
   job.parallelism.device = config::DeviceKind::kCuda;
-  job.barrier = config::Barrier::kAlways;  // as published
   return job;
 }
 

@@ -229,11 +229,8 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
   const config::Parallelism& parallelism = options.job.parallelism;
   const int num_workers = parallelism.pipeline.value_or(1) * parallelism.data.value_or(1) *
                           parallelism.RanksPerReplica();
-  config::JobSpec planned = options.job;
-  // The plan is made without these ranks, with which steps cannot overlap.
-  if (options.tensor.splits()) planned.barrier = config::Barrier::kAlways;
-  ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(planned, {.max_workers = num_workers,
-                                                             .device = options.planned_for}));
+  ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(options.job, {.max_workers = num_workers,
+                                                                 .device = options.planned_for}));
   std::vector<model::Model> models;
   if (options.tensor.splits()) {
     ASSIGN_OR_RETURN(models, AddTensorRanks(options, plan));
