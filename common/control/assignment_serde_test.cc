@@ -124,6 +124,10 @@ TEST(AssignmentSerde, KeepsEveryField) {
   const v1::Assignment proto = ToProto(SomeAssignmentOfFourAxes());
   std::set<std::string> all, set;
   CollectFields(proto, all, set);
+  Assignment sparse = SomeAssignment();
+  sparse.sparse_meeting = true;
+  sparse.ranks.clear();
+  CollectFields(ToProto(sparse), all, set);
   std::vector<std::string> missing;
   std::ranges::set_difference(all, set, std::back_inserter(missing));
   EXPECT_THAT(missing, IsEmpty()) << "ToProto, or the assignment of this test, leaves them out";

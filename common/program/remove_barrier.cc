@@ -33,15 +33,24 @@ std::string_view Unknown(const Program& program) {
   return optimizes ? "" : "has no optimizer";
 }
 
+// Returns whether the instruction passes an activation to a higher rank, at either end. In a
+// prologue a rank waits until its message is taken. If all messages go to higher ranks, no ranks
+// wait for one another.
+bool PassesUp(const Program& program, const Instruction& each) {
+  if (!IsMessage(each.op)) return false;
+  const Lane& lane = program.lanes[each.lane.value()];
+  const bool is_lower =
+      each.op == Op::kSend ? program.pp_rank < lane.peer : lane.peer < program.pp_rank;
+  return lane.direction == Direction::kActivation && is_lower;
+}
+
 // Returns the forwards before the first backward, with what brings them tokens and messages.
 Ahead BeforeTheFirstBackward(const Program& program) {
   Ahead ahead(program.body.size(), false);
   for (std::size_t i = 0; i < ahead.size(); ++i) {
     const Instruction& each = program.body[i];
     if (IsCompute(each.op) && each.op != Op::kForward) break;
-    const bool brings =
-        IsMessage(each.op) && program.lanes[each.lane.value()].direction == Direction::kActivation;
-    ahead[i] = each.op == Op::kLoad || each.op == Op::kForward || brings;
+    ahead[i] = each.op == Op::kLoad || each.op == Op::kForward || PassesUp(program, each);
   }
   return ahead;
 }

@@ -332,6 +332,24 @@ TEST_F(ClusterTest, AFinishedJobIsCommittedAfterARestart) {
   EXPECT_EQ(Job("j").state, JobState::kSucceeded);
 }
 
+TEST_F(ClusterTest, AFinishedRankThatWasLostIsHeldWhenItsWorkerComesBack) {
+  AttachWorkers(1);
+  const control::JobKey key = RunJob(SavingSpec("j", 1, 1));
+  TrainTo(key, 1);
+  ReportPart("w0", key, 0, 1);
+  Say("w0", key, 0, control::Phase::kFinished);
+  Lose("w0");
+  ASSERT_EQ(Job("j").state, JobState::kRunning);  // its checkpoint is not visible yet
+  ASSERT_TRUE(Submit(Spec("k", 1)).ok());
+  Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
+  Settle();
+  EXPECT_EQ(Job("k").state, JobState::kQueued);
+  Answer("w0", key, 1);
+  EXPECT_EQ(Job("j").state, JobState::kSucceeded);
+  Settle();
+  EXPECT_EQ(Job("k").state, JobState::kStarting);
+}
+
 TEST_F(ClusterTest, ACancelledJobDoesNotWaitForItsCheckpoint) {
   AttachWorkers(1);
   const control::JobKey key = RunJob(SavingSpec("j", 1));
