@@ -120,6 +120,7 @@ std::string DivisionText(const config::JobSpec& job, const mesh::Mesh& mesh, boo
   std::string text = absl::StrCat(mesh.pp_size);
   if (mesh.dp_size > 1) absl::StrAppend(&text, " x ", mesh.dp_size);
   text += mesh::OtherAxes(mesh);
+  if (job.parallelism.expert > 1) absl::StrAppend(&text, ", expert ", job.parallelism.expert);
   if (shares) text += " shared";
   if (job.microbatch_auto) absl::StrAppend(&text, ", ", microbatch);
   return text;
