@@ -85,6 +85,17 @@ const RankRun* FindStuck(const JobRun& run) {
 
 std::string Cut(const std::string& text) { return std::string(FirstBytes(text, kMostErrorBytes)); }
 
+// Returns how long a job has been tried since its first fault. If the clock is set forward while no
+// coordinator runs, the time between two faults seems too long, so it counts as at most `most`.
+absl::Duration TimeTried(const std::vector<JobFault>& faults, absl::Duration most) {
+  absl::Duration time;
+  for (std::size_t i = 1; i < faults.size(); ++i) {
+    const absl::Duration between = faults[i].time - faults[i - 1].time;
+    time += std::clamp(between, absl::ZeroDuration(), most);
+  }
+  return time;
+}
+
 }  // namespace
 
 const RankRun* FindSilentlyLost(const JobRun& run) {
@@ -146,7 +157,7 @@ std::optional<std::string> WhyGivenUp(const std::vector<JobFault>& faults,
   const std::string without = absl::StrCat(" without a step after ", newest.committed.value());
   if (std::ranges::count_if(faults, is_error) > options.max_recoveries && is_error(newest))
     return absl::StrCat("given up after ", faults.size() - 1, " recoveries", without);
-  const absl::Duration time = newest.time - faults.front().time;
+  const absl::Duration time = TimeTried(faults, options.give_up_after / 2);
   const bool tried = faults.size() > static_cast<std::size_t>(options.max_recoveries);
   if (tried && time >= options.give_up_after) {
     return absl::StrCat("given up after ", faults.size() - 1, " recoveries in ",

@@ -85,8 +85,8 @@ void Cluster::Attach(const control::Hello& hello, SessionId id,
   const Worker& worker = *workers_.members().Find(hello.worker);
   const bool is_ours = hello.running.has_value() && !IsForeign(hello);
   Job* const job = is_ours ? jobs_.FindRunning(hello.running->key) : nullptr;
-  const bool holds = job != nullptr && job->HoldsRank(worker, hello.running->rank);
-  // It was taken for lost after its rank had ended, and the run has not ended yet.
+  const bool holds = job != nullptr && job->TakeBack(worker, hello.running->rank);
+  // It was lost after its rank had ended, and the run has not ended yet.
   if (holds && !worker.hold) workers_.Bind(hello.worker, job->key(), hello.running->rank);
   Job* const held_by = worker.hold ? jobs_.FindRunning(worker.hold->key) : nullptr;
   if (held_by != nullptr) held_by->Reattach(worker);

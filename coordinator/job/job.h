@@ -96,6 +96,9 @@ class Job final {
   // about a step without it.
   membership::Voucher Vouch(const membership::Worker& silent) const;
   bool HoldsRank(const membership::Worker& worker, Rank rank) const;
+  // Returns whether the worker, which has come back, holds the rank. If it was lost after the rank
+  // had ended, it holds it again.
+  bool TakeBack(const membership::Worker& worker, Rank rank);
   void Report(const std::string& worker, const std::string& incarnation,
               const control::RankStepReport& report, const std::shared_ptr<BulkSession>& session);
   void ReportCheckpoint(const std::string& worker, const std::string& incarnation,

@@ -66,6 +66,15 @@ bool Job::HoldsRank(const Worker& worker, Rank rank) const {
          nullptr;
 }
 
+bool Job::TakeBack(const Worker& worker, Rank rank) {
+  if (!run_ || rank < Rank(0) || rank.value() >= static_cast<int>(run_->ranks.size())) return false;
+  RankRun& found = run_->ranks[rank.value()];
+  const bool is_its_own = found.bound.worker == worker.hello.worker &&
+                          found.bound.incarnation == worker.hello.incarnation;
+  if (is_its_own && IsTerminal(found.phase)) found.lost.reset();
+  return is_its_own && !found.lost;
+}
+
 // Tells the worker what was said to it while it had no stream. The worker repeats its own reports
 // without being asked.
 void Job::Reattach(const Worker& worker) {
