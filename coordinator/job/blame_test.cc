@@ -187,6 +187,9 @@ TEST_F(BlameTest, AJobThatGetsNowhereForAnHourIsGivenUpWhateverItsFaults) {
   faults.push_back(Lost("w4", 3600));
   EXPECT_EQ(WhyGivenUp(faults, options_),
             "given up after 4 recoveries in 1h without a step after 4");
+  // The clock was set forward while no coordinator ran.
+  EXPECT_EQ(WhyGivenUp({Lost("w0", 0), Lost("w1", 10), Lost("w2", 20), Lost("w3", 9000)}, options_),
+            std::nullopt);
   // Few faults may lie far apart, if steps take long.
   EXPECT_EQ(WhyGivenUp({Lost("w0", 0), Lost("w1", 7200)}, options_), std::nullopt);
 }
