@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "worker/backend/discrete/task_stream.h"
@@ -46,16 +47,26 @@ class Mirror final : public transport::Transport {
                                                                    std::size_t) override {
     return std::make_unique<Receiver>(*this);
   }
-  void Abort() override {}
+  void Abort() override { SetSent(); }
 
  private:
+  // An abort may come first: if the lanes stop before the send, nothing is sent.
+  void SetSent() {
+    const absl::MutexLock lock(&mutex_);
+    sent_ = true;
+  }
+  void AwaitSent() {
+    const absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&sent_));
+  }
+
   class Sender final : public transport::SendChannel {
    public:
     explicit Sender(Mirror& mirror) : mirror_(mirror) {}
     absl::Status Send(const transport::MessageTag&, std::span<const std::byte>) override {
       mirror_.ready_();
-      mirror_.sends_.Push([&sent = mirror_.sent_] {
-        sent.Notify();
+      mirror_.sends_.Push([&mirror = mirror_] {
+        mirror.SetSent();
         return absl::OkStatus();
       });
       return absl::OkStatus();
@@ -69,8 +80,8 @@ class Mirror final : public transport::Transport {
    public:
     explicit Receiver(Mirror& mirror) : mirror_(mirror) {}
     absl::Status Recv(const transport::MessageTag&, std::span<std::byte>) override {
-      mirror_.receives_.Push([&sent = mirror_.sent_] {
-        sent.WaitForNotification();
+      mirror_.receives_.Push([&mirror = mirror_] {
+        mirror.AwaitSent();
         return absl::OkStatus();
       });
       return absl::OkStatus();
@@ -84,7 +95,8 @@ class Mirror final : public transport::Transport {
   TaskStream& sends_;
   TaskStream& receives_;
   const std::function<void()> ready_;
-  absl::Notification sent_;
+  absl::Mutex mutex_;
+  bool sent_ = false;
 };
 
 // F is one launch; B is as long as that of many blocks.
