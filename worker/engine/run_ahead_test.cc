@@ -167,7 +167,7 @@ absl::Status RunOneRound(bool is_bounded, absl::Duration patience) {
 }
 
 TEST(RunAhead, WithoutABoundASendWaitsBehindTheQueueThatWaitsForItsAnswer) {
-  const absl::Status status = RunOneRound(/*is_bounded=*/false, absl::Milliseconds(50));
+  const absl::Status status = RunOneRound(/*is_bounded=*/false, absl::Milliseconds(100));
   EXPECT_THAT(std::string(status.message()), HasSubstr("stayed full")) << status;
 }
 

@@ -106,11 +106,14 @@ void TaskStream::AwaitRoomLocked() {
   };
   if (has_room() || !overflow_.ok()) return;
   wanted_ = std::max(wanted_, done_ + tasks_.size() + 1 - queue.capacity_);  // if it is lazy
+  // A thread of a stream that has just not been scheduled goes on in the first half.
+  const absl::Condition room(&has_room);
+  if (mutex_.AwaitWithTimeout(room, queue.patience_ / 2)) return;
   {
     const absl::MutexLock lock(&queue.mutex_);
     queue.blocked_ = true;
   }
-  if (mutex_.AwaitWithTimeout(absl::Condition(&has_room), queue.patience_)) return;
+  if (mutex_.AwaitWithTimeout(room, queue.patience_ / 2)) return;
   overflow_ = absl::ResourceExhaustedError(absl::StrCat(
       "a stream's queue of ", queue.capacity_, " launches stayed full for ",
       absl::FormatDuration(queue.patience_), ", and no thread could give work to the device"));

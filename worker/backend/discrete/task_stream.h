@@ -31,7 +31,7 @@ class BoundedQueue {
   BoundedQueue(std::size_t capacity, absl::Duration patience)
       : capacity_(capacity), patience_(patience) {}
 
-  // Blocks until a thread waits for room.
+  // Blocks until a thread has waited for room for half of its patience.
   void AwaitBlocked();
 
  private:
@@ -40,7 +40,7 @@ class BoundedQueue {
   const absl::Duration patience_;
   absl::Mutex driver_;  // a thread holds it while it gives work to a stream
   absl::Mutex mutex_;
-  bool blocked_ ABSL_GUARDED_BY(mutex_) = false;  // since a thread first waited
+  bool blocked_ ABSL_GUARDED_BY(mutex_) = false;  // since a thread waited so long
 };
 
 struct TaskStreamOptions {
