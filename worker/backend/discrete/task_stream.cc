@@ -106,14 +106,15 @@ void TaskStream::AwaitRoomLocked() {
   };
   if (has_room() || !overflow_.ok()) return;
   wanted_ = std::max(wanted_, done_ + tasks_.size() + 1 - queue.capacity_);  // if it is lazy
-  // A thread of a stream that has just not been scheduled goes on in the first half.
+  // A thread of a stream that has just not been scheduled goes on soon.
   const absl::Condition room(&has_room);
-  if (mutex_.AwaitWithTimeout(room, queue.patience_ / 2)) return;
+  const absl::Duration soon = std::min(queue.patience_ / 2, absl::Milliseconds(50));
+  if (mutex_.AwaitWithTimeout(room, soon)) return;
   {
     const absl::MutexLock lock(&queue.mutex_);
     queue.blocked_ = true;
   }
-  if (mutex_.AwaitWithTimeout(room, queue.patience_ / 2)) return;
+  if (mutex_.AwaitWithTimeout(room, queue.patience_ - soon)) return;
   overflow_ = absl::ResourceExhaustedError(absl::StrCat(
       "a stream's queue of ", queue.capacity_, " launches stayed full for ",
       absl::FormatDuration(queue.patience_), ", and no thread could give work to the device"));

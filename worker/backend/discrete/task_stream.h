@@ -31,7 +31,7 @@ class BoundedQueue {
   BoundedQueue(std::size_t capacity, absl::Duration patience)
       : capacity_(capacity), patience_(patience) {}
 
-  // Blocks until a thread has waited for room for half of its patience.
+  // Blocks until a thread has waited for room in vain for a while.
   void AwaitBlocked();
 
  private:
