@@ -93,7 +93,8 @@ TEST_F(LocalRunTest, TrainsTemplatesOnAText) {
     Command init("takt", {"init", name, "--from", from, "--out", directory_.Path("")});
     ASSERT_EQ(init.Wait(), "exit status 0") << init.err();
     Command run("takt", {"-o", "json", "local", "run", directory_.Path(name + ".yaml"), "--set",
-                         "steps=1", "--set", "batch.global=8", "--state", state()});
+                         "steps=1", "--set", "batch.global=8", "--set",
+                         absl::StrCat("checkpoint.directory=", from), "--state", state()});
     EXPECT_EQ(run.Wait(), "exit status 0") << from << ": " << run.err();
     EXPECT_EQ(JsonLines(run.out()).size(), 1u) << from;
   }
