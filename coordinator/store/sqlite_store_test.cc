@@ -56,7 +56,8 @@ TEST_F(SqliteStoreTest, OldStepsAreThinnedOutAndTheFileStaysWhole) {
   // Opening it checks every row and the total of all.
   const auto store = OpenSqliteStore(path_).value();
   std::vector<std::int64_t> left;
-  for (const StepRecord& step : store->ReadSteps("x", StepId(0), 1000).value()) {
+  const std::vector<StepRecord> steps = store->ReadSteps("x", StepId(0), 1000).value();
+  for (const StepRecord& step : steps) {
     left.push_back(step.step.value());
     EXPECT_EQ(step.loss, 0.5 * static_cast<double>(step.step.value()));
   }
