@@ -46,6 +46,7 @@ class Reader {
  public:
   Reader(const json& object, std::string_view name) : object_(object), name_(name) {}
 
+  bool IsThere(const char* key) const { return Find(key) != nullptr; }
   int RequiredInt(const char* key) { return Has(key) ? Int(key, 0) : 0; }
   double RequiredNumber(const char* key) { return Has(key) ? Number(key, 0) : 0; }
   int Int(const char* key, int fallback) {
@@ -274,7 +275,9 @@ std::vector<int> ReadDenseBlocks(Reader& reader, int num_blocks) {
 Mixture ReadMixture(Reader& reader, const ModelConfig& config) {
   Mixture mixture;
   const bool mixtral = config.family == Family::kMixtral;
-  mixture.experts = reader.RequiredInt(mixtral ? "num_local_experts" : "num_experts");
+  // From version 5 on, transformers writes qwen3_moe's as it does mixtral's.
+  const bool renamed = reader.IsThere("num_local_experts") && !reader.IsThere("num_experts");
+  mixture.experts = reader.RequiredInt(mixtral || renamed ? "num_local_experts" : "num_experts");
   mixture.chosen = reader.RequiredInt("num_experts_per_tok");
   if (mixture.chosen > mixture.experts && mixture.experts > 0) {
     reader.Fail("num_experts_per_tok", absl::StrCat(mixture.chosen),

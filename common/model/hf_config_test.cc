@@ -259,6 +259,10 @@ TEST(HfConfig, ReadsQwen3MoeAndWhichBlocksAreDense) {
   const std::string step = R"("decoder_sparse_step": 1)";
   every_second.replace(every_second.find(step), step.size(), R"("decoder_sparse_step": 2)");
   EXPECT_EQ(ParseHfConfig(every_second, "c")->mixture->dense_blocks, (std::vector<int>{0, 1, 2}));
+  std::string renamed = text;
+  const std::string experts = R"("num_experts":)";
+  renamed.replace(renamed.find(experts), experts.size(), R"("num_local_experts":)");
+  EXPECT_EQ(ParseHfConfig(renamed, "c")->mixture->experts, 6);
   EXPECT_TRUE(ParseHfConfig(ReadGolden("qwen3moe-tiny/config.json"), "c")->mixture->normalised);
 }
 
