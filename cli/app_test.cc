@@ -120,7 +120,7 @@ TEST(ShortForms, ShowTheSame) {
 TEST(Version, IsPrinted) {
   EXPECT_THAT(RunTakt({"--version"}).out, HasSubstr("takt "));
   EXPECT_THAT(RunTakt({"version"}).out,
-              testing::AllOf(HasSubstr("protocol 4"), HasSubstr("built in: "), HasSubstr("cuda")));
+              testing::AllOf(HasSubstr("protocol 5"), HasSubstr("built in: "), HasSubstr("cuda")));
 }
 
 TEST(Completion, ScriptsNameEveryCommandAndOption) {

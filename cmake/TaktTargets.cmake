@@ -4,16 +4,26 @@
 add_library(takt_options INTERFACE)
 target_include_directories(takt_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/proto)
 target_compile_definitions(takt_options INTERFACE TAKT_VERSION="${PROJECT_VERSION}")
-set(warnings -Wall -Wextra -Werror -Wno-missing-field-initializers -Wno-unknown-warning-option)
+# A compiler that not every change is built with may warn of more, and that must not stop the build of a user.
+set(TAKT_WERROR_DEFAULT OFF)
+if((CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13) OR
+   (CMAKE_CXX_COMPILER_ID STREQUAL Clang AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 15))
+  set(TAKT_WERROR_DEFAULT ON)
+endif()
+option(TAKT_WERROR "Treat warnings as errors; the default is ON with g++ 12 and clang++ 14" ${TAKT_WERROR_DEFAULT})
+set(warnings -Wall -Wextra -Wno-missing-field-initializers -Wno-unknown-warning-option)
+if(TAKT_WERROR)
+  list(APPEND warnings -Werror)
+  target_compile_options(takt_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
+endif()
 if(absl_VERSION VERSION_GREATER_EQUAL 20250814)
   # These versions want mutexes by reference and call their functions lock and unlock, which the oldest that we support does not have. There the
-  # same sources are compiled with all deprecations as errors.
+  # same sources are compiled with all deprecations reported.
   list(APPEND warnings -Wno-deprecated-declarations)
 endif()
 target_compile_options(takt_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
 list(JOIN warnings , warnings)
-target_compile_options(takt_options INTERFACE
-  "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=${warnings}>")
+target_compile_options(takt_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${warnings}>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # What ABSL_GUARDED_BY and its like promise.
   target_compile_options(takt_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wthread-safety>")

@@ -22,7 +22,7 @@ out=$(realpath -m "$out")
 
 deploy/install-deps.sh "${dependencies[@]}"
 cmake --preset release "${options[@]}" >/dev/null
-cmake --build --preset release --target takt-coordinator-man takt-worker-man takt-man takt-completions takt-schema takt-modules
+cmake --build --preset release --target takt-coordinator-man takt-worker-man takt-relay-man takt-man takt-completions takt-schema takt-modules
 (cd build/release && cpack -B "$out" >/dev/null)
 rm -rf "$out/_CPack_Packages"
 ls -l "$out"/*.deb

@@ -19,7 +19,7 @@ say "text: the King James Bible, its last twentieth held out"
 mkdir -p "$state"
 deploy/examples/make-kjv-text.sh "$state"
 cp deploy/examples/kjv.yaml "$state/kjv.yaml"
-rm -rf "$state/checkpoints"  # those of an earlier run would be resumed at their end
+rm -rf "$state/kjv"  # its checkpoints: those of an earlier run would be resumed at their end
 rm -f "$state/timeline.html"
 
 say "train: one coordinator, four workers, a 1F1B pipeline of four stages"
@@ -29,8 +29,9 @@ cat <<TEXT
 
 The cluster has stopped; its store and logs are in $state/run.
 The timeline of its last steps, measured above predicted; open it in a browser: $state/timeline.html
-The checkpoint, a Hugging Face folder with the optimizer's state beside it: $(readlink -f "$state/checkpoints/latest")
+The checkpoint, a Hugging Face folder with the optimizer's state beside it: $(readlink -f "$state/kjv/latest")
 Next:
+  build/release/bin/takt generate $state/kjv --prompt 'And God said' --tokenizer bytes     lets the model write
   build/release/bin/takt local up --workers 4          keeps a cluster running in the background
   build/release/bin/takt ui                            shows that cluster and its jobs in a browser
   build/release/bin/takt submit JOB.yaml --wait        submits to it (deploy/examples/ has jobs to start from)

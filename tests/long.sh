@@ -16,6 +16,7 @@
 # repeat    40   the tests with real daemons pass five times in a row
 # mesh       ?   64 workers train on the axes data, pipeline and tensor, 4 ranks each, as 4 workers do, to the bit
 # matrix    12   each fault at each phase of a job leaves its losses as they are (tests/fault)
+# groups     ?   each rank dies in each collective of tensor, context, shard and expert groups, and its job keeps its losses
 # soak       ?   2,000 killed workers leave memory, descriptors and threads as they were
 # power      4   the power fails 100 times while jobs save, and they go on from complete checkpoints; wants root
 # failpoints ?   a debug build ends at each change that must last, and loses nothing that was acknowledged
@@ -23,6 +24,8 @@
 # failover   4   50 coordinators that lead are killed; a job trains on, and nothing acknowledged is lost (tests/fault)
 # fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
 # experts    ?   a mixture of experts on 4 million tokens uses them evenly and beats the dense model, with three seeds
+# checkpoint ?   a checkpoint of the size of Llama 70B is planned, saved in sparse files and verified in 1 GiB of memory
+# page       ?   the page of takt ui keeps its limits of time and cost; 1,000 slow readers change nothing (tests/ui/figures.py)
 # simulation 20  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
 # upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
@@ -31,7 +34,7 @@
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
-alone=(threads tsan checks clang tidy repeat mesh matrix soak power failpoints flips failover fuzz experts simulation slurm systems)
+alone=(threads tsan checks clang tidy repeat mesh matrix groups soak power failpoints flips failover fuzz experts checkpoint page simulation slurm systems)
 between=(bits upgrade speed)
 sections=()
 other=
@@ -40,7 +43,7 @@ for argument in "$@"; do
     *" $argument "*) sections+=("$argument") ;;
     *)
       if [ "$argument" = -h ] || [ "$argument" = --help ]; then
-        sed -n '3,29p' "$0" | sed 's/^# \?//'
+        sed -n '3,34p' "$0" | sed 's/^# \?//'
         exit 0
       elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
         other=$(realpath "$argument")
@@ -107,6 +110,11 @@ matrix() {
   build/release/tests/matrix_fault_test --gtest_also_run_disabled_tests --gtest_filter='*Whole*'
 }
 
+groups() {
+  release takt-coordinator takt-worker group_fault_test
+  build/release/tests/group_fault_test --gtest_also_run_disabled_tests --gtest_filter='*Whole*'
+}
+
 soak() {
   release takt-coordinator takt-worker matrix_fault_test
   build/release/tests/matrix_fault_test --gtest_also_run_disabled_tests --gtest_filter='Soak*'
@@ -148,6 +156,17 @@ experts() {
   mkdir -p build/experts
   deploy/examples/make-kjv-text.sh build/experts
   build/release/bin/takt-bench experts --data build/experts
+}
+
+checkpoint() {
+  release takt-bench
+  build/release/bin/takt-bench large-checkpoint
+}
+
+page() {
+  release takt takt-coordinator takt-worker ui_stage cli_ui_test
+  build/release/tests/cli_ui_test --gtest_also_run_disabled_tests --gtest_filter='*AThousandSlowReaders*'
+  tests/ui/figures.py build/release
 }
 
 simulation() {

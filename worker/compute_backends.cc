@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/compute_backends.h"
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/layout/rank_layout.h"
 #include "common/model/model.h"
@@ -32,6 +34,24 @@ absl::StatusOr<MemoryBytes> PredictedOnDevice(const control::Assignment& assignm
   return predicted;
 }
 
+// Checks that cuBLASLt multiplies in the job's precision on the GPU.
+absl::Status CheckPrecision(const config::JobSpec& job, const Device& device) {
+  if (job.fp8 == model::Fp8Recipe::kNone) return absl::OkStatus();
+  const bool blocks = job.fp8 == model::Fp8Recipe::kBlock;
+  constexpr double kOldestWithFp8 = 8.9;
+  double capability = 0;
+  const bool known = absl::SimpleAtod(device.compute_capability, &capability);
+  if (blocks ? device.compute_capability == "9.0" : known && capability >= kOldestWithFp8)
+    return absl::OkStatus();
+  return InvalidField(
+      {.field = "precision",
+       .value = "fp8",
+       .rule = absl::StrCat(blocks ? "recipe block needs a GPU of compute capability 9.0"
+                                   : "needs a GPU of compute capability 8.9 or newer",
+                            ", and ", device.name, " has ", device.compute_capability),
+       .fix = "use precision: bf16, or parallelism.device: cpu"});
+}
+
 }  // namespace
 
 int SmsForCommunication(const control::Assignment& assignment) {
@@ -40,7 +60,8 @@ int SmsForCommunication(const control::Assignment& assignment) {
     return 0;
   constexpr int kOfChannels = 8, kOfGroups = 8;
   return (assignment.mesh.pp_size > 1 ? kOfChannels : 0) +
-         (assignment.mesh.num_replicas() > 1 ? kOfGroups : 0);
+         (assignment.mesh.num_replicas() > 1 ? kOfGroups : 0) +
+         (assignment.mesh.tp_size > 1 ? kOfGroups : 0);
 }
 
 std::int64_t BytesOfLibraries(const control::Assignment& assignment) {
@@ -48,11 +69,12 @@ std::int64_t BytesOfLibraries(const control::Assignment& assignment) {
   constexpr std::int64_t kMebi = std::int64_t{1} << 20;
   constexpr std::int64_t kHandles = 256 * kMebi;  // of cuBLASLt and cuDNN, and their kernels
   constexpr std::int64_t kRecordings = 32 * kMebi;
-  constexpr std::int64_t kChannels = 4 * 16 * kMebi, kGroups = 3 * 32 * kMebi;
+  constexpr std::int64_t kChannels = 4 * 16 * kMebi, kGroup = 32 * kMebi;
   std::int64_t bytes = kHandles + kRecordings;
   if (SmsForCommunication(assignment) == 0) return bytes;
   if (assignment.mesh.pp_size > 1) bytes += kChannels;
-  if (assignment.mesh.num_replicas() > 1) bytes += kGroups;
+  if (assignment.mesh.num_replicas() > 1) bytes += 3 * kGroup;
+  if (assignment.mesh.tp_size > 1) bytes += kGroup;
   return bytes;
 }
 
@@ -69,16 +91,19 @@ absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
         "or "
         "says in its log why it has none");
   }
+  RETURN_IF_ERROR(CheckPrecision(assignment.job, *options.device));
   ASSIGN_OR_RETURN(const plugin::CudaEntry* const cuda,
                    plugin::LoadCuda(plugin::ModuleDirectory()));
   ASSIGN_OR_RETURN(const MemoryBytes predicted, PredictedOnDevice(assignment));
+  const bool rounds_to_fp8 = assignment.job.fp8 != model::Fp8Recipe::kNone;
   return cuda->open_device({.device = options.device->index,
                             .predicted = predicted,
                             .beside_bytes = BytesOfLibraries(assignment),
                             .ledger = options.ledger,
                             .sms_for_communication = SmsForCommunication(assignment),
                             .any_order_attention = !assignment.job.exact,
-                            .tune = true});  // by one rank, for all (session/kernel_plan.h)
+                            .tune = true,  // by one rank, for all (session/kernel_plan.h)
+                            .fp8_counters = rounds_to_fp8 ? options.fp8_counters : nullptr});
 }
 
 }  // namespace takt

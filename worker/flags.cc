@@ -6,10 +6,10 @@
 #include <CLI/CLI.hpp>
 #include <climits>
 #include <cstdlib>
-#include <map>
 
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/daemon/log_flags.h"
 #include "common/daemon/settings.h"
 #include "common/net/socket.h"
 
@@ -38,6 +38,10 @@ void AddConnection(CLI::App& app, Flags& flags) {
   app.add_option("--tls-authority", flags.tls.authority,
                  "PEM file of the authority that must have issued the coordinator's certificate");
   app.add_flag("--insecure", flags.insecure, "Dial a HOST:PORT without TLS");
+  app.add_option(
+      "--relay", flags.relay,
+      "unix:PATH of the relay of this host (takt-relay), over which the worker attaches; "
+      "while it is away, the worker dials the coordinator itself; empty: none");
   app.add_option("--name", flags.name,
                  "Stable name of this worker; default: the name in its certificate, or HOST-PID "
                  "without one");
@@ -98,14 +102,7 @@ void AddProcess(CLI::App& app, Flags& flags) {
                  "Unix socket on which --health asks (the gRPC health service); empty: none");
   app.add_flag("--die-with-parent", flags.die_with_parent,
                "End when the process that started this one ends");
-  std::map<std::string, LogLevel> levels;
-  for (const char* const level : kLogLevelNames) levels.emplace(level, *FindLogLevel(level));
-  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
-      ->transform(CLI::CheckedTransformer(levels));
-  const std::map<std::string, LogFormat> formats = {{"text", LogFormat::kText},
-                                                    {"json", LogFormat::kJson}};
-  app.add_option("--log-format", flags.log_format, "text or json")
-      ->transform(CLI::CheckedTransformer(formats));
+  daemon::AddLogFlags(app, flags.log_level, flags.log_format);
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ struct Flags {
   std::string coordinator = "unix:/run/takt/coordinator.sock";
   certificates::TlsFiles tls;
   bool insecure = false;
-  std::string name;  // empty: that of its certificate, or HOST-PID without one
+  std::string relay;  // unix:PATH; empty: none
+  std::string name;   // empty: that of its certificate, or HOST-PID without one
   std::string data_root = "/var/lib/takt/data";
   std::string checkpoint_root = "/var/lib/takt/checkpoints";
   int threads = 0;              // 0: one for each core

@@ -216,7 +216,12 @@ worker_rpc::AttachmentOptions AttachmentOptionsOf(Shared& shared) {
           .on_attached =
               [&shared] {
                 daemon::NotifyReady(absl::StrCat("attached to ", shared.channels->address()));
+                if (!shared.channels->has_relay()) return;
+                shared.registry.Gauge(metrics::kThroughRelay, {})
+                    .Set(shared.channels->through_relay() ? 1 : 0);
               },
+          .ask_relay = [socket = worker_rpc::HealthSocketOf(
+                            flags.relay)] { return health::Ask(socket, "ready"); },
           .on_refused =
               [&shared](control::RefusalCause cause) {
                 shared.registry.Counter(metrics::kCommandsRefused, {Name(cause)}).Increment();
@@ -232,8 +237,10 @@ absl::StatusOr<std::unique_ptr<health::Server>> StartHealth(const std::string& s
 }
 
 absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
-  const worker_rpc::ChannelOptions dialled{
-      .coordinator = flags.coordinator, .tls = flags.tls, .insecure = flags.insecure};
+  const worker_rpc::ChannelOptions dialled{.coordinator = flags.coordinator,
+                                           .tls = flags.tls,
+                                           .insecure = flags.insecure,
+                                           .relay = flags.relay};
   ASSIGN_OR_RETURN(auto channels, worker_rpc::CoordinatorChannels::Create(dialled));
   ASSIGN_OR_RETURN(Machine machine, InspectMachine(flags.device, flags.share_device));
   Shared shared{.flags = flags,

@@ -86,7 +86,7 @@ void AddCerts(CLI::App& app, Context& context) {
         app.add_option("DIR", options.directory, "The authority's directory")
             ->type_name("")
             ->required();
-        app.add_option("ROLE", options.role, "coordinator, worker, user or admin")
+        app.add_option("ROLE", options.role, "coordinator, worker, host, user or admin")
             ->type_name("")
             ->required();
         app.add_option("NAME", options.name, "Whose it is; a worker's is its --name")

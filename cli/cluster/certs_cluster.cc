@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `takt certs cluster` issues the certificates of a whole cluster and writes its settings, into a
 // folder for each machine and person.
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -29,6 +30,8 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kLargestInventory = std::size_t{1} << 20;
 constexpr char kTlsOfMachines[] = "/etc/takt/tls/";  // where settings look for certificates
+// The relay of the package listens here.
+constexpr char kRelaySocket[] = "unix:/run/takt-relay/relay.sock";
 
 struct ClusterOptions {
   std::string inventory, directory;
@@ -90,7 +93,19 @@ Holder WorkerOf(const Inventory& inventory, const Inventory::Worker& worker) {
   if (!inventory.data_root.empty()) Set(holder.settings, "data_root", inventory.data_root);
   if (!inventory.checkpoint_root.empty())
     Set(holder.settings, "checkpoint_root", inventory.checkpoint_root);
+  const std::vector<std::string>& relays = inventory.relays;
+  if (std::find(relays.begin(), relays.end(), access::HostOf(worker.name)) != relays.end())
+    Set(holder.settings, "relay", kRelaySocket);
   SetTls(holder.settings, worker.name);
+  return holder;
+}
+
+Holder RelayOf(const Inventory& inventory, const std::string& host) {
+  Holder holder{.identity = {.role = access::Role::kHost, .name = host},
+                .settings_file = "relay.yaml",
+                .settings = kRelaySettings};
+  Set(holder.settings, "coordinator", EndpointOf(inventory));
+  SetTls(holder.settings, host);
   return holder;
 }
 
@@ -98,6 +113,7 @@ std::vector<Holder> HoldersOf(const Inventory& inventory) {
   std::vector<Holder> holders = {CoordinatorOf(inventory)};
   for (const Inventory::Worker& worker : inventory.workers)
     holders.push_back(WorkerOf(inventory, worker));
+  for (const std::string& host : inventory.relays) holders.push_back(RelayOf(inventory, host));
   for (const std::string& name : inventory.users)
     holders.push_back({.identity = {.role = access::Role::kUser, .name = name}});
   for (const std::string& name : inventory.admins)

@@ -64,6 +64,19 @@ TEST_F(CertsClusterTest, GivesSixteenWorkersAFolderEachInOneCall) {
                     HasSubstr("\ntls_certificate: /etc/takt/tls/c1.pem\n")));
 }
 
+TEST_F(CertsClusterTest, TheWorkersOfAHostWithARelayNameIt) {
+  const Outcome outcome = Issue(
+      "coordinator: {name: c1, hosts: [c1.lab.example]}\nrelays: [\"n[1-2]\"]\n"
+      "workers: [{name: \"n1-[0-1]\"}, {name: n3-0}]\n");
+  ASSERT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("\"host\""));
+  EXPECT_TRUE(fs::exists(Out("n2/tls/n2.key")));
+  EXPECT_THAT(Read("n1/relay.yaml"), AllOf(HasSubstr("\ncoordinator: c1.lab.example:7070\n"),
+                                           HasSubstr("\ntls_certificate: /etc/takt/tls/n1.pem\n")));
+  EXPECT_THAT(Read("n1-1/worker.yaml"), HasSubstr("\nrelay: unix:/run/takt-relay/relay.sock\n"));
+  EXPECT_THAT(Read("n3-0/worker.yaml"), HasSubstr("\n# relay: "));
+}
+
 TEST_F(CertsClusterTest, AnIPv6AddressHasBracketsBeforeThePort) {
   const Outcome outcome =
       Issue("coordinator: {name: c1, hosts: [\"fd00::1\"]}\nworkers: [{name: n1}]\n");

@@ -62,6 +62,8 @@ class InventoryReader {
     ReadCoordinator(file.coordinator(), inventory);
     for (int i = 0; i < file.workers_size(); ++i)
       ReadWorkers(absl::StrCat("workers[", i, "]"), file.workers(i), inventory.workers);
+    for (int i = 0; i < file.relays_size(); ++i)
+      ReadRelays(absl::StrCat("relays[", i, "]"), file.relays(i), inventory.relays);
     for (int i = 0; i < file.users_size(); ++i)
       AddName(absl::StrCat("users[", i, "]"), file.users(i), inventory.users);
     for (int i = 0; i < file.admins_size(); ++i)
@@ -113,17 +115,26 @@ class InventoryReader {
     rules_.Between("coordinator.port", inventory.port, 1, 65535);
   }
 
+  std::vector<std::string> ExpandOrComplain(const std::string& field, const std::string& text) {
+    std::vector<std::string> expanded = Expand(text);
+    rules_.Check(!expanded.empty(),
+                 {.field = field,
+                  .value = text,
+                  .rule = absl::StrCat("must be one, or a range of at most ", kMostNamesOfARange),
+                  .fix = "e.g. n[01-16]"});
+    return expanded;
+  }
+
+  void ReadRelays(const std::string& field, const std::string& text,
+                  std::vector<std::string>& relays) {
+    for (const std::string& name : ExpandOrComplain(field, text)) AddName(field, name, relays);
+  }
+
   void ReadWorkers(const std::string& field, const v1::InventoryFile::Worker& worker,
                    std::vector<Inventory::Worker>& workers) {
     std::vector<std::string> names;
     const auto expand = [&](const char* part, const std::string& text) {
-      std::vector<std::string> expanded = Expand(text);
-      rules_.Check(!expanded.empty(),
-                   {.field = absl::StrCat(field, ".", part),
-                    .value = text,
-                    .rule = absl::StrCat("must be one, or a range of at most ", kMostNamesOfARange),
-                    .fix = "e.g. n[01-16]"});
-      return expanded;
+      return ExpandOrComplain(absl::StrCat(field, ".", part), text);
     };
     for (const std::string& name : expand("name", worker.name()))
       AddName(field + ".name", name, names);

@@ -19,6 +19,7 @@ struct Inventory {
   std::vector<std::string> hosts;  // of the coordinator
   int port = 7070;
   std::vector<Worker> workers;
+  std::vector<std::string> relays;  // hosts that have a relay
   std::vector<std::string> users, admins;
   int days = 90;
   std::string data_root, checkpoint_root;  // empty: those of the packages

@@ -73,7 +73,8 @@ absl::StatusOr<ExitCode> ListTemplates(const Context& context) {
 }
 
 // Returns the template with the name of the job in place of its own: in the commands of its first
-// lines, and in its directories, which two jobs must not share.
+// lines, and in its directories, which two jobs must not share. A template calls its file and its
+// directory of checkpoints by its own name.
 std::string JobText(const ExampleFile& file, const std::string& name) {
   const std::string old_name = TemplateName(file);
   std::vector<std::string> lines = absl::StrSplit(file.text, '\n');
@@ -81,7 +82,8 @@ std::string JobText(const ExampleFile& file, const std::string& name) {
     if (absl::StartsWith(line, "name: ")) line = absl::StrCat("name: ", name);
     for (const auto& [before, after] :
          {std::pair(" ", kJobExtension), std::pair("directory: ", ","),
-          std::pair("tensorboard: ", "-")}) {
+          std::pair("tensorboard: ", "-"), std::pair("export ", " "),
+          std::pair("generate ", " ")}) {
       const std::string old_text = absl::StrCat(before, old_name, after);
       line = absl::StrReplaceAll(line, {{old_text, absl::StrCat(before, name, after)}});
     }

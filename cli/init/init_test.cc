@@ -69,11 +69,14 @@ TEST_F(InitTest, EveryTemplateIsAValidJobOfTheNewName) {
     EXPECT_THAT(outcome.out, StartsWith(path + "\n"));
     EXPECT_THAT(Read(name + ".yaml"),
                 AllOf(StartsWith("# yaml-language-server: $schema=/usr/share/takt/"),
-                      HasSubstr(" " + name + ".yaml"), Not(HasSubstr(" " + from + ".yaml"))));
+                      HasSubstr(" " + name + ".yaml"), Not(HasSubstr(" " + from + ".yaml")),
+                      Not(HasSubstr("export " + from)), Not(HasSubstr("generate " + from))));
     const absl::StatusOr<PreparedJob> job = PrepareJob({.path = path});
     ASSERT_TRUE(job.ok()) << job.status();
     EXPECT_EQ(job->spec.name(), name);
-    EXPECT_NE(job->spec.checkpoint().directory(), from);
+    if (job->spec.has_checkpoint()) {
+      EXPECT_EQ(job->spec.checkpoint().directory(), name);
+    }
     EXPECT_THAT(job->spec.logging().tensorboard(), Not(StartsWith(from)));
     for (const v1::CorpusSpec& corpus : job->spec.data().train()) {
       if (corpus.path() == "tiny.txt") {

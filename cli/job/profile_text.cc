@@ -83,7 +83,7 @@ Json LayerJson(const LayerRow& row) {
 
 void PrintProfileJson(const Context& context, const JobProfile& known) {
   Json layers = Json::array(), ranks = Json::array(), messages = Json::array(),
-       links = Json::array(), sums = Json::array(), meetings = Json::array();
+       links = Json::array(), sums = Json::array(), meetings = Json::array(), pairs = Json::array();
   const std::vector<LayerRow> rows = LayerRows(known);
   for (const LayerRow& row : rows) layers.push_back(LayerJson(row));
   for (const auto& [conditions, sample] : RankRows(known, rows)) {
@@ -113,12 +113,18 @@ void PrintProfileJson(const Context& context, const JobProfile& known) {
                         {"bytes", sample.bytes},
                         {"seconds", sample.seconds}});
   }
+  for (const auto& [conditions, ratio] : known.profile.pairs()) {
+    Json pair = ConditionsJson(conditions);
+    pair["ratio"] = ratio;
+    pairs.push_back(std::move(pair));
+  }
   PrintJson(context, {{"layers", std::move(layers)},
                       {"ranks", std::move(ranks)},
                       {"messages", std::move(messages)},
                       {"links", std::move(links)},
                       {"sums", std::move(sums)},
-                      {"meetings", std::move(meetings)}});
+                      {"meetings", std::move(meetings)},
+                      {"pairs", std::move(pairs)}});
 }
 
 std::string Scaled(double value, double unit) { return absl::StrFormat("%.3g", value / unit); }
@@ -193,6 +199,10 @@ void PrintMessagesAndSums(std::ostream& out, const Profile& profile) {
                   FormatBytes(static_cast<double>(sample.bytes)), Scaled(sample.seconds, 1e-6)});
   }
   if (!profile.meetings().empty()) out << '\n' << meetings.ToString();
+  Table pairs({"OVERLAPPED PAIRS", "OF F AND B ALONE"});
+  for (const auto& [conditions, ratio] : profile.pairs())
+    pairs.Add({profile::ToString(conditions), absl::StrFormat("%.3f", ratio)});
+  if (!profile.pairs().empty()) out << '\n' << pairs.ToString();
 }
 
 }  // namespace

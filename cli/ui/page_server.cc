@@ -86,8 +86,9 @@ int HttpStatusOf(const absl::Status& status) {
 
 std::vector<std::string> HeadersOf(const Request& request, const char* name) {
   std::vector<std::string> values;
-  for (std::size_t i = 0; i < request.get_header_value_count(name); ++i)
-    values.push_back(request.get_header_value(name, i));
+  // The functions of requests that take an index differ between versions of the library.
+  const auto [begin, end] = request.headers.equal_range(name);
+  for (auto header = begin; header != end; ++header) values.push_back(header->second);
   return values;
 }
 

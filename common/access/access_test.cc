@@ -102,7 +102,31 @@ TEST(Decide, AWorkerSpeaksForItselfAlone) {
   EXPECT_FALSE(MaySpeakFor({.role = Role::kUser, .name = "n1"}, "n1").ok());
 }
 
+TEST(Identity, AWorkersNameSaysOfWhichHostItIs) {
+  EXPECT_EQ(HostOf("n1-0"), "n1");
+  EXPECT_EQ(HostOf("rack-2-17"), "rack-2");
+  for (const char* worker : {"n1", "n1-", "n1-a", "n1-0a", "7", ""})
+    EXPECT_EQ(HostOf(worker), "") << worker;
+}
+
+TEST(Decide, AHostSpeaksForItsOwnWorkersAlone) {
+  const Identity host{.role = Role::kHost, .name = "n1", .domain = "lab"};
+  EXPECT_TRUE(MaySpeakFor(host, "n1-0").ok());
+  EXPECT_TRUE(MaySpeakFor(host, "n1-12").ok());
+  for (const char* worker : {"n1", "n2-0", "n1-0-0", "n11-0", "n1-x", "1-0", "-0"}) {
+    const absl::Status status = MaySpeakFor(host, worker);
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << worker;
+    EXPECT_THAT(status.ToString(), HasSubstr("n1-0")) << worker;
+  }
+  EXPECT_FALSE(MaySpeakFor({.role = Role::kHost}, "-0").ok());
+  EXPECT_FALSE(MayCall(host, "/takt.v1.AttachmentService/Attach").ok());
+  EXPECT_TRUE(MayCall(host, "/takt.v1.AttachmentService/AttachHost").ok());
+  EXPECT_FALSE(MayCall(kN1, "/takt.v1.AttachmentService/AttachHost").ok());
+}
+
 TEST(Decide, AWorkerMeetsThoseOfItsJobsAlone) {
+  EXPECT_TRUE(MayMeet({.role = Role::kHost, .name = "n1"}, "j", true).ok());
+  EXPECT_FALSE(MayMeet({.role = Role::kHost, .name = "n1"}, "j", false).ok());
   EXPECT_TRUE(MayMeet(kN1, "j", true).ok());
   EXPECT_FALSE(MayMeet(kN1, "j", false).ok());
   EXPECT_FALSE(MayMeet({.role = Role::kUser, .name = "n1"}, "j", true).ok());

@@ -46,13 +46,19 @@ absl::Status MayUseJob(const Identity& who, absl::string_view job, absl::string_
 absl::Status MaySpeakFor(const Identity& who, absl::string_view worker) {
   if (who.role == Role::kTrusted) return absl::OkStatus();
   if (who.role == Role::kWorker && who.name == worker) return absl::OkStatus();
+  if (who.role == Role::kHost) {
+    if (!who.name.empty() && HostOf(worker) == who.name) return absl::OkStatus();
+    return Refused(who, absl::StrCat("may not speak for worker ", worker),
+                   absl::StrCat("name the workers of this host ", who.name, "-0, ", who.name,
+                                "-1 and so on, or let this one attach without the relay"));
+  }
   return Refused(who, absl::StrCat("may not speak for worker ", worker),
                  "give the worker the --name that its certificate has");
 }
 
 absl::Status MayMeet(const Identity& who, absl::string_view job, bool holds_rank) {
   if (who.role == Role::kTrusted) return absl::OkStatus();
-  if (who.role == Role::kWorker && holds_rank) return absl::OkStatus();
+  if ((who.role == Role::kWorker || who.role == Role::kHost) && holds_rank) return absl::OkStatus();
   return Refused(who, absl::StrCat("holds no rank of job ", job),
                  "nothing: the job has moved to other workers, or never was here");
 }

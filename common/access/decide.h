@@ -19,10 +19,11 @@ absl::Status MayCall(const Identity& who, absl::string_view method);
 // empty: it has none.
 absl::Status MayUseJob(const Identity& who, absl::string_view job, absl::string_view owner);
 
-// Decides for Subject::kWorker. worker: the name in the request.
+// Decides for Subject::kWorker and kHost. worker: the name in the request.
 absl::Status MaySpeakFor(const Identity& who, absl::string_view worker);
 
-// Decides for Subject::kGang. holds_rank: a worker of that name holds a rank of the job now.
+// Decides for Subject::kGang. holds_rank: the worker of that name, or one of that host, holds a
+// rank of the job now.
 absl::Status MayMeet(const Identity& who, absl::string_view job, bool holds_rank);
 
 }  // namespace takt::access

@@ -17,12 +17,13 @@ namespace {
 constexpr absl::string_view kScheme = "spiffe://";
 constexpr absl::string_view kProgram = "takt";
 constexpr std::size_t kMaxName = 63;
-constexpr std::array kCertified = {Role::kCoordinator, Role::kWorker, Role::kUser, Role::kAdmin};
+constexpr std::array kCertified = {Role::kCoordinator, Role::kWorker, Role::kHost, Role::kUser,
+                                   Role::kAdmin};
 
 }  // namespace
 
 absl::string_view Name(Role role) {
-  constexpr std::array<absl::string_view, 6> kNames = {"nobody", "coordinator", "worker",
+  constexpr std::array<absl::string_view, 7> kNames = {"nobody", "coordinator", "worker", "host",
                                                        "user",   "admin",       "trusted"};
   return kNames[static_cast<std::size_t>(role)];
 }
@@ -42,6 +43,16 @@ bool IsName(absl::string_view text) {
          });
 }
 
+absl::string_view HostOf(absl::string_view worker) {
+  const std::size_t hyphen = worker.rfind('-');
+  if (hyphen == absl::string_view::npos) return {};
+  const absl::string_view number = worker.substr(hyphen + 1);
+  const bool is_number = !number.empty() && std::ranges::all_of(number, [](unsigned char c) {
+    return absl::ascii_isdigit(c);
+  });
+  return is_number ? worker.substr(0, hyphen) : absl::string_view();
+}
+
 absl::StatusOr<Role> ParseRole(absl::string_view name) {
   for (const Role role : kCertified) {
     if (Name(role) == name) return role;
@@ -49,7 +60,7 @@ absl::StatusOr<Role> ParseRole(absl::string_view name) {
   return InvalidField({.field = "ROLE",
                        .value = std::string(name),
                        .rule = "is not a role",
-                       .fix = "use one of coordinator, worker, user, admin"});
+                       .fix = "use one of coordinator, worker, host, user, admin"});
 }
 
 absl::StatusOr<Identity> ParseUri(absl::string_view uri) {

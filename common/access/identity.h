@@ -15,6 +15,7 @@ enum class Role : std::uint8_t {
   kNobody,  // the peer showed no certificate
   kCoordinator,
   kWorker,
+  kHost,  // the relay of a host, which carries the streams of the workers there
   kUser,
   kAdmin,
   // The peer came over a Unix socket, or over TCP with --insecure. It may do everything.
@@ -38,6 +39,10 @@ struct Identity {
 // Whether `text` can be a domain or a name: 1 to 63 letters, digits, '.', '_' or '-', but not "."
 // or "..".
 bool IsName(absl::string_view text);
+
+// Returns the host of a worker: "n1" of "n1-0". It is empty unless the worker's name is that of a
+// host, a hyphen and digits. So no two hosts have a worker in common.
+absl::string_view HostOf(absl::string_view worker);
 
 // Reads one of the roles that certificates are issued for. Errors: kInvalidArgument (FieldError on
 // ROLE).

@@ -11,18 +11,23 @@ namespace takt::access {
 namespace {
 
 constexpr Roles kWorker(Role::kWorker);
+constexpr Roles kHost(Role::kHost);
+constexpr Roles kRanks(Role::kWorker, Role::kHost);
 constexpr Roles kUsers(Role::kUser, Role::kAdmin);
 constexpr Roles kAdmin(Role::kAdmin);
-constexpr Roles kAnybody(Role::kNobody, Role::kCoordinator, Role::kWorker, Role::kUser,
+constexpr Roles kAnybody(Role::kNobody, Role::kCoordinator, Role::kWorker, Role::kHost, Role::kUser,
                          Role::kAdmin);
-constexpr Roles kEverybody(Role::kCoordinator, Role::kWorker, Role::kUser, Role::kAdmin);
+constexpr Roles kEverybody(Role::kCoordinator, Role::kWorker, Role::kHost, Role::kUser,
+                           Role::kAdmin);
 
 // Each row takes one line, so that this reads as a table.
 // clang-format off
 constexpr auto kTable = std::to_array<MethodRule>({
     // method                                                       who         subject           changes
     {"/takt.v1.AttachmentService/Attach",                           kWorker,    Subject::kWorker, true},
+    {"/takt.v1.AttachmentService/AttachHost",                       kHost,      Subject::kHost,   true},
     {"/takt.v1.AttachmentService/StreamBulk",                       kWorker,    Subject::kWorker, true},
+    {"/takt.v1.AttachmentService/StreamHostBulk",                   kHost,      Subject::kHost,   true},
 
     // A backup changes nothing, but it takes all that the coordinator knows away.
     {"/takt.v1.ClusterService/BackUpState",                         kAdmin,     Subject::kNone,   true},
@@ -49,9 +54,9 @@ constexpr auto kTable = std::to_array<MethodRule>({
     {"/takt.v1.JoinService/CreateToken",                            kAdmin,     Subject::kNone,   true},
     {"/takt.v1.JoinService/Join",                                   kAnybody,   Subject::kNone,   true},
 
-    {"/takt.v1.RendezvousService/ClearKeys",                        kWorker,    Subject::kGang,   true},
-    {"/takt.v1.RendezvousService/SetKey",                           kWorker,    Subject::kGang,   true},
-    {"/takt.v1.RendezvousService/WaitKeys",                         kWorker,    Subject::kGang,   false},
+    {"/takt.v1.RendezvousService/ClearKeys",                        kRanks,     Subject::kGang,   true},
+    {"/takt.v1.RendezvousService/SetKey",                           kRanks,     Subject::kGang,   true},
+    {"/takt.v1.RendezvousService/WaitKeys",                         kRanks,     Subject::kGang,   false},
 
     {"/grpc.health.v1.Health/Check",                                kEverybody, Subject::kNone,   false},
     {"/grpc.health.v1.Health/Watch",                                kEverybody, Subject::kNone,   false},
@@ -64,7 +69,7 @@ constexpr auto kTable = std::to_array<MethodRule>({
 std::string Roles::ToString() const {
   std::vector<absl::string_view> names;
   for (const Role role :
-       {Role::kNobody, Role::kCoordinator, Role::kWorker, Role::kUser, Role::kAdmin}) {
+       {Role::kNobody, Role::kCoordinator, Role::kWorker, Role::kHost, Role::kUser, Role::kAdmin}) {
     if (Has(role)) names.push_back(Name(role));
   }
   return absl::StrJoin(names, ", ");

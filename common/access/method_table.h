@@ -18,7 +18,8 @@ enum class Subject : std::uint8_t {
   kJob,     // a job: its owner and every admin may
   kJobs,    // a list of jobs, which shows only those that the caller may see
   kWorker,  // the worker that the request names: only this worker may
-  kGang,    // a generation of a job: the workers that hold its ranks may
+  kHost,    // workers of a host, whom later messages name: only this host may
+  kGang,    // a generation of a job: the workers that hold its ranks may, and their hosts
 };
 
 // The roles that may call a method. Role::kTrusted is left out: it may call all.

@@ -12,7 +12,7 @@ extern const char* const kTaktBuild;
 
 // The version of the protocol between coordinator and workers (takt.v1.AttachmentService, and what
 // the workers of one job send to each other). It rises with each change that a peer must know of.
-inline constexpr int kProtocolVersion = 4;
+inline constexpr int kProtocolVersion = 5;
 
 // From this version on a worker keeps copies of the state in memory (takt.v1.MemoryCopies) as it
 // does today. Workers of version 3 send them to each other in another form.
@@ -24,6 +24,10 @@ inline constexpr int kSpreadProtocolVersion = 3;
 // From this version on a worker knows all fields of a job; those that came with it are listed in
 // common/plan/ways.cc.
 inline constexpr int kAllFieldsProtocolVersion = 4;
+
+// From this version on a worker can do everything that a plan may choose. common/plan/ways.cc lists
+// what this version added.
+inline constexpr int kAllWaysProtocolVersion = 5;
 
 // From this version on a worker can meet the others sparsely (takt.v1.Binding.sparse_meeting).
 inline constexpr int kSparseProtocolVersion = 4;

@@ -61,4 +61,11 @@ class TestAuthority final {
       std::filesystem::path(testing::TempDir() + "/takt-ca-XXXXXX").lexically_normal();
 };
 
+// Returns a program's arguments, followed by the flags that name these files.
+inline std::vector<std::string> WithTls(std::vector<std::string> arguments, const TlsFiles& files) {
+  arguments.insert(arguments.end(), {"--tls-certificate", files.certificate, "--tls-key", files.key,
+                                     "--tls-authority", files.authority});
+  return arguments;
+}
+
 }  // namespace takt::certificates

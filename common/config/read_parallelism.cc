@@ -129,19 +129,7 @@ void CheckDevice(const v1::ParallelismSpec& proto, const JobSpec& job, Rules& ru
                                    .value = "cuda",
                                    .rule = "emulated layers compute nothing",
                                    .fix = "use auto or cpu"});
-  const bool experts = model::HasExperts(job.model.family);
-  rules.Check(!cuda || !experts,
-              {.field = "parallelism.device",
-               .value = "cuda",
-               .rule = "experts are computed on CPUs only: how many rows an expert gets is not "
-                       "known before the router has chosen, and products on GPUs need that number",
-               .fix = "use auto or cpu"});
-  const bool muon = job.muon.has_value();
-  rules.Check(!cuda || !muon, {.field = "parallelism.device",
-                               .value = "cuda",
-                               .rule = "optimizer.muon has no kernels for GPUs",
-                               .fix = "use auto or cpu, or another optimizer"});
-  const bool on_cpus = emulated || experts || muon || proto.device() == v1::DEVICE_KIND_CPU;
+  const bool on_cpus = emulated || proto.device() == v1::DEVICE_KIND_CPU;
   rules.Check(!nccl || !on_cpus, {.field = "parallelism.transport",
                                   .value = "nccl",
                                   .rule = "moves memory of GPUs, and this job computes on CPUs",

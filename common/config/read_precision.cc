@@ -19,14 +19,6 @@ namespace {
 // Refuses what FP8 cannot be with.
 void CheckFp8(const JobSpec& job, SpecRules& rules) {
   const Parallelism& p = job.parallelism;
-  const bool is_cuda = p.device == DeviceKind::kCuda || p.transport == TransportKind::kNccl;
-  rules.Check(!is_cuda, {.field = "precision",
-                         .value = "fp8",
-                         .rule = "only CPUs compute it, and this job asks for GPUs: their products "
-                                 "of FP8 (recipe tensor from compute capability 8.9, block on 9.0) "
-                                 "are not called yet",
-                         .fix = "use parallelism.device: cpu without transport: nccl, or "
-                                "precision: bf16"});
   const auto check_whole = [&](const char* field, int ranks) {
     rules.Check(ranks == 1,
                 {.field = field,

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/bucket_bytes.h"
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
 #include "common/control/job_key_serde.h"
@@ -76,6 +77,14 @@ absl::Status CheckVocabulary(const Assignment& assignment) {
       ") do not share out the blocks of ", vocab, " words over ", pp_size, " pp ranks"));
 }
 
+absl::Status CheckBucket(const Assignment& assignment) {
+  const std::int64_t bytes = assignment.bucket_bytes;
+  if (bytes == 0 || IsBucketSize(bytes)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the assignment's buckets of ", bytes,
+                                                 " bytes are no power of two from ",
+                                                 kLeastBucketBytes, " to ", kMostBucketBytes));
+}
+
 // Checks that the programs are for this rank of this job.
 absl::Status CheckAgreement(const Assignment& assignment) {
   const mesh::Mesh& mesh = assignment.mesh;
@@ -127,6 +136,8 @@ absl::StatusOr<Assignment> ReadShared(const v1::Assignment& proto) {
   if (!proto.resume().empty()) assignment.resume = proto.resume();
   for (const v1::BoundRank& bound : binding.ranks()) assignment.ranks.push_back(FromProto(bound));
   assignment.sparse_meeting = binding.sparse_meeting();
+  assignment.bucket_bytes = proto.bucket_bytes();
+  RETURN_IF_ERROR(CheckBucket(assignment));
   ASSIGN_OR_RETURN(assignment.job, config::ToJobSpec(proto.spec()));
   ASSIGN_OR_RETURN(assignment.partition, ToPartition(proto, binding.pp_size()));
   ASSIGN_OR_RETURN(assignment.copies, ToCopies(proto.copies(), assignment.mesh.size()));
@@ -155,6 +166,7 @@ v1::Assignment WriteShared(const Assignment& assignment) {
   proto.set_saved_step(assignment.saved.value());
   proto.set_owner(assignment.owner);
   proto.set_epoch(assignment.epoch);
+  proto.set_bucket_bytes(assignment.bucket_bytes);
   proto.mutable_vocabulary_ends()->Add(assignment.vocabulary_ends.begin(),
                                        assignment.vocabulary_ends.end());
   // All ranks write the same text, also those of workers that know no copies.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/control/assignment_serde.h"
 
+#include <cstdint>
 #include <set>
 #include <string>
 #include <utility>
@@ -89,6 +90,7 @@ Assignment SomeAssignmentOfFourAxes() {
   Assignment assignment = SomeSpreadAssignment();
   assignment.mesh.cp_size = assignment.mesh.tp_size = 2;
   assignment.rank = Rank(4);
+  assignment.bucket_bytes = 1 << 20;
   return assignment;
 }
 
@@ -138,6 +140,16 @@ TEST(AssignmentSerde, KeepsEveryField) {
   google::protobuf::util::MessageDifferencer differencer;
   differencer.ReportDifferencesToString(&difference);
   EXPECT_TRUE(differencer.Compare(proto, ToProto(*read))) << difference;
+}
+
+TEST(AssignmentSerde, RefusesBucketsOfOddSizes) {
+  v1::Assignment proto = ToProto(SomeAssignment());
+  for (const std::int64_t bytes : {-1, 1, 64 << 10, (1 << 20) + 4, 8 << 20}) {
+    proto.set_bucket_bytes(bytes);
+    EXPECT_THAT(ErrorOf(proto), HasSubstr("no power of two from 131072 to 4194304")) << bytes;
+  }
+  proto.set_bucket_bytes(0);
+  EXPECT_TRUE(FromProto(proto).ok());
 }
 
 TEST(AssignmentSerde, WithoutAWordOnTheVocabularyItIsNotSpread) {

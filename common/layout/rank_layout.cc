@@ -12,7 +12,9 @@
 #include "common/layout/parameter_layout.h"
 #include "common/model/llama.h"
 #include "common/model/muon.h"
+#include "common/model/shared_mixture.h"
 #include "common/model/split_layers.h"
+#include "common/program/split_pairs.h"
 
 namespace takt::layout {
 namespace {
@@ -73,7 +75,7 @@ std::map<StageId, std::vector<LayerId>> LayersByStage(const StageLayouts& stages
 }
 
 Section LayOutShared(const model::Model& model, const StageLayouts& stages,
-                     const std::optional<VocabularyLayout>& vocabulary) {
+                     const std::optional<VocabularyLayout>& vocabulary, bool pairs_meet) {
   Section section{.name = "shared"};
   if (const std::int64_t elements = model::RotaryTableElements(model.config); elements > 0) {
     section.AddAlone(MemoryKind::kScratch,
@@ -84,6 +86,11 @@ Section LayOutShared(const model::Model& model, const StageLayouts& stages,
   if (vocabulary.has_value())
     scratch = std::max(scratch, vocabulary->scratch_sums * vocabulary->sum_bytes);
   section.AddAlone(MemoryKind::kScratch, {.role = Role::kLayerScratch, .bytes = scratch});
+  if (pairs_meet) {
+    std::int64_t of_pair = 0;
+    for (const auto& [id, stage] : stages) of_pair = std::max(of_pair, stage.scratch_bytes);
+    section.AddAlone(MemoryKind::kScratch, {.role = Role::kPairScratch, .bytes = of_pair});
+  }
   if (vocabulary.has_value()) {
     section.AddAlone(
         MemoryKind::kScratch,
@@ -171,6 +178,9 @@ RankLayout LayOutRank(const RankInputs& inputs) {
   }
   layout.process.name = "process";
   layout.process.AddAlone(MemoryKind::kProcess, {.role = Role::kProcess, .bytes = kProcessBytes});
+  if (const std::int64_t sharing = model::SharingBytes(model); sharing > 0) {
+    layout.process.AddAlone(MemoryKind::kProcess, {.role = Role::kSharing, .bytes = sharing});
+  }
   const ShardPlace place = ShardPlaceOf(inputs.program, inputs.replica, inputs.num_replicas);
   layout.parameters = LayOutParameters(
       model, LayersOf(layout.stages), program::NumWeightVersions(inputs.program), Spreads(inputs),
@@ -181,7 +191,8 @@ RankLayout LayOutRank(const RankInputs& inputs) {
   }
   if (model.config.family == model::Family::kEmulated) return layout;  // its passes compute nothing
   if (vocabulary != nullptr) layout.rows = LayOutRows(model, vocabulary->words, place);
-  layout.shared = LayOutShared(model, layout.stages, layout.vocabulary);
+  layout.shared =
+      LayOutShared(model, layout.stages, layout.vocabulary, program::PairsMeet(inputs.program));
   if (inputs.device == config::DeviceKind::kCuda)
     layout.gpu = LayOutGpuScratch(model, MicrobatchesOfW(inputs.program));
   if (inputs.saves) layout.snapshot = LayOutSnapshot(inputs);

@@ -61,6 +61,8 @@ TEST(GpuScratch, HoldsTheGradientsOfQueriesThatAreNormalised) {
   const auto rounded_bytes = [](Family family) -> std::int64_t {
     model::ModelConfig config = Llama(family, 2);
     config.head_size = 10;
+    if (model::HasExperts(family))
+      config.mixture = model::Mixture{.experts = 4, .chosen = 2, .inner = 8};
     const model::Model model = *model::BuildModel(config, 2, {Precision::kBf16, Precision::kBf16});
     for (const Tensor& tensor : LayOutGpuScratch(model).tensors) {
       if (tensor.role == Role::kRoundedForInputGrad) return tensor.bytes;
@@ -69,7 +71,23 @@ TEST(GpuScratch, HoldsTheGradientsOfQueriesThatAreNormalised) {
   };
   constexpr std::int64_t kRows = 2 * 8, kBytes = 2;
   EXPECT_EQ(rounded_bytes(Family::kLlama), kRows * 24 * kBytes);
-  EXPECT_EQ(rounded_bytes(Family::kQwen3), kRows * 40 * kBytes);
+  for (const Family family : {Family::kQwen3, Family::kQwen3Moe})
+    EXPECT_EQ(rounded_bytes(family), kRows * 40 * kBytes);
+}
+
+TEST(GpuScratch, HoldsTheOperandsOfProductsInFp8) {
+  model::ModelConfig config = Llama(Family::kLlama, 2);
+  config.inner = 1000;
+  const model::Model model = *model::BuildModel(
+      config, 2, {Precision::kBf16, Precision::kBf16, model::Fp8Recipe::kTensor});
+  int operands = 0;
+  for (const Tensor& tensor : LayOutGpuScratch(model).tensors) {
+    if (tensor.role != Role::kRoundedForInputGrad && tensor.role != Role::kRoundedForWeightGrad)
+      continue;
+    EXPECT_EQ(tensor.bytes, 4096 + 16 * 1008 + 4);
+    ++operands;
+  }
+  EXPECT_EQ(operands, 2);
 }
 
 // Sizes are whole cache lines, where slots share allocations, and then are not.

@@ -113,7 +113,9 @@ std::string_view Name(Role role) {
                                                               "process",
                                                               "scratch of a meeting",
                                                               "copies of weights and moments",
-                                                              "shard of a weight"};
+                                                              "shard of a weight",
+                                                              "scratch of the B of a pair",
+                                                              "sharing of experts"};
   return kNames[static_cast<std::size_t>(role)];
 }
 

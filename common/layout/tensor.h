@@ -40,9 +40,11 @@ enum class Role : std::uint8_t {
   kMeetingScratch,  // what a meeting of a spread vocabulary needs while it runs
   kCopies,          // of the state, from which a lost rank is rebuilt
   kWeightShard,     // of a weight of which the rank has the whole only at times
+  kPairScratch,     // scratch of the B of a pair, while its F uses kLayerScratch
+  kSharing,         // what a rank that shares experts needs beside its tensors
 };
 
-inline constexpr std::size_t kNumRoles = 18;
+inline constexpr std::size_t kNumRoles = 20;
 
 std::string_view Name(Role role);
 

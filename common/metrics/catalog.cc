@@ -22,7 +22,8 @@ constexpr auto kAllMetrics = PointersTo(
     kLeaderLease, kRecoveryDuration, kRankInfo, kOpDuration, kP2pBytes, kP2pWait, kInFlight,
     kExpertLoad, kExpertEntropy, kExpertDropped, kMemoryCopies, kMemoryCopyStep, kFp8Overflows,
     kFp8Underflows, kUndoneSteps, kHeldSteps, kUndoneSeconds, kMemory, kMemoryLimit,
-    kCommandsRefused, kCertificateExpiry, kBuildInfo);
+    kCommandsRefused, kThroughRelay, kRelayAttached, kRelayWorkers, kRelayMessages, kRelayFrames,
+    kCertificateExpiry, kBuildInfo);
 
 using Of = Extent::Of;
 
@@ -56,7 +57,7 @@ constexpr Label kAllLabels[] = {
     {"operand", "of a product: activation, weight, gradient", {3}},
     {"phase", "of a checkpoint: snapshot, write; of a recovery: stop, queue, start", {3}},
     {"worker", "name of the worker", {0, Of::kWorkers}},
-    {"program", "takt-coordinator, takt-worker", {2}},
+    {"program", "takt-coordinator, takt-worker, takt-relay", {3}},
     {"version", "of the program", {1}},
     {"protocol_version", "of the protocol between them", {1}},
 };

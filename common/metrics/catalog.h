@@ -29,7 +29,8 @@ struct ExposedBy {
 };
 inline constexpr ExposedBy kByCoordinator{Source::kCoordinator};
 inline constexpr ExposedBy kByWorker{Source::kWorker};
-inline constexpr ExposedBy kByBoth{Source::kBoth};
+inline constexpr ExposedBy kByRelay{Source::kRelay};
+inline constexpr ExposedBy kByAll{Source::kAll};
 
 // These describe the job, as the coordinator knows it.
 inline constexpr Metric kJobState =
@@ -242,13 +243,31 @@ inline constexpr Metric kCommandsRefused = kByWorker.Counter(
     "takt_worker_commands_refused_total", Unit::kNone, {"cause"},
     "Commands of coordinators that the worker refused, the welcome of each stream among them.");
 
+inline constexpr Metric kThroughRelay = kByWorker.Gauge(
+    "takt_worker_through_relay", Unit::kNone, {},
+    "1 if the worker is attached through the relay of its host, 0 if it is attached "
+    "without it. Workers without --relay do not have it.");
+
+// These describe the relay of a host.
+inline constexpr Metric kRelayAttached =
+    kByRelay.Gauge("takt_relay_attached", Unit::kNone, {},
+                   "1 while the relay is connected to the coordinator, otherwise 0.");
+inline constexpr Metric kRelayWorkers =
+    kByRelay.Gauge("takt_relay_workers", Unit::kNone, {},
+                   "Workers whose control streams go through the relay, or wait there.");
+inline constexpr Metric kRelayMessages = kByRelay.Counter(
+    "takt_relay_messages_total", Unit::kNone, {}, "Messages of workers to the coordinator.");
+inline constexpr Metric kRelayFrames =
+    kByRelay.Counter("takt_relay_frames_total", Unit::kNone, {},
+                     "Frames in which the relay sent these messages to the coordinator.");
+
 // Every program has these.
-inline constexpr Metric kCertificateExpiry = kByBoth.Gauge(
+inline constexpr Metric kCertificateExpiry = kByAll.Gauge(
     "takt_certificate_expiry_timestamp_seconds", Unit::kUnixSeconds, {},
     "When the certificate that the program shows ends to be valid; not there without one.");
 inline constexpr Metric kBuildInfo =
-    kByBoth.Gauge("takt_build_info", Unit::kNone, {"program", "version", "protocol_version"},
-                  "1; its labels say which program and version this is.");
+    kByAll.Gauge("takt_build_info", Unit::kNone, {"program", "version", "protocol_version"},
+                 "1; its labels say which program and version this is.");
 
 // All metrics above, for documentation and for checks of dashboards.
 std::span<const Metric* const> AllMetrics();

@@ -17,7 +17,7 @@ constexpr std::string_view kHead = R"(# Metrics
 Look up a metric here: its name, labels and unit, and what it says. This page is made from `common/metrics/catalog.h` by
 `metrics_document`, and a test compares the two, so change the catalogue.
 
-The coordinator and every worker serve these metrics on `/metrics`, in Prometheus' text format. They do so only with
+The coordinator, workers and relays serve these metrics on `/metrics`, in Prometheus' text format. They do so only with
 `--metrics-listen HOST:PORT`. `dashboards/prometheus/` has scrape configurations, recording rules and alerts, and
 `docs/alerts.md` says what to do about an alert.
 
@@ -92,7 +92,8 @@ std::string Document() {
   AddTable(text, "Of a job, from its workers", {Source::kWorker}, true);
   AddTable(text, "Of the cluster, from the coordinator", {Source::kCoordinator}, false);
   AddTable(text, "Of a worker", {Source::kWorker}, false);
-  AddTable(text, "Of every program", {Source::kBoth}, false);
+  AddTable(text, "Of the relay of a host", {Source::kRelay}, false);
+  AddTable(text, "Of every program", {Source::kAll}, false);
   text += "## Labels\n\n| Name | Values |\n|---|---|\n";
   for (const Label& label : AllLabels()) {
     AddCells(text, {Quoted(label.name), label.values});

@@ -14,7 +14,7 @@ enum class Kind : std::uint8_t { kCounter, kGauge, kHistogram };
 enum class Unit : std::uint8_t { kNone, kSeconds, kBytes, kTokens, kNats, kRatio, kUnixSeconds };
 // The program that exposes the metric. A metric of a job has one source, so sums over all targets
 // are right.
-enum class Source : std::uint8_t { kCoordinator, kWorker, kBoth };
+enum class Source : std::uint8_t { kCoordinator, kWorker, kRelay, kAll };
 
 // Unused names are empty and come last.
 using LabelNames = std::array<std::string_view, 5>;

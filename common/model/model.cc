@@ -297,7 +297,7 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
     if (experts.shares()) ShareExperts(model);
     return model;
   }
-  if (auto errors = CheckShare(model.config, microbatch, precisions, tensor); !errors.empty())
+  if (auto errors = CheckShare(model.config, microbatch, tensor); !errors.empty())
     return InvalidFields(std::move(errors));
   SplitLayers(model);
   return model;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/model/shared_mixture.h"
 
+#include <algorithm>
+#include <cstdint>
+
 #include "common/base/status.h"
 #include "common/model/layer_parts.h"
 #include "common/model/llama.h"
@@ -70,6 +73,17 @@ void ShareExperts(Model& model) {
     if (HasExperts(layer.kind))
       ShareBlock(layer, model.config, Tokens(model.config, model.microbatch), model.experts);
   }
+}
+
+std::int64_t SharingBytes(const Model& model) {
+  if (!model.experts.shares() || !model.config.mixture.has_value()) return 0;
+  // An integer for each row of one source, and the rows before those of each expert.
+  const Mixture& mixture = *model.config.mixture;
+  const std::int64_t here = mixture.experts / model.experts.size;
+  const std::int64_t most_of_token = std::min<std::int64_t>(mixture.chosen, here);
+  const std::int64_t rows = Tokens(model.config, model.microbatch) * most_of_token;
+  const std::int64_t integers = rows + model.experts.size * (here + 1);
+  return kFloatBytes * kExpertSumFloats + std::int64_t{sizeof(std::int32_t)} * integers;
 }
 
 double SlowestShare(const Model& model, const Layer& layer) {

@@ -45,6 +45,14 @@ struct ArrivalsScratch {
   static constexpr std::size_t kNumTensors = 4;
 };
 
+// Holders of the same experts pass on a running sum of gradients in slices of so many floats, so
+// that one adds a slice while the next one passes on another, and what came takes little memory.
+inline constexpr std::int64_t kExpertSumFloats = std::int64_t{128} << 10;
+
+// Returns what a rank takes at most for the rows that come to it and for sums of gradients, beside
+// its layers' tensors. It does not count more rows than R. 0: the model's ranks share no experts.
+std::int64_t SharingBytes(const Model& model);
+
 // Leaves the rank `model.experts` its part of each mixture. It has all parameters of the model, of
 // which those of other ranks' experts are `away`.
 // Precondition: the share divides the experts, and layers are not split.

@@ -38,6 +38,14 @@ Model ModelOf(const ExpertShare& share) {
   return BuildModel(Config(), kMicrobatch, {}, {}, 1, share).value();
 }
 
+// Of the experts that a token has, so many at most are on one rank.
+TEST(SharedMixture, TakesLittleMemoryBesideItsTensors) {
+  EXPECT_EQ(SharingBytes(ModelOf({})), 0);
+  constexpr std::int64_t kSlice = 512 << 10, kTokens = kMicrobatch * 19;
+  EXPECT_EQ(SharingBytes(ModelOf({.size = 2})), kSlice + 4 * (kTokens * 3 + 2 * (4 + 1)));
+  EXPECT_EQ(SharingBytes(ModelOf({.size = 8})), kSlice + 4 * (kTokens * 1 + 8 * (1 + 1)));
+}
+
 TEST(SharedMixture, EachExpertIsOnOneRank) {
   const Model whole = ModelOf({});
   for (const int size : {2, 4, 8}) {

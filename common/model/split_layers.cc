@@ -122,26 +122,29 @@ StashTensor Gathered(std::string_view name, const Sizes& sizes) {
 }
 
 // Adds the tensors of SplitGpt2Leaf.
-void AddGpt2Leaf(std::vector<StashTensor>& stash, const Sizes& sizes, Precision products) {
-  stash.push_back(Product("qkv", sizes.rows, 3 * sizes.query));
-  stash.push_back(Product("attention", sizes.rows, sizes.query));
+void AddGpt2Leaf(std::vector<StashTensor>& stash, const Sizes& sizes,
+                 const Precisions& precisions) {
+  const Precision activations = precisions.activations;
+  stash.push_back(Product("qkv", sizes.rows, 3 * sizes.query, activations));
+  stash.push_back(Product("attention", sizes.rows, sizes.query, activations));
   stash.push_back(Product("logsumexp", sizes.rows, sizes.heads));
-  stash.push_back(Product("inner", sizes.rows, sizes.inner));
-  stash.push_back(Rowwise("activated", sizes.rows, sizes.inner, products));
+  stash.push_back(Product("inner", sizes.rows, sizes.inner, activations));
+  stash.push_back(Rowwise("activated", sizes.rows, sizes.inner, precisions.products));
 }
 
 // Adds the tensors of SplitLlamaLeaf. head_size: 0 if heads are not normalised.
-void AddLlamaLeaf(std::vector<StashTensor>& stash, const Sizes& sizes, Precision products,
+void AddLlamaLeaf(std::vector<StashTensor>& stash, const Sizes& sizes, const Precisions& precisions,
                   std::int64_t head_size) {
+  const Precision activations = precisions.activations;
   const auto query_or_key = head_size > 0 ? Rowwise : Product;
-  stash.push_back(query_or_key("q", sizes.rows, sizes.query, Precision::kF32));
-  stash.push_back(query_or_key("k", sizes.rows, sizes.key, Precision::kF32));
-  stash.push_back(Product("v", sizes.rows, sizes.key));
-  stash.push_back(Product("attention", sizes.rows, sizes.query));
+  stash.push_back(query_or_key("q", sizes.rows, sizes.query, activations));
+  stash.push_back(query_or_key("k", sizes.rows, sizes.key, activations));
+  stash.push_back(Product("v", sizes.rows, sizes.key, activations));
+  stash.push_back(Product("attention", sizes.rows, sizes.query, activations));
   stash.push_back(Product("logsumexp", sizes.rows, sizes.heads));
-  stash.push_back(Product("gate", sizes.rows, sizes.inner));
-  stash.push_back(Product("up", sizes.rows, sizes.inner));
-  stash.push_back(Rowwise("product", sizes.rows, sizes.inner, products));
+  stash.push_back(Product("gate", sizes.rows, sizes.inner, activations));
+  stash.push_back(Product("up", sizes.rows, sizes.inner, activations));
+  stash.push_back(Rowwise("product", sizes.rows, sizes.inner, precisions.products));
   if (head_size == 0) return;
   stash.push_back(Product("raw_q", sizes.rows, sizes.query));
   stash.push_back(Rowwise("q_norm_stats", sizes.rows, sizes.heads));
@@ -166,15 +169,16 @@ void SplitBlock(Layer& layer, const Model& model) {
   stash.push_back(Gathered("output_grad", sizes));
   for (int leaf = 0; leaf < sizes.leaves_here; ++leaf) {
     if (gpt2) {
-      AddGpt2Leaf(stash, sizes, products);
+      AddGpt2Leaf(stash, sizes, model.precisions);
     } else {
-      AddLlamaLeaf(stash, sizes, products, head_size);
+      AddLlamaLeaf(stash, sizes, model.precisions, head_size);
     }
   }
   layer.stash = std::move(stash);
-  const std::int64_t query_bytes = kFloatBytes * sizes.rows * sizes.query;
-  const std::int64_t key_bytes = gpt2 ? 0 : kFloatBytes * sizes.rows * sizes.key;
-  layer.scratch = {{"d_inner", kFloatBytes * sizes.rows * sizes.inner},
+  const Precision activations = model.precisions.activations;
+  const std::int64_t query_bytes = Bytes(activations, sizes.rows * sizes.query);
+  const std::int64_t key_bytes = gpt2 ? 0 : Bytes(activations, sizes.rows * sizes.key);
+  layer.scratch = {{"d_inner", Bytes(activations, sizes.rows * sizes.inner)},
                    {"d_q", gpt2 ? 3 * query_bytes : query_bytes, kWithLine},
                    {"d_k", key_bytes, kBehindTensor},
                    {"d_v", key_bytes, kBehindTensor},
@@ -186,12 +190,7 @@ void SplitBlock(Layer& layer, const Model& model) {
 void SplitEmbedding(Layer& layer, const Model& model) {
   const Sizes sizes(model);
   layer.stash = {Gathered("output_grad", sizes)};
-  if (model.tensor.size == 1) {
-    layer.scratch = {{"sent", 0}, {"received", 0}};
-    return;
-  }
-  layer.scratch = {{"sent", kFloatBytes * sizes.rows * sizes.hidden},
-                   {"received", kFloatBytes * sizes.rows_here * sizes.hidden}};
+  layer.scratch = {{"rows", model.tensor.size == 1 ? 0 : kFloatBytes * sizes.rows * sizes.hidden}};
 }
 
 void SplitHead(Layer& layer, const Model& model) {
@@ -227,10 +226,6 @@ class PartsOfRank {
   // Gathers or scatters a row of so many bytes for each token.
   Part Gather(std::int64_t row_bytes) const { return Meeting(PartKind::kGather, row_bytes); }
   Part Scatter(std::int64_t row_bytes) const { return Meeting(PartKind::kScatter, row_bytes); }
-  // Passes each row of this rank's part to the rank that needs it.
-  Part Exchange(std::int64_t row_bytes) const {
-    return Meeting(PartKind::kExchange, row_bytes / size_);
-  }
   std::int64_t activation() const { return kFloatBytes * sizes_.hidden; }  // bytes of a row
 
  private:
@@ -248,8 +243,9 @@ class PartsOfRank {
 std::int64_t NormBytes(const Layer& layer) {
   std::int64_t bytes = 0;
   for (const Parameter& parameter : layer.parameters) {
-    if (parameter.split.summed)
-      bytes += kFloatBytes * parameter.elements() * (parameter.split.holders - 1);
+    if (!parameter.split.summed) continue;
+    for (int holders = 1; holders < parameter.split.holders; holders *= 2)
+      bytes += kFloatBytes * parameter.elements();
   }
   return bytes;
 }
@@ -262,7 +258,7 @@ LayerParts MeetingsOf(const Layer& layer, const Model& model) {
   const Part compute{};
   const Part gather = parts.Gather(parts.activation()), scatter = parts.Scatter(parts.activation());
   if (layer.kind == LayerKind::kEmbedding) {
-    return {.forward = {parts.Exchange(parts.activation()), compute},
+    return {.forward = {compute, scatter, compute},
             .input_grad = {compute, gather},
             .norm_bytes = norm_bytes};
   }
@@ -302,7 +298,7 @@ double PartOfWords(const Model& model) {
 }  // namespace
 
 std::vector<FieldError> CheckShare(const ModelConfig& config, int microbatch,
-                                   const Precisions& precisions, const TensorShare& share) {
+                                   const TensorShare& share) {
   const int leaves = share.leaves;
   FieldRules rules;
   const auto check = [&](bool holds, std::string rule, std::string fix) {
@@ -333,8 +329,6 @@ std::vector<FieldError> CheckShare(const ModelConfig& config, int microbatch,
         "use a power of two that does");
   check(!config.mixture.has_value(), "experts are not split over ranks",
         "leave out parallelism.tensor and tensor_leaves");
-  check(precisions.activations == Precision::kF32,
-        "layers that are split keep activations in f32, not in bf16", "use `device: cpu`");
   return rules.Take();
 }
 

@@ -20,7 +20,7 @@ namespace takt::model {
 // Returns every rule that the share breaks, as fields of a job spec.  Precondition: `config` is
 // valid.
 std::vector<FieldError> CheckShare(const ModelConfig& config, int microbatch,
-                                   const Precisions& precisions, const TensorShare& share);
+                                   const TensorShare& share);
 
 // Replaces the layers of the whole model by those of model.tensor.  Precondition: CheckShare finds
 // nothing, and the share splits.

@@ -2,8 +2,8 @@
 // Lists the tensors that the passes of a layer leave one another where tensor parallelism splits
 // it. Letters: N rows of tokens of a microbatch, n of them on this rank, L leaves here, C hidden. A
 // leaf has Q and K channels of query and key, E of the MLP, H query heads, G key/value heads; D is
-// the size of a head. The arrow points to what I leaves there for W. **: in the precision of
-// products (model.h); all else is in f32.
+// the size of a head. The arrow points to what I leaves there for W. *: in the precision of
+// activations, **: in that of products (model.h); all else is in f32.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,7 @@ struct SplitEmbeddingStash {
 // Layer::scratch of an embedding.
 struct SplitEmbeddingScratch {
   enum Tensor : std::uint8_t {
-    kSent,      // [N,C] rows of the table that this rank passes on
-    kReceived,  // [n,C] rows that it gets
+    kRows,  // [N,C] rows of this rank's words; the rows of all ranks are summed
   };
 };
 
@@ -44,10 +43,10 @@ struct SplitBlockStash {
 
 struct SplitGpt2Leaf {
   enum Tensor : std::uint8_t {
-    kQkv,        // [N,3Q] -> its gradient
-    kAttention,  // [N,Q] heads side by side
+    kQkv,        // [N,3Q] -> its gradient; *
+    kAttention,  // [N,Q] heads side by side; *
     kLogsumexp,  // [B,H,T]
-    kInner,      // [N,E] before gelu -> its gradient
+    kInner,      // [N,E] before gelu -> its gradient; *
     kActivated,  // [N,E] after gelu; **
     kNumTensors,
   };
@@ -55,13 +54,13 @@ struct SplitGpt2Leaf {
 
 struct SplitLlamaLeaf {
   enum Tensor : std::uint8_t {
-    kQ,          // [N,Q] rotated -> its gradient
-    kK,          // [N,K] rotated -> its gradient
-    kV,          // [N,K] -> its gradient
-    kAttention,  // [N,Q]
+    kQ,          // [N,Q] rotated -> its gradient; *
+    kK,          // [N,K] rotated -> its gradient; *
+    kV,          // [N,K] -> its gradient; *
+    kAttention,  // [N,Q] *
     kLogsumexp,  // [B,H,T]
-    kGate,       // [N,E] -> its gradient
-    kUp,         // [N,E] -> its gradient
+    kGate,       // [N,E] -> its gradient; *
+    kUp,         // [N,E] -> its gradient; *
     kProduct,    // [N,E] silu(gate) * up; **
     kNumTensors,
     // Only a kQwen3Block has the tensors below. Its kQ and kK are normalised before they are
@@ -79,11 +78,11 @@ struct SplitLlamaLeaf {
 // Layer::scratch of a block, of any family.
 struct SplitBlockScratch {
   enum Tensor : std::uint8_t {
-    kDInner,      // [N,E] gradient of the MLP's inner width. The next three take its place.
-    kDQ,          // [N,Q] gradient of q; of GPT-2, [N,3Q] of q, k and v
-    kDK,          // [N,K] gradient of k; GPT-2 has none
-    kDV,          // [N,K] gradient of v; GPT-2 has none
-    kDAttention,  // [N,Q] gradient of attention's output
+    kDInner,      // [N,E] * gradient of the MLP's inner width. The next three reuse its memory.
+    kDQ,          // [N,Q] * gradient of q; of GPT-2, [N,3Q] of q, k and v
+    kDK,          // [N,K] * gradient of k; GPT-2 has none
+    kDV,          // [N,K] * gradient of v; GPT-2 has none
+    kDAttention,  // [N,Q] * gradient of attention's output
     // The first of TreeSum::MostBuffers(L) tensors [N,C], which add up to sums over leaves. F uses
     // them too.
     kSums,

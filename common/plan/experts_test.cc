@@ -90,6 +90,13 @@ TEST(PlanWithExperts, WarnsOfGroupsThatSpanHosts) {
               Not(Contains(HasSubstr("parallelism.expert"))));
 }
 
+TEST(PlanWithExperts, GpusComputeThemButDoNotShareThem) {
+  const PlanOptions options{.max_workers = 8, .device = config::DeviceKind::kCuda};
+  EXPECT_TRUE(MakePlan(ExpertJob(1), options).ok());
+  EXPECT_EQ(MakePlan(ExpertJob(2), options).status().message(),
+            "parallelism.expert is 2: workers share experts on CPUs only; use 1, or device: cpu");
+}
+
 TEST(PlanWithExperts, SaysThatMemoryDoesNotSufficeWhereReplicasCannotShareMore) {
   const std::string refusal(
       MakePlan(ExpertJob(2), {.max_workers = 8, .worker_memory_bytes = 45 << 20})

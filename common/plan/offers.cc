@@ -31,11 +31,6 @@ const std::string& MemoryOwner(const WorkerOffer& offer, DeviceKind device) {
 DeviceKind DeviceOf(const config::JobSpec& job, DeviceKind before, bool any_gpu) {
   const config::Parallelism& p = job.parallelism;
   if (p.device != DeviceKind::kAuto) return p.device;
-  // No GPU computes these.
-  if (job.fp8 != model::Fp8Recipe::kNone || model::HasExperts(job.model.family) ||
-      job.muon.has_value()) {
-    return DeviceKind::kCpu;
-  }
   if (job.model.family == model::Family::kEmulated) return DeviceKind::kCpu;
   if (p.transport == config::TransportKind::kNccl) return DeviceKind::kCuda;
   if (before != DeviceKind::kAuto) return before;

@@ -54,6 +54,8 @@ struct PlanOptions {
   bool workers_spread = true;      // the programs of all workers can spread the vocabulary
   // The programs of all workers know what came with kAllFieldsProtocolVersion.
   bool workers_know_all_fields = true;
+  // The programs of all workers know what came with kAllWaysProtocolVersion.
+  bool workers_know_all_ways = true;
   // The least memory that a worker has for a rank. 0: it is not known, and no plan is too large.
   std::int64_t worker_memory_bytes = 0;
 };
@@ -70,6 +72,7 @@ struct Plan {
   std::vector<program::Program> validation_programs;
   std::vector<MemoryBytes> memory;  // by pp rank: what its worker will need
   cost::Costs costs;                // in seconds; the prediction is made of them
+  std::int64_t bucket_bytes = 0;    // of BucketBytes
   double predicted_step_seconds = 0;
   double predicted_bubble_fraction = 0;
   std::vector<std::string> warnings;

@@ -255,7 +255,6 @@ TEST(MakePlan, RefusesWhatAWorkersProgramDoesNotKnow) {
   job.lion = std::nullopt;
   job.muon = config::Muon();
   EXPECT_THAT(error_of(job), HasSubstr("optimizer.muon: "));
-  EXPECT_EQ(DeviceOf(job, config::DeviceKind::kAuto, /*any_gpu=*/true), config::DeviceKind::kCpu);
   job.muon = std::nullopt;
   job.groups = {{.parameters = "*.bias"}};
   EXPECT_THAT(error_of(job), HasSubstr("optimizer.groups: "));
@@ -278,14 +277,6 @@ TEST(MakePlan, RefusesWhatAWorkersProgramDoesNotKnow) {
   job.model.family = model::Family::kMixtral;
   job.model.mixture = model::Mixture{.experts = 4, .chosen = 2, .inner = job.model.inner};
   EXPECT_THAT(error_of(job), HasSubstr("model.family: "));
-}
-
-TEST(MakePlan, GivesExpertsToCores) {
-  config::JobSpec job = SmallGpt2Job();
-  EXPECT_EQ(DeviceOf(job, config::DeviceKind::kAuto, /*any_gpu=*/true), config::DeviceKind::kCuda);
-  job.model.family = model::Family::kQwen3Moe;
-  job.model.mixture = model::Mixture{.experts = 4, .chosen = 2, .inner = 40};
-  EXPECT_EQ(DeviceOf(job, config::DeviceKind::kAuto, /*any_gpu=*/true), config::DeviceKind::kCpu);
 }
 
 TEST(MakePlan, RefusesWhatCannotBeDoneWithoutAFlush) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -188,6 +189,15 @@ bool ChoosesToFree(const CandidateInputs& inputs) {
          inputs.num_replicas() > 1;
 }
 
+// Returns whether `error` says that a schedule leaves no weights to free, or cannot free them. Any
+// other error of a candidate that frees weights is one of ours, which nothing hides.
+bool CannotFree(const absl::Status& error) {
+  const std::vector<FieldError> errors = FieldErrorsOf(error);
+  return !errors.empty() && std::ranges::all_of(errors, [](const FieldError& each) {
+    return each.field == "parallelism.reshard_after_forward";
+  });
+}
+
 absl::StatusOr<Candidate> Make(CandidateInputs inputs, const MakeCandidate& make) {
   if (ChoosesShares(inputs)) {
     // Sharing takes less time than computing again.
@@ -199,7 +209,9 @@ absl::StatusOr<Candidate> Make(CandidateInputs inputs, const MakeCandidate& make
     absl::StatusOr<Candidate> whole = make(inputs);
     if (!whole.ok() || Fits(*whole, inputs.options)) return whole;
     inputs.frees = true;
-    inputs.frees = make(inputs).ok();  // not every schedule leaves weights to free
+    const absl::Status error = make(inputs).status();
+    if (!error.ok() && !CannotFree(error)) return error;
+    inputs.frees = error.ok();
   }
   return ChoosesRecompute(inputs) ? WithLeastRecompute(inputs, make) : make(inputs);
 }

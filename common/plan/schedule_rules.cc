@@ -69,8 +69,6 @@ absl::Status CheckSplitLayers(const CandidateInputs& inputs, const schedule::Sch
                          .rule = std::move(rule),
                          .fix = std::move(fix)});
   };
-  if (inputs.options.device == config::DeviceKind::kCuda)
-    return refuse("workers split layers on CPUs only", "use 1, or device: cpu");
   if (schedule.updates != schedule::Updates::kFlush) {
     return refuse(absl::StrCat("must be 1 under ", schedule.name,
                                ": it applies gradients before those of norms are added up"),
@@ -102,6 +100,8 @@ absl::Status CheckSharedExperts(const CandidateInputs& inputs, const schedule::S
                          .rule = std::move(rule),
                          .fix = std::move(fix)});
   };
+  if (inputs.options.device == config::DeviceKind::kCuda)
+    return refuse("workers share experts on CPUs only", "use 1, or device: cpu");
   if (inputs.dp_size % size != 0) {
     return refuse(absl::StrCat("must divide parallelism.data (", inputs.dp_size, ")"),
                   "correct one of them");
@@ -151,13 +151,45 @@ absl::Status CheckSharedSequences(const CandidateInputs& inputs,
   return absl::OkStatus();
 }
 
+// Checks that GPUs can multiply the model's matrices in FP8.
+absl::Status CheckFp8Matrices(const CandidateInputs& inputs) {
+  const model::Fp8Recipe recipe = inputs.job.fp8;
+  if (recipe == model::Fp8Recipe::kNone || inputs.options.device != config::DeviceKind::kCuda)
+    return absl::OkStatus();
+  const bool blocks = recipe == model::Fp8Recipe::kBlock;
+  constexpr std::int64_t kVector = 16, kBlock = 128, kRowsOfBlocks = 4;
+  const std::int64_t unit = blocks ? kBlock : kVector;
+  for (const model::Layer& layer : inputs.model.layers) {
+    for (const model::Parameter& parameter : layer.parameters) {
+      const std::vector<std::int64_t>& sides = parameter.shape;
+      if (layer.block < 0 || sides.size() != 2) continue;
+      if (sides[0] % unit == 0 && sides[1] % unit == 0) continue;
+      return InvalidField(
+          {.field = "precision",
+           .value = "fp8",
+           .rule = absl::StrCat("GPUs multiply matrices in FP8 whose sides are multiples of ", unit,
+                                ", and ", parameter.name, " is ", sides[0], " x ", sides[1]),
+           .fix = "use precision: bf16, or device: cpu"});
+    }
+  }
+  const std::int64_t context = inputs.model.config.context;
+  if (!blocks || inputs.model.microbatch * context % kRowsOfBlocks == 0) return absl::OkStatus();
+  return InvalidField(
+      {.field = "batch.microbatch",
+       .value = absl::StrCat(inputs.model.microbatch),
+       .rule = absl::StrCat("x model.context (", context, ") must be a multiple of ", kRowsOfBlocks,
+                            " for FP8 in blocks on GPUs"),
+       .fix = "correct one of them, or use fp8.recipe: tensor"});
+}
+
 // Checks that workers can free the weights that replicas share. program::Lower checks that there
 // are some to free.
 absl::Status CheckFreedWeights(const CandidateInputs& inputs) {
   if (!inputs.frees || inputs.num_replicas() == 1) return absl::OkStatus();
-  const auto refuse = [](std::string rule, std::string fix) {
+  const bool asked = inputs.job.parallelism.reshard == config::Reshard::kAlways;
+  const auto refuse = [asked](std::string rule, std::string fix) {
     return InvalidField({.field = "parallelism.reshard_after_forward",
-                         .value = "always",
+                         .value = asked ? "always" : "auto",
                          .rule = std::move(rule),
                          .fix = std::move(fix)});
   };
@@ -179,6 +211,7 @@ absl::Status CheckFreedWeights(const CandidateInputs& inputs) {
 absl::Status CheckSchedule(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
   if (schedule.updates != schedule::Updates::kFlush)
     RETURN_IF_ERROR(CheckWithoutFlush(inputs, schedule));
+  RETURN_IF_ERROR(CheckFp8Matrices(inputs));
   RETURN_IF_ERROR(CheckFreedWeights(inputs));
   RETURN_IF_ERROR(CheckSharedExperts(inputs, schedule));
   RETURN_IF_ERROR(CheckSharedSequences(inputs, schedule));

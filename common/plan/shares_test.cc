@@ -97,6 +97,17 @@ TEST(SharedWeights, AreRefusedWhereNoneCouldBeFreed) {
                         "stages at a time"));
 }
 
+// A job that leaves it open whether weights are freed is not told off for a choice of the plan's.
+TEST(SharedWeights, StayWholeWhereNoneCouldBeFreed) {
+  config::JobSpec job = EmulatedJob(config::Reshard::kAuto);
+  job.parallelism.chunks = 2;
+  const Plan whole = PlanOf(job);
+  EXPECT_FALSE(FreesWeights(whole));
+  const absl::Status status =
+      MakePlan(job, {.max_workers = 8, .worker_memory_bytes = MostBytes(whole) - 1}).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("needs more memory than a worker has"));
+}
+
 TEST(SharedOptimizer, IsOfBothCopiesOfTheWeights) {
   EXPECT_TRUE(SharesOptimizer(PlanOf(JobOf(1, Shard::kOptimizer, "dualpipe"))));
 }

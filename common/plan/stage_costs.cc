@@ -2,13 +2,16 @@
 #include "common/plan/stage_costs.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "common/base/bucket_bytes.h"
 #include "common/layout/slot_layout.h"
 #include "common/model/shared_mixture.h"
 #include "common/profile/layer_shape.h"
@@ -25,6 +28,10 @@ using profile::Passes;
 
 // A rank copies 10 GB a second within a host's memory, if nothing was measured.
 constexpr double kUsualSnapshotSecondsPerByte = 1e-10;
+
+double MeanOf(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
 
 // The costs of one job on one number of ranks.
 class StageCosts {
@@ -122,10 +129,21 @@ class StageCosts {
                                              : 0);
     }
     if (spread) AddWords(vocabulary_ends, rank.dispatch_seconds, costs);
+    AddPairs(costs);
     return costs;
   }
 
  private:
+  // Adds what pairs take, if any were measured.
+  void AddPairs(cost::Costs& costs) const {
+    if (inputs_.options.profile == nullptr || emulated()) return;
+    const std::optional<double> ratio = inputs_.options.profile->FindPair(conditions_);
+    if (!ratio) return;
+    const double backward = MeanOf(costs.backward);
+    for (const double forward : costs.forward)
+      costs.overlap.push_back(*ratio * (forward + backward));
+  }
+
   // Adds what S and T take on each rank, and the sums of the rows of all ranks.
   void AddWords(const mesh::VocabularyEnds& ends, double dispatch_seconds, cost::Costs& costs) {
     costs.vocabulary_forward.clear();
@@ -304,6 +322,7 @@ cost::GroupCost ContextGroupCost(const CandidateInputs& inputs) {
 cost::Costs WithMeetings(const CandidateInputs& inputs, const mesh::Partition& partition,
                          cost::Costs costs) {
   if (SharersOfLayers(inputs.model) == 1 && inputs.model.context_ranks == 1) return costs;
+  const cost::Costs alone = costs;
   for (const mesh::Stage& stage : partition) {
     const cost::GroupCost& tensor = costs.Tensor(stage.pp_rank);
     const cost::GroupCost& context = costs.Context(stage.pp_rank);
@@ -325,7 +344,44 @@ cost::Costs WithMeetings(const CandidateInputs& inputs, const mesh::Partition& p
       costs.backward[place] += input_grad + weight_grad;
     }
   }
+  // One half of a pair computes while the other one meets.
+  costs.overlap.clear();
+  const double backward = MeanOf(alone.backward), with_meetings = MeanOf(costs.backward);
+  for (const mesh::Stage& stage : partition) {
+    const auto place = static_cast<std::size_t>(stage.id.value());
+    const double forward = alone.forward[place], meetings = costs.forward[place] - forward;
+    const double computed = alone.overlap.empty() ? forward + backward : alone.overlap[place];
+    costs.overlap.push_back(std::max(
+        {computed, costs.forward[place], with_meetings, meetings + with_meetings - backward}));
+  }
   return costs;
+}
+
+std::int64_t BucketBytes(const CandidateInputs& inputs, int pp_size) {
+  constexpr int kLeastRatio = 8;     // of message sizes, so that latency and rate can be told apart
+  constexpr double kTransfers = 19;  // the time of a bucket's bytes, in latencies
+  const PlanOptions& options = inputs.options;
+  if (inputs.num_replicas() == 1 || options.profile == nullptr || !options.use_measured_links ||
+      !options.workers_know_all_ways) {
+    return 0;
+  }
+  const bool same_host = inputs.MeshOf(pp_size).size() <= options.host.room();
+  const profile::MessageSample *smallest = nullptr, *largest = nullptr;
+  for (const auto& [key, sample] : options.profile->messages()) {  // by size
+    if (key.same_host != same_host) continue;
+    if (smallest == nullptr) smallest = &sample;
+    largest = &sample;
+  }
+  if (smallest == nullptr || largest->bytes < kLeastRatio * smallest->bytes) return 0;
+  const double seconds_per_byte = (largest->seconds - smallest->seconds) /
+                                  static_cast<double>(largest->bytes - smallest->bytes);
+  const double latency =
+      smallest->seconds - seconds_per_byte * static_cast<double>(smallest->bytes);
+  if (seconds_per_byte <= 0 || latency <= 0) return 0;
+  const double wanted =
+      std::clamp(kTransfers * latency / seconds_per_byte, static_cast<double>(kLeastBucketBytes),
+                 static_cast<double>(kMostBucketBytes));
+  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(wanted)));
 }
 
 double SnapshotSeconds(const CandidateInputs& inputs, int pp_size, std::int64_t bytes) {

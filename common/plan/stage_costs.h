@@ -3,6 +3,7 @@
 // FLOPs at a rate.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "common/cost/costs.h"
@@ -40,6 +41,11 @@ cost::GroupCost TensorGroupCost(const CandidateInputs& inputs, bool same_host);
 
 // Returns what the meetings of ranks that share sequences cost, as far as hosts are known.
 cost::GroupCost ContextGroupCost(const CandidateInputs& inputs);
+
+// Returns the size of buckets (common/base/bucket_bytes.h) at which latency is a twentieth of a
+// message's time, by the measured messages. Returns 0, the default size, if there is nothing to sum
+// or if no messages of very different sizes were measured.
+std::int64_t BucketBytes(const CandidateInputs& inputs, int pp_size);
 
 // Returns for how long a checkpoint pauses training, if the fullest rank copies so many bytes.
 double SnapshotSeconds(const CandidateInputs& inputs, int pp_size, std::int64_t bytes);

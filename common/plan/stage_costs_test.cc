@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "common/base/bucket_bytes.h"
 #include "common/config/testing/jobs.h"
 #include "common/plan/plan.h"
 #include "common/profile/layer_shape.h"
@@ -87,6 +88,38 @@ TEST_F(StageCostsTest, LayersTakeWhatWasMeasured) {
     EXPECT_THAT(plan.costs.W(stage), DoubleNear(3 * 0.004 + 1e-5, 1e-12));
     EXPECT_THAT(plan.costs.B(stage), DoubleNear(3 * 0.006 + 1e-5, 1e-12));
   }
+}
+
+TEST_F(StageCostsTest, PairsTakeWhatWasMeasured) {
+  AddLayers(0.001, 0.001);
+  job_.parallelism.stage_layers = {2, 2};
+  EXPECT_THAT(Planned().costs.overlap, IsEmpty());
+  profile_.AddPair(Here(), 0.9);
+  const Plan plan = Planned();
+  EXPECT_THAT(plan.costs.overlap, SizeIs(2));
+  EXPECT_THAT(plan.costs.O(StageId(0), StageId(1)), DoubleNear(0.9 * 3 * 0.007, 1e-12));
+}
+
+// A bucket is so large that its latency is about a twentieth of its time.
+TEST_F(StageCostsTest, BucketsFollowTheMeasuredMessages) {
+  job_.parallelism.data = 2;
+  const auto measure = [&](double latency, double seconds_per_byte) {
+    for (const std::int64_t bytes : {1 << 12, 1 << 20}) {
+      profile_.AddMessage(
+          profile::KeyOfMessage(true, bytes),
+          {.bytes = bytes, .seconds = latency + seconds_per_byte * static_cast<double>(bytes)});
+    }
+    return Planned().bucket_bytes;
+  };
+  EXPECT_EQ(Planned().bucket_bytes, 0);
+  EXPECT_EQ(measure(20e-6, 1e-9), 512 << 10);
+  EXPECT_EQ(measure(1e-3, 1e-9), kMostBucketBytes);
+  EXPECT_EQ(measure(1e-6, 1e-9), kLeastBucketBytes);
+  PlanOptions old = Options();
+  old.workers_know_all_ways = false;
+  EXPECT_EQ(MakePlan(job_, old)->bucket_bytes, 0);
+  job_.parallelism.data = 1;
+  EXPECT_EQ(Planned().bucket_bytes, 0);
 }
 
 TEST_F(StageCostsTest, ASlowHeadIsAStageAlone) {

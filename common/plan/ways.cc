@@ -95,10 +95,25 @@ std::string_view NewFieldOf(const config::JobSpec& job) {
   return job.loss.label_smoothing != 0 || job.loss.z_loss != 0 ? "loss" : "";
 }
 
+// Returns the first field of the job with which workers older than kAllWaysProtocolVersion would
+// train differently, or not at all; empty: there is none. That version also added buckets of
+// gradients (BucketBytes), and pairs whose halves run side by side (FromPartition).
+std::string_view NewWayOf(const config::JobSpec& job, config::DeviceKind device) {
+  // Ranks that split layers sum the embedding's rows. Older ones pass them on.
+  if (job.parallelism.tensor > 1) return "parallelism.tensor";
+  if (device != config::DeviceKind::kCuda) return "";
+  if (job.parallelism.tensor_leaves > 1) return "parallelism.tensor_leaves";
+  if (model::HasExperts(job.model.family)) return "model.family";
+  if (job.muon.has_value()) return "optimizer.muon";
+  return job.fp8 != model::Fp8Recipe::kNone ? "precision" : "";
+}
+
 // Refuses what the workers' programs do not know.
 absl::Status CheckPrograms(const config::JobSpec& job, const PlanOptions& options) {
-  const std::string_view field = NewFieldOf(job);
-  if (options.workers_know_all_fields || field.empty()) return absl::OkStatus();
+  std::string_view field;
+  if (!options.workers_know_all_ways) field = NewWayOf(job, options.device);
+  if (field.empty() && !options.workers_know_all_fields) field = NewFieldOf(job);
+  if (field.empty()) return absl::OkStatus();
   return InvalidField({.field = std::string(field),
                        .rule = "is not known to a worker, whose program is too old",
                        .fix = "upgrade takt-worker, or remove it"});
@@ -135,7 +150,7 @@ std::vector<int> ReplicasOf(const config::JobSpec& job, int max_workers) {
 // Returns whether another field leaves no choice but one rank for each layer. Otherwise the fastest
 // ways could all be such as CheckSchedule refuses.
 bool LayersStayWhole(const config::JobSpec& job, const PlanOptions& options) {
-  if (options.device == config::DeviceKind::kCuda || !options.workers_know_all_fields) return true;
+  if (options.device == config::DeviceKind::kCuda || !options.workers_know_all_ways) return true;
   if (job.parallelism.vocabulary == config::Vocabulary::kSpread) return true;
   if (job.parallelism.context > 1) return true;
   if (job.muon.has_value() || job.fp8 != model::Fp8Recipe::kNone) return true;

@@ -10,6 +10,7 @@
 
 #include "common/base/median.h"
 #include "common/base/status.h"
+#include "common/profile/pair_ratio.h"
 #include "common/profile/parameter_counts.h"
 #include "common/program/part_lists.h"
 #include "common/program/program.h"
@@ -67,6 +68,7 @@ class Learner {
       // Where ranks share experts, a layer's time depends on how even their loads were.
       if (!job_.model.experts.shares()) LearnLayers();
       if (spread()) LearnWords();
+      LearnPairs();
       LearnUpdates();
       LearnSums();
     }
@@ -189,6 +191,21 @@ class Learner {
     for (const auto& [key, samples] : learned) pure.emplace(key, MeanOf(samples));
     for (const auto& [parts, seconds] : mixed) Divide(parts, seconds, pure, learned);
     for (const auto& [key, samples] : learned) profile_.AddLayer(key, MeanOf(samples), weight_);
+  }
+
+  void LearnPairs() {
+    std::map<Conditions, std::vector<double>> ratios;
+    for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
+      for (int step = 0; step < trace_.num_steps(); ++step) {
+        PairRatio ratio;
+        ForEach(rank, step, [&](const Slice& slice, const Instruction& instruction) {
+          ratio.Add(instruction, ComputeSeconds(step, slice));
+        });
+        if (ratio.Get() > 0) ratios[ConditionsOf(rank)].push_back(ratio.Get());
+      }
+    }
+    for (auto& [conditions, values] : ratios)
+      profile_.AddPair(conditions, Median(std::move(values)), weight_);
   }
 
   // Learns S and T of the words of each rank.
@@ -382,6 +399,8 @@ class Learner {
         const program::Program& program = trace_.ProgramOf(rank);
         if (program.part_lists.empty()) continue;
         for (std::size_t i = 0; i < program.body.size(); ++i) {
+          // A meeting of a pair counts only the time in which nothing else ran.
+          if (program.body[i].op == Op::kOverlap) continue;
           const std::span<const program::Part> parts = PartListOf(program.body[i], program);
           const Place place{rank, static_cast<std::int32_t>(i)};
           for (const Slice& meeting : meeting_index_.At(step, place))

@@ -104,6 +104,17 @@ TEST(Learn, ReadsUpdatesAndSums) {
               DoubleNear(seconds_of_byte, 0.01 * seconds_of_byte));
 }
 
+TEST(Learn, ComparesPairsWithTheirPassesAlone) {
+  config::JobSpec job = Job();
+  job.parallelism.schedule = "dualpipe-v";
+  const plan::Plan plan = PlanOf(job);
+  for (const double factor : {1.0, 0.9}) {
+    trace::SyntheticTrace synthetic(plan.programs, {});
+    for (int rank = 0; rank < 2; ++rank) synthetic.Slow(rank, Op::kOverlap, factor);
+    EXPECT_THAT(LearnFrom(plan, synthetic).FindPair(kHere).value(), DoubleNear(factor, 1e-5));
+  }
+}
+
 // Each of two replicas updates half, and a sum has its second half in the gather.
 TEST(Learn, ReadsUpdatesAndSumsOfReplicasThatShare) {
   config::JobSpec job = ProbeJob(Job(), {.num_ranks = 2});

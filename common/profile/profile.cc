@@ -173,6 +173,12 @@ void Profile::AddMeeting(const MeetingKey& key, const MessageSample& sample, dou
   AddTo(meetings_, key, sample, weight);
 }
 
+void Profile::AddPair(const Conditions& conditions, double ratio, double weight) {
+  if (!AreAmounts({ratio})) return;
+  const auto [it, is_new] = pairs_.try_emplace(conditions, ratio);
+  if (!is_new) it->second = Mixed(it->second, ratio, weight);
+}
+
 void Profile::AddSnapshot(const Conditions& conditions, double seconds_per_byte, double weight) {
   if (!AreAmounts({seconds_per_byte})) return;
   const auto [it, is_new] = snapshots_.try_emplace(conditions, seconds_per_byte);
@@ -201,6 +207,10 @@ std::optional<Profile::Found> Profile::FindLayer(const LayerKey& key, const Pass
 
 std::optional<RankSample> Profile::FindRank(const Conditions& conditions) const {
   return OfNearestConditions(ranks_, conditions);
+}
+
+std::optional<double> Profile::FindPair(const Conditions& conditions) const {
+  return OfNearestConditions(pairs_, conditions);
 }
 
 std::optional<double> Profile::FindSnapshot(const Conditions& conditions) const {

@@ -94,6 +94,8 @@ class Profile {
   void AddLink(const LinkKey& key, const MessageSample& sample, double weight = 1);
   void AddSum(const SumKey& key, double seconds_per_byte, double weight = 1);
   void AddMeeting(const MeetingKey& key, const MessageSample& sample, double weight = 1);
+  // Adds a measured pair. ratio: the time of its two passes together, divided by their time alone.
+  void AddPair(const Conditions& conditions, double ratio, double weight = 1);
   // The snapshot of a checkpoint, for which training pauses.
   void AddSnapshot(const Conditions& conditions, double seconds_per_byte, double weight = 1);
   void ForgetLinks() { links_.clear(); }
@@ -115,12 +117,14 @@ class Profile {
   // The seconds of a meeting in which each of so many ranks passes on `bytes`, from the nearest
   // number of ranks and size.
   std::optional<double> FindMeeting(bool same_host, int num_ranks, std::int64_t bytes) const;
+  // Returns the ratio of a pair, from the nearest conditions on the same machine.
+  std::optional<double> FindPair(const Conditions& conditions) const;
   // The seconds of each byte of a rank's snapshot, from the nearest conditions on the same machine.
   std::optional<double> FindSnapshot(const Conditions& conditions) const;
 
   bool empty() const {
     return layers_.empty() && ranks_.empty() && messages_.empty() && links_.empty() &&
-           sums_.empty() && meetings_.empty() && snapshots_.empty();
+           sums_.empty() && meetings_.empty() && pairs_.empty() && snapshots_.empty();
   }
   const std::map<LayerKey, LayerSample>& layers() const { return layers_; }
   const std::map<Conditions, RankSample>& ranks() const { return ranks_; }
@@ -128,6 +132,7 @@ class Profile {
   const std::map<LinkKey, MessageSample>& links() const { return links_; }
   const std::map<SumKey, double>& sums() const { return sums_; }
   const std::map<MeetingKey, MessageSample>& meetings() const { return meetings_; }
+  const std::map<Conditions, double>& pairs() const { return pairs_; }
   const std::map<Conditions, double>& snapshots() const { return snapshots_; }
 
  private:
@@ -137,6 +142,7 @@ class Profile {
   std::map<LinkKey, MessageSample> links_;
   std::map<SumKey, double> sums_;  // seconds of a byte
   std::map<MeetingKey, MessageSample> meetings_;
+  std::map<Conditions, double> pairs_;      // ratios
   std::map<Conditions, double> snapshots_;  // seconds of a byte
 };
 

@@ -203,6 +203,13 @@ absl::Status Read(const v1::Profile::Meeting& proto, Profile& profile) {
   return absl::OkStatus();
 }
 
+absl::Status Read(const v1::Profile::Pair& proto, Profile& profile) {
+  ASSIGN_OR_RETURN(const Conditions conditions, FromProto(proto.conditions()));
+  RETURN_IF_ERROR(CheckAmounts("ratio of a pair", {proto.ratio()}));
+  profile.AddPair(conditions, proto.ratio());
+  return absl::OkStatus();
+}
+
 absl::Status Read(const v1::Profile::Snapshot& proto, Profile& profile) {
   ASSIGN_OR_RETURN(const Conditions conditions, FromProto(proto.conditions()));
   RETURN_IF_ERROR(CheckAmounts("time of a snapshot", {proto.seconds_per_byte()}));
@@ -254,6 +261,11 @@ v1::Profile ToProto(const Profile& profile) {
     meeting.set_bytes(sample.bytes);
     meeting.set_seconds(sample.seconds);
   }
+  for (const auto& [conditions, ratio] : profile.pairs()) {
+    v1::Profile::Pair& pair = *out.add_pairs();
+    *pair.mutable_conditions() = ToProto(conditions);
+    pair.set_ratio(ratio);
+  }
   for (const auto& [conditions, seconds_per_byte] : profile.snapshots()) {
     v1::Profile::Snapshot& snapshot = *out.add_snapshots();
     *snapshot.mutable_conditions() = ToProto(conditions);
@@ -270,6 +282,7 @@ absl::StatusOr<Profile> FromProto(const v1::Profile& proto) {
   for (const auto& link : proto.links()) RETURN_IF_ERROR(Read(link, profile));
   for (const auto& sum : proto.sums()) RETURN_IF_ERROR(Read(sum, profile));
   for (const auto& meeting : proto.meetings()) RETURN_IF_ERROR(Read(meeting, profile));
+  for (const auto& pair : proto.pairs()) RETURN_IF_ERROR(Read(pair, profile));
   for (const auto& snapshot : proto.snapshots()) RETURN_IF_ERROR(Read(snapshot, profile));
   return profile;
 }

@@ -51,6 +51,7 @@ Profile Measured() {
   profile.AddLink(KeyOfLink("there", "here", 1000), {.bytes = 1000, .seconds = 6e-5});
   profile.AddSum({.same_host = false, .num_ranks = 4}, 1e-10);
   profile.AddMeeting(KeyOfMeeting(true, 4, 1000), {.bytes = 1000, .seconds = 7e-5});
+  profile.AddPair(cores, 0.97);
   profile.AddSnapshot(cores, 1e-10);
   return profile;
 }
@@ -76,6 +77,7 @@ TEST(ProfileSerde, EveryValueComesBack) {
   ASSERT_EQ(read->meetings().size(), 1u);
   EXPECT_EQ(read->meetings().begin()->first, KeyOfMeeting(true, 4, 1000));
   EXPECT_EQ(read->meetings().begin()->second.seconds, 7e-5);
+  EXPECT_EQ(read->pairs(), Measured().pairs());
   EXPECT_EQ(read->snapshots(), Measured().snapshots());
 }
 

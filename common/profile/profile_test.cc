@@ -231,6 +231,7 @@ TEST(Profile, LeavesOutWhatIsNoTime) {
     profile.AddMessage(KeyOfMessage(true, 1), {.bytes = 1, .seconds = bad});
     profile.AddLink(KeyOfLink("a", "b", 1), {.bytes = 1, .seconds = bad});
     profile.AddSum({}, bad);
+    profile.AddPair({}, bad);
     profile.AddSnapshot({}, bad);
   }
   EXPECT_TRUE(profile.empty());

@@ -2,11 +2,13 @@
 #include "common/program/forward_only.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <map>
-#include <optional>
+#include <utility>
+#include <vector>
 
-#include "common/program/compute_part.h"
+#include "common/program/split_pairs.h"
 
 namespace takt::program {
 namespace {
@@ -28,27 +30,27 @@ Instruction LossOf(const Instruction& backward, const Program& program) {
           .writes = {scalars}};
 }
 
-// Returns whether the instruction, an UNSHARD or a RESHARD, is of weights that an F reads: one
-// between the UNSHARD and the RESHARD that belong together.
-bool IsOfForward(const Instruction& instruction, const Program& program) {
+// Returns whether instruction `index` of the body, an UNSHARD or a RESHARD, is of weights that an F
+// reads: one between the UNSHARD and the RESHARD that belong together.
+bool IsOfForward(const Program& program, std::size_t index) {
   const std::vector<Instruction>& body = program.body;
-  const auto here = body.begin() + (&instruction - body.data());
-  const auto is = [&](Op op) {
-    return [op, stage = instruction.stage](const Instruction& each) {
-      return each.op == op && each.stage == stage;
-    };
-  };
-  const bool begins = instruction.op == Op::kUnshard;
-  const auto begin =
-      begins ? here
-             : std::find_if(std::make_reverse_iterator(here), body.rend(), is(Op::kUnshard)).base();
-  const auto end = begins ? std::find_if(here, body.end(), is(Op::kReshard)) : here;
-  return std::any_of(begin, end, [&](const Instruction& each) {
-    return (each.op == Op::kForward || each.op == Op::kOverlap) && each.stage == instruction.stage;
-  });
+  const StageId stage = body[index].stage;
+  const bool begins = body[index].op == Op::kUnshard;
+  const Op other_end = begins ? Op::kReshard : Op::kUnshard;
+  const std::ptrdiff_t step = begins ? 1 : -1;
+  for (auto i = static_cast<std::ptrdiff_t>(index) + step; i >= 0 && i < std::ssize(body);
+       i += step) {
+    const Instruction& each = body[static_cast<std::size_t>(i)];
+    if (each.stage != stage) continue;
+    if (each.op == other_end) return false;
+    if (each.op == Op::kForward || each.op == Op::kOverlap) return true;
+  }
+  return false;
 }
 
-bool Remains(const Instruction& instruction, const Program& program) {
+// Returns whether instruction `index` of the body is in the program that only goes forward.
+bool Remains(const Program& program, std::size_t index) {
+  const Instruction& instruction = program.body[index];
   switch (instruction.op) {
     case Op::kLoad:
     case Op::kForward:
@@ -61,7 +63,7 @@ bool Remains(const Instruction& instruction, const Program& program) {
       return true;
     case Op::kUnshard:
     case Op::kReshard:
-      return IsOfForward(instruction, program);
+      return IsOfForward(program, index);
     case Op::kVocabularyBackward:  // the root's becomes LOSS
       return ScalarsOf(instruction, program).value() >= 0;
     case Op::kSend:
@@ -70,16 +72,6 @@ bool Remains(const Instruction& instruction, const Program& program) {
     default:
       return false;
   }
-}
-
-Instruction ForwardOf(const Instruction& overlap, const Program& program) {
-  const ComputePart forward = PartsOf(overlap, program).forward;
-  return {.op = forward.op,
-          .lane = overlap.lane,
-          .stage = forward.stage,
-          .microbatch = forward.microbatch,
-          .reads = {forward.reads.begin(), forward.reads.end()},
-          .writes = {forward.writes.begin(), forward.writes.end()}};
 }
 
 // Numbers slots and lanes anew, in the order of their first use, and leaves out those without one.
@@ -98,7 +90,7 @@ class Rebuild {
 
   void Add(const Instruction& instruction) {
     Instruction added = instruction;
-    if (instruction.op == Op::kOverlap) added = ForwardOf(instruction, from_);
+    if (instruction.op == Op::kOverlap) added = HalvesOf(instruction, from_).forward;
     if (instruction.op == Op::kVocabularyBackward) added = LossOf(instruction, from_);
     if (added.op == Op::kNormExchange) added.op = Op::kEval;
     added.lane = Lane(added.lane);
@@ -140,8 +132,8 @@ std::vector<Program> ForwardOnly(const std::vector<Program>& programs) {
   std::vector<Program> result;
   for (const Program& program : programs) {
     Rebuild rebuild(program);
-    for (const Instruction& instruction : program.body) {
-      if (Remains(instruction, program)) rebuild.Add(instruction);
+    for (std::size_t i = 0; i < program.body.size(); ++i) {
+      if (Remains(program, i)) rebuild.Add(program.body[i]);
     }
     result.push_back(rebuild.Take());
   }

@@ -38,25 +38,27 @@ class ListMaker {
     if (op == Op::kNormPartial) return OfNorm();
     std::vector<Part> parts;
     if (op == Op::kOverlap) {
-      const int forward = NumLayers(stage), backward = NumLayers(backward_stage);
-      for (int turn = 0; turn < std::max(forward, backward); ++turn) {
-        if (turn < forward) Add(Layer(stage, turn).forward, parts);
-        if (turn < backward) AddBackward(backward_stage, backward - 1 - turn, parts);
-      }
-      return parts;
-    }
-    const int num_layers = NumLayers(stage);
-    for (int i = 0; i < num_layers; ++i) {
-      const int down = num_layers - 1 - i;
-      if (op == Op::kForward) Add(Layer(stage, i).forward, parts);
-      if (op == Op::kInputGrad) Add(Layer(stage, down).input_grad, parts);
-      if (op == Op::kWeightGrad) Add(Layer(stage, down).weight_grad, parts);
-      if (op == Op::kBackward) AddBackward(stage, down, parts);
+      AddPasses(Op::kForward, stage, parts);
+      AddPasses(Op::kBackward, backward_stage, parts);
+    } else {
+      AddPasses(op, stage, parts);
     }
     return parts;
   }
 
  private:
+  // Adds the passes over the layers of a stage. op: F, I, W or B.
+  void AddPasses(Op op, StageId stage, std::vector<Part>& parts) const {
+    const int num_layers = NumLayers(stage);
+    for (int i = 0; i < num_layers; ++i) {
+      const model::LayerParts& up = Layer(stage, i);
+      const model::LayerParts& down = Layer(stage, num_layers - 1 - i);
+      if (op == Op::kForward) Add(up.forward, parts);
+      if (op == Op::kInputGrad || op == Op::kBackward) Add(down.input_grad, parts);
+      if (op == Op::kWeightGrad || op == Op::kBackward) Add(down.weight_grad, parts);
+    }
+  }
+
   // Returns one meeting for all layers that the rank counts in the norm.
   std::vector<Part> OfNorm() const {
     Part meeting = {PartKind::kExchange, PartGroup::kTensor};
@@ -77,11 +79,6 @@ class ListMaker {
   const model::LayerParts& Layer(StageId stage, int layer) const {
     const std::vector<model::LayerParts>& layers = stages_[stage.value()].layers;
     return layers.empty() ? computes_ : layers[layer];
-  }
-
-  void AddBackward(StageId stage, int layer, std::vector<Part>& parts) const {
-    Add(Layer(stage, layer).input_grad, parts);
-    Add(Layer(stage, layer).weight_grad, parts);
   }
 
   const Program& program_;
@@ -130,6 +127,7 @@ std::vector<PartList> MakePartLists(const Program& program, const std::vector<St
       keys.insert(KeyOf(instruction));
       if (instruction.op == Op::kOverlap) {
         keys.insert({Op::kForward, instruction.stage, StageId(-1)});
+        keys.insert({Op::kBackward, instruction.backward_stage, StageId(-1)});
       }
     }
   }

@@ -15,8 +15,9 @@ namespace takt::program {
 
 // Returns the lists of all F, I, W, B, O and NORM_PARTIAL of a program whose stages have these
 // shapes. F goes through the layers in ascending order, I and W in descending order. B runs I and W
-// of one layer after the other, and the two halves of an O take turns by layers. A stage with an O
-// has a list for its F, too, which programs that only go forward have in its place.
+// of one layer after the other. The list of an O has the parts of its F and then those of its B.
+// The F and the B have lists of their own, too, for SplitPairs and for programs that only go
+// forward.
 std::vector<PartList> MakePartLists(const Program& program, const std::vector<StageShape>& stages);
 
 // Returns the parts of an instruction. Empty: it only computes, or does something else.

@@ -64,12 +64,21 @@ TEST(PartLists, FollowTheLayersOfEachPass) {
             "B0: gather compute scatter compute gather compute scatter compute\n");
 }
 
-TEST(PartLists, ThoseOfAPairTakeTurnsByLayers) {
+TEST(PartLists, ThoseOfAPairAreThoseOfItsFAndThenOfItsB) {
   const Program program = LowerCsv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n", {Meets(0, 2)})[0];
   ASSERT_EQ(program.part_lists.size(), 3u);
   EXPECT_EQ(Text({.part_lists = {program.part_lists[2]}}),
-            "O0,0: gather compute scatter gather compute scatter compute "
-            "gather compute scatter gather compute scatter compute\n");
+            "O0,0: gather compute scatter gather compute scatter "
+            "gather compute scatter compute gather compute scatter compute\n");
+}
+
+TEST(PartLists, TheHalvesOfAPairHaveListsOfTheirOwn) {
+  const Program program = LowerCsv("0F0,(0F1;0B0)OVERLAP_F_B,0I1,0W1\n", {Meets(0, 1)})[0];
+  EXPECT_EQ(Text(program),
+            "F0: gather compute scatter\n"
+            "I0: gather compute scatter\n"
+            "B0: gather compute scatter compute\n"
+            "O0,0: gather compute scatter gather compute scatter compute\n");
 }
 
 TEST(PartLists, TheNormHasOneMeetingOfAllLayersThatItCounts) {

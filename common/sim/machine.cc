@@ -254,12 +254,22 @@ double Machine::MeetingSeconds(int rank, const Part& meeting) const {
       meeting.bytes);
 }
 
-double Machine::MeetingSeconds(int rank, const Instruction& instruction) const {
+double Machine::SumOfMeetings(int rank, std::span<const Part> parts) const {
   double seconds = 0;
-  for (const Part& part : PartListOf(instruction, programs_[rank])) {
+  for (const Part& part : parts) {
     if (part.meets()) seconds += MeetingSeconds(rank, part);
   }
   return seconds;
+}
+
+double Machine::MeetingSeconds(int rank, const Instruction& instruction) const {
+  const double all = SumOfMeetings(rank, PartListOf(instruction, programs_[rank]));
+  if (instruction.op != Op::kOverlap || all == 0) return all;
+  const Instruction half{.op = Op::kForward, .stage = instruction.stage};
+  const double of_forward = SumOfMeetings(rank, PartListOf(half, programs_[rank]));
+  const double longest = std::max({all, costs_.F(instruction.stage) + of_forward,
+                                   costs_.B(instruction.backward_stage) + all - of_forward});
+  return std::max(0.0, longest - Duration(rank, instruction));
 }
 
 double Machine::NextMeetings(const LaneState& state) const {
@@ -280,7 +290,12 @@ double Machine::PartSeconds(const LaneState& state, std::span<const Part> parts)
     const auto computing = std::ranges::count_if(parts, std::not_fn(&Part::meets));
     return NextDuration(state) / static_cast<double>(computing);
   }
-  if (options_.durations == nullptr) return MeetingSeconds(state.rank, part);
+  if (options_.durations == nullptr) {
+    const double seconds = MeetingSeconds(state.rank, part);
+    if (Next(state).op != Op::kOverlap || seconds == 0) return seconds;
+    // The part of a pair's meetings that no computation hides is spread over all of them.
+    return seconds * MeetingSeconds(state.rank, Next(state)) / SumOfMeetings(state.rank, parts);
+  }
   if (options_.meetings == nullptr) return 0;
   const std::size_t first = meetings_at_[state.rank][NextIndex(state)];
   return (*options_.meetings)[state.rank][first + state.num_met];

@@ -64,7 +64,9 @@ class Machine {
   // link.
   double Duration(int rank, const program::Instruction& instruction) const;
 
-  // Returns how long the meetings inside an instruction take by their bytes.
+  // Returns by how much the meetings inside an instruction lengthen it, by their bytes. In an O one
+  // half computes while the other one meets. So an O takes the longest of three times: the
+  // computation of both halves, the meetings of both, and one half with its meetings.
   double MeetingSeconds(int rank, const program::Instruction& instruction) const;
 
   // One instruction of one rank.
@@ -155,6 +157,8 @@ class Machine {
   // Returns how long the part takes that comes next on the lane.
   double PartSeconds(const LaneState& state, std::span<const program::Part> parts) const;
   double MeetingSeconds(int rank, const program::Part& meeting) const;
+  // Returns the time of the meetings among these parts, one after the other.
+  double SumOfMeetings(int rank, std::span<const program::Part> parts) const;
   void Complete(int lane, Span span, double free_at);
   std::optional<Blocker> FirstBlocker(const LaneState& state, double* ready_at) const;
 

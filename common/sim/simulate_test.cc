@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "common/schedule/text.h"
 #include "common/sim/testing/program_edit.h"
@@ -177,6 +179,29 @@ TEST(Simulate, RunsAPairAsOne) {
   EXPECT_EQ(row[2].action.ToString(), "0B0");
   EXPECT_EQ(row[2].start, row[1].start);
   EXPECT_EQ(row[2].end, 3.5);
+}
+
+// One half computes while the other one meets: F and B take 1 and 2, and each meets twice.
+TEST(Simulate, LengthensAPairByTheMeetingsThatNothingHides) {
+  using program::Part;
+  const Part gather = {program::PartKind::kGather, program::PartGroup::kTensor};
+  const std::vector<Part> pass = {gather, Part{}, gather};
+  const auto schedule = schedule::ParseCsv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n", "pair.csv").value();
+  const auto programs =
+      program::Lower(schedule, {.stages = {{.layers = {{.forward = pass, .input_grad = pass}}}}})
+          .value();
+  const auto pair_takes = [&](double meeting, std::vector<double> overlap) {
+    const cost::Costs costs{.overlap = std::move(overlap),
+                            .tensor = {{.size = 2, .link = {.latency = meeting}}}};
+    const Report report = Simulate(programs, costs).value();
+    EXPECT_EQ(report.ranks[0].busy + report.ranks[0].meetings, report.makespan);
+    return report.events[1].end - report.events[1].start;
+  };
+  EXPECT_EQ(pair_takes(0, {}), 3);
+  EXPECT_EQ(pair_takes(0.5, {}), 3);       // all that is computed
+  EXPECT_EQ(pair_takes(0.75, {}), 3.5);    // the B, with its meetings
+  EXPECT_EQ(pair_takes(2, {}), 8);         // all that is passed on
+  EXPECT_EQ(pair_takes(0.5, {3.5}), 3.5);  // as measured
 }
 
 // The names and reasons of a path.

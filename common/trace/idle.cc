@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "common/trace/messages.h"
 
@@ -184,9 +186,13 @@ class IdleFinder {
     Until(end, slice, CauseOf(OpAt(waited.place)));
   }
 
-  // In the meetings inside an instruction the rank computes nothing.
+  // In the meetings inside an instruction the rank computes nothing. The list of a pair has the
+  // meetings of its F before those of its B, whatever their times.
   void ExplainInside(int step, const Slice& slice) {
-    for (const Slice& meeting : meeting_index_.At(step, {slice.rank, slice.instruction})) {
+    const std::span<const Slice> listed = meeting_index_.At(step, {slice.rank, slice.instruction});
+    std::vector<Slice> meetings(listed.begin(), listed.end());
+    std::ranges::stable_sort(meetings, {}, &Slice::start_nanos);
+    for (const Slice& meeting : meetings) {
       cursor_ = meeting.start_nanos;
       const Slice& last = meeting_index_.Last(step, meeting);
       const std::int64_t all_there = std::min(last.start_nanos, meeting.end_nanos);

@@ -85,14 +85,11 @@ const RankRun* FindStuck(const JobRun& run) {
 
 std::string Cut(const std::string& text) { return std::string(FirstBytes(text, kMostErrorBytes)); }
 
-// Returns how long a job has been tried since its first fault. If the clock is set forward while no
-// coordinator runs, the time between two faults seems too long, so it counts as at most `most`.
-absl::Duration TimeTried(const std::vector<JobFault>& faults, absl::Duration most) {
+// Returns how long a job has been tried since its first fault. What a wall clock says of the time
+// while no coordinator was there does not count: it may have been set.
+absl::Duration TimeTried(const std::vector<JobFault>& faults) {
   absl::Duration time;
-  for (std::size_t i = 1; i < faults.size(); ++i) {
-    const absl::Duration between = faults[i].time - faults[i - 1].time;
-    time += std::clamp(between, absl::ZeroDuration(), most);
-  }
+  for (std::size_t i = 1; i < faults.size(); ++i) time += faults[i].tried;
   return time;
 }
 
@@ -127,16 +124,22 @@ Culprit FindGuilty(const JobRun& run) {
   return {.error = Cut(ErrorOfTheJob(run))};
 }
 
-std::vector<JobFault> FaultsWith(const store::JobRecord& job, const JobRun& run, absl::Time now) {
+std::vector<JobFault> FaultsWith(const store::JobRecord& job, const JobRun& run, Moment now) {
   const Culprit guilty = FindGuilty(run);
-  JobFault fault{.time = now, .error = guilty.error, .committed = run.steps.last_taken()};
+  JobFault fault{.time = now.wall,
+                 .tried = now.steady - run.tried_since,
+                 .error = guilty.error,
+                 .committed = run.steps.last_taken()};
   if (guilty.rank != nullptr) {
     fault.worker = guilty.rank->bound.worker;
     fault.step = guilty.rank->status.last_step;
   }
   std::vector<JobFault> faults = job.faults;
   if (!faults.empty() && fault.committed > faults.back().committed) faults.clear();
-  if (faults.size() == kMostFaults) faults.erase(faults.begin() + 1);
+  if (faults.size() == kMostFaults) {
+    faults[2].tried += faults[1].tried;
+    faults.erase(faults.begin() + 1);
+  }
   faults.push_back(std::move(fault));
   return faults;
 }
@@ -157,7 +160,7 @@ std::optional<std::string> WhyGivenUp(const std::vector<JobFault>& faults,
   const std::string without = absl::StrCat(" without a step after ", newest.committed.value());
   if (std::ranges::count_if(faults, is_error) > options.max_recoveries && is_error(newest))
     return absl::StrCat("given up after ", faults.size() - 1, " recoveries", without);
-  const absl::Duration time = TimeTried(faults, options.give_up_after / 2);
+  const absl::Duration time = TimeTried(faults);
   const bool tried = faults.size() > static_cast<std::size_t>(options.max_recoveries);
   if (tried && time >= options.give_up_after) {
     return absl::StrCat("given up after ", faults.size() - 1, " recoveries in ",

@@ -52,8 +52,8 @@ struct Culprit {
 Culprit FindGuilty(const JobRun& run);
 
 // Returns the faults of the job since its last new step, with the one that ends `run`.
-std::vector<store::JobFault> FaultsWith(const store::JobRecord& job, const JobRun& run,
-                                        absl::Time now);
+// now.wall: on the clock that gives faults their times (JobContext).
+std::vector<store::JobFault> FaultsWith(const store::JobRecord& job, const JobRun& run, Moment now);
 
 // Returns why the job is given up after these faults; nullopt: it goes on.
 std::optional<std::string> WhyGivenUp(const std::vector<store::JobFault>& faults,

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/job/board.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace takt::job {
 
@@ -87,6 +92,24 @@ bool Board::HoldsRank(const std::string& job, const std::string& worker) const {
   if (number == number_by_name_.end()) return false;
   const auto holders = holders_.find(number->second);
   return holders != holders_.end() && holders->second.contains(worker);
+}
+
+bool Board::HoldsNumberedRank(const std::string& job, const std::string& prefix) const {
+  absl::MutexLock lock(&mutex_);
+  const auto number = number_by_name_.find(job);
+  if (number == number_by_name_.end()) return false;
+  const auto holders = holders_.find(number->second);
+  if (holders == holders_.end()) return false;
+  // Names with this prefix are neighbours in the map.
+  for (auto it = holders->second.lower_bound(prefix); it != holders->second.end(); ++it) {
+    absl::string_view rest = *it;
+    if (!absl::ConsumePrefix(&rest, prefix)) return false;
+    const bool is_number = !rest.empty() && std::ranges::all_of(rest, [](unsigned char c) {
+      return absl::ascii_isdigit(c);
+    });
+    if (is_number) return true;
+  }
+  return false;
 }
 
 JobView Board::FindByName(const std::string& name) const {

@@ -38,6 +38,8 @@ class Board final {
 
   // Returns whether the worker holds a rank of the job. The cost does not grow with the ranks.
   bool HoldsRank(const std::string& job, const std::string& worker) const;
+  // Returns whether a worker whose name is `prefix` and digits holds a rank of the job.
+  bool HoldsNumberedRank(const std::string& job, const std::string& prefix) const;
   JobView FindByName(const std::string& name) const;
   JobView FindById(const std::string& id) const;
   // Returns null if no step of this generation has been explained yet.

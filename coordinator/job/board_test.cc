@@ -79,6 +79,26 @@ TEST_F(BoardTest, AWorkerHoldsARankWhileItsGenerationIsShown) {
   EXPECT_FALSE(board_.HoldsRank("job-1", "w1"));
 }
 
+TEST_F(BoardTest, AHostHoldsARankIfOneOfItsNumberedWorkersDoes) {
+  JobRecord job = JobOf(1, "");
+  job.generation = Generation(1);
+  job.ranks = {{Rank(0), "n1", "a", "127.0.0.1"},
+               {Rank(1), "n1-a", "a", "127.0.0.1"},
+               {Rank(2), "n10-0", "a", "127.0.0.1"},
+               {Rank(3), "n2-x-3", "a", "127.0.0.1"}};
+  board_.Publish(job);
+  EXPECT_TRUE(board_.HoldsNumberedRank("job-1", "n10-"));
+  EXPECT_TRUE(board_.HoldsNumberedRank("job-1", "n2-x-"));
+  EXPECT_FALSE(board_.HoldsNumberedRank("job-1", "n1-"));
+  EXPECT_FALSE(board_.HoldsNumberedRank("job-1", "n2-"));
+  EXPECT_FALSE(board_.HoldsNumberedRank("job-2", "n10-"));
+  job.generation = Generation(2);
+  job.ranks = {{Rank(0), "n1-7", "a", "127.0.0.1"}};
+  board_.Publish(job);
+  EXPECT_TRUE(board_.HoldsNumberedRank("job-1", "n1-"));
+  EXPECT_FALSE(board_.HoldsNumberedRank("job-1", "n10-"));
+}
+
 TEST_F(BoardTest, JobsAreCountedByTheStateThatIsShown) {
   JobRecord job = JobOf(1, "");
   board_.Publish(job);

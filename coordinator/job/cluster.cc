@@ -119,7 +119,7 @@ void Cluster::Update(SessionId id, const control::JobUpdate& update, Moment now)
   const Job* const later = jobs_.Find(update.key.job);
   const bool goes_on = later != nullptr && !store::HasEnded(later->record().state);
   workers_.Send(name, control::Acknowledge{update.key, /*keeps_copies=*/goes_on});
-  if (worker->hold && worker->hold->key == update.key) workers_.Release(name);
+  workers_.Release(name, update.key);
 }
 
 void Cluster::Detach(SessionId id, const std::string& reason, Moment now) {

@@ -142,6 +142,21 @@ TEST_F(AwayTest, ACancelledJobDoesNotWaitForAWorkerThatIsAway) {
   ASSERT_NE(Session("w1").Last<control::Abort>(), nullptr);
 }
 
+TEST_F(AwayTest, WorkersThatAreHeardAgainBeforeTheRunEndsAreFree) {
+  AttachWorkers(3);
+  const control::JobKey key = RunJob(SavingSpec("j", 3));
+  WriteAt(key, 10);
+  Say("w0", key, 0, control::Phase::kFailed, "INTERNAL: boom");
+  Say("w1", key, 1, control::Phase::kAborted);
+  Say("w2", key, 2, control::Phase::kAborted);
+  ASSERT_EQ(Job("j").state, JobState::kRecovering);  // its checkpoint is not visible yet
+  for (int i = 0; i < 8; ++i) Advance(absl::Seconds(1));
+  EXPECT_EQ(StateOf("w1"), WorkerState::kAway);
+  AdvanceHearing({"w0", "w1", "w2"}, absl::Seconds(1));
+  Answer("w0", key, 10);
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+}
+
 TEST_F(AwayTest, AWorkerThatIsAwayGetsNoJobAndMakesNoCheckpointVisible) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(SavingSpec("j", 1));

@@ -82,6 +82,20 @@ TEST_F(ClusterTest, ACompleteCheckpointWaitsForItsSteps) {
   EXPECT_EQ(Session("w0").Last<control::CommitCheckpoint>()->step, StepId(10));
 }
 
+TEST_F(ClusterTest, AJobThatStopsDoesNotWaitForStepsThatNobodyReports) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 9);
+  ReportPart("w0", key, 0, 10);
+  ReportPart("w1", key, 1, 10);
+  Lose("w1");
+  Say("w0", key, 0, control::Phase::kAborted);
+  ASSERT_EQ(Job("j").state, JobState::kRecovering);
+  AdvanceHearing({"w0"}, timeouts::kStopGrace);
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  EXPECT_FALSE(Job("j").checkpoint.has_value());
+}
+
 TEST_F(ClusterTest, AJobSucceedsOnlyWhenItsLastCheckpointIsVisible) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(SavingSpec("j", 2, 3));
@@ -348,6 +362,26 @@ TEST_F(ClusterTest, AFinishedRankThatWasLostIsHeldWhenItsWorkerComesBack) {
   EXPECT_EQ(Job("j").state, JobState::kSucceeded);
   Settle();
   EXPECT_EQ(Job("k").state, JobState::kStarting);
+}
+
+// Its worker's new process has a rank of another job when the coordinator is restarted.
+TEST_F(ClusterTest, ARankThatWasLostStaysLostAfterARestart) {
+  AttachWorkers(1);
+  const control::JobKey key = RunJob(SavingSpec("j", 1, 1));
+  TrainTo(key, 1);
+  ReportPart("w0", key, 0, 1);
+  Say("w0", key, 0, control::Phase::kFinished);
+  Lose("w0");
+  Attach("w0", "b");
+  const control::JobKey other = RunJob("k", 1);
+  ASSERT_EQ(Job("j").state, JobState::kRunning);
+  Restart();
+  EXPECT_EQ(Job("j").state, JobState::kRecovering);
+  Attach("w0", "b", Hold{other, Rank(0)});
+  Answer("w0", key, 1);
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  EXPECT_EQ(Job("k").state, JobState::kRunning);
+  EXPECT_EQ(StateOf("w0"), membership::WorkerState::kBusy);
 }
 
 TEST_F(ClusterTest, ACancelledJobDoesNotWaitForItsCheckpoint) {

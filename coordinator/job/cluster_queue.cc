@@ -66,6 +66,13 @@ std::string WhyItWaits(const JobRecord& job, absl::Time until) {
                       " UTC, after ", job.faults.size(), " faults without a new step");
 }
 
+std::string WhyItIsNotPlanned(absl::Time until) {
+  return absl::StrCat(
+      "the coordinator ended while it made the plan of this job, and makes it again "
+      "at ",
+      absl::FormatTime("%H:%M:%S", until, absl::UTCTimeZone()), " UTC");
+}
+
 placement::Need NextNeedOf(const Job& job) {
   if (!job.spec().elastic.Resizes()) return placement::NeedOf(job.spec(), job.Device());
   return placement::NeedOf(job.NextSpec(), job.Device());
@@ -179,6 +186,11 @@ void Cluster::ServeQueue(Moment now) {
     if (held_.Find(job->record().name) != nullptr) {
       waiting.back().stopping = true;
       if (queued) job->SetReason(kHeldElsewhere);
+      continue;
+    }
+    if (job->plans_again().steady > now.steady) {
+      waiting.back().stopping = true;
+      job->SetReason(WhyItIsNotPlanned(job->plans_again().wall));
       continue;
     }
     if (!job->record().faults.empty() || !job->evicted_workers().empty())

@@ -111,7 +111,7 @@ std::vector<std::string> PastFaults(const JobRecord& job, std::size_t count) {
 }
 
 // Decides how a stopped run ends.
-Decision EndOfStop(absl::Time now, const JobRecord& job, const JobRun& run,
+Decision EndOfStop(Moment now, const JobRecord& job, const JobRun& run,
                    const DecideOptions& options) {
   const store::JobStop& stop = *job.stop;
   Decision end{.kind = Decision::Kind::kEnd,
@@ -163,7 +163,7 @@ Decision DecideStopping(Moment now, const JobRecord& job, const JobRun& run,
   }
   if (!run.saving.empty() && job.stop->state != JobState::kCancelled)
     return Wait(absl::StrCat(job.stop->reason, "; waiting for ", run.saving));
-  return EndOfStop(now.wall, job, run, options);
+  return EndOfStop(now, job, run, options);
 }
 
 // A rank that waits for nobody before it is admitted loads.

@@ -103,6 +103,8 @@ struct JobRun {
   std::string saving;       // what open checkpoints wait for; empty: there are none
   std::string failed_save;  // which checkpoint failed last, and why; empty: none did
   absl::Duration since;     // steady; when the state began here
+  // Steady; when the job had its last fault, or this coordinator came to know it after that.
+  absl::Duration tried_since;
   // Steady; when a rank was last known to get further: to do, load or connect something else.
   absl::Duration progress = -absl::InfiniteDuration();
   std::optional<absl::Duration> refused_since;  // when the first rank refused

@@ -26,6 +26,7 @@ constexpr int kMostPlanningEnds = 3;
 
 void Job::Enqueue(config::JobSpec spec, Moment now) {
   spec_ = std::move(spec);
+  tried_since_ = now.steady;
   SetState(JobState::kQueued, "submitted", now);
 }
 
@@ -40,12 +41,14 @@ void Job::Restore(bool was_planned, Moment now) {
     return;
   }
   spec_ = *std::move(spec);
+  tried_since_ = now.steady;
   // If the wall clock was set back while no coordinator ran, no wait gets longer.
   for (store::JobFault& fault : record_.faults) fault.time = std::min(fault.time, now.wall);
   const JobState state = record_.state;
   if (state == JobState::kRunning || state == JobState::kRecovering) return RestoreRun(now);
   if (state != JobState::kPlanning && state != JobState::kStarting) return;
   record_.ranks.clear();
+  record_.lost.clear();
   const std::optional<store::JobStop> stop = std::exchange(record_.stop, std::nullopt);
   const std::optional<store::JobHalt> halt = std::exchange(record_.halt, std::nullopt);
   if (stop && stop->state != JobState::kQueued) {
@@ -62,6 +65,8 @@ void Job::Restore(bool was_planned, Moment now) {
                           "submit the job again"),
              now);
   } else {
+    const absl::Duration pause = record_.planning_ends * timeouts::kPlanningPause;
+    plans_again_ = {.wall = now.wall + pause, .steady = now.steady + pause};
     SetState(JobState::kQueued,
              absl::StrCat("the coordinator was restarted while the job was ", store::Name(state)),
              now);
@@ -69,19 +74,30 @@ void Job::Restore(bool was_planned, Moment now) {
 }
 
 void Job::RestoreRun(Moment now) {
-  run_.emplace(JobRun::Of(record_, spec_, record_.plan.mesh, RankPhase::kRunning, now.steady));
+  BeginRun(record_.plan.mesh, RankPhase::kRunning, now);
   if (record_.stop) run_->stop_since = now.steady;
   for (RankRun& rank : run_->ranks) {
     past_workers_.insert(rank.bound.worker);
+    // Its worker may hold a rank of another job by now.
+    if (const auto lost = record_.lost.find(rank.bound.rank); lost != record_.lost.end()) {
+      LoseRank(rank, lost->second);
+      continue;
+    }
     const membership::Loss away = context_.workers->Expect(rank.bound, key(), now);
     if (!record_.stop) rank.away = away.reason;
   }
   context_.outbox->effects.push_back(OpenRendezvous{key(), record_.plan.mesh.size()});
 }
 
+void Job::BeginRun(mesh::Mesh mesh, RankPhase phase, Moment now) {
+  run_.emplace(JobRun::Of(record_, spec_, mesh, phase, now.steady));
+  run_->tried_since = tried_since_;
+}
+
 void Job::TakeOver(config::JobSpec spec, Moment now) {
   spec_ = std::move(spec);
-  run_.emplace(JobRun::Of(record_, spec_, record_.plan.mesh, RankPhase::kRunning, now.steady));
+  tried_since_ = now.steady;
+  BeginRun(record_.plan.mesh, RankPhase::kRunning, now);
   for (const RankRun& rank : run_->ranks) past_workers_.insert(rank.bound.worker);
   context_.outbox->effects.push_back(OpenRendezvous{key(), record_.plan.mesh.size()});
   AddNotice(absl::StrCat("the job was adopted in generation ", record_.generation.value(),

@@ -125,6 +125,8 @@ class Job final {
   const std::set<std::string>& copy_holders() const { return copy_holders_; }
   // The workers that it has evicted, and takes again only where there is no other.
   const std::set<std::string>& evicted_workers() const { return evicted_workers_; }
+  // A job whose plan may have ended the last coordinator is not planned before.
+  Moment plans_again() const { return plans_again_; }
   // True if its ranks halt, and the next generation gets their workers.
   bool keeps_workers() const { return run_ && run_->next_plan; }
   control::JobKey key() const { return {record_.name, record_.generation}; }
@@ -139,6 +141,7 @@ class Job final {
   bool StopsForGood() const;
   void RequestHalt(store::JobHalt halt, Moment now);
   void RestoreRun(Moment now);
+  void BeginRun(mesh::Mesh mesh, RankPhase phase, Moment now);
   void RaiseGeneration();
 
   control::Halt HaltOf(const store::JobHalt& halt) const {
@@ -189,8 +192,8 @@ class Job final {
 
   // job_checkpoints.cc
   void AdvanceCheckpoints(Moment now);
-  // Returns false if the checkpoint has failed.
-  bool AdvanceCommit(Moment now);
+  // Returns false if the checkpoint has failed. told_all: no rank reports any more steps.
+  bool AdvanceCommit(bool told_all, Moment now);
   // manifest: empty if the checkpoint has failed.
   void SendCommit(const membership::Worker& worker, const store::OpenCheckpoint& open,
                   const std::string& manifest);
@@ -212,6 +215,8 @@ class Job final {
   std::set<std::pair<int, PpRank>> evicted_from_;
   std::set<std::string> past_workers_;  // those that have held its ranks: they may log for it
   std::vector<store::LogRecord> waiting_logs_;
+  absl::Duration tried_since_;  // JobRun::tried_since
+  Moment plans_again_{.wall = absl::InfinitePast(), .steady = -absl::InfiniteDuration()};
   bool changed_ = false;  // the record is to be stored and shown
   bool grown_ = false;    // the job is to be shown: it has new steps or log lines
 };

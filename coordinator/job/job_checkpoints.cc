@@ -51,20 +51,23 @@ absl::StatusOr<std::string> MakeManifest(const store::JobRecord& record,
 
 void Job::AdvanceCheckpoints(Moment now) {
   using Kind = SavingState::Kind;
-  const bool gave_up = record_.stop && now.steady - run_->stop_since.value_or(now.steady) >=
-                                           context_.decide.stop_grace;
+  const auto over = [&](const std::optional<absl::Duration>& since, absl::Duration grace) {
+    return since && now.steady - *since >= grace;
+  };
+  const bool gave_up = record_.stop && over(run_->stop_since, context_.decide.stop_grace);
+  const bool told_all = gave_up || over(run_->finish_since, context_.decide.reports_grace);
   while (true) {
     const SavingState state = JudgeOldest(record_.saving, run_->ranks, gave_up);
     run_->saving = state.reason;
     if (state.kind == Kind::kFailed) {
       SettleCheckpoint(state.reason, now);
-    } else if (state.kind != Kind::kComplete || AdvanceCommit(now)) {
+    } else if (state.kind != Kind::kComplete || AdvanceCommit(told_all, now)) {
       return;
     }
   }
 }
 
-bool Job::AdvanceCommit(Moment now) {
+bool Job::AdvanceCommit(bool told_all, Moment now) {
   const store::OpenCheckpoint& open = record_.saving.open.front();
   CollectSteps(/*rest=*/false, now);
   if (!run_->commit) {
@@ -83,7 +86,11 @@ bool Job::AdvanceCommit(Moment now) {
   }
   // No checkpoint is visible before its steps are. After a restart of the coordinator the last part
   // may be told by one rank before another one has told its steps again.
-  if (open.step > run_->steps.last_taken()) return true;
+  if (open.step > run_->steps.last_taken()) {
+    if (!told_all) return true;
+    SettleCheckpoint("its ranks ended before all had reported its steps", now);
+    return false;
+  }
   const Worker* const worker = ChooseCommitter(now);
   if (worker == nullptr || worker->session == run_->commit->asked) return true;
   run_->commit->asked = worker->session;

@@ -71,7 +71,11 @@ bool Job::TakeBack(const Worker& worker, Rank rank) {
   RankRun& found = run_->ranks[rank.value()];
   const bool is_its_own = found.bound.worker == worker.hello.worker &&
                           found.bound.incarnation == worker.hello.incarnation;
-  if (is_its_own && IsTerminal(found.phase)) found.lost.reset();
+  if (is_its_own && found.lost && IsTerminal(found.phase)) {
+    found.lost.reset();
+    record_.lost.erase(rank);
+    changed_ = true;
+  }
   return is_its_own && !found.lost;
 }
 
@@ -180,7 +184,8 @@ void Job::Lose(const membership::Loss& loss) {
 }
 
 void Job::LoseRank(RankRun& rank, const std::string& reason) {
-  rank.lost = reason;
+  rank.lost = record_.lost[rank.bound.rank] = reason;
+  changed_ = true;
   run_->steps.EndRank(rank.bound.rank);
 }
 

@@ -135,6 +135,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   Describe(plan, ranks);
   launch->threads = placement::ThreadsOf(spec_, ranks, context_.workers->workers());
   record_.ranks.clear();
+  record_.lost.clear();
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     const control::Hello& hello = ranks[rank]->hello;
     record_.ranks.push_back({Rank(rank), hello.worker, hello.incarnation, hello.data_address});
@@ -143,7 +144,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   }
   launch->places = placement::PlacesOf(ranks, launch->threads, launch->device);
   launch->copies = Copies(plan, ranks, launch->places.front());
-  run_.emplace(JobRun::Of(record_, spec_, plan.mesh, RankPhase::kPreparing, now.steady));
+  BeginRun(plan.mesh, RankPhase::kPreparing, now);
   launch->ranks = record_.ranks;
   launch->sparse_meeting = std::ranges::all_of(ranks, [](const membership::Worker* worker) {
     return worker->hello.protocol_version >= kSparseProtocolVersion;
@@ -293,11 +294,11 @@ void Job::EndRun(const Decision& decision, Moment now) {
   copy_holders_.clear();
   for (const RankRun& rank : run_->ranks) {
     if (keeps_copies && !rank.lost) copy_holders_.insert(rank.bound.worker);
-    // Workers that have not let go yet stay held. Cluster::Update releases them later.
-    if (rank.lost || !IsTerminal(rank.phase)) continue;
+    // Workers that have not let go yet stay held. Cluster::Update releases them later. One that was
+    // given up while it was silent may be heard again by now.
+    if (!IsTerminal(rank.phase) || !context_.workers->Release(rank.bound.worker, key())) continue;
     context_.workers->Send(rank.bound.worker, control::Acknowledge{key(), keeps_copies});
-    context_.workers->Release(rank.bound.worker);
-    released.push_back(rank.bound.worker);
+    if (!rank.lost) released.push_back(rank.bound.worker);
   }
   // The plan is of use only if the ranks have halted for it.
   std::optional<plan::Plan> next_plan;
@@ -310,6 +311,7 @@ void Job::EndRun(const Decision& decision, Moment now) {
   record_.saving = {};
   record_.adoption.reset();
   record_.ranks.clear();
+  record_.lost.clear();
   record_.replan_gain = record_.straggler = 0;
   run_.reset();
   context_.outbox->effects.push_back(CloseRendezvous{record_.name});
@@ -322,7 +324,9 @@ void Job::EndRun(const Decision& decision, Moment now) {
 void Job::SettleFault(const Decision& decision, Moment now) {
   record_.fault = FaultOf(*run_);
   LogFault(record_.name, record_.generation, record_.fault);
-  record_.faults = FaultsWith(record_, *run_, context_.wait_clock.Of(now));
+  record_.faults =
+      FaultsWith(record_, *run_, {.wall = context_.wait_clock.Of(now), .steady = now.steady});
+  tried_since_ = now.steady;
   const Culprit guilty = FindGuilty(*run_);
   if (guilty.rank != nullptr)
     context_.workers->Blame(guilty.rank->bound.worker, record_.name, guilty.what, now);

@@ -32,6 +32,7 @@ control::Assignment AssignmentOf(const Launch& launch, Rank rank) {
   assignment.sparse_meeting = launch.sparse_meeting;
   if (!launch.sparse_meeting) assignment.ranks = launch.ranks;
   assignment.vocabulary_ends = plan.vocabulary_ends;
+  assignment.bucket_bytes = plan.bucket_bytes;
   if (pp_rank < plan.validation_programs.size()) {
     assignment.validation_program = plan.validation_programs[pp_rank];
   }

@@ -58,7 +58,6 @@ void Quarantine::Blame(const std::string& worker, WorkerFault fault, int num_wor
     const absl::Duration time = options_.first * std::exp2(std::min(record.quarantines, 30));
     ++record.quarantines;
     record.quarantined_until = now + std::min(time, options_.longest);
-    shown_.insert(worker);
     spared_.erase(worker);
   } else if (deserves) {
     spared_.insert(worker);
@@ -76,16 +75,19 @@ void Quarantine::Trust(const std::string& worker) {
   if (records_.erase(worker) == 0) return;
   changes_[worker] = WorkerRecord();
   spared_.erase(worker);
-  shown_.erase(worker);
 }
 
 std::set<std::string> Quarantine::Tick(absl::Time now) {
   std::set<std::string> over;
   for (auto it = records_.begin(); it != records_.end();) {
-    const auto& [worker, record] = *it;
+    auto& [worker, record] = *it;
     const bool quarantined = IsQuarantined(record, now);
-    if (quarantined) shown_.insert(worker);
-    if (!quarantined && shown_.erase(worker) > 0) over.insert(worker);
+    if (!quarantined && record.quarantined_until != absl::InfinitePast()) {
+      over.insert(worker);
+      // A wall clock that is set later must not bring it back.
+      record.quarantined_until = absl::InfinitePast();
+      changes_[worker] = record;
+    }
     const bool old = record.faults.empty() || now - record.faults.back().time > options_.late;
     if (old && !quarantined) {
       over.insert(worker);

@@ -46,7 +46,8 @@ class Quarantine final {
   void Blame(const std::string& worker, store::WorkerFault fault, int num_workers);
   // Forgets what is held against the worker.
   void Trust(const std::string& worker);
-  // Returns the workers whose quarantine is over, or against which nothing is held any more.
+  // Ends each quarantine whose time is over. Returns the workers whose quarantine has ended, or
+  // against which nothing is held any more.
   std::set<std::string> Tick(absl::Time now);
 
   // Returns what people are shown, and whether the worker gets work.
@@ -65,7 +66,6 @@ class Quarantine final {
   Records records_;
   Records changes_;
   std::set<std::string> spared_;  // deserved a quarantine when there were too many
-  std::set<std::string> shown_;   // were quarantined at the last Tick or Blame
 };
 
 }  // namespace takt::job

@@ -49,6 +49,27 @@ TEST_F(QuarantineTest, ThreeFaultsWithinADayFromTwoJobsQuarantineAWorker) {
   EXPECT_TRUE(IsOut("w0"));
 }
 
+TEST_F(QuarantineTest, AClockThatIsSetBackBringsNoQuarantineBack) {
+  Blame("w0", "a");
+  Blame("w0", "b");
+  EXPECT_THAT(quarantine_.Tick(now_), IsEmpty());
+  now_ += absl::Minutes(10);
+  EXPECT_THAT(quarantine_.Tick(now_), ElementsAre("w0"));
+  now_ -= absl::Minutes(5);
+  EXPECT_FALSE(IsOut("w0"));
+  const Quarantine::Records stored = quarantine_.TakeChanges();
+  ASSERT_TRUE(stored.contains("w0"));
+  EXPECT_FALSE(Quarantine(stored).Of("w0", now_).quarantined);
+}
+
+TEST_F(QuarantineTest, AClockThatIsSetBackByDaysEndsAQuarantineForGood) {
+  Blame("w0", "a");
+  Blame("w0", "b");
+  Quarantine restarted(quarantine_.TakeChanges());
+  EXPECT_THAT(restarted.Tick(now_ - absl::Hours(48)), ElementsAre("w0"));
+  EXPECT_FALSE(restarted.Of("w0", now_).quarantined);
+}
+
 TEST_F(QuarantineTest, OneJobAloneQuarantinesNobody) {
   for (int i = 0; i < 10; ++i) Blame("w0", "a");
   EXPECT_FALSE(IsOut("w0"));

@@ -22,6 +22,8 @@ class BulkSession {
  public:
   virtual ~BulkSession() = default;
   virtual void Acknowledge(const control::ReportsAcknowledged& acknowledged) = 0;
+  // Ends the stream with `status`.
+  virtual void Close(const absl::Status& status) = 0;
 };
 
 }  // namespace takt::job

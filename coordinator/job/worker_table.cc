@@ -131,7 +131,7 @@ placement::Gang WorkerTable::Reserved(const control::JobKey& key, config::Device
 
 void WorkerTable::ReleaseReserved(const control::JobKey& key) {
   for (const auto& [name, worker] : workers()) {
-    if (worker.hold == membership::Hold{key, kNoRank}) members_.Release(name);
+    if (worker.hold == membership::Hold{key, kNoRank}) members_.Release(name, key);
   }
 }
 

@@ -86,7 +86,10 @@ class WorkerTable final {
   void Bind(const std::string& worker, const control::JobKey& key, Rank rank) {
     members_.SetHold(worker, {key, rank});
   }
-  void Release(const std::string& worker) { members_.Release(worker); }
+  // Returns whether the worker was held for `key`. Now it is held for nothing then.
+  bool Release(const std::string& worker, const control::JobKey& key) {
+    return members_.Release(worker, key);
+  }
 
   // Returns the worker if this incarnation of it is attached, otherwise null.
   const membership::Worker* FindAttached(const std::string& worker,

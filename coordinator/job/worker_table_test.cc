@@ -58,7 +58,8 @@ TEST_F(WorkerTableTest, ReservedWorkersThatGetNoRankAreReleased) {
   table_.ReleaseReserved(kKey);
   EXPECT_EQ(StateOf("w0"), WorkerState::kBusy);
   EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
-  table_.Release("w0");
+  EXPECT_FALSE(table_.Release("w0", {"another", kKey.generation}));
+  EXPECT_TRUE(table_.Release("w0", kKey));
   EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
 }
 

@@ -265,8 +265,11 @@ void Membership::SetHold(const std::string& name, Hold hold) {
   workers_.at(name).hold = std::move(hold);
 }
 
-void Membership::Release(const std::string& name) {
-  if (const auto it = workers_.find(name); it != workers_.end()) it->second.hold.reset();
+bool Membership::Release(const std::string& name, const control::JobKey& key) {
+  const auto it = workers_.find(name);
+  if (it == workers_.end() || !it->second.hold || it->second.hold->key != key) return false;
+  it->second.hold.reset();
+  return true;
 }
 
 const Worker* Membership::Find(const std::string& name) const {

@@ -157,7 +157,8 @@ class Membership final {
   // Nothing happens if no such worker is known.
   void SetBlame(const std::string& worker, Blame blame);
   void SetHold(const std::string& worker, Hold hold);
-  void Release(const std::string& worker);
+  // Ends what the worker is held for if it is held for `key`. Returns whether it was.
+  bool Release(const std::string& worker, const control::JobKey& key);
 
   const Worker* Find(const std::string& worker) const;
   const Worker* FindSession(SessionId session) const;

@@ -54,7 +54,7 @@ TEST_F(MembershipTest, AnAttachedWorkerIsIdleThenBusyThenIdle) {
   EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
   members_.SetHold("w0", HoldOf("j"));
   EXPECT_EQ(StateOf("w0"), WorkerState::kBusy);
-  members_.Release("w0");
+  EXPECT_TRUE(members_.Release("w0", HoldOf("j").key));
   EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
 }
 

@@ -111,12 +111,14 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Gang& gang, 
   plan::PlanOptions options = plan::PlanOptionsFor(spec, offers, device);
   options.host = plan::HostOf(attached, device);
   options.host.free = most;
-  options.workers_spread = std::ranges::all_of(gang, [](const Worker* worker) {
-    return worker->hello.protocol_version >= kSpreadProtocolVersion;
-  });
-  options.workers_know_all_fields = std::ranges::all_of(gang, [](const Worker* worker) {
-    return worker->hello.protocol_version >= kAllFieldsProtocolVersion;
-  });
+  const auto all_speak = [&gang](int version) {
+    return std::ranges::all_of(gang, [version](const Worker* worker) {
+      return worker->hello.protocol_version >= version;
+    });
+  };
+  options.workers_spread = all_speak(kSpreadProtocolVersion);
+  options.workers_know_all_fields = all_speak(kAllFieldsProtocolVersion);
+  options.workers_know_all_ways = all_speak(kAllWaysProtocolVersion);
   return options;
 }
 

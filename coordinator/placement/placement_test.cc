@@ -145,6 +145,15 @@ TEST_F(PlacementTest, AnOlderWorkerDoesNotKnowAllOptimizers) {
   EXPECT_FALSE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_all_fields);
 }
 
+TEST_F(PlacementTest, AnOlderWorkerDoesNotKnowAllWaysToTrain) {
+  Add("a", "h").hello.protocol_version = kProtocolVersion;
+  EXPECT_TRUE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_all_ways);
+  Add("b", "h").hello.protocol_version = kAllWaysProtocolVersion - 1;
+  const plan::PlanOptions options = PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_);
+  EXPECT_FALSE(options.workers_know_all_ways);
+  EXPECT_TRUE(options.workers_know_all_fields);
+}
+
 TEST_F(PlacementTest, SlowestMeasuredWorkerSetsTheRate) {
   Add("a", "h"), Add("b", "h").hello.matmul_rates.f32 = 2e10;
   Add("c", "h").hello.matmul_rates.f32 = 0;  // not measured
@@ -231,12 +240,6 @@ TEST_F(PlacementTest, PlacesSayWhatEachRankRunsOn) {
   EXPECT_EQ(ToString(places[2].conditions), "p, 3 threads, 1 rank on the host");
   const auto on_gpus = PlacesOf({&workers_.at("b"), &workers_.at("c")}, {1, 1}, DeviceKind::kCuda);
   EXPECT_EQ(on_gpus[0].conditions, (profile::Conditions{.machine = "g", .threads = 0}));
-}
-
-TEST_F(PlacementTest, JobInFp8ComputesOnCpusWhateverThereIs) {
-  AddWithGpu("a", "h", "gpu0");
-  spec_.fp8 = model::Fp8Recipe::kTensor;
-  EXPECT_EQ(DeviceOf(spec_, DeviceKind::kAuto, workers_), DeviceKind::kCpu);
 }
 
 TEST_F(PlacementTest, JobKeepsTheDeviceThatItHad) {

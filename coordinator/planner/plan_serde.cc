@@ -150,7 +150,8 @@ absl::StatusOr<std::vector<program::Program>> Read(const Programs& from) {
 v1::Plan ToProto(const plan::Plan& plan) {
   // This names every field, so that a new one that is not written here does not compile.
   const auto& [model, mesh, microbatch, partition, vocabulary_ends, schedule, programs,
-               validation_programs, memory, costs, step_seconds, bubble_fraction, warnings] = plan;
+               validation_programs, memory, costs, bucket_bytes, step_seconds, bubble_fraction,
+               warnings] = plan;
   v1::Plan out;
   mesh::SetMesh(mesh, out);
   out.set_microbatch(microbatch);
@@ -161,6 +162,7 @@ v1::Plan ToProto(const plan::Plan& plan) {
   Write(validation_programs, *out.mutable_validation_programs());
   for (const MemoryBytes& of_rank : memory) *out.add_memory() = takt::ToProto(of_rank);
   *out.mutable_costs() = ToProto(costs);
+  out.set_bucket_bytes(bucket_bytes);
   out.set_predicted_step_seconds(step_seconds);
   out.set_predicted_bubble_fraction(bubble_fraction);
   out.mutable_warnings()->Add(warnings.begin(), warnings.end());
@@ -185,6 +187,7 @@ absl::StatusOr<plan::Plan> FromProto(const v1::Plan& plan, const PlanRequest& re
   for (const v1::MemoryBytes& of_rank : plan.memory())
     out.memory.push_back(takt::FromProto(of_rank));
   out.costs = FromProto(plan.costs());
+  out.bucket_bytes = plan.bucket_bytes();
   out.predicted_step_seconds = plan.predicted_step_seconds();
   out.predicted_bubble_fraction = plan.predicted_bubble_fraction();
   out.warnings.assign(plan.warnings().begin(), plan.warnings().end());
@@ -195,7 +198,8 @@ absl::StatusOr<plan::Plan> FromProto(const v1::Plan& plan, const PlanRequest& re
 
 std::string FormatRequest(const config::JobSpec& job, const plan::PlanOptions& options) {
   const auto& [max_workers, device, measured, host, flops_per_second, latency, seconds_per_byte,
-               use_measured_links, workers_spread, workers_know_all_fields, memory_bytes] = options;
+               use_measured_links, workers_spread, workers_know_all_fields, workers_know_all_ways,
+               memory_bytes] = options;
   v1::PlanRequest out;
   *out.mutable_job() = config::ToProto(job);
   out.mutable_warnings()->Add(job.warnings.begin(), job.warnings.end());
@@ -207,6 +211,7 @@ std::string FormatRequest(const config::JobSpec& job, const plan::PlanOptions& o
   out.set_use_measured_links(use_measured_links);
   out.set_workers_spread(workers_spread);
   out.set_workers_know_all_fields(workers_know_all_fields);
+  out.set_workers_know_all_ways(workers_know_all_ways);
   out.set_worker_memory_bytes(memory_bytes);
   if (measured != nullptr) *out.mutable_profile() = profile::ToProto(*measured);
   *out.mutable_host() = ToProto(host);
@@ -227,6 +232,7 @@ absl::StatusOr<PlanRequest> ParseRequest(const std::string& bytes) {
                       .use_measured_links = request.use_measured_links(),
                       .workers_spread = request.workers_spread(),
                       .workers_know_all_fields = request.workers_know_all_fields(),
+                      .workers_know_all_ways = request.workers_know_all_ways(),
                       .worker_memory_bytes = request.worker_memory_bytes(),
                   }};
   ASSIGN_OR_RETURN(out.job, config::ToJobSpec(request.job()));

@@ -58,6 +58,7 @@ TEST(PlanSerde, GivesBackEveryPartOfThePlan) {
     plan->costs.links[{PpRank(0), PpRank(1)}] = {.latency = 1e-5, .seconds_per_byte = 1e-9};
     plan->costs.optimizer = {1e-3, 2e-3};
     plan->warnings.push_back("a warning");
+    plan->bucket_bytes = 1 << 20;
     const std::string bytes = FormatAnswer(*plan);
     const absl::StatusOr<plan::Plan> parsed = ParseAnswer(bytes, {job, kOptions});
     ASSERT_TRUE(parsed.ok()) << parsed.status();
@@ -67,6 +68,7 @@ TEST(PlanSerde, GivesBackEveryPartOfThePlan) {
     EXPECT_EQ(parsed->model.FlopsPerMicrobatch(), plan->model.FlopsPerMicrobatch());
     EXPECT_THAT(parsed->validation_programs, Not(IsEmpty()));
     EXPECT_EQ(parsed->memory, plan->memory);
+    EXPECT_EQ(parsed->bucket_bytes, 1 << 20);
     EXPECT_EQ(parsed->costs.optimizer, plan->costs.optimizer);
   }
 }
@@ -117,7 +119,7 @@ TEST(PlanSerde, RequestKeepsWhatWasMeasuredAndWhere) {
   plan::PlanOptions options = kOptions;
   options.host = {.machine = "a processor", .cores = 12, .workers = 3, .free = 2};
   options.workers_spread = false;
-  options.workers_know_all_fields = false;
+  options.workers_know_all_fields = options.workers_know_all_ways = false;
   auto measured = std::make_shared<profile::Profile>();
   measured->AddRank({.machine = "a processor"}, {.update_seconds = 1e-9});
   measured->AddSum({.num_ranks = 3}, 2e-10);
@@ -131,6 +133,7 @@ TEST(PlanSerde, RequestKeepsWhatWasMeasuredAndWhere) {
   EXPECT_EQ(parsed->options.host.free, 2);
   EXPECT_FALSE(parsed->options.workers_spread);
   EXPECT_FALSE(parsed->options.workers_know_all_fields);
+  EXPECT_FALSE(parsed->options.workers_know_all_ways);
   ASSERT_NE(parsed->options.profile, nullptr);
   EXPECT_EQ(parsed->options.profile->ranks().begin()->second.update_seconds, 1e-9);
   EXPECT_EQ(parsed->options.profile->sums().begin()->second, 2e-10);

@@ -16,6 +16,7 @@
 #include "common/rpc/credentials.h"
 #include "coordinator/rpc/rpc_harness.h"
 #include "grpc/health/v1/health.pb.h"
+#include "proto/host_frame.h"
 #include "proto/rpc_status.h"
 #include "takt/v1/join_service.grpc.pb.h"
 
@@ -111,10 +112,10 @@ class AccessTest : public RpcTest {
     cluster_ = v1::ClusterService::NewStub(channel);
   }
 
-  // n1 runs alice's job "held".
+  // n-1 runs alice's job "held".
   void RunHeldJob(const std::shared_ptr<grpc::Channel>& n1,
                   const std::shared_ptr<grpc::Channel>& alice) {
-    worker_ = std::make_unique<RpcWorker>(n1, "n1");
+    worker_ = std::make_unique<RpcWorker>(n1, "n-1");
     ASSERT_TRUE(worker_->Attach().ok());
     Use(alice);
     ASSERT_TRUE(Submit(Spec("held", 1)).ok());
@@ -127,8 +128,8 @@ class AccessTest : public RpcTest {
   std::unique_ptr<RpcWorker> worker_;
 };
 
-// Returns a good request of each method: about `job`, of worker n1, or of the job that n1 runs. It
-// returns nullopt if none is written down.
+// Returns a good request of each method: about `job`, of worker n-1, or of the job that n-1 runs.
+// It returns nullopt if none is written down.
 std::optional<std::string> RequestFor(absl::string_view method, const std::string& job,
                                       std::int64_t held_generation) {
   const auto named = [&]<class Request>(Request request) {
@@ -136,7 +137,7 @@ std::optional<std::string> RequestFor(absl::string_view method, const std::strin
     return request.SerializeAsString();
   };
   const auto on_worker = []<class Request>(Request request) {
-    request.set_worker("n1");
+    request.set_worker("n-1");
     return request.SerializeAsString();
   };
   const auto in_scope = [&]<class Request>(Request request) {
@@ -144,19 +145,24 @@ std::optional<std::string> RequestFor(absl::string_view method, const std::strin
     request.mutable_scope()->set_generation(held_generation);
     return request.SerializeAsString();
   };
+  const auto as_part = [](const auto& message) {
+    return FrameOf(1, message.SerializeAsString()).SerializeAsString();
+  };
   v1::AttachRequest attach;
-  attach.mutable_hello()->set_worker("n1");
+  attach.mutable_hello()->set_worker("n-1");
   attach.mutable_hello()->set_incarnation("other");
   attach.mutable_hello()->set_protocol_version(kProtocolVersion);
   v1::StreamBulkRequest bulk;
-  bulk.mutable_hello()->set_worker("n1");
+  bulk.mutable_hello()->set_worker("n-1");
   bulk.mutable_hello()->set_incarnation("other");
   v1::WaitKeysRequest wait;
   wait.set_timeout_seconds(0.001);
   wait.add_keys("k");
   const std::map<absl::string_view, std::string> requests = {
       {"/takt.v1.AttachmentService/Attach", attach.SerializeAsString()},
+      {"/takt.v1.AttachmentService/AttachHost", as_part(attach)},
       {"/takt.v1.AttachmentService/StreamBulk", bulk.SerializeAsString()},
+      {"/takt.v1.AttachmentService/StreamHostBulk", as_part(bulk)},
       {"/takt.v1.ClusterService/BackUpState", ""},
       {"/takt.v1.ClusterService/DrainWorker", on_worker(v1::DrainWorkerRequest())},
       {"/takt.v1.ClusterService/GetProfile", ""},
@@ -212,16 +218,18 @@ TEST_F(AccessTest, EveryCallOfEveryCallerGivesWhatTheTableSays) {
   stranger.authority = authority_.authority();
   const TlsFiles expired =
       authority_.Issue(Role::kAdmin, "late", {.from = absl::Now() - absl::Hours(3)});
-  const auto n1 = Dial(Role::kWorker, "n1");
+  const auto n1 = Dial(Role::kWorker, "n-1");
   const auto alice = Dial(Role::kUser, "alice");
   // Callers that are refused come first, because they change nothing.
   const std::vector<Caller> callers = {
       {"no certificate", Dial(TlsFiles{}, /*insecure=*/true), Role::kNobody, /*connects=*/false},
       {"other authority", Dial(stranger), Role::kAdmin, /*connects=*/false},
       {"expired", Dial(expired), Role::kAdmin, /*connects=*/false},
-      {"another worker", Dial(Role::kWorker, "n2"), Role::kWorker, true, /*other=*/true},
+      {"another worker", Dial(Role::kWorker, "n-2"), Role::kWorker, true, /*other=*/true},
+      {"another host", Dial(Role::kHost, "m"), Role::kHost, true, /*other=*/true},
       {"another user", Dial(Role::kUser, "bob"), Role::kUser, true, /*other=*/true},
       {"worker", n1, Role::kWorker},
+      {"host", Dial(Role::kHost, "n"), Role::kHost},
       {"admin", Dial(Role::kAdmin, "root"), Role::kAdmin},
       {"user", alice, Role::kUser},
   };
@@ -314,6 +322,15 @@ TEST_F(AccessTest, StrangersThatJoinTooOftenKeepOutNobodyElse) {
   // Calls that a stranger may not make at all are counted apart.
   EXPECT_EQ(AnyCall(channel, "/takt.v1.JobService/ListJobs", "").Result().error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(AccessTest, AHostSpeaksForItsOwnWorkersAlone) {
+  RpcHost host(Dial(Role::kHost, "n"));
+  host.Say({{1, RpcHost::HelloOf("n-1")}, {2, RpcHost::HelloOf("m-1")}});
+  EXPECT_TRUE(host.Read(1).has_welcome());
+  const v1::StreamEnd end = host.ReadEnd(2);
+  EXPECT_EQ(end.code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(end.message(), AllOf(HasSubstr("host/n"), HasSubstr("worker m-1")));
 }
 
 TEST_F(AccessTest, AMethodThatIsNotThereIsRefused) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 
 #include "coordinator/job/coordinator.h"
 #include "coordinator/rpc/guard.h"
@@ -20,6 +21,10 @@ class AttachmentService final : public v1::AttachmentService::CallbackService {
   grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* Attach(
       grpc::CallbackServerContext* context) override;
   grpc::ServerBidiReactor<v1::StreamBulkRequest, v1::StreamBulkResponse>* StreamBulk(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerBidiReactor<v1::HostFrame, v1::HostFrame>* AttachHost(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerBidiReactor<v1::HostFrame, v1::HostFrame>* StreamHostBulk(
       grpc::CallbackServerContext* context) override;
 
  private:

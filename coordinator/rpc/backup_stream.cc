@@ -13,7 +13,8 @@
 
 #include "common/base/status.h"
 #include "common/checkpoint/hash.h"
-#include "coordinator/rpc/streams.h"
+#include "coordinator/timeouts/timeouts.h"
+#include "proto/writing_stream.h"
 
 namespace takt::coordinator_rpc {
 namespace {
@@ -28,7 +29,8 @@ class BackupStream final : public WritingStream<Reactor, v1::BackUpStateResponse
                            public std::enable_shared_from_this<BackupStream> {
  public:
   BackupStream(grpc::CallbackServerContext* context, AuditEntry audit_entry)
-      : WritingStream(context, kMaxQueue), audit_entry_(std::move(audit_entry)) {}
+      : WritingStream(context, kMaxQueue, timeouts::kStreamStall),
+        audit_entry_(std::move(audit_entry)) {}
 
   void Begin() { KeepUntilDone(shared_from_this()); }
 

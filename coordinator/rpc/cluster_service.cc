@@ -9,7 +9,7 @@
 #include "common/base/version.h"
 #include "common/profile/profile_serde.h"
 #include "coordinator/rpc/convert.h"
-#include "coordinator/rpc/streams.h"
+#include "coordinator/rpc/unary_call.h"
 
 namespace takt::coordinator_rpc {
 namespace {
@@ -111,7 +111,11 @@ grpc::ServerWriteReactor<v1::BackUpStateResponse>* ClusterService::BackUpState(
 
 absl::Status RendezvousService::MayMeet(const access::Identity& who,
                                         const v1::RendezvousScope& scope) const {
-  return access::MayMeet(who, scope.job(), coordinator_->board().HoldsRank(scope.job(), who.name));
+  const job::Board& board = coordinator_->board();
+  const bool holds_rank = who.role == access::Role::kHost
+                              ? board.HoldsNumberedRank(scope.job(), who.name + "-")
+                              : board.HoldsRank(scope.job(), who.name);
+  return access::MayMeet(who, scope.job(), holds_rank);
 }
 
 AuditEntry RendezvousService::AuditEntryOn(const grpc::CallbackServerContext& context,

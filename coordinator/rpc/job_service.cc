@@ -12,8 +12,8 @@
 #include "common/config/job_spec_serde.h"
 #include "coordinator/rpc/convert.h"
 #include "coordinator/rpc/job_streams.h"
-#include "coordinator/rpc/streams.h"
 #include "coordinator/rpc/trace_stream.h"
+#include "coordinator/rpc/unary_call.h"
 #include "coordinator/store/record_serde.h"
 #include "coordinator/submission/submission.h"
 

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/rpc/convert.h"
-#include "coordinator/rpc/streams.h"
 #include "coordinator/store/record_serde.h"
+#include "proto/writing_stream.h"
 
 namespace takt::coordinator_rpc {
 namespace {

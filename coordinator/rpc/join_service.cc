@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "common/base/status.h"
 #include "common/certificates/authority.h"
-#include "coordinator/rpc/streams.h"
+#include "coordinator/rpc/unary_call.h"
 
 namespace takt::coordinator_rpc {
 namespace {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/plan/plan.h"
 #include "coordinator/store/sqlite_store.h"
+#include "proto/host_frame.h"
 #include "proto/rpc_status.h"
 #include "tests/testing/emulated_spec.h"
 
@@ -132,6 +133,84 @@ void RpcWorker::Die() {
   if (bulk_ != nullptr) bulk_->Finish().ok();
   stream_.reset();
   bulk_.reset();
+}
+
+RpcHost::RpcHost(const std::shared_ptr<grpc::Channel>& channel)
+    : stub_(v1::AttachmentService::NewStub(channel)),
+      context_(NewContext()),
+      stream_(stub_->AttachHost(context_.get())) {
+  v1::HostFrame answer;
+  EXPECT_TRUE(stream_->Write(v1::HostFrame()));
+  EXPECT_TRUE(stream_->Read(&answer));
+  EXPECT_EQ(answer.parts_size(), 0);
+}
+
+v1::AttachRequest RpcHost::HelloOf(const std::string& worker, int protocol_version) {
+  v1::AttachRequest request;
+  v1::Hello& hello = *request.mutable_hello();
+  hello.set_worker(worker);
+  hello.set_incarnation("a");
+  hello.set_protocol_version(protocol_version);
+  hello.set_host("host");
+  hello.set_cores(8);
+  return request;
+}
+
+void RpcHost::Say(const std::map<std::int64_t, v1::AttachRequest>& messages) {
+  v1::HostFrame frame;
+  for (const auto& [stream, message] : messages) {
+    v1::StreamPart& part = *frame.add_parts();
+    part.set_stream(stream);
+    part.set_message(message.SerializeAsString());
+  }
+  EXPECT_TRUE(stream_->Write(frame));
+}
+
+void RpcHost::End(std::int64_t stream) {
+  EXPECT_TRUE(stream_->Write(EndFrame(stream, absl::OkStatus())));
+}
+
+v1::StreamPart RpcHost::ReadPart(std::int64_t stream) {
+  std::deque<v1::StreamPart>& own = parts_[stream];
+  v1::HostFrame frame;
+  while (own.empty() && stream_->Read(&frame)) {
+    for (const v1::StreamPart& part : frame.parts()) parts_[part.stream()].push_back(part);
+  }
+  EXPECT_FALSE(own.empty()) << "the host's stream ended";
+  if (own.empty()) return {};
+  v1::StreamPart part = own.front();
+  own.pop_front();
+  return part;
+}
+
+v1::AttachResponse RpcHost::Read(std::int64_t stream) {
+  const v1::StreamPart part = ReadPart(stream);
+  EXPECT_FALSE(part.has_end()) << part.ShortDebugString();
+  v1::AttachResponse response;
+  EXPECT_TRUE(response.ParseFromString(part.message()));
+  return response;
+}
+
+v1::StreamEnd RpcHost::ReadEnd(std::int64_t stream) {
+  const v1::StreamPart part = ReadPart(stream);
+  EXPECT_TRUE(part.has_end()) << part.ShortDebugString();
+  return part.end();
+}
+
+grpc::Status RpcHost::Finish() {
+  v1::HostFrame frame;
+  while (stream_->Read(&frame)) {
+  }
+  const grpc::Status status = stream_->Finish();
+  stream_.reset();
+  return status;
+}
+
+void RpcHost::Die() {
+  if (stream_ == nullptr) return;
+  context_->TryCancel();
+  stream_->Finish().ok();
+  stream_.reset();
 }
 
 RpcTest::RpcTest() {

@@ -7,6 +7,8 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
+#include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -63,6 +65,37 @@ class RpcWorker final {
   std::unique_ptr<grpc::ClientContext> context_, bulk_context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::AttachRequest, v1::AttachResponse>> stream_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::StreamBulkRequest, v1::StreamBulkResponse>> bulk_;
+};
+
+// Plays the relay of a host, with one control stream for all of its workers. It is used by one
+// thread. The test chooses the number of each worker's stream.
+class RpcHost final {
+ public:
+  // Begins the stream and reads the coordinator's answer.
+  explicit RpcHost(const std::shared_ptr<grpc::Channel>& channel);
+  ~RpcHost() { Die(); }
+
+  static v1::AttachRequest HelloOf(const std::string& worker,
+                                   int protocol_version = kProtocolVersion);
+  // Sends the messages in one frame, each to the stream of its number.
+  void Say(const std::map<std::int64_t, v1::AttachRequest>& messages);
+  void End(std::int64_t stream);
+  // Returns the next message to the stream of a worker. Fails the test if the stream ends.
+  v1::AttachResponse Read(std::int64_t stream);
+  // Returns how the stream of a worker ends.
+  v1::StreamEnd ReadEnd(std::int64_t stream);
+  // Returns how the stream of the host ends.
+  grpc::Status Finish();
+  // Cuts the stream, as when the relay dies.
+  void Die();
+
+ private:
+  v1::StreamPart ReadPart(std::int64_t stream);
+
+  const std::unique_ptr<v1::AttachmentService::Stub> stub_;
+  const std::unique_ptr<grpc::ClientContext> context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::HostFrame, v1::HostFrame>> stream_;
+  std::map<std::int64_t, std::deque<v1::StreamPart>> parts_;  // by stream: not read by the test yet
 };
 
 class RpcTest : public ::testing::Test {

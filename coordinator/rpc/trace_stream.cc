@@ -9,7 +9,8 @@
 #include "common/base/status.h"
 #include "common/program/program_serde.h"
 #include "common/trace/job_trace_serde.h"
-#include "coordinator/rpc/streams.h"
+#include "coordinator/timeouts/timeouts.h"
+#include "proto/writing_stream.h"
 
 namespace takt::coordinator_rpc {
 namespace {
@@ -49,7 +50,7 @@ class TraceStream final : public WritingStream<Reactor, v1::GetTraceResponse>,
                           public std::enable_shared_from_this<TraceStream> {
  public:
   TraceStream(grpc::CallbackServerContext* context, std::size_t num_messages)
-      : WritingStream(context, num_messages) {}
+      : WritingStream(context, num_messages, timeouts::kStreamStall) {}
 
   void Begin(std::vector<v1::GetTraceResponse> messages, const absl::Status& status) {
     KeepUntilDone(shared_from_this());

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -125,11 +126,12 @@ struct Saving {
 
 // A fault of a generation.
 struct JobFault {
-  absl::Time time;     // of the coordinator's WaitClock
-  std::string worker;  // that is to blame; empty: none is
-  std::string error;   // of its rank, or of the job if none is to blame; empty: there was none
-  StepId step;         // the last step that its rank had completed
-  StepId committed;    // the last committed step of the job
+  absl::Time time;       // of the coordinator's WaitClock
+  absl::Duration tried;  // since the fault before, as far as a coordinator was there
+  std::string worker;    // that is to blame; empty: none is
+  std::string error;     // of its rank, or of the job if none is to blame; empty: there was none
+  StepId step;           // the last step that its rank had completed
+  StepId committed;      // the last committed step of the job
   bool operator==(const JobFault&) const = default;
 };
 
@@ -156,6 +158,7 @@ struct JobRecord {
   std::int64_t steps = 0;
   PlanSummary plan;
   std::vector<control::BoundRank> ranks;   // by rank; empty while no gang is held
+  std::map<Rank, std::string> lost;        // those whose workers do not come back, and why
   std::vector<control::RankStatus> fault;  // by rank, of the newest fault
   bool invalid_input = false;
   std::vector<FieldError> violations;  // of invalid_input, where they are known

@@ -42,6 +42,7 @@ OpenCheckpoint FromProto(const v1::OpenCheckpoint& open) {
 v1::JobFault ToProto(const JobFault& fault) {
   v1::JobFault out;
   *out.mutable_time() = takt::ToProto(fault.time);
+  out.set_tried_seconds(absl::ToDoubleSeconds(fault.tried));
   out.set_worker(fault.worker);
   out.set_error(fault.error);
   out.set_step(fault.step.value());
@@ -51,6 +52,7 @@ v1::JobFault ToProto(const JobFault& fault) {
 
 JobFault FromProto(const v1::JobFault& fault) {
   return {.time = takt::FromProto(fault.time()),
+          .tried = absl::Seconds(fault.tried_seconds()),
           .worker = fault.worker(),
           .error = fault.error(),
           .step = StepId(fault.step()),
@@ -190,6 +192,7 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
   out.mutable_job()->clear_warnings();
   out.mutable_job()->mutable_warnings()->Add(job.plan.warnings.begin(), job.plan.warnings.end());
   mesh::SetMesh(job.plan.mesh, out);
+  for (const auto& [rank, why] : job.lost) (*out.mutable_lost_ranks())[rank.value()] = why;
   if (job.stop) {
     out.mutable_stop()->set_state(static_cast<v1::JobState>(job.stop->state));
     out.mutable_stop()->set_reason(job.stop->reason);
@@ -262,6 +265,7 @@ JobRecord FromProto(const v1::JobRecord& record) {
   out.steps = job.steps();
   out.plan = PlanOf(record);
   for (const v1::BoundRank& bound : job.ranks()) out.ranks.push_back(control::FromProto(bound));
+  for (const auto& [rank, why] : record.lost_ranks()) out.lost[Rank(rank)] = why;
   for (const v1::RankStatus& status : job.fault()) out.fault.push_back(control::FromProto(status));
   out.invalid_input = job.invalid_input();
   out.violations = takt::FromProto(job.violations());

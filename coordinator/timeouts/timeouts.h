@@ -57,6 +57,9 @@ inline constexpr absl::Duration kReturnGrace = absl::Seconds(15);
 inline constexpr absl::Duration kReportsGrace = absl::Seconds(30);
 // While most workers are silent and some are heard, nobody is lost for this long.
 inline constexpr absl::Duration kCutOff = absl::Seconds(30);
+// After a coordinator has ended while it made a job's plan, the next one waits for this long before
+// it makes that plan, and after the second one for twice as long.
+inline constexpr absl::Duration kPlanningPause = absl::Seconds(30);
 // The other ranks of a silent worker's job need not get further sooner than their steps take, if
 // these take at most this long.
 inline constexpr absl::Duration kLongestStep = absl::Seconds(30);

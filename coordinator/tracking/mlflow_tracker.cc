@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -40,8 +41,11 @@ std::int64_t NumberOf(const json& object, const char* key) {
 
 absl::Status ErrorOf(const std::string& method, const HttpResponse& response) {
   const json body = json::parse(response.body, nullptr, /*allow_exceptions=*/false);
-  const std::string text = absl::StrCat("MLflow answers ", method, " with ", response.status, ": ",
-                                        TextOf(body, "message").substr(0, 300));
+  std::string reason = TextOf(body, "message").substr(0, 300);
+  // What stands before MLflow's handlers, as its check of host names, answers with plain text.
+  if (reason.empty()) reason = absl::Utf8SafeCHexEscape(response.body.substr(0, 300));
+  const std::string text =
+      absl::StrCat("MLflow answers ", method, " with ", response.status, ": ", reason);
   if (response.status == 401 || response.status == 403) return absl::PermissionDeniedError(text);
   if (response.status == 429 || response.status >= 500) return absl::UnavailableError(text);
   return absl::FailedPreconditionError(text);

@@ -154,6 +154,10 @@ TEST(MlflowTracker, TellsErrorsThatMayPassFromOthers) {
     EXPECT_EQ(status.code(), code);
     EXPECT_THAT(std::string(status.message()), HasSubstr("no such place"));
   }
+  FakeServer plain;
+  plain.Answer("Invalid Host header", 403);
+  EXPECT_THAT(std::string(MlflowTracker(&plain).Open(Job()).status().message()),
+              HasSubstr("with 403: Invalid Host header"));
   FakeServer server;
   server.Answer("<html>");
   EXPECT_TRUE(absl::IsUnavailable(MlflowTracker(&server).Open(Job()).status()));

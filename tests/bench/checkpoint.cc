@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -23,6 +21,7 @@
 #include "common/model/model.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/temporary_folder.h"
 #include "worker/checkpoint/commit.h"
 #include "worker/checkpoint/load.h"
 #include "worker/checkpoint/save.h"
@@ -30,8 +29,6 @@
 
 namespace takt::bench {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr double kLeastLoadShare = 0.60;            // share of memcpy's rate
 constexpr double kMostSnapshotSecondsPerGb = 1.00;  // training pauses that long
@@ -64,29 +61,6 @@ double SecondsOf(const F& f) {
 void KeepBest(double& best, double seconds) {
   best = best == 0 ? seconds : std::min(best, seconds);
 }
-
-// Makes a temporary folder. The destructor removes it.
-class TemporaryFolder {
- public:
-  static absl::StatusOr<std::unique_ptr<TemporaryFolder>> Create(const std::string& parent) {
-    std::string path = absl::StrCat(parent.empty() ? fs::temp_directory_path().string() : parent,
-                                    "/takt-bench-XXXXXX");
-    if (mkdtemp(path.data()) == nullptr)
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", path));
-    return std::unique_ptr<TemporaryFolder>(new TemporaryFolder(path));
-  }
-  ~TemporaryFolder() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  explicit TemporaryFolder(std::string path) : path_(std::move(path)) {}
-  const std::string path_;
-};
 
 // Holds the weights and moments of all layers in one range of memory.
 class LiveState {

@@ -190,8 +190,7 @@ struct Counter {
   OpCount operator()(const auto& o) const {
     return {.launches = LaunchesOf(o), .elementwise_bytes = Bytes()(o)};
   }
-  // No GPU runs these.
-  OpCount operator()(const ExpertOp auto& /*op*/) const { return {}; }
+  // MuonUpdate is many launches and products (kernels/muon.h). No job whose ops are counted has it.
   OpCount operator()(const MuonUpdate& /*op*/) const { return {}; }
 
  private:

@@ -52,6 +52,7 @@ control::Assignment AssignmentOf(const config::JobSpec& job, const plan::Plan& p
                                  .predicted_step_seconds = plan.predicted_step_seconds,
                                  .predicted_bubble_fraction = plan.predicted_bubble_fraction};
   assignment.vocabulary_ends = plan.vocabulary_ends;
+  assignment.bucket_bytes = plan.bucket_bytes;
   return assignment;
 }
 

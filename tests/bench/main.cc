@@ -20,8 +20,10 @@ int main(int argc, char** argv) {
   takt::bench::AddGenerateCommand(app, result);
   takt::bench::AddImbalanceCommand(app, result);
   takt::bench::AddKernelsCommand(app, result);
+  takt::bench::AddLargeCheckpointCommand(app, result);
   takt::bench::AddMemoryCommand(app, result);
   takt::bench::AddMeshMemoryCommand(app, result);
+  takt::bench::AddPairsCommand(app, result);
   takt::bench::AddPlanTruthCommand(app, result);
   takt::bench::AddPlannerCommand(app, result);
   takt::bench::AddPublishedCommand(app, result);
@@ -35,6 +37,7 @@ int main(int argc, char** argv) {
   takt::bench::AddTokenizeCommand(app, result);
   takt::bench::AddTracingCommand(app, result);
   takt::bench::AddTransportCommand(app, result);
+  takt::bench::AddTransportsCommand(app, result);
   takt::bench::AddTrainCommand(app, result);
   takt::bench::AddSearchCommand(app, result);
   takt::bench::AddShardCommand(app, result);

@@ -15,6 +15,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -24,6 +25,7 @@
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/peak_memory.h"
+#include "tests/bench/statistics.h"
 #include "tests/bench/table.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/worker_swarm.h"
@@ -36,7 +38,9 @@ using testing::WorkerSwarm;
 constexpr absl::Duration kPatience = absl::Minutes(5);
 
 struct Options : CommonOptions {
-  int workers = 1024, ranks = 8, seconds = 10;
+  std::vector<int> workers = {1024};
+  int workers_per_host = 0;
+  int ranks = 8, seconds = 10;
   std::vector<double> rates = {1, 4};
   bool traces = true;
   bool tls = false;
@@ -46,9 +50,7 @@ struct Options : CommonOptions {
 // the other ones, if there are any.
 class OneCore {
  public:
-  OneCore() {
-    CPU_ZERO(&others_);
-    sched_getaffinity(0, sizeof others_, &others_);
+  OneCore() : others_(AllCores()) {
     int core = CPU_SETSIZE - 1;
     while (core > 0 && !CPU_ISSET(core, &others_)) --core;
     cpu_set_t one;
@@ -60,6 +62,17 @@ class OneCore {
   ~OneCore() { sched_setaffinity(0, sizeof others_, &others_); }
 
  private:
+  // Returns the cores that this process had when it started.
+  static cpu_set_t AllCores() {
+    static const cpu_set_t all = [] {
+      cpu_set_t cores;
+      CPU_ZERO(&cores);
+      sched_getaffinity(0, sizeof cores, &cores);
+      return cores;
+    }();
+    return all;
+  }
+
   cpu_set_t others_;
 };
 
@@ -123,16 +136,17 @@ struct Row {
 };
 
 // The workers step one after the other, evenly over each period.
-Row Measure(WorkerSwarm& swarm, pid_t coordinator, const Options& options, double rate) {
+Row Measure(WorkerSwarm& swarm, int workers, pid_t coordinator, const Options& options,
+            double rate) {
   swarm.TakeAckSeconds();
   const WorkerSwarm::Counts before = swarm.counts();
   const double cpu_before = CpuSeconds(coordinator), own_before = CpuSeconds(getpid());
   const absl::Time start = absl::Now();
   const auto num_steps = static_cast<std::int64_t>(rate * options.seconds);
-  for (std::int64_t i = 0; i < num_steps * options.workers; ++i) {
-    const absl::Time due = start + absl::Seconds(static_cast<double>(i) / (rate * options.workers));
+  for (std::int64_t i = 0; i < num_steps * workers; ++i) {
+    const absl::Time due = start + absl::Seconds(static_cast<double>(i) / (rate * workers));
     if (due > absl::Now()) absl::SleepFor(due - absl::Now());
-    swarm.Step(static_cast<int>(i % options.workers));
+    swarm.Step(static_cast<int>(i % workers));
   }
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   const WorkerSwarm::Counts after = swarm.counts();
@@ -171,16 +185,20 @@ absl::StatusOr<double> MeasureReturn(WorkerSwarm& swarm, int num_workers) {
   return absl::ToDoubleSeconds(absl::Now() - start);
 }
 
-void PrintHead(const Options& options) {
+void PrintHead(const Options& options, int workers) {
   if (options.json()) return;
-  absl::PrintF("%d workers, %d jobs of %d ranks, %s%s; the coordinator on one core\n",
-               options.workers, options.workers / options.ranks, options.ranks,
+  const std::string hosts = options.workers_per_host > 0
+                                ? absl::StrCat(" on ", workers / options.workers_per_host, " hosts")
+                                : "";
+  absl::PrintF("%d workers%s, %d jobs of %d ranks, %s%s; the coordinator on one core\n", workers,
+               hosts, workers / options.ranks, options.ranks,
                options.traces ? "reports and traces" : "reports", options.tls ? ", TLS" : "");
 }
 
-// Prints a row for each rate.
+// Prints a row for each number of workers and rate.
 Table NewTable(bool json) {
-  return Table(json, {{"steps/s each", "steps_per_second", 0, 1},
+  return Table(json, {{"workers", "workers"},
+                      {"steps/s each", "steps_per_second", 0, 1},
                       {"reports/s", "reports_per_second"},
                       {"acknowledged/s", "acknowledged_per_second"},
                       {"core used %", "core_share", 0, 1, 100},
@@ -191,32 +209,51 @@ Table NewTable(bool json) {
                       {"core of workers %", "workers_core_share", 0, 1, 100}});
 }
 
-absl::Status Run(const Options& options) {
-  AllowAllDescriptors();
-  if (options.workers % options.ranks != 0) {
-    return absl::InvalidArgumentError("--workers must be a multiple of --ranks");
-  }
-  std::int64_t steps = 1;  // one step is never reported, so no job ends while it is measured
-  for (const double rate : options.rates) {
+// The costs of one number of workers, beside the rows of its rates.
+struct Size {
+  int workers = 0;
+  double cpu = 0;  // seconds of the coordinator a second, at the first rate
+  double reattach_seconds = 0;
+  std::int64_t coordinator_bytes = 0, lost_streams = 0;
+};
+
+// Returns the steps of each job. One step is never reported, so no job ends while it is measured.
+std::int64_t StepsOf(const Options& options) {
+  std::int64_t steps = 1;
+  for (const double rate : options.rates)
     steps += static_cast<std::int64_t>(rate * options.seconds);
+  return steps;
+}
+
+absl::Status StartJobs(testing::Cluster& cluster, WorkerSwarm& swarm, const Options& options,
+                       int workers) {
+  if (!swarm.AwaitAttached(kPatience))
+    return absl::DeadlineExceededError("not all workers attached in time");
+  for (int job = 0; job < workers / options.ranks; ++job) {
+    cluster.Submit(JobFile(options, job, StepsOf(options)));
   }
+  if (!swarm.AwaitTraining(kPatience))
+    return absl::DeadlineExceededError("not all jobs started in time");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Size> MeasureSize(const Options& options, int workers, Table& table) {
   const std::unique_ptr<testing::Cluster> cluster = StartCoordinator(options.tls);
   const auto swarm = WorkerSwarm::Start({.coordinator = cluster->address(),
                                          .authority = options.tls ? cluster->authority() : "",
-                                         .num_workers = options.workers,
-                                         .steps = steps,
+                                         .num_workers = workers,
+                                         .workers_per_host = options.workers_per_host,
+                                         .steps = StepsOf(options),
                                          .traces = options.traces});
-  if (!swarm->AwaitAttached(kPatience)) return absl::DeadlineExceededError("workers not attached");
-  for (int job = 0; job < options.workers / options.ranks; ++job) {
-    cluster->Submit(JobFile(options, job, steps));
-  }
-  if (!swarm->AwaitTraining(kPatience)) return absl::DeadlineExceededError("jobs not started");
-  PrintHead(options);
-  Table table = NewTable(options.json());
+  RETURN_IF_ERROR(StartJobs(*cluster, *swarm, options, workers));
+  PrintHead(options, workers);
+  Size size{.workers = workers};
   for (const double rate : options.rates) {
     ASSIGN_OR_RETURN(const double sync, SyncSeconds(cluster->directory()));
-    const Row row = Measure(*swarm, cluster->coordinator().pid(), options, rate);
-    table.Add({{"steps_per_second", row.rate},
+    const Row row = Measure(*swarm, workers, cluster->coordinator().pid(), options, rate);
+    if (size.cpu == 0) size.cpu = row.core_share;
+    table.Add({{"workers", workers},
+               {"steps_per_second", row.rate},
                {"reports_per_second", row.offered},
                {"acknowledged_per_second", row.acknowledged},
                {"core_share", row.core_share},
@@ -226,23 +263,61 @@ absl::Status Run(const Options& options) {
                {"cpu_seconds_per_report", row.cpu_per_report},
                {"workers_core_share", row.workers_core_share}});
   }
-  ASSIGN_OR_RETURN(const double reattach_seconds, MeasureReturn(*swarm, options.workers));
-  ASSIGN_OR_RETURN(const std::int64_t bytes, PeakRssBytes(cluster->coordinator().pid()));
+  ASSIGN_OR_RETURN(size.reattach_seconds, MeasureReturn(*swarm, workers));
+  ASSIGN_OR_RETURN(size.coordinator_bytes, PeakRssBytes(cluster->coordinator().pid()));
+  size.lost_streams = swarm->counts().lost_streams;
   if (!options.json()) {
     absl::PrintF(
         "a tenth of the workers left and was back after %.2f s; the coordinator took %d MB\n",
-        reattach_seconds, bytes / 1'000'000);
+        size.reattach_seconds, size.coordinator_bytes / 1'000'000);
   }
-  const WorkerSwarm::Counts counts = swarm->counts();
-  table.End({{"workers", options.workers},
-             {"reattach_seconds", reattach_seconds},
-             {"coordinator_bytes", bytes},
-             {"jobs", options.workers / options.ranks},
+  return size;
+}
+
+// Returns the exponents with which the coordinator's CPU and memory grow with the workers.
+nlohmann::json ExponentsOf(const std::vector<Size>& sizes) {
+  std::vector<std::pair<double, double>> cpu, memory;
+  for (const Size& size : sizes) {
+    cpu.emplace_back(size.workers, size.cpu);
+    memory.emplace_back(size.workers, static_cast<double>(size.coordinator_bytes));
+  }
+  return {{"cpu", Exponent(cpu)}, {"memory", Exponent(memory)}};
+}
+
+absl::Status Run(const Options& options) {
+  AllowAllDescriptors();
+  for (const int workers : options.workers) {
+    const int share = std::max(1, options.workers_per_host);
+    if (workers % options.ranks != 0 || workers % share != 0) {
+      return absl::InvalidArgumentError(
+          "--workers must be multiples of --ranks and of --workers-per-host");
+    }
+  }
+  Table table = NewTable(options.json());
+  std::vector<Size> sizes;
+  std::int64_t lost_streams = 0;
+  for (const int workers : options.workers) {
+    ASSIGN_OR_RETURN(const Size size, MeasureSize(options, workers, table));
+    lost_streams += size.lost_streams;
+    sizes.push_back(size);
+  }
+  const nlohmann::json exponents = ExponentsOf(sizes);
+  if (!options.json() && sizes.size() > 1) {
+    absl::PrintF("exponents: cpu %.2f memory %.2f\n", exponents["cpu"].get<double>(),
+                 exponents["memory"].get<double>());
+  }
+  const Size& last = sizes.back();
+  table.End({{"workers", last.workers},
+             {"workers_per_host", options.workers_per_host},
+             {"reattach_seconds", last.reattach_seconds},
+             {"coordinator_bytes", last.coordinator_bytes},
+             {"jobs", last.workers / options.ranks},
              {"traces", options.traces},
              {"tls", options.tls},
-             {"lost_streams", counts.lost_streams}});
-  if (counts.lost_streams == 0) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(counts.lost_streams, " streams were lost"));
+             {"exponents", exponents},
+             {"lost_streams", lost_streams}});
+  if (lost_streams == 0) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(lost_streams, " streams were lost"));
 }
 
 }  // namespace
@@ -251,9 +326,13 @@ void AddReportsCommand(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "reports", "Step reports of many workers, taken by a coordinator on one core",
       [](CLI::App& command, Options& options) {
-        command
-            .add_option("--workers", options.workers, "Workers, each on a connection of its own")
+        command.add_option("--workers", options.workers, "Workers, each number in turn")
+            ->delimiter(',')
             ->check(CLI::Range(1, 10'000));
+        command
+            .add_option("--workers-per-host", options.workers_per_host,
+                        "Workers that share the connection of their host; 0: each has its own")
+            ->check(CLI::Range(0, 256));
         command.add_option("--ranks", options.ranks, "Ranks of each job")->check(CLI::Range(1, 64));
         command.add_option("--rates", options.rates, "Steps a second of each worker")
             ->delimiter(',')

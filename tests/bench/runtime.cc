@@ -29,8 +29,10 @@
 #include "tests/bench/table.h"
 #include "worker/engine/engine.h"
 #include "worker/train/trainer.h"
+#include "worker/transport/abort_signal.h"
 #include "worker/transport/channel_collective.h"
 #include "worker/transport/selection/create.h"
+#include "worker/transport/tcp/tcp.h"
 #include "worker/transport/wake_word.h"
 
 namespace takt::bench {
@@ -177,13 +179,22 @@ absl::StatusOr<double> MeasureLatency(transport::Transport& transport, Rank rank
   return Median(std::move(seconds));
 }
 
-absl::StatusOr<RankResult> RunRank(const Case& c, const Setup& setup, int steps, Rank rank,
-                                   transport::Rendezvous& rendezvous) {
+absl::StatusOr<std::unique_ptr<transport::Transport>> MakeTransport(
+    const Case& c, Rank rank, transport::Rendezvous& rendezvous) {
+  const transport::TransportOptions options = LoopbackOptions(rank, c.num_ranks);
+  if (c.transport == "tcp") {
+    return transport::CreateTcpTransport(options, rendezvous,
+                                         std::make_shared<transport::AbortSignal>());
+  }
   const auto kind =
       c.transport == "shm" ? config::TransportKind::kShm : config::TransportKind::kGloo;
-  ASSIGN_OR_RETURN(
-      const std::unique_ptr<transport::Transport> transport,
-      transport::CreateTransport(LoopbackOptions(rank, c.num_ranks), kind, rendezvous));
+  return transport::CreateTransport(options, kind, rendezvous);
+}
+
+absl::StatusOr<RankResult> RunRank(const Case& c, const Setup& setup, int steps, Rank rank,
+                                   transport::Rendezvous& rendezvous) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> transport,
+                   MakeTransport(c, rank, rendezvous));
   transport::CollectiveOptions group{.name = "pp", .index = rank.value()};
   for (int r = 0; r < c.num_ranks; ++r) group.ranks.push_back(Rank(r));
   ASSIGN_OR_RETURN(const std::unique_ptr<transport::Collective> barrier,
@@ -374,7 +385,7 @@ void AddRuntimeCommand(CLI::App& app, absl::Status& result) {
             ->check(CLI::IsMember(FamilyNames()));
         command.add_option("--transport", options.transports, "Links")
             ->delimiter(',')
-            ->check(CLI::IsMember({"shm", "gloo"}));
+            ->check(CLI::IsMember({"shm", "gloo", "tcp"}));
         command.add_option("--steps", options.steps, "Steps of which the median is taken")
             ->check(CLI::Range(1, 100000));
         command.add_flag("--no-barrier", options.no_barrier,

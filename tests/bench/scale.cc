@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures how one job of many ranks starts and stops, and how its workers come back after the
 // coordinator was killed and after a tenth of them lost their connections. The ranks are emulated
-// in this process: each attaches on a connection of its own, takes its assignment and meets its
-// neighbours through the rendezvous, as a real one does. Only a coordinator of linear algorithms
-// keeps the exponents at 1.
+// in this process: each attaches, takes its assignment and meets its neighbours through the
+// rendezvous, as a real one does. Only a coordinator of linear algorithms keeps the exponents at 1.
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -24,6 +22,7 @@
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/peak_memory.h"
+#include "tests/bench/statistics.h"
 #include "tests/bench/table.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/worker_swarm.h"
@@ -41,6 +40,7 @@ struct Options : CommonOptions {
   std::vector<int> ranks = {64, 256, 1024};
   int microbatches = 8;
   int processes = 0;
+  int workers_per_host = 0;
   bool tls = false;
 };
 
@@ -58,20 +58,10 @@ struct Row {
 
 double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
 
-// Returns the exponent e of the curve a * n^e that is nearest to the times, as a line between
-// logarithms.
 double ExponentOf(const std::vector<Row>& rows, double Row::*time) {
-  double x_sum = 0, y_sum = 0, xx_sum = 0, xy_sum = 0;
-  for (const Row& row : rows) {
-    const double x = std::log(row.ranks), y = std::log(std::max(row.*time, 1e-9));
-    x_sum += x;
-    y_sum += y;
-    xx_sum += x * x;
-    xy_sum += x * y;
-  }
-  const auto n = static_cast<double>(rows.size());
-  const double spread = n * xx_sum - x_sum * x_sum;
-  return spread > 0 ? (n * xy_sum - x_sum * y_sum) / spread : 0;
+  std::vector<std::pair<double, double>> points;
+  for (const Row& row : rows) points.emplace_back(row.ranks, row.*time);
+  return Exponent(points);
 }
 
 // Returns the exponents of all curves, by name.
@@ -131,15 +121,19 @@ absl::Status MeasureReturns(testing::Cluster& cluster, WorkerSwarm& swarm, Row& 
 
 absl::StatusOr<Row> Measure(const Options& options, int ranks) {
   using Network = testing::Cluster::Network;
+  if (options.workers_per_host > 0 && ranks % options.workers_per_host != 0)
+    return absl::InvalidArgumentError("--ranks must be multiples of --workers-per-host");
   testing::Cluster cluster(0, options.tls ? Network::kTls : Network::kSocketFile);
   Row row{.ranks = ranks, .pipeline = PipelineOf(ranks)};
   absl::Time start = absl::Now();
   const auto swarm = WorkerSwarm::Start({.coordinator = cluster.address(),
                                          .authority = options.tls ? cluster.authority() : "",
                                          .num_workers = ranks,
+                                         .workers_per_host = options.workers_per_host,
                                          .traces = false,
                                          .meets = true});
-  if (!swarm->AwaitAttached(kPatience)) return absl::DeadlineExceededError("workers not attached");
+  if (!swarm->AwaitAttached(kPatience))
+    return absl::DeadlineExceededError("not all workers attached in time");
   row.attach_seconds = SecondsSince(start);
   testing::EmulatedJob job{.name = kJob,
                            .pipeline = row.pipeline,
@@ -236,8 +230,10 @@ absl::Status Run(const Options& options) {
       absl::StrAppendFormat(&line, " %s %.2f", name, exponent.get<double>());
     absl::PrintF("%s\n", line);
   }
-  nlohmann::json end = {
-      {"tls", options.tls}, {"microbatches", options.microbatches}, {"exponents", exponents}};
+  nlohmann::json end = {{"tls", options.tls},
+                        {"workers_per_host", options.workers_per_host},
+                        {"microbatches", options.microbatches},
+                        {"exponents", exponents}};
   if (options.processes > 0) {
     ASSIGN_OR_RETURN(const Trained trained, TrainOn(options.processes));
     end["processes"] = {{"processes", options.processes},
@@ -268,6 +264,10 @@ void AddScaleCommand(CLI::App& app, absl::Status& result) {
                         "Real workers that train a small model over TCP, less than 64 or a "
                         "multiple of it; 0: none")
             ->check(CLI::Range(0, 1024));
+        command
+            .add_option("--workers-per-host", options.workers_per_host,
+                        "Workers that share the connection of their host; 0: each has its own")
+            ->check(CLI::Range(0, 256));
         command.add_flag("--tls", options.tls,
                          "Over TCP with mutual TLS, each worker with a certificate of its own");
       },

@@ -18,4 +18,18 @@ double Spread(std::vector<double> values) {
   return quartiles / 2 / std::sqrt(static_cast<double>(values.size()));
 }
 
+double Exponent(const std::vector<std::pair<double, double>>& points) {
+  double x_sum = 0, y_sum = 0, xx_sum = 0, xy_sum = 0;
+  for (const auto& [at, value] : points) {
+    const double x = std::log(at), y = std::log(std::max(value, 1e-9));
+    x_sum += x;
+    y_sum += y;
+    xx_sum += x * x;
+    xy_sum += x * y;
+  }
+  const auto n = static_cast<double>(points.size());
+  const double spread = n * xx_sum - x_sum * x_sum;
+  return spread > 0 ? (n * xy_sum - x_sum * y_sum) / spread : 0;
+}
+
 }  // namespace takt::bench

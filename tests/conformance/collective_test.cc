@@ -210,7 +210,7 @@ TEST_P(CollectiveTest, AnAbortEndsAMeetingToWhichARankDoesNotCome) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CollectiveTest,
-                         ::testing::Values("inproc", "shm", "gloo", "sparse", "auto"),
+                         ::testing::Values("inproc", "shm", "tcp", "gloo", "sparse", "auto"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -11,7 +11,6 @@
 
 #include "absl/time/time.h"
 #include "tests/conformance/transport_kinds.h"
-#include "worker/transport/selection/create.h"
 #include "worker/transport/shm/shared_memory.h"
 
 namespace takt::conformance {
@@ -43,7 +42,7 @@ class GarbageTest : public ::testing::TestWithParam<std::tuple<std::string, int>
     TransportOptions options = LoopbackOptions(rank);
     options.connect_timeout = absl::Milliseconds(30);
     GarbageRendezvous rendezvous(value);
-    const auto made = transport::CreateTransport(options, KindOf(kind), rendezvous);
+    const auto made = MakeTransport(kind, options, rendezvous);
     if (!made.ok()) return {made.status(), made.status()};
     const Rank peer(1 - rank);
     return {(*made)->OpenSend(peer, "F", 10).status(), (*made)->OpenRecv(peer, "B", 10).status()};
@@ -90,7 +89,7 @@ TEST_P(GarbageTest, MemoryThatIsNoRingIsNotUsed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, GarbageTest,
-                         ::testing::Combine(::testing::Values("shm", "gloo", "auto"),
+                         ::testing::Combine(::testing::Values("shm", "tcp", "gloo", "auto"),
                                             ::testing::Values(0, 1)),
                          [](const auto& info) {
                            return std::get<0>(info.param) + "_rank" +

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/conformance/transport_kinds.h"
 
+#include "common/config/job_spec.h"
 #include "tests/testing/inproc_hub.h"
 #include "tests/testing/map_rendezvous.h"
+#include "worker/transport/abort_signal.h"
 #include "worker/transport/selection/create.h"
+#include "worker/transport/tcp/tcp.h"
 
 namespace takt::conformance {
 
@@ -22,21 +25,16 @@ class InprocGroup final : public TransportGroup {
 
 class RendezvousGroup final : public TransportGroup {
  public:
-  RendezvousGroup(config::TransportKind kind, bool sparse) : kind_(kind), sparse_(sparse) {}
+  explicit RendezvousGroup(std::string kind) : kind_(std::move(kind)) {}
   absl::StatusOr<std::unique_ptr<transport::Transport>> Connect(
       const transport::TransportOptions& options) override {
-    transport::TransportOptions own = options;
-    own.sparse_meeting = sparse_;
-    return transport::CreateTransport(own, kind_, rendezvous_);
+    return MakeTransport(kind_, options, rendezvous_);
   }
 
  private:
-  const config::TransportKind kind_;
-  const bool sparse_;
+  const std::string kind_;
   testing::MapRendezvous rendezvous_;
 };
-
-}  // namespace
 
 config::TransportKind KindOf(const std::string& kind) {
   if (kind == "shm") return config::TransportKind::kShm;
@@ -44,10 +42,24 @@ config::TransportKind KindOf(const std::string& kind) {
   return config::TransportKind::kAuto;
 }
 
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<transport::Transport>> MakeTransport(
+    const std::string& kind, const transport::TransportOptions& options,
+    transport::Rendezvous& rendezvous) {
+  if (kind == "tcp") {
+    return transport::CreateTcpTransport(options, rendezvous,
+                                         std::make_shared<transport::AbortSignal>());
+  }
+  transport::TransportOptions own = options;
+  own.sparse_meeting = kind == "sparse";
+  return transport::CreateTransport(own, KindOf(kind), rendezvous);
+}
+
 std::unique_ptr<TransportGroup> MakeGroup(const std::string& kind) {
   if (kind == "inproc") return std::make_unique<InprocGroup>();
   if (kind == "nccl") return MakeNcclGroup();
-  return std::make_unique<RendezvousGroup>(KindOf(kind), kind == "sparse");
+  return std::make_unique<RendezvousGroup>(kind);
 }
 
 transport::TransportOptions LoopbackOptions(int rank) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transports under test, by name: "inproc", "shm", "gloo", "auto"; "sparse" is gloo with
+// The transports under test, by name: "inproc", "shm", "tcp", "gloo", "auto"; "sparse" is gloo with
 // options.sparse_meeting; "nccl" is the one between simulated devices, with the library faked,
 // behind ends that take memory of the host and wait.
 #pragma once
@@ -8,7 +8,6 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/config/job_spec.h"
 #include "worker/transport/transport.h"
 
 namespace takt::conformance {
@@ -24,8 +23,10 @@ class TransportGroup {
 std::unique_ptr<TransportGroup> MakeGroup(const std::string& kind);
 std::unique_ptr<TransportGroup> MakeNcclGroup();
 
-// For kinds whose ranks may be processes.
-config::TransportKind KindOf(const std::string& kind);
+// Makes the transport of one rank, for kinds whose ranks may be processes.
+absl::StatusOr<std::unique_ptr<transport::Transport>> MakeTransport(
+    const std::string& kind, const transport::TransportOptions& options,
+    transport::Rendezvous& rendezvous);
 
 // Options for rank `rank` of two on the loopback interface, with deadlines that a test can wait
 // for.

@@ -8,15 +8,13 @@
 
 #include "tests/conformance/transport_kinds.h"
 #include "tests/testing/file_rendezvous.h"
-#include "worker/transport/selection/create.h"
 
 namespace takt {
 namespace {
 
 absl::Status Echo(const std::string& kind, const std::string& directory, std::size_t max_bytes) {
   testing::FileRendezvous rendezvous(directory);
-  auto transport = transport::CreateTransport(conformance::LoopbackOptions(1),
-                                              conformance::KindOf(kind), rendezvous);
+  auto transport = conformance::MakeTransport(kind, conformance::LoopbackOptions(1), rendezvous);
   if (!transport.ok()) return transport.status();
   auto in = (*transport)->OpenRecv(Rank(0), "there", max_bytes);
   if (!in.ok()) return in.status();

@@ -16,7 +16,6 @@
 #include "absl/time/clock.h"
 #include "tests/conformance/transport_kinds.h"
 #include "tests/testing/file_rendezvous.h"
-#include "worker/transport/selection/create.h"
 
 namespace takt::conformance {
 namespace {
@@ -77,7 +76,7 @@ class TransportProcessTest : public ::testing::TestWithParam<std::string> {
     ASSERT_EQ(posix_spawn(&peer_, program.c_str(), nullptr, nullptr, argv, environ), 0);
     transport::TransportOptions options = LoopbackOptions(0);
     options.operation_timeout = operation_timeout;
-    auto transport = transport::CreateTransport(options, KindOf(kind), *rendezvous_);
+    auto transport = MakeTransport(kind, options, *rendezvous_);
     ASSERT_TRUE(transport.ok()) << transport.status();
     transport_ = *std::move(transport);
     auto there = transport_->OpenSend(Rank(1), "there", kBytes);
@@ -173,7 +172,7 @@ TEST_P(TransportProcessTest, AbortEndsAWaitForAStoppedPeer) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(10));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TransportProcessTest, ::testing::Values("shm", "gloo", "auto"),
+INSTANTIATE_TEST_SUITE_P(All, TransportProcessTest, ::testing::Values("shm", "tcp", "gloo", "auto"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -366,14 +366,15 @@ TEST_P(TransportStrangerTest, AStrangerWhoCameFirstKeepsThePeerNotOut) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TransportTest,
-                         ::testing::Values("inproc", "shm", "gloo", "sparse", "auto", "nccl"),
+                         ::testing::Values("inproc", "shm", "tcp", "gloo", "sparse", "auto",
+                                           "nccl"),
                          [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(All, HostTransportTest,
-                         ::testing::Values("inproc", "shm", "gloo", "sparse", "auto"),
+                         ::testing::Values("inproc", "shm", "tcp", "gloo", "sparse", "auto"),
                          [](const auto& info) { return info.param; });
-INSTANTIATE_TEST_SUITE_P(All, TransportStrangerTest, ::testing::Values("shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(All, TransportStrangerTest, ::testing::Values("shm", "tcp", "gloo"),
                          [](const auto& info) { return info.param; });
-INSTANTIATE_TEST_SUITE_P(All, TransportSecretTest, ::testing::Values("shm", "gloo", "auto"),
+INSTANTIATE_TEST_SUITE_P(All, TransportSecretTest, ::testing::Values("shm", "tcp", "gloo", "auto"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

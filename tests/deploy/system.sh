@@ -10,10 +10,10 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 suite=${1:-trixie}
-mirror=${2:-$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Component: main' | head -1)}
+mirror=${2:-$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Component: main' | sed -n 1p)}
 tree=$PWD/build/systems/$suite
 [ "$(id -u)" -eq 0 ] || { echo "system.sh: run it as root, because it makes a chroot" >&2; exit 2; }
-command -v debootstrap >/dev/null || { echo "system.sh: install debootstrap" >&2; exit 2; }
+command -v debootstrap >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends debootstrap >/dev/null; }
 
 if [ ! -e "$tree" ]; then
   echo "== $suite from $mirror"
@@ -27,7 +27,8 @@ fi
 
 echo "== sources"
 mkdir -p "$tree/takt"
-# Files that git knows and that are there; what was built there before stays.
+# What was built there before stays, and of the sources what git knows and is there now.
+find "$tree/takt" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} +
 git ls-files -z | while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done |
   tar --create --null --files-from=- | tar --extract --directory="$tree/takt"
 cp /etc/resolv.conf "$tree/etc/resolv.conf"
@@ -53,7 +54,7 @@ END
 # The mounts vanish with the namespace, whatever happens.
 unshare --mount --fork bash -c '
   set -euo pipefail
-  mount -t proc proc "$1/proc"
+  mount --rbind /proc "$1/proc"  # a container may not mount one of its own
   mount --rbind /dev "$1/dev"
   mount -t tmpfs tmpfs "$1/tmp"
   exec chroot "$1" /usr/bin/env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin \

@@ -30,6 +30,7 @@ namespace {
 using access::Role;
 using certificates::TestAuthority;
 using certificates::TlsFiles;
+using certificates::WithTls;
 using integration::Command;
 using integration::TestDirectory;
 using nlohmann::json;
@@ -75,9 +76,9 @@ class Failover : public ::testing::Test {
     for (const char* name : {"w0", "w1"}) {
       workers_.push_back(std::make_unique<Command>(
           "takt-worker",
-          With({"--settings", "", "--coordinator", all_, "--data-root", "/", "--checkpoint-root",
-                "/", "--threads", "1", "--metrics-listen", "", "--device", "cpu"},
-               authority_.Issue(Role::kWorker, name))));
+          WithTls({"--settings", "", "--coordinator", all_, "--data-root", "/", "--checkpoint-root",
+                   "/", "--threads", "1", "--metrics-listen", "", "--device", "cpu"},
+                  authority_.Issue(Role::kWorker, name))));
     }
     for (const auto& worker : workers_)
       ASSERT_TRUE(worker->WaitForText("attached")) << worker->err();
@@ -88,12 +89,6 @@ class Failover : public ::testing::Test {
     if (etcd_ != nullptr) cli::StopAll({etcd_.get()}, absl::ZeroDuration());
     if (HasFailure() && etcd_ != nullptr)
       std::cerr << "etcd:\n" << integration::ReadFile(directory_.Path("etcd.log")) << "\n";
-  }
-
-  static Arguments With(Arguments arguments, const TlsFiles& files) {
-    arguments.insert(arguments.end(), {"--tls-certificate", files.certificate, "--tls-key",
-                                       files.key, "--tls-authority", files.authority});
-    return arguments;
   }
 
   void StartEtcd() {
@@ -131,27 +126,27 @@ class Failover : public ::testing::Test {
 
   // Returns the arguments of a coordinator with this directory and address.
   Arguments CoordinatorArguments(const std::string& state, const std::string& listen) const {
-    return With({"--settings",
-                 "",
-                 "--state",
-                 directory_.Path(state),
-                 "--listen",
-                 listen,
-                 "--store",
-                 "etcd",
-                 "--etcd-endpoints",
-                 endpoint_,
-                 "--etcd-certificate",
-                 etcd_files_.certificate,
-                 "--etcd-key",
-                 etcd_files_.key,
-                 "--etcd-authority",
-                 etcd_files_.authority,
-                 "--etcd-lease",
-                 absl::StrCat(kLeaseSeconds),
-                 "--metrics-listen",
-                 "127.0.0.1:0"},
-                coordinator_files_);
+    return WithTls({"--settings",
+                    "",
+                    "--state",
+                    directory_.Path(state),
+                    "--listen",
+                    listen,
+                    "--store",
+                    "etcd",
+                    "--etcd-endpoints",
+                    endpoint_,
+                    "--etcd-certificate",
+                    etcd_files_.certificate,
+                    "--etcd-key",
+                    etcd_files_.key,
+                    "--etcd-authority",
+                    etcd_files_.authority,
+                    "--etcd-lease",
+                    absl::StrCat(kLeaseSeconds),
+                    "--metrics-listen",
+                    "127.0.0.1:0"},
+                   coordinator_files_);
   }
 
   // It follows at first. It waits for etcd by itself.
@@ -194,7 +189,7 @@ class Failover : public ::testing::Test {
   };
   Result Takt(Arguments arguments, const std::string& coordinator) const {
     arguments.insert(arguments.end(), {"--coordinator", coordinator, "--timeout", "30"});
-    Command command("takt", With(std::move(arguments), alice_));
+    Command command("takt", WithTls(std::move(arguments), alice_));
     std::string end = command.Wait();
     return {std::move(end), command.out(), command.err()};
   }
@@ -277,7 +272,7 @@ TEST_F(Failover, AFollowerAnswersReadsAndNamesTheLeader) {
   } while (shown.end != "exit status 0" && absl::Now() < end);
   EXPECT_EQ(shown.end, "exit status 0") << shown.err;
   Command refused("takt",
-                  With({"cancel", "a", "--coordinator", follower, "--timeout", "1"}, alice_));
+                  WithTls({"cancel", "a", "--coordinator", follower, "--timeout", "1"}, alice_));
   EXPECT_NE(refused.Wait(), "exit status 0");
   EXPECT_THAT(refused.err(), HasSubstr("ask the one that leads: " + addresses_[leader]));
   EXPECT_EQ(Takt({"cancel", "a"}, all_).end, "exit status 0");
@@ -286,8 +281,9 @@ TEST_F(Failover, AFollowerAnswersReadsAndNamesTheLeader) {
 TEST_F(Failover, ABackupBecomesAStateFileOrTheStateOfAnotherCluster) {
   Submit("a");
   const std::string backup = directory_.Path("backup.sqlite");
-  Command fetch("takt", With({"admin", "backup", backup, "--coordinator", all_, "--timeout", "30"},
-                             authority_.Issue(Role::kAdmin, "root")));
+  Command fetch("takt",
+                WithTls({"admin", "backup", backup, "--coordinator", all_, "--timeout", "30"},
+                        authority_.Issue(Role::kAdmin, "root")));
   ASSERT_EQ(fetch.Wait(), "exit status 0") << fetch.err();
   Command restore("takt", {"admin", "restore", backup, "--state", directory_.Path("restored")});
   EXPECT_EQ(restore.Wait(), "exit status 0") << restore.err();

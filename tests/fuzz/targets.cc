@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/targets.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +35,9 @@
 #include "common/tokenizer/tokenizer_json.h"
 #include "common/trace/encoding.h"
 #include "takt/v1/job_spec.pb.h"
+#include "worker/transport/message_header.h"
+#include "worker/transport/tcp/channel.h"
+#include "worker/transport/tcp/introduction.h"
 
 namespace takt::fuzz {
 namespace {
@@ -247,6 +254,46 @@ void SentencePiece(Bytes input) {
   }
 }
 
+// Two bytes say how large a message is expected, and the rest is what the peer sends before it
+// leaves. A message that is accepted must stand behind a header of the right tag and size.
+void TcpMessage(Bytes input) {
+  constexpr std::size_t kMostBytes = 64 << 10;  // a socket's buffer holds this
+  if (input.size() < 2 || input.size() > kMostBytes) return;
+  const auto size = static_cast<std::size_t>(input[0]) | static_cast<std::size_t>(input[1]) << 8;
+  const Bytes wire = input.subspan(2);
+  int ends[2];
+  TAKT_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  net::Socket ours(ends[0]);
+  {
+    const net::Socket peer(ends[1]);
+    TAKT_CHECK(send(peer.fd(), wire.data(), wire.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+               static_cast<ssize_t>(wire.size()));
+  }
+  const auto receiver =
+      transport::MakeTcpReceiver({.socket = std::move(ours),
+                                  .max_bytes = kMostBytes,
+                                  .channel = "F",
+                                  .operation_timeout = absl::Minutes(1),
+                                  .abort = std::make_shared<transport::AbortSignal>()});
+  std::vector<std::byte> data(size);
+  for (std::size_t taken = 0; receiver->Recv({.generation = 1, .step = 2}, data).ok();) {
+    taken += sizeof(transport::MessageHeader);
+    TAKT_CHECK(taken + size <= wire.size());
+    TAKT_CHECK(std::ranges::equal(wire.subspan(taken, size), data));
+    taken += size;
+  }
+}
+
+// A client that does not know the secret cannot prove it, whatever it answers.
+void TcpAnswer(Bytes input) {
+  transport::Answer answer;
+  if (input.size() != sizeof(answer)) return;
+  std::memcpy(&answer, input.data(), sizeof(answer));
+  const transport::TransportOptions options{
+      .num_ranks = 2, .job = "fuzz", .generation = 1, .secret = "the secret of a generation"};
+  TAKT_CHECK(!transport::IsProven(answer, {.nonce = {}}, options));
+}
+
 constexpr Target kTargets[] = {{"llmc", Llmc},
                                {"megatron", Megatron},
                                {"safetensors", Safetensors},
@@ -260,7 +307,9 @@ constexpr Target kTargets[] = {{"llmc", Llmc},
                                {"manifest", Manifest},
                                {"step_trace", StepTrace},
                                {"tokenizer_json", TokenizerJson},
-                               {"sentencepiece", SentencePiece}};
+                               {"sentencepiece", SentencePiece},
+                               {"tcp_message", TcpMessage},
+                               {"tcp_answer", TcpAnswer}};
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -149,7 +150,7 @@ TEST_F(NcclOnOneGpu, AnErrorOfTheLibraryIsTold) {
   Communicators::Forget(**self);
 }
 
-// One of two ranks on one GPU: messages there and back, and a sum.
+// One of two ranks on one GPU: messages there and back, and sums.
 absl::Status RunRank(int rank, const std::string& directory) {
   ASSIGN_OR_RETURN(const auto device, gpu::OpenGpu());
   ASSIGN_OR_RETURN(const plugin::NcclEntry* const library, LoadLibrary());
@@ -201,6 +202,16 @@ absl::Status RunRank(int rank, const std::string& directory) {
   for (std::size_t i = 0; i < kFloats; ++i) {
     if (summed[i] != static_cast<float>(i) + static_cast<float>(i + 1))
       return absl::DataLossError(absl::StrCat("sum, element ", i));
+  }
+  // This is what split layers do: each rank sums one half, and then gets both.
+  const std::span<float> halves[] = {mine.floats().first(kFloats / 2),
+                                     mine.floats().last(kFloats / 2)};
+  RETURN_IF_ERROR(sums->ReduceScatterTree(StepId(1), halves));
+  RETURN_IF_ERROR(sums->AllGatherParts(StepId(1), halves));
+  RETURN_IF_ERROR(finish(*sums->stream()));
+  ASSIGN_OR_RETURN(const std::vector<float> gathered, mine.Read());
+  for (std::size_t i = 0; i < kFloats; ++i) {
+    if (gathered[i] != 2 * summed[i]) return absl::DataLossError(absl::StrCat("half, element ", i));
   }
   return transport->status();
 }

@@ -4,9 +4,12 @@
 
 A fence says what its block is:
 
-  sh test        commands that this test runs, in the order of the page, all in one shell
-  sh needs=WHAT  commands that need what this machine may not have (NEEDS); they are left out, which is printed
-  LANG file=NAME the content of a file that the reader saves
+  sh test           commands that this test runs, in the order of the page, all in one shell
+  sh serves         a command that serves a page until it is stopped; the test reads the page, then stops it
+  sh stand-in=NAME  commands that call NAME, which needs the network or changes the machine; the test runs them with the
+                    program NAME of stand_ins/, which checks what it is given
+  sh needs=WHAT     commands that need what this machine may not have (NEEDS); they are left out, which is printed
+  LANG file=NAME    the content of a file that the reader saves
 
 A line `<!-- test: COMMAND -->`, which readers do not see, puts what the reader is told to bring.
 """
@@ -26,7 +29,8 @@ import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 PAGES = SOURCE / "docs/howto"
-NEEDS = {"browser", "cluster", "gpu", "kubernetes", "network", "root", "slurm", "systemd"}
+STAND_INS = SOURCE / "tests/howto/stand_ins"
+NEEDS = {"gpu", "slurm", "systemd"}
 SECONDS_PER_PAGE = 240
 FENCE = re.compile(r"^ *```(\S+) *(.*)$")
 SETUP = re.compile(r"^ *<!-- test: (.*) -->$")
@@ -38,6 +42,17 @@ class Block:
     language: str  # "setup" for what readers do not see
     mark: str      # what follows the language
     text: str
+
+
+# Reads the page of a server whose first line of output is its address. COMMAND is in its place.
+SERVE = """coproc SERVER {{ exec {command}; }}
+server=$SERVER_PID
+read -r address <&"${{SERVER[0]}}"
+python3 -c 'import sys, urllib.request as http
+http.build_opener(http.ProxyHandler({{}})).open(sys.argv[1], timeout=30).read()' "$address"
+kill "$server"
+wait "$server"
+"""
 
 
 def blocks_of(page):
@@ -73,7 +88,9 @@ def script_of(page):
             script.append(block.text)
         elif block.mark.startswith("file="):
             script.append(f"cat >{block.mark.removeprefix('file=')} <<'END_OF_THE_FILE'\n{block.text}END_OF_THE_FILE\n")
-        elif block.mark == "test":
+        elif block.mark == "serves":
+            script.append(f"echo '== {place}'\n{SERVE.format(command=block.text.strip())}")
+        elif block.mark == "test" or block.mark.startswith("stand-in="):
             script.append(f"echo '== {place}'\n{block.text}")
         else:
             print(f"{place}: skipped, {block.mark.replace('=', ' ')}", file=sys.stderr)
@@ -88,10 +105,24 @@ class Marks(unittest.TestCase):
             for block in blocks:
                 place = f"{page.name}:{block.line}"
                 if block.language == "sh":
-                    allowed = {"test"} | {f"needs={what}" for what in NEEDS}
-                    self.assertIn(block.mark, allowed, place)
+                    stand_ins = {f"stand-in={program.name}" for program in STAND_INS.iterdir()}
+                    self.assertIn(block.mark, {"test", "serves"} | stand_ins | {f"needs={what}" for what in NEEDS}, place)
+                    self.assertTrue(block.mark != "serves" or block.text.count("\n") == 1, place)
                 elif block.language != "setup":
                     self.assertRegex(block.mark, "^file=[a-z.-]+$", place)
+
+    def test_blocks_that_are_left_out_name_commands_and_files_that_are_there(self):
+        takt = pathlib.Path(os.environ["BIN"]) / "takt"
+        for page in pages():
+            for block in blocks_of(page):
+                if not block.mark.startswith("needs="):
+                    continue
+                place = f"{page.name}:{block.line}"
+                for path in re.findall(r"\bdeploy/[\w./-]*\w", block.text):
+                    self.assertTrue((SOURCE / path).exists(), f"{place}: {path}")
+                for words in re.findall(r"(?:^|-- )takt((?: [a-z]+)+)(?= |$)", block.text, re.MULTILINE):
+                    shown = subprocess.run([takt, *words.split(), "--help"], capture_output=True, text=True)
+                    self.assertEqual(shown.returncode, 0, f"{place}: takt{words}: {shown.stderr}")
 
     def test_the_first_page_lists_every_page_once(self):
         listed = re.findall(r"^\|.*\]\(([a-z-]+\.md)\)", (PAGES / "README.md").read_text(), re.MULTILINE)
@@ -112,7 +143,7 @@ class Pages(unittest.TestCase):
         work = folder / "work"
         work.mkdir()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TAKT_")}
-        environment |= {"PATH": f"{os.environ['BIN']}:{os.environ['PATH']}", "HOME": str(folder),
+        environment |= {"PATH": f"{os.environ['BIN']}:{STAND_INS}:{os.environ['PATH']}", "HOME": str(folder),
                         "XDG_STATE_HOME": str(folder / "state"), "TAKT_SOURCE": str(SOURCE)}
         # Ends what a page that failed left running.
         self.addCleanup(subprocess.run, ["takt", "local", "down"], env=environment, cwd=folder,

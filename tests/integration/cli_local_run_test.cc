@@ -3,8 +3,12 @@
 #include <signal.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -93,11 +97,48 @@ TEST_F(LocalRunTest, TrainsTemplatesOnAText) {
     Command init("takt", {"init", name, "--from", from, "--out", directory_.Path("")});
     ASSERT_EQ(init.Wait(), "exit status 0") << init.err();
     Command run("takt", {"-o", "json", "local", "run", directory_.Path(name + ".yaml"), "--set",
-                         "steps=1", "--set", "batch.global=8", "--set",
-                         absl::StrCat("checkpoint.directory=", from), "--state", state()});
+                         "steps=1", "--set", "batch.global=8", "--state", state()});
     EXPECT_EQ(run.Wait(), "exit status 0") << from << ": " << run.err();
     EXPECT_EQ(JsonLines(run.out()).size(), 1u) << from;
   }
+}
+
+// Returns a token file as llm.c writes it, of ids from 0 to 50,000.
+std::string LlmcShard() {
+  constexpr int kTokens = 8192;
+  std::vector<std::int32_t> header(256);
+  header[0] = 20240520;  // uint16 follows
+  header[1] = 1;
+  header[2] = kTokens;
+  std::vector<std::uint16_t> tokens(kTokens);
+  for (int i = 0; i < kTokens; ++i) tokens[i] = static_cast<std::uint16_t>(i * 7919 % 50'000);
+  std::string shard(4 * header.size() + 2 * tokens.size(), '\0');
+  std::memcpy(shard.data(), header.data(), 4 * header.size());
+  std::memcpy(shard.data() + 4 * header.size(), tokens.data(), 2 * tokens.size());
+  return shard;
+}
+
+// The model has its vocabulary, and smaller blocks: those of 768 in windows of 1,024 would take
+// minutes on two cores, and checkpoints of 1.5 GB. Data, precision, plan and curves are the
+// template's own.
+TEST_F(LocalRunTest, TrainsTheTemplateOfGpt2WithSmallBlocks) {
+  std::filesystem::create_directory(directory_.Path("fineweb"));
+  directory_.Write("fineweb/fineweb_train_000001.bin", LlmcShard());
+  directory_.Write("fineweb/fineweb_val_000000.bin", LlmcShard());
+  Command init("takt", {"init", "small", "--from", "gpt2-124m", "--out", directory_.Path("")});
+  ASSERT_EQ(init.Wait(), "exit status 0") << init.err();
+  std::vector<std::string> run = {"-o",      "json", "local", "run", directory_.Path("small.yaml"),
+                                  "--state", state()};
+  for (const char* set : {"model.layers=2", "model.hidden=64", "model.heads=4", "model.context=64",
+                          "batch.global=8", "steps=2", "optimizer.lr_schedule.warmup_steps=1"}) {
+    run.emplace_back("--set");
+    run.emplace_back(set);
+  }
+  Command train("takt", run);
+  EXPECT_EQ(train.Wait(), "exit status 0") << train.err();
+  EXPECT_EQ(JsonLines(train.out()).size(), 2u);
+  EXPECT_TRUE(std::filesystem::exists(directory_.Path("small/latest")));
+  EXPECT_FALSE(std::filesystem::is_empty(directory_.Path("small-curves")));
 }
 
 TEST_F(LocalRunTest, WritesTheTimelineOfItsLastSteps) {

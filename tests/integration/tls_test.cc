@@ -12,6 +12,7 @@ namespace {
 using access::Role;
 using certificates::TestAuthority;
 using certificates::TlsFiles;
+using certificates::WithTls;
 using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -31,11 +32,6 @@ class TlsTest : public testing::Test {
  protected:
   using Arguments = std::vector<std::string>;
 
-  static Arguments With(Arguments arguments, const TlsFiles& files) {
-    arguments.insert(arguments.end(), {"--tls-certificate", files.certificate, "--tls-key",
-                                       files.key, "--tls-authority", files.authority});
-    return arguments;
-  }
   Arguments CoordinatorArguments() const {
     return {"--settings", "", "--state", directory_.Path("state"), "--listen", "127.0.0.1:0"};
   }
@@ -51,12 +47,12 @@ class TlsTest : public testing::Test {
   }
   void StartCluster(const TlsFiles& coordinator, const std::vector<TlsFiles>& workers) {
     coordinator_ =
-        std::make_unique<Command>("takt-coordinator", With(CoordinatorArguments(), coordinator));
+        std::make_unique<Command>("takt-coordinator", WithTls(CoordinatorArguments(), coordinator));
     ASSERT_TRUE(coordinator_->WaitForText("coordinator ready")) << coordinator_->err();
     address_ = json::parse(ReadFile(directory_.Path("state/coordinator.json")))["listen"];
     for (const TlsFiles& files : workers) {
       workers_.push_back(
-          std::make_unique<Command>("takt-worker", With(WorkerArguments(address_), files)));
+          std::make_unique<Command>("takt-worker", WithTls(WorkerArguments(address_), files)));
     }
     for (const auto& worker : workers_)
       ASSERT_TRUE(worker->WaitForText("attached")) << worker->err();
@@ -72,7 +68,7 @@ class TlsTest : public testing::Test {
   }
   Result Takt(Arguments arguments, const TlsFiles& files) const {
     arguments.insert(arguments.end(), {"--coordinator", address_});
-    return Run("takt", With(std::move(arguments), files));
+    return Run("takt", WithTls(std::move(arguments), files));
   }
   // Of job a, once it has trained beyond `step`.
   json AwaitStep(std::int64_t step) const {
@@ -178,19 +174,20 @@ TEST_F(TlsTest, NothingRunsOpenByAccident) {
 TEST_F(TlsTest, FilesThatCannotWorkAreRefusedAtTheStart) {
   const TlsFiles expired =
       authority_.Issue(Role::kUser, "late", {.from = absl::Now() - absl::Hours(3)});
-  const Result late = Run("takt", With({"jobs", "--coordinator", "127.0.0.1:1"}, expired));
+  const Result late = Run("takt", WithTls({"jobs", "--coordinator", "127.0.0.1:1"}, expired));
   EXPECT_EQ(late.end, "exit status 2");
   EXPECT_THAT(late.err, HasSubstr("this machine's clock says"));
 
   const TlsFiles w0 = authority_.Issue(Role::kWorker, "w0");
-  Arguments other_name = With(WorkerArguments("127.0.0.1:1"), w0);
+  Arguments other_name = WithTls(WorkerArguments("127.0.0.1:1"), w0);
   other_name.insert(other_name.end(), {"--name", "w1"});
   const Result named = Run("takt-worker", other_name);
   EXPECT_EQ(named.end, "exit status 2");
   EXPECT_THAT(named.err, HasSubstr("a worker speaks only for itself"));
 
   chmod(coordinator_files_.key.c_str(), 0644);
-  const Result readable = Run("takt-coordinator", With(CoordinatorArguments(), coordinator_files_));
+  const Result readable =
+      Run("takt-coordinator", WithTls(CoordinatorArguments(), coordinator_files_));
   EXPECT_EQ(readable.end, "exit status 2");
   EXPECT_THAT(readable.err, HasSubstr("has mode 0644"));
   EXPECT_THAT(readable.err, HasSubstr("chmod 600"));
@@ -199,9 +196,9 @@ TEST_F(TlsTest, FilesThatCannotWorkAreRefusedAtTheStart) {
 TEST_F(TlsTest, AClockThatIsAYearOffIsNamedByEveryProgram) {
   const TlsFiles worker = authority_.Issue(Role::kWorker, "w0");
   const std::vector<std::pair<std::string, Arguments>> starts = {
-      {"takt-coordinator", With(CoordinatorArguments(), coordinator_files_)},
-      {"takt-worker", With(WorkerArguments("127.0.0.1:1"), worker)},
-      {"takt", With({"jobs", "--coordinator", "127.0.0.1:1"}, alice_)}};
+      {"takt-coordinator", WithTls(CoordinatorArguments(), coordinator_files_)},
+      {"takt-worker", WithTls(WorkerArguments("127.0.0.1:1"), worker)},
+      {"takt", WithTls({"jobs", "--coordinator", "127.0.0.1:1"}, alice_)}};
   for (const auto& [program, arguments] : starts) {
     for (const absl::Duration ahead : {absl::Hours(24 * 366), absl::Hours(-24 * 366)}) {
       Command command(program, arguments,

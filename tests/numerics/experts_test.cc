@@ -61,6 +61,23 @@ TEST_F(Experts, HaveTheSameBitsOverPrecisionsAndWhatIsRecomputed) {
   }
 }
 
+// Trains as a bf16 job on GPUs does.
+TEST_F(Experts, HaveTheSameBitsOnADeviceWithActivationsInBf16) {
+  for (const Change family : {&Mixtral, &Qwen3Moe}) {
+    config::JobSpec job = JobOf(family);
+    job.precision = config::Precision::kBf16;
+    job.steps = 3;  // some of the steps are replayed
+    const RunResult reference = Trained({.job = job, .planned_for = config::DeviceKind::kCuda});
+    job.parallelism.pipeline = job.parallelism.threads = 2;
+    job.parallelism.schedule = "zb-h1";
+    for (const model::Recompute mode : {model::Recompute::kNone, model::Recompute::kFull}) {
+      job.parallelism.recompute = {mode};
+      for (const bool lazy : {false, true})
+        ExpectSameBits(reference, TrainOnDevice(job, lazy, config::DeviceKind::kCuda));
+    }
+  }
+}
+
 TEST_F(Experts, HaveTheSameBitsOnTwoCopiesAsOnTwiceAsManyReplicas) {
   config::JobSpec job = JobOf(&Mixtral);
   ExpectSameBitsOnReplicasAndCopies(job);

@@ -248,7 +248,8 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
                                                .plan = &plan,
                                                .models = std::move(models),
                                                .device = options.device,
-                                               .observer = options.observer ? &observer : nullptr};
+                                               .observer = options.observer ? &observer : nullptr,
+                                               .pairs_beside = options.pairs_beside};
   if (options.resume != nullptr) {
     ranks_options.restore = [&](train::ParameterStore& store) {
       return Restore(*options.resume, store);

@@ -22,7 +22,7 @@ struct RunResult;
 struct RunOptions {
   // All of it counts: parallelism, data (paths absolute), steps.
   config::JobSpec job;
-  // Called from the compute lanes of all ranks, one at a time, with the tensors of data-parallel
+  // Called from threads of all ranks, one at a time, with the tensors of data-parallel
   // rank 0 only.
   train::TensorObserver observer;
   // Steps of one Run of the engine, as between two validations; 0: all of them.
@@ -36,6 +36,8 @@ struct RunOptions {
   // The device that the plan is made for, whatever computes: kCuda has activations of a bf16 job in
   // bf16.
   config::DeviceKind planned_for = config::DeviceKind::kCpu;
+  // False: the halves of pairs run one after the other, even where ranks meet inside them.
+  bool pairs_beside = true;
   // What each rank computes on; empty: the CPU.
   std::function<std::unique_ptr<backend::BackendFactory>(int threads)> make_backends = {};
   // What all ranks compute on together; null: each has its own.

@@ -44,13 +44,16 @@ TEST(Reports, OfManyWorkersAtOnceAreAllTaken) {
   }
 }
 
-TEST(Ranks, OfAWideJobComeBackTogetherAndTrainOn) {
+// All workers lose the coordinator, and then a tenth of them lose their connections.
+void ExpectRanksToComeBack(int workers_per_host) {
   constexpr int kPipeline = 32, kData = 4, kWorkers = kPipeline * kData;
   Cluster cluster(0, Cluster::Network::kTls);
   const auto swarm = WorkerSwarm::Start({.coordinator = cluster.address(),
                                          .authority = cluster.authority(),
                                          .num_workers = kWorkers,
-                                         .traces = false});
+                                         .workers_per_host = workers_per_host,
+                                         .traces = false,
+                                         .meets = true});
   ASSERT_TRUE(swarm->AwaitAttached(Cluster::kPatience));
   cluster.Submit(EmulatedJob{.name = "wide", .pipeline = kPipeline, .data = kData}.Yaml());
   ASSERT_TRUE(swarm->AwaitTraining(Cluster::kPatience));
@@ -65,6 +68,12 @@ TEST(Ranks, OfAWideJobComeBackTogetherAndTrainOn) {
   EXPECT_EQ(job.state(), v1::JOB_STATE_RUNNING);
   EXPECT_EQ(job.generation(), 1);
   EXPECT_EQ(swarm->counts().lost_streams, 0);
+}
+
+TEST(Ranks, OfAWideJobComeBackTogetherAndTrainOn) { ExpectRanksToComeBack(/*workers_per_host=*/0); }
+
+TEST(Ranks, OfHostsThatShareAConnectionComeBackTogetherAndTrainOn) {
+  ExpectRanksToComeBack(/*workers_per_host=*/8);
 }
 
 TEST(Ranks, OfAWideJobMeetTheirNeighboursAndAreAllToldOfAFault) {

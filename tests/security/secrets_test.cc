@@ -30,6 +30,7 @@ namespace {
 using access::Role;
 using certificates::TestAuthority;
 using certificates::TlsFiles;
+using certificates::WithTls;
 using integration::Command;
 using testing::Cluster;
 using ::testing::IsEmpty;
@@ -156,12 +157,6 @@ std::set<std::string> BodyOf(const std::string& pem_path) {
 
 using Arguments = std::vector<std::string>;
 
-Arguments With(Arguments arguments, const TlsFiles& files) {
-  arguments.insert(arguments.end(), {"--tls-certificate", files.certificate, "--tls-key", files.key,
-                                     "--tls-authority", files.authority});
-  return arguments;
-}
-
 std::string Takt(const Arguments& arguments) {
   Command takt("takt", arguments);
   EXPECT_EQ(takt.Wait(), "exit status 0") << takt.err();
@@ -176,14 +171,14 @@ TEST(TlsSecrets, KeysAndJoinTokensAreSeenNowhere) {
   const std::string state = directory.Path("state");
   Command coordinator(
       "takt-coordinator",
-      With({"--settings", "", "--state", state, "--listen", "127.0.0.1:0", "--metrics-listen",
-            "127.0.0.3:0", "--join-authority", authority.ca(), "--log-level", "debug"},
-           server));
+      WithTls({"--settings", "", "--state", state, "--listen", "127.0.0.1:0", "--metrics-listen",
+               "127.0.0.3:0", "--join-authority", authority.ca(), "--log-level", "debug"},
+              server));
   ASSERT_TRUE(coordinator.WaitForText("coordinator ready")) << coordinator.err();
   const std::string address =
       nlohmann::json::parse(integration::ReadFile(state + "/coordinator.json"))["listen"];
 
-  const Arguments as_admin = With({"--coordinator", address}, admin);
+  const Arguments as_admin = WithTls({"--coordinator", address}, admin);
   const auto ask = [&](Arguments arguments) {
     arguments.insert(arguments.end(), as_admin.begin(), as_admin.end());
     return Takt(arguments);
@@ -196,10 +191,10 @@ TEST(TlsSecrets, KeysAndJoinTokensAreSeenNowhere) {
                     .key = directory.Path("w0/w0.key"),
                     .authority = authority.authority()};
   Command worker("takt-worker",
-                 With({"--settings", "", "--coordinator", address, "--data-root", "/",
-                       "--checkpoint-root", "/", "--threads", "1", "--device", "cpu",
-                       "--metrics-listen", "127.0.0.3:0", "--log-level", "debug"},
-                      w0));
+                 WithTls({"--settings", "", "--coordinator", address, "--data-root", "/",
+                          "--checkpoint-root", "/", "--threads", "1", "--device", "cpu",
+                          "--metrics-listen", "127.0.0.3:0", "--log-level", "debug"},
+                         w0));
   ASSERT_TRUE(worker.WaitForText("attached")) << worker.err();
   const std::string job = directory.Write(
       "job.yaml", absl::StrCat("name: ", kJob,

@@ -107,6 +107,7 @@ class CoordinatorProcess::Bulk final : public job::BulkSession {
     stream_->Send(End::kCoordinator,
                   [acknowledged = end_.acknowledged, reports] { acknowledged(reports); });
   }
+  void Close(const absl::Status& status) override { stream_->Close(End::kCoordinator, status); }
 
  private:
   World& world_;

@@ -13,37 +13,52 @@
 
 namespace takt::testing {
 
-// One stream of a worker: writes in order, reads until the end.
-template <class Request, class Response>
-class SwarmStream final : public grpc::ClientBidiReactor<Request, Response> {
+// The writing side of a worker's stream, which is its own or a part of a shared one.
+template <class Request>
+class SwarmPort {
  public:
-  explicit SwarmStream(std::function<void(const Response&)> on_message)
-      : on_message_(std::move(on_message)) {}
+  virtual ~SwarmPort() = default;
+  // Call it once, first.
+  virtual void Begin(const Request& hello) = 0;
+  virtual void Push(Request request) = 0;
+  // Ends the stream and waits until it has ended.
+  virtual void Cut() = 0;
+  virtual bool done() const = 0;
+};
 
-  template <class Open>
-  void Begin(const Open& open, const Request& hello) {
+// A stream that writes in order and reads until the end.
+template <class Request, class Response>
+class SwarmStream final : public grpc::ClientBidiReactor<Request, Response>,
+                          public SwarmPort<Request> {
+ public:
+  using Open =
+      std::function<void(grpc::ClientContext*, grpc::ClientBidiReactor<Request, Response>*)>;
+
+  SwarmStream(Open open, std::function<void(const Response&)> on_message)
+      : open_(std::move(open)), on_message_(std::move(on_message)) {}
+
+  void Begin(const Request& hello) override {
     // The coordinator takes connections one after the other, and may not be there yet.
     context_.set_wait_for_ready(true);
-    open(&context_, this);
+    open_(&context_, this);
     Push(hello);
     this->StartRead(&response_);
     this->StartCall();
   }
 
-  void Push(Request request) {
+  void Push(Request request) override {
     absl::MutexLock lock(&mutex_);
     if (done_) return;
     requests_.push_back(std::move(request));
     if (requests_.size() == 1) this->StartWrite(&requests_.front());
   }
 
-  // Ends it and waits until it has.
-  void Cut() {
+  void Cut() override {
     context_.TryCancel();
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(&done_));
   }
-  bool done() const {
+  bool done() const override {
     absl::MutexLock lock(&mutex_);
     return done_;
   }
@@ -65,6 +80,7 @@ class SwarmStream final : public grpc::ClientBidiReactor<Request, Response> {
   }
 
  private:
+  const Open open_;
   const std::function<void(const Response&)> on_message_;
   grpc::ClientContext context_;
   Response response_;

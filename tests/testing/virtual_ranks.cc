@@ -62,30 +62,23 @@ absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) co
   ASSIGN_OR_RETURN(rank.groups_, session::RankGroups::Connect(*rank.host_, groups));
   const bool validates = !plan.validation_programs.empty();
   const bool observed = rank.mesh_.DpRankOf(rank.rank_) == DpRank(0);
-  ASSIGN_OR_RETURN(
-      rank.trainer_,
-      train::CreateTrainer(
-          {.job = options.job,
-           .model = &model,
-           .partition = &plan.partition,
-           .program = rank.program_,
-           .validation_program =
-               validates ? &plan.validation_programs[rank.program_->pp_rank.value()] : nullptr,
-           .mesh = rank.mesh_,
-           .rank = rank.rank_,
-           .vocabulary_ends = plan.vocabulary_ends,
-           .backends = rank.backends_,
-           .data_root = options.data_root,
-           .replicas = rank.groups_.replicas(),
-           .expert_holders = rank.groups_.expert_holders(),
-           .pp_group = rank.groups_.pipeline(),
-           .tied_group = rank.groups_.tied(),
-           .vocabulary_group = rank.groups_.vocabulary(),
-           .tensor_group = rank.groups_.tensor(),
-           .norm_group = rank.groups_.norms(),
-           .context_group = rank.groups_.context(),
-           .restore = options.restore,
-           .observer = observed ? options.observer : nullptr}));
+  train::TrainerOptions about{
+      .job = options.job,
+      .model = &model,
+      .partition = &plan.partition,
+      .program = rank.program_,
+      .validation_program =
+          validates ? &plan.validation_programs[rank.program_->pp_rank.value()] : nullptr,
+      .mesh = rank.mesh_,
+      .rank = rank.rank_,
+      .vocabulary_ends = plan.vocabulary_ends,
+      .backends = rank.backends_,
+      .data_root = options.data_root,
+      .restore = options.restore,
+      .observer = observed ? options.observer : nullptr};
+  rank.groups_.GiveTo(about);
+  if (!options.pairs_beside) about.pair_tensor_group = about.pair_context_group = nullptr;
+  ASSIGN_OR_RETURN(rank.trainer_, train::CreateTrainer(about));
   return rank.trainer_->Prepare();
 }
 

@@ -67,6 +67,8 @@ class VirtualRanks {
     const train::TensorObserver* observer = nullptr;  // of data-parallel rank 0
     // This is TrainerOptions::restore. Ranks call it at the same time.
     std::function<absl::StatusOr<bool>(train::ParameterStore&)> restore;
+    // False: the halves of pairs run one after the other, even where ranks meet inside them.
+    bool pairs_beside = true;
   };
   // Connects them and creates the trainers.
   static absl::StatusOr<std::unique_ptr<VirtualRanks>> Create(const Options& options);

@@ -2,16 +2,12 @@
 #include "tests/testing/worker_swarm.h"
 
 #include <grpcpp/client_context.h>
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <deque>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <span>
 #include <thread>
 #include <utility>
@@ -27,7 +23,6 @@
 #include "common/base/overloaded.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
-#include "common/certificates/authority.h"
 #include "common/control/assignment.h"
 #include "common/control/attachment_serde.h"
 #include "common/control/reports_serde.h"
@@ -35,7 +30,7 @@
 #include "common/trace/encoding.h"
 #include "takt/v1/attachment_service.grpc.pb.h"
 #include "takt/v1/rendezvous_service.grpc.pb.h"
-#include "tests/testing/swarm_stream.h"
+#include "tests/testing/swarm_connection.h"
 
 namespace takt::testing {
 namespace {
@@ -53,43 +48,6 @@ std::string SomeTrace(Rank rank, std::int64_t step, int instructions) {
   }
   return trace::Encode(trace);
 }
-
-std::string ReadWhole(const std::string& path) {
-  std::ifstream file(path);
-  TAKT_CHECK(file.good());
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// Gives each worker credentials of its own. They have one key, since making keys is most of the
-// work.
-class Certifier {
- public:
-  explicit Certifier(std::string authority) : authority_(std::move(authority)) {
-    if (authority_.empty()) return;
-    roots_ = ReadWhole(authority_ + "/ca.pem");
-    absl::StatusOr<certificates::Request> request = certificates::MakeRequest();
-    TAKT_CHECK(request.ok());
-    request_ = *std::move(request);
-  }
-
-  std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const std::string& worker) const {
-    if (authority_.empty()) return grpc::InsecureChannelCredentials();
-    const absl::StatusOr<std::string> certificate =
-        certificates::CertifyRequest(authority_, request_.text,
-                                     {.identity = {.role = access::Role::kWorker, .name = worker},
-                                      .validity = absl::Hours(24),
-                                      .now = absl::Now()});
-    TAKT_CHECK(certificate.ok());
-    return grpc::SslCredentials({.pem_root_certs = roots_,
-                                 .pem_private_key = request_.key,
-                                 .pem_cert_chain = *certificate});
-  }
-
- private:
-  const std::string authority_;
-  std::string roots_;
-  certificates::Request request_;
-};
 
 // A rank tells where it listens and waits until its neighbours have told the same.
 class Meeting {
@@ -159,10 +117,10 @@ class Meeting {
 
 class FakeWorker {
  public:
-  FakeWorker(const SwarmOptions& options, const Certifier& certifier, int number)
-      : options_(options),
-        name_(absl::StrCat("fake-", number)),
-        credentials_(certifier.CredentialsOf(name_)) {
+  using Dial = std::function<std::unique_ptr<SwarmConnection>()>;
+
+  FakeWorker(const SwarmOptions& options, std::string name, Dial dial)
+      : options_(options), name_(std::move(name)), dial_(std::move(dial)) {
     Attach();
   }
 
@@ -173,15 +131,11 @@ class FakeWorker {
     control_.reset();
     bulk_.reset();
     meetings_.clear();
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
-    const std::shared_ptr<grpc::Channel> channel =
-        grpc::CreateCustomChannel(options_.coordinator, credentials_, arguments);
-    stub_ = v1::AttachmentService::NewStub(channel);
-    rendezvous_ = v1::RendezvousService::NewStub(channel);
-    control_ = std::make_unique<ControlStream>(
+    connection_ = dial_();
+    rendezvous_ = v1::RendezvousService::NewStub(connection_->channel());
+    control_ = connection_->OpenControl(
         [this](const v1::AttachResponse& response) { OnCommand(response); });
-    bulk_ = std::make_unique<BulkStream>(
+    bulk_ = connection_->OpenBulk(
         [this](const v1::StreamBulkResponse& response) { OnAcknowledged(response); });
     control::Hello hello{.worker = name_,
                          .incarnation = name_,
@@ -198,8 +152,7 @@ class FakeWorker {
             .key = key_, .rank = rank_, .last_step = StepId(step_), .cluster_id = cluster_id_};
       }
     }
-    control_->Begin([&](auto* context, auto* reactor) { stub_->async()->Attach(context, reactor); },
-                    control::ToProto(hello));
+    control_->Begin(control::ToProto(hello));
   }
 
   void Cut() {
@@ -280,9 +233,6 @@ class FakeWorker {
   }
 
  private:
-  using ControlStream = SwarmStream<v1::AttachRequest, v1::AttachResponse>;
-  using BulkStream = SwarmStream<v1::StreamBulkRequest, v1::StreamBulkResponse>;
-
   control::RankStatus StatusLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return {.rank = rank_, .last_step = StepId(step_)};
   }
@@ -334,9 +284,7 @@ class FakeWorker {
   }
 
   void OpenBulk(const control::Welcome& welcome) {
-    bulk_->Begin(
-        [&](auto* context, auto* reactor) { stub_->async()->StreamBulk(context, reactor); },
-        control::ToProto(control::BulkHello{name_, name_}));
+    bulk_->Begin(control::ToProto(control::BulkHello{name_, name_}));
     absl::MutexLock lock(&mutex_);
     cluster_id_ = welcome.cluster_id;
     attached_ = true;
@@ -365,8 +313,8 @@ class FakeWorker {
 
   const SwarmOptions& options_;
   const std::string name_;
-  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
-  std::unique_ptr<v1::AttachmentService::Stub> stub_;
+  const Dial dial_;
+  std::unique_ptr<SwarmConnection> connection_;
   std::unique_ptr<v1::RendezvousService::Stub> rendezvous_;
   mutable absl::Mutex mutex_;
   bool attached_ ABSL_GUARDED_BY(mutex_) = false;
@@ -383,28 +331,34 @@ class FakeWorker {
   // Attach replaces the streams while none of their callbacks runs. The thread that sends
   // heartbeats holds this mutex meanwhile.
   absl::Mutex streams_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
-  std::unique_ptr<ControlStream> control_;
-  std::unique_ptr<BulkStream> bulk_;
+  std::unique_ptr<SwarmConnection::ControlPort> control_;
+  std::unique_ptr<SwarmConnection::BulkPort> bulk_;
 };
 
 class Swarm final : public WorkerSwarm {
  public:
-  explicit Swarm(SwarmOptions options) : options_(std::move(options)) {
-    const Certifier certifier(options_.authority);
+  explicit Swarm(SwarmOptions options)
+      : options_(std::move(options)), certifier_(options_.authority) {
     for (int number = 0; number < options_.num_workers; ++number) {
-      workers_.push_back(std::make_unique<FakeWorker>(options_, certifier, number));
+      if (shares() && number % options_.workers_per_host == 0) AddHost();
+      workers_.push_back(std::make_unique<FakeWorker>(options_, NameOf(number), HowToDial(number)));
     }
     heart_ = std::thread([this] { Beat(); });
+    if (shares()) flusher_ = std::thread([this] { FlushHosts(); });
   }
   ~Swarm() override {
     stopped_.Notify();
     heart_.join();
+    if (flusher_.joinable()) flusher_.join();
     for (const auto& worker : workers_) worker->Cut();
   }
 
   void Reconnect(int num_workers) override {
-    const auto first = std::span(workers_).first(static_cast<std::size_t>(num_workers));
+    const int share = std::max(1, options_.workers_per_host);
+    const int num_hosts = std::max(1, num_workers / share);
+    const auto first = std::span(workers_).first(static_cast<std::size_t>(num_hosts * share));
     for (const auto& worker : first) worker->Cut();
+    for (int host = 0; shares() && host < num_hosts; ++host) DialHost(host);
     for (const auto& worker : first) worker->Attach();
   }
   bool AwaitAttached(absl::Duration timeout) override {
@@ -452,10 +406,62 @@ class Swarm final : public WorkerSwarm {
     }
   }
 
+  bool shares() const { return options_.workers_per_host > 0; }
+
+  std::string NameOf(int number) const {
+    const int share = options_.workers_per_host;
+    return shares() ? absl::StrCat(HostName(number / share), "-", number % share)
+                    : absl::StrCat("fake-", number);
+  }
+  static std::string HostName(int host) { return absl::StrCat("host-", host); }
+
+  FakeWorker::Dial HowToDial(int number) {
+    if (shares()) {
+      return [this, host = number / options_.workers_per_host] {
+        absl::MutexLock lock(&hosts_mutex_);
+        return hosts_[host]->Join();
+      };
+    }
+    return [this, credentials = certifier_.CredentialsOf(access::Role::kWorker, NameOf(number))] {
+      return DialAlone(options_.coordinator, credentials);
+    };
+  }
+
+  void AddHost() {
+    const int host = static_cast<int>(host_credentials_.size());
+    host_credentials_.push_back(certifier_.CredentialsOf(access::Role::kHost, HostName(host)));
+    {
+      absl::MutexLock lock(&hosts_mutex_);
+      hosts_.emplace_back();
+    }
+    DialHost(host);
+  }
+  void DialHost(int host) {
+    std::shared_ptr<SwarmHost> dialled =
+        SwarmHost::Dial(options_.coordinator, host_credentials_[host]);
+    absl::MutexLock lock(&hosts_mutex_);
+    hosts_[host].swap(dialled);
+  }
+
+  void FlushHosts() {
+    while (!stopped_.WaitForNotificationWithTimeout(absl::Milliseconds(5))) {
+      std::vector<std::shared_ptr<SwarmHost>> hosts;
+      {
+        absl::MutexLock lock(&hosts_mutex_);
+        hosts = hosts_;
+      }
+      for (const auto& host : hosts) host->Flush();
+    }
+  }
+
   const SwarmOptions options_;
+  const Certifier certifier_;
+  std::vector<std::shared_ptr<grpc::ChannelCredentials>> host_credentials_;
+  absl::Mutex hosts_mutex_;
+  std::vector<std::shared_ptr<SwarmHost>> hosts_ ABSL_GUARDED_BY(hosts_mutex_);
   std::vector<std::unique_ptr<FakeWorker>> workers_;
   absl::Notification stopped_;
-  std::thread heart_;
+  std::thread heart_, flusher_;
 };
 
 }  // namespace

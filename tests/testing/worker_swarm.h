@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers that only talk: each attaches on a connection of its own, takes what it is given, and
-// tells of steps that nobody computed. For what a coordinator can take.
+// Emulates workers that compute nothing: each attaches, accepts its assignments, and reports steps
+// that no one computed. It shows how much load a coordinator can take.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,9 @@ struct SwarmOptions {
   // they connect without TLS.
   std::string authority;
   int num_workers = 1;
+  // This many workers share the connection of their host, as behind its relay. They are then named
+  // host-H-N. 0: each has a connection of its own. It must divide num_workers.
+  int workers_per_host = 0;
   std::int64_t steps = 1;  // of every job that is submitted to it
   bool traces = true;      // each report with the trace of its step, as real ones
   // A rank tells where it listens and waits for its neighbours through the rendezvous before it is
@@ -32,9 +35,10 @@ class WorkerSwarm {
   // Cuts all connections.
   virtual ~WorkerSwarm() = default;
 
-  // The first workers, so many of them, lose their connections, all at once. They dial again as the
-  // same processes, with the ranks that they hold. No report of theirs may wait for its
-  // acknowledgement. AwaitAttached waits until they are back.
+  // Breaks the connections of the first `num_workers` workers, or of as many whole hosts, all at
+  // once. The workers dial again as the same processes, with the ranks that they hold.
+  // Precondition: none of their reports waits for its acknowledgement. AwaitAttached waits until
+  // they are back.
   virtual void Reconnect(int num_workers) = 0;
 
   // False: not all of them in time.

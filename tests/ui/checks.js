@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks for what keeps people from using a page: names that are missing, text that does not stand out, headings that
-// skip a level, ids that are there twice. The value of this script is a list of sentences, empty if all is well.
+// Looks for what keeps people from using a page, by the rules that axe-core calls serious or critical and that such a
+// page can break: names, labels, roles, references, lists, what the keyboard reaches, and the contrast of text. Headings,
+// ids and the width of the page are checked, too. The value of this script is a list of sentences, empty if all is well.
 (() => {
   const found = [];
   const complain = (node, what) => found.push(`${what}: ${node.outerHTML.slice(0, 120)}`);
@@ -8,12 +9,36 @@
   const nameOf = node => (node.getAttribute('aria-label') || node.getAttribute('title') || node.textContent || '').trim() ||
       [...(node.labels || [])].map(label => label.textContent.trim()).join(' ');
 
-  for (const node of document.querySelectorAll('a[href], button, input, select, iframe, summary, [role=img], [role=region], nav, canvas')) {
+  for (const node of document.querySelectorAll('a[href], button, input, select, iframe, summary, [role=img], [role=region], nav, canvas, progress')) {
     if (isSeen(node) && !nameOf(node) && !(node.labels && node.labels.length)) complain(node, 'no name');
   }
   for (const node of document.querySelectorAll('input, select')) {
     if (isSeen(node) && !(node.labels && node.labels.length) && !node.getAttribute('aria-label')) complain(node, 'no label');
   }
+  const reach = 'a[href], button, input, select, summary, iframe, [tabindex]:not([tabindex="-1"])';
+  for (const node of document.querySelectorAll('[aria-hidden=true]')) {
+    if (node.matches(reach) || node.querySelector(reach)) complain(node, 'the keyboard reaches what is hidden from readers');
+  }
+  for (const node of document.querySelectorAll('a[href], button, summary')) {
+    if (node.querySelector('a[href], button, input, select')) complain(node, 'a control inside a control');
+  }
+  for (const node of document.querySelectorAll('main *')) {
+    const style = getComputedStyle(node), scrolls = overflow => overflow === 'auto' || overflow === 'scroll';
+    const wide = scrolls(style.overflowX) && node.scrollWidth > node.clientWidth + 1;
+    const tall = scrolls(style.overflowY) && node.scrollHeight > node.clientHeight + 1;
+    if ((wide || tall) && isSeen(node) && !node.matches(reach) && !node.querySelector(reach)) complain(node, 'the keyboard cannot scroll it');
+  }
+  for (const attribute of ['aria-labelledby', 'aria-describedby', 'aria-controls', 'aria-owns', 'for']) {
+    for (const node of document.querySelectorAll(`[${attribute}]`)) {
+      for (const id of node.getAttribute(attribute).split(/\s+/)) if (!document.getElementById(id)) complain(node, `${attribute} names nothing`);
+    }
+  }
+  const roles = ['alert', 'img', 'region', 'status', 'tooltip'];  // those that the page has
+  for (const node of document.querySelectorAll('[role]')) if (!roles.includes(node.getAttribute('role'))) complain(node, 'an unknown role');
+  for (const node of document.querySelectorAll('ul > *, ol > *')) if (!/^(LI|SCRIPT|TEMPLATE)$/.test(node.nodeName)) complain(node, 'no item of its list');
+  for (const node of document.querySelectorAll('li')) if (!/^(UL|OL)$/.test(node.parentElement.nodeName)) complain(node, 'an item of no list');
+  const viewport = document.querySelector('meta[name=viewport]');
+  if (!viewport || /user-scalable\s*=\s*(no|0)|maximum-scale\s*=\s*[01]\b/.test(viewport.content)) found.push('the page cannot be enlarged');
   const ids = [...document.querySelectorAll('[id]')].map(node => node.id);
   for (const id of new Set(ids.filter((id, i) => ids.indexOf(id) !== i))) found.push(`id twice: ${id}`);
   for (const node of document.querySelectorAll('[tabindex]')) if (node.tabIndex > 0) complain(node, 'a tabindex above 0');

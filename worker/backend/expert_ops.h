@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "worker/backend/operand.h"
 
@@ -117,34 +118,44 @@ struct ExpertSwigluBackward {
   std::int64_t columns = 0;         // F
 };
 
-// The product of one expert's rows with a matrix. Either the factor has a row for each token, and
-// each row of the expert reads its token's; or the result has one for each token, to which the
-// expert's rows are added:
+// The matrix of one expert, in one of two forms.
+struct ExpertMatrix {
+  const float* b = nullptr;      // [k,n], stored [n,k] if b_transposed
+  const Bf16* packed = nullptr;  // the same as PackBf16 leaves it: `a` is rounded to bf16
+};
+
+// The products of all experts' rows, each with the matrix of its expert. Either the factor has a
+// row for each token, and each row of an expert reads its token's; or the result has one for each
+// token, to which the rows of its experts are added in ascending order of experts:
 //   c[r] = a[token of r] * b             (to_tokens false: a is [N,k], c is [N*k,n])
 //   c[token of r] += a[r] * b            (to_tokens true:  a is [N*k,k], c is [N,n])
-// Ops of experts in ascending order add up a token's rows in that order. An op whose expert has no
-// row does nothing.
 struct ExpertMatmul {
   ExpertRows rows;
-  std::int64_t expert = 0;
-  Operand a;                     // in f32 if it is by token
-  const float* b = nullptr;      // [k,n], stored [n,k] if b_transposed; null: `packed`
-  const Bf16* packed = nullptr;  // the same as PackBf16 leaves it: `a` is rounded to bf16
+  // One matrix for each expert, all in the same form. The list is in host memory and is read before
+  // Run returns.
+  std::span<const ExpertMatrix> matrices;
+  Operand a;  // in f32 if it is by token
   float* c = nullptr;
   bool b_transposed = false;
   bool to_tokens = false;
   std::int64_t n = 0, k = 0;
+
+  bool in_bf16() const { return !matrices.empty() && matrices.front().packed != nullptr; }
 };
 
-// c[m,n] (+)= the sum over the expert's rows of a[row]^T b[row]. One of the two has a row for each
-// token (a_by_token) and is in f32; the other one has all rows. If the expert has no row, the sum
-// is 0.
+// The gradient of one expert's matrix.
+struct ExpertGradient {
+  float* c = nullptr;  // [m,n]
+};
+
+// c[m,n] (+)= the sum over the expert's rows of a[row]^T b[row], for each expert. One of the two
+// has a row for each token (a_by_token) and is in f32; the other one has all rows. Where an expert
+// has no row, the sum is 0.
 struct ExpertMatmulTransposed {
   ExpertRows rows;
-  std::int64_t expert = 0;
+  std::span<const ExpertGradient> gradients;  // one for each expert; as ExpertMatmul::matrices
   Operand a;
   Operand b;
-  float* c = nullptr;
   bool a_by_token = false;
   bool in_bf16 = false;  // operands are rounded
   bool accumulate = false;

@@ -201,6 +201,7 @@ void DescribeFields(EmbeddingForward& o, auto& v) {
   v.Size("batch", o.batch), v.Size("context", o.context), v.Size("columns", o.columns);
   v.Tensor("token_table", o.token_table), v.Tensor("output", o.output);
   v.Optional(o.tokens), v.Optional(o.position_table), v.Optional(o.starts);
+  v.Size("first_word", o.first_word, 0), v.Size("num_words", o.num_words, 0);
 }
 void DescribeFields(EmbeddingBackward& o, auto& v) {
   v.Name("EmbeddingBackward");
@@ -210,6 +211,7 @@ void DescribeFields(EmbeddingBackward& o, auto& v) {
   v.Tensor("d_output", o.d_output);
   v.Optional(o.tokens), v.Optional(o.d_token_table);
   v.Optional(o.d_position_table), v.Optional(o.starts);
+  v.Size("first_word", o.first_word, 0);
 }
 void DescribeFields(SoftmaxBlock& o, auto& v) {
   v.Name("SoftmaxBlock");
@@ -322,20 +324,22 @@ void DescribeFields(ExpertSwigluBackward& o, auto& v) {
   v.Tensor("d_output", o.d_output), v.Tensor("d_gate", o.d_gate), v.Tensor("d_up", o.d_up);
   v.Tensor("d_weights", o.d_weights);
 }
+void DescribeFields(ExpertMatrix& o, auto& v) { v.Optional(o.b), v.Optional(o.packed); }
+void DescribeFields(ExpertGradient& o, auto& v) { v.Tensor("c", o.c); }
+// The lists are left out, as in the ops of updates.
 void DescribeFields(ExpertMatmul& o, auto& v) {
   v.Name("ExpertMatmul");
   DescribeFields(o.rows, v);
-  v.Size("expert", o.expert, 0), v.Size("n", o.n), v.Size("k", o.k);
-  v.Flag(o.b_transposed), v.Flag(o.to_tokens);
+  v.Size("n", o.n), v.Size("k", o.k);
+  v.Flag(o.b_transposed), v.Flag(o.to_tokens), v.Flag(o.in_bf16());
   v.Tensor("a", o.a), v.Tensor("c", o.c);
-  v.Optional(o.b), v.Optional(o.packed);
 }
 void DescribeFields(ExpertMatmulTransposed& o, auto& v) {
   v.Name("ExpertMatmulTransposed");
   DescribeFields(o.rows, v);
-  v.Size("expert", o.expert, 0), v.Size("m", o.m), v.Size("n", o.n);
+  v.Size("m", o.m), v.Size("n", o.n);
   v.Flag(o.a_by_token), v.Flag(o.in_bf16), v.Flag(o.accumulate);
-  v.Tensor("a", o.a), v.Tensor("b", o.b), v.Tensor("c", o.c);
+  v.Tensor("a", o.a), v.Tensor("b", o.b);
 }
 
 }  // namespace takt::backend

@@ -31,7 +31,6 @@
 
 #include <cstdint>
 #include <span>
-#include <type_traits>
 #include <variant>
 
 #include "worker/backend/expert_ops.h"
@@ -63,8 +62,8 @@ struct Matmul {
 
 // Products of matrices in bf16. Operands are rounded. Products of two numbers, which are exact in
 // f32, are summed in f32, and bias and addend are f32. Operands and results come in either type.
-// An operand with an Fp8 that rounds is rounded to values of FP8 instead, which are bf16, too; only
-// the CPU does that. Its blocks lie along the sum.
+// An operand with an Fp8 that rounds is rounded to values of FP8 instead, which are bf16, too. Its
+// blocks lie along the sum.
 //   y  = x W + bias   PackBf16{.b = W, ...} after each change of W; MatmulBf16{.a = x, .b = packed}
 //   dX = dY W^T       the same with .transposed, into another buffer
 //   dW (+)= X^T dY    MatmulTransposedBf16{.a = X, .b = dY}
@@ -241,11 +240,15 @@ struct EmbeddingForward {
   float* output = nullptr;                // [N,C]
   std::int64_t batch = 0, context = 0, columns = 0;
   const std::int32_t* starts = nullptr;
+  // If num_words is not 0, token_table has only the words [first_word, first_word + num_words). The
+  // rows of other tokens become -0.0, which changes no number to which it is added.
+  std::int64_t first_word = 0, num_words = 0;
 };
 
 // W of the embedding: rows of equal token (or position) are summed in row order. Without
 // `accumulate` the whole tables are overwritten, and rows that no token or position used become
-// zero.
+// zero. d_token_table may have only the words [first_word, first_word + vocab). Rows of other
+// tokens are then left out of it.
 struct EmbeddingBackward {
   const std::int32_t* tokens = nullptr;  // [N]; null if d_token_table is
   const float* d_output = nullptr;       // [N,C]
@@ -254,6 +257,7 @@ struct EmbeddingBackward {
   std::int64_t batch = 0, context = 0, columns = 0, vocab = 0, positions = 0;
   bool accumulate = false;
   const std::int32_t* starts = nullptr;  // of the forward
+  std::int64_t first_word = 0;
 };
 
 // Softmax and cross-entropy over rows of logits that come in blocks of columns, in three ops:
@@ -425,12 +429,6 @@ concept UpdateOp = requires(const O& op) {
 template <class O>
 concept ProductOp = requires(const O& op) {
   op.m, op.n, op.k;
-};
-
-// The ops of a mixture of experts (expert_ops.h). Only backends whose memory is a host's run them.
-template <class O>
-concept ExpertOp = std::is_same_v<O, BalanceExperts> || requires(const O& op) {
-  op.rows.offsets;
 };
 
 }  // namespace takt::backend

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/backend/validate.h"
 
+#include <cstddef>
 #include <initializer_list>
 #include <span>
 #include <type_traits>
@@ -94,9 +95,11 @@ absl::Status CheckChosen(const char* op, const auto& rows) {
   return Rule(rows.chosen <= rows.experts, op, "chosen must be at most experts");
 }
 
-absl::Status CheckExpert(const char* op, const ExpertRows& rows, std::int64_t expert) {
+// Checks that a list has one element for each expert, and that all experts of a token exist.
+absl::Status CheckExperts(const char* op, const ExpertRows& rows, std::size_t listed) {
   RETURN_IF_ERROR(CheckChosen(op, rows));
-  return Rule(expert < rows.experts, op, "expert must be below experts");
+  return Rule(static_cast<std::int64_t>(listed) == rows.experts, op,
+              "it needs a matrix for each expert");
 }
 
 // Checks the rules between fields, for the ops that have some.
@@ -204,16 +207,23 @@ struct CrossFieldRules {
   }
   absl::Status operator()(const ExpertMatmul& o) const {
     constexpr const char* kOp = "ExpertMatmul";
-    RETURN_IF_ERROR(CheckExpert(kOp, o.rows, o.expert));
+    RETURN_IF_ERROR(CheckExperts(kOp, o.rows, o.matrices.size()));
+    for (const ExpertMatrix& matrix : o.matrices) {
+      RETURN_IF_ERROR(
+          Rule((matrix.b == nullptr) == o.in_bf16() && (matrix.packed != nullptr) == o.in_bf16(),
+               kOp, "matrices must have either b or packed, and all the same"));
+    }
     RETURN_IF_ERROR(
-        Rule((o.b == nullptr) != (o.packed == nullptr), kOp, "it needs either b or packed"));
-    RETURN_IF_ERROR(
-        Rule(o.a.bf16 == nullptr || o.packed != nullptr, kOp, "a in bf16 needs a packed matrix"));
+        Rule(o.a.bf16 == nullptr || o.in_bf16(), kOp, "a in bf16 needs packed matrices"));
     return Rule(o.to_tokens || o.a.bf16 == nullptr, kOp, "a by token must be in f32");
   }
   absl::Status operator()(const ExpertMatmulTransposed& o) const {
     constexpr const char* kOp = "ExpertMatmulTransposed";
-    RETURN_IF_ERROR(CheckExpert(kOp, o.rows, o.expert));
+    RETURN_IF_ERROR(CheckExperts(kOp, o.rows, o.gradients.size()));
+    FieldCheck check;
+    check.Name(kOp);
+    for (ExpertGradient gradient : o.gradients) DescribeFields(gradient, check);
+    RETURN_IF_ERROR(check.status());
     RETURN_IF_ERROR(
         Rule((o.a_by_token ? o.a : o.b).bf16 == nullptr, kOp, "a factor by token must be in f32"));
     return Rule(o.in_bf16 || (o.a.bf16 == nullptr && o.b.bf16 == nullptr), kOp,
@@ -224,24 +234,7 @@ struct CrossFieldRules {
   }
 };
 
-struct RoundsToFp8 {
-  template <class O>
-  bool operator()(const O& /*op*/) const {
-    return false;
-  }
-  bool operator()(const PackBf16& o) const { return o.fp8 != Fp8Scaling::kNone; }
-  bool operator()(const MatmulBf16& o) const { return o.a_fp8.rounds(); }
-  bool operator()(const MatmulTransposedBf16& o) const {
-    return o.a_fp8.rounds() || o.b_fp8.rounds();
-  }
-};
-
 }  // namespace
-
-absl::Status RefuseFp8(const Op& op) {
-  if (!std::visit(RoundsToFp8(), op)) return absl::OkStatus();
-  return absl::InvalidArgumentError("this backend does not round operands of products to FP8");
-}
 
 absl::Status ValidateOp(const Op& op) {
   RETURN_IF_ERROR(std::visit(CrossFieldRules(), op));

@@ -11,7 +11,4 @@ namespace takt::backend {
 // pointers, not at data.
 absl::Status ValidateOp(const Op& op);
 
-// Returns kInvalidArgument if the op rounds an operand to FP8. For backends that cannot.
-absl::Status RefuseFp8(const Op& op);
-
 }  // namespace takt::backend

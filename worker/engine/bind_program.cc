@@ -27,12 +27,14 @@ class ProgramBinder {
   ProgramBinder(const program::Program& program, Compute& compute, const EngineOptions& options)
       : program_(program), compute_(compute), options_(options) {}
 
-  absl::StatusOr<BoundProgram> Bind() {
+  absl::StatusOr<BoundProgram> Bind(std::span<const std::int32_t> origins) {
     ASSIGN_OR_RETURN(bound_.lanes, MakeLanes(program_));
     bound_.prologue.resize(program_.prologue.size());
     bound_.epilogue.resize(program_.epilogue.size());
+    if (!origins.empty() && compute_.beside().turns != nullptr)
+      RETURN_IF_ERROR(BindBeside(origins));
     RETURN_IF_ERROR(ForEach([this](const Instruction& instruction, Place& place) -> absl::Status {
-      if (IsMessage(instruction)) return absl::OkStatus();
+      if (IsMessage(instruction) || place != nullptr) return absl::OkStatus();
       ASSIGN_OR_RETURN(place, compute_.Bind(instruction));
       return absl::OkStatus();
     }));
@@ -47,6 +49,22 @@ class ProgramBinder {
 
  private:
   using Place = std::unique_ptr<BoundInstruction>;
+
+  // Binds the B of each pair in which ranks meet. Without meetings no half would ever wait while
+  // the other one computes.
+  absl::Status BindBeside(std::span<const std::int32_t> origins) {
+    for (const auto& lane : bound_.lanes) {
+      for (std::size_t i = 1; i < lane->entries.size(); ++i) {
+        LaneEntry& forward = lane->entries[i - 1];
+        LaneEntry& backward = lane->entries[i];
+        if (origins[forward.body_index] != origins[backward.body_index]) continue;
+        if (forward.parts.empty() && backward.parts.empty()) continue;
+        ASSIGN_OR_RETURN(backward.bound, compute_.BindBeside(*backward.instruction));
+        forward.with_next = true;
+      }
+    }
+    return absl::OkStatus();
+  }
 
   absl::Status ForEach(absl::FunctionRef<absl::Status(const Instruction&, Place&)> visit) {
     for (std::size_t i = 0; i < bound_.prologue.size(); ++i)
@@ -134,9 +152,10 @@ class ProgramBinder {
 
 }  // namespace
 
-absl::StatusOr<BoundProgram> BindProgram(const program::Program& program, Compute& compute,
+absl::StatusOr<BoundProgram> BindProgram(const program::Program& program,
+                                         std::span<const std::int32_t> origins, Compute& compute,
                                          const EngineOptions& options) {
-  return ProgramBinder(program, compute, options).Bind();
+  return ProgramBinder(program, compute, options).Bind(origins);
 }
 
 }  // namespace takt::engine

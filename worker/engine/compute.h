@@ -12,9 +12,16 @@
 #include "common/program/program.h"
 #include "worker/backend/stream.h"
 #include "worker/engine/bound_instruction.h"
+#include "worker/engine/pair_turns.h"
 #include "worker/engine/part_cursor.h"
 
 namespace takt::engine {
+
+// What the two halves of an O share if they run side by side. Both objects are borrowed.
+struct Beside {
+  PairTurns* turns = nullptr;    // null: they run one after the other
+  PartCursor* cursor = nullptr;  // follows the parts of the B
+};
 
 // Binds the instructions of one program. The engine calls it when it is created, and never while
 // the program runs.
@@ -31,6 +38,14 @@ class Compute {
   // Returns what follows the parts of its instructions, for the life of this object. Null: it runs
   // no program whose instructions have parts.
   virtual PartCursor* part_cursor() { return nullptr; }
+
+  // Returns what the halves of an O share. An engine runs an O as its F and its B
+  // (program::SplitPairs). If `turns` is set, the B runs on a thread of its own and is bound by
+  // BindBeside, neither half has a stream, and each takes turns to use what they share. The objects
+  // live as long as this one.
+  virtual Beside beside() { return {}; }
+  // As Bind.  Precondition: beside().turns is set.
+  virtual Bound BindBeside(const program::Instruction& backward) { return Bind(backward); }
 
   // The engine asks these where steps overlap (program::OverlapsSteps), once a step. The answers
   // are equal on all ranks.

@@ -18,10 +18,14 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/program/part_lists.h"
+#include "common/program/split_pairs.h"
 #include "worker/engine/bind_program.h"
 #include "worker/engine/devices.h"
 #include "worker/engine/lane.h"
+#include "worker/engine/lane_waits.h"
 #include "worker/engine/progress.h"
+#include "worker/engine/side_thread.h"
+#include "worker/engine/step_times.h"
 #include "worker/engine/timing_ring.h"
 
 namespace takt::engine {
@@ -32,19 +36,18 @@ using program::Instruction;
 using transport::kNoDeadline;
 using transport::MonotonicNanos;
 
-// How long a waiter spins. Another lane is usually milliseconds away, or about to finish, and many
-// ranks share the cores.
-constexpr std::int64_t kSpinNanos = 2'000;
-
 constexpr std::uint64_t kNoIteration = std::numeric_limits<std::uint64_t>::max();
 
 class ProgramEngine final : public Engine {
  public:
   ProgramEngine(const program::Program& program, EngineOptions options)
-      : program_(program),
+      : split_(program::HasPairs(program) ? std::optional(program::SplitPairs(program))
+                                          : std::nullopt),
+        program_(split_.has_value() ? split_->program : program),
         options_(std::move(options)),
-        norm_check_(NormCheckOf(program)),
-        timings_(program.body.size(), program::NumMeetings(program)) {}
+        norm_check_(NormCheckOf(program_)),
+        timings_(program_.body.size(), program::NumMeetings(program_)),
+        step_times_(program, split_.has_value() ? split_->origins : std::vector<std::int32_t>()) {}
 
   absl::Status Open(Compute& compute);
   absl::Status Run(StepId first, StepId last,
@@ -65,19 +68,29 @@ class ProgramEngine final : public Engine {
   void RunStretch(std::int64_t& previous_end,
                   const std::function<void(const StepTiming&)>& on_step);
   void RunLane(Lane& lane, std::uint64_t begin);
-  // Returns false if the engine was stopped.
+  // These return false if the engine was stopped.
   bool RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t position);
+  bool RunPair(Lane& lane, std::uint64_t iteration, std::uint64_t position, SideThread& side);
+  bool RunHalf(Lane& lane, std::uint64_t iteration, std::uint64_t position, PairHalf half);
+  // Runs the instruction, whose waits are over, and measures its time. half: set if it is a half of
+  // a pair whose halves run side by side.
+  bool RunTimed(Lane& lane, const LaneEntry& entry, std::uint64_t iteration,
+                std::optional<PairHalf> half = std::nullopt);
+  // Counts the instruction as done, and wakes the threads that wait for it.
+  void Complete(Lane& lane, std::uint64_t iteration, std::uint64_t position);
   absl::Status RunOnDevice(Lane& lane, const LaneEntry& entry, std::uint64_t iteration,
                            StepId step);
   // Runs the instruction, and follows its parts if it has some.
-  absl::Status RunBound(const LaneEntry& entry, std::uint64_t iteration, StepId step);
-  absl::Status RunParts(BoundInstruction& bound, const PartRun& run, StepId step);
-  bool AwaitOthers(Lane& lane, const LaneEntry& entry, std::uint64_t iteration);
+  absl::Status RunBound(const LaneEntry& entry, std::uint64_t iteration, StepId step,
+                        std::optional<PairHalf> half = std::nullopt);
+  static absl::Status RunParts(BoundInstruction& bound, PartCursor& cursor, const PartRun& run,
+                               StepId step);
+  PartCursor* CursorOf(std::optional<PairHalf> half) const {
+    return half == PairHalf::kBackward ? beside_.cursor : cursor_;
+  }
   // Waits until the iteration's norm is known. Precondition: steps overlap.
   bool AwaitNorm(Lane& lane, std::uint64_t iteration);
   bool AwaitReports(Lane& lane, std::uint64_t iteration);
-  bool AwaitLane(Lane& lane, Lane& other, std::uint64_t count);
-  void WakeWaiters(const Lane& lane, std::uint64_t done);
   void RunList(const std::vector<Instruction>& list, const BoundList& bound, StepId iteration_step,
                std::vector<InstructionTiming>& timings);
   void Report(std::uint64_t begin, std::int64_t& previous_end,
@@ -88,13 +101,14 @@ class ProgramEngine final : public Engine {
   absl::Status TransportStatus() const {
     return options_.transport == nullptr ? absl::OkStatus() : options_.transport->status();
   }
-  absl::Status Named(const absl::Status& status, const Instruction& instruction, StepId step) const;
-  StepTiming Summarize(std::uint64_t iteration, std::int64_t previous_end) const;
+  absl::Status Named(const absl::Status& status, const Instruction& instruction, StepId step,
+                     const PartCursor* cursor) const;
   Progress progress() const {
     return {.program = program_,
             .lanes = bound_.lanes,
             .timings = timings_,
             .part = cursor_ == nullptr ? -1 : cursor_->current(),
+            .part_beside = beside_.cursor == nullptr ? -1 : beside_.cursor->current(),
             .first_step = first_step_.load(std::memory_order_relaxed),
             .run_nanos = run_nanos_.load(std::memory_order_relaxed)};
   }
@@ -115,11 +129,13 @@ class ProgramEngine final : public Engine {
                   static_cast<std::int64_t>(iteration));
   }
 
-  const program::Program& program_;
+  const std::optional<program::SplitProgram> split_;  // nullopt: there are no pairs
+  const program::Program& program_;                   // what runs
   const EngineOptions options_;
   const std::optional<program::Wait> norm_check_;  // nullopt: steps do not overlap
   Compute* compute_ = nullptr;                     // constant after Open
   PartCursor* cursor_ = nullptr;  // constant after Open, and not null if instructions have parts
+  Beside beside_;                 // constant after Open
   BoundProgram bound_;            // constant after Open, except the progress of its lanes
   Devices devices_;
 
@@ -131,11 +147,13 @@ class ProgramEngine final : public Engine {
   std::atomic<std::uint64_t> redo_from_{kNoIteration};
   std::atomic<std::int64_t> run_nanos_{0};  // when the last Run began
   TimingRing timings_;
+  StepTimes step_times_;                             // only the caller of Run uses it
   std::vector<InstructionTiming> prologue_timings_;  // only the caller of Run uses it
   std::atomic<std::uint64_t> reported_{0};           // iterations whose timings were handed over
   transport::WakeWord reported_moved_;
 
   std::atomic<bool> stopped_{false};
+  const LaneWaits waits_{bound_.lanes, stopped_};
   mutable std::mutex mutex_;
   absl::Status failure_;  // guarded by mutex_; the first one stays
 };
@@ -143,11 +161,14 @@ class ProgramEngine final : public Engine {
 absl::Status ProgramEngine::Open(Compute& compute) {
   compute_ = &compute;
   cursor_ = compute.part_cursor();
+  beside_ = compute.beside();
   if (cursor_ == nullptr && !program_.part_lists.empty()) {
     return absl::InvalidArgumentError(
         "ranks meet inside the instructions of the program, which what computes cannot follow");
   }
-  ASSIGN_OR_RETURN(bound_, BindProgram(program_, compute, options_));
+  std::span<const std::int32_t> origins;
+  if (split_.has_value()) origins = split_->origins;
+  ASSIGN_OR_RETURN(bound_, BindProgram(program_, origins, compute, options_));
   return devices_.Open(bound_);
 }
 
@@ -207,6 +228,8 @@ void ProgramEngine::RunLane(Lane& lane, std::uint64_t begin) {
   // The kernel keeps 15 characters.
   thread_name.resize(std::min<std::size_t>(thread_name.size(), 15));
   pthread_setname_np(pthread_self(), thread_name.c_str());
+  std::optional<SideThread> side;
+  if (std::ranges::any_of(lane.entries, &LaneEntry::with_next)) side.emplace();
   for (std::uint64_t iteration = begin;; ++iteration) {
     if (norm_check_.has_value() && iteration > begin && !AwaitNorm(lane, iteration - 1)) return;
     if (!AwaitReports(lane, iteration)) return;
@@ -214,10 +237,15 @@ void ProgramEngine::RunLane(Lane& lane, std::uint64_t begin) {
     // the norm of the step before.
     if (iteration >= stretch_end()) break;
     for (std::uint64_t position = 0; position < lane.length(); ++position) {
-      if (!RunEntry(lane, iteration, position)) return;
+      if (!lane.entries[position].with_next) {
+        if (!RunEntry(lane, iteration, position)) return;
+        continue;
+      }
+      if (!RunPair(lane, iteration, position, *side)) return;
+      ++position;  // past the B
     }
   }
-  lane.activity.store(kIdle, std::memory_order_relaxed);
+  lane.own.activity.store(kIdle, std::memory_order_relaxed);
 }
 
 bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t position) {
@@ -227,25 +255,59 @@ bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t 
   const bool holds =
       op == program::Op::kSpeculate && norm_check_.has_value() && compute_->HoldsIn(step);
   if (holds && !AwaitNorm(lane, iteration)) return false;
-  if (!AwaitOthers(lane, entry, iteration)) return false;
-  if (options_.times_instructions) timings_.SetStart(iteration, entry.body_index, MonotonicNanos());
-  const absl::Status status = entry.device == nullptr ? RunBound(entry, iteration, step)
-                                                      : RunOnDevice(lane, entry, iteration, step);
-  if (options_.times_instructions) timings_.SetEnd(iteration, entry.body_index, MonotonicNanos());
-  if (!status.ok()) {
-    const bool first = Fail(Named(status, *entry.instruction, step));
-    if (first) lane.failed.store(true, std::memory_order_relaxed);
-    return false;
-  }
+  if (!waits_.AwaitOthers(lane.own, entry, iteration)) return false;
+  if (!RunTimed(lane, entry, iteration)) return false;
   if (norm_check_.has_value() && op == program::Op::kNormExchange &&
       compute_->ForesawWrongly(step)) {
     redo_from_.store(iteration + 1, std::memory_order_seq_cst);
   }
+  Complete(lane, iteration, position);
+  return true;
+}
+
+// The F counts as done before the B even if it ends later, so whatever waits for the B waits for
+// both.
+bool ProgramEngine::RunPair(Lane& lane, std::uint64_t iteration, std::uint64_t position,
+                            SideThread& side) {
+  bool backward = false;
+  side.Start([&] { backward = RunHalf(lane, iteration, position + 1, PairHalf::kBackward); });
+  const bool forward = RunHalf(lane, iteration, position, PairHalf::kForward);
+  if (forward) Complete(lane, iteration, position);
+  side.Await();
+  if (!forward || !backward) return false;
+  Complete(lane, iteration, position + 1);
+  return true;
+}
+
+bool ProgramEngine::RunHalf(Lane& lane, std::uint64_t iteration, std::uint64_t position,
+                            PairHalf half) {
+  const LaneEntry& entry = lane.entries[position];
+  Waiter& waiter = half == PairHalf::kForward ? lane.own : lane.side;
+  if (!waits_.AwaitOthers(waiter, entry, iteration)) return false;
+  beside_.turns->Begin(half, entry.num_meetings);
+  const bool ran = RunTimed(lane, entry, iteration, half);
+  beside_.turns->End(half);
+  return ran;
+}
+
+bool ProgramEngine::RunTimed(Lane& lane, const LaneEntry& entry, std::uint64_t iteration,
+                             std::optional<PairHalf> half) {
+  const StepId step = WorksFor(*entry.instruction, StepOf(iteration));
+  if (options_.times_instructions) timings_.SetStart(iteration, entry.body_index, MonotonicNanos());
+  const absl::Status status = entry.device == nullptr ? RunBound(entry, iteration, step, half)
+                                                      : RunOnDevice(lane, entry, iteration, step);
+  if (options_.times_instructions) timings_.SetEnd(iteration, entry.body_index, MonotonicNanos());
+  if (status.ok()) return true;
+  if (Fail(Named(status, *entry.instruction, step, CursorOf(half))))
+    lane.failed.store(true, std::memory_order_relaxed);
+  return false;
+}
+
+void ProgramEngine::Complete(Lane& lane, std::uint64_t iteration, std::uint64_t position) {
   const std::uint64_t done = iteration * lane.length() + position + 1;
   lane.done.store(done, std::memory_order_seq_cst);
-  WakeWaiters(lane, done);
+  waits_.WakeWaiters(lane, done);
   if (position + 1 == lane.length()) lane.iteration_ended.Wake();
-  return true;
 }
 
 // An entry with a stream leaves its work there. Until the report waits for the device and learns
@@ -253,13 +315,13 @@ bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t 
 absl::Status ProgramEngine::RunOnDevice(Lane& lane, const LaneEntry& entry, std::uint64_t iteration,
                                         StepId step) {
   const DevicePart& part = *entry.device;
-  lane.activity.store(kAwaitingDevice, std::memory_order_relaxed);
+  lane.own.activity.store(kAwaitingDevice, std::memory_order_relaxed);
   if (part.stream != nullptr) {
     constexpr std::int64_t kPoints = 2;  // its start and its end
     RETURN_IF_ERROR(part.stream->MakeRoom(kPoints + std::ssize(part.waits)));
   }
   RETURN_IF_ERROR(AwaitPoints(bound_.lanes, part, iteration, [this] { return stopped(); }));
-  lane.activity.store(kRunning, std::memory_order_relaxed);
+  lane.own.activity.store(kRunning, std::memory_order_relaxed);
   if (part.stream == nullptr) {
     RETURN_IF_ERROR(TransportStatus());
     if (options_.times_instructions)
@@ -271,56 +333,26 @@ absl::Status ProgramEngine::RunOnDevice(Lane& lane, const LaneEntry& entry, std:
   return part.stream->Record(*part.PointsOf(iteration).end);
 }
 
-absl::Status ProgramEngine::RunBound(const LaneEntry& entry, std::uint64_t iteration, StepId step) {
+absl::Status ProgramEngine::RunBound(const LaneEntry& entry, std::uint64_t iteration, StepId step,
+                                     std::optional<PairHalf> half) {
   if (entry.parts.empty()) return entry.bound->Run(step);
   PartRun run{.parts = entry.parts, .stream = entry.bound->stream()};
+  if (half.has_value()) {
+    run.turns = beside_.turns;
+    run.half = *half;
+  }
   if (options_.times_instructions)
     run.times = timings_.Meetings(iteration, entry.first_meeting, entry.num_meetings);
   if (run.stream != nullptr) run.events = entry.device->PointsOf(iteration).meetings;
-  return RunParts(*entry.bound, run, step);
+  return RunParts(*entry.bound, *CursorOf(half), run, step);
 }
 
-absl::Status ProgramEngine::RunParts(BoundInstruction& bound, const PartRun& run, StepId step) {
-  cursor_->Begin(run);
+absl::Status ProgramEngine::RunParts(BoundInstruction& bound, PartCursor& cursor,
+                                     const PartRun& run, StepId step) {
+  cursor.Begin(run);
   absl::Status status = bound.Run(step);
-  status.Update(cursor_->End());
+  status.Update(cursor.End());
   return status;
-}
-
-bool ProgramEngine::AwaitOthers(Lane& lane, const LaneEntry& entry, std::uint64_t iteration) {
-  for (std::size_t i = 0; i < entry.waits.size(); ++i) {
-    const program::Wait wait = entry.waits[i];
-    Lane& other = *bound_.lanes[wait.lane.value()];
-    // A negative position reaches into the iteration before; there is none before the first.
-    const std::int64_t count =
-        static_cast<std::int64_t>(iteration * other.length()) + wait.position + 1;
-    if (count <= 0 ||
-        other.done.load(std::memory_order_acquire) >= static_cast<std::uint64_t>(count)) {
-      continue;
-    }
-    lane.activity.store(static_cast<std::int32_t>(i), std::memory_order_relaxed);
-    if (!AwaitLane(lane, other, static_cast<std::uint64_t>(count))) return false;
-  }
-  lane.activity.store(kRunning, std::memory_order_relaxed);
-  return !stopped_.load(std::memory_order_relaxed);
-}
-
-// Waits until `other` has done `count`. The waiter writes what it waits for before it looks for the
-// last time, and the other lane writes `done` before WakeWaiters looks. So at least one of the two
-// sees what the other wrote.
-bool ProgramEngine::AwaitLane(Lane& lane, Lane& other, std::uint64_t count) {
-  std::atomic<std::uint64_t>& awaited = other.awaited[lane.id.value()];
-  awaited.store(count, std::memory_order_seq_cst);
-  lane.woken.Await([&] { return other.done.load(std::memory_order_seq_cst) >= count || stopped(); },
-                   kNoDeadline, kSpinNanos);
-  awaited.store(kNothingAwaited, std::memory_order_relaxed);
-  return !stopped();
-}
-
-void ProgramEngine::WakeWaiters(const Lane& lane, std::uint64_t done) {
-  for (std::size_t i = 0; i < lane.awaited.size(); ++i) {
-    if (lane.awaited[i].load(std::memory_order_seq_cst) <= done) bound_.lanes[i]->woken.Wake();
-  }
 }
 
 bool ProgramEngine::AwaitNorm(Lane& lane, std::uint64_t iteration) {
@@ -328,8 +360,8 @@ bool ProgramEngine::AwaitNorm(Lane& lane, std::uint64_t iteration) {
   const std::uint64_t count =
       iteration * other.length() + static_cast<std::uint64_t>(norm_check_->position) + 1;
   if (other.done.load(std::memory_order_acquire) >= count) return !stopped();
-  lane.activity.store(kAwaitingNorm, std::memory_order_relaxed);
-  return AwaitLane(lane, other, count);
+  lane.own.activity.store(kAwaitingNorm, std::memory_order_relaxed);
+  return waits_.AwaitLane(lane.own, other, count);
 }
 
 // The timings of `iteration` go where those of `iteration` - kKept were.
@@ -338,7 +370,7 @@ bool ProgramEngine::AwaitReports(Lane& lane, std::uint64_t iteration) {
     return reported_.load(std::memory_order_seq_cst) + TimingRing::kKept > iteration;
   };
   if (reported()) return !stopped();
-  lane.activity.store(kReporting, std::memory_order_relaxed);
+  lane.own.activity.store(kReporting, std::memory_order_relaxed);
   reported_moved_.Await([&] { return reported() || stopped(); }, kNoDeadline, kSpinNanos);
   return !stopped();
 }
@@ -352,13 +384,13 @@ void ProgramEngine::RunList(const std::vector<Instruction>& list, const BoundLis
     timings[i].start_nanos = MonotonicNanos();
     const std::span<const program::Part> parts = program::PartListOf(list[i], program_);
     absl::Status status =
-        parts.empty() ? bound[i]->Run(step) : RunParts(*bound[i], {.parts = parts}, step);
+        parts.empty() ? bound[i]->Run(step) : RunParts(*bound[i], *cursor_, {.parts = parts}, step);
     if (backend::Stream* const stream = bound[i]->stream(); stream != nullptr) {
       status.Update(devices_.Drain(*stream));
       status.Update(TransportStatus());
     }
     timings[i].end_nanos = MonotonicNanos();
-    if (!status.ok()) Fail(Named(status, list[i], step));
+    if (!status.ok()) Fail(Named(status, list[i], step, cursor_));
   }
 }
 
@@ -376,7 +408,8 @@ void ProgramEngine::Report(std::uint64_t begin, std::int64_t& previous_end,
       if (lane->done.load(std::memory_order_acquire) < count) return;
     }
     if (!devices_.none() && !AwaitDevices(iteration)) return;
-    StepTiming timing = Summarize(iteration, previous_end);
+    StepTiming timing = step_times_.Summarize(StepOf(iteration), timings_.Of(iteration),
+                                              timings_.MeetingsOf(iteration), previous_end);
     if (iteration == begin && !prologue_timings_.empty()) timing.prologue = &prologue_timings_;
     timing.redone = iteration == begin && begin > run_begin_;
     previous_end = timing.end_nanos;
@@ -396,7 +429,8 @@ bool ProgramEngine::AwaitDevices(std::uint64_t iteration) {
           devices_.Await(entry, iteration, options_.times_instructions ? &timings_ : nullptr);
       status.Update(TransportStatus());
       if (status.ok()) continue;
-      if (Fail(Named(status, *entry.instruction, WorksFor(*entry.instruction, StepOf(iteration)))))
+      const StepId step = WorksFor(*entry.instruction, StepOf(iteration));
+      if (Fail(Named(status, *entry.instruction, step, cursor_)))
         lane->failed.store(true, std::memory_order_relaxed);
       return false;
     }
@@ -405,38 +439,13 @@ bool ProgramEngine::AwaitDevices(std::uint64_t iteration) {
 }
 
 absl::Status ProgramEngine::Named(const absl::Status& status, const Instruction& instruction,
-                                  StepId step) const {
+                                  StepId step, const PartCursor* cursor) const {
   std::string name = program::ToString(instruction, program_);
   const std::span<const program::Part> parts = program::PartListOf(instruction, program_);
-  if (!parts.empty() && cursor_->current() >= 0)
-    absl::StrAppend(&name, " ", program::PartName(parts, cursor_->current()));
+  if (!parts.empty() && cursor->current() >= 0)
+    absl::StrAppend(&name, " ", program::PartName(parts, cursor->current()));
   return Annotate(status, absl::StrCat("step ", step.value(), ", pp rank ",
                                        program_.pp_rank.value(), ", ", name));
-}
-
-StepTiming ProgramEngine::Summarize(std::uint64_t iteration, std::int64_t previous_end) const {
-  StepTiming summary{.step = StepOf(iteration),
-                     .timings = &timings_.Of(iteration),
-                     .meetings = &timings_.MeetingsOf(iteration)};
-  std::int64_t first_start = kNoDeadline;
-  for (std::size_t i = 0; i < program_.body.size(); ++i) {
-    const InstructionTiming& timing = (*summary.timings)[i];
-    first_start = std::min(first_start, timing.start_nanos);
-    summary.end_nanos = std::max(summary.end_nanos, timing.end_nanos);
-    if (program::IsCompute(program_.body[i].op))
-      summary.compute_nanos += timing.end_nanos - timing.start_nanos;
-  }
-  for (const auto& lane : bound_.lanes) {
-    for (const LaneEntry& entry : lane->entries) {
-      if (!program::IsCompute(entry.instruction->op)) continue;
-      for (std::size_t i = 0; i < entry.num_meetings; ++i) {
-        const InstructionTiming& meeting = (*summary.meetings)[entry.first_meeting + i];
-        summary.compute_nanos -= meeting.end_nanos - meeting.start_nanos;
-      }
-    }
-  }
-  summary.start_nanos = previous_end != 0 ? previous_end : first_start;
-  return summary;
 }
 
 bool ProgramEngine::Fail(absl::Status status) {
@@ -449,7 +458,8 @@ bool ProgramEngine::Fail(absl::Status status) {
   stopped_.store(true, std::memory_order_seq_cst);
   devices_.EndWaits();
   for (const auto& lane : bound_.lanes) {
-    lane->woken.Wake();
+    lane->own.woken.Wake();
+    lane->side.woken.Wake();
     lane->iteration_ended.Wake();
   }
   reported_moved_.Wake();

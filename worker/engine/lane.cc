@@ -78,8 +78,10 @@ absl::StatusOr<std::vector<std::unique_ptr<Lane>>> MakeLanes(const Program& prog
     lane->id = LaneId(static_cast<std::int32_t>(i));
     lane->description = &program.lanes[i];
     lane->name = program::LaneName(program.lanes[i]);
-    lane->awaited = std::vector<std::atomic<std::uint64_t>>(program.lanes.size());
+    lane->awaited = std::vector<std::atomic<std::uint64_t>>(2 * program.lanes.size());
     for (std::atomic<std::uint64_t>& count : lane->awaited) count = kNothingAwaited;
+    lane->own.index = i;
+    lane->side.index = program.lanes.size() + i;
     lanes.push_back(std::move(lane));
   }
   const program::WaitLists waits = program::Dependencies(program);

@@ -31,7 +31,9 @@ struct LaneEntry {
   std::size_t first_meeting = 0;         // in program::MeetingOffsets
   std::size_t num_meetings = 0;
   std::unique_ptr<BoundInstruction> bound;  // BindProgram sets it
-  std::unique_ptr<DevicePart> device;       // null: it and all that it waits for are the host's
+  // Set for the F of a pair whose B comes next and runs beside it. BindProgram sets it.
+  bool with_next = false;
+  std::unique_ptr<DevicePart> device;  // null: it and all that it waits for are the host's
 };
 
 // The step that an instruction works for while the engine is at `iteration_step`.
@@ -49,8 +51,15 @@ enum LaneActivity : std::int32_t {
   // 0 and above: waits for that entry of its `waits`.
 };
 
-// No lane waits: no count is that high.
+// A waiter that waits for nothing has this count, which `done` never reaches.
 inline constexpr std::uint64_t kNothingAwaited = std::numeric_limits<std::uint64_t>::max();
+
+// A thread that waits for lanes.
+struct Waiter {
+  std::size_t index = 0;                  // in Lane::awaited
+  alignas(64) transport::WakeWord woken;  // where it sleeps
+  alignas(64) std::atomic<std::int32_t> activity{kIdle};
+};
 
 struct Lane {
   // Constant after construction.
@@ -65,15 +74,18 @@ struct Lane {
   // iterations: entry p of iteration i is done when done > i * entries.size() + p. An entry that
   // has a stream is done, in this sense, once it was given to the stream.
   alignas(64) std::atomic<std::uint64_t> done{0};
-  // By waiting lane: the count of `done` that it waits for. Only the lanes that wait for this count
-  // are woken: the others would use the cores just when this lane's result is to be sent.
+  // The count of `done` that each waiter waits for, by Waiter::index. Only the waiters whose count
+  // is reached are woken. Others would use the cores just when this lane's result is to be sent.
   std::vector<std::atomic<std::uint64_t>> awaited;
-  transport::WakeWord iteration_ended;    // wakes the report, which waits for whole iterations
-  alignas(64) transport::WakeWord woken;  // where this lane's thread sleeps
-  alignas(64) std::atomic<std::int32_t> activity{kIdle};
+  transport::WakeWord iteration_ended;  // wakes the report, which waits for whole iterations
+  Waiter own, side;                     // the lane's thread, and that of the B of its pairs
   std::atomic<bool> failed{false};
 
   std::uint64_t length() const { return entries.size(); }
+  // Returns whether an entry is the B of a pair and runs beside the F before it.
+  bool IsBeside(std::uint64_t position) const {
+    return position > 0 && entries[position - 1].with_next;
+  }
 };
 
 // Returns where NORM_EXCHANGE is, for programs whose steps overlap: before it is done, no lane

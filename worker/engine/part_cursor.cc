@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/engine/part_cursor.h"
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -45,7 +47,15 @@ absl::Status PartCursor::RunTimed(absl::FunctionRef<absl::Status()> meeting) {
       run_.stream == nullptr || run_.events.empty() ? nullptr : &run_.events[num_met_];
   InstructionTiming timing{.start_nanos = MonotonicNanos()};
   if (events != nullptr) RETURN_IF_ERROR(run_.stream->Record(*events->start));
-  RETURN_IF_ERROR(meeting());
+  if (run_.turns == nullptr) {
+    RETURN_IF_ERROR(meeting());
+  } else {
+    run_.turns->BeginMeeting(run_.half);
+    const absl::Status status = meeting();
+    const std::optional<std::int64_t> idle_since = run_.turns->EndMeeting(run_.half);
+    RETURN_IF_ERROR(status);
+    timing.start_nanos = idle_since.value_or(MonotonicNanos());
+  }
   if (events != nullptr) RETURN_IF_ERROR(run_.stream->Record(*events->end));
   timing.end_nanos = MonotonicNanos();
   if (!run_.times.empty()) run_.times[num_met_] = timing;

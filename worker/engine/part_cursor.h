@@ -11,6 +11,7 @@
 #include "common/program/program.h"
 #include "worker/backend/stream.h"
 #include "worker/engine/instruction_timing.h"
+#include "worker/engine/pair_turns.h"
 
 namespace takt::engine {
 
@@ -28,11 +29,16 @@ struct PartRun {
   // for each meeting, tell when it ran.
   backend::Stream* stream = nullptr;
   std::span<const MeetingEvents> events;
+  // Set for the halves of a pair that run side by side. The time of a meeting is then only its last
+  // part, in which neither half computed.
+  PairTurns* turns = nullptr;
+  PairHalf half = PairHalf::kForward;
 };
 
 // Follows the parts of the instruction that the compute lane runs: it holds their order, times both
 // ends of each meeting, and knows which one is under way. Whatever computes owns it; several
-// engines may use it, one at a time. Thread class: only the compute lane, except `current`.
+// engines may use it, one at a time. A second one follows the B of pairs that run beside their F.
+// Thread class: only the thread that runs the instruction, except `current`.
 class PartCursor {
  public:
   // Layers run each of their meetings by this, in the order of the instruction's list. Outside of

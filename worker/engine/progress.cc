@@ -35,14 +35,17 @@ LaneStatus Progress::StatusOf(const Lane& lane, std::int64_t now) const {
   LaneStatus status{.lane = lane.id, .failed = lane.failed.load(std::memory_order_relaxed)};
   if (lane.entries.empty()) return status;
   const std::uint64_t done = lane.done.load(std::memory_order_acquire);
-  const std::int32_t activity = lane.activity.load(std::memory_order_relaxed);
+  const bool beside = lane.IsBeside(done % lane.length());
+  const std::int32_t activity =
+      (beside ? lane.side : lane.own).activity.load(std::memory_order_relaxed);
   const std::uint64_t current = activity == kIdle && done > 0 ? done - 1 : done;
   const LaneEntry& entry = lane.entries[current % lane.length()];
   status.step = StepOf(current / lane.length());
   status.instruction = program::ToString(*entry.instruction, program);
   // `done` may have changed between the two loads, so `activity` may not fit this entry.
   if (activity < static_cast<std::int32_t>(entry.waits.size())) {
-    const int its_part = activity == kRunning ? PartUnderWay(entry, part) : -1;
+    const int its_part =
+        activity == kRunning ? PartUnderWay(entry, beside ? part_beside : part) : -1;
     if (its_part >= 0)
       absl::StrAppend(&status.instruction, " ", program::PartName(entry.parts, its_part));
     status.waiting_for = DescribeWait(program, lanes, entry, activity, its_part);

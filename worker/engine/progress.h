@@ -18,7 +18,8 @@ struct Progress {
   const program::Program& program;
   const std::vector<std::unique_ptr<Lane>>& lanes;
   const TimingRing& timings;
-  int part = -1;                // PartCursor::current
+  // PartCursor::current, and that of the B of a pair that runs beside its F.
+  int part = -1, part_beside = -1;
   std::int64_t first_step = 1;  // that of iteration 0
   std::int64_t run_nanos = 0;   // when the last Run began
 

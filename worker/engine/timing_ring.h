@@ -34,7 +34,8 @@ class TimingRing {
     Store(At(iteration, body_index).end_nanos, nanos);
   }
 
-  // Only the compute lane writes these, and Devices once the iteration is done.
+  // The threads of the compute lane write these, each for its own instruction, and so does Devices
+  // once the iteration is done. No other thread does.
   std::span<InstructionTiming> Meetings(std::uint64_t iteration, std::size_t first,
                                         std::size_t count) {
     return std::span(meetings_[iteration % kKept]).subspan(first, count);

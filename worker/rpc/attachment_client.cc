@@ -24,11 +24,14 @@ constexpr absl::Duration kLastWords = absl::Seconds(1);
 
 AttachmentClient::AttachmentClient(AttachmentOptions options, session::Agent& agent)
     : options_(std::move(options)), agent_(agent) {
-  control_ = std::make_unique<ControlStream>("takt-control", ControlHooks());
+  // The control stream's thread uses the bulk stream.
   bulk_ = std::make_unique<BulkStream>("takt-bulk", BulkHooks());
+  control_ = std::make_unique<ControlStream>("takt-control", ControlHooks());
+  if (options_.channels->has_relay() && options_.ask_relay) WatchRelay();
 }
 
 AttachmentClient::~AttachmentClient() {
+  relay_watch_.reset();
   outbox_.AwaitWritten(kLastWords);
   bulk_->Stop();
   control_->Stop();
@@ -93,7 +96,9 @@ AttachmentClient::ControlStream::Hooks AttachmentClient::ControlHooks() {
 AttachmentClient::BulkStream::Hooks AttachmentClient::BulkHooks() {
   return {.open =
               [this](grpc::ClientContext* context) {
-                bulk_stub_ = v1::AttachmentService::NewStub(options_.channels->bulk());
+                const std::shared_ptr<grpc::Channel> channel = options_.channels->bulk();
+                bulk_channel_ = channel.get();
+                bulk_stub_ = v1::AttachmentService::NewStub(channel);
                 return bulk_stub_->StreamBulk(context);
               },
           .hello = [this]() -> std::optional<v1::StreamBulkRequest> {
@@ -140,6 +145,20 @@ control::Heartbeat AttachmentClient::Heartbeat() const {
   return {.key = held->key, .status = Signed(held->status, held->rank)};
 }
 
+void AttachmentClient::WatchRelay() {
+  relay_watch_ = std::make_unique<RelayWatch>(RelayWatchOptions{
+      .is_away = [this] { return attachment().ok() && !options_.channels->through_relay(); },
+      .ask = options_.ask_relay,
+      .go_back =
+          [this] {
+            if (relay_refuses_) return;
+            Log(LogLevel::kInfo, "the relay of this host is back");
+            options_.channels->ReturnToRelay();
+            control_->Restart();
+          },
+      .interval = options_.ask_relay_every});
+}
+
 void AttachmentClient::CountRefused(control::RefusalCause cause) const {
   if (options_.on_refused) options_.on_refused(cause);
 }
@@ -150,6 +169,11 @@ void AttachmentClient::OnWelcome(const control::Welcome& welcome, std::int64_t e
   obeys_ = !refused.has_value();
   outbox_.Welcomed(welcome.heartbeat);
   trouble_.Over();
+  // The bulk stream follows to another relay or coordinator.
+  const grpc::Channel* const bulk = bulk_channel_;
+  if (bulk != nullptr && bulk != options_.channels->bulk().get()) bulk_->Restart();
+  if (options_.channels->has_relay() && !options_.channels->through_relay())
+    Log(LogLevel::kWarning, "attached without the relay of this host");
   if (refused.has_value()) {
     Log(LogLevel::kError, "the commands of this coordinator are refused",
         {{"reason", refused->reason}, {"coordinator_version", welcome.program_version}});
@@ -215,19 +239,27 @@ void AttachmentClient::Obey(control::Command command) {
       command);
 }
 
-absl::Duration AttachmentClient::OnControlEnd(const absl::Status& status) {
+absl::Duration AttachmentClient::OnControlEnd(const absl::Status& end) {
+  const bool through_relay = options_.channels->through_relay();
+  const absl::Status status =
+      !end.ok()
+          ? end
+          : absl::UnavailableError(through_relay ? "the relay of this host has lost the coordinator"
+                                                 : "the coordinator has ended the stream");
   SetAttachment(absl::UnavailableError(absl::StrCat("not attached: ", status.message())));
   agent_.Detached();
   const std::string dialled = options_.channels->address();
-  options_.channels->GoOn();
-  const bool refused = absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status) ||
-                       absl::IsUnauthenticated(status);
+  options_.channels->Ended(end);
+  const bool not_allowed = absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status);
+  const bool refused = not_allowed || absl::IsFailedPrecondition(status);
+  if (through_relay && not_allowed) relay_refuses_ = true;
   if (trouble_.IsNews(status.code(), SteadyNow())) {
     const std::string tls = rpc::ExplainTlsFailure(std::string(status.message()), absl::Now());
     Log(refused ? LogLevel::kError : LogLevel::kWarning, "not attached; will try again",
         {{"coordinator", dialled}, {"error", tls.empty() ? status.ToString() : tls}});
   }
-  return refused ? options_.refused_backoff : absl::ZeroDuration();
+  // After a relay the coordinator itself is dialled, which has refused nothing yet.
+  return refused && !through_relay ? options_.refused_backoff : absl::ZeroDuration();
 }
 
 }  // namespace takt::worker_rpc

@@ -21,6 +21,7 @@
 #include "worker/rpc/control_outbox.h"
 #include "worker/rpc/coordinator_channels.h"
 #include "worker/rpc/reconnecting_stream.h"
+#include "worker/rpc/relay_watch.h"
 #include "worker/rpc/trouble.h"
 #include "worker/session/agent.h"
 #include "worker/session/command_fence.h"
@@ -32,6 +33,11 @@ struct AttachmentOptions {
   // The worker describes itself with it. The client fills in the versions, and what is running.
   control::Hello hello;
   std::function<void()> on_attached;  // called at every attachment; may be empty
+  // Returns OK if the relay of the host would take this worker. It may block for seconds. The
+  // client calls it about this often while the worker is attached without the relay. A worker for
+  // which the relay's certificate may not speak never goes back: it would be refused each time.
+  std::function<absl::Status()> ask_relay;
+  absl::Duration ask_relay_every = absl::Seconds(30);
   // Called for every command of a coordinator that is refused, the welcome among them; may be
   // empty.
   std::function<void(control::RefusalCause)> on_refused;
@@ -73,8 +79,9 @@ class AttachmentClient final : public session::CoordinatorLink {
   void OnCommand(std::int64_t epoch, control::Command command);
   void OnAdopt(const control::Adopt& adopt);
   void Obey(control::Command command);
+  void WatchRelay();
   void CountRefused(control::RefusalCause cause) const;
-  absl::Duration OnControlEnd(const absl::Status& status);
+  absl::Duration OnControlEnd(const absl::Status& end);
   void SetAttachment(absl::Status status);
 
   const AttachmentOptions options_;
@@ -85,13 +92,16 @@ class AttachmentClient final : public session::CoordinatorLink {
   // Only the control stream's thread uses these two.
   Trouble trouble_;
   session::CommandFence fence_;
-  std::atomic<bool> obeys_ = true;  // the coordinator of the last welcome
+  std::atomic<bool> obeys_ = true;                            // the coordinator of the last welcome
+  std::atomic<bool> relay_refuses_ = false;                   // it may not speak for this worker
+  std::atomic<const grpc::Channel*> bulk_channel_ = nullptr;  // that the bulk stream took last
   mutable absl::Mutex mutex_;
   absl::Status attachment_ ABSL_GUARDED_BY(mutex_) =
       absl::UnavailableError("not attached: no answer from the coordinator yet");
   // They are last, and stopped in this order, because their threads use everything above.
   std::unique_ptr<BulkStream> bulk_;
   std::unique_ptr<ControlStream> control_;
+  std::unique_ptr<RelayWatch> relay_watch_;  // last: it uses the streams. Null without a relay
 };
 
 }  // namespace takt::worker_rpc

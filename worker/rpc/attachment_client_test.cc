@@ -444,34 +444,5 @@ TEST_F(AttachmentClientTest, AnIdleWorkerThatIsRefusedForAMomentAsksAgain) {
   EXPECT_EQ(coordinator_.AwaitUpdate(JobUpdate::PHASE_FINISHED).phase(), JobUpdate::PHASE_FINISHED);
 }
 
-TEST(CoordinatorChannels, RefusesAddressesThatCannotBe) {
-  EXPECT_THAT(CoordinatorChannels::Create({.coordinator = "unix:/" + std::string(107, 'a')})
-                  .status()
-                  .message(),
-              HasSubstr("107 bytes"));
-  EXPECT_THAT(CoordinatorChannels::Create({.coordinator = "nowhere"}).status().message(),
-              HasSubstr("unix:PATH or HOST:PORT"));
-  EXPECT_THAT(CoordinatorChannels::Create({.coordinator = "h:1"}).status().message(),
-              HasSubstr("--insecure"));
-  EXPECT_TRUE(CoordinatorChannels::Create({.coordinator = "h:1", .insecure = true}).ok());
-  EXPECT_THAT(CoordinatorChannels::Create({.coordinator = "h:1,nowhere", .insecure = true})
-                  .status()
-                  .message(),
-              HasSubstr("nowhere"));
-}
-
-TEST(CoordinatorChannels, GoRoundTheList) {
-  const auto channels =
-      CoordinatorChannels::Create({.coordinator = "a:1,b:2", .insecure = true}).value();
-  EXPECT_EQ(channels->address(), "a:1");
-  const auto first = channels->control();
-  EXPECT_NE(first, channels->bulk());
-  channels->GoOn();
-  EXPECT_EQ(channels->address(), "b:2");
-  EXPECT_NE(channels->control(), first);
-  channels->GoOn();
-  EXPECT_EQ(channels->control(), first);
-}
-
 }  // namespace
 }  // namespace takt::worker_rpc

@@ -71,6 +71,12 @@ class ReconnectingStream {
     if (thread_.joinable()) thread_.join();
   }
 
+  // Ends the connection, if there is one. The stream connects again soon.
+  void Restart() {
+    absl::MutexLock lock(&mutex_);
+    if (context_ != nullptr) context_->TryCancel();
+  }
+
  private:
   static constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
   static constexpr absl::Duration kMostBackoff = absl::Seconds(2);

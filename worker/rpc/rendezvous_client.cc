@@ -21,6 +21,7 @@
 #include "common/base/steady_cond_var.h"
 #include "proto/rpc_status.h"
 #include "takt/v1/rendezvous_service.grpc.pb.h"
+#include "worker/transport/abort_signal.h"
 
 namespace takt::worker_rpc {
 namespace {
@@ -55,31 +56,39 @@ class RendezvousClient final : public session::AbortableRendezvous {
     request.set_value(value);
     // Setting the same value twice is the same as setting it once, so the call may be repeated when
     // its answer is lost.
-    const absl::Status status = Retry(SteadyNow() + kSetTimeout, [&](grpc::ClientContext& context) {
+    Attempts attempts;
+    const auto set = [&](grpc::ClientContext& context) {
       v1::SetKeyResponse response;
       return Stub()->SetKey(&context, request, &response);
-    });
+    };
+    const absl::Status status = Retry(SteadyNow() + kSetTimeout, attempts, set);
     return Explain(status, absl::StrCat("setting ", key));
   }
 
   absl::StatusOr<std::string> Wait(const std::string& key, absl::Duration timeout) override {
-    ASSIGN_OR_RETURN(std::vector<std::string> values, WaitAtOnce({&key, 1}, timeout));
+    transport::AbortSignal never;
+    return WaitUnless(never, key, timeout);
+  }
+
+  absl::StatusOr<std::string> WaitUnless(transport::AbortSignal& abort, const std::string& key,
+                                         absl::Duration timeout) override {
+    ASSIGN_OR_RETURN(std::vector<std::string> values, WaitAtOnce({&key, 1}, timeout, abort));
     return std::move(values.front());
   }
 
   absl::StatusOr<std::vector<std::string>> WaitAll(const std::vector<std::string>& keys,
                                                    absl::Duration timeout) override {
     std::vector<std::string> all;
+    transport::AbortSignal never;
     for (std::span<const std::string> left = keys; !left.empty();) {
       const std::span<const std::string> batch = left.first(std::min(left.size(), kKeysAtOnce));
-      ASSIGN_OR_RETURN(std::vector<std::string> values, WaitAtOnce(batch, timeout));
+      ASSIGN_OR_RETURN(std::vector<std::string> values, WaitAtOnce(batch, timeout, never));
       std::ranges::move(values, std::back_inserter(all));
       left = left.subspan(batch.size());
     }
     return all;
   }
 
-  // Abort ends every wait. The worker calls it before it aborts the transports.
   absl::Duration longest_wait() const override { return kLongestWait; }
 
   void Abort() override {
@@ -90,8 +99,15 @@ class RendezvousClient final : public session::AbortableRendezvous {
   }
 
  private:
+  // One call, and its repetitions. Guarded by mutex_.
+  struct Attempts {
+    grpc::ClientContext* in_flight = nullptr;
+    bool stopped = false;
+  };
+
   absl::StatusOr<std::vector<std::string>> WaitAtOnce(std::span<const std::string> keys,
-                                                      absl::Duration timeout) {
+                                                      absl::Duration timeout,
+                                                      transport::AbortSignal& abort) {
     const std::string names = keys.size() == 1
                                   ? keys.front()
                                   : absl::StrCat(keys.front(), " and ", keys.size() - 1, " others");
@@ -100,7 +116,9 @@ class RendezvousClient final : public session::AbortableRendezvous {
     for (const std::string& key : keys) request.add_keys(key);
     std::vector<std::string> values;
     const absl::Duration deadline = SteadyNow() + timeout;
-    const absl::Status status = Retry(deadline + kSlack, [&](grpc::ClientContext& context) {
+    Attempts attempts;
+    const auto stop = abort.OnRaise([&] { Stop(attempts); });
+    const auto wait = [&](grpc::ClientContext& context) {
       const absl::Duration left =
           std::clamp(deadline - SteadyNow(), absl::Milliseconds(1), kLongestWait);
       request.set_timeout_seconds(absl::ToDoubleSeconds(left));
@@ -108,7 +126,8 @@ class RendezvousClient final : public session::AbortableRendezvous {
       grpc::Status answer = Stub()->WaitKeys(&context, request, &response);
       values.assign(response.values().begin(), response.values().end());
       return answer;
-    });
+    };
+    const absl::Status status = Retry(deadline + kSlack, attempts, wait);
     if (!status.ok()) return Explain(status, absl::StrCat("waiting for ", names));
     if (values.size() == keys.size()) return values;
     return absl::UnavailableError(
@@ -126,32 +145,42 @@ class RendezvousClient final : public session::AbortableRendezvous {
   }
 
   // Repeats the call until it returns anything but kUnavailable, the deadline (steady) is near, or
-  // Abort was called.
+  // Abort or Stop was called.
   template <class Call>
-  absl::Status Retry(absl::Duration deadline, const Call& call) {
+  absl::Status Retry(absl::Duration deadline, Attempts& attempts, const Call& call) {
     for (;;) {
       grpc::ClientContext context;
       context.set_deadline(absl::ToChronoTime(absl::Now() + (deadline - SteadyNow())));
-      if (!Enter(context)) return absl::AbortedError("stopped");
+      if (!Enter(context, attempts)) return absl::AbortedError("stopped");
       const absl::Status status = FromGrpc(call(context), context);
-      if (Leave(context)) return absl::AbortedError("stopped");
+      if (Leave(context, attempts)) return absl::AbortedError("stopped");
       if (!absl::IsUnavailable(status) || SteadyNow() + kRetry >= deadline) return status;
       absl::MutexLock lock(&mutex_);
       abort_.AwaitFor(mutex_, absl::Condition(&aborted_), kRetry);
     }
   }
 
-  bool Enter(grpc::ClientContext& context) {
+  bool Enter(grpc::ClientContext& context, Attempts& attempts) {
     absl::MutexLock lock(&mutex_);
-    if (!aborted_) in_flight_.insert(&context);
-    return !aborted_;
+    if (aborted_ || attempts.stopped) return false;
+    in_flight_.insert(&context);
+    attempts.in_flight = &context;
+    return true;
   }
 
-  // Returns whether Abort was called.
-  bool Leave(grpc::ClientContext& context) {
+  // Returns whether Abort or Stop was called.
+  bool Leave(grpc::ClientContext& context, Attempts& attempts) {
     absl::MutexLock lock(&mutex_);
     in_flight_.erase(&context);
-    return aborted_;
+    attempts.in_flight = nullptr;
+    return aborted_ || attempts.stopped;
+  }
+
+  // Ends the attempts at one call.
+  void Stop(Attempts& attempts) {
+    absl::MutexLock lock(&mutex_);
+    attempts.stopped = true;
+    if (attempts.in_flight != nullptr) attempts.in_flight->TryCancel();
   }
 
   const control::JobKey key_;

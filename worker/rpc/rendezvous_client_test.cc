@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "takt/v1/rendezvous_service.grpc.pb.h"
+#include "worker/transport/abort_signal.h"
 
 namespace takt::worker_rpc {
 namespace {
@@ -153,6 +154,22 @@ TEST_F(RendezvousClientTest, AbortEndsAWaitAndEveryLaterCall) {
   EXPECT_EQ(client->Wait("rank/1", absl::Hours(1)).status().code(), absl::StatusCode::kAborted);
   aborter.join();
   EXPECT_EQ(client->Set("rank/1", "x").code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(RendezvousClientTest, AnAbortedTransportEndsItsOwnWaitsOnly) {
+  const auto client = Client(3);
+  transport::AbortSignal abort;
+  std::thread aborter([&] {
+    service_.AwaitWaiter();
+    abort.Raise();
+  });
+  EXPECT_EQ(client->WaitUnless(abort, "rank/1", absl::Hours(1)).status().code(),
+            absl::StatusCode::kAborted);
+  aborter.join();
+  EXPECT_TRUE(client->Set("rank/1", "x").ok());
+  EXPECT_EQ(client->Wait("rank/1", absl::Seconds(20)).value_or("none"), "x");
+  EXPECT_EQ(client->WaitUnless(abort, "rank/1", absl::Hours(1)).status().code(),
+            absl::StatusCode::kAborted);
 }
 
 TEST_F(RendezvousClientTest, AnOldGenerationIsRefused) {

@@ -41,6 +41,10 @@ class BoundaryCompute final : public engine::Compute {
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return trainer_.SlotBytes(slot); }
   engine::PartCursor* part_cursor() override { return trainer_.part_cursor(); }
+  engine::Beside beside() override { return trainer_.beside(); }
+  engine::Bound BindBeside(const program::Instruction& backward) override {
+    return trainer_.BindBeside(backward);
+  }
   bool HoldsIn(StepId step) override { return trainer_.HoldsIn(step); }
   bool ForesawWrongly(StepId step) override { return trainer_.ForesawWrongly(step); }
 

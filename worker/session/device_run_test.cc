@@ -44,7 +44,8 @@ struct RunOptions {
   std::int64_t steps = 3;
   Generation generation{1};
   std::string resume = "none";
-  int pipeline = 2;       // 2: two stages; 1: two replicas
+  int pipeline = 2;       // 2: two stages
+  int tensor = 1;         // 2: the ranks split all layers. Both 1: two replicas
   bool has_nccl = false;  // a fake one
   int layers = 0;         // 0: as many as the small job has
 };
@@ -93,7 +94,8 @@ class DeviceRunTest : public ::testing::Test {
     job.steps = options.steps;
     if (options.layers > 0) job.model.layers = options.layers;
     job.parallelism.pipeline = options.pipeline;
-    job.parallelism.data = 2 / options.pipeline;
+    job.parallelism.tensor = options.tensor;
+    job.parallelism.data = 2 / options.pipeline / options.tensor;
     const plan::Plan plan = plan::MakePlan(job, {.max_workers = 2}).value();
     const auto map = std::make_shared<testing::MapRendezvous>();
     const std::unique_ptr<worker_checkpoint::FileSystem> files =
@@ -215,6 +217,72 @@ TEST_F(DeviceRunTest, LossesAndCheckpointsByNcclAreThoseOfTheCpu) {
     EXPECT_EQ(nccl.num_aborted(), 0);
     EXPECT_TRUE(nccl.misuse().empty()) << nccl.misuse().front();
   }
+}
+
+// The ranks meet inside layers: through the host, and by NCCL on a stream beside that of compute. A
+// checkpoint has whole layers, from which the job goes on.
+TEST_F(DeviceRunTest, SplitLayersHaveTheLossesAndCheckpointsOfTheCpu) {
+  const RunOptions split{.pipeline = 1, .tensor = 2};
+  const Outcome expected = Train(OnCores, split);
+  EXPECT_EQ(expected.losses.size(), 3u);
+  for (const bool has_nccl : {false, true}) {
+    for (const bool lazy : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(has_nccl ? "nccl" : "host", lazy ? ", lazy" : ""));
+      const auto make_backends =
+          [lazy](const control::Assignment&,
+                 int threads) -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
+        return backend::CreateDiscreteBackends(
+            {.threads = threads, .lazy = lazy, .prepared_only = true});
+      };
+      transport::nccl::FakeNccl nccl;
+      RunOptions options = split;
+      options.has_nccl = has_nccl;
+      const testing::TemporaryDirectory checkpoints;
+      const Outcome device = Train(make_backends, checkpoints.path(), options);
+      EXPECT_EQ(device.losses, expected.losses);
+      EXPECT_EQ(device.validation_losses, expected.validation_losses);
+      EXPECT_EQ(Hashes(device), Hashes(expected));
+      EXPECT_EQ(nccl.num_given() > 0, has_nccl);
+      EXPECT_EQ(nccl.num_aborted(), 0);
+      EXPECT_THAT(nccl.misuse(), IsEmpty());
+    }
+  }
+}
+
+TEST_F(DeviceRunTest, SplitLayersGoOnFromTheirCheckpoint) {
+  const auto make_backends =
+      [](const control::Assignment&,
+         int threads) -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
+    return backend::CreateDiscreteBackends({.threads = threads});
+  };
+  const RunOptions whole{.pipeline = 1, .tensor = 2};
+  const Outcome expected = Train(make_backends, whole);
+  const testing::TemporaryDirectory checkpoints;
+  RunOptions part = whole;
+  part.steps = 2;
+  Commit(Train(make_backends, checkpoints.path(), part), checkpoints.path(), part);
+  part.steps = 3;
+  part.generation = Generation(2);
+  part.resume = "auto";
+  const Outcome rest = Train(make_backends, checkpoints.path(), part);
+  EXPECT_EQ(rest.resumed.step, StepId(2));
+  EXPECT_EQ(rest.losses, std::vector<double>(expected.losses.begin() + 2, expected.losses.end()));
+}
+
+// Rank 0 chooses kernels for the shapes of leaves. None is chosen later.
+TEST_F(DeviceRunTest, SplitLayersComputeWithTheKernelsOfOneRank) {
+  const backend::PlanTarget target{.compute_capability = "9.0", .sm_count = 132};
+  const auto make_backends =
+      [&](const control::Assignment& assignment,
+          int threads) -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
+    return std::make_unique<PlannedBackends>(target, /*seed=*/1 + assignment.rank.value(),
+                                             backend::CreateDiscreteBackends({.threads = threads}));
+  };
+  const RunOptions split{.pipeline = 1, .tensor = 2};
+  const Outcome device = Train(make_backends, split);
+  EXPECT_THAT(device.resumed.kernel_plan, HasSubstr("chosen now"));
+  EXPECT_THAT(device.resumed.notes, IsEmpty());
+  EXPECT_EQ(device.losses, Train(OnCores, split).losses);
 }
 
 // One F and B of 24 blocks are more launches than half a queue holds, and microbatches follow each

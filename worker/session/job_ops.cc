@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/session/job_ops.h"
 
+#include <algorithm>
 #include <set>
 
 #include "common/base/status.h"
@@ -13,13 +14,15 @@ absl::Status ShowOps(const config::JobSpec& job, const mesh::Partition& partitio
                      config::DeviceKind device, const backend::OpListener& listener) {
   // The borders of stages change no op, but their recompute modes do. The first microbatch writes
   // the gradients to which the second one adds. So two microbatches on one rank in each mode show
-  // every op.
+  // every op. Where ranks split layers, the shapes are those of leaves, and one rank has them all.
+  const int leaves = std::max(job.parallelism.tensor, job.parallelism.tensor_leaves);
   std::set<model::Recompute> modes;
   for (const mesh::Stage& stage : partition) modes.insert(stage.recompute);
   for (const model::Recompute mode : modes) {
     config::JobSpec whole = job;
     whole.global_batch = 2 * job.microbatch;
     whole.parallelism = {.pipeline = 1, .data = 1, .schedule = "gpipe", .recompute = {mode}};
+    if (leaves > 1) whole.parallelism.tensor_leaves = leaves;
     ASSIGN_OR_RETURN(const plan::Plan plan,
                      plan::MakePlan(whole, {.max_workers = 1, .device = device}));
     const bool validates = !plan.validation_programs.empty();

@@ -18,6 +18,7 @@ using model::Recompute;
 using testing::Gpt2;
 using testing::JobOf;
 using testing::Llama;
+using testing::Mixtral;
 
 // The part of an op by which a GPU chooses kernels.
 void AddKeys(const backend::Op& op, std::set<std::string>& keys) {
@@ -37,10 +38,18 @@ void AddKeys(const backend::Op& op, std::set<std::string>& keys) {
   }
 }
 
+// keys: borrowed.
+backend::OpListener Gatherer(std::set<std::string>& keys) {
+  return [&keys](const backend::Op& op) {
+    AddKeys(op, keys);
+    return absl::OkStatus();
+  };
+}
+
 TEST(ShowOps, TellsOfEveryProductOfEveryRank) {
   using enum Recompute;
   int programs = 0;
-  for (const model::ModelConfig& model : {Gpt2(), Llama(false), Llama(true)}) {
+  for (const model::ModelConfig& model : {Gpt2(), Llama(false), Llama(true), Mixtral()}) {
     for (const char* schedule : {"1f1b", "zb-v", "pipedream-2bw"}) {
       for (const config::Precision precision :
            {config::Precision::kF32, config::Precision::kBf16}) {
@@ -55,15 +64,9 @@ TEST(ShowOps, TellsOfEveryProductOfEveryRank) {
           const auto plan = plan::MakePlan(job, {.max_workers = 8, .device = device});
           ASSERT_TRUE(plan.ok()) << plan.status();
           std::set<std::string> shown, run;
-          const auto gather = [](std::set<std::string>& keys) {
-            return [&keys](const backend::Op& op) {
-              AddKeys(op, keys);
-              return absl::OkStatus();
-            };
-          };
-          ASSERT_EQ(ShowOps(job, plan->partition, device, gather(shown)), absl::OkStatus());
+          ASSERT_EQ(ShowOps(job, plan->partition, device, Gatherer(shown)), absl::OkStatus());
           for (int rank = 0; rank < plan->mesh.pp_size; ++rank) {
-            ASSERT_TRUE(testing::RunRank(job, *plan, rank, gather(run)).ok());
+            ASSERT_TRUE(testing::RunRank(job, *plan, rank, Gatherer(run)).ok());
             ++programs;
           }
           for (const std::string& key : run)
@@ -73,7 +76,33 @@ TEST(ShowOps, TellsOfEveryProductOfEveryRank) {
       }
     }
   }
-  EXPECT_EQ(programs, 72);
+  EXPECT_EQ(programs, 96);
+}
+
+TEST(ShowOps, TellsOfEveryProductOfSplitLayers) {
+  model::ModelConfig gpt2 = Gpt2();
+  gpt2.heads = gpt2.kv_heads = 4;
+  gpt2.context = 20;
+  for (const model::ModelConfig& model : {gpt2, Llama(false)}) {
+    for (const config::Precision precision : {config::Precision::kF32, config::Precision::kBf16}) {
+      for (const int leaves : {0, 2}) {
+        config::JobSpec job = JobOf(model, "zb-h1");
+        job.precision = precision;
+        job.parallelism.tensor = leaves == 0 ? 2 : 1;
+        job.parallelism.tensor_leaves = leaves;
+        const auto plan =
+            plan::MakePlan(job, {.max_workers = 4, .device = config::DeviceKind::kCuda});
+        ASSERT_TRUE(plan.ok()) << plan.status();
+        std::set<std::string> shown, run;
+        ASSERT_EQ(ShowOps(job, plan->partition, config::DeviceKind::kCuda, Gatherer(shown)),
+                  absl::OkStatus());
+        for (int rank = 0; rank < plan->mesh.pp_size; ++rank)
+          ASSERT_TRUE(testing::RunRank(job, *plan, rank, Gatherer(run)).ok());
+        for (const std::string& key : run) EXPECT_TRUE(shown.contains(key)) << key;
+        EXPECT_GE(run.size(), 10u);
+      }
+    }
+  }
 }
 
 TEST(ShowOps, EndsWithTheListenersError) {

@@ -253,30 +253,23 @@ class PipelineRunner final : public RankRunner {
       restore = [this](train::ParameterStore& store) { return Restore(&store); };
     if (assignment_.job.evaluation.has_value() && !assignment_.job.evaluation->weights.empty())
       restore = [this](train::ParameterStore& store) { return LoadEvaluated(store); };
-    ASSIGN_OR_RETURN(trainer_, train::CreateTrainer(
-                                   {.job = &assignment_.job,
-                                    .model = &model_,
-                                    .partition = &assignment_.partition,
-                                    .program = &assignment_.program,
-                                    .validation_program = assignment_.validation_program.has_value()
-                                                              ? &*assignment_.validation_program
-                                                              : nullptr,
-                                    .mesh = assignment_.mesh,
-                                    .rank = assignment_.rank,
-                                    .vocabulary_ends = assignment_.vocabulary_ends,
-                                    .backends = backends_.get(),
-                                    .data_root = options_.data_root,
-                                    .replicas = connections_.groups().replicas(),
-                                    .expert_holders = connections_.groups().expert_holders(),
-                                    .pp_group = connections_.groups().pipeline(),
-                                    .tied_group = connections_.groups().tied(),
-                                    .vocabulary_group = connections_.groups().vocabulary(),
-                                    .tensor_group = connections_.groups().tensor(),
-                                    .norm_group = connections_.groups().norms(),
-                                    .context_group = connections_.groups().context(),
-                                    .restore = std::move(restore),
-                                    .halt_requested = &halt_requested_,
-                                    .records = !connections_.waits_in_kernels()}));
+    train::TrainerOptions options{.job = &assignment_.job,
+                                  .model = &model_,
+                                  .partition = &assignment_.partition,
+                                  .program = &assignment_.program,
+                                  .validation_program = assignment_.validation_program.has_value()
+                                                            ? &*assignment_.validation_program
+                                                            : nullptr,
+                                  .mesh = assignment_.mesh,
+                                  .rank = assignment_.rank,
+                                  .vocabulary_ends = assignment_.vocabulary_ends,
+                                  .backends = backends_.get(),
+                                  .data_root = options_.data_root,
+                                  .restore = std::move(restore),
+                                  .halt_requested = &halt_requested_,
+                                  .records = !connections_.waits_in_kernels()};
+    connections_.groups().GiveTo(options);
+    ASSIGN_OR_RETURN(trainer_, train::CreateTrainer(options));
     if (checkpoints_.has_value() && trainer_->parameters() == nullptr)
       RETURN_IF_ERROR(Restore(nullptr).status());
     ASSIGN_OR_RETURN(const std::string kernel_plan, AgreeOnKernels());

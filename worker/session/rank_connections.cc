@@ -18,7 +18,8 @@ absl::Status RankConnections::Connect(const model::Model& model, transport::Rend
                              .tied_embeddings = !model.layers.back().tied_parameters.empty(),
                              .expert_size = model.experts.size,
                              .generation = assignment.key.generation.value(),
-                             .sparse_meeting = assignment.sparse_meeting};
+                             .sparse_meeting = assignment.sparse_meeting,
+                             .bucket_bytes = assignment.bucket_bytes};
   if (device_ != nullptr) {
     groups.make_sums = [this](const transport::CollectiveOptions& group) {
       return device_->OpenSums(group);

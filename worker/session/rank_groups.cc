@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/program/split_pairs.h"
 #include "worker/transport/channel_collective.h"
 
 namespace takt::session {
@@ -84,8 +85,11 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
                                  /*sums_only=*/false));
     if (holders != nullptr) groups.expert_holders_[stage] = holders;
   }
-  // The groups of the pipeline are for host memory only.
-  Options host = options;
+  // These are the options of groups that sum no gradients. Only the ranks that split layers meet in
+  // device memory.
+  Options inside = options;
+  inside.bucket_bytes = 0;
+  Options host = inside;
   host.make_sums = nullptr;
   const auto open = [&](mesh::Group group, bool sums_only) {
     return groups.Open(transport, host, mesh::NameOf(group),
@@ -97,9 +101,18 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
       experts ? mesh::ExpertRanksOf(options.mesh, options.rank, options.expert_size)
               : mesh::RanksOf(options.mesh, mesh::Group::kTensor, options.rank);
   const std::string_view kind = experts ? "experts" : mesh::NameOf(mesh::Group::kTensor);
-  ASSIGN_OR_RETURN(groups.tensor_,
-                   groups.Open(transport, host, kind, sharing, /*sums_only=*/false));
+  ASSIGN_OR_RETURN(groups.tensor_, groups.Open(transport, experts ? host : inside, kind, sharing,
+                                               /*sums_only=*/false));
   ASSIGN_OR_RETURN(groups.context_, open(mesh::Group::kContext, /*sums_only=*/false));
+  if (program::PairsMeet(*options.program)) {
+    ASSIGN_OR_RETURN(groups.pair_tensor_,
+                     groups.Open(transport, host, absl::StrCat("pair-", std::string(kind)), sharing,
+                                 /*sums_only=*/false));
+    ASSIGN_OR_RETURN(groups.pair_context_,
+                     groups.Open(transport, host, "pair-context",
+                                 mesh::RanksOf(options.mesh, mesh::Group::kContext, options.rank),
+                                 /*sums_only=*/false));
+  }
   ASSIGN_OR_RETURN(groups.norms_,
                    groups.Open(transport, host, "norms", sharing, /*sums_only=*/false));
   if (program::ShardsOptimizer(*options.program)) {
@@ -117,6 +130,19 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
   return groups;
 }
 
+void RankGroups::GiveTo(train::TrainerOptions& options) const {
+  options.replicas = replicas_;
+  options.expert_holders = expert_holders_;
+  options.pp_group = pipeline_;
+  options.tied_group = tied_;
+  options.vocabulary_group = vocabulary_;
+  options.tensor_group = tensor_;
+  options.norm_group = norms_;
+  options.context_group = context_;
+  options.pair_tensor_group = pair_tensor_;
+  options.pair_context_group = pair_context_;
+}
+
 absl::StatusOr<transport::Collective*> RankGroups::Open(transport::Transport& transport,
                                                         const Options& options,
                                                         std::string_view kind,
@@ -132,11 +158,12 @@ absl::StatusOr<transport::Collective*> RankGroups::Open(transport::Transport& tr
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", options.rank.value(), " is not of the group ", name, " that its program needs"));
   }
-  const transport::CollectiveOptions about{.name = name,
-                                           .ranks = ranks,
-                                           .index = static_cast<int>(self - ranks.begin()),
-                                           .generation = options.generation,
-                                           .sums_only = options.sparse_meeting && sums_only};
+  transport::CollectiveOptions about{.name = name,
+                                     .ranks = ranks,
+                                     .index = static_cast<int>(self - ranks.begin()),
+                                     .generation = options.generation,
+                                     .sums_only = options.sparse_meeting && sums_only};
+  if (options.bucket_bytes > 0) about.slice_bytes = static_cast<std::size_t>(options.bucket_bytes);
   auto created =
       options.make_sums ? options.make_sums(about) : transport::CreateCollective(&transport, about);
   if (!created.ok()) {

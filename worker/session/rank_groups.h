@@ -18,6 +18,7 @@
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
 #include "common/program/program.h"
+#include "worker/train/trainer.h"
 #include "worker/transport/collective.h"
 #include "worker/transport/transport.h"
 
@@ -49,18 +50,23 @@ class RankGroups {
     const program::Program* program = nullptr;   // this rank's
     bool tied_embeddings = false;
     int expert_size = 1;  // so many neighbouring replicas share experts
-    // Opens a group that sums gradients in device memory. Empty: gradients are in host memory.
+    // Opens a group in device memory, for sums of gradients or for ranks that split layers. Empty:
+    // these are in host memory.
     std::function<absl::StatusOr<std::unique_ptr<transport::Collective>>(
         const transport::CollectiveOptions&)>
         make_sums;
     std::int64_t generation = 0;
     // This is control::Assignment::sparse_meeting. A large group that only sums is then a chain.
     bool sparse_meeting = false;
+    std::int64_t bucket_bytes = 0;  // as control::Assignment::bucket_bytes
   };
   // transport: borrowed for the groups' life.
   // Blocks: until all ranks of the groups do the same.
   static absl::StatusOr<RankGroups> Connect(transport::Transport& transport,
                                             const Options& options);
+
+  // Fills in the groups of a trainer, which borrows them.
+  void GiveTo(train::TrainerOptions& options) const;
 
   // Returns the group of each stage of this rank, and of its rows of a spread vocabulary, which
   // stand after the last stage. What no other rank holds has no entry.
@@ -82,6 +88,10 @@ class RankGroups {
   // Returns the ranks that share this rank's sequences, where they meet inside passes. Null: it
   // shares none.
   transport::Collective* context() const { return context_; }
+  // Return groups of the ranks of tensor() and context(), for the B of pairs that run beside their
+  // F. Null: there are no pairs in which these meet.
+  transport::Collective* pair_tensor() const { return pair_tensor_; }
+  transport::Collective* pair_context() const { return pair_context_; }
   // Returns a group of the ranks of tensor(), for the exchange of norm and loss.
   transport::Collective* norms() const { return norms_; }
   // Returns the group of SharersOf, which passes bytes of host memory. Null: nobody shares.
@@ -101,6 +111,8 @@ class RankGroups {
   transport::Collective* tensor_ = nullptr;
   transport::Collective* norms_ = nullptr;
   transport::Collective* context_ = nullptr;
+  transport::Collective* pair_tensor_ = nullptr;
+  transport::Collective* pair_context_ = nullptr;
   transport::Collective* sharers_ = nullptr;
 };
 

@@ -55,6 +55,16 @@ program::Program Spread(int pp_rank) {
   return program;
 }
 
+// Returns a program with a pair inside which ranks meet.
+program::Program Paired(int pp_rank) {
+  program::Program program = OneWay(pp_rank);
+  const StageId stage(pp_rank);
+  program.body.push_back({.op = program::Op::kOverlap, .stage = stage, .backward_stage = stage});
+  const program::Part gather = {program::PartKind::kGather, program::PartGroup::kTensor};
+  program.part_lists.push_back({program::Op::kOverlap, stage, stage, {gather, program::Part{}}});
+  return program;
+}
+
 TEST(HoldersOf, AreTheReplicasOfAStageInOrder) {
   const mesh::Mesh mesh{.pp_size = 4, .dp_size = 2};
   EXPECT_THAT(HoldersOf(StageId(1), mesh, Rank(2), OneWay(1)), ElementsAre(Rank(2), Rank(3)));
@@ -98,6 +108,7 @@ TEST(SharersOf, OfABidirectionalPipelineStandByPpRank) {
 struct Sizes {
   std::map<int, int> replicas;  // by stage
   int pipeline = 0, tied = 0, vocabulary = 0, tensor = 0, context = 0;
+  int pair_tensor = 0, pair_context = 0;
 };
 
 // Runs one thread for each rank. Returns what each rank found out by summing ones.
@@ -130,6 +141,9 @@ std::vector<Sizes> Connect(const mesh::Mesh& mesh, program::Program (*program_of
       if (groups->vocabulary() != nullptr) sizes[rank].vocabulary = count(groups->vocabulary());
       if (groups->tensor() != nullptr) sizes[rank].tensor = count(groups->tensor());
       if (groups->context() != nullptr) sizes[rank].context = count(groups->context());
+      if (groups->pair_tensor() != nullptr) sizes[rank].pair_tensor = count(groups->pair_tensor());
+      if (groups->pair_context() != nullptr)
+        sizes[rank].pair_context = count(groups->pair_context());
     });
   }
   threads.clear();
@@ -209,6 +223,17 @@ TEST(RankGroups, ThatMeetSparselyOverTcpNeedOneKeyForEachRankThatListens) {
   EXPECT_LE(KeysOf(mesh, /*sparse=*/true), 18u);
   // Ranks of protocol 3 set five keys for each pair of a group.
   EXPECT_EQ(KeysOf(mesh, /*sparse=*/false), 5u * (2 * 9 * 8 / 2 + 9));
+}
+
+TEST(RankGroups, AreThereASecondTimeWhereRanksMeetInsidePairs) {
+  const mesh::Mesh mesh{.pp_size = 4, .cp_size = 2, .tp_size = 2};
+  for (const bool pairs : {true, false}) {
+    for (const Sizes& sizes : Connect(mesh, pairs ? Paired : OneWay)) {
+      EXPECT_EQ(sizes.tensor, 2);
+      EXPECT_EQ(sizes.pair_tensor, pairs ? 2 : 0);
+      EXPECT_EQ(sizes.pair_context, pairs ? 2 : 0);
+    }
+  }
 }
 
 TEST(RankGroups, OfAPipelineWithOneCopy) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/layout/rank_layout.h"
@@ -125,6 +126,17 @@ absl::Status SplitState::Pass(StepId step, const model::Parameter& parameter, in
   return absl::OkStatus();
 }
 
+absl::Status SplitState::PassStored(StepId step, const model::Parameter& parameter, int writer,
+                                    std::span<const float> mine, std::span<float> whole) const {
+  backend::Backend& backend = store_.backend();
+  if (backend.memory_is_host()) return Pass(step, parameter, writer, mine, whole);
+  std::vector<float> on_host(mine.size());
+  RETURN_IF_ERROR(backend.CopyToHost(reinterpret_cast<const std::byte*>(mine.data()),
+                                     std::as_writable_bytes(std::span(on_host))));
+  RETURN_IF_ERROR(backend.Synchronize());
+  return Pass(step, parameter, writer, on_host, whole);
+}
+
 absl::Status SplitState::Join(StepId step, const worker_checkpoint::Snapshot& snapshot) const {
   for (const LayerId layer : layers_) {
     const int writer = WriterOf(layer);
@@ -140,13 +152,17 @@ absl::Status SplitState::Join(StepId step, const worker_checkpoint::Snapshot& sn
         m = ref->moment(ref->m);
         v = ref->moment(ref->v);
       }
-      if (const auto joined = moments_.find(&parameter); joined != moments_.end()) {
-        m = joined->second.m;
-        v = joined->second.v;
-      }
-      RETURN_IF_ERROR(Pass(step, parameter, writer, weight, whole.weight));
-      if (parameter.moments >= 1) RETURN_IF_ERROR(Pass(step, parameter, writer, m, whole.m));
-      if (parameter.moments >= 2) RETURN_IF_ERROR(Pass(step, parameter, writer, v, whole.v));
+      RETURN_IF_ERROR(PassStored(step, parameter, writer, weight, whole.weight));
+      const auto joined = moments_.find(&parameter);
+      const auto pass_moment = [&](std::span<const float> stored, std::span<const float> of_shards,
+                                   std::span<float> to) {
+        return joined == moments_.end() ? PassStored(step, parameter, writer, stored, to)
+                                        : Pass(step, parameter, writer, of_shards, to);
+      };
+      const Moments none{};
+      const Moments& shards = joined == moments_.end() ? none : joined->second;
+      if (parameter.moments >= 1) RETURN_IF_ERROR(pass_moment(m, shards.m, whole.m));
+      if (parameter.moments >= 2) RETURN_IF_ERROR(pass_moment(v, shards.v, whole.v));
     }
   }
   return absl::OkStatus();

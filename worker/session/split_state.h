@@ -21,7 +21,8 @@
 
 namespace takt::session {
 
-// One caller at a time, which also calls nothing else of the group. The store is in host memory.
+// It has one caller at a time, which makes no other call of the group meanwhile. The group passes
+// host memory, wherever the store is.
 class SplitState {
  public:
   // model: this rank's; its layers are split. group: of the ranks that split them; null: there is
@@ -58,10 +59,13 @@ class SplitState {
   // same pieces.
   absl::Status ForEachRunOf(const model::Parameter& parameter, int rank,
                             absl::FunctionRef<absl::Status(const model::ElementRun&)> visit) const;
-  // Copies what all ranks have of a parameter to the rank `writer`. mine: this rank's values.
-  // whole: all of them, on that rank.
+  // Gathers a parameter of which each rank has a part on the rank `writer`. mine: this rank's
+  // values, in host memory. whole: gets all values, on that rank.
   absl::Status Pass(StepId step, const model::Parameter& parameter, int writer,
                     std::span<const float> mine, std::span<float> whole) const;
+  // Does the same for values that are where the store is.
+  absl::Status PassStored(StepId step, const model::Parameter& parameter, int writer,
+                          std::span<const float> mine, std::span<float> whole) const;
 
   const control::Assignment& assignment_;
   const model::Model& model_;

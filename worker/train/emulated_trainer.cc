@@ -21,10 +21,13 @@
 #include "common/layout/slot_layout.h"
 #include "common/program/compute_part.h"
 #include "common/program/part_lists.h"
+#include "common/program/split_pairs.h"
+#include "worker/engine/pair_turns.h"
 #include "worker/engine/part_cursor.h"
 #include "worker/train/emulated_meetings.h"
 #include "worker/train/emulated_parameters.h"
 #include "worker/train/result_ring.h"
+#include "worker/transport/wake_word.h"
 
 namespace takt::train {
 namespace {
@@ -85,6 +88,18 @@ absl::Status Verify(const Message& message, StepId step) {
                                           "), expected (", expected.ToString(), ")"));
 }
 
+// What the B of a pair needs to run beside its F.
+struct EmulatedPairs {
+  EmulatedPairs(transport::Collective* group, std::int64_t bytes) : meetings(group, bytes) {}
+
+  engine::PairTurns turns;
+  engine::PartCursor cursor;
+  EmulatedMeetings meetings;
+};
+
+// A computation gives the turn back after this time and takes it again.
+constexpr std::int64_t kLongestTurnNanos = 250'000;
+
 // The work of one F, I, W, B or O.
 struct Work {
   double seconds = 0;  // what it computes, all together
@@ -93,13 +108,32 @@ struct Work {
   std::int64_t serial = 0;      // tells it from others of its step
   engine::PartCursor* cursor = nullptr;
   EmulatedMeetings* meetings = nullptr;
+  engine::PairTurns* turns = nullptr;  // null: nothing runs beside it
+  engine::PairHalf half = engine::PairHalf::kForward;
+
+  // Returns by how much longer it took.
+  std::int64_t Compute(std::int64_t nanos) const {
+    if (turns == nullptr) {
+      SleepFor(nanos);
+      return 0;
+    }
+    while (nanos > 0) {
+      const engine::PairTurn turn(turns, half);
+      const std::int64_t start = transport::MonotonicNanos();
+      SleepFor(std::min(nanos, kLongestTurnNanos));
+      nanos -= transport::MonotonicNanos() - start;
+    }
+    return -nanos;
+  }
 
   // What it computes is spread evenly over its parts.
   absl::Status RunParts(StepId step) const {
     const auto computing = std::ranges::count_if(parts, std::not_fn(&Part::meets));
+    std::int64_t too_long = 0;
     for (const Part& part : parts) {
       if (!part.meets()) {
-        SleepFor(std::llround(seconds * 1e9 / static_cast<double>(computing)));
+        const std::int64_t nanos = std::llround(seconds * 1e9 / static_cast<double>(computing));
+        too_long = Compute(nanos - too_long);
         continue;
       }
       RETURN_IF_ERROR(cursor->Meet(part.kind, part.group, [&] {
@@ -112,7 +146,7 @@ struct Work {
   absl::Status Run(StepId step) const {
     for (const Message& input : inputs) RETURN_IF_ERROR(Verify(input, step));
     if (parts.empty()) {
-      SleepFor(std::llround(seconds * 1e9));
+      Compute(std::llround(seconds * 1e9));
     } else {
       RETURN_IF_ERROR(RunParts(step));
     }
@@ -133,6 +167,10 @@ class EmulatedTrainer final : public Trainer {
         program_(*options.program),
         trained_(std::move(trained)),
         meetings_(options.tensor_group, options.model->config.collective_bytes) {
+    if (options.pair_tensor_group != nullptr && program::PairsMeet(program_)) {
+      pairs_ = std::make_unique<EmulatedPairs>(options.pair_tensor_group,
+                                               options.model->config.collective_bytes);
+    }
     memory_.resize(program_.slots.size());
     const layout::Section slots = layout::LayOutSlots(*options.model, /*stages=*/{}, program_);
     for (const layout::Tensor& slot : slots.tensors)
@@ -172,6 +210,13 @@ class EmulatedTrainer final : public Trainer {
 
   std::span<std::byte> SlotBytes(SlotId slot) override { return memory_[slot.value()]; }
   engine::PartCursor* part_cursor() override { return &cursor_; }
+  engine::Beside beside() override {
+    if (pairs_ == nullptr) return {};
+    return {.turns = &pairs_->turns, .cursor = &pairs_->cursor};
+  }
+  Bound BindBeside(const Instruction& backward) override {
+    return BindWork(backward, {program::WholePart(backward)}, engine::PairHalf::kBackward);
+  }
 
   StepResult result(StepId step) const override { return results_.Get(step); }
   std::vector<ExpertLoad> expert_loads(StepId /*step*/) const override { return {}; }
@@ -179,11 +224,16 @@ class EmulatedTrainer final : public Trainer {
   Validator* validator() override { return nullptr; }
 
  private:
-  Bound BindWork(const Instruction& instruction, const std::vector<ComputePart>& parts) {
+  // half: kBackward: it is the B of a pair and runs beside its F.
+  Bound BindWork(const Instruction& instruction, const std::vector<ComputePart>& parts,
+                 engine::PairHalf half = engine::PairHalf::kForward) {
+    const bool beside = half == engine::PairHalf::kBackward;
     Work work{.parts = PartListOf(instruction, program_),
               .serial = 5 * instruction.microbatch.value() + static_cast<int>(instruction.op),
-              .cursor = &cursor_,
-              .meetings = &meetings_};
+              .cursor = beside ? &pairs_->cursor : &cursor_,
+              .meetings = beside ? &pairs_->meetings : &meetings_,
+              .turns = pairs_ == nullptr ? nullptr : &pairs_->turns,
+              .half = half};
     for (const ComputePart& part : parts) {
       if (part.stage.value() >= std::ssize(*options_.partition)) {
         return absl::InvalidArgumentError(
@@ -279,6 +329,7 @@ class EmulatedTrainer final : public Trainer {
   std::vector<std::vector<std::byte>> memory_;
   EmulatedMeetings meetings_;
   engine::PartCursor cursor_;
+  std::unique_ptr<EmulatedPairs> pairs_;  // null: halves of pairs run one after the other
   ResultRing results_;
 };
 

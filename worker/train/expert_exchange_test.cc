@@ -128,18 +128,16 @@ TEST(ExpertExchange, ProductsOfArrivalsHaveTheBitsOfThoseAtHome) {
       ASSIGN_OR_RETURN(const auto backend, backend::CreateCpuBackend({}));
       const auto multiply = [&](const backend::ExpertRows& rows, std::int64_t first_expert,
                                 const float* a, float* c) -> absl::Status {
-        for (std::int64_t e = 0; e < rows.experts; ++e) {
-          RETURN_IF_ERROR(backend->Run(backend::ExpertMatmul{
-              .rows = rows,
-              .expert = e,
-              .a = a,
-              .b = weights.data() + (first_expert + e) * kOut * Source::kColumns,
-              .c = c,
-              .b_transposed = true,
-              .n = kOut,
-              .k = Source::kColumns}));
-        }
-        return absl::OkStatus();
+        std::vector<backend::ExpertMatrix> matrices;
+        for (std::int64_t e = first_expert; e < first_expert + rows.experts; ++e)
+          matrices.push_back({.b = weights.data() + e * kOut * Source::kColumns});
+        return backend->Run(backend::ExpertMatmul{.rows = rows,
+                                                  .matrices = matrices,
+                                                  .a = a,
+                                                  .c = c,
+                                                  .b_transposed = true,
+                                                  .n = kOut,
+                                                  .k = Source::kColumns});
       };
       Source source(group.index());
       RETURN_IF_ERROR(source.Route(*backend));

@@ -9,13 +9,12 @@
 
 #include "common/base/status.h"
 #include "common/layout/shard.h"
+#include "common/model/shared_mixture.h"
 
 namespace takt::train {
 namespace {
 
-// The running sum passes in slices, so that a holder adds one while the next one passes on another,
-// and so that what it received takes little memory.
-constexpr std::int64_t kSliceFloats = std::int64_t{128} << 10;
+using model::kExpertSumFloats;
 
 bool IsOfExpert(const ParameterRef& ref) { return ref.parameter->expert >= 0; }
 
@@ -112,8 +111,8 @@ absl::Status SumGradients(StepId step, const LayerParameters& layer, const Gradi
   RETURN_IF_ERROR(SumOthers(step, layer, *groups.replicas));
   for (const ParameterRef& ref : layer.refs) {
     if (!IsOfExpert(ref)) continue;
-    for (std::int64_t first = 0; first < ref.elements(); first += kSliceFloats) {
-      const std::int64_t count = std::min(kSliceFloats, ref.elements() - first);
+    for (std::int64_t first = 0; first < ref.elements(); first += kExpertSumFloats) {
+      const std::int64_t count = std::min(kExpertSumFloats, ref.elements() - first);
       RETURN_IF_ERROR(ExpertSum(ref, {.first = first, .count = count}, groups).Add(step));
     }
   }

@@ -8,8 +8,10 @@
 #include <map>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/id.h"
 #include "common/model/expert_share.h"
 #include "worker/engine/part_cursor.h"
@@ -26,6 +28,8 @@ class ExpertMeetings {
     engine::PartCursor* cursor = nullptr;    // is told of each meeting; borrowed
     model::ExpertShare share;
     bool shapes_only = false;  // nothing is in memory (meta_run.h)
+    // If set, the surplus is kept in this object instead; borrowed.
+    ExpertMeetings* surplus_of = nullptr;
   };
   explicit ExpertMeetings(const Options& options);
 
@@ -46,15 +50,17 @@ class ExpertMeetings {
     std::vector<float> input, weights, gate, up, product, d_output;
   };
   // Returns that of the stash whose counts are at this address. It exists from the first call to
-  // Free. F calls Free, too, since nothing else does where no W follows.
-  Surplus& SurplusOf(const std::int32_t* counts) { return surplus_[counts]; }
-  void Free(const std::int32_t* counts) { surplus_.erase(counts); }
-  std::size_t num_surplus() const { return surplus_.size(); }
+  // Free. F calls Free, too, because no other call frees it where no W follows. Thread-safe for
+  // different stashes.
+  Surplus& SurplusOf(const std::int32_t* counts);
+  void Free(const std::int32_t* counts);
+  std::size_t num_surplus() const;
 
  private:
   const Options options_;
   StepId step_{0};
-  std::map<const std::int32_t*, Surplus> surplus_;
+  mutable absl::Mutex mutex_;
+  std::map<const std::int32_t*, Surplus> surplus_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace takt::train

@@ -2,6 +2,7 @@
 #include "worker/train/experts.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -219,43 +220,43 @@ absl::Status Experts::WeightGrad(const WeightGradCall& call) const {
 // Matrices are stored as [out,in].
 absl::Status Experts::Multiply(backend::Backend& backend, const backend::ExpertRows& rows,
                                Matrix matrix, const Factors& factors) const {
+  std::vector<backend::ExpertMatrix> matrices;
   for (std::int64_t e = 0; e < mixture_.experts; ++e) {
     const ParameterRef& weight = Of(e, matrix);
-    const std::int64_t out = weight.parameter->shape[0], in = weight.parameter->shape[1];
-    const bool in_bf16 = weight.packed != nullptr;
-    const backend::Bf16* const packed = factors.backward ? weight.packed : weight.packed_transposed;
-    RETURN_IF_ERROR(backend.Run(backend::ExpertMatmul{.rows = rows,
-                                                      .expert = e,
-                                                      .a = factors.a,
-                                                      .b = in_bf16 ? nullptr : weight.weight,
-                                                      .packed = packed,
-                                                      .c = factors.c,
-                                                      .b_transposed = !factors.backward,
-                                                      .to_tokens = factors.to_tokens,
-                                                      .n = factors.backward ? in : out,
-                                                      .k = factors.backward ? out : in}));
+    if (weight.packed == nullptr) {
+      matrices.push_back({.b = weight.weight});
+    } else {
+      matrices.push_back({.packed = factors.backward ? weight.packed : weight.packed_transposed});
+    }
   }
-  return absl::OkStatus();
+  const std::vector<std::int64_t>& shape = Of(0, matrix).parameter->shape;
+  const std::int64_t out = shape[0], in = shape[1];
+  return backend.Run(backend::ExpertMatmul{.rows = rows,
+                                           .matrices = matrices,
+                                           .a = factors.a,
+                                           .c = factors.c,
+                                           .b_transposed = !factors.backward,
+                                           .to_tokens = factors.to_tokens,
+                                           .n = factors.backward ? in : out,
+                                           .k = factors.backward ? out : in});
 }
 
 absl::Status Experts::MatrixGrads(backend::Backend& backend, const backend::ExpertRows& rows,
                                   Matrix matrix, const GradientFactors& factors) const {
-  for (std::int64_t e = 0; e < mixture_.experts; ++e) {
-    const ParameterRef& weight = Of(e, matrix);
-    // The gradient of a token is that of all its experts. Other factors have a row for each pair.
-    RETURN_IF_ERROR(
-        backend.Run(backend::ExpertMatmulTransposed{.rows = rows,
-                                                    .expert = e,
-                                                    .a = factors.d_output,
-                                                    .b = factors.input,
-                                                    .c = weight.gradient,
-                                                    .a_by_token = matrix == Matrix::kDown,
-                                                    .in_bf16 = weight.packed != nullptr,
-                                                    .accumulate = factors.accumulate,
-                                                    .m = weight.parameter->shape[0],
-                                                    .n = weight.parameter->shape[1]}));
-  }
-  return absl::OkStatus();
+  std::vector<backend::ExpertGradient> gradients;
+  for (std::int64_t e = 0; e < mixture_.experts; ++e)
+    gradients.push_back({.c = Of(e, matrix).gradient});
+  const ParameterRef& first = Of(0, matrix);
+  // The gradient of a token is that of all its experts. Other factors have a row for each pair.
+  return backend.Run(backend::ExpertMatmulTransposed{.rows = rows,
+                                                     .gradients = gradients,
+                                                     .a = factors.d_output,
+                                                     .b = factors.input,
+                                                     .a_by_token = matrix == Matrix::kDown,
+                                                     .in_bf16 = first.packed != nullptr,
+                                                     .accumulate = factors.accumulate,
+                                                     .m = first.parameter->shape[0],
+                                                     .n = first.parameter->shape[1]});
 }
 
 }  // namespace takt::train

@@ -182,7 +182,8 @@ class Linear {
   }
   // Null: there is none, or nobody has rounded it.
   const backend::Bf16* RoundedBias(bool backward) const {
-    return Bias(backward) == nullptr || bias_first_ > 0 ? nullptr : bias_->packed;
+    if (Bias(backward) == nullptr || bias_->packed == nullptr) return nullptr;
+    return bias_->packed + bias_first_;
   }
   backend::Fp8 OfInput() const { return {weight_.fp8, backend::Fp8Operand::kActivation}; }
   backend::Fp8 OfGradient() const { return {weight_.fp8, backend::Fp8Operand::kGradient}; }

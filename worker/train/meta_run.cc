@@ -26,7 +26,6 @@ class OtherRanks final : public transport::Collective {
   int index() const override { return index_; }
   absl::Status AllReduceSum(StepId, std::span<float>) override { return absl::OkStatus(); }
   absl::Status AllReduceSum(StepId, std::span<double>) override { return absl::OkStatus(); }
-  absl::Status AllGatherParts(StepId, Parts) override { return absl::OkStatus(); }
   absl::Status ReduceScatterTree(StepId, Parts) override { return absl::OkStatus(); }
   absl::Status Pass(StepId, Sent, Received) override { return absl::OkStatus(); }
 

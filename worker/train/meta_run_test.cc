@@ -284,7 +284,8 @@ TEST(MetaRun, AllocatesWhatIsLaidOutWhereWeightsAreFreed) {
 }
 
 TEST(MetaRun, AllocatesWhatIsPredictedOfBf16OnGpus) {
-  const model::ModelConfig models[] = {Gpt2(), Llama(false), Llama(true), Qwen3(), Mistral()};
+  const model::ModelConfig models[] = {Gpt2(),    Llama(false), Llama(true), Qwen3(),
+                                       Mistral(), Mixtral(),    Qwen3Moe()};
   for (const model::ModelConfig& model : models) {
     for (const std::string schedule : {"1f1b", "zb-h1", "dualpipe"}) {
       for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {

@@ -74,6 +74,12 @@ class ModelTrainer final : public Trainer {
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return training_->slots.Bytes(slot); }
   engine::PartCursor* part_cursor() override { return &rank_->part_cursor; }
+  engine::Beside beside() override {
+    return rank_->pair == nullptr ? engine::Beside() : rank_->pair->beside();
+  }
+  Bound BindBeside(const Instruction& backward) override {
+    return train::BindBeside(*training_, backward);
+  }
   bool HoldsIn(StepId step) override { return rank_->foresight.HoldsIn(step); }
   bool ForesawWrongly(StepId step) override { return rank_->results.Get(step).undone; }
   StepResult result(StepId step) const override { return rank_->results.Get(step); }

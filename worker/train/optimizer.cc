@@ -66,7 +66,7 @@ absl::Status Optimizer::SumLeafGradients(backend::Backend& backend,
       // Where replicas share the optimizer's state, each has the sum over them of its shard alone.
       const std::span<float> mine(ref.gradient + ref.shard.first,
                                   static_cast<std::size_t>(ref.shard.count));
-      RETURN_IF_ERROR(meetings.SumOverHolders(split, mine));
+      RETURN_IF_ERROR(meetings.SumOverHolders(split, mine, scratch_));
     }
   }
   return absl::OkStatus();

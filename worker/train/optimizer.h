@@ -34,8 +34,9 @@ class Optimizer {
   static absl::StatusOr<Optimizer> Create(const config::JobSpec& job, const model::Model& model,
                                           ParameterStore& parameters, ResultGroups groups);
 
-  // Lends it the memory that Muon's updates need (model::MuonScratchFloats of the largest matrix).
-  // Only the lane that calls Update uses it. Without Muon nothing does.
+  // Lends it memory for Muon's updates (model::MuonScratchFloats of the largest matrix), or for
+  // sums over ranks that split layers (TensorMeetings::SumOverHolders). Only the lane that calls
+  // NormPartial and Update uses it.
   void UseScratch(std::byte* scratch) { scratch_ = reinterpret_cast<float*>(scratch); }
 
   // From now on the rank computes and updates its shards alone. shards: borrowed.

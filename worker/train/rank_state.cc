@@ -11,6 +11,7 @@
 #include "common/model/context_layers.h"
 #include "common/model/llama.h"
 #include "common/program/program.h"
+#include "common/program/split_pairs.h"
 
 namespace takt::train {
 
@@ -29,6 +30,7 @@ absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOption
   ASSIGN_OR_RETURN(state->reduce, options.backends->CreateMemory(StreamKind::kReduce));
   ASSIGN_OR_RETURN(state->load, options.backends->CreateMemory(StreamKind::kTransfer));
   RETURN_IF_ERROR(state->CreateParameters());
+  if (state->RunsHalvesBeside()) state->pair = std::make_unique<PairState>(*state->compute);
   RETURN_IF_ERROR(state->CreateMeetings());
   RETURN_IF_ERROR(state->CreateExpertMeetings());
   RETURN_IF_ERROR(state->CreateContextMeetings());
@@ -81,6 +83,25 @@ absl::Status RankState::PackGathered(StageId stage) {
   return absl::OkStatus();
 }
 
+absl::Status RankState::ReadyWeights(std::span<const StageId> ids, int version,
+                                     engine::PairHalf half) {
+  const engine::PairTurn turn(pair == nullptr ? nullptr : &pair->turns, half);
+  for (const StageId stage : ids) RETURN_IF_ERROR(PackGathered(stage));
+  parameters->SelectVersion(version);
+  return absl::OkStatus();
+}
+
+// All ranks that meet in a pair return the same value. Both halves read the version of the weights
+// that was selected last, so they must read the same one.
+bool RankState::RunsHalvesBeside() const {
+  const bool has_groups =
+      (options.tensor_group == nullptr || options.pair_tensor_group != nullptr) &&
+      (options.context_group == nullptr || options.pair_context_group != nullptr);
+  return has_groups && program::PairsMeet(*options.program) &&
+         program::PairsReadOneVersion(*options.program) && compute->memory_is_host() &&
+         !options.shapes_only;
+}
+
 absl::Status RankState::CreateParameters() {
   std::set<LayerId> second_copies;
   for (const auto& [id, stage] : layout.stages) {
@@ -110,10 +131,6 @@ absl::Status RankState::CreateMeetings() {
                                                    " ranks, but the group of this rank has ",
                                                    size));
   }
-  if (!compute->memory_is_host() && !options.shapes_only) {
-    return absl::InvalidArgumentError(
-        "layers are split over devices, whose memory the meetings of their ranks cannot reach");
-  }
   if (program::IsAsynchronous(*options.program)) {
     return absl::InvalidArgumentError(
         "layers are split, but without a flush nothing sums the gradients of what is not");
@@ -127,14 +144,20 @@ absl::Status RankState::CreateMeetings() {
     return absl::InvalidArgumentError(
         "replicas share the optimizer's state, so each leaf needs a rank of its own");
   }
-  meetings = std::make_unique<TensorMeetings>(
-      TensorMeetings::Options{.group = options.tensor_group,
-                              .cursor = &part_cursor,
-                              .share = model.tensor,
-                              .rows = std::int64_t{model.microbatch} * model.config.context,
-                              .columns = model.config.hidden,
-                              .vocab = model.config.vocab,
-                              .shapes_only = options.shapes_only});
+  TensorMeetings::Options about{.group = options.tensor_group,
+                                .cursor = &part_cursor,
+                                .backend = compute.get(),
+                                .share = model.tensor,
+                                .rows = std::int64_t{model.microbatch} * model.config.context,
+                                .columns = model.config.hidden,
+                                .vocab = model.config.vocab};
+  if (pair != nullptr) about.backend = &pair->forward;
+  ASSIGN_OR_RETURN(meetings, TensorMeetings::Create(about));
+  if (pair == nullptr) return absl::OkStatus();
+  about.group = options.pair_tensor_group;
+  about.cursor = &pair->cursor;
+  about.backend = &pair->backward;
+  ASSIGN_OR_RETURN(pair->meetings, TensorMeetings::Create(about));
   return absl::OkStatus();
 }
 
@@ -155,11 +178,16 @@ absl::Status RankState::CreateExpertMeetings() {
         "replicas share experts, so their gradients are summed at the end of a step and updated "
         "by each of those that have them");
   }
-  experts =
-      std::make_unique<ExpertMeetings>(ExpertMeetings::Options{.group = options.tensor_group,
-                                                               .cursor = &part_cursor,
-                                                               .share = share,
-                                                               .shapes_only = options.shapes_only});
+  ExpertMeetings::Options about{.group = options.tensor_group,
+                                .cursor = &part_cursor,
+                                .share = share,
+                                .shapes_only = options.shapes_only};
+  experts = std::make_unique<ExpertMeetings>(about);
+  if (pair == nullptr) return absl::OkStatus();
+  about.group = options.pair_tensor_group;
+  about.cursor = &pair->cursor;
+  about.surplus_of = experts.get();
+  pair->experts = std::make_unique<ExpertMeetings>(about);
   return absl::OkStatus();
 }
 
@@ -183,31 +211,57 @@ absl::Status RankState::CreateContextMeetings() {
     return refuse("they cannot have two copies of the weights yet");
   if (program::SpreadsVocabulary(*options.program))
     return refuse("they cannot spread the vocabulary yet");
-  context = std::make_unique<ContextMeetings>(
-      ContextMeetings::Options{.group = options.context_group,
-                               .cursor = &part_cursor,
-                               .batch = model.microbatch,
-                               .context = model.config.context,
-                               .columns = model::KeyColumns(model.config),
-                               .window = model.config.EffectiveWindow(),
-                               .shapes_only = options.shapes_only});
+  ContextMeetings::Options about{.group = options.context_group,
+                                 .cursor = &part_cursor,
+                                 .batch = model.microbatch,
+                                 .context = model.config.context,
+                                 .columns = model::KeyColumns(model.config),
+                                 .window = model.config.EffectiveWindow(),
+                                 .shapes_only = options.shapes_only};
+  context = std::make_unique<ContextMeetings>(about);
+  if (pair == nullptr) return absl::OkStatus();
+  about.group = options.pair_context_group;
+  about.cursor = &pair->cursor;
+  pair->context = std::make_unique<ContextMeetings>(about);
   return absl::OkStatus();
+}
+
+StageOptions RankState::OptionsOf(const layout::StageLayout& stage) const {
+  backend::Backend* const in_turns = pair == nullptr ? nullptr : &pair->forward;
+  return {.model = *options.model,
+          .layout = stage,
+          .parameters = *parameters,
+          .backend = in_turns == nullptr ? *compute : *in_turns,
+          .scratch = scratch,
+          .rotary_table = rotary_table,
+          .auxiliary_scale = AuxiliaryScale(),
+          .meetings = meetings.get(),
+          .context = context.get(),
+          .experts = experts.get(),
+          .observer = options.observer};
+}
+
+// The stages for the B of pairs differ from the others only in the objects that serve one user at a
+// time.
+StageOptions RankState::PairOptionsOf(const layout::StageLayout& stage) const {
+  return {.model = *options.model,
+          .layout = stage,
+          .parameters = *parameters,
+          .backend = pair->backward,
+          .scratch = pair->scratch,
+          .rotary_table = rotary_table,
+          .auxiliary_scale = AuxiliaryScale(),
+          .meetings = pair->meetings.get(),
+          .context = pair->context.get(),
+          .experts = pair->experts.get(),
+          .observer = options.observer};
 }
 
 absl::Status RankState::CreateStages() {
   RETURN_IF_ERROR(AllocateShared());
   for (const auto& [id, stage] : layout.stages) {
-    stages.try_emplace(id, StageOptions{.model = *options.model,
-                                        .layout = stage,
-                                        .parameters = *parameters,
-                                        .backend = *compute,
-                                        .scratch = scratch,
-                                        .rotary_table = rotary_table,
-                                        .auxiliary_scale = AuxiliaryScale(),
-                                        .meetings = meetings.get(),
-                                        .context = context.get(),
-                                        .experts = experts.get(),
-                                        .observer = options.observer});
+    stages.try_emplace(id, OptionsOf(stage));
+    if (pair != nullptr) pair->stages.try_emplace(id, PairOptionsOf(stage));
     has_gradients[id] = false;
   }
   if (!layout.vocabulary.has_value()) return absl::OkStatus();
@@ -222,6 +276,8 @@ absl::Status RankState::AllocateShared() {
   ASSIGN_OR_RETURN(shared, SectionMemory::Create(layout.shared, *compute));
   for (const layout::Tensor& tensor : layout.shared.tensors) {
     if (tensor.role == layout::Role::kLayerScratch) scratch = shared.At(tensor);
+    if (tensor.role == layout::Role::kPairScratch && pair != nullptr)
+      pair->scratch = shared.At(tensor);
     if (tensor.role == layout::Role::kMeetingScratch) meeting_scratch = shared.At(tensor);
     if (tensor.role == layout::Role::kRotaryTable) rotary_table = shared.FloatsAt(tensor);
   }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 
 #include "absl/status/statusor.h"
 #include "common/layout/rank_layout.h"
@@ -16,6 +17,7 @@
 #include "worker/train/foresight.h"
 #include "worker/train/loss_share.h"
 #include "worker/train/optimizer.h"
+#include "worker/train/pair_state.h"
 #include "worker/train/parameter_store.h"
 #include "worker/train/result_ring.h"
 #include "worker/train/section_memory.h"
@@ -54,6 +56,9 @@ struct RankState {
   // Packs the weights of a stage, or with the stage after the last one the rank's rows, unless that
   // was done since they were gathered. Call it before the first use of them.  Compute lane.
   absl::Status PackGathered(StageId stage);
+  // Makes the weights of stages ready for a pass: packs them (-1: none) and selects their version.
+  // half: of the pass, if it is one of a pair.
+  absl::Status ReadyWeights(std::span<const StageId> ids, int version, engine::PairHalf half);
 
   const TrainerOptions options;
   layout::RankLayout layout;
@@ -69,6 +74,7 @@ struct RankState {
   std::unique_ptr<TensorMeetings> meetings;  // null: layers are not split
   std::unique_ptr<ExpertMeetings> experts;   // null: ranks share no experts
   std::unique_ptr<ContextMeetings> context;  // null: no other rank has tokens of its sequences
+  std::unique_ptr<PairState> pair;           // null: the halves of pairs run one after the other
   std::map<StageId, Stage> stages;
   // Whether Ws of a stage have left gradients to add to since the last OPT. Only the compute lane
   // uses it.
@@ -87,6 +93,10 @@ struct RankState {
   absl::Status CreateExpertMeetings();
   absl::Status CreateContextMeetings();
   absl::Status CreateStages();
+  // Returns whether the halves of pairs can run side by side.
+  bool RunsHalvesBeside() const;
+  StageOptions OptionsOf(const layout::StageLayout& stage) const;
+  StageOptions PairOptionsOf(const layout::StageLayout& stage) const;
   // Returns what the auxiliary loss of a sequence is multiplied by: its weight over the sequences
   // of an update, as the loss is divided by its tokens.
   double AuxiliaryScale() const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/model/expert_share.h"
@@ -23,22 +24,22 @@ absl::Status SharedExperts::ForSources(const ExpertArrivals& arrivals,
 absl::Status SharedExperts::Multiply(const Source& source, const Product& product) {
   const std::int64_t n = product.from_hidden ? options_.inner : options_.hidden;
   const std::int64_t k = product.from_hidden ? options_.hidden : options_.inner;
-  for (std::int64_t e = 0; e < source.rows.experts; ++e) {
-    const Matrix& matrix = options_.here[static_cast<std::size_t>(e)].*product.matrix;
-    const bool in_bf16 = matrix.packed != nullptr;
-    const backend::Bf16* const packed = product.backward ? matrix.packed : matrix.packed_transposed;
-    RETURN_IF_ERROR(
-        options_.backend->Run(backend::ExpertMatmul{.rows = source.rows,
-                                                    .expert = e,
-                                                    .a = product.a + source.first * k,
-                                                    .b = in_bf16 ? nullptr : matrix.weight,
-                                                    .packed = packed,
-                                                    .c = product.c + source.first * n,
-                                                    .b_transposed = !product.backward,
-                                                    .n = n,
-                                                    .k = k}));
+  std::vector<backend::ExpertMatrix> matrices;
+  for (const Matrices& of_expert : options_.here) {
+    const Matrix& matrix = of_expert.*product.matrix;
+    if (matrix.packed == nullptr) {
+      matrices.push_back({.b = matrix.weight});
+    } else {
+      matrices.push_back({.packed = product.backward ? matrix.packed : matrix.packed_transposed});
+    }
   }
-  return absl::OkStatus();
+  return options_.backend->Run(backend::ExpertMatmul{.rows = source.rows,
+                                                     .matrices = matrices,
+                                                     .a = product.a + source.first * k,
+                                                     .c = product.c + source.first * n,
+                                                     .b_transposed = !product.backward,
+                                                     .n = n,
+                                                     .k = k});
 }
 
 void SharedExperts::PackRows(const backend::ExpertRows& rows, const float* by_token,
@@ -178,25 +179,25 @@ absl::Status SharedExperts::WeightGrad(const ExpertArrivals& arrivals, const Sta
   const std::int64_t hidden = options_.hidden, inner = options_.inner;
   const std::size_t here = options_.here.size();
   TAKT_CHECK(gradients.size() == here * static_cast<std::size_t>(arrivals.num_ranks()));
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    const auto& [gate, up, down] = gradients[i];
-    const int rank = static_cast<int>(i / here);
+  for (int rank = 0; rank < arrivals.num_ranks(); ++rank) {
+    const auto of_rank = gradients.subspan(static_cast<std::size_t>(rank) * here, here);
     const ExpertArrivals::Run& run = arrivals.ReceivedFrom(rank);
     if (run.count == 0) {
-      if (accumulate) continue;
-      for (float* const gradient : {gate, up, down}) {
-        RETURN_IF_ERROR(
-            options_.backend->Run(backend::Fill{.output = gradient, .count = hidden * inner}));
-      }
+      if (!accumulate) RETURN_IF_ERROR(Clear(of_rank));
       continue;
     }
+    const auto all = [&of_rank](float* Gradients::*gradient) {
+      std::vector<backend::ExpertGradient> list;
+      for (const Gradients& each : of_rank) list.push_back({.c = each.*gradient});
+      return list;
+    };
+    const auto down = all(&Gradients::down), up = all(&Gradients::up), gate = all(&Gradients::gate);
     backend::ExpertMatmulTransposed op{.rows = arrivals.RowsFrom(rank),
-                                       .expert = static_cast<std::int64_t>(i % here),
+                                       .gradients = down,
                                        .a = stash.d_output + run.first * hidden,
                                        .b = stash.product + run.first * inner,
-                                       .c = down,
                                        .a_by_token = true,
-                                       .in_bf16 = options_.here[i % here].down.packed != nullptr,
+                                       .in_bf16 = options_.here.front().down.packed != nullptr,
                                        .accumulate = accumulate,
                                        .m = hidden,
                                        .n = inner};
@@ -205,11 +206,21 @@ absl::Status SharedExperts::WeightGrad(const ExpertArrivals& arrivals, const Sta
     op.b = stash.input + run.first * hidden;
     std::swap(op.m, op.n);
     op.a = stash.up + run.first * inner;
-    op.c = up;
+    op.gradients = up;
     RETURN_IF_ERROR(options_.backend->Run(op));
     op.a = stash.gate + run.first * inner;
-    op.c = gate;
+    op.gradients = gate;
     RETURN_IF_ERROR(options_.backend->Run(op));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SharedExperts::Clear(std::span<const Gradients> gradients) {
+  for (const auto& [gate, up, down] : gradients) {
+    for (float* const gradient : {gate, up, down}) {
+      RETURN_IF_ERROR(options_.backend->Run(
+          backend::Fill{.output = gradient, .count = options_.hidden * options_.inner}));
+    }
   }
   return absl::OkStatus();
 }

@@ -114,6 +114,8 @@ class SharedExperts {
     float* c = nullptr;
   };
   absl::Status Multiply(const Source& source, const Product& product);
+  // Makes the gradients of an expert's matrices zeros, for each of these.
+  absl::Status Clear(std::span<const Gradients> gradients);
   // Fills `packed` [N*k,columns] with the rows of what is by token.
   static void PackRows(const backend::ExpertRows& rows, const float* by_token, std::int64_t columns,
                        float* packed);

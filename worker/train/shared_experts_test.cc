@@ -103,18 +103,16 @@ absl::Status ComputeAtHome(backend::Backend& backend, const Microbatch& microbat
   results.d_weights = Floats(pairs);
   const auto multiply = [&](std::int64_t matrix, const float* a, float* c, bool from_hidden,
                             bool backward, bool to_tokens) -> absl::Status {
-    for (std::int64_t e = 0; e < kExperts; ++e) {
-      RETURN_IF_ERROR(backend.Run(backend::ExpertMatmul{.rows = rows,
-                                                        .expert = e,
-                                                        .a = a,
-                                                        .b = MatrixOf(e, matrix),
-                                                        .c = c,
-                                                        .b_transposed = !backward,
-                                                        .to_tokens = to_tokens,
-                                                        .n = from_hidden ? kInner : kHidden,
-                                                        .k = from_hidden ? kHidden : kInner}));
-    }
-    return absl::OkStatus();
+    std::vector<backend::ExpertMatrix> matrices;
+    for (std::int64_t e = 0; e < kExperts; ++e) matrices.push_back({.b = MatrixOf(e, matrix)});
+    return backend.Run(backend::ExpertMatmul{.rows = rows,
+                                             .matrices = matrices,
+                                             .a = a,
+                                             .c = c,
+                                             .b_transposed = !backward,
+                                             .to_tokens = to_tokens,
+                                             .n = from_hidden ? kInner : kHidden,
+                                             .k = from_hidden ? kHidden : kInner});
   };
   RETURN_IF_ERROR(multiply(0, microbatch.norm().data(), gate.data(), true, false, false));
   RETURN_IF_ERROR(multiply(1, microbatch.norm().data(), up.data(), true, false, false));
@@ -137,16 +135,18 @@ absl::Status ComputeAtHome(backend::Backend& backend, const Microbatch& microbat
                                                             .columns = kInner}));
   RETURN_IF_ERROR(multiply(0, gate.data(), results.d_norm.data(), false, true, true));
   RETURN_IF_ERROR(multiply(1, up.data(), results.d_norm.data(), false, true, true));
-  for (std::int64_t i = 0; i < kExperts * 3; ++i) {
-    const bool down = i % 3 == 2;
-    const Floats& of_inner = down ? product : i % 3 == 0 ? gate : up;
+  for (std::int64_t matrix = 0; matrix < 3; ++matrix) {
+    const bool down = matrix == 2;
+    const Floats& of_inner = down ? product : matrix == 0 ? gate : up;
     const float* const of_tokens = (down ? microbatch.d_output() : microbatch.norm()).data();
+    std::vector<backend::ExpertGradient> gradients;
+    for (std::int64_t e = 0; e < kExperts; ++e)
+      gradients.push_back({.c = results.gradients.data() + (e * 3 + matrix) * kMatrix});
     RETURN_IF_ERROR(
         backend.Run(backend::ExpertMatmulTransposed{.rows = rows,
-                                                    .expert = i / 3,
+                                                    .gradients = gradients,
                                                     .a = down ? of_tokens : of_inner.data(),
                                                     .b = down ? of_inner.data() : of_tokens,
-                                                    .c = results.gradients.data() + i * kMatrix,
                                                     .a_by_token = down,
                                                     .accumulate = accumulate,
                                                     .m = down ? kHidden : kInner,

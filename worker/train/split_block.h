@@ -37,10 +37,12 @@ class LeafMemory {
              const std::vector<std::int64_t>& offsets, const std::int32_t* starts)
       : stash_(stash), first_(first), scratch_(scratch), offsets_(offsets), starts_(starts) {}
 
+  // Returns a tensor that is in f32 in all models.
   float* operator[](std::size_t tensor) const { return stash_[first_ + tensor]; }
   backend::Output Tensor(std::size_t tensor) const { return stash_.Tensor(first_ + tensor); }
-  float* Scratch(model::SplitBlockScratch::Tensor tensor) const {
-    return reinterpret_cast<float*>(scratch_ + offsets_[tensor]);
+  // Returns a gradient of activations. like: one of these in the stash, whose type it has.
+  backend::Output Scratch(model::SplitBlockScratch::Tensor tensor, std::size_t like) const {
+    return TensorAt(scratch_ + offsets_[tensor], Tensor(like).bf16 != nullptr);
   }
   const std::int32_t* starts() const { return starts_; }
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the embedding where tensor parallelism splits layers. Each rank has some words of the
-// token table and all of the position table (if the family has one), and passes on the rows of
-// tokens that it has. I gathers the gradient of the output, so that W meets nobody.
+// token table and all of the position table (if the family has one). It fills the rows of the
+// tokens whose words it has, and the sum over the ranks, in which all other rows are -0.0, has the
+// bits of the one rank that has the word. I gathers the gradient of the output, so that W has no
+// meeting.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -23,7 +26,6 @@ class SplitEmbedding final : public Layer {
       : context_(options.model.config.context),
         columns_(options.model.config.hidden),
         batch_(options.model.microbatch),
-        vocab_(options.model.config.vocab),
         positions_(options.model.config.positions),
         layout_(options.place.stash),
         scratch_(options.place.scratch),
@@ -33,31 +35,14 @@ class SplitEmbedding final : public Layer {
   }
 
   absl::Status Forward(const ForwardCall& call) const override {
-    const auto scratch = [&](SplitEmbeddingScratch::Tensor tensor) {
-      return reinterpret_cast<float*>(call.scratch + scratch_[tensor]);
-    };
-    RETURN_IF_ERROR(meetings_.TokenRows(call.view.tokens, token_table_,
-                                        scratch(SplitEmbeddingScratch::kSent),
-                                        scratch(SplitEmbeddingScratch::kReceived), call.output));
-    if (position_table_ == nullptr) return absl::OkStatus();
-    // This rank's rows may begin and end within sequences. Positions count from the starts of
-    // documents, and rows that follow each other in a document have positions that do.
-    const auto start = [starts = call.view.starts](std::int64_t row) {
-      return starts != nullptr ? starts[row] : 0;
-    };
-    const std::int64_t begin = meetings_.first_row(), end = begin + meetings_.rows_here();
-    for (std::int64_t row = begin, next = 0; row < end; row = next) {
-      next = row + 1;
-      while (next < end && next % context_ != 0 && start(next) == start(row)) ++next;
-      const std::int64_t position = row % context_ - start(row);
-      float* const output = call.output + (row - begin) * columns_;
-      RETURN_IF_ERROR(
-          call.backend->Run(backend::Add{.a = output,
-                                         .b = position_table_->weight + position * columns_,
-                                         .output = output,
-                                         .count = (next - row) * columns_}));
-    }
-    return absl::OkStatus();
+    if (meetings_.share().size == 1) return RowsHere(call, call.output);
+    auto* const rows =
+        reinterpret_cast<float*>(call.scratch + scratch_[SplitEmbeddingScratch::kRows]);
+    RETURN_IF_ERROR(RowsHere(call, rows));
+    RETURN_IF_ERROR(meetings_.ScatterRows(rows));
+    return call.backend->Run(backend::Copy{.input = rows + meetings_.first_row() * columns_,
+                                           .output = call.output,
+                                           .count = meetings_.rows_here() * columns_});
   }
 
   absl::Status Recompute(const RecomputeCall&) const override { return absl::OkStatus(); }
@@ -74,37 +59,56 @@ class SplitEmbedding final : public Layer {
 
   // Each rank sums the rows of all positions, so all have the same gradient of these.
   absl::Status WeightGrad(const WeightGradCall& call) const override {
+    if (token_table_ == nullptr && position_table_ == nullptr) return absl::OkStatus();
     const std::vector<backend::Operand> d_output =
         call.Stashed(layout_, SplitEmbeddingStash::kOutputGrad);
-    bool accumulate = call.accumulate;
+    backend::EmbeddingBackward op{
+        .d_token_table = token_table_ == nullptr ? nullptr : token_table_->gradient,
+        .d_position_table = position_table_ == nullptr ? nullptr : position_table_->gradient,
+        .batch = batch_,
+        .context = context_,
+        .columns = columns_,
+        .vocab = std::max<std::int64_t>(NumWords(), 1),
+        .positions = position_table_ == nullptr ? 0 : positions_,
+        .accumulate = call.accumulate,
+        .first_word = FirstWord()};
     for (std::size_t m = 0; m < d_output.size(); ++m) {
-      if (token_table_ != nullptr) {
-        meetings_.AddTokenGradients(call.microbatches[m].view.tokens, d_output[m].f32,
-                                    *token_table_, accumulate);
-      }
-      RETURN_IF_ERROR(AddPositionGradients(*call.backend, d_output[m].f32,
-                                           call.microbatches[m].view.starts, accumulate));
-      accumulate = true;
+      const TokenView& view = call.microbatches[m].view;
+      op.tokens = token_table_ == nullptr ? nullptr : view.tokens;
+      op.d_output = d_output[m].f32;
+      op.starts = view.starts;
+      RETURN_IF_ERROR(call.backend->Run(op));
+      op.accumulate = true;
     }
     return absl::OkStatus();
   }
 
  private:
-  absl::Status AddPositionGradients(backend::Backend& backend, const float* d_output,
-                                    const std::int32_t* starts, bool accumulate) const {
-    if (position_table_ == nullptr) return absl::OkStatus();
-    return backend.Run(backend::EmbeddingBackward{.d_output = d_output,
-                                                  .d_position_table = position_table_->gradient,
-                                                  .batch = batch_,
-                                                  .context = context_,
-                                                  .columns = columns_,
-                                                  .vocab = vocab_,
-                                                  .positions = positions_,
-                                                  .accumulate = accumulate,
-                                                  .starts = starts});
+  std::int64_t FirstWord() const { return token_table_ == nullptr ? 0 : token_table_->first_row; }
+  std::int64_t NumWords() const {
+    return token_table_ == nullptr ? 0 : token_table_->elements() / columns_;
   }
 
-  const std::int64_t context_, columns_, batch_, vocab_, positions_;
+  // Fills `rows` [N,C] with the tokens whose words are here, and with -0.0.
+  absl::Status RowsHere(const ForwardCall& call, float* rows) const {
+    if (token_table_ == nullptr) {
+      return call.backend->Run(
+          backend::Fill{.output = rows, .value = -0.0F, .count = batch_ * context_ * columns_});
+    }
+    return call.backend->Run(backend::EmbeddingForward{
+        .tokens = call.view.tokens,
+        .token_table = token_table_->weight,
+        .position_table = position_table_ == nullptr ? nullptr : position_table_->weight,
+        .output = rows,
+        .batch = batch_,
+        .context = context_,
+        .columns = columns_,
+        .starts = call.view.starts,
+        .first_word = FirstWord(),
+        .num_words = NumWords()});
+  }
+
+  const std::int64_t context_, columns_, batch_, positions_;
   const layout::StashLayout layout_;
   const std::vector<std::int64_t> scratch_;  // offsets in scratch
   TensorMeetings& meetings_;

@@ -23,26 +23,27 @@ class Gpt2Leaf final : public SplitLeaf {
                                 const LeafMemory& m, bool products) const override {
     if (!products) return absl::OkStatus();
     const std::int64_t width = shape_.out_stride;
-    RETURN_IF_ERROR(qkv_.Forward(backend, x, nullptr, m[kQkv]));
+    const backend::Output qkv = m.Tensor(kQkv);
+    RETURN_IF_ERROR(qkv_.Forward(backend, x, nullptr, qkv));
     return backend.Run(backend::AttentionForward{.shape = shape_,
-                                                 .q = m[kQkv],
-                                                 .k = m[kQkv] + width,
-                                                 .v = m[kQkv] + 2 * width,
-                                                 .output = m[kAttention],
+                                                 .q = qkv,
+                                                 .k = From(qkv, width),
+                                                 .v = From(qkv, 2 * width),
+                                                 .output = m.Tensor(kAttention),
                                                  .logsumexp = m[kLogsumexp],
                                                  .starts = m.starts()});
   }
 
   absl::Status AttentionOutput(backend::Backend& backend, const LeafMemory& m,
                                float* partial) const override {
-    return projection_.Forward(backend, m[kAttention], nullptr, partial);
+    return projection_.Forward(backend, m.Tensor(kAttention), nullptr, partial);
   }
 
   absl::Status MlpForward(backend::Backend& backend, const backend::Operand& x, const LeafMemory& m,
                           bool products) const override {
-    if (products) RETURN_IF_ERROR(fc_.Forward(backend, x, nullptr, m[kInner]));
+    if (products) RETURN_IF_ERROR(fc_.Forward(backend, x, nullptr, m.Tensor(kInner)));
     return backend.Run(backend::GeluForward{
-        .input = m[kInner], .output = m.Tensor(kActivated), .count = inner_elements_});
+        .input = m.Tensor(kInner), .output = m.Tensor(kActivated), .count = inner_elements_});
   }
 
   absl::Status MlpOutput(backend::Backend& backend, const LeafMemory& m,
@@ -52,30 +53,29 @@ class Gpt2Leaf final : public SplitLeaf {
 
   absl::Status MlpInputGrad(backend::Backend& backend, const float* d_output, const LeafMemory& m,
                             float* partial) const override {
-    float* const d_inner = m.Scratch(kDInner);
+    const backend::Output inner = m.Tensor(kInner), d_inner = m.Scratch(kDInner, kInner);
     RETURN_IF_ERROR(mlp_projection_.InputGrad(backend, d_output, d_inner));
     RETURN_IF_ERROR(backend.Run(backend::GeluBackward{
-        .input = m[kInner], .d_output = d_inner, .d_input = m[kInner], .count = inner_elements_}));
-    return fc_.InputGrad(backend, m[kInner], partial);
+        .input = inner, .d_output = d_inner, .d_input = inner, .count = inner_elements_}));
+    return fc_.InputGrad(backend, inner, partial);
   }
 
   absl::Status AttentionInputGrad(backend::Backend& backend, const float* d_output,
                                   const LeafMemory& m, float* partial) const override {
     const std::int64_t width = shape_.out_stride;
-    float* const qkv = m[kQkv];
-    float* const d_qkv = m.Scratch(kDQ);
-    float* const d_attention = m.Scratch(kDAttention);
+    const backend::Output qkv = m.Tensor(kQkv), d_qkv = m.Scratch(kDQ, kQkv);
+    const backend::Output d_attention = m.Scratch(kDAttention, kQkv);
     RETURN_IF_ERROR(projection_.InputGrad(backend, d_output, d_attention));
     RETURN_IF_ERROR(backend.Run(backend::AttentionBackward{.shape = shape_,
                                                            .q = qkv,
-                                                           .k = qkv + width,
-                                                           .v = qkv + 2 * width,
-                                                           .output = m[kAttention],
+                                                           .k = From(qkv, width),
+                                                           .v = From(qkv, 2 * width),
+                                                           .output = m.Tensor(kAttention),
                                                            .logsumexp = m[kLogsumexp],
                                                            .d_output = d_attention,
                                                            .d_q = d_qkv,
-                                                           .d_k = d_qkv + width,
-                                                           .d_v = d_qkv + 2 * width,
+                                                           .d_k = From(d_qkv, width),
+                                                           .d_v = From(d_qkv, 2 * width),
                                                            .starts = m.starts()}));
     RETURN_IF_ERROR(qkv_.InputGrad(backend, d_qkv, partial));
     return backend.Run(

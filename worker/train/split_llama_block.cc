@@ -32,39 +32,41 @@ class LlamaLeaf final : public SplitLeaf {
                                 const LeafMemory& m, bool products) const override {
     const bool norms = q_norm_.has_value();
     if (products) {
-      RETURN_IF_ERROR(q_.Forward(backend, x, nullptr, m[norms ? kRawQ : kQ]));
-      RETURN_IF_ERROR(k_.Forward(backend, x, nullptr, m[norms ? kRawK : kK]));
-      RETURN_IF_ERROR(v_.Forward(backend, x, nullptr, m[kV]));
+      RETURN_IF_ERROR(q_.Forward(backend, x, nullptr, m.Tensor(norms ? kRawQ : kQ)));
+      RETURN_IF_ERROR(k_.Forward(backend, x, nullptr, m.Tensor(norms ? kRawK : kK)));
+      RETURN_IF_ERROR(v_.Forward(backend, x, nullptr, m.Tensor(kV)));
     }
     if (norms) {
       RETURN_IF_ERROR(q_norm_->norm.Forward(backend, m[kRawQ], QNorm(m)));
       RETURN_IF_ERROR(k_norm_->norm.Forward(backend, m[kRawK], KNorm(m)));
     }
     if (products || norms)
-      RETURN_IF_ERROR(Turn(backend, m[kQ], m[kK], m.starts(), /*inverse=*/false));
+      RETURN_IF_ERROR(Turn(backend, m.Tensor(kQ), m.Tensor(kK), m.starts(), /*inverse=*/false));
     if (!products) return absl::OkStatus();
     return backend.Run(backend::AttentionForward{.shape = shape_,
-                                                 .q = m[kQ],
-                                                 .k = m[kK],
-                                                 .v = m[kV],
-                                                 .output = m[kAttention],
+                                                 .q = m.Tensor(kQ),
+                                                 .k = m.Tensor(kK),
+                                                 .v = m.Tensor(kV),
+                                                 .output = m.Tensor(kAttention),
                                                  .logsumexp = m[kLogsumexp],
                                                  .starts = m.starts()});
   }
 
   absl::Status AttentionOutput(backend::Backend& backend, const LeafMemory& m,
                                float* partial) const override {
-    return o_.Forward(backend, m[kAttention], nullptr, partial);
+    return o_.Forward(backend, m.Tensor(kAttention), nullptr, partial);
   }
 
   absl::Status MlpForward(backend::Backend& backend, const backend::Operand& x, const LeafMemory& m,
                           bool products) const override {
     if (products) {
-      RETURN_IF_ERROR(gate_.Forward(backend, x, nullptr, m[kGate]));
-      RETURN_IF_ERROR(up_.Forward(backend, x, nullptr, m[kUp]));
+      RETURN_IF_ERROR(gate_.Forward(backend, x, nullptr, m.Tensor(kGate)));
+      RETURN_IF_ERROR(up_.Forward(backend, x, nullptr, m.Tensor(kUp)));
     }
-    return backend.Run(backend::SwigluForward{
-        .gate = m[kGate], .up = m[kUp], .output = m.Tensor(kProduct), .count = inner_elements_});
+    return backend.Run(backend::SwigluForward{.gate = m.Tensor(kGate),
+                                              .up = m.Tensor(kUp),
+                                              .output = m.Tensor(kProduct),
+                                              .count = inner_elements_});
   }
 
   absl::Status MlpOutput(backend::Backend& backend, const LeafMemory& m,
@@ -74,30 +76,30 @@ class LlamaLeaf final : public SplitLeaf {
 
   absl::Status MlpInputGrad(backend::Backend& backend, const float* d_output, const LeafMemory& m,
                             float* partial) const override {
-    float* const d_product = m.Scratch(kDInner);
+    const backend::Output gate = m.Tensor(kGate), up = m.Tensor(kUp);
+    const backend::Output d_product = m.Scratch(kDInner, kGate);
     RETURN_IF_ERROR(down_.InputGrad(backend, d_output, d_product));
-    RETURN_IF_ERROR(backend.Run(backend::SwigluBackward{.gate = m[kGate],
-                                                        .up = m[kUp],
+    RETURN_IF_ERROR(backend.Run(backend::SwigluBackward{.gate = gate,
+                                                        .up = up,
                                                         .d_output = d_product,
-                                                        .d_gate = m[kGate],
-                                                        .d_up = m[kUp],
+                                                        .d_gate = gate,
+                                                        .d_up = up,
                                                         .count = inner_elements_}));
-    RETURN_IF_ERROR(gate_.InputGrad(backend, m[kGate], partial));
-    return up_.InputGrad(backend, m[kUp], partial, partial);
+    RETURN_IF_ERROR(gate_.InputGrad(backend, gate, partial));
+    return up_.InputGrad(backend, up, partial, partial);
   }
 
   absl::Status AttentionInputGrad(backend::Backend& backend, const float* d_output,
                                   const LeafMemory& m, float* partial) const override {
-    float* const d_q = m.Scratch(kDQ);
-    float* const d_k = m.Scratch(kDK);
-    float* const d_v = m.Scratch(kDV);
-    float* const d_attention = m.Scratch(kDAttention);
+    const backend::Output d_q = m.Scratch(kDQ, kQ), d_k = m.Scratch(kDK, kQ);
+    const backend::Output d_v = m.Scratch(kDV, kQ);
+    const backend::Output d_attention = m.Scratch(kDAttention, kQ);
     RETURN_IF_ERROR(o_.InputGrad(backend, d_output, d_attention));
     RETURN_IF_ERROR(backend.Run(backend::AttentionBackward{.shape = shape_,
-                                                           .q = m[kQ],
-                                                           .k = m[kK],
-                                                           .v = m[kV],
-                                                           .output = m[kAttention],
+                                                           .q = m.Tensor(kQ),
+                                                           .k = m.Tensor(kK),
+                                                           .v = m.Tensor(kV),
+                                                           .output = m.Tensor(kAttention),
                                                            .logsumexp = m[kLogsumexp],
                                                            .d_output = d_attention,
                                                            .d_q = d_q,
@@ -106,11 +108,11 @@ class LlamaLeaf final : public SplitLeaf {
                                                            .starts = m.starts()}));
     RETURN_IF_ERROR(Turn(backend, d_q, d_k, m.starts(), /*inverse=*/true));
     RETURN_IF_ERROR(LeaveQueryAndKey(backend, d_q, d_k, m));
-    RETURN_IF_ERROR(q_.InputGrad(backend, m[QueryGrad()], partial));
-    RETURN_IF_ERROR(k_.InputGrad(backend, m[KeyGrad()], partial, partial));
+    RETURN_IF_ERROR(q_.InputGrad(backend, m.Tensor(QueryGrad()), partial));
+    RETURN_IF_ERROR(k_.InputGrad(backend, m.Tensor(KeyGrad()), partial, partial));
     RETURN_IF_ERROR(v_.InputGrad(backend, d_v, partial, partial));
     return backend.Run(
-        backend::Copy{.input = d_v, .output = m[kV], .count = rows_ * shape_.kv_stride});
+        backend::Copy{.input = d_v, .output = m.Tensor(kV), .count = rows_ * shape_.kv_stride});
   }
 
   absl::Status WeightGrad(backend::Backend& backend,
@@ -201,28 +203,32 @@ class LlamaLeaf final : public SplitLeaf {
             .window = config.EffectiveWindow()};
   }
 
-  static NormStash QNorm(const LeafMemory& m) { return {m[kQ], m[kQNormStats], m[kQNormPart]}; }
-  static NormStash KNorm(const LeafMemory& m) { return {m[kK], m[kKNormStats], m[kKNormPart]}; }
+  static NormStash QNorm(const LeafMemory& m) {
+    return {m.Tensor(kQ), m[kQNormStats], m[kQNormPart]};
+  }
+  static NormStash KNorm(const LeafMemory& m) {
+    return {m.Tensor(kK), m[kKNormStats], m[kKNormPart]};
+  }
   // Returns where I leaves the gradients of the products for queries and keys.
   model::SplitLlamaLeaf::Tensor QueryGrad() const { return q_norm_.has_value() ? kRawQ : kQ; }
   model::SplitLlamaLeaf::Tensor KeyGrad() const { return k_norm_.has_value() ? kRawK : kK; }
 
-  absl::Status LeaveQueryAndKey(backend::Backend& backend, const float* d_q, const float* d_k,
-                                const LeafMemory& m) const {
+  absl::Status LeaveQueryAndKey(backend::Backend& backend, const backend::Output& d_q,
+                                const backend::Output& d_k, const LeafMemory& m) const {
     if (q_norm_.has_value()) {
       RETURN_IF_ERROR(
           q_norm_->norm.InputGrad(backend, {.dy = d_q, .x = m[kRawQ], .dx = m[kRawQ]}, QNorm(m)));
       return k_norm_->norm.InputGrad(backend, {.dy = d_k, .x = m[kRawK], .dx = m[kRawK]}, KNorm(m));
     }
     RETURN_IF_ERROR(backend.Run(
-        backend::Copy{.input = d_q, .output = m[kQ], .count = rows_ * shape_.q_stride}));
+        backend::Copy{.input = d_q, .output = m.Tensor(kQ), .count = rows_ * shape_.q_stride}));
     return backend.Run(
-        backend::Copy{.input = d_k, .output = m[kK], .count = rows_ * shape_.kv_stride});
+        backend::Copy{.input = d_k, .output = m.Tensor(kK), .count = rows_ * shape_.kv_stride});
   }
 
   // Applies rotary positions to q and k, or the inverse to their gradients.
-  absl::Status Turn(backend::Backend& backend, float* q, float* k, const std::int32_t* starts,
-                    bool inverse) const {
+  absl::Status Turn(backend::Backend& backend, const backend::Output& q, const backend::Output& k,
+                    const std::int32_t* starts, bool inverse) const {
     backend::Rotary op{.table = rotary_table_,
                        .batch = shape_.batch,
                        .context = shape_.context,

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -13,30 +14,32 @@
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "common/model/parts.h"
+#include "common/model/split.h"
 #include "common/model/tensor_share.h"
 #include "common/model/tree_sum.h"
-#include "worker/backend/ops.h"
+#include "worker/backend/backend.h"
 #include "worker/engine/part_cursor.h"
-#include "worker/train/parameter_store.h"
 #include "worker/transport/collective.h"
 
 namespace takt::train {
 
-// Every rank makes the same calls in the same order. Memory is the host's, and what was computed
-// before a call is done. Nothing here adds in an order that depends on the number of ranks. With
-// one rank, the calls that pass and add do nothing.
-// Thread: the compute lane's.  Blocks: until the ranks that a call needs have come.
-// Errors: as transport::Collective.
+// Every rank makes the same calls in the same order. Memory is the backend's. A call runs after all
+// work that the backend was given before it, and work that the backend is given next runs after the
+// call, even if the group has a stream of its own. Nothing here adds in an order that depends on
+// the number of ranks. With one rank, the calls that pass and add do nothing.
+// Thread: the compute lane's.  Blocks: until the ranks that a call needs have come, unless the
+// group has a stream.
+// Errors: as transport::Collective and the backend.
 class TensorMeetings {
  public:
   struct Options {
     transport::Collective* group = nullptr;  // of the ranks, in their order; null: there is one
-    engine::PartCursor* cursor = nullptr;    // told of each meeting; borrowed, as the group
+    engine::PartCursor* cursor = nullptr;    // told of each meeting
+    backend::Backend* backend = nullptr;     // the lane's; all three are borrowed
     model::TensorShare share;
     std::int64_t rows = 0, columns = 0, vocab = 0;  // N, C and the words
-    bool shapes_only = false;                       // nothing is in memory (meta_run.h)
   };
-  explicit TensorMeetings(const Options& options);
+  static absl::StatusOr<std::unique_ptr<TensorMeetings>> Create(const Options& options);
 
   // Says in which step the following calls are.
   void BeginStep(StepId step) { step_ = step; }
@@ -52,16 +55,6 @@ class TensorMeetings {
   // sum. The other rows mean nothing afterwards.
   absl::Status ScatterRows(float* partial);
 
-  // Copies the rows of the tokens' words to `output` [n,C].
-  // table: this rank's rows; null if it has none. sent: [N,C]; received: [n,C].
-  absl::Status TokenRows(const std::int32_t* tokens, const ParameterRef* table, float* sent,
-                         float* received, float* output);
-  // Adds the rows of `d_output` [N,C] whose words are here to the gradient of their words, row by
-  // row in ascending order. Nobody meets.
-  // accumulate: false: the gradient is set to zero first.
-  void AddTokenGradients(const std::int32_t* tokens, const float* d_output,
-                         const ParameterRef& table, bool accumulate) const;
-
   // Copies what each rank has of a softmax [D,N] by blocks of words to every rank.
   absl::Status GatherSoftmax(backend::SoftmaxPart* parts);
   // Adds the partial sums over blocks of words of all ranks (model::PartialSumsOf), and returns
@@ -73,19 +66,24 @@ class TensorMeetings {
   // Runs `meet`, with all its calls, as one meeting. It runs with one rank, too.
   absl::Status Exchange(absl::FunctionRef<absl::Status()> meet);
   // Adds the values of the ranks that hold the same pieces (model::Split), along the tree. All of
-  // them get the sum. To be called inside Exchange.
-  absl::Status SumOverHolders(const model::Split& split, std::span<float> values);
+  // them get the sum. To be called inside Exchange. scratch: [n,C].
+  absl::Status SumOverHolders(const model::Split& split, std::span<float> values, float* scratch);
 
  private:
+  explicit TensorMeetings(const Options& options);
   // Runs a meeting, unless there is nobody to meet.
   absl::Status Meet(model::PartKind kind, absl::FunctionRef<absl::Status()> meeting);
-  // Returns the rank that has the token's word.
-  int OwnerOf(std::int32_t token) const;
+  // Makes calls of the group that run after the backend's work so far and before its later work.
+  absl::Status OnGroup(absl::FunctionRef<absl::Status()> calls);
+  // Adds the `count` elements of `addend` to those of `sum`.
+  absl::Status AddTo(float* sum, const float* addend, std::int64_t count);
   bool alone() const { return options_.share.size == 1; }
   std::size_t num_ranks() const { return static_cast<std::size_t>(options_.share.size); }
 
   const Options options_;
   std::vector<int> ends_;  // one past the last block of each rank
+  // Points of the backend's stream and of the group's. Null unless both have one.
+  std::unique_ptr<backend::Event> computed_, met_;
   StepId step_{0};
 };
 

@@ -63,14 +63,18 @@ struct TrainerOptions {
   transport::Collective* tied_group = nullptr;
   // The ranks of this pipeline, where they meet over a spread vocabulary; else null.
   transport::Collective* vocabulary_group = nullptr;
-  // The ranks that share this rank's layers, or its experts, for meetings on the compute lane.
-  // Null: it shares none.
+  // The ranks that share this rank's layers, or its experts, for meetings on the compute lane, in
+  // memory of `backends`. Null: it shares none.
   transport::Collective* tensor_group = nullptr;
   // The same ranks, for the exchange of norm and loss, which is not on that lane.
   transport::Collective* norm_group = nullptr;
   // The ranks that share this rank's sequences, for meetings on the compute lane. Null: it shares
   // none.
   transport::Collective* context_group = nullptr;
+  // The ranks of tensor_group and context_group again, for the B of a pair that runs beside its F.
+  // Null: the two run one after the other.
+  transport::Collective* pair_tensor_group = nullptr;
+  transport::Collective* pair_context_group = nullptr;
   // Fills the store (weights and moments) from a checkpoint. If it returns false, or is null, the
   // trainer makes initial weights. It is never called for an emulated model.
   std::function<absl::StatusOr<bool>(ParameterStore&)> restore;

@@ -21,7 +21,7 @@ enum Phase : std::int32_t { kUp = 20, kDown = 21 };
 class ChainCollective final : public Collective {
  public:
   explicit ChainCollective(CollectiveOptions options)
-      : options_(std::move(options)), received_(kSliceBytes) {}
+      : options_(std::move(options)), received_(options_.slice_bytes) {}
 
   absl::Status Open(Transport& transport);
 
@@ -71,11 +71,11 @@ absl::Status ChainCollective::Meet(Transport& transport, bool behind) {
   const int place = options_.index + (behind ? 1 : -1);
   const Rank peer = options_.ranks[static_cast<std::size_t>(place)];
   const auto open_out = [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(neighbour.out, transport.OpenSend(peer, options_.name, kSliceBytes));
+    ASSIGN_OR_RETURN(neighbour.out, transport.OpenSend(peer, options_.name, options_.slice_bytes));
     return absl::OkStatus();
   };
   const auto open_in = [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(neighbour.in, transport.OpenRecv(peer, options_.name, kSliceBytes));
+    ASSIGN_OR_RETURN(neighbour.in, transport.OpenRecv(peer, options_.name, options_.slice_bytes));
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(behind ? open_out() : open_in());
@@ -84,13 +84,13 @@ absl::Status ChainCollective::Meet(Transport& transport, bool behind) {
 
 template <class T>
 absl::Status ChainCollective::Reduce(StepId step, std::span<T> data) {
-  constexpr std::size_t kSlice = kSliceBytes / sizeof(T);
+  const std::size_t most = options_.slice_bytes / sizeof(T);
   MessageTag tag{.generation = options_.generation,
                  .step = step.value(),
                  .direction = kUp,
                  .sequence = sequence_++};
-  for (std::size_t begin = 0; begin < data.size(); begin += kSlice) {
-    const std::span<T> slice = data.subspan(begin, std::min(kSlice, data.size() - begin));
+  for (std::size_t begin = 0; begin < data.size(); begin += most) {
+    const std::span<T> slice = data.subspan(begin, std::min(most, data.size() - begin));
     if (!is_first()) {
       const std::span<std::byte> bytes = std::span(received_).first(slice.size_bytes());
       RETURN_IF_ERROR(before_.in->Recv(tag, bytes));
@@ -100,8 +100,8 @@ absl::Status ChainCollective::Reduce(StepId step, std::span<T> data) {
     if (!is_last()) RETURN_IF_ERROR(behind_.out->Send(tag, std::as_bytes(slice)));
   }
   tag.direction = kDown;
-  for (std::size_t begin = 0; begin < data.size(); begin += kSlice) {
-    const std::span<T> slice = data.subspan(begin, std::min(kSlice, data.size() - begin));
+  for (std::size_t begin = 0; begin < data.size(); begin += most) {
+    const std::span<T> slice = data.subspan(begin, std::min(most, data.size() - begin));
     if (!is_last()) RETURN_IF_ERROR(behind_.in->Recv(tag, std::as_writable_bytes(slice)));
     if (!is_first()) RETURN_IF_ERROR(before_.out->Send(tag, std::as_bytes(slice)));
   }

@@ -4,7 +4,7 @@
 // Sums go up the chain: a rank receives the sum of the ranks before it, adds its own values and
 // passes the result on. The last rank has the sum of all, in rank order, and it goes back down. So
 // the bits are those of channel_collective.h, with two connections for a rank instead of n - 1.
-//   messages a rank sends: 2 for each kSliceBytes (1 at the ends);  bytes: 2 * size (size there);
+//   messages a rank sends: 2 for each slice_bytes (1 at the ends);  bytes: 2 * size (size there);
 //   messages in a row before the last rank has the result: n - 1 more than slices, each way.
 // Slices follow one another up the chain, so that the ranks add at the same time.
 #pragma once

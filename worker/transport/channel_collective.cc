@@ -57,7 +57,7 @@ class ChannelCollective final : public Collective {
   absl::Status Reduce(StepId step, std::span<T> data) {
     if (size() == 1) return absl::OkStatus();
     if (data.size_bytes() <= kDirectBytes) return ReduceDirect(step, data);
-    const std::size_t round = kSliceBytes / sizeof(T) * size();
+    const std::size_t round = slice_bytes() / sizeof(T) * size();
     for (; !data.empty(); data = data.subspan(std::min(round, data.size()))) {
       RETURN_IF_ERROR(ReduceSliced(step, data.first(std::min(round, data.size()))));
     }
@@ -93,19 +93,19 @@ class ChannelCollective final : public Collective {
     if (size() == 1) return absl::OkStatus();
     std::size_t longest = 0;
     for (const std::span<float> part : parts) longest = std::max(longest, part.size());
-    constexpr std::size_t kSlice = kSliceBytes / sizeof(float);
-    for (std::size_t begin = 0; begin < longest; begin += kSlice) {
+    const std::size_t most = slice_bytes() / sizeof(float);
+    for (std::size_t begin = 0; begin < longest; begin += most) {
       const auto slice = [&](int index) {
         const std::span<float> part = parts[static_cast<std::size_t>(index)];
         const std::size_t from = std::min(begin, part.size());
-        return part.subspan(from, std::min(kSlice, part.size() - from));
+        return part.subspan(from, std::min(most, part.size() - from));
       };
       RETURN_IF_ERROR(SumSlices(step, slice, add));
     }
     return absl::OkStatus();
   }
 
-  // Adds slice(i) of all ranks on rank i. Slices have at most kSliceBytes.
+  // Adds slice(i) of all ranks on rank i. Slices have at most slice_bytes.
   template <class Slice, class Add>
   absl::Status SumSlices(StepId step, const Slice& slice, const Add& add) {
     const auto mine = slice(options_.index);
@@ -163,14 +163,15 @@ class ChannelCollective final : public Collective {
     }
   }
 
-  // Sends to every other rank and receives from it, in messages of up to kSliceBytes. plan(peer):
+  // Sends to every other rank and receives from it, in messages of up to slice_bytes. plan(peer):
   // what is sent there, and where the received bytes are put. Both may be empty.
   template <class Plan>
   absl::Status Exchange(StepId step, Phase phase, Plan&& plan);
 
+  std::size_t slice_bytes() const { return options_.slice_bytes; }
   std::span<std::byte> Contribution(int index) {
     const std::size_t place = index < options_.index ? index : index - 1;
-    return std::span(contributions_).subspan(place * kSliceBytes, kSliceBytes);
+    return std::span(contributions_).subspan(place * slice_bytes(), slice_bytes());
   }
 
   struct Peer {
@@ -180,12 +181,12 @@ class ChannelCollective final : public Collective {
 
   const CollectiveOptions options_;
   std::vector<Peer> peers_;               // by index in the group; ours is empty
-  std::vector<std::byte> contributions_;  // of the others, kSliceBytes each
+  std::vector<std::byte> contributions_;  // of the others, slice_bytes each
   std::uint32_t sequence_ = 0;  // it begins again after 2^32 exchanges, on all ranks alike
 };
 
 absl::Status ChannelCollective::Open(Transport& transport) {
-  contributions_.resize((options_.ranks.size() - 1) * kSliceBytes);
+  contributions_.resize((options_.ranks.size() - 1) * slice_bytes());
   peers_.resize(options_.ranks.size());
   // Channels are opened in the order of the exchanges, so openings cannot wait in a circle either.
   for (int round = 0; round < TournamentRounds(size()); ++round) {
@@ -193,11 +194,11 @@ absl::Status ChannelCollective::Open(Transport& transport) {
     if (peer < 0) continue;
     const Rank rank = options_.ranks[peer];
     const auto open_out = [&]() -> absl::Status {
-      ASSIGN_OR_RETURN(peers_[peer].out, transport.OpenSend(rank, options_.name, kSliceBytes));
+      ASSIGN_OR_RETURN(peers_[peer].out, transport.OpenSend(rank, options_.name, slice_bytes()));
       return absl::OkStatus();
     };
     const auto open_in = [&]() -> absl::Status {
-      ASSIGN_OR_RETURN(peers_[peer].in, transport.OpenRecv(rank, options_.name, kSliceBytes));
+      ASSIGN_OR_RETURN(peers_[peer].in, transport.OpenRecv(rank, options_.name, slice_bytes()));
       return absl::OkStatus();
     };
     const bool first = options_.index < peer;
@@ -214,13 +215,14 @@ absl::Status ChannelCollective::Exchange(StepId step, Phase phase, Plan&& plan) 
                        .direction = phase,
                        .sequence = static_cast<std::int32_t>(sequence_++)};
   const auto send = [&](int peer, std::span<const std::byte> data) -> absl::Status {
-    for (; !data.empty(); data = data.subspan(std::min(kSliceBytes, data.size())))
-      RETURN_IF_ERROR(peers_[peer].out->Send(tag, data.first(std::min(kSliceBytes, data.size()))));
+    for (; !data.empty(); data = data.subspan(std::min(slice_bytes(), data.size())))
+      RETURN_IF_ERROR(
+          peers_[peer].out->Send(tag, data.first(std::min(slice_bytes(), data.size()))));
     return absl::OkStatus();
   };
   const auto receive = [&](int peer, std::span<std::byte> data) -> absl::Status {
-    for (; !data.empty(); data = data.subspan(std::min(kSliceBytes, data.size())))
-      RETURN_IF_ERROR(peers_[peer].in->Recv(tag, data.first(std::min(kSliceBytes, data.size()))));
+    for (; !data.empty(); data = data.subspan(std::min(slice_bytes(), data.size())))
+      RETURN_IF_ERROR(peers_[peer].in->Recv(tag, data.first(std::min(slice_bytes(), data.size()))));
     return absl::OkStatus();
   };
   for (int round = 0; round < TournamentRounds(size()); ++round) {
@@ -256,6 +258,7 @@ int TournamentPeer(int size, int round, int index) {
 absl::StatusOr<std::unique_ptr<Collective>> CreateCollective(Transport* transport,
                                                              CollectiveOptions options) {
   TAKT_CHECK(options.index >= 0 && options.index < static_cast<int>(options.ranks.size()));
+  TAKT_CHECK(options.slice_bytes >= kDirectBytes && options.slice_bytes % 64 == 0);
   if (options.sums_only && options.ranks.size() > kMostDirectRanks)
     return CreateChainCollective(*transport, std::move(options));
   auto collective = std::make_unique<ChannelCollective>(std::move(options));

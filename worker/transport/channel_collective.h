@@ -3,15 +3,15 @@
 //
 // Up to kDirectBytes, every rank sends all its values to every other rank and adds in rank order.
 //   messages a rank sends: n - 1;  bytes: (n - 1) * size.
-// Larger sums take rounds of at most n * kSliceBytes: rank r receives slice r of every rank, adds
+// Larger sums take rounds of at most n * slice_bytes: rank r receives slice r of every rank, adds
 // them in rank order and sends the sum to every rank (direct reduce-scatter, all-gather).
 //   messages a rank sends: 2 * (n - 1) a round;  bytes: (size - own slices) + (n - 1) * own slices,
 //   which is 2 * (n - 1) / n * size when n divides it.
-// A sum of which each rank gets a part takes the first half of such rounds, with up to kSliceBytes
-// of each part.
+// A sum of which each rank gets a part takes only the first half of each such round, with up to
+// slice_bytes of each part.
 //   messages a rank sends: at most n - 1 a round;  bytes: size - own part.
 // Bytes that pass unchanged go from their rank to each that wants them, in messages of at most
-// kSliceBytes.
+// slice_bytes.
 // A large group that only sums is a chain instead (chain_collective.h).
 // Pairs of ranks exchange in the rounds of a tournament (circle method), and the lower rank of a
 // pair sends first. So no two ranks wait for each other, however small the buffers of the
@@ -34,7 +34,6 @@ absl::StatusOr<std::unique_ptr<Collective>> CreateCollective(Transport* transpor
 // The most ranks of a group that only sums, and yet connects each with each.
 inline constexpr std::size_t kMostDirectRanks = 8;
 inline constexpr std::size_t kDirectBytes = 32 * 1024;
-inline constexpr std::size_t kSliceBytes = 512 * 1024;
 
 // Returns the peer of `index` among `size` ranks in `round` (0 .. TournamentRounds-1); -1: it has
 // none.

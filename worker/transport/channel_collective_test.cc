@@ -16,19 +16,21 @@ namespace takt::transport {
 namespace {
 
 template <class T>
-void ExpectSumsInRankOrder(int size, std::size_t count) {
+void ExpectSumsInRankOrder(int size, std::size_t count, std::size_t slice_bytes = kSliceBytes) {
   SCOPED_TRACE(::testing::Message() << size << " ranks, " << count << " values");
   const std::vector<T> expected = SumInRankOrder<T>(size, count);
   Traffic traffic;
-  OnEveryRank(size, traffic, [&](Collective& collective, int index) {
-    EXPECT_EQ(collective.size(), size);
-    std::vector<T> data = Values<T>(index, count);
-    const absl::Status status = collective.AllReduceSum(StepId(3), std::span<T>(data));
-    ASSERT_TRUE(status.ok()) << status;
-    EXPECT_TRUE(
-        std::ranges::equal(std::as_bytes(std::span(data)), std::as_bytes(std::span(expected))))
-        << "index " << index;
-  });
+  OnEveryRank(size, traffic,
+              [&](Collective& collective, int index) {
+                EXPECT_EQ(collective.size(), size);
+                std::vector<T> data = Values<T>(index, count);
+                const absl::Status status = collective.AllReduceSum(StepId(3), std::span<T>(data));
+                ASSERT_TRUE(status.ok()) << status;
+                EXPECT_TRUE(std::ranges::equal(std::as_bytes(std::span(data)),
+                                               std::as_bytes(std::span(expected))))
+                    << "index " << index;
+              },
+              {.slice_bytes = slice_bytes});
 }
 
 TEST(Collective, SumsFloatsInRankOrderOnEveryRank) {
@@ -47,6 +49,12 @@ TEST(Collective, SumsDoublesInRankOrderOnEveryRank) {
 
 TEST(Collective, LargeDataTakesSeveralRounds) {
   ExpectSumsInRankOrder<float>(3, 3 * kSliceBytes / sizeof(float) * 2 + 5);
+}
+
+TEST(Collective, SumsDoNotDependOnTheSizeOfAMessage) {
+  for (const std::size_t slice_bytes : {kDirectBytes, kDirectBytes + 64, 4 * kSliceBytes}) {
+    for (const int size : {2, 3}) ExpectSumsInRankOrder<float>(size, 300'001, slice_bytes);
+  }
 }
 
 TEST(Collective, SendsAsManyMessagesAndBytesAsTheFormulaSays) {

@@ -22,9 +22,7 @@ absl::Status Collective::AllGatherParts(StepId step, Parts parts) {
 }
 
 absl::Status Collective::Pass(StepId, Sent, Received) {
-  return absl::UnimplementedError(
-      "this group only sums: bytes pass between ranks by transports of host memory (shm, gloo), "
-      "not by those of devices");
+  return absl::UnimplementedError("this group only sums, so no bytes pass between its ranks");
 }
 
 absl::Status Collective::Broadcast(StepId step, int root, std::span<std::byte> data) {

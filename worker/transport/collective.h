@@ -14,6 +14,9 @@
 
 namespace takt::transport {
 
+// The largest message of a sum, in bytes, by default.
+inline constexpr std::size_t kSliceBytes = 512 * 1024;
+
 struct CollectiveOptions {
   // The name of the group. It is the same on all ranks of the group, and two groups that share two
   // ranks have different names.
@@ -24,6 +27,9 @@ struct CollectiveOptions {
   // Only AllReduceSum is called, so a group of more than kMostDirectRanks (channel_collective.h)
   // may connect as a chain. It is the same on all ranks of the group.
   bool sums_only = false;
+  // The largest message of a sum, in bytes: a multiple of 64, at least kDirectBytes. It is the same
+  // on all ranks of the group, and no sum depends on it.
+  std::size_t slice_bytes = kSliceBytes;
 };
 
 // Adds values of the ranks of a group in rank order, so that the result has the same bits on every
@@ -53,14 +59,11 @@ class Collective {
   // Errors: also kUnimplemented, as Pass, for a group without a way of its own.
   virtual absl::Status ReduceScatterTree(StepId step, Parts parts);
   static constexpr int kMostInTree = 1024;
-  // Copies part i of rank i to every rank, unchanged.
-  // Errors: also kUnimplemented, as Pass, for a group of devices without a way of its own.
-  virtual absl::Status AllGatherParts(StepId step, Parts parts);
 
-  // Passes bytes of host memory: sent[i] to rank i of the group, and what that rank sends here to
-  // received[i]. Both ends know each length, and nothing passes where it is 0. A rank's own entries
-  // are ignored.
-  // Errors: also kUnimplemented (the group's transport is one of devices).
+  // Passes bytes in the same kind of memory as the floats of AllReduceSum: sent[i] to rank i of the
+  // group, and what that rank sends here to received[i]. Both ends know each length, and nothing
+  // passes where it is 0. A rank's own entries are ignored.
+  // Errors: also kUnimplemented (the group only sums).
   using Sent = std::span<const std::span<const std::byte>>;
   using Received = std::span<const std::span<std::byte>>;
   virtual absl::Status Pass(StepId step, Sent sent, Received received);
@@ -69,10 +72,12 @@ class Collective {
   absl::Status Broadcast(StepId step, int root, std::span<std::byte> data);
   // Copies part i of rank i to every rank. The parts may differ in length.
   absl::Status AllGather(StepId step, Received parts);
+  absl::Status AllGatherParts(StepId step, Parts parts);
   // Copies `mine` of each other rank i to parts[i] of the root. Only the root has `parts`.
   absl::Status SendTo(StepId step, int root, std::span<const std::byte> mine, Received parts);
 
-  // The stream on which a sum of floats is left to be done later. Null: it is done on return.
+  // Returns the stream on which all calls are enqueued, except sums of doubles. Null: calls are
+  // done when they return.
   virtual backend::Stream* stream() { return nullptr; }
 };
 

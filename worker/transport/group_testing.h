@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "tests/testing/inproc_hub.h"
 #include "worker/transport/channel_collective.h"
@@ -93,19 +94,30 @@ class CountingTransport final : public Transport {
   Traffic& traffic_;
 };
 
-// Runs `body(collective, index)` on every rank of a group. sums_only: see CollectiveOptions.
+// A rank waits no longer for one that does not come: a test fails before it is given up.
+inline constexpr absl::Duration kGroupPatience = absl::Minutes(1);
+
+// Runs `body(collective, index)` on every rank of a group. options: only sums_only and slice_bytes
+// are used.
 template <class Body>
-void OnEveryRank(int size, Traffic& traffic, const Body& body, bool sums_only = false) {
+void OnEveryRank(int size, Traffic& traffic, const Body& body,
+                 const CollectiveOptions& options = {}) {
   testing::InprocHub hub;
   std::vector<Rank> ranks;
   for (int i = 0; i < size; ++i) ranks.push_back(Rank(10 + i));
   std::vector<std::thread> threads;
   for (int index = 0; index < size; ++index) {
     threads.emplace_back([&, index] {
-      CountingTransport transport(hub.Connect({.rank = ranks[index], .num_ranks = size}),
+      CountingTransport transport(hub.Connect({.rank = ranks[index],
+                                               .num_ranks = size,
+                                               .connect_timeout = kGroupPatience,
+                                               .operation_timeout = kGroupPatience}),
                                   ranks[index], traffic);
-      auto collective = CreateCollective(
-          &transport, {.name = "dp", .ranks = ranks, .index = index, .sums_only = sums_only});
+      auto collective = CreateCollective(&transport, {.name = "dp",
+                                                      .ranks = ranks,
+                                                      .index = index,
+                                                      .sums_only = options.sums_only,
+                                                      .slice_bytes = options.slice_bytes});
       ASSERT_TRUE(collective.ok()) << collective.status();
       body(**collective, index);
     });

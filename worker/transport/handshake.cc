@@ -60,7 +60,7 @@ std::string ChannelKey(Rank from, Rank to, std::string_view name) {
 }
 
 absl::StatusOr<std::string> AwaitKey(Rendezvous& rendezvous, const std::string& key,
-                                     absl::Duration timeout, const AbortSignal& abort,
+                                     absl::Duration timeout, AbortSignal& abort,
                                      std::string_view what) {
   const std::int64_t start = MonotonicNanos();
   for (;;) {
@@ -68,7 +68,8 @@ absl::StatusOr<std::string> AwaitKey(Rendezvous& rendezvous, const std::string& 
     const absl::Duration left = timeout - absl::Nanoseconds(MonotonicNanos() - start);
     if (left <= absl::ZeroDuration()) return TimeoutStatus(what, timeout);
     absl::StatusOr<std::string> value =
-        rendezvous.Wait(key, std::min(left, rendezvous.longest_wait()));
+        rendezvous.WaitUnless(abort, key, std::min(left, rendezvous.longest_wait()));
+    if (!value.ok() && abort.raised()) return AbortedStatus();
     if (value.ok() || !absl::IsDeadlineExceeded(value.status())) return value;
   }
 }

@@ -30,10 +30,10 @@ bool SameProof(const Proof& a, const Proof& b);
 // Formats as "0-1/F": from, to, name.
 std::string ChannelKey(Rank from, Rank to, std::string_view name);
 
-// Is Rendezvous::Wait, but an abort ends it within rendezvous.longest_wait(). what: for the
+// Is Rendezvous::Wait, but `abort` ends it with kAborted, well within a second. what: for the
 // message, e.g. "rank 1 to open channel F".
 absl::StatusOr<std::string> AwaitKey(Rendezvous& rendezvous, const std::string& key,
-                                     absl::Duration timeout, const AbortSignal& abort,
+                                     absl::Duration timeout, AbortSignal& abort,
                                      std::string_view what);
 
 // The statuses of the interface, which all transports word alike.

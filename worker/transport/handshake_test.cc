@@ -1,12 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/transport/handshake.h"
 
-#include <gtest/gtest.h>
+#include <string>
+#include <thread>
 
+#include "absl/synchronization/notification.h"
+#include "gtest/gtest.h"
+#include "worker/transport/abort_signal.h"
 #include "worker/transport/message_header.h"
+#include "worker/transport/transport.h"
 
 namespace takt::transport {
 namespace {
+
+// Nobody sets a key. A wait takes as long as it may, unless it is stopped.
+class NobodysRendezvous final : public Rendezvous {
+ public:
+  absl::Status Set(const std::string&, const std::string&) override { return absl::OkStatus(); }
+  absl::StatusOr<std::string> Wait(const std::string& key, absl::Duration timeout) override {
+    AbortSignal never;
+    return WaitUnless(never, key, timeout);
+  }
+  absl::StatusOr<std::string> WaitUnless(AbortSignal& abort, const std::string&,
+                                         absl::Duration timeout) override {
+    absl::Notification stopped;
+    const auto hook = abort.OnRaise([&] { stopped.Notify(); });
+    if (!waiting.HasBeenNotified()) waiting.Notify();
+    if (stopped.WaitForNotificationWithTimeout(timeout)) return absl::CancelledError("stopped");
+    return absl::DeadlineExceededError("nobody is here");
+  }
+  absl::Duration longest_wait() const override { return absl::Hours(1); }
+
+  absl::Notification waiting;
+};
+
+TEST(AwaitKey, EndsWithItsTransport) {
+  NobodysRendezvous rendezvous;
+  AbortSignal abort;
+  std::thread aborter([&] {
+    rendezvous.waiting.WaitForNotification();
+    abort.Raise();
+  });
+  const absl::Status status =
+      AwaitKey(rendezvous, "rank/1", absl::Hours(1), abort, "rank 1 to listen").status();
+  aborter.join();
+  EXPECT_EQ(status, AbortedStatus());
+}
+
+TEST(AwaitKey, SaysWhatItWaitedFor) {
+  NobodysRendezvous rendezvous;
+  AbortSignal abort;
+  EXPECT_EQ(AwaitKey(rendezvous, "rank/1", absl::Milliseconds(20), abort, "rank 1 to listen")
+                .status()
+                .message(),
+            "waited 20ms for rank 1 to listen");
+}
 
 TEST(Prove, DependsOnSecretJobGenerationAndMessage) {
   const TransportOptions base{.job = "job", .generation = 1, .secret = "secret"};

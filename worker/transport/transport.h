@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The way in which ranks of one generation pass messages. These implement it: shm (processes of one
-// host), gloo (TCP), the choice of one of these two for each peer (selection/create.h), the
-// transports of device memory (device_transport.h), which are nccl and staged, and for tests the
-// hub and the shared device of tests/testing. shm, gloo, the choice, nccl and the hub pass one
-// suite (tests/conformance); staged and the shared device have tests beside them.
+// host), gloo (TCP), the choice of one of these two for each peer (selection/create.h), tcp (TCP
+// without a library, not chosen yet), the transports of device memory (device_transport.h), which
+// are nccl and staged, and for tests the hub and the shared device of tests/testing. shm, gloo,
+// tcp, the choice, nccl and the hub pass one suite (tests/conformance); staged and the shared
+// device have tests beside them.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +20,7 @@
 #include "absl/time/time.h"
 #include "common/base/id.h"
 #include "worker/backend/stream.h"
+#include "worker/transport/abort_signal.h"
 
 namespace takt::transport {
 
@@ -98,8 +100,12 @@ class Rendezvous {
     }
     return values;
   }
-  // An abort of the transport does not end a wait of this object, so a transport waits at most this
-  // long at a time. Longer where the object's owner ends the waits too: each wait costs a call.
+  // Is Wait, but may end with an error when `abort` is raised. A transport waits at most
+  // longest_wait() at a time: longer where `abort` does end a wait, for each wait costs a call.
+  virtual absl::StatusOr<std::string> WaitUnless(AbortSignal& /*abort*/, const std::string& key,
+                                                 absl::Duration timeout) {
+    return Wait(key, timeout);
+  }
   virtual absl::Duration longest_wait() const { return absl::Milliseconds(250); }
 };
 

@@ -218,7 +218,14 @@ double SumOfSquaresBlock(const float* input, std::int64_t count) {
 
 void EmbeddingForwardRows(const EmbeddingForward& op, Range rows) {
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-    const float* token = op.token_table + (op.tokens != nullptr ? op.tokens[r] : r) * op.columns;
+    const std::int64_t word = op.tokens != nullptr ? op.tokens[r] - op.first_word : r;
+    if (op.num_words > 0 && (word < 0 || word >= op.num_words)) {
+      ForVectors({0, op.columns}, [&](std::int64_t i, std::int64_t n) {
+        StoreN(op.output + r * op.columns + i, Splat(-0.0F), n);
+      });
+      continue;
+    }
+    const float* token = op.token_table + word * op.columns;
     const float* position =
         op.position_table != nullptr
             ? op.position_table + PositionOf(r, op.context, op.starts) * op.columns
@@ -234,8 +241,8 @@ void EmbeddingForwardRows(const EmbeddingForward& op, Range rows) {
 void EmbeddingBackwardColumns(const EmbeddingBackward& op, Range columns) {
   for (std::int64_t r = 0; r < op.batch * op.context; ++r) {
     const float* d_output = op.d_output + r * op.columns;
-    float* token =
-        op.d_token_table != nullptr ? op.d_token_table + op.tokens[r] * op.columns : nullptr;
+    const std::int64_t word = op.d_token_table != nullptr ? op.tokens[r] - op.first_word : -1;
+    float* token = word >= 0 && word < op.vocab ? op.d_token_table + word * op.columns : nullptr;
     float* position = op.d_position_table != nullptr
                           ? op.d_position_table + PositionOf(r, op.context, op.starts) * op.columns
                           : nullptr;

@@ -6,63 +6,10 @@
 #include <span>
 
 #include "common/layout/packed_matrix.h"
-#include "worker/backend/cpu/op_testing.h"
+#include "worker/backend/cpu/expert_testing.h"
 
 namespace takt::backend::testing {
 namespace {
-
-struct Sizes {
-  std::int64_t tokens, context, experts, chosen;
-};
-constexpr Sizes kSizes[] = {{1, 1, 1, 1},    {6, 3, 4, 1},      {12, 4, 5, 2},
-                            {130, 65, 7, 7}, {300, 100, 16, 3}, {400, 100, 2, 1}};
-
-// Has what RouteTokens writes for random logits. The last expert's are so low that no token chooses
-// it if it has the choice.
-struct Routing {
-  Routing(Backend& backend, const Sizes& of, bool normalised = true, bool sigmoid = false)
-      : sizes(of),
-        bias(sigmoid ? Random(sizes.experts, 8) : Floats()),
-        logits(Random(sizes.tokens * sizes.experts, 1)),
-        choices(static_cast<std::size_t>(sizes.tokens * sizes.chosen)),
-        weights(Unset(sizes.tokens * sizes.chosen)),
-        offsets(static_cast<std::size_t>(sizes.experts + 1), -1),
-        pairs(choices.size(), -1) {
-    for (std::int64_t t = 0; t < sizes.tokens; ++t) logits[(t + 1) * sizes.experts - 1] -= 100;
-    EXPECT_EQ(backend
-                  .Run(RouteTokens{.rows = {.offsets = offsets.data(),
-                                            .pairs = pairs.data(),
-                                            .tokens = sizes.tokens,
-                                            .experts = sizes.experts,
-                                            .chosen = sizes.chosen},
-                                   .logits = logits.data(),
-                                   .choices = choices.data(),
-                                   .weights = weights.data(),
-                                   .bias = sigmoid ? bias.data() : nullptr,
-                                   .normalised = normalised,
-                                   .sigmoid = sigmoid})
-                  .message(),
-              "");
-  }
-
-  ExpertRows Rows() const {
-    return {.offsets = offsets.data(),
-            .pairs = pairs.data(),
-            .tokens = sizes.tokens,
-            .experts = sizes.experts,
-            .chosen = sizes.chosen};
-  }
-  std::int64_t count() const { return sizes.tokens * sizes.chosen; }
-  std::int64_t ExpertOf(std::int64_t row) const { return choices[pairs[row]]; }
-  std::int64_t TokenOf(std::int64_t row) const { return pairs[row] / sizes.chosen; }
-
-  const Sizes sizes;
-  const Floats bias;  // empty without sigmoids
-  Floats logits;
-  std::vector<std::int32_t> choices;
-  Floats weights;
-  std::vector<std::int32_t> offsets, pairs;
-};
 
 Doubles Softmax(const Doubles& logits) {
   const double max = *std::ranges::max_element(logits);
@@ -88,8 +35,8 @@ Doubles RowOf(const Doubles& matrix, std::int64_t row, std::int64_t columns) {
 }
 
 // Returns the weights of the given choices.
-Doubles Weights(const Sizes& s, const Doubles& logits, const std::vector<std::int32_t>& choices,
-                bool normalised, bool sigmoid = false) {
+Doubles Weights(const MixtureSizes& s, const Doubles& logits,
+                const std::vector<std::int32_t>& choices, bool normalised, bool sigmoid = false) {
   Doubles weights;
   for (std::int64_t t = 0; t < s.tokens; ++t) {
     const Doubles scores = Scores(RowOf(logits, t, s.experts), sigmoid);
@@ -102,7 +49,7 @@ Doubles Weights(const Sizes& s, const Doubles& logits, const std::vector<std::in
 }
 
 // Returns the auxiliary losses of all sequences, added up.
-double AuxiliaryLoss(const Sizes& s, const Doubles& logits,
+double AuxiliaryLoss(const MixtureSizes& s, const Doubles& logits,
                      const std::vector<std::int32_t>& choices, bool sigmoid = false) {
   double loss = 0;
   for (std::int64_t first = 0; first < s.tokens; first += s.context) {
@@ -124,7 +71,7 @@ double AuxiliaryLoss(const Sizes& s, const Doubles& logits,
 class ExpertOps : public OpTest {};
 
 TEST_P(ExpertOps, RouterChoosesTheLargestLogitsAndSortsRowsByExpertThenToken) {
-  for (const Sizes& s : kSizes) {
+  for (const MixtureSizes& s : kMixtures) {
     for (const bool normalised : {false, true}) {
       const Routing routing(*backend_, s, normalised);
       for (std::int64_t t = 0; t < s.tokens; ++t) {
@@ -153,7 +100,7 @@ TEST_P(ExpertOps, RouterChoosesTheLargestLogitsAndSortsRowsByExpertThenToken) {
 }
 
 TEST_P(ExpertOps, SigmoidScoresAreChosenWithTheBiasAndWeighedWithoutIt) {
-  for (const Sizes& s : kSizes) {
+  for (const MixtureSizes& s : kMixtures) {
     for (const bool normalised : {false, true}) {
       const Routing routing(*backend_, s, normalised, /*sigmoid=*/true);
       const Doubles logits = ToDoubles(routing.logits);
@@ -208,7 +155,7 @@ TEST_P(ExpertOps, RouterTakesTheLowerNumberOfEqualLogits) {
 }
 
 TEST_P(ExpertOps, RouterGradientAgreesWithFiniteDifferences) {
-  for (const Sizes& s : kSizes) {
+  for (const MixtureSizes& s : kMixtures) {
     for (int way = 0; way < 8; ++way) {
       const bool normalised = way % 2 == 1, sigmoid = way / 2 % 2 == 1;
       const double auxiliary = way < 4 ? 0 : 0.3;
@@ -240,9 +187,9 @@ TEST_P(ExpertOps, RouterGradientAgreesWithFiniteDifferences) {
 }
 
 TEST_P(ExpertOps, SwigluMultipliesByTheWeightOfEachRow) {
-  for (const Sizes& s : kSizes) {
+  for (const MixtureSizes& s : kMixtures) {
+    const Routing routing(*backend_, s);
     for (const std::int64_t columns : {1, 12, 33}) {
-      const Routing routing(*backend_, s);
       const std::int64_t count = routing.count() * columns;
       const Floats gate = Random(count, 3), up = Random(count, 4), d_output = Random(count, 5);
       Floats output = Unset(count), d_gate = gate, d_up = up, d_weights = Unset(routing.count());
@@ -291,35 +238,37 @@ double At(const Floats& matrix, std::int64_t row, std::int64_t column, std::int6
 }
 
 TEST_P(ExpertOps, ProductsReadTokensOrAddToThem) {
-  for (const Sizes& s : kSizes) {
+  for (const MixtureSizes& s : kMixtures) {
+    const Routing routing(*backend_, s);
     for (const auto [n, k] : kProducts) {
       for (const bool to_tokens : {false, true}) {
         for (const bool transposed : {false, true}) {
-          const Routing routing(*backend_, s);
           const std::int64_t a_rows = to_tokens ? routing.count() : s.tokens;
           const std::int64_t c_rows = to_tokens ? s.tokens : routing.count();
           const Floats a = Random(a_rows * k, 6), before = Random(c_rows * n, 7);
           Floats c = to_tokens ? before : Unset(c_rows * n);
           Doubles expected = to_tokens ? ToDoubles(before) : Doubles(c.size());
-          for (std::int64_t e = 0; e < s.experts; ++e) {
-            const Floats b = Random(n * k, static_cast<unsigned>(10 + e));
-            Run(ExpertMatmul{.rows = routing.Rows(),
-                             .expert = e,
-                             .a = a.data(),
-                             .b = b.data(),
-                             .c = c.data(),
-                             .b_transposed = transposed,
-                             .to_tokens = to_tokens,
-                             .n = n,
-                             .k = k});
-            for (std::int64_t r = routing.offsets[e]; r < routing.offsets[e + 1]; ++r) {
-              const std::int64_t token = routing.TokenOf(r);
-              for (std::int64_t j = 0; j < n; ++j) {
-                double& out = expected[(to_tokens ? token : r) * n + j];
-                for (std::int64_t i = 0; i < k; ++i) {
-                  out += At(a, to_tokens ? r : token, i, k) *
-                         (transposed ? At(b, j, i, k) : At(b, i, j, n));
-                }
+          std::vector<Floats> b;
+          std::vector<ExpertMatrix> matrices;
+          for (std::int64_t e = 0; e < s.experts; ++e)
+            b.push_back(Random(n * k, static_cast<unsigned>(10 + e)));
+          for (const Floats& matrix : b) matrices.push_back({.b = matrix.data()});
+          Run(ExpertMatmul{.rows = routing.Rows(),
+                           .matrices = matrices,
+                           .a = a.data(),
+                           .c = c.data(),
+                           .b_transposed = transposed,
+                           .to_tokens = to_tokens,
+                           .n = n,
+                           .k = k});
+          for (std::int64_t r = 0; r < routing.count(); ++r) {
+            const std::int64_t token = routing.TokenOf(r);
+            const Floats& matrix = b[routing.ExpertOf(r)];
+            for (std::int64_t j = 0; j < n; ++j) {
+              double& out = expected[(to_tokens ? token : r) * n + j];
+              for (std::int64_t i = 0; i < k; ++i) {
+                out += At(a, to_tokens ? r : token, i, k) *
+                       (transposed ? At(matrix, j, i, k) : At(matrix, i, j, n));
               }
             }
           }
@@ -331,37 +280,42 @@ TEST_P(ExpertOps, ProductsReadTokensOrAddToThem) {
 }
 
 TEST_P(ExpertOps, WeightGradientsSumTheRowsOfAnExpert) {
-  for (const Sizes& s : kSizes) {
+  for (const MixtureSizes& s : kMixtures) {
+    const Routing routing(*backend_, s);
     for (const auto [n, m] : kProducts) {
       for (const bool a_by_token : {false, true}) {
         for (const bool accumulate : {false, true}) {
-          const Routing routing(*backend_, s);
           const Floats a = Random((a_by_token ? s.tokens : routing.count()) * m, 6);
           const Floats b = Random((a_by_token ? routing.count() : s.tokens) * n, 7);
+          std::vector<Floats> c;
+          std::vector<Doubles> expected;
+          std::vector<ExpertGradient> gradients;
           for (std::int64_t e = 0; e < s.experts; ++e) {
-            const Floats before = Random(m * n, 8);
-            Floats c = accumulate ? before : Unset(m * n);
-            Run(ExpertMatmulTransposed{.rows = routing.Rows(),
-                                       .expert = e,
-                                       .a = a.data(),
-                                       .b = b.data(),
-                                       .c = c.data(),
-                                       .a_by_token = a_by_token,
-                                       .accumulate = accumulate,
-                                       .m = m,
-                                       .n = n});
-            Doubles expected = accumulate ? ToDoubles(before) : Doubles(c.size());
-            for (std::int64_t r = routing.offsets[e]; r < routing.offsets[e + 1]; ++r) {
-              const std::int64_t token = routing.TokenOf(r);
-              for (std::int64_t i = 0; i < m; ++i) {
-                for (std::int64_t j = 0; j < n; ++j) {
-                  expected[i * n + j] +=
-                      At(a, a_by_token ? token : r, i, m) * At(b, a_by_token ? r : token, j, n);
-                }
+            const Floats before = Random(m * n, static_cast<unsigned>(10 + e));
+            c.push_back(accumulate ? before : Unset(m * n));
+            expected.push_back(accumulate ? ToDoubles(before) : Doubles(before.size()));
+          }
+          for (Floats& gradient : c) gradients.push_back({.c = gradient.data()});
+          Run(ExpertMatmulTransposed{.rows = routing.Rows(),
+                                     .gradients = gradients,
+                                     .a = a.data(),
+                                     .b = b.data(),
+                                     .a_by_token = a_by_token,
+                                     .accumulate = accumulate,
+                                     .m = m,
+                                     .n = n});
+          for (std::int64_t r = 0; r < routing.count(); ++r) {
+            const std::int64_t token = routing.TokenOf(r);
+            Doubles& sums = expected[routing.ExpertOf(r)];
+            for (std::int64_t i = 0; i < m; ++i) {
+              for (std::int64_t j = 0; j < n; ++j) {
+                sums[i * n + j] +=
+                    At(a, a_by_token ? token : r, i, m) * At(b, a_by_token ? r : token, j, n);
               }
             }
-            ExpectNear(c, expected, SumTolerance(s.tokens, 32), "c");
           }
+          for (std::size_t e = 0; e < c.size(); ++e)
+            ExpectNear(c[e], expected[e], SumTolerance(s.tokens, 32), "c");
         }
       }
     }
@@ -370,7 +324,7 @@ TEST_P(ExpertOps, WeightGradientsSumTheRowsOfAnExpert) {
 
 // In bf16 a product has the bits of the ordinary one of the same rows, as long as these are few.
 TEST_P(ExpertOps, ProductsInBf16RoundTheirFactors) {
-  const Sizes s{.tokens = 300, .context = 100, .experts = 3, .chosen = 2};
+  const MixtureSizes s{.tokens = 300, .context = 100, .experts = 3, .chosen = 2};
   constexpr std::int64_t kN = 40, kK = 24;
   const Routing routing(*backend_, s);
   const Floats a = Random(s.tokens * kK, 6), b = Random(kN * kK, 7);
@@ -379,15 +333,13 @@ TEST_P(ExpertOps, ProductsInBf16RoundTheirFactors) {
   Bf16s packed(static_cast<std::size_t>(layout::PackedElements(kK, kN)));
   Run(PackBf16{.b = b.data(), .transposed = true, .packed = packed.data(), .k = kK, .n = kN});
   Floats c = Unset(routing.count() * kN);
-  for (std::int64_t e = 0; e < s.experts; ++e) {
-    Run(ExpertMatmul{.rows = routing.Rows(),
-                     .expert = e,
-                     .a = a.data(),
-                     .packed = packed.data(),
-                     .c = c.data(),
-                     .n = kN,
-                     .k = kK});
-  }
+  const std::vector<ExpertMatrix> matrices(3, {.packed = packed.data()});
+  Run(ExpertMatmul{.rows = routing.Rows(),
+                   .matrices = matrices,
+                   .a = a.data(),
+                   .c = c.data(),
+                   .n = kN,
+                   .k = kK});
   Doubles expected(c.size());
   for (std::int64_t r = 0; r < routing.count(); ++r) {
     for (std::int64_t j = 0; j < kN; ++j) {
@@ -400,16 +352,17 @@ TEST_P(ExpertOps, ProductsInBf16RoundTheirFactors) {
 
   const Floats d = Random(routing.count() * kN, 9);
   const Doubles rounded_d = ToDoubles(Widened(NearestOf(d)));
-  Floats gradient = Unset(kN * kK);
-  Doubles expected_gradient(gradient.size());
+  std::vector<Floats> c_of(3, Unset(kN * kK));
+  std::vector<ExpertGradient> gradients;
+  for (Floats& gradient : c_of) gradients.push_back({.c = gradient.data()});
   Run(ExpertMatmulTransposed{.rows = routing.Rows(),
-                             .expert = 0,
+                             .gradients = gradients,
                              .a = d.data(),
                              .b = a.data(),
-                             .c = gradient.data(),
                              .in_bf16 = true,
                              .m = kN,
                              .n = kK});
+  Doubles expected_gradient(c_of[0].size());
   for (std::int64_t r = 0; r < routing.offsets[1]; ++r) {
     for (std::int64_t j = 0; j < kN; ++j) {
       for (std::int64_t i = 0; i < kK; ++i)
@@ -417,47 +370,46 @@ TEST_P(ExpertOps, ProductsInBf16RoundTheirFactors) {
             rounded_d[r * kN + j] * rounded_a[routing.TokenOf(r) * kK + i];
     }
   }
-  ExpectNear(gradient, expected_gradient, SumTolerance(s.tokens, 32), "gradient");
+  ExpectNear(c_of[0], expected_gradient, SumTolerance(s.tokens, 32), "gradient");
 }
 
 TEST_P(ExpertOps, HaveTheSameBitsForAnyNumberOfThreads) {
-  const Sizes s{.tokens = 600, .context = 300, .experts = 4, .chosen = 2};
+  const MixtureSizes s{.tokens = 600, .context = 300, .experts = 4, .chosen = 2};
   constexpr std::int64_t kN = 300, kK = 200;
   const auto run = [&](int threads) {
     const auto backend = CreateOrDie({.threads = threads});
     const Routing routing(*backend, s);
     const Floats a = Random(s.tokens * kK, 6), b = Random(kN * kK, 7);
     Floats rows = Unset(routing.count() * kN), tokens = Random(s.tokens * kK, 8), all;
-    for (std::int64_t e = 0; e < s.experts; ++e) {
-      const Op products[] = {ExpertMatmul{.rows = routing.Rows(),
-                                          .expert = e,
-                                          .a = a.data(),
-                                          .b = b.data(),
-                                          .c = rows.data(),
-                                          .b_transposed = true,
-                                          .n = kN,
-                                          .k = kK},
-                             ExpertMatmul{.rows = routing.Rows(),
-                                          .expert = e,
-                                          .a = rows.data(),
-                                          .b = b.data(),
-                                          .c = tokens.data(),
-                                          .to_tokens = true,
-                                          .n = kK,
-                                          .k = kN}};
-      for (const Op& op : products) EXPECT_EQ(backend->Run(op).message(), "");
-    }
-    Floats gradient = Unset(kN * kK);
+    const std::vector<ExpertMatrix> matrices(4, {.b = b.data()});
+    const Op products[] = {ExpertMatmul{.rows = routing.Rows(),
+                                        .matrices = matrices,
+                                        .a = a.data(),
+                                        .c = rows.data(),
+                                        .b_transposed = true,
+                                        .n = kN,
+                                        .k = kK},
+                           ExpertMatmul{.rows = routing.Rows(),
+                                        .matrices = matrices,
+                                        .a = rows.data(),
+                                        .c = tokens.data(),
+                                        .to_tokens = true,
+                                        .n = kK,
+                                        .k = kN}};
+    for (const Op& op : products) EXPECT_EQ(backend->Run(op).message(), "");
+    std::vector<Floats> c(4, Unset(kN * kK));
+    std::vector<ExpertGradient> gradients;
+    for (Floats& each : c) gradients.push_back({.c = each.data()});
     EXPECT_EQ(backend
                   ->Run(ExpertMatmulTransposed{.rows = routing.Rows(),
-                                               .expert = 1,
+                                               .gradients = gradients,
                                                .a = rows.data(),
                                                .b = a.data(),
-                                               .c = gradient.data(),
                                                .m = kN,
                                                .n = kK})
                   .message(),
               "");
+    const Floats& gradient = c[1];
     for (const Floats& part : {routing.weights, rows, tokens, gradient})
       all.insert(all.end(), part.begin(), part.end());
     return all;
@@ -479,16 +431,29 @@ TEST_P(ExpertOps, AreRefusedIfTheyBreakARule) {
   const ExpertRows rows{.tokens = 1, .experts = 2, .chosen = 1};
   const float x = 0;
   const Bf16 y{};
-  EXPECT_EQ(message(ExpertMatmul{.rows = rows, .expert = 2}),
-            "ExpertMatmul: expert must be below experts");
-  EXPECT_EQ(message(ExpertMatmul{.rows = rows}), "ExpertMatmul: it needs either b or packed");
-  EXPECT_EQ(message(ExpertMatmul{.rows = rows, .a = &y, .b = &x}),
-            "ExpertMatmul: a in bf16 needs a packed matrix");
-  EXPECT_EQ(message(ExpertMatmul{.rows = rows, .a = &y, .packed = &y}),
+  float c = 0;
+  const std::vector<ExpertMatrix> none(2), f32(2, {.b = &x}), bf16(2, {.packed = &y});
+  const std::vector<ExpertGradient> gradients(2, {.c = &c});
+  EXPECT_EQ(message(ExpertMatmul{.rows = rows}), "ExpertMatmul: it needs a matrix for each expert");
+  const std::vector<std::vector<ExpertMatrix>> cases = {
+      none, {bf16[0], f32[0]}, {f32[0], none[0]}, {f32[0], bf16[0]}};
+  for (const std::vector<ExpertMatrix>& mixed : cases) {
+    EXPECT_EQ(message(ExpertMatmul{.rows = rows, .matrices = mixed}),
+              "ExpertMatmul: matrices must have either b or packed, and all the same");
+  }
+  EXPECT_EQ(message(ExpertMatmul{.rows = rows, .matrices = f32, .a = &y}),
+            "ExpertMatmul: a in bf16 needs packed matrices");
+  EXPECT_EQ(message(ExpertMatmul{.rows = rows, .matrices = bf16, .a = &y}),
             "ExpertMatmul: a by token must be in f32");
-  EXPECT_EQ(message(ExpertMatmulTransposed{.rows = rows, .a = &y, .b = &x, .a_by_token = true}),
+  EXPECT_EQ(message(ExpertMatmulTransposed{.rows = rows}),
+            "ExpertMatmulTransposed: it needs a matrix for each expert");
+  const std::vector<ExpertGradient> null(2);
+  EXPECT_EQ(message(ExpertMatmulTransposed{.rows = rows, .gradients = null}),
+            "ExpertMatmulTransposed.c is null");
+  EXPECT_EQ(message(ExpertMatmulTransposed{
+                .rows = rows, .gradients = gradients, .a = &y, .b = &x, .a_by_token = true}),
             "ExpertMatmulTransposed: a factor by token must be in f32");
-  EXPECT_EQ(message(ExpertMatmulTransposed{.rows = rows, .a = &y, .b = &x}),
+  EXPECT_EQ(message(ExpertMatmulTransposed{.rows = rows, .gradients = gradients, .a = &y, .b = &x}),
             "ExpertMatmulTransposed: factors in bf16 need in_bf16");
 }
 

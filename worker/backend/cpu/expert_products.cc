@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 
 #include "common/base/status.h"
 
@@ -43,18 +44,23 @@ absl::Status ForParts(Range rows, bool in_bf16, const Body& body) {
 }  // namespace
 
 absl::Status ExpertProducts::Run(const ExpertMatmul& op, InF32 in_f32) {
-  return ForParts(RowsOf(op.rows, op.expert), op.packed != nullptr,
-                  [&](Range part) { return RunPart(op, part, in_f32); });
+  for (std::int64_t e = 0; e < op.rows.experts; ++e) {
+    RETURN_IF_ERROR(ForParts(RowsOf(op.rows, e), op.in_bf16(), [&](Range part) {
+      return RunPart(op, op.matrices[static_cast<std::size_t>(e)], part, in_f32);
+    }));
+  }
+  return absl::OkStatus();
 }
 
-absl::Status ExpertProducts::RunPart(const ExpertMatmul& op, Range part, InF32 in_f32) {
+absl::Status ExpertProducts::RunPart(const ExpertMatmul& op, const ExpertMatrix& matrix, Range part,
+                                     InF32 in_f32) {
   const std::int64_t rows = part.end - part.begin;
   if (!op.to_tokens) {
     const float* const a = Gather(op.rows, part, op.a.f32, op.k);
-    return Multiply(op, rows, a, op.c + part.begin * op.n, in_f32);
+    return Multiply(op, matrix, rows, a, op.c + part.begin * op.n, in_f32);
   }
   float* const products = Room(products_, rows * op.n);
-  RETURN_IF_ERROR(Multiply(op, rows, From(op.a, part.begin * op.k), products, in_f32));
+  RETURN_IF_ERROR(Multiply(op, matrix, rows, From(op.a, part.begin * op.k), products, in_f32));
   // The rows of one expert are of different tokens.
   ForRows(op.rows, part, op.n, [&](std::int64_t row, std::int64_t token) {
     float* const c = op.c + token * op.n;
@@ -63,13 +69,14 @@ absl::Status ExpertProducts::RunPart(const ExpertMatmul& op, Range part, InF32 i
   return absl::OkStatus();
 }
 
-absl::Status ExpertProducts::Multiply(const ExpertMatmul& op, std::int64_t rows, const Operand& a,
-                                      float* c, InF32 in_f32) {
-  if (op.packed != nullptr) {
-    return bf16_.Run(MatmulBf16{.a = a, .b = op.packed, .c = c, .m = rows, .n = op.n, .k = op.k});
+absl::Status ExpertProducts::Multiply(const ExpertMatmul& op, const ExpertMatrix& matrix,
+                                      std::int64_t rows, const Operand& a, float* c, InF32 in_f32) {
+  if (matrix.packed != nullptr) {
+    return bf16_.Run(
+        MatmulBf16{.a = a, .b = matrix.packed, .c = c, .m = rows, .n = op.n, .k = op.k});
   }
   return in_f32({.a = a.f32,
-                 .b = op.b,
+                 .b = matrix.b,
                  .c = c,
                  .b_transposed = op.b_transposed,
                  .m = rows,
@@ -78,15 +85,19 @@ absl::Status ExpertProducts::Multiply(const ExpertMatmul& op, std::int64_t rows,
 }
 
 absl::Status ExpertProducts::Run(const ExpertMatmulTransposed& op, InF32 in_f32) {
-  const Range rows = RowsOf(op.rows, op.expert);
-  if (rows.begin == rows.end && !op.accumulate) std::fill_n(op.c, op.m * op.n, 0.0F);
-  return ForParts(rows, op.in_bf16, [&](Range part) {
-    return RunPart(op, part, op.accumulate || part.begin > rows.begin, in_f32);
-  });
+  for (std::int64_t e = 0; e < op.rows.experts; ++e) {
+    const Range rows = RowsOf(op.rows, e);
+    float* const c = op.gradients[static_cast<std::size_t>(e)].c;
+    if (rows.begin == rows.end && !op.accumulate) std::fill_n(c, op.m * op.n, 0.0F);
+    RETURN_IF_ERROR(ForParts(rows, op.in_bf16, [&](Range part) {
+      return RunPart(op, c, part, op.accumulate || part.begin > rows.begin, in_f32);
+    }));
+  }
+  return absl::OkStatus();
 }
 
-absl::Status ExpertProducts::RunPart(const ExpertMatmulTransposed& op, Range part, bool accumulate,
-                                     InF32 in_f32) {
+absl::Status ExpertProducts::RunPart(const ExpertMatmulTransposed& op, float* c, Range part,
+                                     bool accumulate, InF32 in_f32) {
   const Operand a = op.a_by_token ? Operand(Gather(op.rows, part, op.a.f32, op.m))
                                   : From(op.a, part.begin * op.m);
   const Operand b = op.a_by_token ? From(op.b, part.begin * op.n)
@@ -94,12 +105,12 @@ absl::Status ExpertProducts::RunPart(const ExpertMatmulTransposed& op, Range par
   const std::int64_t rows = part.end - part.begin;
   if (op.in_bf16) {
     return bf16_.Run(MatmulTransposedBf16{
-        .a = a, .b = b, .c = op.c, .accumulate = accumulate, .m = op.m, .n = op.n, .k = rows});
+        .a = a, .b = b, .c = c, .accumulate = accumulate, .m = op.m, .n = op.n, .k = rows});
   }
   return in_f32({.a = a.f32,
                  .b = b.f32,
-                 .c = op.c,
-                 .addend = accumulate ? op.c : nullptr,
+                 .c = c,
+                 .addend = accumulate ? c : nullptr,
                  .a_transposed = true,
                  .m = op.m,
                  .n = op.n,

@@ -35,11 +35,13 @@ class ExpertProducts {
 
  private:
   // Each computes what the rows of a part give to the result.
-  absl::Status RunPart(const ExpertMatmul& op, Range part, InF32 in_f32);
-  absl::Status RunPart(const ExpertMatmulTransposed& op, Range part, bool accumulate, InF32 in_f32);
+  absl::Status RunPart(const ExpertMatmul& op, const ExpertMatrix& matrix, Range part,
+                       InF32 in_f32);
+  absl::Status RunPart(const ExpertMatmulTransposed& op, float* c, Range part, bool accumulate,
+                       InF32 in_f32);
   // Computes c[rows,n] = a[rows,k] b.
-  absl::Status Multiply(const ExpertMatmul& op, std::int64_t rows, const Operand& a, float* c,
-                        InF32 in_f32);
+  absl::Status Multiply(const ExpertMatmul& op, const ExpertMatrix& matrix, std::int64_t rows,
+                        const Operand& a, float* c, InF32 in_f32);
   // Calls body(row, token) for the rows of a part, with `row` counted from the first of them.
   template <class Body>
   void ForRows(const ExpertRows& rows, Range part, std::int64_t columns, const Body& body);

@@ -13,7 +13,6 @@
 #include "gmock/gmock.h"
 #include "worker/backend/cpu/op_testing.h"
 #include "worker/backend/fp8.h"
-#include "worker/backend/validate.h"
 
 namespace takt::backend::testing {
 namespace {
@@ -360,14 +359,6 @@ TEST(Fp8Counters, CountWhatTheFormatCannotHold) {
   EXPECT_EQ(counts.overflows, 0);
   EXPECT_EQ(counts.underflows, 0);
   EXPECT_EQ(counters.Take(Fp8Operand::kGradient).overflows, 0);
-}
-
-TEST(RefuseFp8, SeesOpsThatRoundToIt) {
-  EXPECT_TRUE(RefuseFp8(MatmulBf16{}).ok());
-  EXPECT_TRUE(RefuseFp8(Fill{}).ok());
-  EXPECT_FALSE(RefuseFp8(MatmulBf16{.a_fp8 = {.scaling = Fp8Scaling::kTensor}}).ok());
-  EXPECT_FALSE(RefuseFp8(MatmulTransposedBf16{.b_fp8 = {.scaling = Fp8Scaling::kBlock}}).ok());
-  EXPECT_FALSE(RefuseFp8(PackBf16{.fp8 = Fp8Scaling::kBlock}).ok());
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/base/status.h"
@@ -13,15 +12,6 @@ namespace takt::backend {
 namespace {
 
 using RunOp = absl::FunctionRef<absl::Status(const Op&)>;
-
-constexpr int kIterations = 5;
-// This is the polynomial of Jordan et al. 2024, which takes singular values near 1 in few
-// iterations.
-constexpr float kLinear = 3.4445F, kCubic = -4.7750F, kQuintic = 2.0315F;
-constexpr double kEpsilon = 1e-7;
-// The root mean square of an update of a full matrix is this times the rate, as with AdamW
-// (Liu et al. 2025).
-constexpr double kUpdateSize = 0.2;
 
 // Calls body(i) for all elements.
 template <class Body>
@@ -49,23 +39,22 @@ void AddGradient(const MuonUpdate& op, ThreadTeam& team, float* direction) {
 absl::Status Normalize(float* x, std::int64_t count, ThreadTeam& team, RunOp run) {
   double squares = 0;
   RETURN_IF_ERROR(run(SumOfSquares{.input = x, .result = &squares, .count = count}));
-  const auto scale = static_cast<float>(1 / (std::sqrt(squares) + kEpsilon));
+  const auto scale = static_cast<float>(1 / (std::sqrt(squares) + kMuonEpsilon));
   ForElements(team, count, [&](std::int64_t i) { x[i] *= scale; });
   return absl::OkStatus();
 }
 
-// Returns nearly the orthogonal matrix next to `x`. It is in x or behind it. x: the op's scratch.
-absl::StatusOr<const float*> Orthogonalize(const MuonUpdate& op, float* x, ThreadTeam& team,
-                                           RunOp run) {
+// Returns an approximation of the orthogonal matrix nearest to the direction. It is in the op's
+// scratch.
+absl::StatusOr<const float*> Orthogonalize(const MuonUpdate& op, ThreadTeam& team, RunOp run) {
   const bool is_wide = op.rows <= op.columns;
-  const std::int64_t side = std::min(op.rows, op.columns);
   const std::int64_t length = std::max(op.rows, op.columns);
-  const std::int64_t count = op.rows * op.columns;
-  float* next = x + count;
-  float* const squared = next + count;          // x x^T, or x^T x: the smaller one
-  float* const factor = squared + side * side;  // the polynomial of it
-  RETURN_IF_ERROR(Normalize(x, count, team, run));
-  for (int iteration = 0; iteration < kIterations; ++iteration) {
+  const MuonScratch scratch(op);
+  const std::int64_t side = scratch.side;
+  float *const squared = scratch.squared, *const factor = scratch.factor;
+  RETURN_IF_ERROR(Normalize(scratch.X(0), scratch.count, team, run));
+  for (int iteration = 0; iteration < kMuonIterations; ++iteration) {
+    const float* const x = scratch.X(iteration);
     RETURN_IF_ERROR(run(Matmul{.a = x,
                                .b = x,
                                .c = squared,
@@ -76,18 +65,18 @@ absl::StatusOr<const float*> Orthogonalize(const MuonUpdate& op, float* x, Threa
                                .k = length}));
     RETURN_IF_ERROR(
         run(Matmul{.a = squared, .b = squared, .c = factor, .m = side, .n = side, .k = side}));
-    ForElements(team, side * side,
-                [&](std::int64_t i) { factor[i] = kQuintic * factor[i] + kCubic * squared[i]; });
-    for (std::int64_t i = 0; i < side; ++i) factor[i * side + i] += kLinear;
+    ForElements(team, side * side, [&](std::int64_t i) {
+      factor[i] = kMuonQuintic * factor[i] + kMuonCubic * squared[i];
+    });
+    for (std::int64_t i = 0; i < side; ++i) factor[i * side + i] += kMuonLinear;
     RETURN_IF_ERROR(run(Matmul{.a = is_wide ? factor : x,
                                .b = is_wide ? x : factor,
-                               .c = next,
+                               .c = scratch.X(iteration + 1),
                                .m = op.rows,
                                .n = op.columns,
                                .k = side}));
-    std::swap(x, next);
   }
-  return x;
+  return scratch.X(kMuonIterations);
 }
 
 }  // namespace
@@ -100,9 +89,9 @@ absl::Status UpdateByMuon(const MuonUpdate& op, ThreadTeam& team, RunOp run) {
     if (previous != op.parameter) std::copy_n(previous, count, op.parameter);
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const float* const direction, Orthogonalize(op, op.scratch, team, run));
+  ASSIGN_OR_RETURN(const float* const direction, Orthogonalize(op, team, run));
   const double size = std::sqrt(static_cast<double>(std::max(op.rows, op.columns)));
-  const auto rate = static_cast<float>(op.learning_rate * kUpdateSize * size);
+  const auto rate = static_cast<float>(op.learning_rate * kMuonUpdateSize * size);
   // Rounding 1 - lr wd to a float would change the decay.
   const auto decay = static_cast<float>(op.learning_rate * op.weight_decay);
   ForElements(team, count, [&](std::int64_t i) {

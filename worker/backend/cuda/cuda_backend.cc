@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/status.h"
@@ -23,7 +24,9 @@
 #include "worker/backend/cuda/capture.h"
 #include "worker/backend/cuda/cudnn_shape.h"
 #include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/fp8_tally.h"
 #include "worker/backend/cuda/kernels/kernels.h"
+#include "worker/backend/cuda/kernels/muon.h"
 #include "worker/backend/cuda/matmul.h"
 #include "worker/backend/cuda/product.h"
 #include "worker/backend/cuda/scratch.h"
@@ -36,27 +39,49 @@ namespace {
 template <class O>
 concept AttentionOp = std::is_same_v<O, AttentionForward> || std::is_same_v<O, AttentionBackward>;
 
-// Returns the most launches that an op may take. A product rounds two operands and a bias, is cut
-// into two with a sum over splits each, and may be finished by three kernels of ours.
+// A product may round two operands and a bias, be cut into two products with a sum over splits
+// each, and be finished by three kernels of ours.
+constexpr std::int64_t kMostLaunchesOfProduct = 10;
+
+// Returns the most launches that an op may take. For MuonUpdate it counts only those before the
+// first product.
 std::int64_t MostLaunchesOf(const Op& op) {
   return std::visit(
       []<class O>(const O& o) -> std::int64_t {
         if constexpr (ProductOp<O>) {
-          return 10;
+          return kMostLaunchesOfProduct;
         } else if constexpr (std::is_same_v<O, AttentionBackward>) {
           constexpr std::int64_t kLaunchesOfPart = 4;
           const std::int64_t at_a_time = SequencesAtATime(o.shape);
           return (o.shape.batch + at_a_time - 1) / at_a_time * kLaunchesOfPart;
+        } else if constexpr (std::is_same_v<O, ExpertMatmul>) {
+          return 0;  // Execute admits them part by part
+        } else if constexpr (std::is_same_v<O, ExpertMatmulTransposed>) {
+          return o.rows.experts / kMostExpertsOfLaunch + 1;
         } else if constexpr (std::is_same_v<O, LayerNormBackwardInput>) {
           return 7;
         } else if constexpr (UpdateOp<O>) {
           constexpr std::int64_t kTensorsOfLaunch = 63;
-          return std::ssize(o.tensors) / kTensorsOfLaunch + 1;
+          return std::ssize(o.tensors) / kTensorsOfLaunch + 2;  // and a copy of counts
         } else {
           return 4;
         }
       },
       op);
+}
+
+// Calls `use` for one of each kind of the update's products.
+absl::Status ForMuonProducts(const MuonUpdate& op,
+                             absl::FunctionRef<absl::Status(const Matmul&)> use) {
+  for (const int iteration : {0, 1}) {
+    for (const Matmul& product : MuonProducts(op, iteration)) RETURN_IF_ERROR(use(product));
+  }
+  return absl::OkStatus();
+}
+
+// Returns whether the op runs about once a step.
+bool IsUpdate(const Op& op) {
+  return std::visit([]<class O>(const O& /*op*/) { return UpdateOp<O>; }, op);
 }
 
 class DeviceMemory final : public MemorySource {
@@ -95,6 +120,7 @@ struct Shared {
   int sm_target;
   bool tf32, any_order_attention, tune;
   std::optional<bool> fused_epilogues;
+  Fp8Counters* fp8_counters;
   std::string description;
 };
 
@@ -205,6 +231,8 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
     const cudaStream_t stream = own_stream->get();
     auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(shared, std::move(own_stream)));
     backend->scratch_ = std::make_unique<Scratch>(shared.arena);
+    ASSIGN_OR_RETURN(backend->fp8_tally_,
+                     Fp8Tally::Create(shared.arena, stream, shared.fp8_counters));
     ASSIGN_OR_RETURN(backend->matmuls_,
                      Matmuls::Create({.stream = stream,
                                       .arena = &shared.arena,
@@ -212,7 +240,8 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
                                       .sm_target = shared.sm_target,
                                       .tf32 = shared.tf32,
                                       .tune = shared.tune,
-                                      .fused_epilogues = shared.fused_epilogues}));
+                                      .fused_epilogues = shared.fused_epilogues,
+                                      .fp8_counts = backend->fp8_tally_->counts()}));
     ASSIGN_OR_RETURN(
         backend->cudnn_attention_,
         CreateCudnnAttention(
@@ -225,6 +254,8 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
   ~CudaBackend() override {
     static_cast<void>(Synchronize());
     const NoCapture none;
+    if (fp8_tally_ != nullptr) fp8_tally_->Finish();
+    fp8_tally_ = nullptr;
     attention_choices_.reset();
     cudnn_attention_ = nullptr;
     matmuls_ = nullptr;
@@ -232,15 +263,14 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
 
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
-    RETURN_IF_ERROR(RefuseFp8(op));
     RETURN_IF_ERROR(Use());
     RETURN_IF_ERROR(Admit(MostLaunchesOf(op)));
+    if (IsUpdate(op) && !Captures()) RETURN_IF_ERROR(fp8_tally_->Report());
     return std::visit([this](const auto& o) { return Execute(o); }, op);
   }
 
   absl::Status Prepare(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
-    RETURN_IF_ERROR(RefuseFp8(op));
     RETURN_IF_ERROR(Use());
     return std::visit([this](const auto& o) { return MakeRoom(o); }, op);
   }
@@ -268,14 +298,24 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
     ASSIGN_OR_RETURN(Attention* const cudnn, CudnnFor(op));
     return cudnn != nullptr ? cudnn->Run(op) : Enqueue(op, "enqueueing attention");
   }
-  // The planner gives no mixture of experts to a GPU: how many rows an expert has is known on the
-  // device alone, and a launch needs it on the host.
-  absl::Status Execute(const ExpertOp auto& /*op*/) {
-    return absl::InvalidArgumentError("experts are computed on CPUs only");
+  // The launches are admitted in parts, so that no more are outstanding than the stream may have,
+  // however many experts there are.
+  absl::Status Execute(const ExpertMatmul& op) {
+    for (std::int64_t first = 0; first < op.rows.experts; first += kMostExpertsOfLaunch) {
+      const std::int64_t end = std::min(op.rows.experts, first + kMostExpertsOfLaunch);
+      RETURN_IF_ERROR(Admit(op.to_tokens ? end - first : 1));
+      Launch(op, first, end, {.stream = stream_->get()});
+    }
+    return ToStatus(cudaGetLastError(), "enqueueing products of experts");
   }
-  // The planner gives no job with Muon to a GPU.
-  absl::Status Execute(const MuonUpdate& /*op*/) {
-    return absl::InvalidArgumentError("Muon's updates are computed on CPUs only");
+  absl::Status Execute(const MuonUpdate& op) {
+    ASSIGN_OR_RETURN(std::byte* const scratch, scratch_->AtLeast(ScratchBytes(op)));
+    const auto multiply = [this](const Matmul& product) -> absl::Status {
+      RETURN_IF_ERROR(Admit(kMostLaunchesOfProduct + 1));  // a part of the update follows
+      return matmuls_->Run(product);
+    };
+    RETURN_IF_ERROR(UpdateByMuon(op, {.stream = stream_->get(), .scratch = scratch}, multiply));
+    return ToStatus(cudaGetLastError(), "enqueueing an update");
   }
   absl::Status Execute(const EmbeddingBackward& op) {
     if (op.batch * op.context > kMaxEmbeddingRows) {
@@ -292,11 +332,19 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
     ASSIGN_OR_RETURN(Attention* const cudnn, CudnnFor(op));
     return cudnn != nullptr ? cudnn->Prepare(op) : MakeScratch(op);
   }
+  absl::Status MakeRoom(const MuonUpdate& op) {
+    RETURN_IF_ERROR(
+        ForMuonProducts(op, [this](const Matmul& product) { return matmuls_->Prepare(product); }));
+    return MakeScratch(op);
+  }
   absl::Status MakeRoom(const auto& own_op) { return MakeScratch(own_op); }
 
   absl::Status Plan(const ProductOp auto& op) { return matmuls_->Plan(op); }
   absl::Status Plan(const AttentionOp auto& op) {
     return attention_choices_->ByLibrary(op).status();
+  }
+  absl::Status Plan(const MuonUpdate& op) {
+    return ForMuonProducts(op, [this](const Matmul& product) { return matmuls_->Plan(product); });
   }
   absl::Status Plan(const auto& /*other_op*/) { return absl::OkStatus(); }
 
@@ -305,8 +353,10 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
   }
   absl::Status Enqueue(const auto& own_op, const char* what = "enqueueing an op") {
     ASSIGN_OR_RETURN(std::byte* const scratch, scratch_->AtLeast(ScratchBytes(own_op)));
-    Launch(own_op,
-           {.stream = stream_->get(), .scratch = scratch, .shared_bytes = shared_.shared_bytes});
+    Launch(own_op, {.stream = stream_->get(),
+                    .scratch = scratch,
+                    .shared_bytes = shared_.shared_bytes,
+                    .fp8_counts = fp8_tally_->counts()});
     return ToStatus(cudaGetLastError(), what);
   }
 
@@ -321,6 +371,7 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
   }
 
   std::unique_ptr<Scratch> scratch_;
+  std::unique_ptr<Fp8Tally> fp8_tally_;
   std::unique_ptr<Matmuls> matmuls_;
   std::unique_ptr<Attention> cudnn_attention_;  // null: not built in
   std::optional<AttentionChoices> attention_choices_;
@@ -358,6 +409,7 @@ class DeviceImpl final : public CudaDevice {
         .any_order_attention = options.any_order_attention,
         .tune = options.tune,
         .fused_epilogues = options.fused_epilogues,
+        .fp8_counters = options.fp8_counters,
         .description = Description(device->plans_.target(), options.tf32)});
     return device;
   }

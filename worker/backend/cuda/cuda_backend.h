@@ -10,6 +10,7 @@
 #include "common/base/memory_kind.h"
 #include "worker/backend/backend.h"
 #include "worker/backend/cuda/arena.h"
+#include "worker/backend/fp8.h"
 #include "worker/backend/kernel_plans.h"
 #include "worker/backend/memory_ledger.h"
 #include "worker/backend/plan_cache.h"
@@ -35,6 +36,7 @@ struct CudaOptions {
   // Where possible, the library's kernel (true) or ours after it (false) computes the epilogue of a
   // product. Tests and measurements set it. Nothing: the device or timings decide.
   std::optional<bool> fused_epilogues;
+  Fp8Counters* fp8_counters = nullptr;  // borrowed, outlives the backends; null: no counting
 };
 
 // Its backends compute on streams of their own, and share memory and kernel plans. Host outputs of

@@ -14,7 +14,7 @@ constexpr std::int64_t kAuxUnit = 8;
 bool IsGelu(Epilogue e) { return e == Epilogue::kGelu || e == Epilogue::kBiasGelu; }
 
 bool CanFuse(const ProductShape& s) {
-  if (s.epilogue == Epilogue::kNone) return false;
+  if (s.epilogue == Epilogue::kNone || s.fp8) return false;
   const bool has_inner = IsGelu(s.epilogue) || s.epilogue == Epilogue::kGeluGrad;
   return !has_inner || s.n % kAuxUnit == 0;
 }
@@ -28,6 +28,7 @@ GemmEpilogue EpilogueOf(const ProductShape& s, bool fused) {
     case Epilogue::kGelu:
       return fused ? GemmEpilogue::kGeluAux : GemmEpilogue::kDefault;
     case Epilogue::kBiasGelu:
+      if (s.fp8) return GemmEpilogue::kDefault;
       return fused ? GemmEpilogue::kGeluAuxBias : GemmEpilogue::kBias;
     case Epilogue::kGeluGrad:
       return fused ? GemmEpilogue::kDGelu : GemmEpilogue::kDefault;
@@ -44,6 +45,18 @@ bool HasAux(GemmEpilogue e) {
 
 bool HasBias(GemmEpilogue e) { return e == GemmEpilogue::kBias || e == GemmEpilogue::kGeluAuxBias; }
 
+GemmScales LibrarysName(Fp8Scales scales) {
+  switch (scales) {
+    case Fp8Scales::kOne:
+      return GemmScales::kOne;
+    case Fp8Scales::kVectors:
+      return GemmScales::kVectors;
+    case Fp8Scales::kSquares:
+      return GemmScales::kSquares;
+  }
+  return GemmScales::kOne;
+}
+
 // Returns whether the product writes z, from which a kernel of ours then makes c.
 bool WritesInner(const ProductShape& s, const Gemm& gemm) {
   return IsGelu(s.epilogue) && !HasAux(gemm.epilogue);
@@ -54,18 +67,26 @@ bool WritesInner(const ProductShape& s, const Gemm& gemm) {
 bool Gemm::has_vector() const { return HasBias(epilogue) || epilogue == GemmEpilogue::kBGradA; }
 
 Gemm GemmOf(const ProductShape& s, bool fused) {
-  const ElementType operands = s.bf16 ? ElementType::kBf16 : ElementType::kF32;
+  const auto operand = [&s](bool e5m2) {
+    if (s.fp8) return e5m2 ? ElementType::kE5m2 : ElementType::kE4m3;
+    return s.bf16 ? ElementType::kBf16 : ElementType::kF32;
+  };
   const auto by_columns = [](ElementType type, std::int64_t rows, std::int64_t columns,
                              std::int64_t stride) {
     return GemmMatrix{.type = type, .rows = columns, .columns = rows, .stride = stride};
   };
   Gemm gemm{
-      .a = by_columns(operands, s.b_transposed ? s.n : s.k, s.b_transposed ? s.k : s.n, s.b_stride),
-      .b = by_columns(operands, s.a_transposed ? s.k : s.m, s.a_transposed ? s.m : s.k, s.a_stride),
+      .a = by_columns(operand(s.e5m2_b), s.b_transposed ? s.n : s.k, s.b_transposed ? s.k : s.n,
+                      s.b_stride),
+      .b = by_columns(operand(s.e5m2_a), s.a_transposed ? s.k : s.m, s.a_transposed ? s.m : s.k,
+                      s.a_stride),
       .d = by_columns(s.bf16_c ? ElementType::kBf16 : ElementType::kF32, s.m, s.n, s.c_stride),
       .a_transposed = s.b_transposed,
       .b_transposed = s.a_transposed,
       .tf32 = s.tf32,
+      .has_scales = s.fp8,
+      .a_scales = LibrarysName(s.b_scales),
+      .b_scales = LibrarysName(s.a_scales),
       .epilogue = EpilogueOf(s, fused && CanFuse(s)),
       .alignment = s.alignment};
   if (HasAux(gemm.epilogue)) gemm.aux_stride = s.n;
@@ -97,6 +118,8 @@ GemmPointers PointersOf(const Product& p, const Gemm& gemm) {
                         .b = p.a,
                         .d = WritesInner(p.shape, gemm) ? p.inner : p.c,
                         .aux = HasAux(gemm.epilogue) ? p.inner : nullptr,
+                        .a_scales = p.b_inverse_scales,
+                        .b_scales = p.a_inverse_scales,
                         .beta = adds ? 1.0F : 0.0F};
   pointers.c = adds ? p.addend : pointers.d;
   if (HasBias(gemm.epilogue)) {

@@ -12,7 +12,7 @@
 
 namespace takt::backend::cuda {
 
-enum class ElementType : std::uint8_t { kF32, kBf16 };
+enum class ElementType : std::uint8_t { kF32, kBf16, kE4m3, kE5m2 };
 
 // Stored by columns, which are `stride` elements apart (the "leading dimension").
 struct GemmMatrix {
@@ -30,12 +30,17 @@ enum class GemmEpilogue : std::int32_t {
   kBGradA = 256,       // vector = sums of op(a) along k, a number for each row of d
 };
 
+// Says which values of a matrix in FP8 share a scale. The enumerators have the library's numbers.
+enum class GemmScales : std::int32_t { kOne = 0, kVectors = 4, kSquares = 5 };
+
 // d = op(a) op(b) + beta c, as the epilogue says. c has the layout of d. aux and vector have d's
 // type, the only one that the library supports.
 struct Gemm {
   GemmMatrix a, b, d;
   bool a_transposed = false, b_transposed = false;
   bool tf32 = false;
+  bool has_scales = false;  // values of a and b are multiplied by them
+  GemmScales a_scales = GemmScales::kOne, b_scales = GemmScales::kOne;
   GemmEpilogue epilogue = GemmEpilogue::kDefault;
   std::int64_t aux_stride = 0;  // between columns; a multiple of 8; 0: no aux
   int alignment = 0;            // of all pointers, in bytes
@@ -46,8 +51,9 @@ struct Gemm {
 // cuBLASLt's matrices are stored by columns, so what we store by rows is to it the transposed
 // matrix. It therefore computes c^T = b^T a^T. Our b is its first operand and our n its number of
 // rows. Our bias (one number a column) is its bias of one number a row, and our sums over the rows
-// of b are its sums of a along k. fused: whether the library's kernel does all of the shape's
-// epilogue, or as little of it as it must.
+// of b are its sums of a along k. In FP8 it reads only matrices whose numbers are stored along k,
+// and adds biases in bf16 alone, so our kernels do all that follows. fused: whether the library's
+// kernel does all of the shape's epilogue, or as little of it as it must.
 Gemm GemmOf(const ProductShape& shape, bool fused);
 
 // Returns the values of `fused` that GemmOf accepts, first the one to take without timings.
@@ -66,6 +72,8 @@ struct GemmPointers {
   void* d = nullptr;
   void* aux = nullptr;
   const void* vector = nullptr;
+  const float* a_scales = nullptr;
+  const float* b_scales = nullptr;
   float beta = 0;
 };
 
@@ -75,7 +83,7 @@ GemmPointers PointersOf(const Product& product, const Gemm& gemm);
 
 // The work that is left after the gemm, for kernels of ours, in this order.
 struct Remainder {
-  bool bias = false;         // c += bias
+  bool bias = false;         // c += bias, or the inner one where `gelu` follows
   bool gelu = false;         // c = gelu(inner)
   bool gelu_grad = false;    // c *= gelu'(inner)
   bool column_sums = false;  // column_sums (+)= those of `summed`

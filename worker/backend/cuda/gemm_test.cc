@@ -1,136 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Simulates the library as cuBLASLt's reference describes it, and gives it each op as we describe
-// it. The result must be what ops.h says of the op. Numbers are small integers, so that sums are
-// exact in any order and in bf16.
+// Gives the simulated library each op as we describe it. The result must be what ops.h says of the
+// op.
 #include "worker/backend/cuda/gemm.h"
 
-#include <bit>
-#include <cmath>
 #include <random>
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "worker/backend/cuda/gemm_testing.h"
 
 namespace takt::backend::cuda {
 namespace {
 
 using ::testing::ElementsAre;
-
-constexpr float kUntouched = 99;
-
-float Widened(Bf16 value) { return std::bit_cast<float>(std::uint32_t{value.bits} << 16); }
-
-Bf16 Rounded(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  return {static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
-}
-
-float Read(const void* data, ElementType type, std::int64_t i) {
-  return type == ElementType::kBf16 ? Widened(static_cast<const Bf16*>(data)[i])
-                                    : static_cast<const float*>(data)[i];
-}
-
-void Write(void* data, ElementType type, std::int64_t i, float value) {
-  if (type == ElementType::kBf16) {
-    static_cast<Bf16*>(data)[i] = Rounded(value);
-  } else {
-    static_cast<float*>(data)[i] = value;
-  }
-}
-
-float Gelu(float x) {
-  return 0.5F * x * (1 + std::tanh(0.7978845608F * (x + 0.044715F * x * x * x)));
-}
-
-float GeluSlope(float x) {
-  const float t = std::tanh(0.7978845608F * (x + 0.044715F * x * x * x));
-  return 0.5F * (1 + t) + 0.5F * x * (1 - t * t) * 0.7978845608F * (1 + 0.134145F * x * x);
-}
-
-// Returns the element of op(matrix) at a row and column.
-float At(const void* data, const GemmMatrix& matrix, bool transposed, std::int64_t row,
-         std::int64_t column) {
-  return Read(data, matrix.type,
-              transposed ? row * matrix.stride + column : column * matrix.stride + row);
-}
-
-void Multiply(const Gemm& g, const GemmPointers& p) {
-  const std::int64_t depth = g.a_transposed ? g.a.rows : g.a.columns;
-  ASSERT_EQ(depth, g.b_transposed ? g.b.columns : g.b.rows);
-  ASSERT_EQ(g.d.rows, g.a_transposed ? g.a.columns : g.a.rows);
-  ASSERT_EQ(g.d.columns, g.b_transposed ? g.b.rows : g.b.columns);
-  for (const GemmMatrix* matrix : {&g.a, &g.b, &g.d}) ASSERT_GE(matrix->stride, matrix->rows);
-  const ElementType type = g.d.type;
-  auto* const vector = const_cast<void*>(p.vector);
-  for (std::int64_t i = 0; i < g.d.rows; ++i) {
-    float sum = 0;
-    for (std::int64_t k = 0; k < depth; ++k) sum += At(p.a, g.a, g.a_transposed, i, k);
-    if (g.epilogue == GemmEpilogue::kBGradA) Write(vector, type, i, sum);
-    for (std::int64_t j = 0; j < g.d.columns; ++j) {
-      const std::int64_t place = j * g.d.stride + i, aux = j * g.aux_stride + i;
-      float z = p.beta == 0 ? 0 : p.beta * Read(p.c, type, place);
-      for (std::int64_t k = 0; k < depth; ++k)
-        z += At(p.a, g.a, g.a_transposed, i, k) * At(p.b, g.b, g.b_transposed, k, j);
-      switch (g.epilogue) {
-        case GemmEpilogue::kDefault:
-        case GemmEpilogue::kBGradA:
-          break;
-        case GemmEpilogue::kBias:
-          z += Read(vector, type, i);
-          break;
-        case GemmEpilogue::kGeluAuxBias:
-          z += Read(vector, type, i);
-          [[fallthrough]];
-        case GemmEpilogue::kGeluAux:
-          ASSERT_EQ(g.aux_stride % 8, 0);
-          Write(p.aux, type, aux, z);
-          z = Gelu(z);
-          break;
-        case GemmEpilogue::kDGelu:
-          ASSERT_EQ(g.aux_stride % 8, 0);
-          z *= GeluSlope(Read(p.aux, type, aux));
-          break;
-      }
-      Write(p.d, type, place, z);
-    }
-  }
-}
-
-// Runs the gemm, with a vector of its own where it needs one, and the remainder that our kernels
-// do.
-void Compute(const Product& product, bool fused) {
-  const ProductShape& s = product.shape;
-  const Gemm gemm = GemmOf(s, fused);
-  GemmPointers pointers = PointersOf(product, gemm);
-  std::vector<float> room(static_cast<std::size_t>(s.n), kUntouched);
-  if (gemm.has_vector() && pointers.vector == nullptr) {
-    pointers.vector = room.data();
-    for (std::int64_t i = 0; product.bias != nullptr && i < s.n; ++i)
-      Write(room.data(), gemm.d.type, i, product.bias[i]);
-  }
-  Multiply(gemm, pointers);
-  const Remainder left = RemainderOf(product, gemm);
-  for (std::int64_t row = 0; row < s.m; ++row) {
-    for (std::int64_t i = 0; i < s.n; ++i) {
-      const std::int64_t place = row * s.c_stride + i;
-      float c = Read(product.c, gemm.d.type, place);
-      if (left.bias) c += product.bias[i];
-      if (left.gelu) c = Gelu(Widened(product.inner[row * s.n + i]));
-      if (left.gelu_grad) c *= GeluSlope(Widened(product.inner[row * s.n + i]));
-      Write(product.c, gemm.d.type, place, c);
-    }
-  }
-  for (std::int64_t i = 0; left.column_sums && i < s.n; ++i) {
-    float sum = s.addend == Addend::kOutput ? product.column_sums[i] : 0;
-    for (std::int64_t k = 0; k < s.k; ++k) {
-      const std::int64_t place = k * s.n + i;
-      sum += product.summed.bf16 != nullptr ? Widened(product.summed.bf16[place])
-                                            : product.summed.f32[place];
-    }
-    product.column_sums[i] = sum;
-  }
-  for (std::int64_t i = 0; left.add_sums && i < s.n; ++i) product.column_sums[i] += room[i];
-}
 
 constexpr std::int64_t kRows = 5, kColumns = 16, kDepth = 12;
 constexpr std::int64_t kPaddedDepth = 16;  // what follows a row of a, or the rows of b, is zero

@@ -21,16 +21,32 @@ static_assert(IsNumberOf(GemmEpilogue::kGeluAux, CUBLASLT_EPILOGUE_GELU_AUX));
 static_assert(IsNumberOf(GemmEpilogue::kGeluAuxBias, CUBLASLT_EPILOGUE_GELU_AUX_BIAS));
 static_assert(IsNumberOf(GemmEpilogue::kDGelu, CUBLASLT_EPILOGUE_DGELU));
 static_assert(IsNumberOf(GemmEpilogue::kBGradA, CUBLASLT_EPILOGUE_BGRADA));
+constexpr auto IsNumberOf(GemmScales ours, cublasLtMatmulMatrixScale_t theirs) {
+  return static_cast<std::int32_t>(ours) == static_cast<std::int32_t>(theirs);
+}
+static_assert(IsNumberOf(GemmScales::kOne, CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F));
+static_assert(IsNumberOf(GemmScales::kVectors, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F));
+static_assert(IsNumberOf(GemmScales::kSquares, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F));
 
 std::int32_t TypeOf(ElementType type) {
-  return type == ElementType::kBf16 ? CUDA_R_16BF : CUDA_R_32F;
+  switch (type) {
+    case ElementType::kF32:
+      return CUDA_R_32F;
+    case ElementType::kBf16:
+      return CUDA_R_16BF;
+    case ElementType::kE4m3:
+      return CUDA_R_8F_E4M3;
+    case ElementType::kE5m2:
+      return CUDA_R_8F_E5M2;
+  }
+  return CUDA_R_32F;
 }
 
 // Returns a pointer with the common alignment of all pointers of the gemm. It is never read: the
 // library derives from it which kernels may be chosen. So the choice does not depend on where the
 // first op's tensors lie.
-const void* AnyPointer(const Gemm& gemm) {
-  return reinterpret_cast<const void*>(static_cast<std::uintptr_t>(gemm.alignment));
+void* AnyPointer(const Gemm& gemm) {
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(gemm.alignment));
 }
 
 template <class T>
@@ -40,11 +56,14 @@ absl::Status Set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attri
                   "describing a product");
 }
 
-absl::Status SetPointers(cublasLtMatmulDesc_t desc, const Gemm& gemm, const void* vector,
-                         const void* aux) {
-  if (gemm.has_vector()) RETURN_IF_ERROR(Set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector));
+absl::Status SetPointers(cublasLtMatmulDesc_t desc, const Gemm& gemm, const GemmPointers& p) {
+  if (gemm.has_vector()) RETURN_IF_ERROR(Set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.vector));
+  if (gemm.has_scales) {
+    RETURN_IF_ERROR(Set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.a_scales));
+    RETURN_IF_ERROR(Set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.b_scales));
+  }
   if (gemm.aux_stride == 0) return absl::OkStatus();
-  return Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+  return Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.aux);
 }
 
 // The size of a bias as the library wants it, or of sums.
@@ -55,7 +74,7 @@ std::int64_t VectorBytes(const Product& product) {
 BiasGrad ColumnSumsOf(const Product& product) {
   return {.d_output = product.summed,
           .d_bias = product.column_sums,
-          .rows = product.shape.k,
+          .rows = product.summed_rows,
           .columns = product.shape.n,
           .accumulate = product.shape.addend == Addend::kOutput};
 }
@@ -103,11 +122,39 @@ absl::Status Matmuls::ForProducts(const Matmul& op, Operands /*operands*/, Use u
 }
 
 absl::Status Matmuls::ForProducts(const MatmulBf16& op, Operands operands, Use use) {
+  if (op.a_fp8.rounds()) {
+    ASSIGN_OR_RETURN(const Fp8Codes a, PlaceFp8({.input = op.a,
+                                                 .operand = op.a_fp8.operand,
+                                                 .scales = ScalesOf(op.a_fp8),
+                                                 .e5m2 = op.a_fp8.is_e5m2(),
+                                                 .rows = op.m,
+                                                 .columns = op.k,
+                                                 .input_stride = op.a_stride},
+                                                a_, operands));
+    return use(Fp8ProductOf(op, a));
+  }
   ASSIGN_OR_RETURN(const RoundedOperand a, Place(op.a, op.m, op.k, op.a_stride, a_, operands));
   return use(ProductOf(op, a));
 }
 
 absl::Status Matmuls::ForProducts(const MatmulTransposedBf16& op, Operands operands, Use use) {
+  if (op.a_fp8.rounds()) {
+    const auto place = [&](const Operand& input, const Fp8& fp8, std::int64_t columns,
+                           std::int64_t stride, Scratch& scratch) {
+      return PlaceFp8({.input = input,
+                       .operand = fp8.operand,
+                       .sums_rows = true,
+                       .scales = ScalesOf(fp8),
+                       .e5m2 = fp8.is_e5m2(),
+                       .rows = op.k,
+                       .columns = columns,
+                       .input_stride = stride},
+                      scratch, operands);
+    };
+    ASSIGN_OR_RETURN(const Fp8Codes a, place(op.a, op.a_fp8, op.m, op.a_stride, a_));
+    ASSIGN_OR_RETURN(const Fp8Codes b, place(op.b, op.b_fp8, op.n, op.b_stride, b_));
+    return use(Fp8ProductOf(op, a, b));
+  }
   ASSIGN_OR_RETURN(const RoundedOperand a, Place(op.a, op.k, op.m, op.a_stride, a_, operands));
   ASSIGN_OR_RETURN(const RoundedOperand b, Place(op.b, op.k, op.n, op.b_stride, b_, operands));
   for (const Product& product : CutToVectors(ProductOf(op, a, b))) RETURN_IF_ERROR(use(product));
@@ -132,6 +179,27 @@ absl::StatusOr<RoundedOperand> Matmuls::Place(const Operand& operand, std::int64
                    .rounded_stride = place.stride},
          {.stream = options_.stream});
   RETURN_IF_ERROR(ToStatus(cudaGetLastError(), "rounding an operand to bf16"));
+  return place;
+}
+
+// Scratch holds, in this order, the scratch for finding the scales, the codes, and the scales.
+absl::StatusOr<Fp8Codes> Matmuls::PlaceFp8(QuantizeFp8 op, Scratch& scratch,
+                                           Operands operands) const {
+  const std::int64_t rows = op.sums_rows ? op.columns : op.rows;
+  Fp8Codes place{.stride = Fp8Stride(op.sums_rows ? op.rows : op.columns, op.scales)};
+  if (operands == Operands::kPlaced) return place;
+  const std::int64_t scales_at = kFp8ScratchBytes + rows * place.stride;
+  const std::int64_t num_scales = NumFp8Scales(rows, place.stride, op.scales);
+  ASSIGN_OR_RETURN(
+      std::byte* const data,
+      scratch.AtLeast(scales_at + num_scales * static_cast<std::int64_t>(sizeof(float))));
+  op.output = reinterpret_cast<std::uint8_t*>(data + kFp8ScratchBytes);
+  op.inverse_scales = reinterpret_cast<float*>(data + scales_at);
+  place.codes = op.output;
+  place.inverse_scales = op.inverse_scales;
+  if (operands == Operands::kAllocated) return place;
+  Launch(op, {.stream = options_.stream, .scratch = data, .fp8_counts = options_.fp8_counts});
+  RETURN_IF_ERROR(ToStatus(cudaGetLastError(), "rounding an operand to FP8"));
   return place;
 }
 
@@ -206,7 +274,16 @@ absl::StatusOr<Matmuls::Described> Matmuls::Describe(const Gemm& gemm) {
     RETURN_IF_ERROR(Set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(gemm.d.type)));
   if (gemm.aux_stride != 0)
     RETURN_IF_ERROR(Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, gemm.aux_stride));
-  RETURN_IF_ERROR(SetPointers(desc, gemm, AnyPointer(gemm), AnyPointer(gemm)));
+  if (gemm.has_scales) {
+    RETURN_IF_ERROR(Set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, gemm.a_scales));
+    RETURN_IF_ERROR(Set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, gemm.b_scales));
+  }
+  const auto* const number = static_cast<const float*>(AnyPointer(gemm));
+  RETURN_IF_ERROR(SetPointers(desc, gemm,
+                              {.aux = AnyPointer(gemm),
+                               .vector = AnyPointer(gemm),
+                               .a_scales = number,
+                               .b_scales = number}));
   return described;
 }
 
@@ -230,12 +307,11 @@ absl::Status Matmuls::Enqueue(const Product& product, const Prepared& prepared) 
   const Described& described = prepared.described;
   const KernelPlan& plan = prepared.plan;
   const Gemm& gemm = described.gemm;
-  const GemmPointers p = PointersOf(product, gemm);
-  const void* vector = p.vector;
-  if (gemm.has_vector() && vector == nullptr) {
-    ASSIGN_OR_RETURN(vector, VectorOf(product, gemm));
+  GemmPointers p = PointersOf(product, gemm);
+  if (gemm.has_vector() && p.vector == nullptr) {
+    ASSIGN_OR_RETURN(p.vector, VectorOf(product, gemm));
   }
-  RETURN_IF_ERROR(SetPointers(described.desc.get(), gemm, vector, p.aux));
+  RETURN_IF_ERROR(SetPointers(described.desc.get(), gemm, p));
   ASSIGN_OR_RETURN(std::byte* const workspace, workspace_.AtLeast(plan.workspace_bytes));
   const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(plan.algorithm);
   const float one = 1;
@@ -245,7 +321,7 @@ absl::Status Matmuls::Enqueue(const Product& product, const Prepared& prepared) 
                               described.d.get(), &algorithm, workspace,
                               static_cast<std::size_t>(plan.workspace_bytes), options_.stream),
                "enqueueing a product"));
-  return Finish(product, gemm, vector);
+  return Finish(product, gemm, p.vector);
 }
 
 // Returns the bias as the library wants it, or memory for sums.
@@ -271,7 +347,8 @@ absl::Status Matmuls::Finish(const Product& product, const Gemm& gemm, const voi
   const Output c = output(product.c);
   LaunchContext context{.stream = options_.stream};
   if (left.bias) {
-    Launch(AddBias{.x = c, .bias = product.bias, .rows = s.m, .columns = s.n, .stride = s.c_stride},
+    const Output x = left.gelu ? Output(product.inner) : c;  // both are dense then
+    Launch(AddBias{.x = x, .bias = product.bias, .rows = s.m, .columns = s.n, .stride = s.c_stride},
            context);
   }
   if (left.gelu)

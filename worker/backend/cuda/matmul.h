@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/backend/cuda/gemm.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/product.h"
 #include "worker/backend/cuda/scratch.h"
 #include "worker/backend/ops.h"
@@ -37,6 +38,7 @@ struct MatmulOptions {
   bool tf32 = false;  // of products in f32
   bool tune = false;  // this and the next: see CudaOptions
   std::optional<bool> fused_epilogues;
+  std::uint64_t* fp8_counts = nullptr;  // of LaunchContext
 };
 
 // Belongs to one stream and shares its handle and its workspace with no other stream: the library
@@ -105,6 +107,8 @@ class Matmuls {
   absl::StatusOr<RoundedOperand> Place(const Operand& operand, std::int64_t rows,
                                        std::int64_t columns, std::int64_t stride, Scratch& scratch,
                                        Operands operands);
+  // Returns where a gemm reads an operand in FP8. op: without its outputs.
+  absl::StatusOr<Fp8Codes> PlaceFp8(QuantizeFp8 op, Scratch& scratch, Operands operands) const;
   absl::Status Multiply(const Product& product);
   absl::Status MakeRoom(const Product& product);
   absl::Status LaunchOnce(const ProductShape& shape, Prepared& prepared);
@@ -125,7 +129,7 @@ class Matmuls {
 
   const MatmulOptions options_;
   Handle handle_;
-  Scratch a_, b_;   // rounded operands
+  Scratch a_, b_;   // rounded operands; one in FP8 has its scales behind it
   Scratch vector_;  // a rounded bias, or sums that are to be added
   Scratch workspace_;
   // Pointers to the elements are handed out, so the elements must not move.

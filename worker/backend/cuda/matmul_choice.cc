@@ -28,6 +28,12 @@ static_assert(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE == kReduceInComputeType &&
 // from run to run.
 constexpr float kGain = 0.98F;
 
+// Returns how many scales the operand with more scales has.
+std::int64_t NumScales(const ProductShape& s) {
+  return std::max(NumFp8Scales(s.m, s.a_stride, s.a_scales),
+                  NumFp8Scales(s.n, s.b_stride, s.b_scales));
+}
+
 // Holds operands of random numbers beside the arena while a choice is timed, or while a kernel is
 // launched to load it. Zeros would multiply faster than real data (fewer bits change, so the clock
 // stays higher).
@@ -36,7 +42,7 @@ class RandomOperands {
   // overlap: all operands begin at one place, which takes least memory; results mean nothing then.
   // kResourceExhausted: too little memory is free, which is no error of the job.
   absl::StatusOr<Product> Make(const ProductShape& s, bool overlap, cudaStream_t stream) {
-    const std::int64_t element = s.bf16 ? 2 : 4, c_element = s.bf16_c ? 2 : 4;
+    const std::int64_t element = s.fp8 ? 1 : s.bf16 ? 2 : 4, c_element = s.bf16_c ? 2 : 4;
     std::int64_t size = 0;
     const auto take = [&size, overlap](std::int64_t bytes) -> std::int64_t {
       const std::int64_t taken = (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
@@ -49,8 +55,9 @@ class RandomOperands {
     const std::int64_t c = take(s.m * s.c_stride * c_element), inner = take(s.m * s.n * c_element);
     const std::int64_t other = s.addend == Addend::kOther ? take(s.m * s.c_stride * c_element) : c;
     const std::int64_t bias = take(s.n * 4), sums = take(s.n * 4);
+    const std::int64_t scales = take(s.fp8 ? 4 * NumScales(s) : 0);
     RETURN_IF_ERROR(region_.Allocate(size, "allocating operands to time"));
-    RETURN_IF_ERROR(FillRandom(size, s.bf16, stream));
+    RETURN_IF_ERROR(FillRandom(size, s, stream));
     std::byte* const base = region_.data();
     const auto floats = [base](std::int64_t at) { return reinterpret_cast<float*>(base + at); };
     const auto halves = [base](std::int64_t at) { return reinterpret_cast<Bf16*>(base + at); };
@@ -71,15 +78,17 @@ class RandomOperands {
       case Epilogue::kColumnSums:
         product.column_sums = floats(sums);
         product.summed = halves(b);
+        product.summed_rows = s.k;
         break;
     }
     if (s.addend != Addend::kNone) product.addend = floats(other);
+    if (s.fp8) product.a_inverse_scales = product.b_inverse_scales = floats(scales);
     return product;
   }
 
  private:
   // Fills the memory with a pattern from the host, which it doubles until the memory is full.
-  absl::Status FillRandom(std::int64_t bytes, bool bf16, cudaStream_t stream) {
+  absl::Status FillRandom(std::int64_t bytes, const ProductShape& s, cudaStream_t stream) {
     std::mt19937 generator(1);
     std::normal_distribution<float> normal;
     std::vector<std::uint32_t> pattern(std::size_t{1} << 16);
@@ -89,8 +98,11 @@ class RandomOperands {
       std::memcpy(&word, &value, sizeof(word));
       return word;
     };
-    for (std::uint32_t& word : pattern)
-      word = bf16 ? (bits() & 0xffff0000U) | bits() >> 16 : bits();
+    constexpr std::uint32_t kNumbersOfFp8 = 0xf7f7f7f7U;  // no NaN or infinity of either format
+    for (std::uint32_t& word : pattern) {
+      word = s.bf16 ? (bits() & 0xffff0000U) | bits() >> 16 : bits();
+      if (s.fp8) word = static_cast<std::uint32_t>(generator()) & kNumbersOfFp8;
+    }
     std::byte* const base = region_.data();
     std::int64_t done = std::min(bytes, std::int64_t{4} * std::ssize(pattern));
     RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(base, pattern.data(), static_cast<std::size_t>(done),

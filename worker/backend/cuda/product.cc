@@ -13,7 +13,18 @@ namespace {
 constexpr std::uintptr_t kMostAlignment = 16;
 constexpr std::int64_t kPerVector = 8;  // of bf16, in as many bytes
 
-const char* TypeText(const ProductShape& s) { return s.bf16 ? " bf16" : s.tf32 ? " tf32" : " f32"; }
+std::string Fp8Text(const char* before, bool e5m2, Fp8Scales scales) {
+  const char* const of_scales = scales == Fp8Scales::kOne       ? ""
+                                : scales == Fp8Scales::kVectors ? ":128"
+                                                                : ":128x128";
+  return absl::StrCat(before, e5m2 ? "e5m2" : "e4m3", of_scales);
+}
+
+std::string TypeText(const ProductShape& s) {
+  if (s.fp8)
+    return absl::StrCat(Fp8Text(" ", s.e5m2_a, s.a_scales), Fp8Text("*", s.e5m2_b, s.b_scales));
+  return s.bf16 ? " bf16" : s.tf32 ? " tf32" : " f32";
+}
 
 const char* EpilogueText(Epilogue epilogue) {
   switch (epilogue) {
@@ -160,7 +171,65 @@ Product ProductOf(const MatmulTransposedBf16& op, const RoundedOperand& a,
                     .c = op.c,
                     .addend = op.accumulate ? op.c : nullptr,
                     .column_sums = op.column_sums,
-                    .summed = op.b});
+                    .summed = op.b,
+                    .summed_rows = op.k});
+}
+
+Fp8Scales ScalesOf(const Fp8& fp8) {
+  return fp8.scaling == Fp8Scaling::kBlock ? Fp8Scales::kVectors : Fp8Scales::kOne;
+}
+
+Product Fp8ProductOf(const MatmulBf16& op, const Fp8Codes& a) {
+  const bool bf16_c = op.c.bf16 != nullptr;
+  const bool blocks = op.a_fp8.scaling == Fp8Scaling::kBlock;
+  const Fp8Scales b_scales = blocks ? Fp8Scales::kSquares : Fp8Scales::kOne;
+  const PackedFp8 b = PackedFp8Of(op.b, op.k, op.n, b_scales);
+  return Completed({.shape = {.m = op.m,
+                              .n = op.n,
+                              .k = a.stride,
+                              .a_stride = a.stride,
+                              .b_stride = a.stride,
+                              .c_stride = StrideOr(op.c_stride, op.n),
+                              .b_transposed = true,
+                              .fp8 = true,
+                              .e5m2_a = op.a_fp8.is_e5m2(),
+                              .a_scales = ScalesOf(op.a_fp8),
+                              .b_scales = b_scales,
+                              .bf16_c = bf16_c,
+                              .epilogue = EpilogueOf(op)},
+                    .a = a.codes,
+                    .b = b.codes,
+                    .c = bf16_c ? static_cast<void*>(op.c.bf16) : op.c.f32,
+                    .bias = op.bias,
+                    .rounded_bias = op.rounded_bias,
+                    .addend = op.addend,
+                    .inner = op.inner,
+                    .a_inverse_scales = a.inverse_scales,
+                    .b_inverse_scales = b.inverse_scales});
+}
+
+Product Fp8ProductOf(const MatmulTransposedBf16& op, const Fp8Codes& a, const Fp8Codes& b) {
+  return Completed({.shape = {.m = op.m,
+                              .n = op.n,
+                              .k = a.stride,
+                              .a_stride = a.stride,
+                              .b_stride = b.stride,
+                              .c_stride = op.n,
+                              .b_transposed = true,
+                              .fp8 = true,
+                              .e5m2_a = op.a_fp8.is_e5m2(),
+                              .e5m2_b = op.b_fp8.is_e5m2(),
+                              .a_scales = ScalesOf(op.a_fp8),
+                              .b_scales = ScalesOf(op.b_fp8)},
+                    .a = a.codes,
+                    .b = b.codes,
+                    .c = op.c,
+                    .addend = op.accumulate ? op.c : nullptr,
+                    .column_sums = op.column_sums,
+                    .summed = op.b,
+                    .summed_rows = op.k,
+                    .a_inverse_scales = a.inverse_scales,
+                    .b_inverse_scales = b.inverse_scales});
 }
 
 std::vector<Product> CutToVectors(const Product& product) {

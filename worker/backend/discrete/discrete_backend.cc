@@ -4,6 +4,7 @@
 #include <cstring>
 #include <iterator>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -30,12 +31,16 @@ absl::Status NotOurs(const void* address) {
 struct Held {
   Op op;
   std::vector<UpdatedTensor> tensors;
+  std::vector<ExpertMatrix> matrices;
+  std::vector<ExpertGradient> gradients;
 
   Op Whole() const {
     Op whole = op;
     std::visit(
         [this]<class O>(O& o) {
           if constexpr (UpdateOp<O>) o.tensors = tensors;
+          if constexpr (std::is_same_v<O, ExpertMatmul>) o.matrices = matrices;
+          if constexpr (std::is_same_v<O, ExpertMatmulTransposed>) o.gradients = gradients;
         },
         whole);
     return whole;
@@ -52,10 +57,16 @@ class Translation : public IgnoreFields {
     std::visit(
         [&held]<class O>(const O& o) {
           if constexpr (UpdateOp<O>) held.tensors.assign(o.tensors.begin(), o.tensors.end());
+          if constexpr (std::is_same_v<O, ExpertMatmul>)
+            held.matrices.assign(o.matrices.begin(), o.matrices.end());
+          if constexpr (std::is_same_v<O, ExpertMatmulTransposed>)
+            held.gradients.assign(o.gradients.begin(), o.gradients.end());
         },
         op);
     std::visit([this](auto& o) { DescribeFields(o, *this); }, held.op);
     for (UpdatedTensor& tensor : held.tensors) DescribeFields(tensor, *this);
+    for (ExpertMatrix& matrix : held.matrices) DescribeFields(matrix, *this);
+    for (ExpertGradient& gradient : held.gradients) DescribeFields(gradient, *this);
     if (stranger_ != nullptr) return NotOurs(stranger_);
     return held;
   }

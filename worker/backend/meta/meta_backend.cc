@@ -24,10 +24,9 @@ double AttentionFlops(const AttentionShape& shape) {
          static_cast<double>(shape.heads * shape.head_size) / static_cast<double>(shape.shares);
 }
 
-// The router decides how many rows an expert has, and here there is none. All experts together have
-// all rows, which therefore count with the first one.
-double ExpertFlops(const ExpertRows& rows, std::int64_t expert, std::int64_t elements) {
-  return expert > 0 ? 0 : 2.0 * static_cast<double>(rows.count()) * static_cast<double>(elements);
+// All experts together have all rows, however the rows are divided among them.
+double ExpertFlops(const ExpertRows& rows, std::int64_t elements) {
+  return 2.0 * static_cast<double>(rows.count()) * static_cast<double>(elements);
 }
 
 double FlopsOf(const Op& op) {
@@ -37,9 +36,9 @@ double FlopsOf(const Op& op) {
           return 2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) *
                  static_cast<double>(o.k);
         } else if constexpr (std::is_same_v<T, ExpertMatmul>) {
-          return ExpertFlops(o.rows, o.expert, o.n * o.k);
+          return ExpertFlops(o.rows, o.n * o.k);
         } else if constexpr (std::is_same_v<T, ExpertMatmulTransposed>) {
-          return ExpertFlops(o.rows, o.expert, o.m * o.n);
+          return ExpertFlops(o.rows, o.m * o.n);
         } else if constexpr (std::is_same_v<T, AttentionForward>) {
           return AttentionFlops(o.shape);
         } else if constexpr (std::is_same_v<T, AttentionBackward>) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+
 #include "common/base/status.h"
 #include "worker/train/instructions/bind.h"
 #include "worker/train/instructions/parts.h"
@@ -16,6 +18,20 @@ Bound BindBackward(ProgramState& state, const program::Instruction& instruction)
       [part](const PartArguments& arguments) {
         return part.stage.Backward(part.buffers, arguments.accumulate);
       });
+}
+
+// It is not recorded, because only pairs in which ranks meet run like this.
+Bound BindBackwardBeside(ProgramState& state, const program::Instruction& instruction) {
+  ASSIGN_OR_RETURN(const BoundPart part,
+                   ResolvePart(state, program::WholePart(instruction), instruction.reads,
+                               /*beside=*/true));
+  const auto run = [&rank = state.rank, stages = std::array{instruction.stage},
+                    part](StepId step) -> absl::Status {
+    RETURN_IF_ERROR(rank.ReadyWeights(stages, part.version, engine::PairHalf::kBackward));
+    rank.pair->BeginStep(step);
+    return part.stage.Backward(part.buffers, part.Accumulates());
+  };
+  return engine::MakeBound(/*stream=*/nullptr, run);
 }
 
 }  // namespace takt::train

@@ -65,4 +65,10 @@ Bound BindInstruction(ProgramState& state, const Instruction& instruction) {
   return bound;
 }
 
+Bound BindBeside(ProgramState& state, const Instruction& instruction) {
+  Bound bound = BindBackwardBeside(state, instruction);
+  if (!bound.ok()) return Annotate(bound.status(), program::ToString(instruction, state.program));
+  return bound;
+}
+
 }  // namespace takt::train

@@ -20,12 +20,17 @@ using engine::Bound;
 // instruction.
 Bound BindInstruction(ProgramState& state, const program::Instruction& instruction);
 
+// Binds the B of a pair that runs beside its F (engine::Compute::BindBeside). Errors: as above.
+// Precondition: state.rank.pair is not null.
+Bound BindBeside(ProgramState& state, const program::Instruction& instruction);
+
 // These bind one op each. BindInstruction adds the instruction's name to their errors.
 Bound BindLoad(ProgramState& state, const program::Instruction& instruction);
 Bound BindForward(ProgramState& state, const program::Instruction& instruction);
 Bound BindInputGrad(ProgramState& state, const program::Instruction& instruction);
 Bound BindWeightGrad(ProgramState& state, const program::Instruction& instruction);
 Bound BindBackward(ProgramState& state, const program::Instruction& instruction);
+Bound BindBackwardBeside(ProgramState& state, const program::Instruction& instruction);
 Bound BindOverlap(ProgramState& state, const program::Instruction& instruction);
 Bound BindReduceGrad(ProgramState& state, const program::Instruction& instruction);
 Bound BindReduceTied(ProgramState& state, const program::Instruction& instruction);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/instructions/parts.h"
 
+#include <map>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
@@ -114,9 +116,10 @@ BoundLoss ResolveLoss(const ProgramState& state, SlotId tokens, MicrobatchId mic
 }
 
 absl::StatusOr<BoundPart> ResolvePart(ProgramState& state, const ComputePart& part,
-                                      std::span<const SlotId> weights) {
-  const auto stage = state.rank.stages.find(part.stage);
-  if (stage == state.rank.stages.end()) {
+                                      std::span<const SlotId> weights, bool beside) {
+  std::map<StageId, Stage>& stages = beside ? state.rank.pair->stages : state.rank.stages;
+  const auto stage = stages.find(part.stage);
+  if (stage == stages.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("this rank does not hold stage ", part.stage.value()));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// F, I, W, B and O resolve this in the same way when they are bound, and S, T and LOSS some of it.
+// F, I, W and B resolve this in the same way when they are bound, and S, T and LOSS some of it.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ struct BoundLoss {
 };
 BoundLoss ResolveLoss(const ProgramState& state, SlotId tokens, MicrobatchId microbatch);
 
-// An F, I, W or B of one microbatch: a whole instruction, or one of the two halves of an O.
+// An F, I, W or B of one microbatch.
 struct BoundPart {
   Stage& stage;
   StageBuffers buffers;
@@ -46,12 +46,13 @@ struct BoundPart {
   bool Accumulates() const { return std::exchange(has_gradients, true); }
 };
 
-// weights: the slots that name the weights among all that the instruction reads.
-// Errors: kInvalidArgument (the part does not agree with the rank's partition).
+// weights: the slots that name the weights among all that the instruction reads. beside: it is the
+// B of a pair that runs beside its F. Errors: kInvalidArgument (the part does not agree with the
+// rank's partition).
 absl::StatusOr<BoundPart> ResolvePart(ProgramState& state, const program::ComputePart& part,
-                                      std::span<const SlotId> weights);
+                                      std::span<const SlotId> weights, bool beside = false);
 
-// Binds an F, I, W, B or O whose ops may be recorded.
+// Binds an F, I, W or B whose ops may be recorded.
 // arguments_of: PartArguments(StepId), without the place of the weights; it is called once each
 // time that the instruction runs. ops: absl::Status(const PartArguments&), gives the ops to the
 // backend and does nothing else.
@@ -63,8 +64,7 @@ std::unique_ptr<engine::BoundInstruction> BindPart(ProgramState& state, int vers
                     &replays = state.replays.PartOf(buffers),
                     stages = std::array{buffers.forward_stage, buffers.backward_stage}, version,
                     arguments_of, ops](StepId step) -> absl::Status {
-    for (const StageId stage : stages) RETURN_IF_ERROR(rank.PackGathered(stage));
-    parameters.SelectVersion(version);
+    RETURN_IF_ERROR(rank.ReadyWeights(stages, version, engine::PairHalf::kForward));
     if (rank.meetings != nullptr) rank.meetings->BeginStep(step);
     if (rank.experts != nullptr) rank.experts->BeginStep(step);
     if (rank.context != nullptr) rank.context->BeginStep(step);

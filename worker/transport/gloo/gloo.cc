@@ -29,9 +29,9 @@
 #include "gloo/transport/tcp/device.h"
 #include "worker/transport/gloo/adopted_pair.h"
 #include "worker/transport/gloo/connection.h"
-#include "worker/transport/gloo/peer_listener.h"
 #include "worker/transport/handshake.h"
 #include "worker/transport/message_header.h"
+#include "worker/transport/tcp/peer_listener.h"
 
 namespace takt::transport {
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
+#include <span>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -27,7 +29,7 @@ class DeviceSums final : public Collective {
     return Exchange(
         [&](int peer) {
           const std::span<float> anything = Slot(peer);
-          return std::pair(anything.first(1), anything.subspan(1, 1));
+          return Message(anything.first(1), anything.subspan(1, 1));
         },
         /*first=*/true);
   }
@@ -53,15 +55,22 @@ class DeviceSums final : public Collective {
     TAKT_CHECK(std::has_single_bit(static_cast<unsigned>(size())) && size() <= kMostInTree);
     return ReduceParts(parts, [this](std::span<float> mine) { return SumAsTree(mine); });
   }
-  absl::Status AllGatherParts(StepId, Parts parts) override {
-    const std::span<float> mine = parts[static_cast<std::size_t>(options_.index)];
-    return Exchange(
-        [&](int peer) { return std::pair(mine, parts[static_cast<std::size_t>(peer)]); });
+  absl::Status Pass(StepId, Sent sent, Received received) override {
+    const auto ranks = static_cast<std::size_t>(size());
+    TAKT_CHECK(sent.size() == ranks && received.size() == ranks);
+    return Exchange([&](int peer) {
+      return BothWays(sent[static_cast<std::size_t>(peer)],
+                      received[static_cast<std::size_t>(peer)]);
+    });
   }
 
  private:
-  // Returns what is sent to a rank, and where its message is put.
-  using Plan = absl::FunctionRef<std::pair<std::span<float>, std::span<float>>(int peer)>;
+  // What is sent to a rank, and where its message is put.
+  using BothWays = std::pair<std::span<const std::byte>, std::span<std::byte>>;
+  using Plan = absl::FunctionRef<BothWays(int peer)>;
+  static BothWays Message(std::span<const float> out, std::span<float> in) {
+    return {std::as_bytes(out), std::as_writable_bytes(in)};
+  }
 
   absl::Status Reduce(std::span<float> data) {
     const auto slice = [&](int rank) {
@@ -71,7 +80,7 @@ class DeviceSums final : public Collective {
     };
     RETURN_IF_ERROR(SumSlices(slice, [this](std::span<float> mine) { return Sum(mine); }));
     const std::span<float> mine = slice(options_.index);
-    return Exchange([&](int peer) { return std::pair(mine, slice(peer)); });
+    return Exchange([&](int peer) { return Message(mine, slice(peer)); });
   }
 
   // Adds our values of a slice and those of the others, which are in their slots.
@@ -95,7 +104,7 @@ class DeviceSums final : public Collective {
   absl::Status SumSlices(absl::FunctionRef<std::span<float>(int rank)> slice, Add add) {
     const std::span<float> mine = slice(options_.index);
     RETURN_IF_ERROR(
-        Exchange([&](int peer) { return std::pair(slice(peer), Slot(peer).first(mine.size())); }));
+        Exchange([&](int peer) { return Message(slice(peer), Slot(peer).first(mine.size())); }));
     return mine.empty() ? absl::OkStatus() : add(mine);
   }
 
@@ -150,8 +159,8 @@ class DeviceSums final : public Collective {
           for (int peer = 0; peer < size() && result == kSuccess; ++peer) {
             if (peer == options_.index) continue;
             const auto [out, in] = plan(peer);
-            if (!out.empty()) keep(api.send(out.data(), out.size_bytes(), peer, comm, stream));
-            if (!in.empty()) keep(api.recv(in.data(), in.size_bytes(), peer, comm, stream));
+            if (!out.empty()) keep(api.send(out.data(), out.size(), peer, comm, stream));
+            if (!in.empty()) keep(api.recv(in.data(), in.size(), peer, comm, stream));
           }
           return result;
         },

@@ -7,7 +7,8 @@
 // sum to every rank. Each half of a round is one group of sends and receives, and the sums are ops
 // on the same stream.
 //   bytes a rank sends: 2 * (n - 1) / n * size, as in a ring;  memory: kSumScratchBytes.
-// A sum of which each rank gets a part takes the first half of such rounds.
+// A sum of which each rank gets a part takes only the first half of each such round, in rank order
+// or along the tree. Bytes that pass unchanged are one group of sends and receives.
 #pragma once
 
 #include <memory>

@@ -27,7 +27,7 @@ using backend::StreamKind;
 
 // The kernels of all communicators of a rank may wait for peers at once. Together they must leave
 // most multiprocessors to the work that the peers wait for. There are at most four channels and
-// three groups: 32 of the 108 of an A100, or of the 132 of an H100.
+// four groups: 40 of the 108 of an A100, or of the 132 of an H100.
 constexpr int kChannelCtas = 2, kGroupCtas = 8;
 
 constexpr int kSender = 0, kReceiver = 1;  // ranks in the communicator of a channel

@@ -178,7 +178,7 @@ std::unique_ptr<Transport> CreateShmTransport(TransportOptions options, Rendezvo
 }
 
 absl::StatusOr<bool> SharesMemory(const TransportOptions& options, Rendezvous& rendezvous,
-                                  Rank peer, const AbortSignal& abort) {
+                                  Rank peer, AbortSignal& abort) {
   // The lower rank offers memory, the higher one answers in it and says so, and the lower one looks
   // and decides.
   const bool offering = options.rank < peer;

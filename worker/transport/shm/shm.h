@@ -28,6 +28,6 @@ std::unique_ptr<Transport> CreateShmTransport(TransportOptions options, Rendezvo
 // Returns whether this rank and `peer` see the same memory. Both ask at the same time and get the
 // same answer. Blocks: until the peer asks (options.connect_timeout).
 absl::StatusOr<bool> SharesMemory(const TransportOptions& options, Rendezvous& rendezvous,
-                                  Rank peer, const AbortSignal& abort);
+                                  Rank peer, AbortSignal& abort);
 
 }  // namespace takt::transport

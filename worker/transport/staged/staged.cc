@@ -107,9 +107,7 @@ class StagedCollective final : public Collective {
   int index() const override { return inner_->index(); }
 
   absl::Status AllReduceSum(StepId step, std::span<float> data) override {
-    if (stage_.buffer.bytes() < data.size_bytes()) {
-      ASSIGN_OR_RETURN(stage_, MakeStage(*backend_, data.size_bytes()));
-    }
+    RETURN_IF_ERROR(Reserve(data.size_bytes()));
     const std::span<float> staged = stage_.buffer.float_span().first(data.size());
     const auto bytes = std::as_writable_bytes(data);
     RETURN_IF_ERROR(backend_->CopyToHost(bytes.data(), std::as_writable_bytes(staged)));
@@ -128,14 +126,42 @@ class StagedCollective final : public Collective {
     return ReduceParts(parts,
                        [&](Parts staged) { return inner_->ReduceScatterTree(step, staged); });
   }
-  absl::Status AllGatherParts(StepId step, Parts parts) override {
-    ASSIGN_OR_RETURN(const std::vector<std::span<float>> staged, PlacesOf(parts));
-    const auto mine = static_cast<std::size_t>(index());
-    RETURN_IF_ERROR(ToHost(parts[mine], staged[mine]));
+  absl::Status Pass(StepId step, Sent sent, Received received) override {
+    const auto ranks = static_cast<std::size_t>(size()), mine = static_cast<std::size_t>(index());
+    TAKT_CHECK(sent.size() == ranks && received.size() == ranks);
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < ranks; ++i) {
+      if (i != mine) bytes += sent[i].size() + received[i].size();
+    }
+    RETURN_IF_ERROR(Reserve(bytes));
+    std::span<std::byte> left(stage_.buffer.data(), bytes);
+    const auto take = [&left](std::size_t size) {
+      const std::span<std::byte> taken = left.first(size);
+      left = left.subspan(size);
+      return taken;
+    };
+    std::vector<std::span<const std::byte>> out(ranks);
+    std::vector<std::span<std::byte>> in(ranks);
+    for (std::size_t i = 0; i < ranks; ++i) {
+      if (i == mine) continue;
+      in[i] = take(received[i].size());
+      // Bytes that go to several ranks are copied once.
+      std::size_t first = 0;
+      while (first == mine || sent[first].data() != sent[i].data() ||
+             sent[first].size() != sent[i].size())
+        ++first;
+      if (first < i) {
+        out[i] = out[first];
+      } else if (!sent[i].empty()) {
+        const std::span<std::byte> staged = take(sent[i].size());
+        RETURN_IF_ERROR(backend_->CopyToHost(sent[i].data(), staged));
+        out[i] = staged;
+      }
+    }
     RETURN_IF_ERROR(stage_.Await(*backend_, aborted_));
-    RETURN_IF_ERROR(inner_->AllGatherParts(step, staged));
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (i != mine) RETURN_IF_ERROR(ToDevice(staged[i], parts[i]));
+    RETURN_IF_ERROR(inner_->Pass(step, out, in));
+    for (std::size_t i = 0; i < ranks; ++i) {
+      if (!in[i].empty()) RETURN_IF_ERROR(backend_->CopyFromHost(in[i], received[i].data()));
     }
     return stage_.Await(*backend_, aborted_);
   }
@@ -153,14 +179,18 @@ class StagedCollective final : public Collective {
     return stage_.Await(*backend_, aborted_);
   }
 
+  // Makes the host's buffer this large. Precondition: nothing is in it.
+  absl::Status Reserve(std::size_t bytes) {
+    if (stage_.copied != nullptr && stage_.buffer.bytes() >= bytes) return absl::OkStatus();
+    ASSIGN_OR_RETURN(stage_, MakeStage(*backend_, std::max<std::size_t>(bytes, 1)));
+    return absl::OkStatus();
+  }
+
   // Returns where the parts lie in the host's buffer, one behind the other.
   absl::StatusOr<std::vector<std::span<float>>> PlacesOf(Parts parts) {
     std::size_t floats = 0;
     for (const std::span<float> part : parts) floats += part.size();
-    const std::size_t bytes = std::max<std::size_t>(floats, 1) * sizeof(float);
-    if (stage_.buffer.bytes() < bytes) {
-      ASSIGN_OR_RETURN(stage_, MakeStage(*backend_, bytes));
-    }
+    RETURN_IF_ERROR(Reserve(floats * sizeof(float)));
     std::vector<std::span<float>> places;
     std::span<float> left = stage_.buffer.float_span().first(floats);
     for (const std::span<float> part : parts) {

@@ -24,7 +24,7 @@ constexpr std::size_t kFloats = 1000;
 std::unique_ptr<Transport> Connect(testing::InprocHub& hub, int rank) {
   TransportOptions options;
   options.rank = Rank(rank);
-  options.num_ranks = 2;
+  options.num_ranks = 3;
   return hub.Connect(options);
 }
 
@@ -187,6 +187,41 @@ TEST(StagedCollective, SumsAndGathersPartsOfTheMemoryOfDevices) {
   std::thread other([&] { share(1); });
   share(0);
   other.join();
+}
+
+TEST(StagedCollective, PassesBytesOfTheMemoryOfDevices) {
+  constexpr int kRanks = 3;
+  testing::InprocHub hub;
+  std::vector<std::unique_ptr<Node>> nodes;
+  for (int rank = 0; rank < kRanks; ++rank) nodes.push_back(std::make_unique<Node>(hub, rank));
+  const auto share = [&](int rank) {
+    Node& node = *nodes[static_cast<std::size_t>(rank)];
+    const auto group =
+        node.staged()
+            .OpenSums({.name = "g", .ranks = {Rank(0), Rank(1), Rank(2)}, .index = rank})
+            .value();
+    const backend::Buffer buffer = node.Allocate();
+    node.Fill(buffer, static_cast<float>(1 + rank));
+    const std::span<std::byte> all = std::as_writable_bytes(buffer.float_span().first(kFloats));
+    constexpr std::size_t kFirst = 8, kLast = 4000 - kFirst;  // rank 1 has nothing to give
+    const std::vector<std::span<std::byte>> parts = {all.first(kFirst), all.subspan(kFirst, 0),
+                                                     all.subspan(kFirst, kLast)};
+    EXPECT_TRUE(group->AllGather(StepId(1), parts).ok());
+    std::vector<float> expected(kFloats, 3);
+    expected[0] = expected[1] = 1;
+    EXPECT_EQ(node.Read(buffer), expected) << "rank " << rank;
+    // Rank 0 takes a value of each other one.
+    const std::vector<std::span<std::byte>> from = {{}, all.first(4), all.subspan(4, 4)};
+    EXPECT_TRUE(group
+                    ->SendTo(StepId(1), 0, all.last(4),
+                             rank == 0 ? Collective::Received(from) : Collective::Received())
+                    .ok());
+    if (rank == 0) expected[0] = expected[1] = 3;
+    EXPECT_EQ(node.Read(buffer), expected) << "rank " << rank;
+  };
+  std::vector<std::jthread> others;
+  for (int rank = 1; rank < kRanks; ++rank) others.emplace_back([&share, rank] { share(rank); });
+  share(0);
 }
 
 TEST(Staged, HostMemoryNeedsNone) {

@@ -8,6 +8,7 @@
 
 #include "common/base/status.h"
 #include "worker/backend/cuda/kernels/kernels.h"
+#include "worker/backend/cuda/kernels/muon.h"
 #include "worker/backend/validate.h"
 
 namespace takt::backend::cuda {
@@ -24,6 +25,21 @@ Aligned Allocated(std::size_t bytes, int value) {
   Aligned memory(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
   std::memset(memory.get(), value, bytes);
   return memory;
+}
+
+// Computes a product of MuonUpdate, in the place of the library.
+absl::Status MultiplyPlainly(const Matmul& op) {
+  for (std::int64_t i = 0; i < op.m; ++i) {
+    for (std::int64_t j = 0; j < op.n; ++j) {
+      double sum = 0;
+      for (std::int64_t l = 0; l < op.k; ++l) {
+        const double a = op.a_transposed ? op.a[l * op.m + i] : op.a[i * op.k + l];
+        sum += a * (op.b_transposed ? op.b[j * op.k + l] : op.b[l * op.n + j]);
+      }
+      op.c[i * op.n + j] = static_cast<float>(sum);
+    }
+  }
+  return absl::OkStatus();
 }
 
 class EmulatedBackend final : public Backend {
@@ -65,10 +81,8 @@ class EmulatedBackend final : public Backend {
   absl::Status Execute(const O& op, const LaunchContext& context) {
     if constexpr (ProductOp<O>) {
       return absl::UnimplementedError("products of matrices are not emulated");
-    } else if constexpr (ExpertOp<O>) {
-      return absl::UnimplementedError("experts have no kernels for GPUs");
     } else if constexpr (std::is_same_v<O, MuonUpdate>) {
-      return absl::UnimplementedError("Muon has no kernels for GPUs");
+      return UpdateByMuon(op, context, MultiplyPlainly);
     } else {
       Launch(op, context);
       return absl::OkStatus();

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -103,6 +104,12 @@ inline void CheckWholeWarp(unsigned mask) {
 #define blockIdx (::takt::emulator::place.block)
 
 inline void __syncthreads() { takt::emulator::WaitForBlock(); }
+
+inline int __popc(unsigned bits) { return std::popcount(bits); }
+
+inline unsigned long long atomicAdd(unsigned long long* sum, unsigned long long value) {
+  return (*sum += value) - value;
+}
 
 inline void __syncwarp(unsigned mask = 0xffffffff) {
   takt::emulator::CheckWholeWarp(mask);

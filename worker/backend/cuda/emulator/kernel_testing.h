@@ -119,10 +119,11 @@ inline std::string Name(const char* op, Sizes s) {
   return std::string(op) + " " + std::to_string(s.rows) + "x" + std::to_string(s.columns);
 }
 
-// Runs an op with an Output once in f32 and once in bf16.
+// Runs an op with an Output once in f32, where the results may differ by `tolerance`, and once in
+// bf16.
 template <class F>
-void CheckBothOutputs(const std::string& what, const F& run) {
-  Check(what, kFew, [&](Backend& backend, Tensors& t) { return run(backend, t, false); });
+void CheckBothOutputs(const std::string& what, const F& run, double tolerance = kFew) {
+  Check(what, tolerance, [&](Backend& backend, Tensors& t) { return run(backend, t, false); });
   // Where a sum ends near the middle of two neighbours in bf16, the CPU may round it to the other
   // one.
   Check(what + " bf16", 0x1p-7,

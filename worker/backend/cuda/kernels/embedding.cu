@@ -19,7 +19,9 @@ constexpr int kColumns = kThreads * 4;  // of a block
 template <bool kFours>
 __global__ __launch_bounds__(kThreads) void EmbeddingForwardKernel(EmbeddingForward op) {
   const std::int64_t row = blockIdx.x, columns = op.columns;
-  const float* token = op.token_table + (op.tokens != nullptr ? op.tokens[row] : row) * columns;
+  const std::int64_t word = op.tokens != nullptr ? op.tokens[row] - op.first_word : row;
+  const bool here = op.num_words == 0 || (word >= 0 && word < op.num_words);
+  const float* token = op.token_table + (here ? word : 0) * columns;
   for (std::int64_t i = threadIdx.x * 4; i < columns; i += kColumns) {
     Four x = Load<kFours>(token, i, columns);
     if (op.position_table != nullptr) {
@@ -28,6 +30,7 @@ __global__ __launch_bounds__(kThreads) void EmbeddingForwardKernel(EmbeddingForw
           Load<kFours>(op.position_table + (row % op.context - start) * columns, i, columns);
       x = Each([&](int k) { return x.v[k] + position.v[k]; });
     }
+    if (!here) x = Each([](int) { return -0.0F; });
     Store<kFours>(op.output + row * columns, i, columns, x);
   }
 }
@@ -71,8 +74,9 @@ __global__ __launch_bounds__(kThreads) void SumTokensKernel(EmbeddingBackward op
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x) * 4;
   const std::int32_t token = op.tokens[order[place]];
   if (place > 0 && op.tokens[order[place - 1]] == token) return;
-  if (column >= columns) return;
-  float* output = op.d_token_table + token * columns;
+  const std::int64_t word = token - op.first_word;
+  if (column >= columns || word < 0 || word >= op.vocab) return;
+  float* output = op.d_token_table + word * columns;
   Four sum = {};
   if (op.accumulate) sum = Load<kFours>(output, column, columns);
   constexpr int kAhead = 4;  // rows whose loads do not wait for each other

@@ -68,6 +68,10 @@ __global__ __launch_bounds__(kThreads) void PackTransposedKernel(PackBf16 op, st
 }  // namespace
 
 void Launch(const PackBf16& op, const LaunchContext& context) {
+  if (op.fp8 != Fp8Scaling::kNone) {
+    PackFp8(op, context);
+    return;
+  }
   const std::int64_t rows = PackedBf16Stride(op.k), stride = PackedBf16Stride(op.n);
   if (op.transposed) {
     const Blocks blocks = {

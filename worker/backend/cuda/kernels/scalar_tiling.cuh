@@ -49,6 +49,7 @@ struct ScalarTiling {
     return static_cast<int>(threadIdx.x) / kSide * kRowsOfThread + a;
   }
   __device__ static int Key(int b) { return X() + kSide * b; }
+  __device__ static int Column(int c) { return X() * 4 + c / 4 * 64 + c % 4; }
   __device__ static bool FirstLaneOfRow() { return X() == 0; }
 
   __device__ static void Fill(Tile& tile, const HeadRows<E>& rows) {

@@ -10,6 +10,10 @@ std::int64_t PartialBytes(std::int64_t rows, std::int64_t columns, std::int64_t 
          static_cast<std::int64_t>(sizeof(float));
 }
 
+std::int64_t CountBytes(std::int64_t counts) {
+  return counts * static_cast<std::int64_t>(sizeof(std::int32_t));
+}
+
 struct Scratch {
   std::int64_t operator()(const BiasGrad& op) const { return PartialBytes(op.rows, op.columns, 1); }
   std::int64_t operator()(const LayerNormBackwardWeights& op) const {
@@ -40,10 +44,22 @@ struct Scratch {
     return (op.count + kSquaresPerBlock - 1) / kSquaresPerBlock *
            static_cast<std::int64_t>(sizeof(double));
   }
+  std::int64_t operator()(const MuonUpdate& op) const {
+    return kMuonSumBytes + (*this)(SumOfSquares{.count = op.rows * op.columns});
+  }
+  std::int64_t operator()(const PackBf16& op) const {
+    return op.fp8 != Fp8Scaling::kNone ? kFp8ScratchBytes : 0;
+  }
   // Holds sum(d_output * output) of each row and head.
   std::int64_t operator()(const AttentionBackward& op) const {
     return op.shape.batch * op.shape.context * op.shape.heads *
            static_cast<std::int64_t>(sizeof(float));
+  }
+  // Holds how often each expert is chosen: by all tokens, or by those of each sequence.
+  std::int64_t operator()(const RouteTokens& op) const { return CountBytes(op.rows.experts); }
+  std::int64_t operator()(const RouteTokensBackward& op) const {
+    if (op.auxiliary_scale == 0) return 0;
+    return CountBytes(op.rows.tokens / op.context * op.rows.experts);
   }
   template <class Other>
   std::int64_t operator()(const Other& /*op*/) const {

@@ -21,6 +21,9 @@ struct RowRuns {
   std::int64_t rows_per_run, count;
 };
 
+// The scratch of MuonUpdate begins with the sum of its SumOfSquares. That op's scratch follows.
+inline constexpr std::int64_t kMuonSumBytes = 256;
+
 // The stride of rows of partial sums, which makes every row 16-byte aligned.
 inline std::int64_t PartialStride(std::int64_t columns) { return (columns + 3) / 4 * 4; }
 

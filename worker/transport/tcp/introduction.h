@@ -6,9 +6,14 @@
 //   listener -> dialer   Welcome     32 bytes: the listener's proof
 //
 // A proof is an HMAC over side, both ranks and both nonces under the generation's secret. Both ends
-// make fresh nonces, so a proof heard elsewhere or earlier cannot be replayed. The side is in it,
-// so a proof cannot be sent back to its maker. The listener proves itself only to a dialer that has
-// proved itself.
+// make fresh nonces, so a proof that was heard elsewhere or earlier cannot be replayed. A proof
+// includes the side, so it cannot be sent back to its maker. The listener proves itself only to a
+// dialer that has proved itself.
+//
+// Where each channel has a connection of its own (tcp.h), these follow:
+//
+//   dialer -> listener   Opening     24 bytes: magic, channel, the dialer's largest message
+//   listener -> dialer   Opening     24 bytes: the same of the listener, once it opens the channel
 #pragma once
 
 #include <cstdint>
@@ -19,8 +24,9 @@
 namespace takt::transport {
 
 inline constexpr std::uint64_t kIntroductionMagic = 0x5441'4b54'4441'5431;  // "TAKTDAT1"
+inline constexpr std::uint64_t kOpeningMagic = 0x5441'4b54'4f50'4e31;       // "TAKTOPN1"
 
-// They are little endian and are sent as they lie in memory.
+// These structs are little endian and are sent as they lie in memory.
 struct Challenge {
   std::uint64_t magic = kIntroductionMagic;
   Nonce nonce;
@@ -34,7 +40,13 @@ struct Answer {
 struct Welcome {
   Proof proof;
 };
+struct Opening {
+  std::uint64_t magic = kOpeningMagic;
+  std::uint64_t channel = 0;    // a hash of ChannelKey (handshake.h)
+  std::uint64_t max_bytes = 0;  // the largest message for which this end was opened
+};
 static_assert(sizeof(Challenge) == 40 && sizeof(Answer) == 80 && sizeof(Welcome) == 32);
+static_assert(sizeof(Opening) == 24);
 
 // options: the dialer's, here and in IsFrom; the listener's in the other two.
 Answer AnswerTo(const Challenge& challenge, const TransportOptions& options, Rank listener);

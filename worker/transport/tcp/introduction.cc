@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/transport/gloo/introduction.h"
+#include "worker/transport/tcp/introduction.h"
 
 #include <string_view>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/transport/gloo/peer_listener.h"
+#include "worker/transport/tcp/peer_listener.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -15,6 +15,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "worker/transport/tcp/timed_socket.h"
 
 namespace takt::transport {
 namespace {
@@ -113,7 +114,7 @@ TEST_F(PeerListenerTest, BindsTheGivenAddressOnly) {
 TEST_F(PeerListenerTest, APeerMayDialAnotherAddressThanIsBound) {
   TransportOptions options = OptionsOf(0);
   {
-    // Where nothing listens any more, on an address that no other test binds.
+    // Nothing listens there any more, and no other test binds this address.
     options.data_address = "127.0.9.1";
     const net::Socket free = net::ListenOn(options.data_address, "0").value();
     const std::string bound = net::ToString(net::LocalAddress(free).value());
@@ -237,6 +238,113 @@ TEST_F(PeerListenerTest, AnAbortEndsBothWaits) {
   abort_->Raise();
   EXPECT_EQ(accepting.get().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(dialing.get().code(), absl::StatusCode::kAborted);
+}
+
+// Connections that carry a channel each.
+class ChannelListenerTest : public PeerListenerTest {
+ protected:
+  static DialOptions DialOf(std::uint64_t channel, const std::string& address) {
+    return {.listener = Rank(0),
+            .address = address,
+            .opening = {.channel = channel, .max_bytes = 100 * channel},
+            .name = "F to rank 0"};
+  }
+  auto DialAsync(std::uint64_t channel) {
+    return std::async(std::launch::async, [this, channel] {
+      return DialChannel(OptionsOf(1), DialOf(channel, channels_->address()), *abort_);
+    });
+  }
+
+  const std::unique_ptr<PeerListener> channels_ =
+      *PeerListener::Create(OptionsOf(0), abort_, ConnectionUse::kChannel);
+};
+
+TEST_F(ChannelListenerTest, ChannelsOfOnePeerAreToldApart) {
+  auto seven = DialAsync(7), eight = DialAsync(8);
+  const auto answer = [&](std::uint64_t channel) {
+    const auto accepted = channels_->AcceptChannel(Rank(1), channel);
+    ASSERT_TRUE(accepted.ok()) << accepted.status();
+    EXPECT_EQ(accepted->opening.channel, channel);
+    EXPECT_EQ(accepted->opening.max_bytes, 100 * channel);
+    const Opening mine{.channel = channel, .max_bytes = 5};
+    ASSERT_TRUE(SendWhole(accepted->socket.fd(), BytesOf(mine)));
+    char last;
+    EXPECT_EQ(recv(accepted->socket.fd(), &last, 1, MSG_DONTWAIT), -1) << "nothing follows yet";
+  };
+  answer(8);
+  const auto dialed = eight.get();
+  ASSERT_TRUE(dialed.ok()) << dialed.status();
+  EXPECT_EQ(dialed->opening.max_bytes, 5u);
+  answer(7);
+  EXPECT_TRUE(seven.get().ok());
+}
+
+TEST_F(ChannelListenerTest, APeerThatNamesNoChannelIsRefused) {
+  Stranger peer(channels_->address());
+  peer.Say(AnswerTo(peer.ReadChallenge(), OptionsOf(1), Rank(0)));
+  ASSERT_TRUE(peer.WasWelcomed());
+  std::array<char, sizeof(Opening)> garbage;
+  garbage.fill('x');
+  peer.Say(garbage);
+  EXPECT_TRUE(peer.WasRefused());
+}
+
+TEST_F(ChannelListenerTest, AnAbortEndsTheWaitForTheOtherEnd) {
+  auto dialing = DialAsync(7);
+  abort_->Raise();
+  EXPECT_EQ(dialing.get().status().code(), absl::StatusCode::kAborted);
+}
+
+// Plays a listener that knows the secret: it takes as many connections as there are answers, and
+// gives each the next one, or closes it if that is none.
+void AnswerOpenings(const net::Socket& listening,
+                    const std::vector<std::optional<Opening>>& answers) {
+  for (const std::optional<Opening>& opening : answers) {
+    const net::Socket socket(accept(listening.fd(), nullptr, nullptr));
+    const Challenge challenge{.nonce = RandomNonce()};
+    EXPECT_TRUE(SendWhole(socket.fd(), BytesOf(challenge)));
+    Answer answer;
+    recv(socket.fd(), &answer, sizeof(answer), MSG_WAITALL);
+    EXPECT_TRUE(SendWhole(socket.fd(), BytesOf(WelcomeFor(answer, challenge, OptionsOf(0)))));
+    Opening theirs;
+    EXPECT_EQ(recv(socket.fd(), &theirs, sizeof(theirs), MSG_WAITALL), sizeof(theirs));
+    if (!opening.has_value()) continue;
+    EXPECT_TRUE(SendWhole(socket.fd(), BytesOf(*opening)));
+    // The dialer closes it when it has read the answer.
+    char end;
+    recv(socket.fd(), &end, 1, 0);
+  }
+}
+
+absl::StatusOr<PeerSocket> DialOneThatAnswers(const DialOptions& dial,
+                                              const std::vector<std::optional<Opening>>& answers,
+                                              const AbortSignal& abort) {
+  const net::Socket listening = *net::ListenOn("127.0.0.1:0");
+  fcntl(listening.fd(), F_SETFL, 0);
+  auto pretend = std::async(std::launch::async,
+                            [&listening, &answers] { AnswerOpenings(listening, answers); });
+  DialOptions here = dial;
+  here.address = net::ToString(*net::LocalAddress(listening));
+  absl::StatusOr<PeerSocket> dialed = DialChannel(OptionsOf(1), here, abort);
+  if (dialed.ok()) shutdown(dialed->socket.fd(), SHUT_RDWR);
+  pretend.wait();
+  return dialed;
+}
+
+TEST_F(ChannelListenerTest, ADialerWhoseConnectionIsClosedDialsAgain) {
+  const auto dialed = DialOneThatAnswers(
+      DialOf(7, ""), {std::nullopt, Opening{.channel = 7, .max_bytes = 9}}, *abort_);
+  ASSERT_TRUE(dialed.ok()) << dialed.status();
+  EXPECT_EQ(dialed->opening.max_bytes, 9u);
+}
+
+TEST_F(ChannelListenerTest, AnAnswerForAnotherChannelIsThePeersError) {
+  const Opening wrong[] = {{.channel = 8, .max_bytes = 9}, {.magic = 1, .channel = 7}};
+  for (const Opening& opening : wrong) {
+    const absl::Status status = DialOneThatAnswers(DialOf(7, ""), {opening}, *abort_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(status.ToString(), HasSubstr("F to rank 0"));
+  }
 }
 
 }  // namespace

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server reactors of this folder share these: calls that are always answered, and streams that
-// any thread may write.
+// The writing half of a server's stream. It is for rpc/ folders (target takt_rpc_status).
 #pragma once
 
 #include <grpcpp/alarm.h>
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -17,41 +19,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/log.h"
-#include "coordinator/rpc/guard.h"
-#include "coordinator/timeouts/timeouts.h"
 #include "proto/rpc_status.h"
 
-namespace takt::coordinator_rpc {
-
-// One unary call, which is answered once. If it is dropped without an answer, as happens when the
-// coordinator stops, it answers UNAVAILABLE. One caller at a time.
-class UnaryCall final {
- public:
-  UnaryCall(grpc::CallbackServerContext* context, AuditEntry audit_entry)
-      : context_(context),
-        reactor_(context->DefaultReactor()),
-        audit_entry_(std::move(audit_entry)) {}
-  ~UnaryCall() {
-    if (reactor_ != nullptr)
-      Finish(
-          absl::UnavailableError("the coordinator is stopping; the outcome is unknown: ask again"));
-  }
-  UnaryCall(const UnaryCall&) = delete;
-  UnaryCall& operator=(const UnaryCall&) = delete;
-
-  void Finish(const absl::Status& status) {
-    audit_entry_.Write(status);
-    std::exchange(reactor_, nullptr)->Finish(ToGrpc(status, *context_));
-  }
-  // What the handler returns; valid until Finish.
-  grpc::ServerUnaryReactor* reactor() const { return reactor_; }
-  const access::Identity& who() const { return audit_entry_.who; }
-
- private:
-  grpc::CallbackServerContext* const context_;
-  grpc::ServerUnaryReactor* reactor_;
-  const AuditEntry audit_entry_;
-};
+namespace takt {
 
 // The writing half of a stream. It lives until its call is done and its last owner has dropped it.
 // Push and Finish may be called from any thread at any time and do nothing once the stream is
@@ -74,10 +44,9 @@ class WritingStream : public Reactor {
   void OnDone() final { std::exchange(self_, nullptr).reset(); }
 
  protected:
-  // stall: a peer that does not read one message for so long (at most twice as long) loses its
-  // stream.
-  WritingStream(grpc::CallbackServerContext* context, std::size_t max_queue,
-                absl::Duration stall = timeouts::kStreamStall)
+  // stall: a peer that does not read one message for this time, or at the latest for twice this
+  // time, loses its stream.
+  WritingStream(grpc::CallbackServerContext* context, std::size_t max_queue, absl::Duration stall)
       : context_(context), max_queue_(max_queue), stall_(stall) {}
 
   // Call this once, before any operation starts.
@@ -89,8 +58,12 @@ class WritingStream : public Reactor {
   // Called when everything that was pushed is written.
   virtual void OnWrittenOut() {}
 
-  // Starts the next read, from any thread. Returns false if the stream is finished, which no
-  // callback will say.
+  // Moves what is in `next` to `last`, which waits to be written, if one message can have both.
+  // Returns whether it did. It is called under the lock of the stream and must not use the stream.
+  virtual bool Join(Response& /*last*/, Response& /*next*/) { return false; }
+
+  // Starts the next read, from any thread. Returns false if the stream is finished; no callback
+  // follows then.
   template <class Request>
   [[nodiscard]] bool ReadOn(Request* request) {
     absl::MutexLock lock(&mutex_);
@@ -103,6 +76,8 @@ class WritingStream : public Reactor {
   void Push(Response response) {
     absl::MutexLock lock(&mutex_);
     if (finish_status_ || finished_) return;
+    const std::size_t in_flight = writing_ ? 1 : 0;
+    if (queue_.size() > in_flight && Join(queue_.back(), response)) return;
     if (queue_.size() >= max_queue_) {
       CutLocked(absl::ResourceExhaustedError("the peer does not read what is sent to it"));
       return;
@@ -136,8 +111,8 @@ class WritingStream : public Reactor {
   grpc::CallbackServerContext& context() { return *context_; }
 
  private:
-  // Looks at the stream again later. The alarm keeps nothing alive. It is a new one each time,
-  // because an alarm may not be set in its own callback.
+  // Looks at the stream again after `stall`. The alarm does not keep the stream alive. Each call
+  // makes a new alarm, because an alarm may not be set in its own callback.
   void LookLater(const std::shared_ptr<WritingStream>& self) {
     alarm_ = std::make_unique<grpc::Alarm>();
     alarm_->Set(absl::ToChronoTime(absl::Now() + stall_),
@@ -147,8 +122,8 @@ class WritingStream : public Reactor {
                 });
   }
 
-  // Returns false if the stream has ended, or is cut because the message of the last look is still
-  // unread.
+  // Returns false if the stream has ended. Cuts it, and returns false, if the peer has still not
+  // read the message of the last look.
   bool GoesOn() {
     absl::MutexLock lock(&mutex_);
     if (finished_) return false;
@@ -166,8 +141,8 @@ class WritingStream : public Reactor {
     if (finished_) return;
     if (!finish_status_) finish_status_ = status;
     if (writing_) {
-      // The message in flight stays the queue's front until OnWriteDone, which the cancellation
-      // brings on.
+      // The message in flight stays the queue's front until OnWriteDone, which follows from the
+      // cancellation.
       queue_.resize(1);
       context_->TryCancel();
     } else {
@@ -204,4 +179,4 @@ class WritingStream : public Reactor {
       false;  // Finish was called: no operation starts any more
 };
 
-}  // namespace takt::coordinator_rpc
+}  // namespace takt

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <utility>
+
+#include "common/base/id.h"
+#include "common/program/program.h"
+
+namespace takt::profile {
+
+// Compares the time of overlapped pairs with that of their two passes alone, for one rank and one
+// step.
+class PairRatio {
+ public:
+  // Adds an instruction. seconds: its time without the meetings inside. Only F, I, W, B and O of
+  // stages count; others are ignored.
+  void Add(const program::Instruction& instruction, double seconds);
+
+  // Returns the time of the pairs divided by that of their passes alone. Only pairs whose two
+  // passes also ran alone count. Returns 0 if there are none.
+  double Get() const;
+
+ private:
+  struct Sum {
+    double seconds = 0;
+    int count = 0;
+  };
+  double AloneSeconds(StageId stage, program::Op op) const;
+
+  std::map<std::pair<StageId, program::Op>, Sum> alone_;
+  std::map<std::pair<StageId, StageId>, Sum> pairs_;  // by the stages of F and B
+};
+
+}  // namespace takt::profile
