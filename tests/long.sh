@@ -29,7 +29,7 @@
 # simulation 20  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
 # upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
-# slurm      ?   deploy/slurm trains, requeues itself and fails as it must under a real Slurm; needs root
+# slurm      3   deploy/slurm trains, requeues itself and fails as it must under a real Slurm; needs root
 # systems    ?   Debian 13 builds Takt, its unit tests pass there and a job trains (tests/deploy/system.sh); needs root
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail

@@ -21,7 +21,9 @@ mesh::Mesh MeshOf(const v1::Job& job) {
 std::string RanksText(const v1::Job& job) {
   const mesh::Mesh mesh = MeshOf(job);
   const std::string ranks = absl::StrCat(job.ranks_size(), " ranks");
-  return mesh.HasTwoAxes() ? ranks : absl::StrCat(ranks, " (", mesh::ToString(mesh), ")");
+  return mesh.HasTwoAxes() || !mesh.IsPossible()
+             ? ranks
+             : absl::StrCat(ranks, " (", mesh::ToString(mesh), ")");
 }
 
 }  // namespace takt::cli

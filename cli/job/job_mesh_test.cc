@@ -31,6 +31,9 @@ TEST(JobMesh, TheJobSaysWhichRanksSplitLayersAndSequences) {
 TEST(JobMesh, AJobWithoutRanksHasNoMesh) {
   EXPECT_FALSE(MeshOf(v1::Job()).IsPossible());
   EXPECT_EQ(RanksText(v1::Job()), "0 ranks");
+  v1::Job paused = JobOn(0);
+  paused.mutable_spec()->mutable_parallelism()->set_tensor(4);
+  EXPECT_EQ(RanksText(paused), "0 ranks");
 }
 
 }  // namespace

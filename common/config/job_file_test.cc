@@ -187,8 +187,9 @@ TEST(JobFile, NamesPlaceFieldValueRuleAndFix) {
        "job.yaml:3:23: data.train[0].format is byte: must be one of bytes, uint16, uint32, llmc, "
        "megatron, safetensors; did "
        "you mean bytes?"},
-      {"parallelism: {transport: tcp}",
-       "job.yaml:1:26: parallelism.transport is tcp: must be one of shm, gloo, nccl, or auto"},
+      {"parallelism: {transport: udp}",
+       "job.yaml:1:26: parallelism.transport is udp: must be one of shm, tcp, gloo, nccl, or auto; "
+       "did you mean tcp?"},
       {"model: {family: unspecified}",
        "job.yaml:1:17: model.family is unspecified: must be one of gpt2, llama, qwen2, emulated, "
        "qwen3, mistral, mixtral, qwen3_moe"},

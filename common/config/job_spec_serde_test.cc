@@ -221,6 +221,8 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
   const JobSpec job = *ToJobSpec(ToProto(*ToJobSpec(Parse(changes[0]))));
   EXPECT_EQ(job.parallelism.chunks, 2);
   EXPECT_EQ(job.parallelism.transport, TransportKind::kGloo);
+  EXPECT_EQ(Parse({"parallelism={transport: tcp}"}).parallelism().transport(),
+            v1::TRANSPORT_KIND_GLOO);
   EXPECT_EQ(job.parallelism.device, DeviceKind::kCuda);
   EXPECT_EQ(job.validation->batches, 3);
   EXPECT_EQ(job.model.positions, 64);
@@ -364,7 +366,7 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "that the file is not empty"},
       {"parallelism={device: cpu, transport: nccl}",
        "parallelism.transport is nccl: moves memory of GPUs, and this job computes on CPUs; use "
-       "auto, shm or gloo, or device: cuda"},
+       "auto, shm or tcp, or device: cuda"},
       {"checkpoint.every_steps=5", "checkpoint.directory: is missing; name a folder"},
       {"checkpoint={directory: c, every_steps: -1}",
        "checkpoint.every_steps is -1: must be 0 or more; set it"},

@@ -119,7 +119,7 @@ void ReadVocabulary(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules
 // Whether there are such devices shows when the job gets its workers.
 void CheckDevice(const v1::ParallelismSpec& proto, const JobSpec& job, Rules& rules) {
   rules.Supported("parallelism.transport", NameOf(proto.transport()),
-                  v1::TransportKind_IsValid(proto.transport()), "auto, shm, gloo or nccl");
+                  v1::TransportKind_IsValid(proto.transport()), "auto, shm, tcp or nccl");
   rules.Supported("parallelism.device", NameOf(proto.device()),
                   v1::DeviceKind_IsValid(proto.device()), "auto, cpu or cuda");
   const bool cuda = proto.device() == v1::DEVICE_KIND_CUDA;
@@ -133,7 +133,7 @@ void CheckDevice(const v1::ParallelismSpec& proto, const JobSpec& job, Rules& ru
   rules.Check(!nccl || !on_cpus, {.field = "parallelism.transport",
                                   .value = "nccl",
                                   .rule = "moves memory of GPUs, and this job computes on CPUs",
-                                  .fix = "use auto, shm or gloo, or device: cuda"});
+                                  .fix = "use auto, shm or tcp, or device: cuda"});
 }
 
 // Returns "use one of 1, 2, 4" with all sizes that fit.

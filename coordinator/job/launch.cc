@@ -24,11 +24,11 @@ control::Assignment AssignmentOf(const Launch& launch, Rank rank) {
                                  .resume = launch.resume,
                                  .resume_at_most = launch.resume_at_most,
                                  .job_id = launch.job_id,
-                                 .other_jobs = launch.other_jobs,
                                  .saved = launch.saved,
                                  .owner = launch.owner,
                                  .epoch = launch.epoch};
   assignment.copies = launch.copies;
+  if (rank == Rank(0)) assignment.other_jobs = launch.other_jobs;  // no other rank reads them
   assignment.sparse_meeting = launch.sparse_meeting;
   if (!launch.sparse_meeting) assignment.ranks = launch.ranks;
   assignment.vocabulary_ends = plan.vocabulary_ends;

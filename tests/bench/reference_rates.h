@@ -35,7 +35,8 @@ double BestSeconds(int runs, const std::function<void()>& f);
 // threads, as the best of `runs`. For f32 this is the faster of its matmul primitive and its sgemm.
 // For bf16 (operands in bf16, result in f32) it is the fastest of three forms of the primitive: on
 // plain matrices, with wider rows in the result, which oneDNN computes in another way, and, if b is
-// a weight, with b in the order that oneDNN chooses.
+// a weight, with b in the order that oneDNN chooses. Processors without bf16 products get the time
+// for f32.
 double OneDnnSeconds(const StepMatmul& matmul, model::Precision precision, int threads, int runs);
 
 // Returns the bytes that memcpy of large blocks reads and writes per second on `threads` threads.

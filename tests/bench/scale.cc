@@ -184,7 +184,7 @@ absl::StatusOr<Trained> TrainOn(int processes) {
       ", hidden: 16, heads: 2, context: 16, vocab: 256}\ndata: {train: {path: data.txt, format: "
       "bytes}}\nbatch: {global: ",
       8 * data, ", microbatch: 1}\nsteps: 5\nparallelism: {pipeline: ", pipeline, ", data: ", data,
-      ", schedule: 1f1b}\n"));
+      ", schedule: 1f1b, transport: tcp}\n"));
   const v1::Job job = cluster.AwaitEnd(kJob, kProcessPatience);
   trained.train_seconds = SecondsSince(start);
   if (job.state() == v1::JOB_STATE_SUCCEEDED && job.last_step().step() == 5) return trained;

@@ -163,8 +163,11 @@ class Faults(unittest.TestCase):
     def issue(*arguments):
         subprocess.run([pathlib.Path(BINARIES) / "takt", "certs", *arguments], check=True, capture_output=True)
 
-    def fires(self, name, **labels):
+    def fires(self, name, meanwhile=lambda: None, **labels):
+        """meanwhile: called before each look."""
+
         def firing():
+            meanwhile()
             return [
                 alert
                 for alert in self.stack.api("alerts")["alerts"]
@@ -222,8 +225,8 @@ class Faults(unittest.TestCase):
             self.skipTest(f"no small disk can be mounted here: {self.stack.disk_error}")
         self.await_query('takt_checkpoint_step{job="gpt"} > 0')
         filler = self.stack.directory / "checkpoints" / "filler"
-        small_disk.fill(filler)
-        self.fires("TaktCheckpointFailing", job="gpt")
+        # The removal of a step that was complete before makes room again.
+        self.fires("TaktCheckpointFailing", meanwhile=lambda: small_disk.fill(filler), job="gpt")
         self.fires("TaktCheckpointTooOld", job="gpt")
         step = self.stack.query('takt_job_step{job="gpt"}')[0][1]
         filler.unlink()

@@ -45,7 +45,7 @@ def mounted(directory, size):
 
 
 def fill(file):
-    """Makes a file that fills the disk."""
-    with contextlib.suppress(OSError), open(file, "wb", buffering=0) as filler:
+    """Makes a file that fills the disk, or lets it grow until the disk is full again."""
+    with contextlib.suppress(OSError), open(file, "ab", buffering=0) as filler:
         while True:
             filler.write(bytes(4096))

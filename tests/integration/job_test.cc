@@ -110,7 +110,7 @@ TEST(Job, StepsWithoutABarrierTrainAlikeBitForBit) {
   const std::tuple<const char*, const char*, const char*> jobs[] = {
       {"with", "true", "pipeline: 1, schedule: naive"},
       {"shm", "false", "pipeline: 4, schedule: zb-h2, transport: shm"},
-      {"gloo", "false", "pipeline: 4, schedule: 1f1b, transport: gloo"},
+      {"tcp", "false", "pipeline: 4, schedule: 1f1b, transport: tcp"},
   };
   LossAndNorm first;
   for (const auto& [name, barrier, parallelism] : jobs) {

@@ -102,7 +102,7 @@ absl::StatusOr<std::unique_ptr<DeviceTransport>> CreateDeviceTransport(
                          .value = "nccl",
                          .rule = "carries what is in the memory of GPUs, and this job computes on "
                                  "cores",
-                         .fix = "use auto, shm or gloo, or parallelism.device: cuda"});
+                         .fix = "use auto, shm or tcp, or parallelism.device: cuda"});
   }
   if (staged == nullptr || (options.kind != TransportKind::kAuto && !required)) return staged;
   const auto on_aborted = [on_stuck = std::move(options.on_stuck)](const absl::Status& reason,
