@@ -17,7 +17,7 @@ class HostStreamTest : public RpcTest {
     EXPECT_TRUE(host.Read(1).has_welcome());
     EXPECT_TRUE(host.Read(2).has_welcome());
   }
-  // What the worker of a rank of job j answers.
+  // Returns what the worker of a rank of job j answers.
   static v1::AttachRequest UpdateOf(int rank, v1::JobUpdate::Phase phase) {
     v1::AttachRequest request;
     v1::JobUpdate& update = *request.mutable_update();

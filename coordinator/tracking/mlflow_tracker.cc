@@ -42,7 +42,7 @@ std::int64_t NumberOf(const json& object, const char* key) {
 absl::Status ErrorOf(const std::string& method, const HttpResponse& response) {
   const json body = json::parse(response.body, nullptr, /*allow_exceptions=*/false);
   std::string reason = TextOf(body, "message").substr(0, 300);
-  // What stands before MLflow's handlers, as its check of host names, answers with plain text.
+  // MLflow's check of host names, which comes before its handlers, answers with plain text.
   if (reason.empty()) reason = absl::Utf8SafeCHexEscape(response.body.substr(0, 300));
   const std::string text =
       absl::StrCat("MLflow answers ", method, " with ", response.status, ": ", reason);

@@ -19,7 +19,7 @@ namespace takt::worker_rpc {
 struct RelayOptions {
   std::string listen;                       // unix:PATH
   CoordinatorChannels* channels = nullptr;  // borrowed for the relay's life
-  // As in UplinkOptions.
+  // These two have the meaning that they have in UplinkOptions.
   absl::Duration patience = absl::Seconds(60);
   absl::Duration refused_backoff = absl::Seconds(10);
   std::function<void()> on_attached;  // called at every attachment; may be empty
