@@ -140,7 +140,10 @@ class PageServer::Impl {
                                   kPageScript))) {}
 
   absl::Status Listen() {
-    http_.set_socket_options(SetSocketOptions);
+    http_.set_socket_options([this](socket_t socket) {
+      SetSocketOptions(socket);
+      listener_ = socket;
+    });
     const int port = options_.port == 0 ? http_.bind_to_any_port(kLoopback)
                      : http_.bind_to_port(kLoopback, options_.port) ? options_.port
                                                                     : -1;
@@ -150,6 +153,9 @@ class PageServer::Impl {
                             .rule = "must be a port of this machine that nobody listens on",
                             .fix = "leave it out, and the system chooses one"});
     }
+    // The library lets five connections wait. The system drops what comes beside them, and a
+    // browser tries again only a second later.
+    ::listen(listener_, SOMAXCONN);
     port_ = port;
     access_ = std::make_unique<PageAccess>(port, MakeToken());
     SetLimits();
@@ -298,6 +304,7 @@ class PageServer::Impl {
 
   const PageServerOptions options_;
   int port_ = 0;
+  socket_t listener_ = -1;              // the library owns it
   std::unique_ptr<PageAccess> access_;  // constant after Listen
   Hub hub_;
   Timelines timelines_;
