@@ -25,7 +25,7 @@
 # fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
 # experts    ?   a mixture of experts on 4 million tokens uses them evenly and beats the dense model, with three seeds
 # checkpoint ?   a checkpoint of the size of Llama 70B is planned, saved in sparse files and verified in 1 GiB of memory
-# page       ?   the page of takt ui keeps its limits of time and cost; 1,000 slow readers change nothing (tests/ui/figures.py)
+# page       3   the page of takt ui keeps its limits of time and cost; 1,000 slow readers change nothing (tests/ui/figures.py)
 # simulation 20  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
 # upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
