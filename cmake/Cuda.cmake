@@ -127,7 +127,6 @@ message(STATUS "CUDA: built in: ${TAKT_BUILT_IN}")
 function(takt_cuda_module name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} MODULE ${arg_SOURCES})
-  add_dependencies(release_tests ${name})
   target_link_libraries(${name} PRIVATE takt_options ${arg_DEPS} CUDA::cudart)
   # Constant functions of our headers and of the standard library run on the device too.
   target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>")

@@ -11,7 +11,8 @@ if((CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LE
   set(TAKT_WERROR_DEFAULT ON)
 endif()
 option(TAKT_WERROR "Treat warnings as errors; the default is ON with g++ 12 and clang++ 14" ${TAKT_WERROR_DEFAULT})
-set(warnings -Wall -Wextra -Wno-missing-field-initializers -Wno-unknown-warning-option)
+# gcc 12 is often wrong about what may be uninitialized in a std::string or a std::optional, the more it inlines.
+set(warnings -Wall -Wextra -Wno-missing-field-initializers -Wno-maybe-uninitialized -Wno-unknown-warning-option)
 if(TAKT_WERROR)
   list(APPEND warnings -Werror)
   target_compile_options(takt_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
@@ -31,8 +32,6 @@ endif()
 if(TAKT_SANITIZE)
   target_compile_options(takt_options INTERFACE -fsanitize=${TAKT_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(takt_options INTERFACE -fsanitize=${TAKT_SANITIZE})
-  # gcc warns about moves of std::optional inside std::variant, which are right, once a sanitizer instruments them.
-  target_compile_options(takt_options INTERFACE -Wno-maybe-uninitialized)
   if(TAKT_SANITIZE MATCHES address AND NOT TAKT_SANITIZE MATCHES alignment)
     # Address finds null pointers, too, and the processors that Takt is built for read what is not aligned. The three take two fifths of a
     # build; `tests/long.sh checks` has them.
@@ -45,44 +44,26 @@ if(TAKT_FUZZ)
   target_link_options(takt_options INTERFACE -fsanitize=address)
 endif()
 
-# Libraries share one set of precompiled headers; those of the commands have one with the heavy headers of theirs; tests have another, because
-# their flags differ. A source must compile without, as it does by default.
-if(TAKT_PRECOMPILE)
-  set(CMAKE_PCH_WARN_INVALID OFF)  # a target with other flags parses the headers itself
-  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    # Headers that were parsed before change what gcc 12 inlines, and its warnings that follow values through inlined calls are then wrong for
-    # std::string. The build without has them.
-    target_compile_options(takt_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds> $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>
-      $<$<COMPILE_LANGUAGE:CXX>:-Wno-stringop-overflow> $<$<COMPILE_LANGUAGE:CXX>:-Wno-stringop-overread>
-      $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
-  endif()
-  set(common_headers <algorithm> <atomic> <cstdint> <deque> <functional> <map> <memory> <optional> <set> <span> <string> <string_view> <utility>
-      <variant> <vector> [["absl/status/statusor.h"]] [["absl/strings/str_cat.h"]] [["absl/time/time.h"]])
-  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled.cc CONTENT "int main() {}\n")
-  add_library(takt_precompiled OBJECT ${PROJECT_BINARY_DIR}/precompiled.cc)
-  target_link_libraries(takt_precompiled PRIVATE takt_options absl::statusor absl::strings absl::time)
-  target_precompile_headers(takt_precompiled PRIVATE ${common_headers})
-  add_library(takt_precompiled_commands OBJECT ${PROJECT_BINARY_DIR}/precompiled.cc)
-  target_link_libraries(takt_precompiled_commands PRIVATE takt_options absl::statusor absl::strings absl::time CLI11::CLI11 nlohmann_json::nlohmann_json)
-  target_precompile_headers(takt_precompiled_commands PRIVATE ${common_headers} [["CLI/App.hpp"]] [["nlohmann/json.hpp"]])
+# With TAKT_UNITY the sources of a target are compiled as one, which takes half of the time of a whole build. ALONE names those that must not be,
+# because a name of theirs in an anonymous namespace is also that of another source. Every source must compile alone, as it does by default.
+if(TAKT_UNITY)
+  set(CMAKE_UNITY_BUILD ON)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)  # all, so that it does not depend on their order whether two of a name meet
+  # It would want the members of a class of one source to be visible in others, as if the class stood in a header.
+  target_compile_options(takt_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
-function(takt_precompile name from)
-  if(TAKT_PRECOMPILE)
-    target_precompile_headers(${name} REUSE_FROM ${from})
-  endif()
+function(takt_compile_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-# takt_library(NAME SOURCES a.cc ... DEPS public deps... [PRIVATE_DEPS ...])
+# takt_library(NAME SOURCES a.cc ... [ALONE b.cc ...] DEPS public deps... [PRIVATE_DEPS ...])
 function(takt_library name)
-  cmake_parse_arguments(arg "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SOURCES;ALONE;DEPS;PRIVATE_DEPS" ${ARGN})
+  takt_compile_alone(${arg_ALONE})
+  list(APPEND arg_SOURCES ${arg_ALONE})
   if(arg_SOURCES)
     add_library(${name} STATIC ${arg_SOURCES})
     target_link_libraries(${name} PUBLIC takt_options ${arg_DEPS} PRIVATE ${arg_PRIVATE_DEPS})
-    if(name MATCHES "^takt_cli_")
-      takt_precompile(${name} takt_precompiled_commands)
-    else()
-      takt_precompile(${name} takt_precompiled)
-    endif()
   else()
     add_library(${name} INTERFACE)
     target_link_libraries(${name} INTERFACE takt_options ${arg_DEPS})
@@ -97,19 +78,18 @@ function(takt_add_sanitizer_support name)
   endif()
 endfunction()
 
-# takt_binary(NAME SOURCES ... DEPS ...)
+# takt_binary(NAME SOURCES ... [ALONE ...] DEPS ...)
 function(takt_binary name)
-  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SOURCES;ALONE;DEPS" ${ARGN})
+  takt_compile_alone(${arg_ALONE})
+  list(APPEND arg_SOURCES ${arg_ALONE})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE takt_options ${arg_DEPS})
   takt_add_sanitizer_support(${name})
-  add_dependencies(release_tests ${name})
 endfunction()
 
-# Everything that `ctest -L unit`, `-L service` or `-L release` runs, without the programs and benchmarks that it does not.
+# Everything that `ctest -L unit` runs, without the programs and benchmarks that it does not.
 add_custom_target(unit_tests)
-add_custom_target(service_tests)
-add_custom_target(release_tests)
 
 # Two fifths of a build are the tests' own sources, which run once.
 if(TAKT_SANITIZE)
@@ -118,30 +98,20 @@ elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
   set(test_optimization -O1)
 endif()
 
-if(TAKT_PRECOMPILE AND BUILD_TESTING)
-  add_executable(takt_precompiled_tests ${PROJECT_BINARY_DIR}/precompiled.cc)
-  target_link_libraries(takt_precompiled_tests PRIVATE takt_options absl::statusor absl::strings absl::time GTest::gmock GTest::gtest)
-  target_compile_options(takt_precompiled_tests PRIVATE ${test_optimization})
-  target_precompile_headers(takt_precompiled_tests PRIVATE ${common_headers} <gmock/gmock.h> <gtest/gtest.h>)
-endif()
-
-# takt_test(NAME SOURCES ... DEPS ... [LABELS unit|slow|gpu] [TIMEOUT seconds] [RELEASE] [COMMANDS] [LONG])
-# One executable a folder; ctest sees it as one test per suite runner. Labels that follow:
-#   release  for RELEASE: what it finds depends on how the compiler optimizes, as of kernels, bits and threads, so that it is worth running beside a
-#            build with sanitizers; for COMMANDS, and for slow tests
-#   service  for unit tests but those of the commands (cli/, or COMMANDS), whose sources take a third of a build with sanitizers, and those that
-#            take many minutes with sanitizers (LONG), which tests/long.sh runs so
+# takt_test(NAME SOURCES ... [ALONE ...] DEPS ... [LABELS unit|slow|gpu] [TIMEOUT seconds])
+# One executable a folder; ctest sees it as one test per suite runner.
 function(takt_test name)
   if(NOT BUILD_TESTING)
     return()
   endif()
-  cmake_parse_arguments(arg "RELEASE;COMMANDS;LONG" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;ALONE;DEPS;LABELS" ${ARGN})
+  takt_compile_alone(${arg_ALONE})
+  list(APPEND arg_SOURCES ${arg_ALONE})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE takt_options ${arg_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
   takt_add_sanitizer_support(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_compile_options(${name} PRIVATE ${test_optimization})
-  takt_precompile(${name} takt_precompiled_tests)
   target_compile_definitions(${name} PRIVATE TAKT_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TAKT_BINARY_DIR="${PROJECT_BINARY_DIR}/bin")
   if(NOT arg_LABELS)
     set(arg_LABELS unit)
@@ -152,19 +122,8 @@ function(takt_test name)
   if(TAKT_SANITIZE)
     math(EXPR arg_TIMEOUT "3 * ${arg_TIMEOUT}")
   endif()
-  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/cli")
-    set(arg_COMMANDS TRUE)
-  endif()
   if("unit" IN_LIST arg_LABELS)
     add_dependencies(unit_tests ${name})
-    if(NOT arg_COMMANDS AND NOT arg_LONG)
-      list(APPEND arg_LABELS service)
-      add_dependencies(service_tests ${name})
-    endif()
-  endif()
-  if(arg_RELEASE OR arg_COMMANDS OR "slow" IN_LIST arg_LABELS)
-    list(APPEND arg_LABELS release)
-    add_dependencies(release_tests ${name})
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})

@@ -99,14 +99,15 @@ def write_table(actual):
 class Target:
     def __init__(self, cmake, kind, words):
         self.kind, self.name, self.folder = kind, words[0], folder(cmake)
-        lists = {"SOURCES": [], "DEPS": [], "PRIVATE_DEPS": []}
+        lists = {"SOURCES": [], "ALONE": [], "DEPS": [], "PRIVATE_DEPS": []}
         current = None
         for word in words[1:]:
             if word in lists:
                 current = lists[word]
             elif current is not None:
                 current.append(word)
-        self.sources = [str(pathlib.Path(self.folder) / source) for source in lists["SOURCES"] if "$" not in source]
+        self.sources = [str(pathlib.Path(self.folder) / source) for source in lists["SOURCES"] + lists["ALONE"]
+                        if "$" not in source]
         self.public = {dep for dep in lists["DEPS"] if dep.startswith("takt_")}
         self.private = {dep for dep in lists["PRIVATE_DEPS"] if dep.startswith("takt_")}
 

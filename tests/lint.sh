@@ -55,13 +55,9 @@ if [ "${1:-}" = --tidy ]; then
         *) git ls-files '*.cc' ;;
       esac | sort) \
     <(sed -n "s#^ *\"file\": \"$PWD/\(.*\)\".*#\1#p" build/release/compile_commands.json | sort -u))
-  # clang cannot read the headers that gcc precompiled.
-  database=build/release/tidy
-  mkdir -p $database
-  sed 's/ -Winvalid-pch -include [^ ]*//; s/ -include [^ ]*cmake_pch.hxx//' build/release/compile_commands.json >$database/compile_commands.json
   # Only what ships must keep its functions short.
   is_test='^tests/|_(test|testing|benchmark|harness)\.|/(fake_|testing/)'
-  check() { xargs -r -P"$(nproc)" -n1 clang-tidy --quiet --extra-arg=-Wthread-safety -p $database "$@"; }
+  check() { xargs -r -P"$(nproc)" -n1 clang-tidy --quiet --extra-arg=-Wthread-safety -p build/release "$@"; }
   { printf '%s\n' "${tidy[@]}" | grep -vE "$is_test" || true; } | check || complain "clang-tidy"
   { printf '%s\n' "${tidy[@]}" | grep -E "$is_test" || true; } | check --checks=-readability-function-size || complain "clang-tidy"
 fi

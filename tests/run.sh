@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds, and runs every test that needs no accelerator. It asks nothing and may be repeated.
-#   tests/run.sh [--gpu] [--preset release|dev|clang|asan|tsan] [--label unit|slow|service|release]
+#   tests/run.sh [--gpu] [--preset release|dev|clang|asan|tsan] [--label unit|slow]
 #     --gpu      also runs the tests labelled gpu
 #     --preset   default: release
-#     --label    default: all; service: the unit tests but those of the commands; release: the slow tests, those of the commands, and the unit
-#                tests whose outcome depends on how the compiler optimizes
+#     --label    default: all
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,10 +18,10 @@ while [ $# -gt 0 ]; do
     --preset) preset=${2:?--preset needs a name}; shift ;;
     --label)
       label=(-L "${2:?--label needs a name}")
-      case "$2" in unit | service | release) target=${2}_tests ;; esac
+      if [ "$2" = unit ]; then target=unit_tests; fi
       shift
       ;;
-    -h | --help) sed -n '3,9p' "$0"; exit 0 ;;
+    -h | --help) sed -n '3,7p' "$0"; exit 0 ;;
     *) echo "run.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
   esac
   shift

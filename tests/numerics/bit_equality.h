@@ -16,7 +16,7 @@
 
 namespace takt::numerics {
 
-class BitEquality : public testing::Test {
+class BitEquality : public ::testing::Test {
  protected:
   BitEquality() {
     std::string pattern =

@@ -49,7 +49,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-class ContextGolden : public testing::TestWithParam<Case> {
+class ContextGolden : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     const auto& [name, mesh] = GetParam();
@@ -81,7 +81,7 @@ TEST_P(ContextGolden, TenStepsAgreeInLossNormAndWeights) {
   CompareTraining(golden_, Train(10), Title());
 }
 
-std::string NameOf(const testing::TestParamInfo<Case>& info) {
+std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
   const auto& [model, mesh] = info.param;
   std::string name = model + "_" + Print(mesh);
   for (char& c : name) {
@@ -90,7 +90,7 @@ std::string NameOf(const testing::TestParamInfo<Case>& info) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ContextGolden, testing::ValuesIn(Cases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Models, ContextGolden, ::testing::ValuesIn(Cases()), NameOf);
 
 }  // namespace
 }  // namespace takt::numerics

@@ -266,7 +266,7 @@ class Recurrence {
   std::map<std::string, int> stage_of_;  // by parameter
 };
 
-class DelayedGradients : public testing::Test {
+class DelayedGradients : public ::testing::Test {
  protected:
   static constexpr int kContext = 11, kVocab = 37, kSteps = 4;
 

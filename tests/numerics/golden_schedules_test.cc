@@ -59,7 +59,7 @@ void ExpectSteps(const std::vector<train::StepResult>& steps,
   }
 }
 
-class GoldenSchedules : public testing::Test {
+class GoldenSchedules : public ::testing::Test {
  protected:
   GoldenSchedules() {
     std::string pattern = (fs::temp_directory_path() / "takt-numerics-XXXXXX").string();

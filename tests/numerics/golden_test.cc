@@ -133,7 +133,7 @@ std::vector<Case> CasesOfBf16Activations() {
   return cases;
 }
 
-class Golden : public testing::TestWithParam<Case> {
+class Golden : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     const auto& [name, layout, rounded] = GetParam();
@@ -290,17 +290,18 @@ TEST_P(Golden, FinalWeightsGiveTheFinalLoss) {
                    golden_.final_loss, Allowed().loss_abs);
 }
 
-std::string NameOf(const testing::TestParamInfo<Case>& info) {
+std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
   const auto& [model, layout, rounded] = info.param;
   std::string name = model + "_" + Print(layout);
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::ValuesIn(Cases(Rounded::kNothing)), NameOf);
-INSTANTIATE_TEST_SUITE_P(ModelsBf16, Golden, testing::ValuesIn(Cases(Rounded::kProducts)), NameOf);
-INSTANTIATE_TEST_SUITE_P(ModelsBf16Activations, Golden, testing::ValuesIn(CasesOfBf16Activations()),
+INSTANTIATE_TEST_SUITE_P(Models, Golden, ::testing::ValuesIn(Cases(Rounded::kNothing)), NameOf);
+INSTANTIATE_TEST_SUITE_P(ModelsBf16, Golden, ::testing::ValuesIn(Cases(Rounded::kProducts)),
                          NameOf);
+INSTANTIATE_TEST_SUITE_P(ModelsBf16Activations, Golden,
+                         ::testing::ValuesIn(CasesOfBf16Activations()), NameOf);
 
 // The batches are the same as one stream of u16 tokens, in which documents end with a token.
 TEST(GoldenTokens, StreamGivesTheSameStepsAsTensors) {

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class MergedWeightGrads : public testing::Test {
+class MergedWeightGrads : public ::testing::Test {
  protected:
   MergedWeightGrads() {
     std::string pattern = (fs::temp_directory_path() / "takt-numerics-XXXXXX").string();

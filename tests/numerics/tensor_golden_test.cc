@@ -45,7 +45,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-class TensorGolden : public testing::TestWithParam<Case> {
+class TensorGolden : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     const auto& [name, mesh] = GetParam();
@@ -79,7 +79,7 @@ TEST_P(TensorGolden, TenStepsAgreeInLossNormAndWeights) {
   CompareTraining(golden_, Train(10), Title());
 }
 
-std::string NameOf(const testing::TestParamInfo<Case>& info) {
+std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
   const auto& [model, mesh] = info.param;
   std::string name = model + "_" + Print(mesh);
   for (char& c : name) {
@@ -88,7 +88,7 @@ std::string NameOf(const testing::TestParamInfo<Case>& info) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TensorGolden, testing::ValuesIn(Cases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Models, TensorGolden, ::testing::ValuesIn(Cases()), NameOf);
 
 }  // namespace
 }  // namespace takt::numerics

@@ -135,7 +135,7 @@ class SharedClock final : public Clock {
   std::atomic<std::int64_t> nanos_ = 0;
 };
 
-class AgentTest : public testing::Test {
+class AgentTest : public ::testing::Test {
  protected:
   void StartAgent() {
     agent_ = std::make_unique<Agent>(AgentOptions{

@@ -26,7 +26,7 @@ program::Program LastOfTwo() { return sim::Programs("gpipe", 2, 2, {})[1]; }
 constexpr mesh::Coordinates kPlace{
     .pp = PpRank(1), .dp = DpRank(2), .cp = CpRank(3), .tp = TpRank(4)};
 
-class StepMetricsTest : public testing::Test {
+class StepMetricsTest : public ::testing::Test {
  protected:
   // Sets the times of the instruction that prints as `text`. The others have length 0.
   void Set(const char* text, std::int64_t start, std::int64_t end) {
@@ -71,7 +71,7 @@ TEST_F(StepMetricsTest, TellsHowExpertsAreLoaded) {
 }
 
 TEST_F(StepMetricsTest, CountsStepsThatWereUndoneOrHeld) {
-  EXPECT_THAT(TextAfter(1), testing::Not(HasSubstr("takt_undone")));
+  EXPECT_THAT(TextAfter(1), ::testing::Not(HasSubstr("takt_undone")));
   program_ = program::RemoveBarrier(sim::Programs("1f1b", 2, 4, {})).value()[1];
   metrics::Registry registry;
   StepMetrics metrics(registry, "kjv", kPlace, program_);

@@ -56,7 +56,7 @@ struct Computed {
 };
 
 // The head as a stage of its own.
-class HeadTest : public testing::TestWithParam<Precision> {
+class HeadTest : public ::testing::TestWithParam<Precision> {
  protected:
   HeadTest() {
     unsigned seed = 0;
@@ -277,7 +277,7 @@ TEST_P(HeadTest, AgreesWithDouble) {
   backend::testing::ExpectNear(head.d_weight, d_weight, allowed, "gradient of the matrix");
 }
 
-INSTANTIATE_TEST_SUITE_P(Products, HeadTest, testing::Values(Precision::kF32, Precision::kBf16),
+INSTANTIATE_TEST_SUITE_P(Products, HeadTest, ::testing::Values(Precision::kF32, Precision::kBf16),
                          [](const auto& info) {
                            return info.param == Precision::kF32 ? "F32" : "Bf16";
                          });

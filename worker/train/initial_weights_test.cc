@@ -122,24 +122,24 @@ TEST(InitialWeights, AreNormal) {
 
 TEST(InitialWeights, OfNormsAndBiasesAreConstants) {
   EXPECT_THAT(Fill({.name = "bias", .shape = {5}, .init = model::Init::kZeros}, 1),
-              testing::Each(0.0F));
+              ::testing::Each(0.0F));
   EXPECT_THAT(Fill({.name = "weight", .shape = {5}, .init = model::Init::kOnes}, 1),
-              testing::Each(1.0F));
+              ::testing::Each(1.0F));
 }
 
 // The numbers are part of what makes a job reproducible, so they must not change from one build to
 // the next.
 TEST(InitialWeights, StayWhatTheyWere) {
   const std::vector<float> values = Fill(Normal("transformer.wte.weight", 3, 1.0), 1234);
-  EXPECT_THAT(values, testing::ElementsAre(testing::FloatNear(-0.439264F, 1e-6F),
-                                           testing::FloatNear(-0.0409146F, 1e-6F),
-                                           testing::FloatNear(0.470697F, 1e-6F)));
+  EXPECT_THAT(values, ::testing::ElementsAre(::testing::FloatNear(-0.439264F, 1e-6F),
+                                             ::testing::FloatNear(-0.0409146F, 1e-6F),
+                                             ::testing::FloatNear(0.470697F, 1e-6F)));
 }
 
 namespace fs = std::filesystem;
 
 // A store of the embedding and the head of a tiny model, and a folder to load it from.
-class InitFrom : public testing::Test {
+class InitFrom : public ::testing::Test {
  protected:
   InitFrom() {
     std::string pattern = (fs::temp_directory_path() / "takt-init-from-XXXXXX").string();
@@ -183,7 +183,7 @@ class InitFrom : public testing::Test {
     const std::vector<FieldError> errors = FieldErrorsOf(status);
     ASSERT_EQ(errors.size(), 1U);
     EXPECT_EQ(errors[0].field, "model.init_from");
-    EXPECT_THAT(errors[0].rule, testing::HasSubstr(rule));
+    EXPECT_THAT(errors[0].rule, ::testing::HasSubstr(rule));
   }
   void Forget() {
     for (const LayerParameters& layer : store_->layers()) {
@@ -196,7 +196,7 @@ class InitFrom : public testing::Test {
       for (const ParameterRef& ref : layer.refs) {
         const std::vector<float>& values =
             values_[std::ranges::find(all, ref.parameter) - all.begin()];
-        EXPECT_THAT(std::span(ref.weight, values.size()), testing::ElementsAreArray(values));
+        EXPECT_THAT(std::span(ref.weight, values.size()), ::testing::ElementsAreArray(values));
       }
     }
   }
@@ -338,13 +338,13 @@ TEST_F(InitFrom, CheckpointsKeepItsConfigAndDtype) {
   EXPECT_FALSE(FormatCheckpointConfig(job_, root_.string()).ok());  // there is no config.json
   std::ofstream(root_ / "model" / "config.json") << R"({"eos_token_id": 3})";
   const std::string text = FormatCheckpointConfig(job_, root_.string()).value();
-  EXPECT_THAT(text, testing::HasSubstr("\"eos_token_id\": 3,"));
-  EXPECT_THAT(text, testing::HasSubstr("\"torch_dtype\": \"bfloat16\""));
-  EXPECT_THAT(text, testing::HasSubstr("\"n_embd\": 4"));
+  EXPECT_THAT(text, ::testing::HasSubstr("\"eos_token_id\": 3,"));
+  EXPECT_THAT(text, ::testing::HasSubstr("\"torch_dtype\": \"bfloat16\""));
+  EXPECT_THAT(text, ::testing::HasSubstr("\"n_embd\": 4"));
 
   job_.init_from.clear();
   EXPECT_THAT(FormatCheckpointConfig(job_, root_.string()).value(),
-              testing::HasSubstr("\"torch_dtype\": \"float32\""));
+              ::testing::HasSubstr("\"torch_dtype\": \"float32\""));
 }
 
 }  // namespace

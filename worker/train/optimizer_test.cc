@@ -42,7 +42,7 @@ class FakeGroup final : public transport::Collective {
   std::vector<double> sent_;
 };
 
-class OptimizerTest : public testing::Test {
+class OptimizerTest : public ::testing::Test {
  protected:
   OptimizerTest() {
     job_.adamw = {.learning_rate = 0.1,
@@ -112,7 +112,7 @@ TEST_F(OptimizerTest, SecondCopiesCountNeitherInTheNormNorInTheLoss) {
   ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
   const StepResult result =
       optimizer.Exchange(StepId(1), {.sum = 4, .scored = 5, .known = true}).value();
-  EXPECT_THAT(holders.sent(), testing::ElementsAre(4, 0));
+  EXPECT_THAT(holders.sent(), ::testing::ElementsAre(4, 0));
   EXPECT_DOUBLE_EQ(result.grad_norm, 3 * std::sqrt(static_cast<double>(counted)));
   EXPECT_EQ(result.tokens, 0);
   EXPECT_EQ(result.loss, 0);
@@ -129,7 +129,7 @@ TEST_F(OptimizerTest, SumsLossOverReplicasAndNormOverThePipeline) {
   ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
   const StepResult result =
       optimizer.Exchange(StepId(1), {.sum = 4, .scored = 5, .known = true}).value();
-  EXPECT_THAT(dp.sent(), testing::ElementsAre(4, 0));
+  EXPECT_THAT(dp.sent(), ::testing::ElementsAre(4, 0));
   EXPECT_EQ(result.grad_norm, 10);
   EXPECT_EQ(result.loss, 2);  // (4 + 6) / 5: scored tokens already count the global batch
 }
@@ -395,7 +395,7 @@ TEST_F(OptimizerTest, BiasesOfRoutersMoveBySignAndHaveNoNorm) {
   EXPECT_NEAR(optimizer.Exchange(StepId(1), {}).value().grad_norm, 3 * std::sqrt(counted), 1e-9);
   ASSERT_TRUE(optimizer.Update(*backend_, StepId(1), 1).ok());
   EXPECT_THAT(std::vector<float>(bias->weight, bias->weight + 3),
-              testing::ElementsAre(2, 1.75F, 2.25F));
+              ::testing::ElementsAre(2, 1.75F, 2.25F));
 }
 
 TEST_F(OptimizerTest, GroupsHaveTheirOwnRateAndDecay) {

@@ -30,7 +30,7 @@ model::Model TinyModel() {
       .value();
 }
 
-class ParameterStoreTest : public testing::Test {
+class ParameterStoreTest : public ::testing::Test {
  protected:
   std::unique_ptr<ParameterStore> Create(std::vector<int> layers) {
     std::vector<LayerId> ids(layers.begin(), layers.end());
@@ -147,9 +147,9 @@ TEST_F(WeightVersions, GrowOlderWithEachUpdate) {
     store_->BeginUpdate();
     Fill(value);
   }
-  EXPECT_THAT(ValuesOf(0), testing::ElementsAre(5));
-  EXPECT_THAT(ValuesOf(1), testing::ElementsAre(4));
-  EXPECT_THAT(ValuesOf(2), testing::ElementsAre(3));
+  EXPECT_THAT(ValuesOf(0), ::testing::ElementsAre(5));
+  EXPECT_THAT(ValuesOf(1), ::testing::ElementsAre(4));
+  EXPECT_THAT(ValuesOf(2), ::testing::ElementsAre(3));
 }
 
 TEST_F(WeightVersions, AreMadeOfTheNewest) {
@@ -168,9 +168,9 @@ TEST_F(WeightVersions, BecomeTheNewestWhenSpread) {
   Fill(9);
   store_->SelectVersion(1);
   ASSERT_TRUE(store_->SpreadNewest(*backend_).ok());
-  EXPECT_THAT(Values(), testing::ElementsAre(9));
+  EXPECT_THAT(Values(), ::testing::ElementsAre(9));
   for (int version = 0; version < 3; ++version) {
-    EXPECT_THAT(ValuesOf(version), testing::ElementsAre(9)) << version;
+    EXPECT_THAT(ValuesOf(version), ::testing::ElementsAre(9)) << version;
   }
 }
 

@@ -15,7 +15,7 @@ namespace takt::train {
 namespace {
 
 // All layers of a tiny model as one stage.
-class StageTest : public testing::Test {
+class StageTest : public ::testing::Test {
  protected:
   StageTest() {
     std::vector<LayerId> layers;

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class BindTest : public testing::Test {
+class BindTest : public ::testing::Test {
  protected:
   static config::JobSpec Job(const std::string& schedule) {
     config::JobSpec job;
