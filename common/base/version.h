@@ -32,6 +32,10 @@ inline constexpr int kAllWaysProtocolVersion = 5;
 // From this version on a worker can meet the others sparsely (takt.v1.Binding.sparse_meeting).
 inline constexpr int kSparseProtocolVersion = 4;
 
+// From this version on a worker passes messages over TCP through plain sockets
+// (takt.v1.Binding.plain_sockets).
+inline constexpr int kPlainSocketsProtocolVersion = 5;
+
 // The floor. A coordinator accepts workers that speak a version from here to its own, so every
 // later version must work with this one. Programs before the floor all said 1 while the messages
 // were still changing: that number does not tell what such a worker understands, so it is refused.

@@ -220,7 +220,7 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
   }
   const JobSpec job = *ToJobSpec(ToProto(*ToJobSpec(Parse(changes[0]))));
   EXPECT_EQ(job.parallelism.chunks, 2);
-  EXPECT_EQ(job.parallelism.transport, TransportKind::kGloo);
+  EXPECT_EQ(job.parallelism.transport, TransportKind::kTcp);
   EXPECT_EQ(Parse({"parallelism={transport: tcp}"}).parallelism().transport(),
             v1::TRANSPORT_KIND_GLOO);
   EXPECT_EQ(job.parallelism.device, DeviceKind::kCuda);

@@ -71,6 +71,8 @@ struct Assignment {
   MemoryCopies copies;
   // All workers of the job speak kSparseProtocolVersion: see takt.v1.Binding.
   bool sparse_meeting = false;
+  // The same for kPlainSocketsProtocolVersion.
+  bool plain_sockets = false;
   // The size of buckets (common/base/bucket_bytes.h); 0: the default.
   std::int64_t bucket_bytes = 0;
 };

@@ -136,6 +136,7 @@ absl::StatusOr<Assignment> ReadShared(const v1::Assignment& proto) {
   if (!proto.resume().empty()) assignment.resume = proto.resume();
   for (const v1::BoundRank& bound : binding.ranks()) assignment.ranks.push_back(FromProto(bound));
   assignment.sparse_meeting = binding.sparse_meeting();
+  assignment.plain_sockets = binding.plain_sockets();
   assignment.bucket_bytes = proto.bucket_bytes();
   RETURN_IF_ERROR(CheckBucket(assignment));
   ASSIGN_OR_RETURN(assignment.job, config::ToJobSpec(proto.spec()));
@@ -157,6 +158,7 @@ v1::Assignment WriteShared(const Assignment& assignment) {
   binding.set_transport(static_cast<v1::TransportKind>(assignment.transport));
   binding.set_device(static_cast<v1::DeviceKind>(assignment.device));
   binding.set_sparse_meeting(assignment.sparse_meeting);
+  binding.set_plain_sockets(assignment.plain_sockets);
   proto.set_predicted_step_seconds(assignment.predicted_step_seconds);
   proto.set_predicted_bubble_fraction(assignment.predicted_bubble_fraction);
   proto.set_resume(assignment.resume);

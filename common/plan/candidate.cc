@@ -18,7 +18,6 @@
 #include "common/program/forward_only.h"
 #include "common/program/lowering.h"
 #include "common/program/remove_barrier.h"
-#include "common/program/split_pairs.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/text.h"
 #include "common/schedule/validator.h"
@@ -271,20 +270,6 @@ absl::Status CheckFileSizes(const CandidateInputs& inputs, const schedule::Sched
   return absl::OkStatus();
 }
 
-// Refuses pairs inside which ranks meet if a worker's program is so old that it meets in another
-// order.
-absl::Status CheckPairs(const CandidateInputs& inputs, const Plan& plan) {
-  if (inputs.options.workers_know_all_ways ||
-      std::ranges::none_of(plan.programs, &program::PairsMeet)) {
-    return absl::OkStatus();
-  }
-  return InvalidField({.field = "parallelism.schedule",
-                       .value = plan.schedule.name,
-                       .rule = "has pairs inside which ranks meet, for which the program of a "
-                               "worker is too old",
-                       .fix = "upgrade takt-worker, or use a schedule without pairs"});
-}
-
 }  // namespace
 
 absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule::Schedule schedule,
@@ -299,7 +284,6 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
   const program::LowerOptions options =
       MakeLowerOptions(inputs, plan.schedule, plan.partition, plan.vocabulary_ends);
   ASSIGN_OR_RETURN(plan.programs, program::Lower(plan.schedule, options));
-  RETURN_IF_ERROR(CheckPairs(inputs, plan));
   const sim::ExpectedSums sums = {.gradients = options.reduce_gradients,
                                   .tied_embeddings = options.tied_embeddings};
   RETURN_IF_ERROR(sim::Prove(plan.programs, {.sums = sums, .schedule = &plan.schedule}));

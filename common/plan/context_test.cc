@@ -91,16 +91,11 @@ TEST(PlanWithContext, IsRefusedWhereWorkersCannotRunIt) {
               HasSubstr("parallelism.context"));
 }
 
-TEST(PlanWithContext, MeetsInsideNoPairsOfOlderWorkers) {
-  const PlanOptions old{.max_workers = 8, .workers_know_all_ways = false};
-  EXPECT_TRUE(MakePlan(SharedJob(2), old).ok());
-  config::JobSpec pairs = SharedJob(2);
-  pairs.parallelism.schedule = "dualpipe-v";
-  EXPECT_TRUE(MakePlan(pairs, {.max_workers = 8}).ok());
-  EXPECT_THAT(std::string(MakePlan(pairs, old).status().message()),
-              HasSubstr("has pairs inside which ranks meet"));
-  pairs.parallelism.context = 1;
-  EXPECT_TRUE(MakePlan(pairs, old).ok());
+TEST(PlanWithContext, IsRefusedWhereAWorkersProgramMeetsInAnotherOrder) {
+  EXPECT_THAT(std::string(MakePlan(SharedJob(2), {.max_workers = 8, .workers_know_all_ways = false})
+                              .status()
+                              .message()),
+              HasSubstr("parallelism.context: is not known to a worker"));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "common/base/status.h"
 #include "common/plan/spread.h"
 #include "common/plan/stage_costs.h"
+#include "common/plan/worker_programs.h"
 #include "common/profile/layer_shape.h"
 #include "common/schedule/generate.h"
 
@@ -66,57 +67,6 @@ absl::Status CheckBatch(const config::JobSpec& job) {
                          .fix = "remove it, or use a schedule that flushes every step"});
   }
   return absl::OkStatus();
-}
-
-// Returns the first field of the job that programs before kAllFieldsProtocolVersion would pass
-// over, or refuse without saying why; empty: there is none.
-std::string_view NewFieldOf(const config::JobSpec& job) {
-  using model::Family;
-  if (job.evaluation.has_value()) return "evaluate";
-  if (job.fp8 != model::Fp8Recipe::kNone) return "precision";
-  if (job.parallelism.SharesOptimizer()) return "parallelism.shard";
-  if (job.parallelism.tensor > 1) return "parallelism.tensor";
-  if (job.parallelism.tensor_leaves > 1) return "parallelism.tensor_leaves";
-  if (job.parallelism.context > 1) return "parallelism.context";
-  if (job.barrier == config::Barrier::kNever) return "optimizer.barrier";
-  const Family family = job.model.family;
-  if (family == Family::kEmulated) {
-    const bool has_bytes = job.model.parameter_bytes > 0 || job.model.collective_bytes > 0;
-    return has_bytes ? "model" : "";
-  }
-  if (model::HasExperts(family) || family == Family::kQwen3 || family == Family::kMistral)
-    return "model.family";
-  if (job.lion.has_value()) return "optimizer.lion";
-  if (job.sgd.has_value()) return "optimizer.sgd";
-  if (job.muon.has_value()) return "optimizer.muon";
-  if (!job.groups.empty()) return "optimizer.groups";
-  if (job.lr_schedule.decay > config::LrDecay::kCosine) return "optimizer.lr_schedule.decay";
-  if (job.SeparatesDocuments()) return "data.documents";
-  return job.loss.label_smoothing != 0 || job.loss.z_loss != 0 ? "loss" : "";
-}
-
-// Returns the first field of the job with which workers older than kAllWaysProtocolVersion would
-// train differently, or not at all; empty: there is none. That version also added buckets of
-// gradients (BucketBytes), and pairs whose halves run side by side (FromPartition).
-std::string_view NewWayOf(const config::JobSpec& job, config::DeviceKind device) {
-  // Ranks that split layers sum the embedding's rows. Older ones pass them on.
-  if (job.parallelism.tensor > 1) return "parallelism.tensor";
-  if (device != config::DeviceKind::kCuda) return "";
-  if (job.parallelism.tensor_leaves > 1) return "parallelism.tensor_leaves";
-  if (model::HasExperts(job.model.family)) return "model.family";
-  if (job.muon.has_value()) return "optimizer.muon";
-  return job.fp8 != model::Fp8Recipe::kNone ? "precision" : "";
-}
-
-// Refuses what the workers' programs do not know.
-absl::Status CheckPrograms(const config::JobSpec& job, const PlanOptions& options) {
-  std::string_view field;
-  if (!options.workers_know_all_ways) field = NewWayOf(job, options.device);
-  if (field.empty() && !options.workers_know_all_fields) field = NewFieldOf(job);
-  if (field.empty()) return absl::OkStatus();
-  return InvalidField({.field = std::string(field),
-                       .rule = "is not known to a worker, whose program is too old",
-                       .fix = "upgrade takt-worker, or remove it"});
 }
 
 // Returns all divisors, ascending.

@@ -12,7 +12,7 @@ config::JobSpec Job() {
   config::JobSpec job;
   job.name = "j";
   job.parallelism.threads = 3;
-  job.parallelism.transport = config::TransportKind::kGloo;
+  job.parallelism.transport = config::TransportKind::kTcp;
   job.priority = 70;
   return job;
 }
@@ -23,7 +23,7 @@ TEST(MessageProbe, IsAJobThatACoordinatorTakes) {
     const absl::StatusOr<config::JobSpec> sent = config::ToJobSpec(config::ToProto(probe));
     ASSERT_TRUE(sent.ok()) << sent.status();
     EXPECT_EQ(sent->parallelism.threads, 3);
-    EXPECT_EQ(sent->parallelism.transport, config::TransportKind::kGloo);
+    EXPECT_EQ(sent->parallelism.transport, config::TransportKind::kTcp);
     EXPECT_EQ(sent->priority, 70);
     const absl::StatusOr<plan::Plan> plan = plan::MakePlan(*sent, {.max_workers = num_ranks});
     ASSERT_TRUE(plan.ok()) << plan.status();

@@ -102,10 +102,14 @@ FakeWorker& ClusterTest::AttachHolding(const std::string& name,
   return AttachAs({.worker = name, .incarnation = "a", .running = running});
 }
 
+FakeWorker& ClusterTest::AttachOld(const std::string& name, int protocol) {
+  return AttachAs({.worker = name, .incarnation = "a", .protocol_version = protocol});
+}
+
 FakeWorker& ClusterTest::AttachAs(control::Hello hello) {
   FakeWorker& worker = workers_[hello.worker] = {
       hello.worker, hello.incarnation, SessionId(++last_session_), std::make_shared<FakeSession>()};
-  hello.protocol_version = kProtocolVersion;
+  if (hello.protocol_version == 0) hello.protocol_version = kProtocolVersion;
   hello.host = host_;
   hello.cores = 8;
   cluster_->Attach(hello, worker.id, worker.session, Moment::Of(clock_));

@@ -57,6 +57,8 @@ class ClusterTest : public ::testing::Test {
   FakeWorker& Attach(const std::string& name, const std::string& incarnation = "a",
                      std::optional<membership::Hold> running = std::nullopt,
                      std::optional<Device> device = std::nullopt);
+  // Its program speaks that version of the protocol.
+  FakeWorker& AttachOld(const std::string& name, int protocol);
   void AttachWorkers(int count);
   // It attaches with a rank that a coordinator of this cluster gave it.
   FakeWorker& AttachHolding(const std::string& name, const control::RunningJob& running);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests jobs that go on after a fault.
 #include "absl/strings/str_cat.h"
+#include "common/base/version.h"
 #include "coordinator/job/cluster_harness.h"
 #include "coordinator/job/spec_serde.h"
 #include "gmock/gmock.h"
@@ -64,6 +65,25 @@ class RecoveryTest : public ClusterTest {
                         spec.microbatch);
   }
 };
+
+// An upgrade of the workers may be under way.
+TEST_F(RecoveryTest, AJobWaitsForAWorkerWhoseProgramKnowsItsFields) {
+  AttachWorkers(2);
+  AttachOld("w2", kAllFieldsProtocolVersion - 1);
+  config::JobSpec spec = SavingSpec("j", 2);
+  spec.lion.emplace();
+  const control::JobKey key = RunJob(spec);
+  TrainTo(key, 10);
+  SaveAt(key, 10);
+  Lose("w1");
+  Say("w0", key, 0, control::Phase::kAborted);
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  EXPECT_THAT(Job("j").transitions.back().reason,
+              HasSubstr("1 idle whose takt-worker is too old for the job"));
+  Attach("w3");
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(Job("j").ranks[1].worker, "w3");
+}
 
 TEST_F(RecoveryTest, AJobGoesOnFromItsCheckpointWhenItsWorkerIsBack) {
   AttachWorkers(2);

@@ -146,9 +146,9 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   launch->copies = Copies(plan, ranks, launch->places.front());
   BeginRun(plan.mesh, RankPhase::kPreparing, now);
   launch->ranks = record_.ranks;
-  launch->sparse_meeting = std::ranges::all_of(ranks, [](const membership::Worker* worker) {
-    return worker->hello.protocol_version >= kSparseProtocolVersion;
-  });
+  const int oldest = placement::OldestProtocol(ranks);
+  launch->sparse_meeting = oldest >= kSparseProtocolVersion;
+  launch->plain_sockets = oldest >= kPlainSocketsProtocolVersion;
   run_->replanning = ReplanningOf(spec_, plan, context_.read_profile(), now.steady);
   run_->stragglers = StragglerWatch(plan.mesh, PredictedCompute(plan));
   launch->plan = std::move(plan);
@@ -170,13 +170,10 @@ control::MemoryCopies Job::Copies(const plan::Plan& plan, const placement::Gang&
   CopyFacts facts{.spec = spec_,
                   .plan = plan,
                   .device = record_.plan.device,
-                  .oldest_protocol = std::numeric_limits<int>::max(),
+                  .oldest_protocol = placement::OldestProtocol(ranks),
                   .seconds_per_byte = context_.read_profile()->FindSnapshot(place.conditions)};
-  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    const control::Hello& hello = ranks[rank]->hello;
-    facts.hosts.push_back(hello.host);
-    facts.oldest_protocol = std::min(facts.oldest_protocol, hello.protocol_version);
-  }
+  for (int rank = 0; rank < plan.mesh.size(); ++rank)
+    facts.hosts.push_back(ranks[rank]->hello.host);
   CopyPlan chosen = PlanCopies(facts);
   // A job that leaves the choice to the plan, and saves files, needs no word about it.
   if (plan::AsksForCopies(spec_) && !chosen.why_none.empty())

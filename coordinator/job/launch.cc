@@ -30,6 +30,7 @@ control::Assignment AssignmentOf(const Launch& launch, Rank rank) {
   assignment.copies = launch.copies;
   if (rank == Rank(0)) assignment.other_jobs = launch.other_jobs;  // no other rank reads them
   assignment.sparse_meeting = launch.sparse_meeting;
+  assignment.plain_sockets = launch.plain_sockets;
   if (!launch.sparse_meeting) assignment.ranks = launch.ranks;
   assignment.vocabulary_ends = plan.vocabulary_ends;
   assignment.bucket_bytes = plan.bucket_bytes;

@@ -23,6 +23,7 @@ struct Launch {
   config::DeviceKind device = config::DeviceKind::kCpu;
   std::vector<control::BoundRank> ranks;
   bool sparse_meeting = false;  // as in control::Assignment
+  bool plain_sockets = false;   // the same
   // By rank: what a profile keeps the times of the run under.
   std::vector<profile::RankPlace> places;
   std::vector<int> threads;     // by rank

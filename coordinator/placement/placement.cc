@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "common/base/version.h"
+#include "common/plan/worker_programs.h"
 
 namespace takt::placement {
 namespace {
@@ -29,7 +30,9 @@ GangWorker GangWorkerOf(const Worker& worker) {
   return {.name = hello.worker,
           .has_gpu = hello.device.has_value(),
           .has_nccl = hello.has_nccl,
-          .gpu = hello.device ? hello.device->uuid : ""};
+          .gpu = hello.device ? hello.device->uuid : "",
+          .host = hello.host,
+          .protocol = hello.protocol_version};
 }
 
 // Counts a held worker as one of those that its generation holds. places: where each generation
@@ -62,8 +65,10 @@ Need NeedOf(const config::JobSpec& spec, DeviceKind device) {
   return {.workers = spec.LeastPipeline() * spec.LeastData() * ranks,
           .up_to_all = open,
           .most = open ? spec.MostWorkers() : std::nullopt,
+          .group = spec.parallelism.tensor,
           .device = device,
-          .nccl = spec.parallelism.transport == config::TransportKind::kNccl};
+          .nccl = spec.parallelism.transport == config::TransportKind::kNccl,
+          .protocol = plan::NeededProtocol(spec, device)};
 }
 
 Capacity CapacityOf(const Workers& workers) {
@@ -85,6 +90,12 @@ Capacity CapacityOf(const Workers& workers) {
   SortByRank(idle, DeviceKind::kAuto);
   for (const Worker* worker : idle) capacity.idle.push_back(GangWorkerOf(*worker));
   return capacity;
+}
+
+int OldestProtocol(const Gang& gang) {
+  int oldest = kProtocolVersion;
+  for (const Worker* worker : gang) oldest = std::min(oldest, worker->hello.protocol_version);
+  return oldest;
 }
 
 void SortByRank(Gang& gang, DeviceKind device) {
@@ -111,23 +122,21 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Gang& gang, 
   plan::PlanOptions options = plan::PlanOptionsFor(spec, offers, device);
   options.host = plan::HostOf(attached, device);
   options.host.free = most;
-  const auto all_speak = [&gang](int version) {
-    return std::ranges::all_of(gang, [version](const Worker* worker) {
-      return worker->hello.protocol_version >= version;
-    });
-  };
-  options.workers_spread = all_speak(kSpreadProtocolVersion);
-  options.workers_know_all_fields = all_speak(kAllFieldsProtocolVersion);
-  options.workers_know_all_ways = all_speak(kAllWaysProtocolVersion);
+  const int oldest = OldestProtocol(gang);
+  options.workers_spread = oldest >= kSpreadProtocolVersion;
+  options.workers_know_all_fields = oldest >= kAllFieldsProtocolVersion;
+  options.workers_know_all_ways = oldest >= kAllWaysProtocolVersion;
   return options;
 }
 
 plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Workers& workers) {
   const config::Parallelism& p = spec.parallelism;
   const DeviceKind device = DeviceOf(spec, DeviceKind::kAuto, workers);
+  const int protocol = plan::NeededProtocol(spec, device);
   Gang gang;
   for (const auto& [name, worker] : workers) {
-    const bool fits = device != DeviceKind::kCuda || worker.hello.device.has_value();
+    const bool fits = (device != DeviceKind::kCuda || worker.hello.device.has_value()) &&
+                      worker.hello.protocol_version >= protocol;
     if (worker.attached() && fits) gang.push_back(&worker);
   }
   plan::PlanOptions options = PlanOptionsFor(spec, gang, device, workers);

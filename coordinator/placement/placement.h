@@ -20,6 +20,10 @@ using membership::Worker;
 using Workers = std::map<std::string, Worker>;  // by name
 using Gang = std::vector<const Worker*>;
 
+// Returns the lowest version of the protocol that one of the workers speaks, of none this
+// program's.
+int OldestProtocol(const Gang& gang);
+
 // Returns what all ranks of the job compute on (common/plan/offers.h).
 config::DeviceKind DeviceOf(const config::JobSpec& spec, config::DeviceKind before,
                             const Workers& workers);

@@ -89,7 +89,11 @@ TEST_F(PlacementTest, AnElasticJobThatHasBegunTakesWhatItsRangesAllow) {
             (Need{.workers = 2, .up_to_all = true, .most = 16}));
   spec_.parallelism.tensor = 3;
   EXPECT_EQ(NeedOf(spec_.WithOpenSizes(), DeviceKind::kCpu),
-            (Need{.workers = 6, .up_to_all = true, .most = 48}));
+            (Need{.workers = 6,
+                  .up_to_all = true,
+                  .most = 48,
+                  .group = 3,
+                  .protocol = kAllWaysProtocolVersion}));
 }
 
 TEST_F(PlacementTest, CapacityCountsWhoIsHeldDrainedAndLeaving) {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -55,6 +56,8 @@ class Round final {
   void ServeGrowth(const WaitingJob& job, Grant& grant);
   void Reserve(const WaitingJob& job, Slot slot);
   void GrantNow(const WaitingJob& job, const Amounts& taken, Grant& grant);
+  // Returns whether each idle worker belongs to a whole group that its host can hold.
+  std::vector<bool> InWholeGroups(const WaitingJob& job, const Amounts& taken) const;
   std::vector<std::string> Preempt(const WaitingJob& job);
   std::string Reason(const WaitingJob& job, const Grant& grant) const;
 
@@ -226,20 +229,35 @@ void Round::Reserve(const WaitingJob& job, Slot slot) {
   ++num_reservations_;
 }
 
+std::vector<bool> Round::InWholeGroups(const WaitingJob& job, const Amounts& taken) const {
+  const auto usable = [&](const GangWorker& worker) {
+    return taken[kinds_.IndexOf(worker)] > 0 && !job.blamed.contains(worker.name);
+  };
+  std::map<std::string_view, int> left;  // of the workers of each host's whole groups
+  for (const GangWorker& worker : idle_) left[worker.host] += usable(worker);
+  for (auto& [host, number] : left) number -= number % job.need.group;
+  std::vector<bool> in_group;
+  for (const GangWorker& worker : idle_)
+    in_group.push_back(usable(worker) && left[worker.host]-- > 0);
+  return in_group;
+}
+
 void Round::GrantNow(const WaitingJob& job, const Amounts& taken, Grant& grant) {
   timeline_.Take(0, SecondsOf(job), taken);
   Amounts missing = taken;
   std::vector<GangWorker> gang, rest;
-  // Workers of a kind are taken in their order, but those that the job prefers come first, and
-  // those that it blames last.
-  const auto turn_of = [&](const GangWorker& worker) {
-    return job.blamed.contains(worker.name) ? 2 : job.preferred.contains(worker.name) ? 0 : 1;
+  // Workers of a kind are taken in their order, but those that the job prefers come first, then
+  // those of whole groups, and those that it blames last.
+  const std::vector<bool> in_group = InWholeGroups(job, taken);
+  const auto turn_of = [&](std::size_t i) {
+    if (job.blamed.contains(idle_[i].name)) return 3;
+    return job.preferred.contains(idle_[i].name) ? 0 : in_group[i] ? 1 : 2;
   };
   std::vector<bool> chosen(idle_.size());
-  for (const int turn : {0, 1, 2}) {
+  for (const int turn : {0, 1, 2, 3}) {
     for (std::size_t i = 0; i < idle_.size(); ++i) {
       int& number = missing[kinds_.IndexOf(idle_[i])];
-      if (turn_of(idle_[i]) != turn || number == 0) continue;
+      if (turn_of(i) != turn || number == 0) continue;
       chosen[i] = true;
       --number;
     }
@@ -286,8 +304,14 @@ std::vector<std::string> Round::Preempt(const WaitingJob& job) {
 }
 
 std::string Round::Reason(const WaitingJob& job, const Grant& grant) const {
-  const auto unfit = std::ranges::count_if(
-      idle_, [&](const GangWorker& w) { return !kinds_.Serves(w, job.need); });
+  int unfit = 0, old = 0;
+  for (const GangWorker& worker : idle_) {
+    if (worker.protocol < job.need.protocol) {
+      ++old;
+    } else if (!kinds_.Serves(worker, job.need)) {
+      ++unfit;
+    }
+  }
   // Counts the workers that would serve it, whoever reserves them.
   Amounts idle = CountByKind(idle_);
   for (const auto& [owner, quota] : quota_by_owner_) idle[quota] = std::numeric_limits<int>::max();
@@ -297,7 +321,8 @@ std::string Round::Reason(const WaitingJob& job, const Grant& grant) const {
   const int num_idle = NumWorkers(*Choose(any, idle, /*up_to_all=*/true));
   return WhyItWaits({.need = job.need,
                      .num_idle = num_idle,
-                     .num_unfit = static_cast<int>(unfit),
+                     .num_unfit = unfit,
+                     .num_old = old,
                      .held = held_,
                      .drained = capacity_.drained,
                      .leaving = capacity_.leaving,

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "common/base/id.h"
+#include "common/base/version.h"
 #include "common/config/job_spec.h"
 #include "coordinator/placement/quotas.h"
 
@@ -40,11 +41,14 @@ struct Need {
   int workers = 1;
   bool up_to_all = false;
   std::optional<int> most = std::nullopt;  // of up_to_all
+  // The ranks of a tensor group. Hosts that can hold whole groups are taken first.
+  int group = 1;
   // All of them compute on this kind: kCpu or kCuda. Every worker has cores. For kCpu, workers
   // without a GPU are taken first.
   config::DeviceKind device = config::DeviceKind::kCpu;
   // Each worker must have NCCL and a GPU that no other worker of the gang uses.
   bool nccl = false;
+  int protocol = kOldestProtocolVersion;  // each worker must speak this version at least
   bool operator==(const Need&) const = default;
 };
 
@@ -74,6 +78,8 @@ struct GangWorker {
   std::string name;
   bool has_gpu = false, has_nccl = false;
   std::string gpu = {};  // its uuid
+  std::string host = {};
+  int protocol = kProtocolVersion;
   bool operator==(const GangWorker&) const = default;
 };
 

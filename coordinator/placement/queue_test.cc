@@ -46,6 +46,41 @@ TEST(GrantGangs, AJobTakesTheWorkersThatItBlamesLast) {
   EXPECT_THAT(grants[1].workers, ElementsAre("w0"));
 }
 
+TEST(GrantGangs, AJobWaitsForWorkersWhoseProgramsKnowIt) {
+  std::vector<GangWorker> idle = Workers(3);
+  idle[0].protocol = kProtocolVersion - 1;
+  WaitingJob job = Waiting("new", 3);
+  EXPECT_THAT(GrantGangs({job}, {.idle = idle})[0].workers, ElementsAre("w0", "w1", "w2"));
+  job.need.workers = 2;  // the newest are taken first
+  EXPECT_THAT(GrantGangs({job}, {.idle = idle})[0].workers, ElementsAre("w1", "w2"));
+  job.need.protocol = kProtocolVersion;
+  EXPECT_THAT(GrantGangs({job}, {.idle = idle})[0].workers, ElementsAre("w1", "w2"));
+  idle[2].protocol = kProtocolVersion - 1;
+  const Grant grant = GrantGangs({job}, {.idle = idle})[0];
+  EXPECT_THAT(grant.workers, IsEmpty());
+  EXPECT_EQ(grant.reason,
+            "needs 2 workers, 1 idle: 2 idle whose takt-worker is too old for the job");
+}
+
+TEST(GrantGangs, HostsThatCanHoldWholeGroupsOfAJobAreTakenFirst) {
+  std::vector<GangWorker> idle = Workers(8);
+  for (const int i : {0, 1, 2}) idle[i].host = "a";
+  for (const int i : {3, 4, 5, 6}) idle[i].host = "b";
+  idle[7].host = "c";
+  WaitingJob job = Waiting("j", 4);
+  EXPECT_THAT(GrantGangs({job}, {.idle = idle})[0].workers, ElementsAre("w0", "w1", "w2", "w3"));
+  job.need.group = 2;
+  EXPECT_THAT(GrantGangs({job}, {.idle = idle})[0].workers, ElementsAre("w0", "w1", "w3", "w4"));
+  job.need.group = 4;
+  EXPECT_THAT(GrantGangs({job}, {.idle = idle})[0].workers, ElementsAre("w3", "w4", "w5", "w6"));
+  // A worker that it blames is in no group.
+  job.blamed = {{"w3", 1}};
+  EXPECT_THAT(GrantGangs({job}, {.idle = idle})[0].workers, ElementsAre("w0", "w1", "w2", "w4"));
+  // It does not wait for a host that could hold more groups.
+  job.need.workers = 8;
+  EXPECT_THAT(GrantGangs({job}, {.idle = idle})[0].workers, SizeIs(8));
+}
+
 TEST(GrantGangs, AJobThatTakesAllDoesWithoutThoseThatItBlamesTwice) {
   WaitingJob job = Waiting("a", 2);
   job.need.up_to_all = true;

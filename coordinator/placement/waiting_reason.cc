@@ -44,6 +44,10 @@ std::vector<std::string> Others(const Obstacles& obstacles) {
                                   obstacles.need.nccl ? "transport: auto or " : "",
                                   "device: cpu would take"));
   }
+  if (obstacles.num_old > 0) {
+    others.push_back(
+        absl::StrCat(obstacles.num_old, " idle whose takt-worker is too old for the job"));
+  }
   std::vector<std::pair<std::string, int>> held(obstacles.held.begin(), obstacles.held.end());
   std::ranges::stable_sort(held, std::greater(), &std::pair<std::string, int>::second);
   for (std::size_t i = 0; i < std::min(held.size(), kMaxNamed); ++i)

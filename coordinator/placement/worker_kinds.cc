@@ -6,6 +6,7 @@
 namespace takt::placement {
 
 bool Serves(const WorkerKind& kind, const Need& need) {
+  if (kProtocolVersion - kind.older < need.protocol) return false;
   if (need.device != config::DeviceKind::kCuda) return true;
   return kind.has_gpu && (!need.nccl || kind.has_nccl);
 }
@@ -30,7 +31,8 @@ WorkerKind WorkerKinds::KindOf(const GangWorker& worker) const {
   return {.has_gpu = worker.has_gpu,
           .has_nccl = worker.has_nccl,
           .shares_gpu = shares,
-          .gpu = shares ? worker.gpu : ""};
+          .gpu = shares ? worker.gpu : "",
+          .older = kProtocolVersion - worker.protocol};
 }
 
 }  // namespace takt::placement

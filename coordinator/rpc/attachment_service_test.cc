@@ -16,15 +16,21 @@ std::vector<std::int64_t> StepsOf(const std::vector<v1::StepReport>& reports) {
   return steps;
 }
 
-TEST_F(RpcTest, RanksMeetAsProtocol3DoesIfOneOfTheirWorkersSpeaksIt) {
-  RpcWorker w0(channel_, "w0"), w1(channel_, "w1");
-  ASSERT_TRUE(w0.Attach().ok());
-  ASSERT_TRUE(w1.Attach(kSparseProtocolVersion - 1).ok());
-  ASSERT_TRUE(Submit(Spec("j", 2, 3)).ok());
-  for (RpcWorker* const worker : {&w0, &w1}) {
-    const v1::Assignment assignment = worker->ReadPrepare();
-    EXPECT_FALSE(assignment.binding().sparse_meeting());
-    EXPECT_THAT(assignment.binding().ranks(), SizeIs(2));
+TEST_F(RpcTest, RanksMeetAsTheOldestOfTheirWorkersCan) {
+  for (const int oldest : {kSparseProtocolVersion - 1, kPlainSocketsProtocolVersion - 1}) {
+    SCOPED_TRACE(oldest);
+    const std::string name = absl::StrCat("j", oldest);
+    RpcWorker w0(channel_, absl::StrCat("new", oldest)), w1(channel_, absl::StrCat("old", oldest));
+    ASSERT_TRUE(w0.Attach().ok());
+    ASSERT_TRUE(w1.Attach(oldest).ok());
+    ASSERT_TRUE(Submit(Spec(name, 2, 3)).ok());
+    const bool sparse = oldest >= kSparseProtocolVersion;
+    for (RpcWorker* const worker : {&w0, &w1}) {
+      const v1::Assignment assignment = worker->ReadPrepare();
+      EXPECT_EQ(assignment.binding().sparse_meeting(), sparse);
+      EXPECT_THAT(assignment.binding().ranks(), SizeIs(sparse ? 0 : 2));
+      EXPECT_FALSE(assignment.binding().plain_sockets());
+    }
   }
 }
 
@@ -39,6 +45,7 @@ TEST_F(RpcTest, AJobRunsToItsEndOverTheWire) {
   EXPECT_GT(assignment.program().body_size(), 0);
   EXPECT_THAT(assignment.stages(), SizeIs(2));
   EXPECT_TRUE(assignment.binding().sparse_meeting());
+  EXPECT_TRUE(assignment.binding().plain_sockets());
   EXPECT_THAT(assignment.binding().ranks(), SizeIs(0)) << "an assignment does not grow with ranks";
   EXPECT_EQ(assignment.binding().secret().size(), 32u);
   EXPECT_EQ(assignment.binding().device(), v1::DEVICE_KIND_CPU);

@@ -5,9 +5,7 @@
 
 #include "common/base/status.h"
 #include "tests/bench/process_group.h"
-#include "worker/transport/abort_signal.h"
 #include "worker/transport/selection/create.h"
-#include "worker/transport/tcp/tcp.h"
 
 namespace takt::bench {
 
@@ -40,27 +38,26 @@ class ChannelLink final : public Link {
   std::unique_ptr<transport::RecvChannel> in_;
 };
 
-transport::TransportOptions OptionsOf(const LinkOptions& options) {
+absl::StatusOr<std::unique_ptr<Link>> MakeChannelLink(const LinkOptions& options,
+                                                      bool plain_sockets) {
   transport::TransportOptions own = LoopbackOptions(options.rank, 2);
+  own.plain_sockets = plain_sockets;
   own.sparse_meeting = true;
   own.operation_timeout = options.timeout;
-  return own;
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<transport::Transport> transport,
+      transport::CreateTransport(own, config::TransportKind::kTcp, *options.rendezvous));
+  return ChannelLink::Create(std::move(transport), options);
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Link>> MakeGlooLink(const LinkOptions& options) {
-  ASSIGN_OR_RETURN(std::unique_ptr<transport::Transport> transport,
-                   transport::CreateTransport(OptionsOf(options), config::TransportKind::kGloo,
-                                              *options.rendezvous));
-  return ChannelLink::Create(std::move(transport), options);
+  return MakeChannelLink(options, false);
 }
 
 absl::StatusOr<std::unique_ptr<Link>> MakeTcpLink(const LinkOptions& options) {
-  ASSIGN_OR_RETURN(std::unique_ptr<transport::Transport> transport,
-                   transport::CreateTcpTransport(OptionsOf(options), *options.rendezvous,
-                                                 std::make_shared<transport::AbortSignal>()));
-  return ChannelLink::Create(std::move(transport), options);
+  return MakeChannelLink(options, true);
 }
 
 Links FindLinks() {

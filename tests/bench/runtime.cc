@@ -29,10 +29,8 @@
 #include "tests/bench/table.h"
 #include "worker/engine/engine.h"
 #include "worker/train/trainer.h"
-#include "worker/transport/abort_signal.h"
 #include "worker/transport/channel_collective.h"
 #include "worker/transport/selection/create.h"
-#include "worker/transport/tcp/tcp.h"
 #include "worker/transport/wake_word.h"
 
 namespace takt::bench {
@@ -53,7 +51,7 @@ constexpr int kStepsInARow = 8;
 struct Options : CommonOptions {
   std::vector<int> ranks = {2, 4, 8};
   std::vector<std::string> schedules = {"1f1b", "interleaved-1f1b"};
-  std::vector<std::string> transports = {"shm", "gloo"};
+  std::vector<std::string> transports = {"shm", "tcp"};
   int steps = 20;
   bool no_barrier = false;
 };
@@ -181,13 +179,10 @@ absl::StatusOr<double> MeasureLatency(transport::Transport& transport, Rank rank
 
 absl::StatusOr<std::unique_ptr<transport::Transport>> MakeTransport(
     const Case& c, Rank rank, transport::Rendezvous& rendezvous) {
-  const transport::TransportOptions options = LoopbackOptions(rank, c.num_ranks);
-  if (c.transport == "tcp") {
-    return transport::CreateTcpTransport(options, rendezvous,
-                                         std::make_shared<transport::AbortSignal>());
-  }
+  transport::TransportOptions options = LoopbackOptions(rank, c.num_ranks);
+  options.plain_sockets = c.transport == "tcp";
   const auto kind =
-      c.transport == "shm" ? config::TransportKind::kShm : config::TransportKind::kGloo;
+      c.transport == "shm" ? config::TransportKind::kShm : config::TransportKind::kTcp;
   return transport::CreateTransport(options, kind, rendezvous);
 }
 

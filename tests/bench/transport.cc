@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-// The limit of our Gloo transport is measured with it.
+// Our transport over TCP is compared with it.
 #include "gloo/transport/context.h"
 #include "gloo/transport/tcp/device.h"
 #include "tests/bench/command.h"
@@ -31,7 +31,7 @@ namespace {
 using transport::MonotonicNanos;
 
 struct Options : CommonOptions {
-  std::vector<std::string> transports = {"shm", "gloo"};
+  std::vector<std::string> transports = {"shm", "tcp"};
   std::vector<std::size_t> sizes = {4096, 256 * 1024, 3 * 1024 * 1024};
   int messages = 1000;
 };
@@ -55,8 +55,10 @@ absl::StatusOr<double> PingPong(Rank rank, int messages, const Ends& ends) {
 
 absl::StatusOr<double> PingPongOurs(config::TransportKind kind, std::size_t size, int messages,
                                     Rank rank, transport::Rendezvous& rendezvous) {
+  transport::TransportOptions options = LoopbackOptions(rank, 2);
+  options.plain_sockets = true;
   ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> transport,
-                   transport::CreateTransport(LoopbackOptions(rank, 2), kind, rendezvous));
+                   transport::CreateTransport(options, kind, rendezvous));
   std::unique_ptr<transport::SendChannel> out;
   std::unique_ptr<transport::RecvChannel> in;
   const Rank peer(1 - rank.value());
@@ -141,7 +143,7 @@ struct Row {
 };
 
 void Judge(Row& row) {
-  if (row.transport == "gloo") {
+  if (row.transport == "tcp") {
     row.rule = "within 20 % of bare gloo";
     row.holds = row.seconds <= 1.2 * row.peer_seconds;
   } else if (row.size == 4096) {
@@ -166,8 +168,8 @@ absl::StatusOr<Row> Measure(const std::string& transport, std::size_t size, int 
   for (int turn = 0; turn < kTurns; ++turn) {
     ASSIGN_OR_RETURN(
         const double seconds, OnTwoProcesses([&](Rank rank, transport::Rendezvous& rendezvous) {
-          return PingPongOurs(shm ? config::TransportKind::kShm : config::TransportKind::kGloo,
-                              size, messages / kTurns, rank, rendezvous);
+          return PingPongOurs(shm ? config::TransportKind::kShm : config::TransportKind::kTcp, size,
+                              messages / kTurns, rank, rendezvous);
         }));
     row.seconds = std::min(row.seconds, seconds);
     double peer_seconds;
@@ -225,7 +227,7 @@ void AddTransportCommand(CLI::App& app, absl::Status& result) {
       [](CLI::App& command, Options& options) {
         command.add_option("--transport", options.transports, "Links")
             ->delimiter(',')
-            ->check(CLI::IsMember({"shm", "gloo"}));
+            ->check(CLI::IsMember({"shm", "tcp"}));
         command.add_option("--bytes", options.sizes, "Message sizes")
             ->delimiter(',')
             ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 30));

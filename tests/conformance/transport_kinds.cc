@@ -4,9 +4,7 @@
 #include "common/config/job_spec.h"
 #include "tests/testing/inproc_hub.h"
 #include "tests/testing/map_rendezvous.h"
-#include "worker/transport/abort_signal.h"
 #include "worker/transport/selection/create.h"
-#include "worker/transport/tcp/tcp.h"
 
 namespace takt::conformance {
 
@@ -38,7 +36,7 @@ class RendezvousGroup final : public TransportGroup {
 
 config::TransportKind KindOf(const std::string& kind) {
   if (kind == "shm") return config::TransportKind::kShm;
-  if (kind == "gloo" || kind == "sparse") return config::TransportKind::kGloo;
+  if (kind == "tcp" || kind == "gloo" || kind == "sparse") return config::TransportKind::kTcp;
   return config::TransportKind::kAuto;
 }
 
@@ -47,11 +45,8 @@ config::TransportKind KindOf(const std::string& kind) {
 absl::StatusOr<std::unique_ptr<transport::Transport>> MakeTransport(
     const std::string& kind, const transport::TransportOptions& options,
     transport::Rendezvous& rendezvous) {
-  if (kind == "tcp") {
-    return transport::CreateTcpTransport(options, rendezvous,
-                                         std::make_shared<transport::AbortSignal>());
-  }
   transport::TransportOptions own = options;
+  own.plain_sockets = kind == "tcp" || kind == "auto";
   own.sparse_meeting = kind == "sparse";
   return transport::CreateTransport(own, KindOf(kind), rendezvous);
 }

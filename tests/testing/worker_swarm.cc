@@ -58,7 +58,7 @@ class Meeting {
       : stub_(stub), done_(std::move(done)) {
     const mesh::Mesh& mesh = assignment.mesh;
     const int rank = assignment.rank.value();
-    const auto name = [](int of) { return absl::StrCat("gloo/rank/", of); };
+    const auto name = [](int of) { return absl::StrCat("tcp/rank/", of); };
     for (v1::RendezvousScope* const scope : {set_.mutable_scope(), wait_.mutable_scope()}) {
       scope->set_job(assignment.key.job);
       scope->set_generation(assignment.key.generation.value());

@@ -41,6 +41,7 @@ absl::Status RankConnections::OpenTransports(transport::Rendezvous& rendezvous,
       .data_address = options_.data.address,
       .data_port = options_.data.port,
       .data_advertise = options_.data.advertise,
+      .plain_sockets = assignment.plain_sockets,
       .sparse_meeting = assignment.sparse_meeting};
   ASSIGN_OR_RETURN(auto host,
                    transport::CreateTransport(transport_options, assignment.transport, rendezvous));

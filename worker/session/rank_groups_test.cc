@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/version.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/inproc_hub.h"
@@ -174,8 +175,10 @@ class CountingRendezvous final : public transport::Rendezvous {
   std::set<std::string> keys_;
 };
 
-// Returns how many keys the ranks of a job over TCP need to connect all groups, and checks sums.
-std::size_t KeysOf(const mesh::Mesh& mesh, bool sparse) {
+// Returns how many keys the ranks of a job over TCP need to connect all groups, if their workers
+// speak that version of the protocol, and checks sums.
+std::size_t KeysOf(const mesh::Mesh& mesh, int protocol) {
+  const bool sparse = protocol >= kSparseProtocolVersion;
   mesh::Partition partition;
   for (int s = 0; s < mesh.pp_size; ++s)
     partition.push_back({StageId(s), PpRank(s), LayerId(s), LayerId(s + 1)});
@@ -185,15 +188,16 @@ std::size_t KeysOf(const mesh::Mesh& mesh, bool sparse) {
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < mesh.size(); ++rank) {
     threads.emplace_back([&, rank] {
-      const transport::TransportOptions options{.rank = Rank(rank),
-                                                .num_ranks = mesh.size(),
-                                                .job = "j",
-                                                .generation = 1,
-                                                .secret = std::string(32, 's'),
-                                                .data_address = "127.0.0.1",
-                                                .sparse_meeting = sparse};
-      auto transport =
-          transport::CreateTransport(options, config::TransportKind::kGloo, rendezvous);
+      const transport::TransportOptions options{
+          .rank = Rank(rank),
+          .num_ranks = mesh.size(),
+          .job = "j",
+          .generation = 1,
+          .secret = std::string(32, 's'),
+          .data_address = "127.0.0.1",
+          .plain_sockets = protocol >= kPlainSocketsProtocolVersion,
+          .sparse_meeting = sparse};
+      auto transport = transport::CreateTransport(options, config::TransportKind::kTcp, rendezvous);
       ASSERT_TRUE(transport.ok()) << transport.status();
       transports[rank] = *std::move(transport);
       const int pp_rank = mesh.PpRankOf(Rank(rank)).value();
@@ -220,9 +224,10 @@ std::size_t KeysOf(const mesh::Mesh& mesh, bool sparse) {
 
 TEST(RankGroups, ThatMeetSparselyOverTcpNeedOneKeyForEachRankThatListens) {
   const mesh::Mesh mesh{.pp_size = 9, .dp_size = 2};
-  EXPECT_LE(KeysOf(mesh, /*sparse=*/true), 18u);
+  EXPECT_LE(KeysOf(mesh, kPlainSocketsProtocolVersion), 18u);
+  EXPECT_LE(KeysOf(mesh, kSparseProtocolVersion), 18u);
   // Ranks of protocol 3 set five keys for each pair of a group.
-  EXPECT_EQ(KeysOf(mesh, /*sparse=*/false), 5u * (2 * 9 * 8 / 2 + 9));
+  EXPECT_EQ(KeysOf(mesh, kSparseProtocolVersion - 1), 5u * (2 * 9 * 8 / 2 + 9));
 }
 
 TEST(RankGroups, AreThereASecondTimeWhereRanksMeetInsidePairs) {

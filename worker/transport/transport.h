@@ -69,10 +69,13 @@ struct TransportOptions {
   std::string job;
   std::int64_t generation = 0;
   std::string secret;          // 32 bytes; proves that a connection belongs to this generation
-  std::string data_address;    // gloo: the interface to bind
-  int data_port = 0;           // gloo: the port to bind; 0: any free one
-  std::string data_advertise;  // gloo: what peers dial, "ADDRESS:PORT"; empty: what is bound
-  // gloo: a rank that listens tells so once, under one key for all peers, and the two ends of a
+  std::string data_address;    // TCP: the interface to bind
+  int data_port = 0;           // TCP: the port to bind; 0: any free one
+  std::string data_advertise;  // TCP: what peers dial, "ADDRESS:PORT"; empty: what is bound
+  // TCP goes through tcp/. False: through gloo/, as with programs of protocol 4. It is the same on
+  // all ranks.
+  bool plain_sockets = false;
+  // gloo/: a rank that listens tells so once, under one key for all peers, and the two ends of a
   // channel agree on its size over their connection. False: with a key for each peer, and two for
   // each channel, as programs of protocol 3 do. It is the same on all ranks.
   bool sparse_meeting = false;

@@ -15,6 +15,7 @@
 #include "worker/transport/nccl/nccl_transport.h"
 #include "worker/transport/shm/shm.h"
 #include "worker/transport/staged/staged.h"
+#include "worker/transport/tcp/tcp.h"
 
 namespace takt::transport {
 
@@ -24,12 +25,12 @@ class ChoosingTransport final : public Transport {
  public:
   ChoosingTransport(TransportOptions options, Rendezvous& rendezvous,
                     std::shared_ptr<AbortSignal> abort, std::unique_ptr<Transport> shm,
-                    std::unique_ptr<Transport> gloo)
+                    std::unique_ptr<Transport> tcp)
       : options_(std::move(options)),
         rendezvous_(rendezvous),
         abort_(std::move(abort)),
         shm_(std::move(shm)),
-        gloo_(std::move(gloo)) {}
+        tcp_(std::move(tcp)) {}
 
   absl::StatusOr<std::unique_ptr<SendChannel>> OpenSend(Rank peer, const std::string& name,
                                                         std::size_t max_bytes) override {
@@ -58,12 +59,12 @@ class ChoosingTransport final : public Transport {
     std::lock_guard lock(choice->mutex);
     if (choice->transport == nullptr) {
       ASSIGN_OR_RETURN(const bool shares, SharesMemory(options_, rendezvous_, peer, *abort_));
-      choice->transport = shares ? shm_.get() : gloo_.get();
+      choice->transport = shares ? shm_.get() : tcp_.get();
       Log(LogLevel::kInfo, "transport chosen",
           {{"job", options_.job},
            {"rank", std::to_string(options_.rank.value())},
            {"peer", std::to_string(peer.value())},
-           {"transport", shares ? "shm" : "gloo"}});
+           {"transport", shares ? "shm" : "tcp"}});
     }
     return choice->transport;
   }
@@ -71,7 +72,7 @@ class ChoosingTransport final : public Transport {
   const TransportOptions options_;
   Rendezvous& rendezvous_;
   const std::shared_ptr<AbortSignal> abort_;
-  const std::unique_ptr<Transport> shm_, gloo_;
+  const std::unique_ptr<Transport> shm_, tcp_;
   std::mutex mutex_;
   std::map<Rank, Choice> choices_;  // entries stay where they are
 };
@@ -84,11 +85,11 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(TransportOptions opti
   auto abort = std::make_shared<AbortSignal>();
   std::unique_ptr<Transport> shm = CreateShmTransport(options, rendezvous, abort);
   if (kind == config::TransportKind::kShm) return shm;
-  ASSIGN_OR_RETURN(std::unique_ptr<Transport> gloo,
-                   CreateGlooTransport(options, rendezvous, abort));
-  if (kind == config::TransportKind::kGloo) return gloo;
+  const auto create_tcp = options.plain_sockets ? &CreateTcpTransport : &CreateGlooTransport;
+  ASSIGN_OR_RETURN(std::unique_ptr<Transport> tcp, create_tcp(options, rendezvous, abort));
+  if (kind == config::TransportKind::kTcp) return tcp;
   return std::make_unique<ChoosingTransport>(std::move(options), rendezvous, std::move(abort),
-                                             std::move(shm), std::move(gloo));
+                                             std::move(shm), std::move(tcp));
 }
 
 absl::StatusOr<std::unique_ptr<DeviceTransport>> CreateDeviceTransport(

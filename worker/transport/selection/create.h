@@ -18,9 +18,9 @@ namespace nccl {
 struct Library;
 }
 
-// Makes the transport of host memory. kShm and kGloo take that one for all peers. kAuto and kNccl
+// Makes the transport of host memory. kShm and kTcp take that one for all peers. kAuto and kNccl
 // choose for each peer when its first channel is opened: shared memory if both prove by a handshake
-// that they see the same memory, else Gloo.
+// that they see the same memory, else TCP.
 // All ranks of a group open their channels in one order (e.g. by sender, receiver, name), since
 // each opening waits for its peer.  rendezvous: borrowed for the transport's life. Errors:
 // kInvalidArgument (FieldError): a data_address that cannot be bound.
@@ -40,7 +40,7 @@ struct DeviceTransportOptions {
 
 // Makes the transport of device memory. Returns null if the memory of the backends is the host's,
 // whose messages `host` takes. kAuto chooses NCCL between ranks that have it and GPUs of their own,
-// else a way through the host. kNccl takes NCCL or fails. kShm and kGloo go through the host. All
+// else a way through the host. kNccl takes NCCL or fails. kShm and kTcp go through the host. All
 // ranks pass the same kind.  rendezvous, host, backends: borrowed for the transport's life.
 absl::StatusOr<std::unique_ptr<DeviceTransport>> CreateDeviceTransport(
     DeviceTransportOptions options, Rendezvous& rendezvous, Transport& host,

@@ -18,7 +18,8 @@ namespace takt::transport {
 namespace {
 
 // The verdict of the rank that offered memory.
-constexpr char kShm[] = "shm", kGloo[] = "gloo";
+// These go between workers whose programs may be one version apart.
+constexpr char kSharedVerdict[] = "shm", kNotSharedVerdict[] = "gloo";
 constexpr std::uint64_t kRingMagic = 0x5441'4b54'5249'4e31;  // "TAKTRIN1"
 
 // A ring with its token, as its maker announces it and as the other end finds it.
@@ -198,7 +199,7 @@ absl::StatusOr<bool> SharesMemory(const TransportOptions& options, Rendezvous& r
     const bool shared =
         offer.ok() && offer->header().phase.load() == kRingAttached &&
         SameProof(offer->header().receiver_proof, ProofOf(options, *offer, key, "receiver"));
-    RETURN_IF_ERROR(set("verdict", shared ? kShm : kGloo));
+    RETURN_IF_ERROR(set("verdict", shared ? kSharedVerdict : kNotSharedVerdict));
     return shared;
   }
   ASSIGN_OR_RETURN(const std::string announcement, await("offer"));
@@ -208,9 +209,9 @@ absl::StatusOr<bool> SharesMemory(const TransportOptions& options, Rendezvous& r
   }
   RETURN_IF_ERROR(set("answer", "looked"));
   ASSIGN_OR_RETURN(const std::string verdict, await("verdict"));
-  if (verdict != kShm && verdict != kGloo)
+  if (verdict != kSharedVerdict && verdict != kNotSharedVerdict)
     return UnreadableStatus(peer, "the transport that it chose", verdict);
-  return verdict == kShm;
+  return verdict == kSharedVerdict;
 }
 
 }  // namespace takt::transport

@@ -11,9 +11,9 @@
 namespace takt::transport {
 
 // Binds options.data_address only. The lower of two ranks listens and tells where once, under one
-// key for all peers, whatever options.sparse_meeting says. rendezvous: borrowed for the transport's
-// life.  abort: raised by Abort; may be shared with other transports of the rank. Errors:
-// kInvalidArgument (data_address cannot be bound).
+// key for all peers. rendezvous: borrowed for the transport's life.  abort: raised by Abort; may be
+// shared with other transports of the rank. Errors: kInvalidArgument (data_address cannot be
+// bound).
 absl::StatusOr<std::unique_ptr<Transport>> CreateTcpTransport(TransportOptions options,
                                                               Rendezvous& rendezvous,
                                                               std::shared_ptr<AbortSignal> abort);
