@@ -27,6 +27,7 @@ std::optional<double> BytesPerToken(const data::Corpus& corpus) {
     const absl::StatusOr<std::optional<data::TokenOrigin>> origin =
         data::ReadTokenOrigin(shard.path);
     if (!origin.ok() || !origin->has_value()) return std::nullopt;
+    if ((*origin)->tokens != shard.file.tokens.size()) return std::nullopt;
     tokens += static_cast<double>((*origin)->tokens);
     bytes += static_cast<double>((*origin)->bytes);
   }
@@ -47,9 +48,11 @@ void PrintScore(const Context& context, const Score& score) {
   }
   Table table({"loss", absl::StrFormat("%.5f nats a token", score.loss)});
   table.Add({"perplexity", absl::StrFormat("%.4g", score.Perplexity())});
-  table.Add({"bits per byte",
-             bits.has_value() ? absl::StrFormat("%.4f", *bits)
-                              : "unknown: no file beside the tokens says how many bytes they are"});
+  table.Add(
+      {"bits per byte",
+       bits.has_value()
+           ? absl::StrFormat("%.4f", *bits)
+           : "unknown: no file beside the tokens says how many bytes of text these tokens are"});
   table.Add(
       {"tokens", absl::StrCat(score.tokens, " in ", score.windows, " windows of ", score.context)});
   context.terminal.out << table.ToString() << std::flush;

@@ -22,7 +22,8 @@ struct Score {
 };
 
 // Returns how many bytes of text a token of the corpus stands for: one in files of bytes, else what
-// the files say that `takt data tokenize` leaves beside tokens. nullopt: a file has none.
+// the files say that `takt data tokenize` leaves beside tokens. nullopt: a file has none, or one of
+// other tokens.
 std::optional<double> BytesPerToken(const data::Corpus& corpus);
 
 // Prints the score: a table, or with `-o json` {"loss", "perplexity", "bits_per_byte", "tokens",

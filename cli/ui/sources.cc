@@ -25,6 +25,8 @@ constexpr absl::Duration kLongestTimelinePause = absl::Seconds(4);
 constexpr absl::Duration kRetryPause = absl::Seconds(1);
 // After an answer that will hardly change: there is no such job, or the caller may not see it.
 constexpr absl::Duration kRefusedPause = absl::Seconds(10);
+// A job has ended. Another one of its name may be submitted.
+constexpr absl::Duration kEndedPause = absl::Seconds(2);
 constexpr absl::Duration kLogTimeout = absl::Hours(24);
 // The page lists so many of the newest jobs.
 constexpr std::size_t kMostJobs = 300;
@@ -93,8 +95,17 @@ void Sources::FollowCluster(const std::string& view, const std::stop_token& stop
   } while (Pause(stop, PauseAfter(used, kClusterPause)));
 }
 
-absl::Status Sources::WatchSteps(const std::string& view, const std::string& job,
-                                 Client::StreamStop& stop) {
+bool Sources::AwaitNextJob(const std::string& job, const std::string& id,
+                           const std::stop_token& stop) {
+  while (Pause(stop, kEndedPause)) {
+    const absl::StatusOr<v1::Job> now = client_.GetJob(job);
+    if (now.ok() && now->id() != id) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<std::string> Sources::WatchSteps(const std::string& view, const std::string& job,
+                                                Client::StreamStop& stop) {
   ASSIGN_OR_RETURN(const v1::Job now, client_.GetJob(job));
   SetProblem(view, absl::OkStatus());
   const FollowOptions options = {
@@ -116,7 +127,8 @@ absl::Status Sources::WatchSteps(const std::string& view, const std::string& job
           [&](std::string_view line) {
             SetProblem(view, absl::UnavailableError(absl::string_view(line.data(), line.size())));
           }};
-  return FollowJob(client_, stop, options).status();
+  ASSIGN_OR_RETURN(const v1::Job ended, FollowJob(client_, stop, options));
+  return ended.id();
 }
 
 void Sources::FollowSteps(const std::string& view, const std::string& job,
@@ -124,16 +136,16 @@ void Sources::FollowSteps(const std::string& view, const std::string& job,
   Client::StreamStop stream;
   const std::stop_callback end(stop, [&] { stream.Stop(); });
   while (!stop.stop_requested()) {
-    const absl::Status status = WatchSteps(view, job, stream);
-    if (status.ok()) {  // the job has ended: it says nothing more
-      Pause(stop, absl::InfiniteDuration());
-      return;
-    }
+    const absl::StatusOr<std::string> ended = WatchSteps(view, job, stream);
     if (stop.stop_requested()) return;
-    SetProblem(view, status);
-    if (!Pause(stop, absl::IsUnavailable(status) ? kRetryPause : kRefusedPause)) return;
+    if (ended.ok()) {
+      if (!AwaitNextJob(job, *ended, stop)) return;
+    } else {
+      SetProblem(view, ended.status());
+      if (!Pause(stop, absl::IsUnavailable(ended.status()) ? kRetryPause : kRefusedPause)) return;
+    }
     hub_.Forget(view);  // the next watch begins with the first step again
-    SetProblem(view, status);
+    SetProblem(view, ended.status());
   }
 }
 
@@ -169,21 +181,23 @@ void Sources::FollowLogs(const std::string& view, const std::string& job,
   SeenLines seen;
   while (!stop.stop_requested()) {
     bool has_begun = false;
+    const absl::StatusOr<v1::Job> now = client_.GetJob(job);
     const absl::Status status =
-        client_.GetJobLogs(request, kLogTimeout, stream, [&](const v1::LogLine& line) {
-          if (!std::exchange(has_begun, true)) SetProblem(view, absl::OkStatus());
-          std::string text = Dump(ToJson(line));
-          if (seen.IsNew(text)) hub_.Append(view, "lines", std::move(text));
-          return true;
-        });
-    if (status.ok()) {
-      SetProblem(view, status);
-      Pause(stop, absl::InfiniteDuration());
-      return;
-    }
+        !now.ok() ? now.status()
+                  : client_.GetJobLogs(request, kLogTimeout, stream, [&](const v1::LogLine& line) {
+                      if (!std::exchange(has_begun, true)) SetProblem(view, absl::OkStatus());
+                      std::string text = Dump(ToJson(line));
+                      if (seen.IsNew(text)) hub_.Append(view, "lines", std::move(text));
+                      return true;
+                    });
     if (stop.stop_requested()) return;
     SetProblem(view, status);
-    if (!Pause(stop, absl::IsUnavailable(status) ? kRetryPause : kRefusedPause)) return;
+    if (status.ok()) {
+      if (!AwaitNextJob(job, now->id(), stop)) return;
+      hub_.Forget(view);
+    } else if (!Pause(stop, absl::IsUnavailable(status) ? kRetryPause : kRefusedPause)) {
+      return;
+    }
   }
 }
 

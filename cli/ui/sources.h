@@ -46,8 +46,12 @@ class Sources final {
   void FollowLogs(const std::string& view, const std::string& job, const std::stop_token& stop);
 
   absl::Status UpdateCluster(const std::string& view);
-  absl::Status WatchSteps(const std::string& view, const std::string& job,
-                          Client::StreamStop& stop);
+  // Returns the id of the job when it has ended.
+  absl::StatusOr<std::string> WatchSteps(const std::string& view, const std::string& job,
+                                         Client::StreamStop& stop);
+  // Waits until there is a job of that name with another id. Returns false if `stop` is requested
+  // before.
+  bool AwaitNextJob(const std::string& job, const std::string& id, const std::stop_token& stop);
   void SetProblem(const std::string& view, const absl::Status& status);
 
   Client& client_;

@@ -3,6 +3,8 @@
 #include <httplib.h>
 #include <signal.h>
 
+#include <future>
+
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "tests/integration/command.h"
@@ -71,6 +73,26 @@ TEST_F(UiTest, ShowsARunningJobToWhoHasTheAddress) {
   EXPECT_EQ(json::parse(picture->body)["ranks"].size(), 2u);
   EXPECT_EQ(browser.Get("/api/timeline?job=a")->status, 403);
 
+  ui->Signal(SIGINT);
+  EXPECT_EQ(ui->Wait(), "exit status 0");
+}
+
+TEST_F(UiTest, GoesOnWithTheNextJobOfTheName) {
+  ASSERT_EQ(Takt({"local", "up", "--workers", "2"}), "exit status 0");
+  const auto ui = Start({"ui", "-o", "json"});
+  ASSERT_TRUE(ui->WaitForText("\"url\""));
+  const json printed = json::parse(ui->out());
+  const int port = printed["port"];
+  const std::string address = printed["url"];
+  const std::string token = std::vector<std::string>(absl::StrSplit(address, "token=")).back();
+  const httplib::Headers cookie = {{"Cookie", absl::StrCat("takt_ui_", port, "=", token)}};
+  const std::string job = directory_.Write("a.yaml", kJob);
+  ASSERT_EQ(Takt({"submit", job, "--wait"}), "exit status 0");
+  std::future<std::string> both = std::async(
+      std::launch::async, [&] { return Read(port, cookie, "/api/stream?view=job:a", "[45,"); });
+  Read(port, cookie, "/api/stream?view=job:a", "[40,");
+  ASSERT_EQ(Takt({"submit", job, "--set", "steps=45", "--wait"}), "exit status 0");
+  EXPECT_THAT(both.get(), AllOf(HasSubstr("[40,"), HasSubstr("[45,")));
   ui->Signal(SIGINT);
   EXPECT_EQ(ui->Wait(), "exit status 0");
 }
