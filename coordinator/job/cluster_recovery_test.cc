@@ -71,15 +71,14 @@ TEST_F(RecoveryTest, AJobWaitsForAWorkerWhoseProgramKnowsItsFields) {
   AttachWorkers(2);
   AttachOld("w2", kAllFieldsProtocolVersion - 1);
   config::JobSpec spec = SavingSpec("j", 2);
-  spec.lion.emplace();
+  spec.model.parameter_bytes = 1'000'000;
   const control::JobKey key = RunJob(spec);
   TrainTo(key, 10);
   SaveAt(key, 10);
   Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kQueued);
-  EXPECT_THAT(Job("j").transitions.back().reason,
-              HasSubstr("1 idle whose takt-worker is too old for the job"));
+  EXPECT_THAT(Job("j").reason, HasSubstr("1 idle whose takt-worker is too old for the job"));
   Attach("w3");
   EXPECT_EQ(Job("j").state, JobState::kStarting);
   EXPECT_EQ(Job("j").ranks[1].worker, "w3");

@@ -16,7 +16,11 @@ class PlacementTest : public ::testing::Test {
   Worker& Add(const std::string& name, const std::string& host) {
     Worker& worker = workers_[name];
     worker.session = membership::SessionId(static_cast<std::int64_t>(workers_.size()));
-    worker.hello = {.worker = name, .host = host, .cores = 8, .memory_bytes = 800};
+    worker.hello = {.worker = name,
+                    .protocol_version = kProtocolVersion,
+                    .host = host,
+                    .cores = 8,
+                    .memory_bytes = 800};
     worker.hello.matmul_rates.f32 = 5e10;
     return worker;
   }
