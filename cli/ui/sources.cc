@@ -178,7 +178,7 @@ void Sources::FollowLogs(const std::string& view, const std::string& job,
   request.set_name(job);
   request.set_follow(true);
   // Another stream begins with the oldest line that the coordinator still keeps.
-  SeenLines seen;
+  std::optional<SeenLines> seen(std::in_place);
   while (!stop.stop_requested()) {
     bool has_begun = false;
     const absl::StatusOr<v1::Job> now = client_.GetJob(job);
@@ -187,7 +187,7 @@ void Sources::FollowLogs(const std::string& view, const std::string& job,
                   : client_.GetJobLogs(request, kLogTimeout, stream, [&](const v1::LogLine& line) {
                       if (!std::exchange(has_begun, true)) SetProblem(view, absl::OkStatus());
                       std::string text = Dump(ToJson(line));
-                      if (seen.IsNew(text)) hub_.Append(view, "lines", std::move(text));
+                      if (seen->IsNew(text)) hub_.Append(view, "lines", std::move(text));
                       return true;
                     });
     if (stop.stop_requested()) return;
@@ -195,6 +195,7 @@ void Sources::FollowLogs(const std::string& view, const std::string& job,
     if (status.ok()) {
       if (!AwaitNextJob(job, now->id(), stop)) return;
       hub_.Forget(view);
+      seen.emplace();
     } else if (!Pause(stop, absl::IsUnavailable(status) ? kRetryPause : kRefusedPause)) {
       return;
     }

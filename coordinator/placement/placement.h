@@ -20,8 +20,8 @@ using membership::Worker;
 using Workers = std::map<std::string, Worker>;  // by name
 using Gang = std::vector<const Worker*>;
 
-// Returns the lowest version of the protocol that one of the workers speaks, of none this
-// program's.
+// Returns the lowest version of the protocol that the workers speak. If there are none, it is the
+// version of this program.
 int OldestProtocol(const Gang& gang);
 
 // Returns what all ranks of the job compute on (common/plan/offers.h).

@@ -230,6 +230,7 @@ void Round::Reserve(const WaitingJob& job, Slot slot) {
 }
 
 std::vector<bool> Round::InWholeGroups(const WaitingJob& job, const Amounts& taken) const {
+  if (job.need.group == 1) return std::vector<bool>(idle_.size(), true);
   const auto usable = [&](const GangWorker& worker) {
     return taken[kinds_.IndexOf(worker)] > 0 && !job.blamed.contains(worker.name);
   };
