@@ -11,8 +11,9 @@ if((CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LE
   set(TAKT_WERROR_DEFAULT ON)
 endif()
 option(TAKT_WERROR "Treat warnings as errors; the default is ON with g++ 12 and clang++ 14" ${TAKT_WERROR_DEFAULT})
-# gcc 12 is often wrong about what may be uninitialized in a std::string or a std::optional, the more it inlines.
-set(warnings -Wall -Wextra -Wno-missing-field-initializers -Wno-maybe-uninitialized -Wno-unknown-warning-option)
+# gcc 12 is often wrong about what may be uninitialized in a std::string or a std::optional, and about what overlaps or ends where in a
+# std::string, the more it inlines.
+set(warnings -Wall -Wextra -Wno-missing-field-initializers -Wno-maybe-uninitialized -Wno-restrict -Wno-unknown-warning-option)
 if(TAKT_WERROR)
   list(APPEND warnings -Werror)
   target_compile_options(takt_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)

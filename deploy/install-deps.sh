@@ -20,7 +20,7 @@ build=(g++ cmake ninja-build ccache pkg-config protobuf-compiler protobuf-compil
 # Fuzzing (tests/fuzz/README.md) also needs clang and libclang-rt-14-dev.
 # ocl-icd-opencl-dev: the CMake file of libdnnl-dev asks for OpenCL, which the package only recommends.
 tests=(libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev clang-format clang-tidy git python3 python3-yaml
-  python3-kubernetes iproute2 etcd-server sentencepiece rsync)
+  python3-kubernetes iproute2 etcd-server sentencepiece rsync zsh fish)
 # A kubectl of another origin is as good, and Debian's would conflict with it.
 command -v kubectl >/dev/null || tests+=(kubernetes-client)
 example=(bible-kjv bible-kjv-text)

@@ -14,7 +14,8 @@
 # clang     60   clang compiles everything without a warning, thread-safety annotations included; all tests pass
 # tidy      30   clang-tidy has no complaint, about tests neither
 # repeat    40   the tests with real daemons pass five times in a row
-# mesh       ?   64 workers train on the axes data, pipeline and tensor, 4 ranks each, as 4 workers do, to the bit
+# mesh       ?   golden models have the same bits with every shard, schedule and recompute on 12 meshes; 64 workers train on the axes data,
+#                pipeline and tensor, 4 ranks each, as 4 workers do, to the bit
 # matrix    12   each fault at each phase of a job leaves its losses as they are (tests/fault)
 # groups     ?   each rank dies in each collective of tensor, context, shard and expert groups, and its job keeps its losses
 # soak       ?   2,000 killed workers leave memory, descriptors and threads as they were
@@ -25,7 +26,8 @@
 # fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
 # experts    ?   a mixture of experts on 4 million tokens uses them evenly and beats the dense model, with three seeds
 # checkpoint ?   a checkpoint of the size of Llama 70B is planned, saved in sparse files and verified in 1 GiB of memory
-# page       3   the page of takt ui keeps its limits of time and cost; 1,000 slow readers change nothing (tests/ui/figures.py)
+# page       4   axe-core finds nothing on the page of takt ui; it keeps its limits of time and cost; 1,000 slow readers change nothing
+#                (tests/ui/figures.py)
 # simulation 20  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
 # upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
@@ -43,7 +45,7 @@ for argument in "$@"; do
     *" $argument "*) sections+=("$argument") ;;
     *)
       if [ "$argument" = -h ] || [ "$argument" = --help ]; then
-        sed -n '3,34p' "$0" | sed 's/^# \?//'
+        sed -n '3,36p' "$0" | sed 's/^# \?//'
         exit 0
       elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
         other=$(realpath "$argument")
@@ -101,7 +103,8 @@ repeat() {
 }
 
 mesh() {
-  release takt-coordinator takt-worker integration_test
+  release takt-coordinator takt-worker integration_test numerics_test
+  build/release/tests/numerics_test --gtest_also_run_disabled_tests --gtest_filter='*EveryShardScheduleAndRecompute*'
   build/release/tests/integration_test --gtest_also_run_disabled_tests --gtest_filter='*SixtyFourRanks*'
 }
 
@@ -165,6 +168,9 @@ checkpoint() {
 
 page() {
   release takt takt-coordinator takt-worker ui_stage cli_ui_test
+  local venv=build/venv-axe
+  [ -d $venv ] || { python3 -m venv $venv && $venv/bin/pip install -q --no-deps axe-playwright-python; }
+  tests/ui/page_test.py build/release --axe $venv/lib/python3*/site-packages/axe_playwright_python/axe.min.js Page.test_axe_finds_nothing_serious
   build/release/tests/cli_ui_test --gtest_also_run_disabled_tests --gtest_filter='*AThousandSlowReaders*'
   tests/ui/figures.py build/release
 }

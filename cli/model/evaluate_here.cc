@@ -6,16 +6,19 @@
 #include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "cli/base/input_file.h"
+#include "cli/base/report.h"
 #include "cli/base/signals.h"
 #include "cli/model/model_child.h"
 #include "common/base/status.h"
 #include "common/checkpoint/layout.h"
 #include "common/checkpoint/manifest.h"
 #include "common/data/corpus.h"
+#include "common/data/token_origin.h"
 #include "nlohmann/json.hpp"
 
 namespace takt::cli {
@@ -127,11 +130,14 @@ absl::StatusOr<Score> EvaluateHere(const Context& context, const EvaluateOptions
     }
     if (!answer->has_evaluated()) continue;
     const v1::EvaluatedModel& evaluated = answer->evaluated();
+    const absl::StatusOr<std::optional<double>> bytes_per_token = data::BytesPerToken(corpus);
+    if (!bytes_per_token.ok())
+      Say(context, absl::StrCat("warning: ", bytes_per_token.status().message()));
     return Score{.loss = evaluated.loss(),
                  .tokens = evaluated.tokens(),
                  .windows = evaluated.windows(),
                  .context = evaluated.context(),
-                 .bytes_per_token = BytesPerToken(corpus)};
+                 .bytes_per_token = bytes_per_token.value_or(std::nullopt)};
   }
 }
 

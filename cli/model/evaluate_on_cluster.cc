@@ -128,11 +128,10 @@ absl::StatusOr<Score> EvaluateOnCluster(const Context& context, const ClusterEva
   if (!step.ok()) return input.locate(step.status());
   if (const absl::Status deleted = client->DeleteJob(spec.name()); !deleted.ok())
     Say(context, absl::StrCat("warning: ", spec.name(), " stays: ", deleted.message()));
-  const v1::DataFormat format = spec.data().validation().format();
   Score score{
       .loss = step->validation_loss(), .tokens = step->tokens(), .context = spec.model().context()};
-  // Whatever is beside the tokens is on the workers' disks.
-  if (format == v1::DATA_FORMAT_BYTES) score.bytes_per_token = 1;
+  if (step->has_validation_bytes_per_token())
+    score.bytes_per_token = step->validation_bytes_per_token();
   if (score.context > 0) {
     const int batches =
         spec.data().validation().has_batches() ? spec.data().validation().batches() : 1;

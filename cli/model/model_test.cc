@@ -15,7 +15,6 @@
 #include "cli/testing/test_checkpoint.h"
 #include "cli/testing/test_directory.h"
 #include "common/base/status.h"
-#include "common/data/token_origin.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/delimited_message_util.h"
 #include "nlohmann/json.hpp"
@@ -25,24 +24,6 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-TEST(BytesPerToken, AreWhatTheFileBesideTheTokensSaysIfItIsOfThem) {
-  const TestDirectory directory;
-  const std::string tokens = directory.Write("text.bin", std::string("a\0b\0c\0d\0", 8));
-  const data::Corpus corpus =
-      data::Corpus::Open({.path = tokens, .data_root = "/", .format = config::DataFormat::kUint16})
-          .value();
-  EXPECT_EQ(BytesPerToken(corpus), std::nullopt);
-  data::TokenOrigin origin{.tokenizer = "tokenizer.json", .vocab = 256, .tokens = 4, .bytes = 14};
-  const auto write = [&] {
-    std::ofstream(data::TokenOriginPath(tokens)) << data::FormatTokenOrigin(origin);
-  };
-  write();
-  EXPECT_EQ(BytesPerToken(corpus), 3.5);
-  origin.tokens = 5;
-  write();
-  EXPECT_EQ(BytesPerToken(corpus), std::nullopt);
-}
 
 // A directory with a takt-worker that does `script`.
 class FakeWorker {

@@ -4,12 +4,10 @@
 #include <cmath>
 #include <numbers>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/base/report.h"
 #include "cli/base/text.h"
-#include "common/data/token_origin.h"
 
 namespace takt::cli {
 
@@ -18,21 +16,6 @@ double Score::Perplexity() const { return std::exp(loss); }
 std::optional<double> Score::BitsPerByte() const {
   if (!bytes_per_token.has_value()) return std::nullopt;
   return loss / std::numbers::ln2 / *bytes_per_token;
-}
-
-std::optional<double> BytesPerToken(const data::Corpus& corpus) {
-  if (corpus.format() == config::DataFormat::kBytes) return 1;
-  double tokens = 0, bytes = 0;
-  for (const data::Corpus::Shard& shard : corpus.shards()) {
-    const absl::StatusOr<std::optional<data::TokenOrigin>> origin =
-        data::ReadTokenOrigin(shard.path);
-    if (!origin.ok() || !origin->has_value()) return std::nullopt;
-    if ((*origin)->tokens != shard.file.tokens.size()) return std::nullopt;
-    tokens += static_cast<double>((*origin)->tokens);
-    bytes += static_cast<double>((*origin)->bytes);
-  }
-  if (tokens <= 0 || bytes <= 0) return std::nullopt;
-  return bytes / tokens;
 }
 
 void PrintScore(const Context& context, const Score& score) {

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "cli/base/context.h"
-#include "common/data/corpus.h"
 
 namespace takt::cli {
 
@@ -20,11 +19,6 @@ struct Score {
   double Perplexity() const;  // infinite where it is above the range of numbers
   std::optional<double> BitsPerByte() const;
 };
-
-// Returns how many bytes of text a token of the corpus stands for: one in files of bytes, else what
-// the files say that `takt data tokenize` leaves beside tokens. nullopt: a file has none, or one of
-// other tokens.
-std::optional<double> BytesPerToken(const data::Corpus& corpus);
 
 // Prints the score: a table, or with `-o json` {"loss", "perplexity", "bits_per_byte", "tokens",
 // "windows", "context"}.

@@ -24,6 +24,8 @@ void Write(const RankStepReport& report, v1::StreamBulkRequest& request) {
   proto.set_step_seconds(report.step_seconds);
   proto.set_busy_seconds(report.busy_seconds);
   if (report.validation_loss.has_value()) proto.set_validation_loss(*report.validation_loss);
+  if (report.validation_bytes_per_token.has_value())
+    proto.set_validation_bytes_per_token(*report.validation_bytes_per_token);
 }
 
 void Write(const CheckpointReport& report, v1::StreamBulkRequest& request) {
@@ -60,6 +62,8 @@ RankStepReport Read(const v1::RankStepReport& proto) {
                         .learning_rate = proto.learning_rate(),
                         .tokens = proto.tokens()};
   if (proto.has_validation_loss()) report.validation_loss = proto.validation_loss();
+  if (proto.has_validation_bytes_per_token())
+    report.validation_bytes_per_token = proto.validation_bytes_per_token();
   return report;
 }
 

@@ -45,6 +45,9 @@ struct Costs {
   std::vector<double> vocabulary_forward{0}, vocabulary_backward{0};
   // The groups that meet inside passes, by pp rank. One entry serves all ranks.
   std::vector<GroupCost> tensor{GroupCost{}}, context{GroupCost{}};
+  // The halves of a pair run beside each other where ranks meet in both, so that one computes while
+  // the other one meets. On GPUs one follows the other.
+  bool halves_run_beside = true;
 
   double F(StageId stage) const { return Of(forward, stage); }
   double I(StageId stage) const { return Of(input_grad, stage); }

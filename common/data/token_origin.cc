@@ -95,4 +95,23 @@ absl::StatusOr<std::optional<TokenOrigin>> ReadTokenOrigin(std::string_view toke
   return std::optional<TokenOrigin>(*std::move(origin));
 }
 
+absl::StatusOr<std::optional<double>> BytesPerToken(const Corpus& corpus) {
+  if (corpus.format() == config::DataFormat::kBytes) return 1;
+  double tokens = 0, bytes = 0;
+  for (const Corpus::Shard& shard : corpus.shards()) {
+    ASSIGN_OR_RETURN(const std::optional<TokenOrigin> origin, ReadTokenOrigin(shard.path));
+    if (!origin.has_value()) return std::nullopt;
+    const auto num_tokens = static_cast<std::int64_t>(shard.file.tokens.size());
+    if (origin->tokens != num_tokens || num_tokens == 0 || origin->bytes <= 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(TokenOriginPath(shard.path), " says that it is of ", origin->tokens,
+                       " tokens of ", origin->bytes, " bytes, but the file beside it has ",
+                       num_tokens, " tokens; make both again with takt data tokenize"));
+    }
+    tokens += static_cast<double>(origin->tokens);
+    bytes += static_cast<double>(origin->bytes);
+  }
+  return bytes / tokens;
+}
+
 }  // namespace takt::data

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "common/data/corpus.h"
 
 namespace takt::data {
 
@@ -37,5 +38,10 @@ std::string TokenOriginPath(std::string_view token_file);
 // Returns nullopt if there is no such file. Errors: kInvalidArgument, kInternal, ..., naming the
 // file.
 absl::StatusOr<std::optional<TokenOrigin>> ReadTokenOrigin(std::string_view token_file);
+
+// Returns how many bytes of text a token of the corpus stands for: one in files of bytes, else what
+// the files beside its files say. nullopt: a file has none beside it. Errors: as ReadTokenOrigin;
+// kFailedPrecondition (it is of other tokens).
+absl::StatusOr<std::optional<double>> BytesPerToken(const Corpus& corpus);
 
 }  // namespace takt::data

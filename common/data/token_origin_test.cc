@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/data/token_origin.h"
 
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "absl/cleanup/cleanup.h"
 #include "gmock/gmock.h"
 
 namespace takt::data {
@@ -33,6 +40,29 @@ TEST(TokenOrigin, RefusesOtherFiles) {
 
 TEST(TokenOrigin, IsAbsentBesideOtherTokenFiles) {
   EXPECT_EQ(ReadTokenOrigin("/nonexistent/train.bin").value(), std::nullopt);
+}
+
+TEST(BytesPerToken, AreWhatTheFileBesideTheTokensSaysIfItIsOfThem) {
+  std::string directory = testing::TempDir() + "takt-origin-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const absl::Cleanup remove = [&] { std::filesystem::remove_all(directory); };
+  const std::string tokens = directory + "/text.bin", beside = TokenOriginPath(tokens);
+  std::ofstream(tokens) << std::string("a\0b\0c\0d\0", 8);
+  const auto open = [&](config::DataFormat format) {
+    return Corpus::Open({.path = tokens, .data_root = "/", .format = format}).value();
+  };
+  const Corpus corpus = open(config::DataFormat::kUint16);
+  EXPECT_EQ(BytesPerToken(corpus).value(), std::nullopt);
+  EXPECT_EQ(BytesPerToken(open(config::DataFormat::kBytes)).value(), 1);
+
+  TokenOrigin origin{.tokenizer = "tokenizer.json", .vocab = 256, .tokens = 4, .bytes = 14};
+  std::ofstream(beside) << FormatTokenOrigin(origin);
+  EXPECT_EQ(BytesPerToken(corpus).value(), 3.5);
+  origin.tokens = 5;
+  std::ofstream(beside) << FormatTokenOrigin(origin);
+  EXPECT_EQ(BytesPerToken(corpus).status().code(), absl::StatusCode::kFailedPrecondition);
+  std::ofstream(beside) << "{\"version\": 1, \"bytes\"";
+  EXPECT_THAT(std::string(BytesPerToken(corpus).status().message()), testing::HasSubstr(beside));
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ inline bool FreesWeights(const Plan& plan) {
 //                 A searched one is named after what it grew from: "auto (zb-1p)".
 // vocabulary: auto  `spread` where the step is more than 1 % shorter so, else `last`.
 // shard           where the job leaves it out: `optimizer` if replicas do not fit the workers
-//                 without it, on CPUs; else `none`.
+//                 without it; else `none`.
 // Of all ways within 1 % of the shortest step, it takes the one with the fewest ranks, then the
 // fewest replicas, then one that does not spread the vocabulary, then the fewest stages, then the
 // one that holds the least.

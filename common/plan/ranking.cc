@@ -174,12 +174,11 @@ bool ChoosesRecompute(const CandidateInputs& inputs) {
          inputs.job.model.family != model::Family::kEmulated;
 }
 
-// Returns whether the job leaves open whether replicas share the optimizer's state. GPUs share only
-// where a job asks for it, and replicas that share experts do not.
+// Returns whether the job leaves open whether replicas share the optimizer's state. Replicas that
+// share experts do not.
 bool ChoosesShares(const CandidateInputs& inputs) {
   return inputs.job.parallelism.shard == config::Shard::kAuto && inputs.num_replicas() > 1 &&
-         inputs.options.workers_know_all_fields && !inputs.model.experts.shares() &&
-         inputs.options.device != config::DeviceKind::kCuda;
+         inputs.options.workers_know_all_fields && !inputs.model.experts.shares();
 }
 
 // Returns whether the job leaves open whether ranks free weights that their replicas share.

@@ -131,6 +131,17 @@ TEST(SharedOptimizer, IsTheChoiceOfAPlanThatDoesNotFitWithout) {
     EXPECT_EQ(stage.recompute, model::Recompute::kNone);
 }
 
+TEST(SharedOptimizer, IsTheChoiceOfAPlanForGpusThatDoesNotFitWithout) {
+  const auto plan_of = [](Shard shard, std::int64_t room = 0) {
+    return MakePlan(
+               JobOf(2, shard),
+               {.max_workers = 4, .device = config::DeviceKind::kCuda, .worker_memory_bytes = room})
+        .value();
+  };
+  EXPECT_FALSE(SharesOptimizer(plan_of(Shard::kAuto)));
+  EXPECT_TRUE(SharesOptimizer(plan_of(Shard::kAuto, MostBytes(plan_of(Shard::kOptimizer)))));
+}
+
 TEST(SharedOptimizer, IsRefusedWhereAWorkersProgramDoesNotKnowIt) {
   const absl::Status status =
       MakePlan(JobOf(2, Shard::kOptimizer), {.max_workers = 4, .workers_know_all_fields = false})

@@ -117,7 +117,8 @@ class StageCosts {
                       .tied_reduction = spread ? 0 : TiedReduction(pp_size),
                       .optimizer = std::move(optimizer),
                       .tensor = {TensorGroupCost(inputs_, TensorGroupsFitHosts(inputs_))},
-                      .context = {ContextGroupCost(inputs_)}};
+                      .context = {ContextGroupCost(inputs_)},
+                      .halves_run_beside = inputs_.options.device != config::DeviceKind::kCuda};
     for (const mesh::Stage& stage : partition) {
       const Passes passes = StageTimes(stage, spread);
       costs.forward.push_back(passes.forward + rank.dispatch_seconds);
@@ -344,15 +345,17 @@ cost::Costs WithMeetings(const CandidateInputs& inputs, const mesh::Partition& p
       costs.backward[place] += input_grad + weight_grad;
     }
   }
-  // One half of a pair computes while the other one meets.
   costs.overlap.clear();
   const double backward = MeanOf(alone.backward), with_meetings = MeanOf(costs.backward);
   for (const mesh::Stage& stage : partition) {
     const auto place = static_cast<std::size_t>(stage.id.value());
     const double forward = alone.forward[place], meetings = costs.forward[place] - forward;
     const double computed = alone.overlap.empty() ? forward + backward : alone.overlap[place];
-    costs.overlap.push_back(std::max(
-        {computed, costs.forward[place], with_meetings, meetings + with_meetings - backward}));
+    const double all_meetings = meetings + with_meetings - backward;
+    // One half of a pair computes while the other one meets.
+    costs.overlap.push_back(costs.halves_run_beside ? std::max({computed, costs.forward[place],
+                                                                with_meetings, all_meetings})
+                                                    : computed + all_meetings);
   }
   return costs;
 }

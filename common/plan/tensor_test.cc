@@ -76,6 +76,11 @@ TEST(PlanWithTensor, HasPairsWhereTheyHideMeetings) {
   const Plan plan = MakePlan(job, Measured(2)).value();
   EXPECT_THAT(plan.schedule.name, HasSubstr("dualpipe-v"));
   EXPECT_LT(plan.predicted_step_seconds, 8 * 2 * 19e-3);
+  PlanOptions on_gpus = Measured(2);  // there a half waits for the other one
+  on_gpus.device = config::DeviceKind::kCuda;
+  const Plan serial = MakePlan(job, on_gpus).value();
+  EXPECT_THAT(serial.schedule.name, Not(HasSubstr("dualpipe")));
+  EXPECT_FALSE(serial.costs.halves_run_beside);
   job.parallelism.tensor = 1;
   EXPECT_THAT(MakePlan(job, Measured(2))->schedule.name, Not(HasSubstr("dualpipe")));
 }
@@ -170,9 +175,6 @@ TEST(PlanWithTensor, AutoIsOneWhereLayersCannotBeSplit) {
     EXPECT_EQ(size(job, options), 1);
   }
   PlanOptions other = options;
-  other.device = config::DeviceKind::kCuda;
-  EXPECT_EQ(size(OpenJob(), other), 1);
-  other = options;
   other.workers_know_all_ways = false;
   EXPECT_EQ(size(OpenJob(), other), 1);
 }
@@ -319,11 +321,15 @@ TEST(PlanWithTensor, SplitsLayersOverGpus) {
   EXPECT_EQ(NumMeetings(gpus.programs.front()), NumMeetings(cores.programs.front()));
   EXPECT_LT(gpus.memory[0][MemoryKind::kStash], cores.memory[0][MemoryKind::kStash]);
   EXPECT_GT(gpus.memory[0][MemoryKind::kScratch], cores.memory[0][MemoryKind::kScratch]);
-  // Meetings of GPUs are not timed yet, so no plan chooses them.
-  job.parallelism.tensor = 1;
-  job.parallelism.tensor_auto = true;
-  EXPECT_EQ(MakePlan(job, {.max_workers = 8, .device = config::DeviceKind::kCuda})->mesh.tp_size,
-            1);
+}
+
+// Their meetings are guessed from their messages until they are timed.
+TEST(PlanWithTensor, AutoSharesLayersOfGpus) {
+  PlanOptions options{.max_workers = 8, .device = config::DeviceKind::kCuda};
+  options.link_latency_seconds = options.link_seconds_per_byte = 0;
+  EXPECT_EQ(MakePlan(OpenJob(), options)->mesh.tp_size, 4);
+  options.link_latency_seconds = 1;
+  EXPECT_EQ(MakePlan(OpenJob(), options)->mesh.tp_size, 1);
 }
 
 }  // namespace

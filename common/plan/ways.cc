@@ -100,7 +100,7 @@ std::vector<int> ReplicasOf(const config::JobSpec& job, int max_workers) {
 // Returns whether another field leaves no choice but one rank for each layer. Otherwise the fastest
 // ways could all be such as CheckSchedule refuses.
 bool LayersStayWhole(const config::JobSpec& job, const PlanOptions& options) {
-  if (options.device == config::DeviceKind::kCuda || !options.workers_know_all_ways) return true;
+  if (!options.workers_know_all_ways) return true;
   if (job.parallelism.vocabulary == config::Vocabulary::kSpread) return true;
   if (job.parallelism.context > 1) return true;
   if (job.muon.has_value() || job.fp8 != model::Fp8Recipe::kNone) return true;

@@ -264,7 +264,7 @@ double Machine::SumOfMeetings(int rank, std::span<const Part> parts) const {
 
 double Machine::MeetingSeconds(int rank, const Instruction& instruction) const {
   const double all = SumOfMeetings(rank, PartListOf(instruction, programs_[rank]));
-  if (instruction.op != Op::kOverlap || all == 0) return all;
+  if (instruction.op != Op::kOverlap || all == 0 || !costs_.halves_run_beside) return all;
   const Instruction half{.op = Op::kForward, .stage = instruction.stage};
   const double of_forward = SumOfMeetings(rank, PartListOf(half, programs_[rank]));
   const double longest = std::max({all, costs_.F(instruction.stage) + of_forward,

@@ -190,9 +190,10 @@ TEST(Simulate, LengthensAPairByTheMeetingsThatNothingHides) {
   const auto programs =
       program::Lower(schedule, {.stages = {{.layers = {{.forward = pass, .input_grad = pass}}}}})
           .value();
-  const auto pair_takes = [&](double meeting, std::vector<double> overlap) {
+  const auto pair_takes = [&](double meeting, std::vector<double> overlap, bool beside = true) {
     const cost::Costs costs{.overlap = std::move(overlap),
-                            .tensor = {{.size = 2, .link = {.latency = meeting}}}};
+                            .tensor = {{.size = 2, .link = {.latency = meeting}}},
+                            .halves_run_beside = beside};
     const Report report = Simulate(programs, costs).value();
     EXPECT_EQ(report.ranks[0].busy + report.ranks[0].meetings, report.makespan);
     return report.events[1].end - report.events[1].start;
@@ -202,6 +203,8 @@ TEST(Simulate, LengthensAPairByTheMeetingsThatNothingHides) {
   EXPECT_EQ(pair_takes(0.75, {}), 3.5);    // the B, with its meetings
   EXPECT_EQ(pair_takes(2, {}), 8);         // all that is passed on
   EXPECT_EQ(pair_takes(0.5, {3.5}), 3.5);  // as measured
+  EXPECT_EQ(pair_takes(0.5, {}, /*beside=*/false), 5);
+  EXPECT_EQ(pair_takes(0.5, {2.5}, /*beside=*/false), 4.5);
 }
 
 // The names and reasons of a path.

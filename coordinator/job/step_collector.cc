@@ -56,7 +56,8 @@ store::StepRecord StepCollector::Merge(const control::RankStepReport& result,
                            .learning_rate = result.learning_rate,
                            .tokens = result.tokens,
                            .step_seconds = result.step_seconds,
-                           .validation_loss = result.validation_loss};
+                           .validation_loss = result.validation_loss,
+                           .validation_bytes_per_token = result.validation_bytes_per_token};
   if (std::ssize(parts) == mesh_.size()) {
     for (const auto& [rank, part] : parts) record.busy_by_rank.push_back(part.busy_seconds);
   }

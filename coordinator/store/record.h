@@ -60,6 +60,7 @@ struct StepRecord {
   std::vector<double> bubble_by_pp_rank;
   double bubble_fraction = 0;
   std::optional<double> validation_loss;
+  std::optional<double> validation_bytes_per_token;  // of the set's text
   std::string schedule;
   absl::Time time;
   // Not stored: seconds of compute by rank; empty: a rank's part is missing.

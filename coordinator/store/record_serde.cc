@@ -112,6 +112,8 @@ v1::StepReport ToProto(const StepRecord& step) {
   out.mutable_bubble_by_pp_rank()->Add(step.bubble_by_pp_rank.begin(),
                                        step.bubble_by_pp_rank.end());
   if (step.validation_loss) out.set_validation_loss(*step.validation_loss);
+  if (step.validation_bytes_per_token)
+    out.set_validation_bytes_per_token(*step.validation_bytes_per_token);
   return out;
 }
 
@@ -130,6 +132,8 @@ StepRecord FromProto(const v1::StepReport& report, const std::string& job_id) {
       .schedule = report.schedule(),
       .time = takt::FromProto(report.time())};
   if (report.has_validation_loss()) out.validation_loss = report.validation_loss();
+  if (report.has_validation_bytes_per_token())
+    out.validation_bytes_per_token = report.validation_bytes_per_token();
   return out;
 }
 

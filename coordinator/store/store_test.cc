@@ -156,6 +156,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   step.bubble_by_pp_rank = {0.1, 0.2};
   step.bubble_fraction = 0.15;
   step.validation_loss = 4.5;
+  step.validation_bytes_per_token = 3.5;
   step.schedule = "1f1b";
   step.time = absl::FromUnixMillis(77);
   ASSERT_TRUE(store->Commit({.jobs = {job}, .steps = {Step("id-a", 6, 9), step}}).ok());
@@ -232,6 +233,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.last_step->step, StepId(7));
   EXPECT_EQ(got.last_step->loss, 1.0 / 3);
   EXPECT_EQ(got.last_step->validation_loss, 4.5);
+  EXPECT_EQ(got.last_step->validation_bytes_per_token, 3.5);
   EXPECT_THAT(got.last_step->bubble_by_pp_rank, ElementsAre(0.1, 0.2));
   EXPECT_EQ(got.last_step->time, absl::FromUnixMillis(77));
 }

@@ -73,6 +73,7 @@ absl::Status AddModel(const std::string& name, Table& table) {
                           {"goal_launches", nullptr},
                           {"goal_bytes", nullptr},
                           {"goal_mfu", nullptr},
+                          {"holds", nullptr},
                           {"estimated_step_seconds", nullptr}};
   };
   table.Add(row("F", counts.forward, Mfu(counts.forward)));
@@ -85,6 +86,9 @@ absl::Status AddModel(const std::string& name, Table& table) {
   total["goal_bytes"] = kGoalBytes;
   total["goal_mfu"] = shape.goal_mfu;
   total["estimated_step_seconds"] = Seconds(step);
+  total["holds"] = total["launches_per_layer"] <= kGoalLaunches &&
+                   total["elementwise_bytes_per_token_and_hidden"] <= kGoalBytes &&
+                   total["estimated_mfu"] >= shape.goal_mfu;
   table.Add(total);
   return absl::OkStatus();
 }

@@ -24,12 +24,13 @@ constexpr double kMostSeconds = 5, kMostBytes = 2e9, kMostGrowth = 1.25;
 
 struct Size {
   int gpus = 1, tensor = 1, data = 1;
+  bool in_mesh = false;  // tensor is an axis of the mesh; else a tensor group counts as one device
 };
 
 // Less data parallelism makes more microbatches a step. Sizes ascend by what is simulated, so that
 // the process's peak memory after each of them belongs to it.
-constexpr Size kSizes[] = {{16384, 8, 128}, {8192, 8, 64}, {4096, 8, 32},
-                           {16384, 1, 128}, {2048, 8, 16}, {1024, 8, 8}};
+constexpr Size kSizes[] = {{16384, 8, 128},       {8192, 8, 64}, {4096, 8, 32},
+                           {16384, 8, 128, true}, {2048, 8, 16}, {1024, 8, 8}};
 
 // Returns the model's published run, changed to this size.
 PublishedRun RunOf(const Size& size, const PublishedCases& cases) {
@@ -44,9 +45,12 @@ absl::StatusOr<nlohmann::json> Measure(const Size& size, const PublishedRun& run
                                        const MachineModel& machine) {
   config::JobSpec job = OpenJobOf(run);
   job.parallelism.data = size.data;
+  if (size.in_mesh) job.parallelism.tensor = size.tensor;
+  const int gpus_per_device = size.in_mesh ? 1 : size.tensor;
   const std::clock_t begin = std::clock();
-  ASSIGN_OR_RETURN(const plan::PlanOptions options,
-                   OptionsOn(machine, job, {.tensor = size.tensor}, size.gpus / size.tensor));
+  ASSIGN_OR_RETURN(
+      const plan::PlanOptions options,
+      OptionsOn(machine, job, {.tensor = gpus_per_device}, size.gpus / gpus_per_device));
   const absl::StatusOr<plan::Plan> plan = plan::MakePlan(job, options);
   const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   const int microbatches = job.MicrobatchesPerStep(size.data);
@@ -56,6 +60,7 @@ absl::StatusOr<nlohmann::json> Measure(const Size& size, const PublishedRun& run
       {"part", "planning"},
       {"gpus", size.gpus},
       {"tensor", size.tensor},
+      {"tensor_group", size.in_mesh ? "axis" : "device"},
       {"data", size.data},
       {"microbatches", microbatches},
       {"most_stages", run.pipeline},
@@ -64,7 +69,7 @@ absl::StatusOr<nlohmann::json> Measure(const Size& size, const PublishedRun& run
       {"peak_rss_bytes", PeakRssBytes()},
       {"plan", plan.ok() ? absl::StrFormat("pp%d %s, %.2f s", plan->mesh.pp_size,
                                            plan->schedule.name, plan->predicted_step_seconds)
-                         : "nothing fits"}};
+                         : std::string(plan.status().message())}};
 }
 
 }  // namespace
@@ -75,6 +80,7 @@ absl::Status ReportPlanning(const PublishedCases& cases, const PublishedOptions&
   ASSIGN_OR_RETURN(machine.hardware, ReadHardware(options.ClusterPath("h100-2048")));
   Table table(options.json(), {{"GPUs", "gpus", 6},
                                {"tensor", "tensor"},
+                               {"group is", "tensor_group", 6},
                                {"data", "data", 5},
                                {"microbatches", "microbatches"},
                                {"most stages", "most_stages"},

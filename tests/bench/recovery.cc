@@ -239,7 +239,30 @@ class EndlessJob {
   v1::Job before_;
 };
 
-void MeasureCut(const Options& options, Findings& table) {
+// A cluster of two workers, each behind a link to the coordinator.
+class LinkedCluster {
+ public:
+  LinkedCluster() {
+    cluster_.StartWorker("w0", links_[0].address());
+    cluster_.StartWorker("w1", links_[1].address());
+    cluster_.AwaitIdle({"w0", "w1"});
+  }
+  Cluster& operator*() { return cluster_; }
+  void Shape(const testing::LinkShape& shape) {
+    for (ControlLink& link : links_) link.Shape(shape);
+  }
+  void Heal() {
+    for (ControlLink& link : links_) link.Heal();
+  }
+
+ private:
+  std::string Path(const char* name) const { return cluster_.directory() + name; }
+
+  Cluster cluster_{0};
+  ControlLink links_[2] = {{Path("/first"), Path("/socket")}, {Path("/second"), Path("/socket")}};
+};
+
+void MeasureStop(const Options& options, Findings& table) {
   Cluster cluster(2);
   EndlessJob job(cluster);
   cluster.coordinator().Signal(SIGSTOP);
@@ -250,32 +273,36 @@ void MeasureCut(const Options& options, Findings& table) {
             unhurt ? 0 : 1, 0);
 }
 
+// Nothing reaches the coordinator and nothing comes from it, while it goes on by itself.
+void MeasureCut(const Options& options, Findings& table) {
+  LinkedCluster cluster;
+  EndlessJob job(*cluster);
+  cluster.Shape({.up = false, .down = false});
+  absl::SleepFor(absl::Seconds(options.cut_seconds));
+  cluster.Heal();
+  const bool unhurt = job.MakesSteps() && job.IsUnhurt();
+  table.Add("coordinator cut off", absl::StrCat("jobs hurt in ", options.cut_seconds, " s"),
+            unhurt ? 0 : 1, 0);
+}
+
 void MeasureSlowLink(const Options& options, Findings& table) {
   constexpr absl::Duration kLook = absl::Milliseconds(500);
-  Cluster cluster(0);
-  const std::string target = cluster.directory() + "/socket";
-  ControlLink first(cluster.directory() + "/first", target);
-  ControlLink second(cluster.directory() + "/second", target);
-  cluster.StartWorker("w0", first.address());
-  cluster.StartWorker("w1", second.address());
-  cluster.AwaitIdle({"w0", "w1"});
-  EndlessJob job(cluster);
-  for (ControlLink* const link : {&first, &second})
-    link->Shape({.delay = absl::Milliseconds(150), .bytes_per_second = 32e3});
+  LinkedCluster cluster;
+  EndlessJob job(*cluster);
+  cluster.Shape({.delay = absl::Milliseconds(150), .bytes_per_second = 32e3});
   int evictions = 0, looks_away = 0;
   const absl::Duration end = SteadyNow() + absl::Seconds(options.slow_seconds);
   while (SteadyNow() < end && evictions == 0) {
     absl::SleepFor(kLook);
     if (!job.IsUnhurt()) ++evictions;
-    for (const auto& [name, worker] : cluster.Workers())
+    for (const auto& [name, worker] : (*cluster).Workers())
       looks_away += worker.state() == v1::WORKER_STATE_AWAY ? 1 : 0;
   }
   if (evictions == 0 && !job.MakesSteps()) ++evictions;
   const std::string part = "256 kbit/s, 300 ms";
   table.Add(part, absl::StrCat("evictions in ", options.slow_seconds, " s"), evictions, 0);
   table.Add(part, "workers away, seconds", looks_away * absl::ToDoubleSeconds(kLook), 0);
-  first.Heal();
-  second.Heal();
+  cluster.Heal();
 }
 
 absl::Status Run(const Options& options) {
@@ -288,7 +315,10 @@ absl::Status Run(const Options& options) {
     ASSIGN_OR_RETURN(const Kills kills, MeasureKills(kinds[i], count, random));
     AddKills(kinds[i], kills, table);
   }
-  if (options.cut_seconds > 0) MeasureCut(options, table);
+  if (options.cut_seconds > 0) {
+    MeasureStop(options, table);
+    MeasureCut(options, table);
+  }
   if (options.slow_seconds > 0) MeasureSlowLink(options, table);
   table.End({{"kills", options.kills}, {"seed", options.seed}});
   return absl::OkStatus();
@@ -299,16 +329,17 @@ absl::Status Run(const Options& options) {
 void AddRecoveryCommand(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "recovery",
-      "Jobs on real daemons whose workers are killed, whose coordinator hangs, or whose link is "
-      "slow",
+      "Jobs on real daemons whose workers are killed, whose coordinator hangs or is cut off, or "
+      "whose link is slow",
       [](CLI::App& command, Options& options) {
         command
             .add_option("--kills", options.kills,
                         "Workers to kill, half of them of an emulated job; 0: leave that out")
             ->check(CLI::Range(0, 100'000));
         command
-            .add_option("--cut", options.cut_seconds,
-                        "Seconds for which the coordinator is stopped; 0: leave that out")
+            .add_option(
+                "--cut", options.cut_seconds,
+                "Seconds for which the coordinator is stopped, and then cut off; 0: leave both out")
             ->check(CLI::Range(0.0, 86'400.0));
         command
             .add_option("--slow-seconds", options.slow_seconds,

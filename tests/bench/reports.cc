@@ -37,6 +37,11 @@ using testing::WorkerSwarm;
 
 constexpr absl::Duration kPatience = absl::Minutes(5);
 
+// How much later than the disk allows 99 of 100 reports may be durable, and what the coordinator
+// may take for all workers.
+double MostDurableSeconds(int workers) { return workers <= 1024 ? 0.050 : 0.250; }
+constexpr std::int64_t kMostBytes = std::int64_t{4} << 30;
+
 struct Options : CommonOptions {
   std::vector<int> workers = {1024};
   int workers_per_host = 0;
@@ -205,6 +210,7 @@ Table NewTable(bool json) {
                       {"ms to durable: median", "durable_seconds_p50", 0, 1, 1e3},
                       {"p99", "durable_seconds_p99", 6, 1, 1e3},
                       {"p99 of the disk", "sync_seconds_p99", 0, 1, 1e3},
+                      {"limit", "limit", 6, 1, 1e3},
                       {"us of CPU a report", "cpu_seconds_per_report", 0, 1, 1e6},
                       {"core of workers %", "workers_core_share", 0, 1, 100}});
 }
@@ -252,6 +258,7 @@ absl::StatusOr<Size> MeasureSize(const Options& options, int workers, Table& tab
     ASSIGN_OR_RETURN(const double sync, SyncSeconds(cluster->directory()));
     const Row row = Measure(*swarm, workers, cluster->coordinator().pid(), options, rate);
     if (size.cpu == 0) size.cpu = row.core_share;
+    const double limit = sync + MostDurableSeconds(workers);
     table.Add({{"workers", workers},
                {"steps_per_second", row.rate},
                {"reports_per_second", row.offered},
@@ -260,6 +267,9 @@ absl::StatusOr<Size> MeasureSize(const Options& options, int workers, Table& tab
                {"durable_seconds_p50", row.ack_p50},
                {"durable_seconds_p99", row.ack_p99},
                {"sync_seconds_p99", sync},
+               {"limit", limit},
+               {"ratio", row.ack_p99 / limit},
+               {"holds", row.ack_p99 <= limit},
                {"cpu_seconds_per_report", row.cpu_per_report},
                {"workers_core_share", row.workers_core_share}});
   }
@@ -311,6 +321,7 @@ absl::Status Run(const Options& options) {
              {"workers_per_host", options.workers_per_host},
              {"reattach_seconds", last.reattach_seconds},
              {"coordinator_bytes", last.coordinator_bytes},
+             {"coordinator_bytes_limit", kMostBytes},
              {"jobs", last.workers / options.ranks},
              {"traces", options.traces},
              {"tls", options.tls},

@@ -36,6 +36,12 @@ constexpr absl::Duration kPatience = absl::Minutes(5);
 constexpr absl::Duration kProcessPatience = absl::Minutes(20);
 constexpr char kJob[] = "wide";
 
+// The limits of a job of any size up to the largest one.
+constexpr double kMostLaunchSeconds = 60, kMostRestartSeconds = 60, kMostCallSeconds = 1;
+constexpr std::int64_t kMostAssignmentBytes = 64 << 10;
+constexpr double kMostExponent = 1.1;
+double MostStopSeconds(int ranks) { return ranks <= 1024 ? 0.5 : 1; }
+
 struct Options : CommonOptions {
   std::vector<int> ranks = {64, 256, 1024};
   int microbatches = 8;
@@ -54,7 +60,33 @@ struct Row {
   double reattach_seconds = 0;  // until a tenth of the ranks is back
   double stop_seconds = 0;      // from the failure of one rank until all are told
   std::int64_t assignment_bytes = 0, coordinator_bytes = 0;
+
+  bool holds() const {
+    return launch_seconds <= kMostLaunchSeconds && restart_seconds <= kMostRestartSeconds &&
+           call_seconds_p99 <= kMostCallSeconds && stop_seconds <= MostStopSeconds(ranks) &&
+           assignment_bytes <= kMostAssignmentBytes;
+  }
 };
+
+nlohmann::json JsonOf(const Row& row) {
+  return {{"ranks", row.ranks},
+          {"pipeline", row.pipeline},
+          {"attach_seconds", row.attach_seconds},
+          {"launch_seconds", row.launch_seconds},
+          {"restart_seconds", row.restart_seconds},
+          {"call_seconds_p99", row.call_seconds_p99},
+          {"reattach_seconds", row.reattach_seconds},
+          {"stop_seconds", row.stop_seconds},
+          {"assignment_bytes", row.assignment_bytes},
+          {"coordinator_bytes", row.coordinator_bytes},
+          {"limit",
+           {{"launch_seconds", kMostLaunchSeconds},
+            {"restart_seconds", kMostRestartSeconds},
+            {"call_seconds_p99", kMostCallSeconds},
+            {"stop_seconds", MostStopSeconds(row.ranks)},
+            {"assignment_bytes", kMostAssignmentBytes}}},
+          {"holds", row.holds()}};
+}
 
 double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
 
@@ -211,16 +243,7 @@ absl::Status Run(const Options& options) {
   std::vector<Row> rows;
   for (const int ranks : options.ranks) {
     ASSIGN_OR_RETURN(const Row row, Measure(options, ranks));
-    table.Add({{"ranks", row.ranks},
-               {"pipeline", row.pipeline},
-               {"attach_seconds", row.attach_seconds},
-               {"launch_seconds", row.launch_seconds},
-               {"restart_seconds", row.restart_seconds},
-               {"call_seconds_p99", row.call_seconds_p99},
-               {"reattach_seconds", row.reattach_seconds},
-               {"stop_seconds", row.stop_seconds},
-               {"assignment_bytes", row.assignment_bytes},
-               {"coordinator_bytes", row.coordinator_bytes}});
+    table.Add(JsonOf(row), row.holds() ? "" : "over a limit");
     rows.push_back(row);
   }
   const nlohmann::json exponents = ExponentsOf(rows);
@@ -228,12 +251,17 @@ absl::Status Run(const Options& options) {
     std::string line = "exponents:";
     for (const auto& [name, exponent] : exponents.items())
       absl::StrAppendFormat(&line, " %s %.2f", name, exponent.get<double>());
-    absl::PrintF("%s\n", line);
+    absl::PrintF("%s; limit %.1f\n", line, kMostExponent);
   }
   nlohmann::json end = {{"tls", options.tls},
                         {"workers_per_host", options.workers_per_host},
                         {"microbatches", options.microbatches},
-                        {"exponents", exponents}};
+                        {"exponents", exponents},
+                        {"exponent_limit", kMostExponent},
+                        {"holds", std::ranges::all_of(rows, &Row::holds) &&
+                                      std::ranges::all_of(exponents, [](double exponent) {
+                                        return exponent <= kMostExponent;
+                                      })}};
   if (options.processes > 0) {
     ASSIGN_OR_RETURN(const Trained trained, TrainOn(options.processes));
     end["processes"] = {{"processes", options.processes},

@@ -263,6 +263,14 @@ def draw_heatmap(svg, box, panel, series, start, end):
 
 
 def draw_table(svg, box, panel, series):
+    """One line a job with the value of each target; or of one target a line for each series, with its labels."""
+    if len(panel["targets"]) == 1:
+        names = sorted({name for _, labels, _ in series for name in labels})
+        rows = [names, *sorted([labels.get(name, "") for name in names] for _, labels, _ in series)]
+        for row, cells in enumerate(rows):
+            for column, cell in enumerate(cells):
+                svg.text(box.x + column * box.w / len(names), box.y + 12 + 18 * row, cell, bold=row == 0)
+        return
     jobs = sorted({labels.get("job", "") for _, labels, _ in series})
     columns = [target for target in panel["targets"]]
     width = box.w / (len(columns) + 1)

@@ -12,6 +12,11 @@ machines_bridge=takt-br0
 machines_up=()
 MACHINES_DIR=${MACHINES_DIR:-/srv/takt-machines}
 
+# machines_dependencies FOLDER: the packages that the .deb files there depend on.
+machines_dependencies() {
+  for deb in "$1"/*.deb; do dpkg-deb -f "$deb" Depends; done | tr ',' '\n' | sed 's/(.*//; s/ //g' | grep -v '^takt-' | sort -u
+}
+
 machine_root() { echo "$MACHINES_DIR/n$1/tree"; }
 
 machines_base() {

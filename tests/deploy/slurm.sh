@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs deploy/slurm/takt.sbatch under a real Slurm: a slurmctld and three slurmd on this machine, with a munged, ports and files of their own.
 # A job of three stages trains undisturbed. Then it trains again, is told that its time limit is near, pauses, is requeued by Slurm and
-# goes on. The weights at the end must be the same, byte for byte. Last, a job whose data is missing must fail with the exit code of takt.
+# goes on. The weights at the end must be the same, byte for byte. A job whose data is missing must fail with the exit code of takt. Last,
+# docs/howto/slurm.md is done word by word, with one task a node instead of eight, and without GPUs.
 # Run it as root:  tests/deploy/slurm.sh   (tests/long.sh slurm; installs Debian's slurmctld, slurmd, slurm-client and munge)
 #   BIN=DIR     the programs; default: build/release/bin
 set -euo pipefail
@@ -13,6 +14,7 @@ export PATH
 work=$(mktemp -d /var/tmp/takt-slurm-XXXXXX)
 export SLURM_CONF=$work/slurm.conf
 daemons=()
+made_packaged=
 
 finish() {
   if [ "$1" -ne 0 ]; then tail -n 30 "$work"/*.log "$work"/jobs/*.log "$work"/jobs/takt-*/run-*/*.log 2>/dev/null || true; fi
@@ -21,6 +23,7 @@ finish() {
   for ((i = ${#daemons[@]} - 1; i >= 0; --i)); do
     kill "${daemons[i]}" 2>/dev/null && wait "${daemons[i]}" 2>/dev/null || true
   done
+  [ -z "$made_packaged" ] || rm -rf /usr/share/doc/takt-cli/slurm
   rm -rf "$work"
 }
 trap 'finish $?' EXIT
@@ -136,5 +139,44 @@ job_file wrong missing.txt
 wrong=$(submit wrong)
 await 120 is "$wrong" JobState FAILED
 is "$wrong" ExitCode 2:0 || die "exit code $(state "$wrong" ExitCode) instead of 2:0"
+
+say "docs/howto/slurm.md"
+packaged=/usr/share/doc/takt-cli/slurm/takt.sbatch
+if [ ! -e $packaged ]; then
+  made_packaged=true
+  install -D deploy/slurm/takt.sbatch $packaged
+fi
+mkdir "$work/reader"
+cat >"$work/reader/sbatch" <<'END'
+#!/usr/bin/env bash
+arguments=()
+for argument in "$@"; do
+  case "$argument" in
+    --ntasks-per-node=8) arguments+=(--ntasks-per-node=1) ;;
+    --gpus-per-node=8) ;;
+    *) arguments+=("$argument") ;;
+  esac
+done
+TAKT_INTERFACE=lo TAKT_STATE=$READER_WORK /usr/bin/sbatch "${arguments[@]}" | tee "$READER_WORK/submitted"
+END
+# Who follows the log stops when it says what the page wants from it.
+cat >"$work/reader/tail" <<'END'
+#!/usr/bin/env bash
+[ "$1" = -f ] || exec /usr/bin/tail "$@"
+for _ in $(seq 300); do
+  ! grep -m 1 slurm- "$2" 2>/dev/null || exit 0
+  sleep 0.2
+done
+exit 1
+END
+cat >"$work/reader/read" <<'END'
+#!/usr/bin/env bash
+number=$(sed -n 's/.* //p' "$READER_WORK/submitted" 2>/dev/null || true)
+sed "s/10\.1\.0\.11:14711/127.0.0.1:$((10000 + ${number:-0} % 20000))/; s/4711/${number:-4711}/g"
+END
+chmod +x "$work"/reader/*
+(cd tests/howto && BIN=$(dirname "$(command -v takt)") HAS=slurm READER=$work/reader/read MORE_STAND_INS=$work/reader READER_WORK=$work \
+  python3 -B -m unittest -v howto_test.Pages.test_slurm)
+await 60 is "$(sed -n 's/.* //p' "$work/submitted")" JobState COMPLETED
 
 say "done"

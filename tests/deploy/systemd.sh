@@ -70,7 +70,7 @@ command -v debootstrap systemd-nspawn >/dev/null || apt-get install -y -qq --no-
 mkdir -p "$shared" "$debs"/{old,new}
 deploy/package.sh "$debs/old" >/dev/null
 (cd build/release && cpack -D CPACK_PACKAGE_VERSION=99.0.0 -B "$debs/new" >/dev/null)
-dependencies=$(for deb in "$debs"/old/*.deb; do dpkg-deb -f "$deb" Depends; done | tr ',' '\n' | sed 's/(.*//; s/ //g' | grep -v '^takt-' | sort -u)
+dependencies=$(machines_dependencies "$debs/old")
 
 say "certificates"
 rm -rf "$certs" "$etcd_certs"

@@ -8,7 +8,9 @@ A fence says what its block is:
   sh serves         a command that serves a page until it is stopped; the test reads the page, then stops it
   sh stand-in=NAME  commands that call NAME, which needs the network or changes the machine; the test runs them with the
                     program NAME of stand_ins/, which checks what it is given
-  sh needs=WHAT     commands that need what this machine may not have (NEEDS); they are left out, which is printed
+  sh needs=WHAT     commands that need what this machine may not have (NEEDS); they are left out, which is printed, unless
+                    the variable HAS names it (tests/deploy/slurm.sh). Then the program READER puts in place what the
+                    page tells its reader to replace: from stdin to stdout.
   LANG file=NAME    the content of a file that the reader saves
 
 A line `<!-- test: COMMAND -->`, which readers do not see, puts what the reader is told to bring.
@@ -55,6 +57,13 @@ wait "$server"
 """
 
 
+READ = """commands=$("$READER" <<'END_OF_THE_BLOCK'
+{text}END_OF_THE_BLOCK
+)
+eval "$commands"
+"""
+
+
 def blocks_of(page):
     """The fenced blocks and the setup lines of a page, in order."""
     lines = page.read_text().splitlines()
@@ -87,11 +96,14 @@ def script_of(page):
         if block.language == "setup":
             script.append(block.text)
         elif block.mark.startswith("file="):
-            script.append(f"cat >{block.mark.removeprefix('file=')} <<'END_OF_THE_FILE'\n{block.text}END_OF_THE_FILE\n")
+            script.append(f"{os.environ.get('READER', 'cat')} >{block.mark.removeprefix('file=')} <<'END_OF_THE_FILE'\n"
+                          f"{block.text}END_OF_THE_FILE\n")
         elif block.mark == "serves":
             script.append(f"echo '== {place}'\n{SERVE.format(command=block.text.strip())}")
         elif block.mark == "test" or block.mark.startswith("stand-in="):
             script.append(f"echo '== {place}'\n{block.text}")
+        elif os.environ.get("HAS") == block.mark.removeprefix("needs="):
+            script.append(f"echo '== {place}'\n{READ.format(text=block.text)}")
         else:
             print(f"{place}: skipped, {block.mark.replace('=', ' ')}", file=sys.stderr)
     return "".join(script)
@@ -143,7 +155,8 @@ class Pages(unittest.TestCase):
         work = folder / "work"
         work.mkdir()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TAKT_")}
-        environment |= {"PATH": f"{os.environ['BIN']}:{STAND_INS}:{os.environ['PATH']}", "HOME": str(folder),
+        environment |= {"PATH": f"{os.environ['BIN']}:{os.environ.get('MORE_STAND_INS', STAND_INS)}:{STAND_INS}:{os.environ['PATH']}",
+                        "HOME": str(folder),
                         "XDG_STATE_HOME": str(folder / "state"), "TAKT_SOURCE": str(SOURCE)}
         # Ends what a page that failed left running.
         self.addCleanup(subprocess.run, ["takt", "local", "down"], env=environment, cwd=folder,

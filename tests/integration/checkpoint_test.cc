@@ -14,6 +14,7 @@
 #include "common/checkpoint/directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/integration/saving_jobs.h"
 #include "tests/testing/cluster.h"
 
 namespace takt {
@@ -24,83 +25,10 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-constexpr char kGpt[] = "{family: gpt2, layers: 4, hidden: 16, heads: 2, context: 16, vocab: 256}";
-constexpr char kLlama[] =
-    "{family: llama, layers: 4, hidden: 16, heads: 2, kv_heads: 1, inner: 32, context: 16, "
-    "vocab: 256}";
-
-struct TrainingJob {
-  std::string name;
-  std::string model = kGpt;
-  std::string parallelism = "pipeline: 2, schedule: 1f1b";
-  std::string directory;
-  std::string precision = "f32";
-  int steps = 20;
-  int every_steps = 5;
-  int keep = 2;  // more where steps are looked at while the job goes on
-  std::string optimizer = "adamw: {learning_rate: 3.0e-3}";
-
-  std::string Yaml() const {
-    return absl::StrCat("name: ", name, "\nmodel: ", model,
-                        "\ndata: {train: {path: data.txt, format: bytes}, shuffle: true}"
-                        "\nbatch: {global: 8, microbatch: 1}"
-                        "\noptimizer: {",
-                        optimizer,
-                        ", lr_schedule: {warmup_steps: 2, decay: cosine, decay_steps: 100}}"
-                        "\nprecision: ",
-                        precision, "\nsteps: ", steps, "\nseed: 7\nparallelism: {threads: 1, ",
-                        parallelism, "}\ncheckpoint: {directory: ", directory,
-                        ", every_steps: ", every_steps, ", keep: ", keep, ", in_memory: off}\n");
-  }
-};
-
-struct Step {
-  std::int64_t step;
-  double loss, grad_norm;
-  bool operator==(const Step&) const = default;
-};
-
-void PrintTo(const Step& step, std::ostream* out) {
-  *out << step.step << ": " << step.loss << ", " << step.grad_norm;
-}
-
-class CheckpointTest : public ::testing::Test {
+class CheckpointTest : public SavingJobs {
  protected:
-  std::vector<Step> Curve(const std::string& name) {
-    std::vector<Step> curve;
-    for (const v1::StepReport& step : cluster_.Steps(name))
-      curve.push_back({step.step(), step.loss(), step.grad_norm()});
-    return curve;
-  }
-  // To its end, which must be success.
-  std::vector<Step> Train(const TrainingJob& job) {
-    cluster_.Submit(job.Yaml());
-    const v1::Job ended = cluster_.AwaitEnd(job.name);
-    EXPECT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << job.name << ": " << ended.reason();
-    return Curve(job.name);
-  }
-  std::string Directory(const std::string& name) const {
-    return absl::StrCat(cluster_.directory(), "/", name);
-  }
-  // `latest` is there, complete, and every byte is what its manifest says. Of a job that goes on it
-  // names another step a moment later: what it names now is looked at.
-  static void ExpectLatest(const std::string& directory) {
-    const auto step = checkpoint::StepFiles::Open(fs::canonical(directory + "/latest"));
-    ASSERT_TRUE(step.ok()) << step.status();
-    EXPECT_EQ(step->VerifyAll(), absl::OkStatus());
-  }
   void ExpectToResumeWithoutAndBack(const std::string& mesh, const std::string& shared);
-
-  Cluster cluster_{4};
 };
-
-std::vector<Step> From(const std::vector<Step>& curve, std::int64_t first) {
-  std::vector<Step> rest;
-  for (const Step& step : curve) {
-    if (step.step >= first) rest.push_back(step);
-  }
-  return rest;
-}
 
 TEST_F(CheckpointTest, AResumedJobGoesOnDigitForDigitWhateverItsLayout) {
   const std::vector<std::string> layouts = {
@@ -137,45 +65,6 @@ TEST_F(CheckpointTest, AResumedJobGoesOnDigitForDigitWhateverItsLayout) {
       ExpectLatest(rest.directory);
     }
   }
-}
-
-// An optimizer has as many moments as it needs, and only these are saved and loaded.
-TEST_F(CheckpointTest, OtherOptimizersResumeWithTheirMoments) {
-  struct Case {
-    std::string name, optimizer;
-    int files;  // of tensors: weights of six layers, and moments if there are any
-  };
-  for (const Case& c : {Case{"lion", "lion: {learning_rate: 1.0e-3}", 12},
-                        Case{"sgd", "sgd: {learning_rate: 0.1}", 12},
-                        Case{"plain", "sgd: {learning_rate: 0.1, momentum: 0}", 6},
-                        Case{"muon", "muon: {learning_rate: 1.0e-3}", 12}}) {
-    TrainingJob job{.name = c.name + "-straight",
-                    .directory = Directory(c.name + "-straight"),
-                    .optimizer = c.optimizer};
-    const std::vector<Step> straight = Train(job);
-    ASSERT_EQ(straight.size(), 20u);
-    EXPECT_LT(straight.back().loss, straight.front().loss) << c.name;
-    job.name = c.name + "-half";
-    job.directory = Directory(c.name + "-half");
-    job.steps = 10;
-    Train(job);
-    ExpectLatest(job.directory);
-    int files = 0;
-    for (const fs::directory_entry& file : fs::directory_iterator(job.directory + "/step-00000010"))
-      files += file.path().extension() == ".safetensors" ? 1 : 0;
-    EXPECT_EQ(files, c.files) << c.name;
-    job.name = c.name + "-rest";
-    job.steps = 20;
-    job.parallelism = "pipeline: 3, schedule: zb-h1";
-    EXPECT_EQ(Train(job), From(straight, 11)) << c.name;
-  }
-  TrainingJob adamw{.name = "adamw", .directory = Directory("lion-half")};
-  cluster_.Submit(adamw.Yaml());
-  const v1::Job refused = cluster_.AwaitEnd(adamw.name);
-  EXPECT_EQ(refused.state(), v1::JOB_STATE_FAILED);
-  EXPECT_TRUE(refused.invalid_input()) << refused.reason();
-  EXPECT_THAT(refused.reason(), HasSubstr("optimizer is adamw: the checkpoint is of a job with "
-                                          "lion, whose moments adamw cannot use"));
 }
 
 std::string ReadFile(const fs::path& path) {

@@ -112,6 +112,14 @@ TEST_F(ClusterTest, EvaluatesACheckpointByAJobThatOnlyGoesForward) {
   EXPECT_NEAR(here["loss"].get<double>(), score["loss"].get<double>(), 1e-5);
   // What is to be scored may be given, and a job without steps leads here.
   EXPECT_EQ(Json({"eval", job, "--batches", "3", "--step", "4"})["tokens"], 3 * 8 * 16);
+  // Workers read how many bytes of text a token of it stands for.
+  std::string tokens;
+  for (const char c : text) tokens += {c, '\0'};
+  const std::string set = directory_.Write("set.bin", tokens);
+  directory_.Write("set.bin.json", R"({"version": 1, "tokens": 2000, "bytes": 7000})");
+  const json tokenized = Json({"eval", job, "--data", set, "--format", "uint16"});
+  EXPECT_EQ(tokenized["loss"], score["loss"]);
+  EXPECT_DOUBLE_EQ(tokenized["bits_per_byte"], score["bits_per_byte"].get<double>() / 3.5);
   const Result untrained = Takt({"submit", job, "--set", "steps=0", "--set", "name=other"});
   EXPECT_EQ(untrained.end, "exit status 2");
   EXPECT_THAT(untrained.err, HasSubstr("takt eval"));

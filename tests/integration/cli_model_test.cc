@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests `takt generate` and `takt eval` with the real worker.
+// Tests `takt data tokenize`, and `takt generate` and `takt eval` with the real worker.
+#include <signal.h>
+
 #include <cmath>
+#include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "cli/testing/test_checkpoint.h"
 #include "gmock/gmock.h"
 #include "tests/integration/command.h"
@@ -14,6 +21,7 @@ namespace {
 using nlohmann::json;
 
 const std::string kModel = cli::GoldenModel("gpt2-tiny");  // 256 tokens, 32 positions
+const std::string kTokenizer = TAKT_SOURCE_DIR "/tests/golden/tokenizer/gpt2";
 
 std::vector<std::string> Generation(const std::string& model, const std::string& prompt) {
   return {"-o", "json", "generate", model, "--prompt", prompt, "--tokenizer", "bytes"};
@@ -58,6 +66,50 @@ TEST(Model, SaysWhatDoesNotFitTheModel) {
               testing::AllOf(testing::HasSubstr("CHECKPOINT"), testing::HasSubstr("bert")));
   Command missing("takt", Generation("/nonexistent", "a"));
   EXPECT_EQ(missing.Wait(), "exit status 4");
+}
+
+TEST(Tokenize, GoesOnAfterItWasKilled) {
+  const TestDirectory directory;
+  std::string text;
+  for (unsigned i = 0; text.size() < 60'000'000; ++i)
+    absl::StrAppend(&text, i * i % 7919, " words\n");
+  const std::string in = directory.Write("text.txt", text);
+  const auto start = [&](const char* out) {
+    return std::make_unique<Command>(
+        "takt", std::vector<std::string>{"-o", "json", "data", "tokenize", in, "--tokenizer",
+                                         kTokenizer, "--documents", "lines", "--threads", "1",
+                                         "--out", directory.Path(out)});
+  };
+  const auto await = [&](const std::string& what) {  // a hidden file with this in its name
+    const absl::Time end = absl::Now() + absl::Minutes(1);
+    while (absl::Now() < end) {
+      for (const auto& entry : std::filesystem::directory_iterator(directory.Path(""))) {
+        const std::string name = entry.path().filename().string();
+        if (name.starts_with('.') && absl::StrContains(name, what)) return true;
+      }
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return false;
+  };
+  const auto whole = start("whole.bin");
+  ASSERT_EQ(whole->Wait(), "exit status 0") << whole->err();
+
+  // It writes down how far it came every five seconds.
+  const auto killed = start("out.bin");
+  ASSERT_TRUE(await("out.bin")) << killed->err();
+  killed->Signal(SIGSTOP);
+  absl::SleepFor(absl::Seconds(5));
+  killed->Signal(SIGCONT);
+  ASSERT_TRUE(await("out.bin.state")) << killed->err();
+  killed->Signal(SIGKILL);
+  EXPECT_EQ(killed->Wait(), "signal 9 (Killed)");
+  EXPECT_FALSE(std::filesystem::exists(directory.Path("out.bin")));
+
+  const auto resumed = start("out.bin");
+  ASSERT_EQ(resumed->Wait(), "exit status 0") << resumed->err();
+  EXPECT_GT(json::parse(resumed->out())["resumed_bytes"], 0);
+  EXPECT_EQ(ReadFile(directory.Path("out.bin")), ReadFile(directory.Path("whole.bin")));
+  EXPECT_EQ(ReadFile(directory.Path("out.bin.json")), ReadFile(directory.Path("whole.bin.json")));
 }
 
 TEST(Model, EvaluatesAFolder) {

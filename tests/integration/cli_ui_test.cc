@@ -5,10 +5,10 @@
 
 #include <future>
 
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "tests/integration/command.h"
+#include "tests/integration/ui_page.h"
 
 namespace takt::integration {
 namespace {
@@ -38,46 +38,17 @@ class UiTest : public testing::Test {
   const TestDirectory directory_;
 };
 
-struct Address {
-  int port = 0;
-  httplib::Headers cookie;
-};
-
-// Returns where the page of `takt ui -o json` is.
-Address AddressOf(Command& ui) {
-  EXPECT_TRUE(ui.WaitForText("\"url\""));
-  const json printed = json::parse(ui.out());
-  const int port = printed["port"];
-  const std::string url = printed["url"];
-  const std::string token = std::vector<std::string>(absl::StrSplit(url, "token=")).back();
-  return {port, {{"Cookie", absl::StrCat("takt_ui_", port, "=", token)}}};
-}
-
-// Reads a stream until it has sent `text`, or the time is over.
-std::string Read(const Address& page, const std::string& path, const std::string& text) {
-  std::string all;
-  httplib::Client browser("127.0.0.1", page.port);
-  browser.set_read_timeout(30);
-  const absl::Time end = absl::Now() + absl::Minutes(1);
-  browser.Get(path, page.cookie, [&](const char* data, std::size_t size) {
-    all.append(data, size);
-    return !absl::StrContains(all, text) && absl::Now() < end;
-  });
-  return all;
-}
-
 TEST_F(UiTest, ShowsARunningJobToWhoHasTheAddress) {
   ASSERT_EQ(Takt({"local", "up", "--workers", "2"}), "exit status 0");
   const auto ui = Start({"ui", "-o", "json"});
-  const Address page = AddressOf(*ui);
+  const UiPage page = PageOf(*ui);
 
   ASSERT_EQ(Takt({"submit", directory_.Write("a.yaml", kJob)}), "exit status 0");
-  EXPECT_THAT(Read(page, "/api/stream?view=job:a", "[40,"),
+  EXPECT_THAT(page.Read("/api/stream?view=job:a", "[40,"),
               AllOf(HasSubstr("\"schedule\":\"1f1b\""), HasSubstr("\"kind\":\"steps\"")));
-  EXPECT_THAT(Read(page, "/api/stream?view=cluster", "SUCCEEDED"),
+  EXPECT_THAT(page.Read("/api/stream?view=cluster", "SUCCEEDED"),
               HasSubstr("\"kind\":\"workers\""));
-  EXPECT_THAT(Read(page, "/api/stream?view=timeline:a", "\"overview\""),
-              HasSubstr("\"num_bins\":"));
+  EXPECT_THAT(page.Read("/api/stream?view=timeline:a", "\"overview\""), HasSubstr("\"num_bins\":"));
   httplib::Client browser("127.0.0.1", page.port);
   const auto picture = browser.Get("/api/timeline?job=a", page.cookie);
   ASSERT_TRUE(picture);
@@ -91,12 +62,12 @@ TEST_F(UiTest, ShowsARunningJobToWhoHasTheAddress) {
 TEST_F(UiTest, GoesOnWithTheNextJobOfTheName) {
   ASSERT_EQ(Takt({"local", "up", "--workers", "2"}), "exit status 0");
   const auto ui = Start({"ui", "-o", "json"});
-  const Address page = AddressOf(*ui);
+  const UiPage page = PageOf(*ui);
   const std::string job = directory_.Write("a.yaml", kJob);
   ASSERT_EQ(Takt({"submit", job, "--wait"}), "exit status 0");
   std::future<std::string> both =
-      std::async(std::launch::async, [&] { return Read(page, "/api/stream?view=job:a", "[45,"); });
-  Read(page, "/api/stream?view=job:a", "[40,");
+      std::async(std::launch::async, [&] { return page.Read("/api/stream?view=job:a", "[45,"); });
+  page.Read("/api/stream?view=job:a", "[40,");
   EXPECT_EQ(Takt({"delete", "a"}), "exit status 0");
   EXPECT_EQ(Takt({"submit", job, "--set", "steps=45", "--wait"}), "exit status 0");
   EXPECT_THAT(both.get(), AllOf(HasSubstr("[40,"), HasSubstr("[45,")));
@@ -107,9 +78,9 @@ TEST_F(UiTest, GoesOnWithTheNextJobOfTheName) {
 TEST_F(UiTest, SaysThatTheCoordinatorIsAwayAndGoesOn) {
   ASSERT_EQ(Takt({"local", "up", "--workers", "1"}), "exit status 0");
   const auto ui = Start({"ui", "-o", "json"});
-  const Address page = AddressOf(*ui);
+  const UiPage page = PageOf(*ui);
   ASSERT_EQ(Takt({"local", "down"}), "exit status 0");
-  EXPECT_THAT(Read(page, "/api/stream?view=cluster", "no answer from the coordinator"),
+  EXPECT_THAT(page.Read("/api/stream?view=cluster", "no answer from the coordinator"),
               HasSubstr("\"kind\":\"problem\""));
   ui->Signal(SIGTERM);
   EXPECT_EQ(ui->Wait(), "exit status 0");

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cluster over TCP with certificates, and what is refused without.
+#include <signal.h>
 #include <sys/stat.h>
 
 #include "common/certificates/test_authority.h"
 #include "gmock/gmock.h"
 #include "tests/integration/command.h"
+#include "tests/integration/ui_page.h"
 
 namespace takt::integration {
 namespace {
@@ -16,6 +18,7 @@ using certificates::WithTls;
 using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr absl::Duration kPatience = absl::Seconds(120);
 
@@ -129,6 +132,33 @@ TEST_F(TlsTest, AJobTrainsOnWhileItsCertificatesExpireAndAreRenewed) {
   EXPECT_EQ(Takt({"cancel", "a"}, authority_.Issue(Role::kAdmin, "root")).end, "exit status 0");
   EXPECT_THAT(coordinator_->err(), HasSubstr("audit who=user/bob"));
   EXPECT_THAT(coordinator_->err(), HasSubstr("audit who=admin/root"));
+}
+
+TEST_F(TlsTest, APageShowsWhatItsUserMaySee) {
+  StartCluster();
+  ASSERT_EQ(Takt({"submit", directory_.Write("a.yaml", kEndlessJob)}, alice_).end, "exit status 0");
+  AwaitStep(0);
+  const auto page_of = [&](const TlsFiles& files) {
+    return std::make_unique<Command>(
+        "takt", WithTls({"ui", "-o", "json", "--coordinator", address_}, files));
+  };
+  const auto hers = page_of(alice_), his = page_of(authority_.Issue(Role::kUser, "bob"));
+  const UiPage owner = PageOf(*hers), other = PageOf(*his);
+  EXPECT_THAT(owner.Read("/api/stream?view=job:a", "\"kind\":\"steps\""), HasSubstr("user/alice"));
+  EXPECT_THAT(owner.Read("/api/stream?view=cluster", "RUNNING"), HasSubstr("\"w0\""));
+
+  const std::string refused = other.Read("/api/stream?view=job:a", "does not own job a");
+  EXPECT_THAT(refused, AllOf(HasSubstr("\"kind\":\"problem\""), HasSubstr("does not own job a")));
+  EXPECT_THAT(refused, Not(HasSubstr("\"kind\":\"steps\"")));
+  const std::string refused_logs = other.Read("/api/stream?view=logs:a", "does not own job a");
+  EXPECT_THAT(refused_logs, HasSubstr("does not own job a"));
+  // The workers are everybody's to see, the jobs are not.
+  const std::string cluster = other.Read("/api/stream?view=cluster", "\"kind\":\"jobs\"");
+  EXPECT_THAT(cluster, AllOf(HasSubstr("\"w0\""), Not(HasSubstr("alice"))));
+  for (Command* const ui : {hers.get(), his.get()}) {
+    ui->Signal(SIGINT);
+    EXPECT_EQ(ui->Wait(), "exit status 0");
+  }
 }
 
 TEST_F(TlsTest, AnInventoryGivesAClusterItsCertificatesAndSettings) {

@@ -68,9 +68,10 @@ std::vector<Case> Cases(Rounded rounded) {
   const auto add = [&](const char* model, const Layout& layout) {
     cases.push_back({model, layout, rounded});
   };
-  for (const char* model : {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny",
-                            "qwen3-tiny", "mistral-tiny", "llama-packed", "gpt2-packed",
-                            "mixtral-tiny", "mixtral-aux", "qwen3moe-tiny", "qwen3moe-unnormed"}) {
+  for (const char* model :
+       {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "llama-one-kv-head", "qwen2-tiny",
+        "qwen3-tiny", "mistral-tiny", "llama-packed", "gpt2-packed", "mixtral-tiny", "mixtral-aux",
+        "qwen3moe-tiny", "qwen3moe-unnormed"}) {
     for (const int pp : {1, 2, 3}) {
       for (const char* schedule : {"naive", "gpipe", "1f1b"}) {
         add(model, {.schedule = schedule, .pipeline = pp});
@@ -119,8 +120,9 @@ std::vector<Case> Cases(Rounded rounded) {
 std::vector<Case> CasesOfBf16Activations() {
   using enum model::Recompute;
   std::vector<Case> cases;
-  for (const char* model : {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny",
-                            "qwen3-tiny", "mistral-tiny", "llama-packed", "gpt2-packed"}) {
+  for (const char* model :
+       {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "llama-one-kv-head", "qwen2-tiny",
+        "qwen3-tiny", "mistral-tiny", "llama-packed", "gpt2-packed"}) {
     for (const Layout& layout : {Layout{.schedule = "1f1b"},
                                  {.schedule = "zb-h1", .pipeline = 3},
                                  {.schedule = "1f1b", .pipeline = 2, .data = 2},

@@ -28,7 +28,7 @@ using Case = std::tuple<std::string, Mesh>;
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
-  for (const char* const model : {"gpt2-tiny", "llama-tiny", "qwen2-tiny"}) {
+  for (const char* const model : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "llama-one-kv-head"}) {
     for (const int tensor : {1, 2, 4}) {
       for (const int pipeline : {1, 2}) {
         for (const int data : {1, 2}) {
@@ -77,6 +77,35 @@ TEST_P(TensorGolden, FirstStepAgreesInLossAndGradients) {
 
 TEST_P(TensorGolden, TenStepsAgreeInLossNormAndWeights) {
   CompareTraining(golden_, Train(10), Title());
+}
+
+// This takes minutes, so tests/long.sh mesh runs it.
+TEST_P(TensorGolden, DISABLED_EveryShardScheduleAndRecomputeHasTheSameBits) {
+  const int tensor = std::get<Mesh>(GetParam()).tensor;
+  RunOptions options{.job = golden_.job, .tensor = {.size = tensor, .leaves = tensor}};
+  options.job.steps = 3;
+  std::vector<train::StepResult> first;
+  for (const config::Shard shard :
+       {config::Shard::kNone, config::Shard::kOptimizer, config::Shard::kParameters}) {
+    for (const char* const schedule : {"1f1b", "gpipe", "zb-h1"}) {
+      for (const model::Recompute recompute :
+           {model::Recompute::kNone, model::Recompute::kSelective, model::Recompute::kFull}) {
+        options.job.parallelism.shard = shard;
+        options.job.parallelism.schedule = schedule;
+        options.job.parallelism.recompute = {recompute};
+        const absl::StatusOr<RunResult> result = TrainInProcess(options);
+        ASSERT_TRUE(result.ok()) << result.status();
+        if (first.empty()) first = result->steps;
+        ASSERT_EQ(result->steps.size(), first.size());
+        for (std::size_t i = 0; i < first.size(); ++i) {
+          EXPECT_EQ(result->steps[i].loss, first[i].loss)
+              << schedule << ", " << model::Name(recompute) << ", step " << i + 1;
+          EXPECT_EQ(result->steps[i].grad_norm, first[i].grad_norm)
+              << schedule << ", " << model::Name(recompute) << ", step " << i + 1;
+        }
+      }
+    }
+  }
 }
 
 std::string NameOf(const ::testing::TestParamInfo<Case>& info) {

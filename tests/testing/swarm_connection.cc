@@ -39,8 +39,11 @@ std::shared_ptr<grpc::Channel> ChannelTo(
 
 class OwnConnection final : public SwarmConnection {
  public:
-  explicit OwnConnection(std::shared_ptr<grpc::Channel> channel)
-      : channel_(std::move(channel)), stub_(v1::AttachmentService::NewStub(channel_)) {}
+  OwnConnection(std::shared_ptr<grpc::Channel> channel,
+                const std::shared_ptr<grpc::Channel>& bulk_channel)
+      : channel_(std::move(channel)),
+        stub_(v1::AttachmentService::NewStub(channel_)),
+        bulk_stub_(v1::AttachmentService::NewStub(bulk_channel)) {}
 
   std::shared_ptr<grpc::Channel> channel() const override { return channel_; }
   std::unique_ptr<ControlPort> OpenControl(OnCommand on_command) override {
@@ -50,13 +53,13 @@ class OwnConnection final : public SwarmConnection {
   }
   std::unique_ptr<BulkPort> OpenBulk(OnAcknowledged on_acknowledged) override {
     return std::make_unique<SwarmStream<v1::StreamBulkRequest, v1::StreamBulkResponse>>(
-        [this](auto* context, auto* reactor) { stub_->async()->StreamBulk(context, reactor); },
+        [this](auto* context, auto* reactor) { bulk_stub_->async()->StreamBulk(context, reactor); },
         std::move(on_acknowledged));
   }
 
  private:
   const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::AttachmentService::Stub> stub_;
+  const std::unique_ptr<v1::AttachmentService::Stub> stub_, bulk_stub_;
 };
 
 // One of the two streams of a host.
@@ -233,7 +236,8 @@ std::shared_ptr<grpc::ChannelCredentials> Certifier::CredentialsOf(access::Role 
 
 std::unique_ptr<SwarmConnection> DialAlone(
     const std::string& coordinator, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
-  return std::make_unique<OwnConnection>(ChannelTo(coordinator, credentials));
+  return std::make_unique<OwnConnection>(ChannelTo(coordinator, credentials),
+                                         ChannelTo(coordinator, credentials));
 }
 
 std::shared_ptr<SwarmHost> SwarmHost::Dial(

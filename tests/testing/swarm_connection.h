@@ -47,7 +47,8 @@ class SwarmConnection {
   virtual std::unique_ptr<BulkPort> OpenBulk(OnAcknowledged on_acknowledged) = 0;
 };
 
-// A connection of a worker's own.
+// Two connections of a worker's own, as a real one has: one for the small stream, one for the
+// large.
 std::unique_ptr<SwarmConnection> DialAlone(
     const std::string& coordinator, const std::shared_ptr<grpc::ChannelCredentials>& credentials);
 

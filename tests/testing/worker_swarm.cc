@@ -398,11 +398,14 @@ class Swarm final : public WorkerSwarm {
     return true;
   }
 
-  // Heartbeats of all, spread over a second.
+  // Heartbeats of all, spread over a second. One that is late does not delay those after it.
   void Beat() {
     const absl::Duration pause = absl::Seconds(1) / options_.num_workers;
-    for (std::size_t next = 0; !stopped_.WaitForNotificationWithTimeout(pause); ++next) {
+    absl::Time due = absl::Now();
+    for (std::size_t next = 0; !stopped_.WaitForNotificationWithTimeout(due - absl::Now());
+         ++next) {
       workers_[next % workers_.size()]->Heartbeat();
+      due += pause;
     }
   }
 

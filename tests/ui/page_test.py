@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens the page of `takt ui` in a headless Chromium, before a coordinator that is made up (ui_stage.cc).
 
-  tests/ui/page_test.py BUILD [--pictures FOLDER]     BUILD: build/release; pictures of all pages go to FOLDER
+  tests/ui/page_test.py BUILD [--pictures FOLDER] [--axe FILE]
+    BUILD     build/release
+    FOLDER    where pictures of all pages go
+    FILE      axe.min.js of axe-core, which then looks at all pages, too (tests/long.sh page)
 """
 
 import argparse
@@ -30,6 +33,7 @@ PAGES = {
     "logs": ("#/jobs/kjv-gpt/logs", "document.querySelectorAll('#log li').length >= 60"),
     "spec": ("#/jobs/kjv-gpt/spec", "document.querySelector('pre').textContent.includes('checkpoints')"),
     "timeline-1024": ("#/jobs/llama-70b/timeline?first=64", "document.getElementById('range').textContent.includes(' ms of ')"),
+    "ranks-1024": ("#/jobs/llama-70b/ranks", "document.querySelector('main').innerText.includes('data 8, tensor 8')"),
     "schedules": ("#/schedules?family=zb-h1&P=4&M=8&V=1", "document.querySelector('iframe')"),
 }
 ARGUMENTS = None
@@ -66,6 +70,24 @@ class Page(unittest.TestCase):
                         self.assertEqual(page.evaluate(CHECKS), [])
                         self.assertEqual(page.complaints, [])
                         self.take_picture(page, name, size, dark)
+                        page.call("Page.close")
+
+    def test_axe_finds_nothing_serious(self):
+        if ARGUMENTS.axe is None:
+            self.skipTest("no --axe")
+        axe = pathlib.Path(ARGUMENTS.axe).read_text()
+        for name in PAGES:
+            for size in SIZES:
+                for dark in [False, True]:
+                    with self.subTest(page=name, size=size, dark=dark):
+                        page = self.open(name, size, dark)
+                        if name == "schedules":  # what is in the frame
+                            page.open(self.ui.address.split("?")[0] + "schedules#family=zb-h1&P=4&M=8&V=1")
+                            page.wait_for("document.querySelector('#families tr')")
+                        page.evaluate(axe + "; true")
+                        found = page.evaluate("axe.run().then(result => result.violations.map(rule => "
+                                              "[rule.impact, rule.id, rule.nodes[0].html.slice(0, 120)].join(' ')))")
+                        self.assertEqual(found, [])
                         page.call("Page.close")
 
     def take_picture(self, page, name, size, dark):
@@ -179,6 +201,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build")
     parser.add_argument("--pictures")
+    parser.add_argument("--axe")
     ARGUMENTS, rest = parser.parse_known_args()
     if not browser.is_installed():
         print("chromium is not installed: deploy/install-deps.sh --browser")

@@ -84,6 +84,7 @@ v1::Job WideJob() {
   job.set_predicted_step_seconds(3.1);
   job.set_predicted_bubble_fraction(0.3);
   job.add_warnings("rank 3 is 1.6 times slower than predicted for 20 steps");
+  job.mutable_spec()->mutable_parallelism()->set_tensor(8);
   SetRanks(job, kWideStages, kWideChains, "gpu-");
   return job;
 }

@@ -14,10 +14,13 @@ namespace takt::backend {
 
 // A driver's queue holds about a thousand launches. A thread that fills it blocks inside the driver
 // and keeps every other thread from launching, also the one whose message the queue waits for. So
-// no more than this many launches, events among them, are outstanding on a device: half of them are
-// the compute stream's, and a rank has at most eight other streams.
-inline constexpr int kMostLaunchesOfDevice = 512, kMostLaunchesOfOther = 32;
-inline constexpr int kMostLaunchesOfCompute = kMostLaunchesOfDevice - 8 * kMostLaunchesOfOther;
+// no more than this many launches, events among them, are outstanding on a device: about half of
+// them are the compute stream's. A rank has at most fourteen other streams: those of LOAD and of
+// the sums, eight channels (to and from two neighbours, of activations and of gradients), and those
+// of the groups in which replicas, tied tables, tensor and context ranks meet.
+inline constexpr int kMostLaunchesOfDevice = 512, kMostOtherStreams = 14, kMostLaunchesOfOther = 18;
+inline constexpr int kMostLaunchesOfCompute =
+    kMostLaunchesOfDevice - kMostOtherStreams * kMostLaunchesOfOther;
 constexpr int MostLaunches(StreamKind kind) {
   return kind == StreamKind::kCompute ? kMostLaunchesOfCompute : kMostLaunchesOfOther;
 }

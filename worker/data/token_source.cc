@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/data/token_origin.h"
 
 namespace takt::worker_data {
 namespace {
@@ -190,6 +191,11 @@ std::int64_t TokenSource::CountScored(StepId step) const {
     scored += windows.empty() ? context_ : windows[draw.window];
   }
   return scored;
+}
+
+absl::StatusOr<std::optional<double>> TokenSource::BytesPerToken() const {
+  if (corpora_.size() != 1) return std::nullopt;
+  return data::BytesPerToken(corpora_.front());
 }
 
 }  // namespace takt::worker_data

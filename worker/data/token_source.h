@@ -60,6 +60,10 @@ class TokenSource {
   // Counts the scored targets (those that are not -100) of the whole global batch.
   std::int64_t CountScored(StepId step) const;
 
+  // Returns how many bytes of text a token of its files stands for, as data::BytesPerToken does; or
+  // nullopt for a mixture.
+  absl::StatusOr<std::optional<double>> BytesPerToken() const;
+
  private:
   TokenSource(const TokenSourceOptions& options, std::vector<data::Corpus> corpora,
               data::Mixture mixture);

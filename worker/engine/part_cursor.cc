@@ -46,7 +46,11 @@ absl::Status PartCursor::RunTimed(absl::FunctionRef<absl::Status()> meeting) {
   const MeetingEvents* const events =
       run_.stream == nullptr || run_.events.empty() ? nullptr : &run_.events[num_met_];
   InstructionTiming timing{.start_nanos = MonotonicNanos()};
-  if (events != nullptr) RETURN_IF_ERROR(run_.stream->Record(*events->start));
+  if (events != nullptr) {
+    constexpr std::int64_t kPoints = 2;  // its start and its end
+    RETURN_IF_ERROR(run_.stream->MakeRoom(kPoints));
+    RETURN_IF_ERROR(run_.stream->Record(*events->start));
+  }
   if (run_.turns == nullptr) {
     RETURN_IF_ERROR(meeting());
   } else {

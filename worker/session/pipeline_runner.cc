@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/model/model.h"
 #include "worker/backend/kernel_plans.h"
@@ -429,6 +430,12 @@ class PipelineRunner final : public RankRunner {
     RETURN_IF_ERROR(validation_engine_->Run(StepId(1), batches, [](const engine::StepTiming&) {}));
     SetValidating(false);
     report.validation_loss = validator.loss();
+    if (const auto bytes = validator.bytes_per_token(); bytes.ok()) {
+      report.validation_bytes_per_token = *bytes;
+    } else {
+      Log(LogLevel::kWarning, "bits per byte are not known",
+          {{"reason", std::string(bytes.status().message())}});
+    }
     return absl::OkStatus();
   }
 

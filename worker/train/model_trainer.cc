@@ -35,6 +35,10 @@ class ModelValidator final : public Validator {
   std::int64_t scored() const override {
     return static_cast<std::int64_t>(state_.evaluated.scored);
   }
+  absl::StatusOr<std::optional<double>> bytes_per_token() const override {
+    if (state_.source == nullptr) return std::nullopt;
+    return state_.source->BytesPerToken();
+  }
 
  private:
   ProgramState& state_;

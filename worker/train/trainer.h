@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,9 @@ class Validator : public engine::Compute {
   virtual double loss() const = 0;
   // Returns how many tokens these are.
   virtual std::int64_t scored() const = 0;
+  // Returns how many bytes of text a token of the validation set stands for. nullopt: its files do
+  // not say it, or this rank does not read them. Errors: as data::BytesPerToken.
+  virtual absl::StatusOr<std::optional<double>> bytes_per_token() const = 0;
 };
 
 class Trainer : public engine::Compute {

@@ -93,7 +93,7 @@ const stateText = state => el('span', {class: 'state ' + (STATES[state] || '')},
 const jobLink = (name, rest = '') => el('a', {href: `#/jobs/${encodeURIComponent(name)}${rest}`, 'data-key': 'link-' + name + rest}, name);
 const card = (name, value, extra) => el('li', {}, el('b', {class: extra || ''}, value), el('span', {}, name));
 const cards = list => el('ul', {class: 'cards'}, list);
-const section = (title, ...children) => el('section', {'aria-label': title}, el('h2', {}, title), ...children);
+const section = (title, ...children) => el('section', {}, el('h2', {}, title), ...children);
 
 // columns: [name, cell of a row, class]
 function table(label, columns, rows, keyOfRow) {

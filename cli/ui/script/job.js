@@ -97,11 +97,32 @@ function overviewTab(job) {
 // ---- ranks
 const MEMORY = ['weights', 'gradients', 'optimizer', 'stash', 'messages', 'tokens', 'scratch', 'snapshot', 'process', 'copies'];
 
+// The axes of the mesh beside that of the pipeline, from the outermost one to that of neighbouring ranks; none if all
+// chains are replicas.
+function axesOf(job, chains) {
+  const asked = (job.spec || {}).parallelism || {};
+  const context = Math.max(1, asked.context || 1), tensor = Math.max(1, asked.tensor || 1);
+  if (context * tensor === 1) return [];
+  return [{name: 'data', size: Math.max(1, Math.round(chains / (context * tensor)))}, {name: 'context', size: context}, {name: 'tensor', size: tensor}]
+      .filter(axis => axis.size > 1);
+}
+
+function placeOf(rank, axes) {
+  let rest = rank;
+  return [...axes].reverse().map(({name, size}) => {
+    const place = rest % size;
+    rest = Math.floor(rest / size);
+    return `${name} ${place}`;
+  }).reverse().join(', ');
+}
+
 function ranksTab(job) {
   const steps = stepsOf(job), newest = steps[steps.length - 1];
   const workers = new Map((valueOf('cluster', 'workers') || []).map(worker => [worker.name, worker]));
   const ppSize = Math.max(1, job.memory.length, ...job.stages.map(stage => stage.pp_rank + 1));
   const chains = Math.max(1, Math.round(job.ranks.length / ppSize));
+  const axes = axesOf(job, chains);
+  const nameOf = bound => `${bound.rank}${axes.length ? ` (${placeOf(bound.rank, axes)})` : ''}: ${bound.worker}`;
   const rows = Array.from({length: ppSize}, (_, p) => {
     const ranks = job.ranks.filter(bound => Math.floor(bound.rank / chains) === p);
     const memory = job.memory[p] || {};
@@ -119,10 +140,10 @@ function ranksTab(job) {
         [kind, row.memory[kind] || 0, `${kind}: ${bytes(row.memory[kind])}`]), 'bar low', largest)]],
     ['of', row => bytes(row.limit), 'number'],
     ['workers', row => row.ranks.length > 8
-        ? el('details', {'data-key': 'workers-' + row.p}, el('summary', {}, plural(row.ranks.length, 'worker')), row.ranks.map(bound => `${bound.rank}: ${bound.worker}`).join(', '))
-        : row.ranks.map(bound => `${bound.rank}: ${bound.worker}`).join(', ') || NONE, 'wide']];
+        ? el('details', {'data-key': 'workers-' + row.p}, el('summary', {}, plural(row.ranks.length, 'worker')), row.ranks.map(nameOf).join(', '))
+        : row.ranks.map(nameOf).join(', ') || NONE, 'wide']];
   const used = MEMORY.filter(kind => rows.some(row => row.memory[kind] > 0));
-  return [section('Ranks', el('p', {class: 'small quiet'}, job.ranks.length ? `${plural(job.ranks.length, 'rank')}: ${ppSize} in a pipeline, ${plural(chains, 'chain')}.` : 'The job holds no workers now.'),
+  return [section('Ranks', el('p', {class: 'small quiet'}, job.ranks.length ? `${plural(job.ranks.length, 'rank')}: ${ppSize} in a pipeline, ${plural(chains, 'chain')}${axes.map(axis => `, ${axis.name} ${axis.size}`).join('')}.` : 'The job holds no workers now.'),
       limited('ranks', 'Ranks', columns, rows, row => row.p)),
     section('Memory by kind', el('p', {class: 'small quiet'}, 'What the plan predicts for each worker. Grafana shows what workers have measured.'),
         table('Memory by kind', [['pp rank', row => row.p, 'number'], ...used.map(kind => [[swatch(kind), kind], row => bytes(row.memory[kind] || 0), 'number'])],

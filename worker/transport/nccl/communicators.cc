@@ -336,7 +336,8 @@ absl::Status Communicators::Give(Communicator& communicator, backend::Stream& st
     return communicator.watch.End(stream);
   };
   // A thread that waits for room must not keep others from NCCL.
-  if (const absl::Status room = stream.MakeRoom(1); !room.ok()) return state.Fail(room);
+  constexpr std::int64_t kLaunches = 3;  // the message, and where its watch begins and ends
+  if (const absl::Status room = stream.MakeRoom(kLaunches); !room.ok()) return state.Fail(room);
   RETURN_IF_ERROR(state.Enter(deadline));
   const absl::Status given = give();
   state.Leave();
