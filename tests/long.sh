@@ -31,12 +31,13 @@
 # simulation 20  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
 # upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
-# slurm      3   deploy/slurm trains, requeues itself and fails as it must under a real Slurm; needs root
+# slurm      3   deploy/slurm trains, requeues itself and fails as it must under a real Slurm, and its how-to is done; needs root
+# machines   2   the how-to of several machines is done on four booted systemd machines (tests/deploy/howto_machines.sh); needs root
 # systems    ?   Debian 13 builds Takt, its unit tests pass there and a job trains (tests/deploy/system.sh); needs root
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
-alone=(threads tsan checks clang tidy repeat mesh matrix groups soak power failpoints flips failover fuzz experts checkpoint page simulation slurm systems)
+alone=(threads tsan checks clang tidy repeat mesh matrix groups soak power failpoints flips failover fuzz experts checkpoint page simulation slurm machines systems)
 between=(bits upgrade speed)
 sections=()
 other=
@@ -45,7 +46,7 @@ for argument in "$@"; do
     *" $argument "*) sections+=("$argument") ;;
     *)
       if [ "$argument" = -h ] || [ "$argument" = --help ]; then
-        sed -n '3,36p' "$0" | sed 's/^# \?//'
+        sed -n '3,37p' "$0" | sed 's/^# \?//'
         exit 0
       elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
         other=$(realpath "$argument")
@@ -183,6 +184,10 @@ simulation() {
 slurm() {
   release takt takt-coordinator takt-worker
   tests/deploy/slurm.sh
+}
+
+machines() {
+  tests/deploy/howto_machines.sh
 }
 
 systems() { tests/deploy/system.sh trixie; }

@@ -110,12 +110,13 @@ absl::StatusOr<v1::Job> FollowUntilInterrupted(Client& client, Client::StreamSto
 absl::StatusOr<ExitCode> WatchUntilEnd(const Context& context, Client& client,
                                        const std::string& name, std::int64_t after_step) {
   StepPrinter printer(context, Clock::Real());
-  absl::StatusOr<v1::Job> job = FollowUntilInterrupted(
-      client, {.job = name,
-               .after_step = after_step,
-               .on_job = [&](const v1::Job& job) { printer.OnJob(job); },
-               .on_step = [&](const v1::StepReport& step) { return printer.OnStep(step); },
-               .say = [&](std::string_view line) { printer.Say(line); }});
+  const FollowOptions options = {
+      .job = name,
+      .after_step = after_step,
+      .on_job = [&](const v1::Job& job) { printer.OnJob(job); },
+      .on_step = [&](const v1::StepReport& step) { return printer.OnStep(step); },
+      .say = [&](std::string_view line) { printer.Say(line); }};
+  const absl::StatusOr<v1::Job> job = FollowUntilInterrupted(client, options);
   if (!job.ok() && !context.terminal.out.good())
     return ExitCode::kDone;  // the reader closed stdout
   if (!job.ok()) return job.status();

@@ -149,18 +149,18 @@ absl::StatusOr<ExitCode> WatchLive(const Context& context, Client& client, const
   absl::StatusOr<v1::Job> job = [&] {
     Client::StreamStop stop;
     LiveWatch watch(context, *asking, stop, first);
-    absl::StatusOr<v1::Job> followed = FollowUntilInterrupted(
-        client, stop,
-        {.job = name,
-         .after_step = after_step,
-         .on_job = [&](const v1::Job& job) { watch.OnJob(job); },
-         .on_step =
-             [&](const v1::StepReport& step) {
-               watch.OnStep(step);
-               return true;
-             },
-         .on_split = [&](const v1::StepSplit& split) { watch.OnSplit(split); },
-         .say = [&](std::string_view line) { watch.Say(line); }});
+    const FollowOptions options = {
+        .job = name,
+        .after_step = after_step,
+        .on_job = [&](const v1::Job& now) { watch.OnJob(now); },
+        .on_step =
+            [&](const v1::StepReport& step) {
+              watch.OnStep(step);
+              return true;
+            },
+        .on_split = [&](const v1::StepSplit& split) { watch.OnSplit(split); },
+        .say = [&](std::string_view line) { watch.Say(line); }};
+    absl::StatusOr<v1::Job> followed = FollowUntilInterrupted(client, stop, options);
     last_line = watch.LastLine();
     return followed;
   }();

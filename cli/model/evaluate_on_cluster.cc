@@ -73,15 +73,15 @@ absl::StatusOr<v1::StepReport> Follow(const Context& context, Client& client,
                                       const std::string& name) {
   std::optional<v1::StepReport> result;
   Waits waits(context);
-  const absl::StatusOr<v1::Job> job =
-      FollowUntilInterrupted(client, {.job = name,
-                                      .on_job = [&](const v1::Job& now) { waits.Show(now); },
-                                      .on_step =
-                                          [&](const v1::StepReport& step) {
-                                            result = step;
-                                            return true;
-                                          },
-                                      .say = [&](std::string_view line) { Say(context, line); }});
+  const FollowOptions options = {.job = name,
+                                 .on_job = [&](const v1::Job& now) { waits.Show(now); },
+                                 .on_step =
+                                     [&](const v1::StepReport& step) {
+                                       result = step;
+                                       return true;
+                                     },
+                                 .say = [&](std::string_view line) { Say(context, line); }};
+  const absl::StatusOr<v1::Job> job = FollowUntilInterrupted(client, options);
   if (absl::IsUnknown(job.status())) {
     RETURN_IF_ERROR(client.CancelJob(name).status());
     return absl::CancelledError(absl::StrCat("interrupted; ", name, " is cancelled"));

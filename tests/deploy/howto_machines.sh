@@ -23,6 +23,7 @@ finish() {
 trap 'finish $?' EXIT
 
 say "packages"
+machines_tools
 deploy/package.sh "$work" >/dev/null
 
 say "machines"

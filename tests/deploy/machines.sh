@@ -12,6 +12,13 @@ machines_bridge=takt-br0
 machines_up=()
 MACHINES_DIR=${MACHINES_DIR:-/srv/takt-machines}
 
+# Installs what boots machines.
+machines_tools() {
+  if ! command -v debootstrap >/dev/null || ! command -v systemd-nspawn >/dev/null; then
+    apt-get install -y -qq --no-install-recommends debootstrap systemd-container >/dev/null
+  fi
+}
+
 # machines_dependencies FOLDER: the packages that the .deb files there depend on.
 machines_dependencies() {
   for deb in "$1"/*.deb; do dpkg-deb -f "$deb" Depends; done | tr ',' '\n' | sed 's/(.*//; s/ //g' | grep -v '^takt-' | sort -u
@@ -74,7 +81,8 @@ machine_up() {
     case "$(machine_run "$n" systemctl is-system-running 2>/dev/null)" in running | degraded) return 0 ;; esac
     sleep 0.1
   done
-  echo "machine $n does not come up; see $dir/console.log" >&2
+  echo "machine $n does not come up; its console:" >&2
+  tail -n 20 "$dir/console.log" >&2
   return 1
 }
 

@@ -66,7 +66,7 @@ finish() {
 trap 'finish $?' EXIT
 
 say "packages"
-command -v debootstrap systemd-nspawn >/dev/null || apt-get install -y -qq --no-install-recommends debootstrap systemd-container >/dev/null
+machines_tools
 mkdir -p "$shared" "$debs"/{old,new}
 deploy/package.sh "$debs/old" >/dev/null
 (cd build/release && cpack -D CPACK_PACKAGE_VERSION=99.0.0 -B "$debs/new" >/dev/null)
