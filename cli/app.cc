@@ -6,7 +6,9 @@
 
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "cli/admin/commands.h"
 #include "cli/base/report.h"
 #include "cli/checkpoint/commands.h"
@@ -87,6 +89,15 @@ ExitCode Usage(const CLI::App& app, const Context& context, const std::string& m
   return ExitCode::kInvalidInput;
 }
 
+// The parser's own words for a value that it cannot read name no rule.
+std::string TextOf(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  const absl::string_view conversion = "Could not convert: ";
+  if (!absl::StartsWith(text, conversion)) return text;
+  return absl::StrCat(absl::StrReplaceAll(text.substr(conversion.size()), {{" = ", " is "}}),
+                      ": is no value of this option, or out of its range");
+}
+
 ExitCode ReportParseError(const CLI::App& app, Context& context,
                           const std::vector<std::string>& arguments, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) {  // --help, --version
@@ -94,7 +105,7 @@ ExitCode ReportParseError(const CLI::App& app, Context& context,
     return ExitCode::kDone;
   }
   if (AsksForJson(arguments)) context.output = OutputFormat::kJson;
-  return Usage(app, context, error.what());
+  return Usage(app, context, TextOf(error));
 }
 
 // Adds the commands on jobs and workers without their noun, under a heading of their own.

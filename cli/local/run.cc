@@ -123,9 +123,9 @@ class LocalRun {
                      .after_step = last_step_,
                      .patience = absl::Seconds(10),
                      .on_job =
-                         [this](const v1::Job& job) {
-                           job_ = job;
-                           printer_.OnJob(job);
+                         [this](const v1::Job& now) {
+                           job_ = now;
+                           printer_.OnJob(now);
                          },
                      .on_step =
                          [this](const v1::StepReport& step) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/bounded_text.h"
 #include "common/base/status.h"
 #include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/exceptions.h"
@@ -15,6 +16,7 @@ namespace takt::config {
 namespace {
 
 constexpr std::size_t kMaxDepth = 32;
+constexpr std::size_t kMostOfReason = 120;  // bytes; some versions of the parser quote the text
 
 absl::Status Bad(const YamlRules& rules, std::string rule, std::string fix, std::string where) {
   return InvalidField({.field = rules.what,
@@ -164,7 +166,7 @@ absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view name,
     return builder.Take();
   } catch (const YAML::Exception& error) {
     return Bad(
-        rules, absl::StrCat("is not YAML: ", error.msg), "",
+        rules, absl::StrCat("is not YAML: ", std::string(FirstBytes(error.msg, kMostOfReason))), "",
         absl::StrCat(std::string(name), ":", error.mark.line + 1, ":", error.mark.column + 1));
   }
 }

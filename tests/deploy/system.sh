@@ -27,10 +27,11 @@ fi
 
 echo "== sources"
 mkdir -p "$tree/takt"
-# What was built there before stays, and of the sources what git knows and is there now.
-find "$tree/takt" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} +
-git ls-files -z | while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done |
-  tar --create --null --files-from=- | tar --extract --directory="$tree/takt"
+# What was built there before stays, and of the sources what git knows and is there now. What has other bytes is new to the build, whatever
+# its date.
+git ls-files -z | while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done >"$tree/sources"
+(cd "$tree/takt" && find . -path ./build -prune -o -type f -printf '%P\0' | { grep -zvxF -f <(tr '\0' '\n' <"$tree/sources") || true; } | xargs -0 -r rm)
+rsync --archive --no-times --checksum --from0 --files-from="$tree/sources" ./ "$tree/takt/"
 cp /etc/resolv.conf "$tree/etc/resolv.conf"
 
 cat >"$tree/takt/build-here.sh" <<'END'
