@@ -14,7 +14,7 @@
 # clang     60   clang compiles everything without a warning, thread-safety annotations included; all tests pass
 # tidy      30   clang-tidy has no complaint, about tests neither
 # repeat    40   the tests with real daemons pass five times in a row
-# mesh       ?   golden models have the same bits with every shard, schedule and recompute on 12 meshes; 64 workers train on the axes data,
+# mesh      10   golden models have the same bits with every shard, schedule and recompute on 12 meshes; 64 workers train on the axes data,
 #                pipeline and tensor, 4 ranks each, as 4 workers do, to the bit
 # matrix    12   each fault at each phase of a job leaves its losses as they are (tests/fault)
 # groups     ?   each rank dies in each collective of tensor, context, shard and expert groups, and its job keeps its losses
@@ -33,7 +33,7 @@
 # upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
 # slurm      3   deploy/slurm trains, requeues itself and fails as it must under a real Slurm, and its how-to is done; needs root
 # machines   2   the how-to of several machines is done on four booted systemd machines (tests/deploy/howto_machines.sh); needs root
-# systems    ?   Debian 13 builds Takt, its unit tests pass there and a job trains (tests/deploy/system.sh); needs root
+# systems   45   Debian 13 builds Takt, its unit tests pass there and a job trains (tests/deploy/system.sh); needs root
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
@@ -170,7 +170,8 @@ checkpoint() {
 page() {
   release takt takt-coordinator takt-worker ui_stage cli_ui_test
   local venv=build/venv-axe
-  [ -d $venv ] || { python3 -m venv $venv && $venv/bin/pip install -q --no-deps axe-playwright-python; }
+  compgen -G "$venv/lib/python3*/site-packages/axe_playwright_python/axe.min.js" >/dev/null ||
+    { python3 -m venv $venv && $venv/bin/pip install -q --no-deps axe-playwright-python; }
   tests/ui/page_test.py build/release --axe $venv/lib/python3*/site-packages/axe_playwright_python/axe.min.js Page.test_axe_finds_nothing_serious
   build/release/tests/cli_ui_test --gtest_also_run_disabled_tests --gtest_filter='*AThousandSlowReaders*'
   tests/ui/figures.py build/release

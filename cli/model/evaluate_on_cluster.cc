@@ -130,8 +130,11 @@ absl::StatusOr<Score> EvaluateOnCluster(const Context& context, const ClusterEva
     Say(context, absl::StrCat("warning: ", spec.name(), " stays: ", deleted.message()));
   Score score{
       .loss = step->validation_loss(), .tokens = step->tokens(), .context = spec.model().context()};
-  if (step->has_validation_bytes_per_token())
+  if (step->has_validation_bytes_per_token()) {
     score.bytes_per_token = step->validation_bytes_per_token();
+  } else if (spec.data().validation().format() == v1::DATA_FORMAT_BYTES) {
+    score.bytes_per_token = 1;  // also of workers that do not tell it
+  }
   if (score.context > 0) {
     const int batches =
         spec.data().validation().has_batches() ? spec.data().validation().batches() : 1;

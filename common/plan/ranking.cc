@@ -174,11 +174,14 @@ bool ChoosesRecompute(const CandidateInputs& inputs) {
          inputs.job.model.family != model::Family::kEmulated;
 }
 
-// Returns whether the job leaves open whether replicas share the optimizer's state. Replicas that
-// share experts do not.
+// Returns whether the job leaves open whether replicas share the optimizer's state. None share
+// where a job that asks for it is refused: with Muon, shared experts, more leaves than tensor
+// ranks, or without a barrier.
 bool ChoosesShares(const CandidateInputs& inputs) {
   return inputs.job.parallelism.shard == config::Shard::kAuto && inputs.num_replicas() > 1 &&
-         inputs.options.workers_know_all_fields && !inputs.model.experts.shares();
+         inputs.options.workers_know_all_fields && !inputs.job.muon.has_value() &&
+         !inputs.model.experts.shares() && inputs.model.tensor.leaves_here() == 1 &&
+         inputs.job.barrier != config::Barrier::kNever;
 }
 
 // Returns whether the job leaves open whether ranks free weights that their replicas share.
@@ -215,9 +218,18 @@ absl::StatusOr<Candidate> Make(CandidateInputs inputs, const MakeCandidate& make
   return ChoosesRecompute(inputs) ? WithLeastRecompute(inputs, make) : make(inputs);
 }
 
+// Returns whether 1F1B fits, or it is not known. A search finds schedules that hold as much, so
+// that nearly none that it finds where 1F1B does not fit does; it takes most of the time of
+// planning.
+bool MayFit(const CandidateInputs& inputs, int pp_size) {
+  const absl::StatusOr<Candidate> plain = FromFamily(inputs, "1f1b", pp_size);
+  return !plain.ok() || Fits(*plain, inputs.options);
+}
+
 // Adds what a search finds. Returns whether some of it fits.
 bool AddSearchedOnce(const CandidateInputs& inputs, schedule::Placement placement, int pp_size,
                      int num_chunks, Ranker& ranker) {
+  if (!MayFit(inputs, pp_size)) return false;
   bool fits = false;
   for (Candidate& found : FromSearch(inputs, placement, pp_size, num_chunks)) {
     fits |= Fits(found, inputs.options);

@@ -142,6 +142,28 @@ TEST(SharedOptimizer, IsTheChoiceOfAPlanForGpusThatDoesNotFitWithout) {
   EXPECT_TRUE(SharesOptimizer(plan_of(Shard::kAuto, MostBytes(plan_of(Shard::kOptimizer)))));
 }
 
+// A job that asked for it would be refused, so a plan does not choose it.
+TEST(SharedOptimizer, IsNoChoiceWhereReplicasCannotShare) {
+  const auto most_bytes = [](config::JobSpec job, Shard shard) {
+    job.parallelism.shard = shard;
+    return MostBytes(PlanOf(job));
+  };
+  const std::int64_t room = most_bytes(JobOf(2, Shard::kAuto), Shard::kOptimizer);
+  config::JobSpec muon = JobOf(2, Shard::kAuto), leaves = muon, overlapping = muon;
+  muon.muon.emplace();
+  leaves.parallelism.tensor_leaves = 2;
+  overlapping.barrier = config::Barrier::kNever;
+  for (const config::JobSpec& job : {muon, leaves, overlapping}) {
+    const absl::StatusOr<Plan> plan =
+        MakePlan(job, {.max_workers = 8, .worker_memory_bytes = room});
+    if (plan.ok()) {
+      EXPECT_FALSE(SharesOptimizer(*plan));
+    } else {
+      EXPECT_THAT(std::string(plan.status().message()), HasSubstr("memory"));
+    }
+  }
+}
+
 TEST(SharedOptimizer, IsRefusedWhereAWorkersProgramDoesNotKnowIt) {
   const absl::Status status =
       MakePlan(JobOf(2, Shard::kOptimizer), {.max_workers = 4, .workers_know_all_fields = false})

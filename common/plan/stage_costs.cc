@@ -260,7 +260,10 @@ cost::GroupCost GroupCostOf(const CandidateInputs& inputs, model::PartGroup whic
                                  .seconds_per_byte = options.link_seconds_per_byte}};
   if (others == 0 || options.profile == nullptr || !options.use_measured_links) return group;
   const std::int64_t bytes = LargestMeeting(inputs.model, which);
-  std::optional<double> seconds = options.profile->FindMeeting(same_host, group.size, bytes);
+  // Meetings are timed on CPUs alone.
+  std::optional<double> seconds;
+  if (options.device != config::DeviceKind::kCuda)
+    seconds = options.profile->FindMeeting(same_host, group.size, bytes);
   if (!seconds) {
     seconds = options.profile->FindMessage(same_host, bytes / others);
     if (!seconds) return group;
@@ -345,6 +348,7 @@ cost::Costs WithMeetings(const CandidateInputs& inputs, const mesh::Partition& p
       costs.backward[place] += input_grad + weight_grad;
     }
   }
+  if (!costs.halves_run_beside && alone.overlap.empty()) return costs;  // F + B, with all meetings
   costs.overlap.clear();
   const double backward = MeanOf(alone.backward), with_meetings = MeanOf(costs.backward);
   for (const mesh::Stage& stage : partition) {

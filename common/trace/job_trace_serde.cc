@@ -69,6 +69,7 @@ v1::TraceHeader ToHeader(const JobTrace& trace) {
   put(trace.predicted.vocabulary_forward, costs.mutable_vocabulary_forward());
   put(trace.predicted.vocabulary_backward, costs.mutable_vocabulary_backward());
   PutGroups(trace.predicted.tensor, costs.mutable_tensor());
+  costs.set_halves_run_in_turn(!trace.predicted.halves_run_beside);
   PutGroups(trace.predicted.context, costs.mutable_context());
   put(trace.layer_work, header.mutable_layer_work());
   return header;
@@ -95,6 +96,7 @@ JobTrace FromHeader(const v1::TraceHeader& header) {
   if (costs.vocabulary_backward_size() > 0)
     trace.predicted.vocabulary_backward = ToVector(costs.vocabulary_backward());
   trace.predicted.tensor = ToGroups(costs.tensor());
+  trace.predicted.halves_run_beside = !costs.halves_run_in_turn();
   trace.predicted.context = ToGroups(costs.context());
   return trace;
 }

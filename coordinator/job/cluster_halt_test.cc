@@ -81,18 +81,6 @@ TEST_F(HaltTest, AWaitingOrPlanningJobIsPausedAtOnce) {
   EXPECT_EQ(Job("j").state, JobState::kPaused);
 }
 
-TEST_F(HaltTest, AJobKeepsItsFirstStatesAndItsLastOnes) {
-  ASSERT_TRUE(Submit(SavingSpec("j", 2)).ok());  // there are no workers
-  for (int i = 0; i < 200; ++i) {
-    ASSERT_EQ(Pause("j")->state, JobState::kPaused);
-    ASSERT_EQ(Resume("j")->state, JobState::kQueued);
-  }
-  const std::vector<store::Transition>& transitions = Job("j").transitions;
-  EXPECT_EQ(transitions.size(), 256U);
-  EXPECT_EQ(transitions.front().reason, "submitted");
-  EXPECT_EQ(transitions.back().state, JobState::kQueued);
-}
-
 TEST_F(HaltTest, AStartingJobIsPausedWithoutACheckpoint) {
   AttachWorkers(1);
   ASSERT_TRUE(Submit(SavingSpec("j", 1)).ok());

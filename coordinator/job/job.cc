@@ -19,9 +19,6 @@ using store::JobState;
 namespace {
 
 constexpr std::size_t kMaxNotices = 20;
-// A job that is disturbed for months keeps its first states and its last ones.
-constexpr std::size_t kMostTransitions = 256;
-constexpr std::ptrdiff_t kFirstTransitions = 16;
 // A plan that ends the coordinator would otherwise do so at each of its starts.
 constexpr int kMostPlanningEnds = 3;
 
@@ -204,10 +201,7 @@ void Job::SetState(JobState state, std::string reason, Moment now) {
        {"reason", reason}});
   record_.state = state;
   record_.reason = reason;
-  std::vector<store::Transition>& transitions = record_.transitions;
-  transitions.push_back({state, now.wall, std::move(reason)});
-  if (transitions.size() > kMostTransitions)
-    transitions.erase(transitions.begin() + kFirstTransitions);
+  record_.transitions.push_back({state, now.wall, std::move(reason)});
   if (store::HasEnded(state)) EndRecord(now);
   changed_ = true;
 }

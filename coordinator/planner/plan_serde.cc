@@ -74,6 +74,7 @@ v1::PlanCosts ToProto(const cost::Costs& costs) {
   Write(costs.vocabulary_forward, *out.mutable_vocabulary_forward());
   Write(costs.vocabulary_backward, *out.mutable_vocabulary_backward());
   Write(costs.tensor, *out.mutable_tensor());
+  out.set_halves_run_in_turn(!costs.halves_run_beside);
   Write(costs.context, *out.mutable_context());
   return out;
 }
@@ -94,6 +95,7 @@ cost::Costs FromProto(const v1::PlanCosts& costs) {
   out.vocabulary_forward = Read(costs.vocabulary_forward());
   out.vocabulary_backward = Read(costs.vocabulary_backward());
   out.tensor = Read(costs.tensor());
+  out.halves_run_beside = !costs.halves_run_in_turn();
   out.context = Read(costs.context());
   return out;
 }

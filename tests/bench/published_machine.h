@@ -68,8 +68,9 @@ config::JobSpec OpenJobOf(const PublishedRun& run);
 
 struct RunPrediction {
   double seconds = 0;
-  std::int64_t memory_bytes = 0;  // of the device that needs most; plans do not shard the optimizer
-  std::int64_t limit_bytes = 0;   // what a device has
+  std::int64_t memory_bytes =
+      0;  // of the device that needs most, with an optimizer that is not shared
+  std::int64_t limit_bytes = 0;  // what a device has
 
   bool fits() const { return memory_bytes <= limit_bytes; }
 };

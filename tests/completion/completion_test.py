@@ -27,7 +27,7 @@ esac
 BASH = """
 source {script}
 COMP_WORDS=(takt {words}) COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)) COMP_LINE={line}
-compgen() {{ [ "$1" != -f ] && builtin compgen "$@" || echo FILES; }}
+compgen() {{ if [ "$1" = -f ]; then echo FILES; else builtin compgen "$@"; fi; }}
 _takt
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """

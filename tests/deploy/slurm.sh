@@ -159,12 +159,12 @@ for argument in "$@"; do
 done
 TAKT_INTERFACE=lo TAKT_STATE=$READER_WORK /usr/bin/sbatch "${arguments[@]}" | tee "$READER_WORK/submitted"
 END
-# Who follows the log stops when it says what the page wants from it.
+# Who follows the log stops when the job is submitted, which is the second line that names it.
 cat >"$work/reader/tail" <<'END'
 #!/usr/bin/env bash
 [ "$1" = -f ] || exec /usr/bin/tail "$@"
 for _ in $(seq 300); do
-  ! grep -m 1 slurm- "$2" 2>/dev/null || exit 0
+  [ "$(grep -c slurm- "$2" 2>/dev/null)" -lt 2 ] || exit 0
   sleep 0.2
 done
 exit 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds Takt with the packages of another system, in a chroot, runs its unit tests there and trains a small job. Needs root, debootstrap, a
-# mirror, 10 GB of disk and an hour and a half on two cores. docs/deploy.md says with which systems it was done.
+# mirror, 10 GB of disk and three quarters of an hour on two cores. docs/deploy.md says with which systems it was done.
 #   tests/deploy/system.sh [SUITE [MIRROR]]
 #     SUITE    default: trixie
 #     MIRROR   address of an archive that has SUITE; default: where this machine gets its packages of the section main

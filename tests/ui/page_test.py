@@ -205,5 +205,5 @@ if __name__ == "__main__":
     ARGUMENTS, rest = parser.parse_known_args()
     if not browser.is_installed():
         print("chromium is not installed: deploy/install-deps.sh --browser")
-        sys.exit(0)
+        sys.exit(1 if ARGUMENTS.axe else 0)
     unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
