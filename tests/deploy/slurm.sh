@@ -159,12 +159,12 @@ for argument in "$@"; do
 done
 TAKT_INTERFACE=lo TAKT_STATE=$READER_WORK /usr/bin/sbatch "${arguments[@]}" | tee "$READER_WORK/submitted"
 END
-# Who follows the log stops when the job is submitted, which is the second line that names it.
+# Who follows the log stops when it names the job, and the coordinator knows it.
 cat >"$work/reader/tail" <<'END'
 #!/usr/bin/env bash
 [ "$1" = -f ] || exec /usr/bin/tail "$@"
 for _ in $(seq 300); do
-  [ "$(grep -c slurm- "$2" 2>/dev/null)" -lt 2 ] || exit 0
+  if grep -qs job=slurm- "${2%.log}/run-0/coordinator.log" && grep -s -m 1 slurm- "$2"; then exit 0; fi
   sleep 0.2
 done
 exit 1
