@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "cli/admin/commands.h"
 #include "cli/base/report.h"
 #include "cli/checkpoint/commands.h"
@@ -92,9 +93,10 @@ ExitCode Usage(const CLI::App& app, const Context& context, const std::string& m
 // The parser's own words for a value that it cannot read name no rule.
 std::string TextOf(const CLI::ParseError& error) {
   const std::string text = error.what();
-  const absl::string_view conversion = "Could not convert: ";
-  if (!absl::StartsWith(text, conversion)) return text;
-  return absl::StrCat(absl::StrReplaceAll(text.substr(conversion.size()), {{" = ", " is "}}),
+  absl::string_view rest = text;
+  if (!absl::ConsumePrefix(&rest, "Could not convert: ")) return text;
+  const std::pair<std::string, std::string> parts = absl::StrSplit(rest, absl::MaxSplits(" = ", 1));
+  return absl::StrCat(parts.first, " is ", parts.second,
                       ": is no value of this option, or out of its range");
 }
 

@@ -17,6 +17,7 @@ namespace {
 
 using nlohmann::json;
 using testing::HasSubstr;
+using testing::Not;
 
 std::string WriteFile(const std::string& name, const std::string& text) {
   static const TestDirectory directory;
@@ -45,6 +46,14 @@ TEST(Usage, WrongUsageExitsWith2AndNamesTheHelp) {
     EXPECT_THAT(outcome.err, HasSubstr("error: "));
     EXPECT_THAT(outcome.err, HasSubstr(" --help\n"));
   }
+}
+
+TEST(Usage, AnUnreadableValueIsNamedWithItsOption) {
+  const Outcome outcome = RunTakt({"jobs", "--timeout", "x = y"});
+  EXPECT_EQ(outcome.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(outcome.err, HasSubstr("--timeout"));
+  EXPECT_THAT(outcome.err, HasSubstr("x = y"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("Could not convert")));
 }
 
 TEST(Usage, ErrorIsAnObjectWhenJsonIsWanted) {

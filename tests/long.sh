@@ -14,7 +14,7 @@
 # clang     60   clang compiles everything without a warning, thread-safety annotations included; all tests pass
 # tidy      30   clang-tidy has no complaint, about tests neither
 # repeat    40   the tests with real daemons pass five times in a row
-# mesh      10   golden models have the same bits with every shard, schedule and recompute on 12 meshes; 64 workers train on the axes data,
+# mesh       5   golden models have the same bits with every shard, schedule and recompute on 12 meshes; 64 workers train on the axes data,
 #                pipeline and tensor, 4 ranks each, as 4 workers do, to the bit
 # matrix    12   each fault at each phase of a job leaves its losses as they are (tests/fault)
 # groups     ?   each rank dies in each collective of tensor, context, shard and expert groups, and its job keeps its losses

@@ -32,7 +32,8 @@ struct RankStepReport {
   double loss = 0, grad_norm = 0, learning_rate = 0;
   std::int64_t tokens = 0;
   std::optional<double> validation_loss;
-  std::optional<double> validation_bytes_per_token;  // of text; only of a rank that reads the set
+  // Of an evaluation, told by the ranks that read the set.
+  std::optional<double> validation_bytes_per_token;
 };
 
 // Reports one rank's part of a checkpoint: either its files are written, or there is an `error`.

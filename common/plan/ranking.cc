@@ -218,9 +218,8 @@ absl::StatusOr<Candidate> Make(CandidateInputs inputs, const MakeCandidate& make
   return ChoosesRecompute(inputs) ? WithLeastRecompute(inputs, make) : make(inputs);
 }
 
-// Returns whether 1F1B fits, or it is not known. A search finds schedules that hold as much, so
-// that nearly none that it finds where 1F1B does not fit does; it takes most of the time of
-// planning.
+// Returns whether 1F1B fits, or it is not known. Elsewhere there is no search, which takes most of
+// the time of planning: what it finds holds as much as 1F1B, but for rare schedules with less.
 bool MayFit(const CandidateInputs& inputs, int pp_size) {
   const absl::StatusOr<Candidate> plain = FromFamily(inputs, "1f1b", pp_size);
   return !plain.ok() || Fits(*plain, inputs.options);

@@ -13,7 +13,9 @@ suite=${1:-trixie}
 mirror=${2:-$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Component: main' | sed -n 1p)}
 tree=$PWD/build/systems/$suite
 [ "$(id -u)" -eq 0 ] || { echo "system.sh: run it as root, because it makes a chroot" >&2; exit 2; }
-command -v debootstrap >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends debootstrap >/dev/null; }
+if ! command -v debootstrap >/dev/null || ! command -v rsync >/dev/null; then
+  apt-get update -qq && apt-get install -y -qq --no-install-recommends debootstrap rsync >/dev/null
+fi
 
 if [ ! -e "$tree" ]; then
   echo "== $suite from $mirror"

@@ -176,6 +176,12 @@ class PipelineRunner final : public RankRunner {
     step.step_seconds = static_cast<double>(options_.clock->SteadyNanos() - start_nanos) * 1e-9;
     step.loss = trainer_->validator()->loss();
     step.tokens = trainer_->validator()->scored();
+    if (const auto bytes = trainer_->validator()->bytes_per_token(); bytes.ok()) {
+      step.validation_bytes_per_token = *bytes;
+    } else {
+      Log(LogLevel::kWarning, "bits per byte are not known",
+          {{"reason", std::string(bytes.status().message())}});
+    }
     reporter_->Tell(step, report);
     return RunEnd::kLastStep;
   }
@@ -430,12 +436,6 @@ class PipelineRunner final : public RankRunner {
     RETURN_IF_ERROR(validation_engine_->Run(StepId(1), batches, [](const engine::StepTiming&) {}));
     SetValidating(false);
     report.validation_loss = validator.loss();
-    if (const auto bytes = validator.bytes_per_token(); bytes.ok()) {
-      report.validation_bytes_per_token = *bytes;
-    } else {
-      Log(LogLevel::kWarning, "bits per byte are not known",
-          {{"reason", std::string(bytes.status().message())}});
-    }
     return absl::OkStatus();
   }
 
