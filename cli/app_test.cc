@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/testing/fake_coordinator.h"
 #include "cli/testing/test_directory.h"
+#include "common/base/version.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 
@@ -129,7 +130,8 @@ TEST(ShortForms, ShowTheSame) {
 TEST(Version, IsPrinted) {
   EXPECT_THAT(RunTakt({"--version"}).out, HasSubstr("takt "));
   EXPECT_THAT(RunTakt({"version"}).out,
-              testing::AllOf(HasSubstr("protocol 5"), HasSubstr("built in: "), HasSubstr("cuda")));
+              testing::AllOf(HasSubstr(absl::StrCat("protocol ", kProtocolVersion)),
+                             HasSubstr("built in: "), HasSubstr("cuda")));
 }
 
 TEST(Completion, ScriptsNameEveryCommandAndOption) {

@@ -141,7 +141,7 @@ std::string LayersOf(const model::Model& model, const mesh::Stage& stage) {
 
 Table StageTable(const Plan& plan) {
   Table table({"STAGE", "RANK", "LAYERS", "BLOCKS", "RECOMPUTE", "F", "I", "W"});
-  const std::vector<int> blocks = StageLayers(plan);
+  const std::vector<int> blocks = plan::StageLayers(plan.model, plan.partition);
   for (std::size_t i = 0; i < std::min(kMostRows, plan.partition.size()); ++i) {
     const mesh::Stage& stage = plan.partition[i];
     std::string ranks = absl::StrCat(stage.pp_rank.value());
@@ -167,18 +167,19 @@ Table WordTable(const Plan& plan) {
   return table;
 }
 
-Table MemoryTable(const Plan& plan, std::int64_t worker_memory_bytes) {
+Table MemoryTable(const Plan& plan, const plan::PlanOptions& options) {
   std::vector<std::string> header = {"RANK", "ALL"};
-  if (worker_memory_bytes > 0) header.emplace_back("OF A WORKER");
+  const auto worker_bytes = static_cast<double>(options.worker_memory_bytes);
+  if (worker_bytes > 0) header.emplace_back("OF A WORKER");
   for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind)
     header.emplace_back(Name(static_cast<MemoryKind>(kind)));
   Table table(std::move(header));
   for (std::size_t rank = 0; rank < std::min(kMostRows, plan.memory.size()); ++rank) {
     const MemoryBytes& bytes = plan.memory[rank];
-    const auto all = static_cast<double>(bytes.total());
-    std::vector<std::string> row = {absl::StrCat(rank), FormatBytes(all)};
-    if (worker_memory_bytes > 0)
-      row.push_back(FormatPercent(all / static_cast<double>(worker_memory_bytes)));
+    std::vector<std::string> row = {absl::StrCat(rank),
+                                    FormatBytes(static_cast<double>(bytes.total()))};
+    const auto counted = static_cast<double>(plan::CountedBytes(bytes, options.device));
+    if (worker_bytes > 0) row.push_back(FormatPercent(counted / worker_bytes));
     for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind)
       row.push_back(FormatBytes(static_cast<double>(bytes[static_cast<MemoryKind>(kind)])));
     table.Add(std::move(row));
@@ -211,7 +212,7 @@ std::string StepText(const Forecast& forecast, const std::vector<plan::Messages>
 }
 
 absl::Status AppendCandidate(const Forecast& forecast, std::size_t number,
-                             std::int64_t worker_memory_bytes, std::string& html) {
+                             const plan::PlanOptions& options, std::string& html) {
   const Plan& plan = forecast.plan;
   const std::vector<plan::Messages> messages = plan::MessagesOf(plan.programs);
   absl::StrAppend(
@@ -220,7 +221,7 @@ absl::Status AppendCandidate(const Forecast& forecast, std::size_t number,
       mesh::OtherAxes(plan.mesh), plan::SharesOptimizer(plan) ? ", optimizer's state shared" : "",
       plan.vocabulary_ends.empty() ? "" : ", vocabulary spread", "</h2>\n<p>",
       Escape(StepText(forecast, messages)), "</p>\n");
-  ASSIGN_OR_RETURN(const std::string picture, DrawStep(plan, worker_memory_bytes));
+  ASSIGN_OR_RETURN(const std::string picture, DrawStep(plan, options.worker_memory_bytes));
   html += picture;
   html += "<details><summary>Stages: layers, recompute, times of a microbatch</summary>\n";
   AppendTable(StageTable(plan), absl::StrCat("Stages of candidate ", number), html);
@@ -231,8 +232,7 @@ absl::Status AppendCandidate(const Forecast& forecast, std::size_t number,
     AppendRest(plan.vocabulary_ends.size(), kMostRows, html);
   }
   html += "</details>\n<details><summary>Memory of each rank, by kind</summary>\n";
-  AppendTable(MemoryTable(plan, worker_memory_bytes), absl::StrCat("Memory of candidate ", number),
-              html);
+  AppendTable(MemoryTable(plan, options), absl::StrCat("Memory of candidate ", number), html);
   AppendRest(plan.memory.size(), kMostRows, html);
   html += "</details>\n";
   if (!messages.empty()) {
@@ -264,7 +264,7 @@ absl::StatusOr<std::string> RenderForecastPage(const config::JobSpec& job,
     AppendOrigins(forecasts.origins, html);
   }
   for (std::size_t i = 0; i < std::min(kPictures, candidates.size()); ++i) {
-    RETURN_IF_ERROR(AppendCandidate(candidates[i], i + 1, options.worker_memory_bytes, html));
+    RETURN_IF_ERROR(AppendCandidate(candidates[i], i + 1, options, html));
   }
   AppendRefusals(job, forecasts.refused, html);
   return absl::StrReplaceAll(

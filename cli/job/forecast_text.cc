@@ -94,7 +94,7 @@ Json ForecastJson(const config::JobSpec& job, const plan::PlanOptions& options,
           {"chunks", ChunksOf(plan)},
           {"schedule", plan.schedule.name},
           {"recompute", RecomputeOf(plan)},
-          {"stage_layers", StageLayers(plan)},
+          {"stage_layers", plan::StageLayers(plan.model, plan.partition)},
           {"vocabulary", VocabularyText(!plan.vocabulary_ends.empty())},
           {"mfu", Mfu(job, options, plan)},
           {"limited_by", LimitedBy(forecast)},
@@ -138,14 +138,21 @@ void PrintForecastsJson(const Context& context, const config::JobSpec& job,
   for (std::size_t i = 0; i < forecasts.candidates.size(); ++i)
     candidates.push_back(ForecastJson(job, options, forecasts, i));
   for (const plan::Refusal& refusal : forecasts.refused) {
+    Json chunks, stage_layers;  // null where there are no stages
+    if (!refusal.stage_layers.empty()) {
+      chunks = static_cast<int>(refusal.stage_layers.size()) / refusal.mesh.pp_size;
+      stage_layers = refusal.stage_layers;
+    }
     refused.push_back({{"pipeline", refusal.mesh.pp_size},
                        {"data", refusal.mesh.dp_size},
                        {"tensor", refusal.mesh.tp_size},
                        {"context", refusal.mesh.cp_size},
                        {"expert", job.parallelism.expert},
                        {"microbatch", refusal.microbatch},
+                       {"chunks", std::move(chunks)},
                        {"schedule", refusal.schedule},
                        {"recompute", RecomputeText(refusal.recompute)},
+                       {"stage_layers", std::move(stage_layers)},
                        {"vocabulary", VocabularyText(refusal.spread)},
                        {"shard", ShardText(job, refusal.shares)},
                        {"reason", refusal.reason}});
@@ -193,17 +200,6 @@ std::array<std::pair<const char*, double>, 5> CausesOf(const plan::Parts& parts)
            {"sync", parts.sync}}};
 }
 
-std::vector<int> StageLayers(const plan::Plan& plan) {
-  std::vector<int> counts;
-  for (const mesh::Stage& stage : plan.partition) {
-    const auto begin = plan.model.layers.begin() + stage.first_layer.value();
-    const auto end = plan.model.layers.begin() + stage.last_layer.value();
-    counts.push_back(static_cast<int>(
-        std::count_if(begin, end, [](const model::Layer& layer) { return layer.block >= 0; })));
-  }
-  return counts;
-}
-
 std::string WhyOf(const std::vector<Forecast>& all, std::size_t index) {
   const double step = all[index].plan.predicted_step_seconds;
   if (index == 0) {
@@ -244,8 +240,8 @@ Table CandidateTable(const config::JobSpec& job, const plan::PlanOptions& option
                DivisionText(job, plan.mesh, plan::SharesOptimizer(plan), plan.microbatch),
                absl::StrCat(ScheduleText(plan.schedule.name, !plan.vocabulary_ends.empty()),
                             plan::OverlapsSteps(plan) ? ", no barrier" : ""),
-               absl::StrJoin(StageLayers(plan), ","), absl::StrJoin(recompute, ","),
-               LimitedBy(candidates[i])});
+               absl::StrJoin(plan::StageLayers(plan.model, plan.partition), ","),
+               absl::StrJoin(recompute, ","), LimitedBy(candidates[i])});
   }
   return table;
 }

@@ -19,9 +19,6 @@ namespace takt::cli {
 // apart.
 std::array<std::pair<const char*, double>, 5> CausesOf(const plan::Parts& parts);
 
-// Returns how many blocks each stage has.
-std::vector<int> StageLayers(const plan::Plan& plan);
-
 // Says why the candidate is where it is.
 std::string WhyOf(const std::vector<plan::Forecast>& all, std::size_t index);
 

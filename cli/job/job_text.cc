@@ -156,6 +156,9 @@ void PrintJob(const Context& context, const v1::Job& job) {
   PrintPlacement(out, job);
   PrintMemory(out, job);
   for (const std::string& warning : job.warnings()) out << "warning: " << warning << '\n';
+  if (job.forgotten_transitions() > 0) {
+    out << job.forgotten_transitions() << " older changes of state are not kept\n";
+  }
   for (const v1::JobTransition& transition : job.transitions()) {
     out << TimeText(transition.time()) << "  " << StateName(transition.state());
     if (!transition.reason().empty()) out << "  " << transition.reason();

@@ -121,7 +121,10 @@ TEST_F(PlanTest, ChoosesDataAndMicrobatchOnlyWhereTheJobSaysAuto) {
     Outcome outcome = PlanFor("4", more);
     more.insert(more.end(), {"-o", "json"});
     const json plan = Parse(PlanFor("4", more));
-    for (const json& refusal : plan["refused"]) EXPECT_TRUE(refusal.contains("microbatch"));
+    for (const json& refusal : plan["refused"]) {
+      EXPECT_TRUE(refusal.contains("microbatch"));
+      EXPECT_EQ(refusal["chunks"].is_null(), refusal["stage_layers"].is_null());
+    }
     return std::pair(plan["candidates"][0], outcome.out);
   };
   const auto [closed, closed_text] = first({});
@@ -150,7 +153,10 @@ TEST_F(PlanTest, WhatFitsNowhereExitsWith1AndSaysWhatItLacks) {
   EXPECT_EQ(outcome.code, ExitCode::kFailed);
   const json plan = json::parse(outcome.out);
   EXPECT_THAT(plan["candidates"], SizeIs(0));
-  EXPECT_THAT(plan["refused"][0]["reason"].get<std::string>(), HasSubstr("1000 B"));
+  const json& refusal = plan["refused"][0];
+  EXPECT_THAT(refusal["reason"].get<std::string>(), HasSubstr("1000 B"));
+  EXPECT_THAT(refusal["stage_layers"],
+              SizeIs(refusal["pipeline"].get<int>() * refusal["chunks"].get<int>()));
   EXPECT_THAT(outcome.err, HasSubstr("needs more memory than a worker has for a rank"));
 }
 

@@ -41,6 +41,12 @@ class MemoryBytes {
     for (const std::int64_t bytes : bytes_) sum += bytes;
     return sum;
   }
+  // Returns what is on the device where a rank computes on a GPU. The rest is in the host's memory.
+  std::int64_t on_device() const {
+    const MemoryBytes& all = *this;
+    return total() - all[MemoryKind::kSnapshot] - all[MemoryKind::kProcess] -
+           all[MemoryKind::kCopies];
+  }
   bool operator==(const MemoryBytes&) const = default;
 
  private:

@@ -107,7 +107,8 @@ OptimizerTraits TraitsOf(const JobSpec& job) {
 model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device) {
   return {.products = job.precision,
           .activations = device == DeviceKind::kCuda ? job.precision : Precision::kF32,
-          .fp8 = job.fp8};
+          .fp8 = job.fp8,
+          .residual = job.residual};
 }
 
 absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, DeviceKind device,

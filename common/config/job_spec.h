@@ -214,6 +214,8 @@ struct JobSpec {
   Precision precision = Precision::kF32;
   // With a recipe `precision` is bf16, which all but the products of blocks has.
   model::Fp8Recipe fp8 = model::Fp8Recipe::kNone;
+  // Of what layers add up and pass on. It is f32 where `precision` is.
+  Precision residual = Precision::kF32;
   std::optional<Checkpoint> checkpoint;  // nullopt: nothing is saved in files
   // Steps from one copy of the state in the workers' memory to the next; kAutoCopies, or 0: none
   // are kept. Without a checkpoint section it is 0.

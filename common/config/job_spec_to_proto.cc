@@ -224,6 +224,8 @@ v1::JobSpec ToProto(const JobSpec& job) {
   if (!job.tensorboard.empty()) proto.mutable_logging()->set_tensorboard(job.tensorboard);
   if (!job.mlflow.empty()) proto.mutable_logging()->set_mlflow(job.mlflow);
   Write(job.precision, job.fp8, proto);
+  if (job.residual != model::Precision::kF32)
+    proto.set_residual(static_cast<v1::ResidualPrecision>(job.residual));
   proto.set_seed(job.seed);
   // The defaults are left out, for readers that do not know these fields.
   if (!job.exact) proto.set_exact(false);

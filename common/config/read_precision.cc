@@ -12,6 +12,7 @@
 namespace takt::config {
 
 static_assert(static_cast<int>(Precision::kBf16) == v1::PRECISION_BF16);
+static_assert(static_cast<int>(Precision::kBf16) == v1::RESIDUAL_PRECISION_BF16);
 static_assert(static_cast<int>(model::Fp8Recipe::kBlock) == v1::FP8_RECIPE_BLOCK);
 
 namespace {
@@ -41,9 +42,30 @@ void CheckFp8(const JobSpec& job, SpecRules& rules) {
                           .fix = "remove it, or use precision: bf16"});
 }
 
-}  // namespace
+// The planner keeps a vocabulary together that the job leaves to it.
+void ReadResidual(const v1::JobSpec& proto, JobSpec& job, SpecRules& rules) {
+  rules.Supported("residual", NameOf(proto.residual()),
+                  v1::ResidualPrecision_IsValid(proto.residual()), "f32 or bf16");
+  if (proto.residual() != v1::RESIDUAL_PRECISION_BF16) return;
+  if (job.model.family == model::Family::kEmulated) {
+    job.warnings.push_back("residual: has no effect on an emulated model, which passes on bytes");
+    return;
+  }
+  rules.Check(job.precision == Precision::kBf16,
+              {.field = "residual",
+               .value = "bf16",
+               .rule = "does not go with precision: f32, whose products would read less than they "
+                       "can use",
+               .fix = "set precision: bf16 or fp8, or residual: f32"});
+  rules.Check(job.parallelism.vocabulary != Vocabulary::kSpread,
+              {.field = "residual",
+               .value = "bf16",
+               .rule = "does not go with parallelism.vocabulary: spread, whose ranks add up f32",
+               .fix = "set parallelism.vocabulary: last, or residual: f32"});
+  job.residual = Precision::kBf16;
+}
 
-void ReadPrecision(const v1::JobSpec& proto, JobSpec& job, SpecRules& rules) {
+void ReadProducts(const v1::JobSpec& proto, JobSpec& job, SpecRules& rules) {
   const bool is_fp8 = proto.precision() == v1::PRECISION_FP8;
   rules.Supported("precision", NameOf(proto.precision()), v1::Precision_IsValid(proto.precision()),
                   "f32, bf16 or fp8");
@@ -62,6 +84,13 @@ void ReadPrecision(const v1::JobSpec& proto, JobSpec& job, SpecRules& rules) {
   if (!is_fp8) return;
   job.fp8 = recipe == v1::FP8_RECIPE_BLOCK ? model::Fp8Recipe::kBlock : model::Fp8Recipe::kTensor;
   CheckFp8(job, rules);
+}
+
+}  // namespace
+
+void ReadPrecision(const v1::JobSpec& proto, JobSpec& job, SpecRules& rules) {
+  ReadProducts(proto, job, rules);
+  ReadResidual(proto, job, rules);
 }
 
 }  // namespace takt::config

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the fields `precision` and `fp8` of a job, for job_spec_serde.h.
+// Reads the fields `precision`, `fp8` and `residual` of a job, for job_spec_serde.h.
 #pragma once
 
 #include "common/config/job_spec.h"

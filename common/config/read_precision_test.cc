@@ -69,5 +69,31 @@ TEST(ReadPrecision, ACheckpointKeepsItsRecipe) {
               HasSubstr("fp8.recipe"));
 }
 
+TEST(ReadPrecision, ResidualIsF32UnlessTheJobSaysOtherwise) {
+  EXPECT_EQ(ToJobSpec(Parse({"precision=bf16"}))->residual, Precision::kF32);
+  EXPECT_EQ(ToJobSpec(Parse({"residual=f32"}))->residual, Precision::kF32);
+  for (const char* precision : {"precision=bf16", "precision=fp8"}) {
+    const JobSpec job = *ToJobSpec(Parse({precision, "residual=bf16"}));
+    EXPECT_EQ(job.residual, Precision::kBf16);
+    EXPECT_EQ(PrecisionsOf(job, DeviceKind::kCpu).residual, Precision::kBf16);
+    EXPECT_EQ(ToJobSpec(ToProto(job))->residual, Precision::kBf16);
+    EXPECT_THAT(CheckResumes(job, FormatJobFile(ToProto(*ToJobSpec(Parse({precision}))))).message(),
+                HasSubstr("residual"));
+  }
+}
+
+TEST(ReadPrecision, RefusesWhatDoesNotGoWithAResidualInBf16) {
+  EXPECT_EQ(ErrorOf(Parse({"residual=bf16"})),
+            "residual is bf16: does not go with precision: f32, whose products would read less "
+            "than they can use; set precision: bf16 or fp8, or residual: f32");
+  EXPECT_THAT(ErrorOf(Parse({"precision=bf16", "residual=bf16", "parallelism.vocabulary=spread"})),
+              HasSubstr("residual is bf16: does not go with parallelism.vocabulary: spread"));
+  EXPECT_FALSE(ParseJobFile(kTinyJob, {.overrides = {"residual=fp8"}}).ok());
+  const JobSpec job = *ToJobSpec(
+      Parse({"residual=bf16", "model={family: emulated, layers: 3, activation_bytes: 9}"}));
+  EXPECT_EQ(job.residual, Precision::kF32);
+  EXPECT_THAT(job.warnings, testing::Contains(HasSubstr("residual: has no effect")));
+}
+
 }  // namespace
 }  // namespace takt::config

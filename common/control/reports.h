@@ -34,6 +34,9 @@ struct RankStepReport {
   std::optional<double> validation_loss;
   // Of an evaluation, told by the ranks that read the set.
   std::optional<double> validation_bytes_per_token;
+  // Of the ranks that share this rank's experts, the rows of the one that has most over the mean, a
+  // mean over blocks and microbatches; 0: none do.
+  double expert_imbalance = 0;
 };
 
 // Reports one rank's part of a checkpoint: either its files are written, or there is an `error`.

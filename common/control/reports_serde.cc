@@ -24,6 +24,7 @@ void Write(const RankStepReport& report, v1::StreamBulkRequest& request) {
   proto.set_step_seconds(report.step_seconds);
   proto.set_busy_seconds(report.busy_seconds);
   if (report.validation_loss.has_value()) proto.set_validation_loss(*report.validation_loss);
+  proto.set_expert_imbalance(report.expert_imbalance);
   if (report.validation_bytes_per_token.has_value())
     proto.set_validation_bytes_per_token(*report.validation_bytes_per_token);
 }
@@ -62,6 +63,7 @@ RankStepReport Read(const v1::RankStepReport& proto) {
                         .learning_rate = proto.learning_rate(),
                         .tokens = proto.tokens()};
   if (proto.has_validation_loss()) report.validation_loss = proto.validation_loss();
+  report.expert_imbalance = proto.expert_imbalance();
   if (proto.has_validation_bytes_per_token())
     report.validation_bytes_per_token = proto.validation_bytes_per_token();
   return report;

@@ -19,6 +19,7 @@
 #include "common/layout/testing/jobs.h"
 #include "common/program/forward_only.h"
 #include "common/program/remove_barrier.h"
+#include "common/program/slot_bytes.h"
 #include "gtest/gtest.h"
 
 namespace takt::layout {
@@ -52,6 +53,34 @@ TEST(RankLayout, KeepsTensorsApartAlignedAndInsideTheirAllocation) {
           for (int rank = 0; rank < std::ssize(job.programs); ++rank)
             ExpectSound(job.LayoutOf(rank));
         }
+      }
+    }
+  }
+}
+
+// Messages halve, and so does what a stage keeps between its layers.
+TEST(RankLayout, IsSoundWhereLayersPassOnBf16) {
+  for (const std::string_view schedule : {"1f1b", "zb-v", "dualpipe"}) {
+    for (const Precision activations : {Precision::kF32, Precision::kBf16}) {
+      Case c{.config = Gpt2(6), .schedule = std::string(schedule)};
+      c.precisions = {Precision::kBf16, activations};
+      const Job whole(c);
+      c.precisions.residual = Precision::kBf16;
+      const Job job(c);
+      for (int rank = 0; rank < std::ssize(job.programs); ++rank) {
+        const RankLayout layout = job.LayoutOf(rank), of_f32 = whole.LayoutOf(rank);
+        ExpectSound(layout);
+        const auto message_bytes = [](const RankLayout& l) {
+          std::int64_t bytes = 0;
+          for (const Tensor& tensor : l.slots.tensors) {
+            if (program::MemoryKindOf(tensor.slot_kind) == MemoryKind::kMessages)
+              bytes += tensor.bytes;
+          }
+          return bytes;
+        };
+        EXPECT_EQ(2 * message_bytes(layout), message_bytes(of_f32));
+        EXPECT_LT(layout.stages.begin()->second.stash_bytes,
+                  of_f32.stages.begin()->second.stash_bytes);
       }
     }
   }

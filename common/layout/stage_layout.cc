@@ -56,14 +56,21 @@ std::int64_t LayOutScratch(std::span<const ScratchTensor> tensors, std::int64_t 
 std::int64_t RoundedBytes(const model::Model& model) {
   constexpr std::int64_t kBf16Bytes = 2;
   if (!model.precisions.RoundsGradientsOnce() || model.tensor.splits()) return 0;
+  if (model.precisions.residual == model::Precision::kBf16) return 0;  // all is rounded once
   const std::int64_t rows = std::int64_t{model.microbatch} * model.config.context;
   return RoundUp(kBf16Bytes * rows * model.config.hidden, kLineBytes);
+}
+
+std::int64_t WidenedBytes(const model::Model& model) {
+  if (model.precisions.residual == model::Precision::kF32) return 0;
+  return RoundUp(2 * model.layers.front().cost.output_bytes, kLineBytes);
 }
 
 }  // namespace
 
 StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage, bool spread) {
-  StageLayout layout{.rounded_bytes = RoundedBytes(model)};
+  StageLayout layout{.rounded_bytes = RoundedBytes(model), .widened_bytes = WidenedBytes(model)};
+  const std::int64_t begin = 2 * (layout.rounded_bytes + layout.widened_bytes);
   Regions kept, recomputed;
   for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
     const model::Layer& layer = model.layers[id.value()];
@@ -79,8 +86,7 @@ StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage, boo
     // T adds up the gradient of the norm's output in a spread head's place.
     std::span<const ScratchTensor> scratch = layer.scratch;
     if (spread && IsHead(layer)) scratch = {};
-    layout.scratch_bytes =
-        std::max(layout.scratch_bytes, LayOutScratch(scratch, 2 * layout.rounded_bytes, place));
+    layout.scratch_bytes = std::max(layout.scratch_bytes, LayOutScratch(scratch, begin, place));
     layout.layers.push_back(std::move(place));
   }
   layout.stash_bytes = kept.size();

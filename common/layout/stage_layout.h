@@ -33,6 +33,10 @@ struct StageLayout {
   // begins with two copies in bf16 of what layers pass down. They alternate: one is that of a
   // layer's output, the other of its input. It is the same for all stages.
   std::int64_t rounded_bytes = 0;  // of one; 0: there is none
+  // Where layers pass on bf16 (model::Precisions::residual), scratch begins instead with two
+  // tensors in f32: the input of the layer that runs, on which its gradient is written, and its
+  // output or the gradient of that.
+  std::int64_t widened_bytes = 0;  // of one; 0: there is none
 };
 
 // spread: the vocabulary is. Of a head, F then leaves only what the norm's backward needs. The

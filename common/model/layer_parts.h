@@ -56,7 +56,7 @@ inline ScratchTensor RoundedGradient(const char* name, const Precisions& precisi
   return {name, precisions.RoundsGradientsOnce() ? Bytes(Precision::kBf16, elements) : 0};
 }
 
-// Returns the bytes that a layer passes on: [B,T,C] in f32.
+// Returns the bytes that a layer passes on in f32: [B,T,C].
 inline std::int64_t ActivationBytes(const ModelConfig& config, int microbatch) {
   return kFloatBytes * Tokens(config, microbatch) * config.hidden;
 }

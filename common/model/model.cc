@@ -292,6 +292,9 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
       }
       return model;
   }
+  if (precisions.residual == Precision::kBf16) {
+    for (Layer& layer : model.layers) layer.cost.output_bytes /= 2;
+  }
   if (context_ranks > 1) ShareSequences(model);
   if (tensor.size == 1 && !tensor.splits()) {
     if (experts.shares()) ShareExperts(model);

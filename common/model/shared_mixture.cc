@@ -86,11 +86,11 @@ std::int64_t SharingBytes(const Model& model) {
   return kFloatBytes * kExpertSumFloats + std::int64_t{sizeof(std::int32_t)} * integers;
 }
 
-double SlowestShare(const Model& model, const Layer& layer) {
+double SlowestShare(const Model& model, const Layer& layer, double imbalance) {
   if (!model.experts.shares() || !HasExperts(layer.kind)) return 1;
   const auto tokens = static_cast<double>(Tokens(model.config, model.microbatch));
   const double experts = tokens * MixtureFlops(model.config) / layer.cost.forward_flops;
-  return 1 + (kExpertImbalance - 1) * experts;
+  return 1 + (imbalance - 1) * experts;
 }
 
 }  // namespace takt::model

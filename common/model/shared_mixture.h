@@ -12,8 +12,8 @@
 
 namespace takt::model {
 
-// Plans assume that the rank with the most rows has so many times the mean, and so takes so many
-// times as long. Ranks that wait for one another wait for this one.
+// Before anything was measured, plans assume that the rank with the most rows has so many times the
+// mean, and so takes so many times as long. Ranks that wait for one another wait for this one.
 inline constexpr double kExpertImbalance = 1.3;
 
 // Returns R: half as many rows again as a rank has if all have equally many. More rows than R go to
@@ -58,7 +58,8 @@ std::int64_t SharingBytes(const Model& model);
 // Precondition: the share divides the experts, and layers are not split.
 void ShareExperts(Model& model);
 
-// Returns by how much longer the layer takes on the rank with the most rows, by kExpertImbalance.
-double SlowestShare(const Model& model, const Layer& layer);
+// Returns by how much longer the layer takes on the rank with the most rows. imbalance: these over
+// the mean.
+double SlowestShare(const Model& model, const Layer& layer, double imbalance);
 
 }  // namespace takt::model

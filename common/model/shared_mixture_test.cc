@@ -119,10 +119,11 @@ TEST(SharedMixture, MeetsThreeTimesInFAndInI) {
 
 TEST(SharedMixture, TakesLongerOnTheRankWithTheMostRows) {
   const Model model = ModelOf({.size = 2, .index = 0});
-  EXPECT_EQ(SlowestShare(model, model.layers[2]), 1);
-  EXPECT_GT(SlowestShare(model, model.layers[1]), 1.05);
-  EXPECT_LT(SlowestShare(model, model.layers[1]), kExpertImbalance);
-  EXPECT_EQ(SlowestShare(ModelOf({}), model.layers[1]), 1);
+  EXPECT_EQ(SlowestShare(model, model.layers[2], kExpertImbalance), 1);
+  EXPECT_GT(SlowestShare(model, model.layers[1], kExpertImbalance), 1.05);
+  EXPECT_LT(SlowestShare(model, model.layers[1], kExpertImbalance), kExpertImbalance);
+  EXPECT_EQ(SlowestShare(model, model.layers[1], 1), 1);
+  EXPECT_EQ(SlowestShare(ModelOf({}), model.layers[1], kExpertImbalance), 1);
 }
 
 TEST(SharedMixture, RefusesExpertsThatRanksCannotShareEvenly) {

@@ -414,4 +414,13 @@ LeafPiece PieceOf(const Parameter& parameter, const TensorShare& share, int leaf
           .gradient = leaf % split.gradients};
 }
 
+std::int64_t ElementsHere(const Model& model, const Parameter& parameter) {
+  if (parameter.away) return 0;
+  if (!parameter.by_word || model.tensor.size == 1) return parameter.elements();
+  const std::int64_t vocab = parameter.shape[0];
+  const auto [first, last] = BlocksOf(model.tensor, vocab);
+  const auto row = [&](int block) { return std::min(vocab, block * kVocabularyBlock); };
+  return (row(last) - row(first)) * (parameter.elements() / vocab);
+}
+
 }  // namespace takt::model

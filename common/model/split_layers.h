@@ -32,6 +32,10 @@ struct BlocksOfRank {
 };
 BlocksOfRank BlocksOf(const TensorShare& share, std::int64_t vocab);
 
+// Returns how many elements of a parameter the model's rank has: the rows of its own words of a
+// table, none of another rank's experts, and all of any other.
+std::int64_t ElementsHere(const Model& model, const Parameter& parameter);
+
 // Returns the share of another rank.
 inline TensorShare ShareOf(TensorShare share, int index) {
   share.index = index;

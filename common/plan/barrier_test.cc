@@ -73,9 +73,42 @@ TEST(Barrier, IsRefusedByNameWhereItIsNeeded) {
 
 TEST(Barrier, StaysIfAWorkersProgramIsTooOld) {
   PlanOptions old = kFreeLinks;
-  old.workers_know_all_fields = false;
+  old.oldest_protocol = kAllFieldsProtocolVersion - 1;
   EXPECT_THAT(ErrorOf(EmulatedJobWith("zb-h2", Barrier::kNever), old),
               HasSubstr("optimizer.barrier: is not known to a worker"));
+}
+
+TEST(Barrier, IsKeptByAutoUntilStepsAreKnownToBeRarelyClipped) {
+  const config::JobSpec job = EmulatedJobWith("zb-h2", Barrier::kAuto);
+  PlanOptions options = kFreeLinks;
+  EXPECT_FALSE(OverlapsSteps(*MakePlan(job, options)));
+  options.clipped_share = 0.5;
+  EXPECT_FALSE(OverlapsSteps(*MakePlan(job, options)));
+  options.clipped_share = 0.02;
+  const Plan plan = *MakePlan(job, options);
+  EXPECT_TRUE(OverlapsSteps(plan));
+  EXPECT_NEAR(plan.predicted_step_seconds, 24 * 5e-3, 1e-9);
+  options.oldest_protocol = kAllFieldsProtocolVersion - 1;
+  EXPECT_FALSE(OverlapsSteps(*MakePlan(job, options)));
+}
+
+TEST(Barrier, IsKeptByAutoWhereItCostsNothing) {
+  for (const char* schedule : {"1f1b", "gpipe", "dualpipe", "pipedream"}) {
+    config::JobSpec job = EmulatedJobWith(schedule, Barrier::kAuto);
+    job.adamw.clip_norm = 0;
+    EXPECT_FALSE(OverlapsSteps(*MakePlan(job, kFreeLinks))) << schedule;
+  }
+}
+
+// Of all schedules those are compared that gain by it, too.
+TEST(Barrier, GoesWhereTheJobClipsNothingAndChoosesNoSchedule) {
+  config::JobSpec job = EmulatedJobWith("auto", Barrier::kAuto);
+  job.adamw.clip_norm = 0;
+  const Plan plan = *MakePlan(job, kFreeLinks);
+  EXPECT_TRUE(OverlapsSteps(plan)) << plan.schedule.name;
+  EXPECT_LE(plan.predicted_step_seconds, 24 * 5e-3 + 1e-9);
+  job.barrier = Barrier::kAlways;
+  EXPECT_GT(MakePlan(job, kFreeLinks)->predicted_step_seconds, 24.5 * 5e-3);
 }
 
 }  // namespace

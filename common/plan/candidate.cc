@@ -36,6 +36,12 @@ constexpr std::int64_t kSearchedActions = 10'000'000;
 // is full after so many steps, of which the first half is left out where they overlap.
 constexpr int kStepsInARow = 4, kOverlappedSteps = 8;
 
+// Returns whether W of several microbatches may be computed together. Each then reads f32 that
+// layers passed on.
+bool MayMerge(const config::JobSpec& job) {
+  return !job.exact && job.residual == model::Precision::kF32;
+}
+
 bool IsAsynchronous(const schedule::Schedule& schedule) {
   return schedule.updates != schedule::Updates::kFlush;
 }
@@ -95,7 +101,7 @@ program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
                                        const mesh::VocabularyEnds& vocabulary_ends) {
   program::LowerOptions options{.reduce_gradients = inputs.num_replicas() > 1,
                                 .separate_documents = inputs.model.separate_documents,
-                                .merge_weight_grads = !inputs.job.exact};
+                                .merge_weight_grads = MayMerge(inputs.job)};
   for (const mesh::Stage& stage : partition) {
     options.stages.push_back(layout::ShapeOf(inputs.model, stage, !vocabulary_ends.empty()));
     const model::Layer& last = inputs.model.layers[stage.last_layer.value() - 1];
@@ -181,7 +187,9 @@ std::vector<MemoryBytes> MemoryOf(const CandidateInputs& inputs, const Plan& pla
             .bytes());
   }
   const std::int64_t room = inputs.options.worker_memory_bytes;
-  const auto too_large = [room](const MemoryBytes& bytes) { return bytes.total() > room; };
+  const auto too_large = [&](const MemoryBytes& bytes) {
+    return CountedBytes(bytes, inputs.options.device) > room;
+  };
   // Copies that were not asked for are given up before the job needs more workers, or computes
   // more.
   if (room > 0 && !AsksForCopies(inputs.job) && std::ranges::any_of(memory, too_large)) {
@@ -298,7 +306,7 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
   plan.memory = MemoryOf(inputs, plan);
   const double makespan = report.makespan;
   Candidate candidate{.plan = std::move(plan), .report = std::move(report), .makespan = makespan};
-  if (inputs.job.barrier != config::Barrier::kNever) return candidate;
+  if (!inputs.without_barrier) return candidate;
   RETURN_IF_ERROR(OverlapSteps(inputs, sums, candidate));
   return candidate;
 }

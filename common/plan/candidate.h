@@ -34,6 +34,8 @@ struct CandidateInputs {
   bool frees = false;
   // The step that SimulateOver returns is without a barrier.
   bool overlaps = false;
+  // FromPartition makes a candidate without a barrier.
+  bool without_barrier = false;
 
   mesh::Mesh MeshOf(int pp_size) const {
     return {.pp_size = pp_size,

@@ -87,12 +87,14 @@ TEST(PlanWithContext, IsRefusedWhereWorkersCannotRunIt) {
   EXPECT_THAT(error(spread, options), HasSubstr("cannot be spread over pp ranks"));
   EXPECT_THAT(error(SharedJob(2), {.max_workers = 8, .device = config::DeviceKind::kCuda}),
               HasSubstr("on CPUs only"));
-  EXPECT_THAT(error(SharedJob(2), {.max_workers = 8, .workers_know_all_fields = false}),
-              HasSubstr("parallelism.context"));
+  EXPECT_THAT(
+      error(SharedJob(2), {.max_workers = 8, .oldest_protocol = kAllFieldsProtocolVersion - 1}),
+      HasSubstr("parallelism.context"));
 }
 
 TEST(PlanWithContext, IsRefusedWhereAWorkersProgramMeetsInAnotherOrder) {
-  EXPECT_THAT(std::string(MakePlan(SharedJob(2), {.max_workers = 8, .workers_know_all_ways = false})
+  EXPECT_THAT(std::string(MakePlan(SharedJob(2), {.max_workers = 8,
+                                                  .oldest_protocol = kAllWaysProtocolVersion - 1})
                               .status()
                               .message()),
               HasSubstr("parallelism.context: is not known to a worker"));

@@ -29,6 +29,9 @@ std::string WhyNoCopies(const CopyInputs& inputs);
 // what the plan chooses must not rule them out.
 bool AsksForCopies(const config::JobSpec& job);
 
+// Returns whether the job's copies, if it keeps any, need workers of kAllCopiesProtocolVersion.
+bool NeedsAllCopies(const config::JobSpec& job, config::DeviceKind device);
+
 struct CopyCounts {
   int own = 0, peer = 0;
 };

@@ -17,7 +17,7 @@ class CopiesTest : public ::testing::Test {
     job_.model.family = model::Family::kGpt2;
   }
   CopyInputs Inputs(mesh::Mesh mesh) const {
-    return {.job = job_, .schedule = schedule_, .mesh = mesh, .device = device_};
+    return {.job = job_, .schedule = schedule_, .mesh = mesh};
   }
   std::string Why(mesh::Mesh mesh = {.pp_size = 2, .dp_size = 1}) const {
     return WhyNoCopies(Inputs(mesh));
@@ -25,7 +25,6 @@ class CopiesTest : public ::testing::Test {
 
   config::JobSpec job_;
   schedule::Schedule schedule_;
-  config::DeviceKind device_ = config::DeviceKind::kCpu;
 };
 
 TEST_F(CopiesTest, ARankKeepsTwoOfItsOwnAndTwoOfAnotherThatHasNoReplica) {
@@ -41,13 +40,19 @@ TEST_F(CopiesTest, ARankKeepsTwoOfItsOwnAndTwoOfAnotherThatHasNoReplica) {
   EXPECT_EQ(CopiesKept(shared).peer, 2);
 }
 
+TEST_F(CopiesTest, RanksThatSplitLayersNeedAnotherWithTheSamePart) {
+  EXPECT_EQ(CopiesKept(Inputs({.pp_size = 2, .tp_size = 2})).peer, 2);
+  EXPECT_EQ(CopiesKept(Inputs({.dp_size = 2, .tp_size = 2})).peer, 0);
+  EXPECT_EQ(CopiesKept(Inputs({.cp_size = 2})).own, 2) << "they have all layers";
+  EXPECT_EQ(CopiesKept(Inputs({.cp_size = 2})).peer, 0);
+  job_.parallelism.expert = 2;
+  EXPECT_EQ(CopiesKept(Inputs({.dp_size = 2})).peer, 2) << "no other rank has these experts";
+  EXPECT_EQ(CopiesKept(Inputs({.dp_size = 4})).peer, 0);
+}
+
 TEST_F(CopiesTest, JobsThatCannotGoOnFromCopiesKeepNone) {
   EXPECT_THAT(Why({.pp_size = 1, .dp_size = 1}), HasSubstr("no second rank"));
-  EXPECT_THAT(Why({.pp_size = 1, .tp_size = 2}), HasSubstr("pieces of layers"));
-  EXPECT_THAT(Why({.pp_size = 1, .cp_size = 2}), HasSubstr("share sequences"));
-  device_ = config::DeviceKind::kCuda;
-  EXPECT_THAT(Why(), HasSubstr("kernels"));
-  device_ = config::DeviceKind::kCpu;
+  EXPECT_THAT(Why({.pp_size = 1, .tp_size = 2}), HasSubstr("no second rank"));
   schedule_.updates = schedule::Updates::kEachBackward;
   EXPECT_THAT(Why(), HasSubstr("several versions"));
   schedule_.updates = schedule::Updates::kFlush;

@@ -28,7 +28,7 @@ TEST(PlanDevices, GpusOfOlderWorkersComputeNoneOfThem) {
   config::JobSpec job = SmallGpt2Job();
   job.parallelism = {.pipeline = 2, .data = 1, .schedule = "1f1b"};
   job.muon.emplace();
-  PlanOptions old{.max_workers = 2, .workers_know_all_ways = false};
+  PlanOptions old{.max_workers = 2, .oldest_protocol = kAllWaysProtocolVersion - 1};
   EXPECT_EQ(MakePlan(job, old).status(), absl::OkStatus());
   old.device = config::DeviceKind::kCuda;
   EXPECT_EQ(MakePlan(job, old).status().message(),

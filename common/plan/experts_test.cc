@@ -75,6 +75,9 @@ TEST(PlanWithExperts, CountsMeetingsAndTheRankWithTheMostRows) {
   const double uneven = MakePlan(ExpertJob(2), options)->predicted_step_seconds;
   EXPECT_GT(uneven, 1.05 * whole);
   EXPECT_LT(uneven, 1.3 * whole);
+  PlanOptions measured = options;
+  measured.expert_imbalance = 1.05;
+  EXPECT_LT(MakePlan(ExpertJob(2), measured)->predicted_step_seconds, uneven);
   options.link_latency_seconds = 1e-3;
   EXPECT_GT(MakePlan(ExpertJob(2), options)->predicted_step_seconds,
             MakePlan(ExpertJob(1), options)->predicted_step_seconds + 20e-3);

@@ -43,7 +43,8 @@ absl::StatusOr<Candidate> WithLeastRecompute(CandidateInputs inputs, const MakeC
   std::vector<Recompute> of_rank(candidate->plan.memory.size(), Recompute::kFull);
   const auto take_where_it_fits = [&](const Candidate& with_mode, Recompute mode) {
     for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
-      if (with_mode.plan.memory[rank].total() <= room) of_rank[rank] = mode;
+      if (CountedBytes(with_mode.plan.memory[rank], inputs.options.device) <= room)
+        of_rank[rank] = mode;
     }
   };
   inputs.recompute = {Recompute::kSelective};

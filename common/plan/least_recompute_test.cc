@@ -45,28 +45,40 @@ class LeastRecompute : public ::testing::Test {
 
 TEST_F(LeastRecompute, KeepsEverythingIfItFits) {
   EXPECT_THAT(RecomputeOf(Fitted()), ElementsAre(kNone));
-  options_.worker_memory_bytes = Largest(MakeWith({kNone})).total();
+  options_.worker_memory_bytes = Largest(MakeWith({kNone}), options_).total();
+  EXPECT_THAT(RecomputeOf(Fitted()), ElementsAre(kNone));
+}
+
+// The copy that a checkpoint is written from is in the host's memory, and so is the process.
+TEST_F(LeastRecompute, CountsOfAGpuWhatIsOnIt) {
+  options_.device = config::DeviceKind::kCuda;
+  job_.checkpoint = config::Checkpoint{.directory = "runs"};
+  const MemoryBytes largest = Largest(MakeWith({kNone}), options_);
+  EXPECT_GT(largest[MemoryKind::kSnapshot], 0);
+  options_.worker_memory_bytes = CountedBytes(largest, options_.device);
+  EXPECT_EQ(largest.on_device() + largest[MemoryKind::kSnapshot] + largest[MemoryKind::kProcess],
+            largest.total());
   EXPECT_THAT(RecomputeOf(Fitted()), ElementsAre(kNone));
 }
 
 // Under 1F1B rank 0 holds four microbatches, rank 3 one.
 TEST_F(LeastRecompute, RecomputesOnTheRanksThatHoldMost) {
-  options_.worker_memory_bytes = Largest(MakeWith({kNone})).total() - 1;
+  options_.worker_memory_bytes = Largest(MakeWith({kNone}), options_).total() - 1;
   const Candidate fitted = Fitted();
   EXPECT_TRUE(Fits(fitted, options_));
   EXPECT_THAT(RecomputeOf(fitted), ElementsAre(kSelective, kNone, kNone, kNone));
 }
 
 TEST_F(LeastRecompute, MayNotFitAtAll) {
-  options_.worker_memory_bytes = Largest(MakeWith({kFull})).total() - 1;
+  options_.worker_memory_bytes = Largest(MakeWith({kFull}), options_).total() - 1;
   const Candidate fitted = Fitted();
   EXPECT_FALSE(Fits(fitted, options_));
   EXPECT_THAT(RecomputeOf(fitted), ElementsAre(kFull));
 }
 
 TEST_F(LeastRecompute, TakesNoMoreTimeThanTheSameModeEverywhere) {
-  const std::int64_t least = Largest(MakeWith({kFull})).total();
-  const std::int64_t most = Largest(MakeWith({kNone})).total();
+  const std::int64_t least = Largest(MakeWith({kFull}), options_).total();
+  const std::int64_t most = Largest(MakeWith({kNone}), options_).total();
   for (int i = 0; i <= 8; ++i) {
     options_.worker_memory_bytes = least + (most - least) * i / 8;
     const Candidate fitted = Fitted();

@@ -32,7 +32,7 @@ absl::Status CheckMemory(const config::JobSpec& job, const Candidate& candidate,
                        .value = absl::StrCat(candidate.plan.schedule.num_ranks()),
                        .rule = absl::StrCat("needs more memory than a worker has for a rank (",
                                             FormatBytes(options.worker_memory_bytes),
-                                            "): ", ToString(Largest(candidate))),
+                                            "): ", ToString(Largest(candidate, options))),
                        .fix = absl::StrCat("use more stages or smaller microbatches",
                                            more ? ", or parallelism.recompute: full" : "",
                                            may_share ? ", or parallelism.shard: optimizer" : "")});
@@ -103,13 +103,27 @@ absl::StatusOr<Plan> Complete(const CandidateInputs& inputs, Candidate best) {
   // Where activations are in bf16, which is on GPUs, attention is not exact either.
   if (!job.exact && plan.model.precisions.activations == model::Precision::kF32 &&
       std::ranges::none_of(plan.programs, program::MergesWeightGrads)) {
-    plan.warnings.push_back(absl::StrCat("exact: false has no effect under ", plan.schedule.name,
-                                         ", where no two W of a stage follow each other"));
+    const bool rounds = plan.model.precisions.residual == model::Precision::kBf16;
+    plan.warnings.push_back(rounds ? "exact: false has no effect with residual: bf16"
+                                   : absl::StrCat("exact: false has no effect under ",
+                                                  plan.schedule.name,
+                                                  ", where no two W of a stage follow each other"));
   }
   return std::move(plan);
 }
 
 }  // namespace
+
+std::vector<int> StageLayers(const model::Model& model, const mesh::Partition& partition) {
+  std::vector<int> counts;
+  for (const mesh::Stage& stage : partition) {
+    const auto begin = model.layers.begin() + stage.first_layer.value();
+    const auto end = model.layers.begin() + stage.last_layer.value();
+    counts.push_back(static_cast<int>(
+        std::count_if(begin, end, [](const model::Layer& layer) { return layer.block >= 0; })));
+  }
+  return counts;
+}
 
 profile::Conditions Host::ConditionsOf(int num_ranks, std::optional<int> threads,
                                        config::DeviceKind device) const {

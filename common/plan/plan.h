@@ -11,11 +11,13 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/memory_kind.h"
+#include "common/base/version.h"
 #include "common/config/job_spec.h"
 #include "common/cost/costs.h"
 #include "common/mesh/mesh.h"
 #include "common/mesh/vocabulary_split.h"
 #include "common/model/model.h"
+#include "common/model/shared_mixture.h"
 #include "common/profile/profile.h"
 #include "common/program/program.h"
 #include "common/schedule/schedule.h"
@@ -51,14 +53,25 @@ struct PlanOptions {
   double link_latency_seconds = 20e-6;
   double link_seconds_per_byte = 0.5e-9;
   bool use_measured_links = true;  // false: all messages cost this
-  bool workers_spread = true;      // the programs of all workers can spread the vocabulary
-  // The programs of all workers know what came with kAllFieldsProtocolVersion.
-  bool workers_know_all_fields = true;
-  // The programs of all workers know what came with kAllWaysProtocolVersion.
-  bool workers_know_all_ways = true;
-  // The least memory that a worker has for a rank. 0: it is not known, and no plan is too large.
+  // The oldest protocol among the workers' programs.
+  int oldest_protocol = kProtocolVersion;
+  // The least memory that a worker has for a rank, on its GPU if it computes on one. 0: it is not
+  // known, and no plan is too large.
   std::int64_t worker_memory_bytes = 0;
+  // Of the job's last steps, the share whose gradients were clipped; nullopt: too few are known.
+  std::optional<double> clipped_share;
+  // Of ranks that share experts, the rows of the one that has most over the mean.
+  double expert_imbalance = model::kExpertImbalance;
 };
+
+// On a GPU, libraries take about so much for themselves: a guess, until docs/gpu-checks.md measures
+// it.
+inline constexpr std::int64_t kLibraryBytes = std::int64_t{448} << 20;
+
+// Returns the bytes that count against PlanOptions::worker_memory_bytes.
+inline std::int64_t CountedBytes(const MemoryBytes& bytes, config::DeviceKind device) {
+  return device == config::DeviceKind::kCuda ? bytes.on_device() + kLibraryBytes : bytes.total();
+}
 
 struct Plan {
   model::Model model;
@@ -77,6 +90,9 @@ struct Plan {
   double predicted_bubble_fraction = 0;
   std::vector<std::string> warnings;
 };
+
+// Returns the blocks of each stage, or its emulated layers.
+std::vector<int> StageLayers(const model::Model& model, const mesh::Partition& partition);
 
 // Returns whether the ranks that sum gradients share the optimizer's state.
 inline bool SharesOptimizer(const Plan& plan) {
@@ -136,6 +152,7 @@ struct Refusal {
   std::vector<model::Recompute> recompute;  // one for all stages, or one a stage
   bool spread = false;                      // the vocabulary
   bool shares = false;                      // the optimizer's state
+  std::vector<int> stage_layers;            // as of StageLayers; empty: no stages were made
   std::string reason;
 };
 

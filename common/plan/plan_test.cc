@@ -241,7 +241,7 @@ TEST(MakePlan, PredictsAStepAmongOthersWithoutAFlush) {
 
 // A program that does not know a field would train otherwise than the job says.
 TEST(MakePlan, RefusesWhatAWorkersProgramDoesNotKnow) {
-  const PlanOptions old = {.workers_know_all_fields = false};
+  const PlanOptions old = {.oldest_protocol = kAllFieldsProtocolVersion - 1};
   const auto error_of = [&](const config::JobSpec& job) {
     EXPECT_TRUE(MakePlan(job, {}).ok());
     return std::string(MakePlan(job, old).status().message());

@@ -21,6 +21,11 @@
 namespace takt::plan {
 namespace {
 
+// Returns what counts of the rank that needs most.
+std::int64_t MostBytes(const Candidate& candidate, const PlanOptions& options) {
+  return CountedBytes(Largest(candidate, options), options.device);
+}
+
 constexpr std::string_view kAuto = "auto";
 constexpr std::string_view kFileScheme = "file:";
 
@@ -41,9 +46,15 @@ absl::StatusOr<std::vector<std::string>> FamiliesToTry(const std::string& asked)
        .fix = "see `takt schedule list`"});
 }
 
-double StepSeconds(const Candidate& candidate) { return candidate.report.makespan; }
+double StepSeconds(const Candidate& candidate) { return candidate.report.step_time; }
 
 bool Spreads(const Candidate& candidate) { return !candidate.plan.vocabulary_ends.empty(); }
+
+bool KeepsCopies(const Candidate& candidate) {
+  return std::ranges::any_of(candidate.plan.memory, [](const MemoryBytes& bytes) {
+    return bytes[MemoryKind::kCopies] > 0;
+  });
+}
 
 std::int64_t PeakBytes(const Candidate& candidate) {
   return std::ranges::max_element(candidate.report.ranks, {}, &sim::RankReport::peak_stash_bytes)
@@ -55,12 +66,25 @@ constexpr double kIndifference = 1.01;
 
 // Returns what makes a candidate better than another whose step is as long. Each further chunk has
 // costs that no prediction knows, so fewer stages come before less memory. The meetings of a spread
-// vocabulary have such costs too.
+// vocabulary and steps that overlap have such costs too.
 auto Size(const Candidate& candidate) {
   const mesh::Mesh& mesh = candidate.plan.mesh;
-  return std::tuple(mesh.size(), mesh.dp_size, Spreads(candidate),
+  return std::tuple(mesh.size(), mesh.dp_size, Spreads(candidate), OverlapsSteps(candidate.plan),
                     candidate.plan.schedule.num_stages, PeakBytes(candidate),
                     candidate.report.peak_in_flight(), StepSeconds(candidate));
+}
+
+// Where more steps are clipped than this, `barrier: auto` keeps the barrier: a step that was not
+// foreseen takes longer than the barrier does.
+constexpr double kMostClipped = 0.05;
+
+// Returns whether the job leaves it to the plan, and steps are rarely clipped.
+bool MayOverlap(const JobInputs& inputs) {
+  const PlanOptions& options = inputs.options();
+  const bool clips = config::TraitsOf(inputs.job()).clip_norm > 0;
+  const std::optional<double> clipped = clips ? options.clipped_share : std::optional<double>(0);
+  return inputs.job().barrier == config::Barrier::kAuto && clipped && *clipped <= kMostClipped &&
+         options.oldest_protocol >= kAllFieldsProtocolVersion;
 }
 
 // So many of the best candidates get better partitions, however many a caller wants to see.
@@ -79,10 +103,10 @@ class Ranker {
 
   void Add(Candidate candidate) {
     if (Fits(candidate, inputs_.options())) {
+      AddWithoutBarrier(candidate);
       ranking_.candidates.push_back(std::move(candidate));
       return;
     }
-    const MemoryBytes& largest = Largest(candidate);
     ranking_.refused.push_back(
         {.mesh = candidate.plan.mesh,
          .microbatch = candidate.plan.microbatch,
@@ -90,8 +114,10 @@ class Ranker {
          .recompute = RecomputeOf(candidate),
          .spread = Spreads(candidate),
          .shares = SharesOptimizer(candidate.plan),
-         .reason = absl::StrCat("a rank needs ", FormatBytes(largest.total()), " of ",
-                                FormatBytes(inputs_.options().worker_memory_bytes))});
+         .stage_layers = StageLayers(inputs_.Of(candidate).model, candidate.plan.partition),
+         .reason =
+             absl::StrCat("a rank needs ", FormatBytes(MostBytes(candidate, inputs_.options())),
+                          " of ", FormatBytes(inputs_.options().worker_memory_bytes))});
     KeepNearest(std::move(candidate));
   }
 
@@ -156,8 +182,28 @@ class Ranker {
   }
 
  private:
+  // Adds the same step without its barrier, if that may be, fits and is shorter.
+  void AddWithoutBarrier(const Candidate& candidate) {
+    const Plan& plan = candidate.plan;
+    if (plan.mesh.pp_size == 1 || OverlapsSteps(plan) || !MayOverlap(inputs_)) return;
+    // No step is shorter than the work of the busiest rank.
+    const double least = std::ranges::max(candidate.report.ranks, {}, &sim::RankReport::busy).busy;
+    if (least * kIndifference >= StepSeconds(candidate)) return;
+    CandidateInputs inputs = inputs_.Of(candidate);
+    inputs.without_barrier = true;
+    absl::StatusOr<Candidate> without =
+        FromPartition(inputs, plan.schedule, plan.partition, plan.vocabulary_ends);
+    // Some schedules and meshes need their barrier. Copies in memory are worth more than a shorter
+    // step.
+    if (!without.ok() || !Fits(*without, inputs_.options())) return;
+    if (KeepsCopies(candidate) && !KeepsCopies(*without)) return;
+    if (StepSeconds(*without) * kIndifference < StepSeconds(candidate))
+      ranking_.candidates.push_back(*std::move(without));
+  }
+
   void KeepNearest(Candidate candidate) {
-    if (!nearest_ || Largest(candidate).total() < Largest(*nearest_).total())
+    const PlanOptions& options = inputs_.options();
+    if (!nearest_ || MostBytes(candidate, options) < MostBytes(*nearest_, options))
       nearest_ = std::move(candidate);
   }
 
@@ -179,9 +225,9 @@ bool ChoosesRecompute(const CandidateInputs& inputs) {
 // ranks, or without a barrier.
 bool ChoosesShares(const CandidateInputs& inputs) {
   return inputs.job.parallelism.shard == config::Shard::kAuto && inputs.num_replicas() > 1 &&
-         inputs.options.workers_know_all_fields && !inputs.job.muon.has_value() &&
-         !inputs.model.experts.shares() && inputs.model.tensor.leaves_here() == 1 &&
-         inputs.job.barrier != config::Barrier::kNever;
+         inputs.options.oldest_protocol >= kAllFieldsProtocolVersion &&
+         !inputs.job.muon.has_value() && !inputs.model.experts.shares() &&
+         inputs.model.tensor.leaves_here() == 1 && inputs.job.barrier != config::Barrier::kNever;
 }
 
 // Returns whether the job leaves open whether ranks free weights that their replicas share.
@@ -291,14 +337,17 @@ bool AddFamily(const CandidateInputs& inputs, const std::string& family, int pp_
     ranker.Add(*std::move(candidate));
     return true;
   }
-  ranker.Refuse({.mesh = inputs.MeshOf(pp_size),
-                 .microbatch = inputs.model.microbatch,
-                 .schedule = family,
-                 .recompute = inputs.recompute,
-                 .spread = inputs.spread,
-                 .shares = inputs.shares,
-                 .reason = std::move(why_not)},
-                candidate.status());
+  ranker.Refuse(
+      {.mesh = inputs.MeshOf(pp_size),
+       .microbatch = inputs.model.microbatch,
+       .schedule = family,
+       .recompute = inputs.recompute,
+       .spread = inputs.spread,
+       .shares = inputs.shares,
+       .stage_layers = candidate.ok() ? StageLayers(inputs.model, candidate->plan.partition)
+                                      : std::vector<int>(),
+       .reason = std::move(why_not)},
+      candidate.status());
   return false;
 }
 
@@ -422,11 +471,13 @@ void AddWays(JobInputs& inputs, const std::vector<std::string>& families, std::s
 
 bool Fits(const Candidate& candidate, const PlanOptions& options) {
   return options.worker_memory_bytes == 0 ||
-         Largest(candidate).total() <= options.worker_memory_bytes;
+         MostBytes(candidate, options) <= options.worker_memory_bytes;
 }
 
-const MemoryBytes& Largest(const Candidate& candidate) {
-  return *std::ranges::max_element(candidate.plan.memory, {}, &MemoryBytes::total);
+const MemoryBytes& Largest(const Candidate& candidate, const PlanOptions& options) {
+  return *std::ranges::max_element(candidate.plan.memory, {}, [&](const MemoryBytes& bytes) {
+    return CountedBytes(bytes, options.device);
+  });
 }
 
 absl::StatusOr<Ranking> RankCandidates(JobInputs& inputs, std::size_t top) {

@@ -23,8 +23,8 @@ struct Ranking {
 // Returns whether every rank's memory is enough.
 bool Fits(const Candidate& candidate, const PlanOptions& options);
 
-// Returns the memory of the rank that needs most.
-const MemoryBytes& Largest(const Candidate& candidate);
+// Returns the memory of the rank that needs most of what counts (CountedBytes).
+const MemoryBytes& Largest(const Candidate& candidate, const PlanOptions& options);
 
 // Compares the ways to divide the job (ways.h), schedules and, if the job leaves that open, what is
 // computed again, as MakePlan describes it. Precondition: top >= 1. Errors: kInvalidArgument

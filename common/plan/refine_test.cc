@@ -81,7 +81,7 @@ TEST_F(RefineTest, LeavesWhatIsBestAsItIs) {
 
 TEST_F(RefineTest, KeepsWhatFitsTheWorkersWithinTheirMemory) {
   const Candidate cut = Cut();
-  options_.worker_memory_bytes = Largest(cut).total();
+  options_.worker_memory_bytes = Largest(cut, options_).total();
   EXPECT_TRUE(Fits(WithBetterPartition(inputs(), cut), options_));
 }
 

@@ -139,7 +139,10 @@ TEST(SharedOptimizer, IsTheChoiceOfAPlanForGpusThatDoesNotFitWithout) {
         .value();
   };
   EXPECT_FALSE(SharesOptimizer(plan_of(Shard::kAuto)));
-  EXPECT_TRUE(SharesOptimizer(plan_of(Shard::kAuto, MostBytes(plan_of(Shard::kOptimizer)))));
+  std::int64_t room = 0;
+  for (const MemoryBytes& rank : plan_of(Shard::kOptimizer).memory)
+    room = std::max(room, CountedBytes(rank, config::DeviceKind::kCuda));
+  EXPECT_TRUE(SharesOptimizer(plan_of(Shard::kAuto, room)));
 }
 
 // A job that asked for it would be refused, so a plan does not choose it.
@@ -166,7 +169,8 @@ TEST(SharedOptimizer, IsNoChoiceWhereReplicasCannotShare) {
 
 TEST(SharedOptimizer, IsRefusedWhereAWorkersProgramDoesNotKnowIt) {
   const absl::Status status =
-      MakePlan(JobOf(2, Shard::kOptimizer), {.max_workers = 4, .workers_know_all_fields = false})
+      MakePlan(JobOf(2, Shard::kOptimizer),
+               {.max_workers = 4, .oldest_protocol = kAllFieldsProtocolVersion - 1})
           .status();
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("parallelism.shard: is not known to a worker"));

@@ -34,6 +34,7 @@ constexpr char kTooOld[] = "a worker's program is too old to spread the vocabula
 bool IsOpen(const CandidateInputs& inputs, int pp_size) {
   return pp_size > 1 && inputs.job.parallelism.vocabulary == Vocabulary::kAuto &&
          inputs.job.model.family != model::Family::kEmulated &&
+         inputs.job.residual == model::Precision::kF32 &&
          !inputs.model.tensor.splits() &&  // then those ranks share the words
          !inputs.model.experts.shares() && inputs.model.context_ranks == 1 &&
          model::NumVocabularyBlocks(inputs.model.config.vocab) > 1;
@@ -57,20 +58,21 @@ VocabularyModes ModesOf(const CandidateInputs& inputs, int pp_size) {
   if (pp_size == 1 || inputs.job.model.family == model::Family::kEmulated) return {};
   if (asked != Vocabulary::kAuto)
     return {.last = asked == Vocabulary::kLast, .spread = asked == Vocabulary::kSpread};
-  const bool can = inputs.options.workers_spread && !OnGpus(inputs) && !AsksForCopies(inputs.job);
+  const bool can = inputs.options.oldest_protocol >= kSpreadProtocolVersion && !OnGpus(inputs) &&
+                   !AsksForCopies(inputs.job);
   return {.last = true, .spread = can && IsOpen(inputs, pp_size)};
 }
 
 std::string_view WhyAutoKeepsLast(const CandidateInputs& inputs, int pp_size) {
   if (!IsOpen(inputs, pp_size)) return "";
-  if (!inputs.options.workers_spread) return kTooOld;
+  if (inputs.options.oldest_protocol < kSpreadProtocolVersion) return kTooOld;
   if (OnGpus(inputs)) return "spreading the vocabulary has not been tested on GPUs yet";
   if (!AsksForCopies(inputs.job)) return "";
   return "checkpoint.in_memory asks for copies, which have no rows of a spread vocabulary yet";
 }
 
 absl::Status CheckSpread(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
-  if (!inputs.options.workers_spread) {
+  if (inputs.options.oldest_protocol < kSpreadProtocolVersion) {
     return CannotSpread(absl::StrCat("must be last, as ", kTooOld),
                         "use auto or last, or upgrade takt-worker");
   }

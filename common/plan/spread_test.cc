@@ -108,7 +108,7 @@ TEST_F(SpreadTest, WhatCannotSpreadSaysWhyAndWhatToDo) {
   EXPECT_EQ(error_of(job_, {.max_workers = 2, .device = config::DeviceKind::kCuda}),
             "parallelism.vocabulary is spread: must be last on GPUs, on which spread has not been "
             "tested yet; use auto or last, or device: cpu");
-  EXPECT_EQ(error_of(job_, {.max_workers = 2, .workers_spread = false}),
+  EXPECT_EQ(error_of(job_, {.max_workers = 2, .oldest_protocol = kSpreadProtocolVersion - 1}),
             "parallelism.vocabulary is spread: must be last, as a worker's program is too old to "
             "spread the vocabulary; use auto or last, or upgrade takt-worker");
   job_.parallelism.schedule = "chimera";
@@ -167,7 +167,7 @@ TEST(SpreadPlan, AutoTakesWhatIsMoreThanOnePercentFaster) {
   job.copy_every_steps = 1;
   EXPECT_THAT(MakePlan(job, kFreeLinks)->vocabulary_ends, IsEmpty());
   PlanOptions old = kFreeLinks;
-  old.workers_spread = false;
+  old.oldest_protocol = kSpreadProtocolVersion - 1;
   EXPECT_THAT(MakePlan(Job(Vocabulary::kAuto), old)->vocabulary_ends, IsEmpty());
 }
 

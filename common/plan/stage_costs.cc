@@ -91,7 +91,8 @@ class StageCosts {
       const Layer& layer = inputs_.model.layers[i];
       const Passes passes = LayerTimes(layer, stage.recompute).seconds;
       // A step waits for the rank whose experts have the most rows.
-      const double slowest = model::SlowestShare(inputs_.model, layer);
+      const double slowest =
+          model::SlowestShare(inputs_.model, layer, inputs_.options.expert_imbalance);
       sum.forward += slowest * passes.forward;
       sum.input_grad += slowest * passes.input_grad;
       sum.weight_grad += slowest * passes.weight_grad;
@@ -288,9 +289,10 @@ std::vector<double> LayerSeconds(const CandidateInputs& inputs, int pp_size) {
   std::vector<double> seconds;
   for (const Layer& layer : inputs.model.layers) {
     const bool is_empty = spread && profile::HasWords(layer);
-    seconds.push_back(is_empty ? 0
-                               : model::SlowestShare(inputs.model, layer) *
-                                     costs.LayerTimes(layer, most).seconds.sum());
+    seconds.push_back(
+        is_empty ? 0
+                 : model::SlowestShare(inputs.model, layer, inputs.options.expert_imbalance) *
+                       costs.LayerTimes(layer, most).seconds.sum());
   }
   return seconds;
 }
@@ -369,7 +371,7 @@ std::int64_t BucketBytes(const CandidateInputs& inputs, int pp_size) {
   constexpr double kTransfers = 19;  // the time of a bucket's bytes, in latencies
   const PlanOptions& options = inputs.options;
   if (inputs.num_replicas() == 1 || options.profile == nullptr || !options.use_measured_links ||
-      !options.workers_know_all_ways) {
+      options.oldest_protocol < kAllWaysProtocolVersion) {
     return 0;
   }
   const bool same_host = inputs.MeshOf(pp_size).size() <= options.host.room();

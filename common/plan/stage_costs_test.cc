@@ -116,7 +116,7 @@ TEST_F(StageCostsTest, BucketsFollowTheMeasuredMessages) {
   EXPECT_EQ(measure(1e-3, 1e-9), kMostBucketBytes);
   EXPECT_EQ(measure(1e-6, 1e-9), kLeastBucketBytes);
   PlanOptions old = Options();
-  old.workers_know_all_ways = false;
+  old.oldest_protocol = kAllWaysProtocolVersion - 1;
   EXPECT_EQ(MakePlan(job_, old)->bucket_bytes, 0);
   job_.parallelism.data = 1;
   EXPECT_EQ(Planned().bucket_bytes, 0);

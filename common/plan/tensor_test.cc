@@ -175,7 +175,7 @@ TEST(PlanWithTensor, AutoIsOneWhereLayersCannotBeSplit) {
     EXPECT_EQ(size(job, options), 1);
   }
   PlanOptions other = options;
-  other.workers_know_all_ways = false;
+  other.oldest_protocol = kAllWaysProtocolVersion - 1;
   EXPECT_EQ(size(OpenJob(), other), 1);
 }
 
@@ -191,7 +191,7 @@ TEST(PlanWithTensor, AutoKeepsTheLeavesThatTheJobNames) {
 
 TEST(PlanWithTensor, IsRefusedWhereAWorkersProgramDoesNotKnowIt) {
   config::JobSpec job = SharedJob(2);
-  const PlanOptions old{.max_workers = 16, .workers_know_all_fields = false};
+  const PlanOptions old{.max_workers = 16, .oldest_protocol = kAllFieldsProtocolVersion - 1};
   EXPECT_THAT(std::string(MakePlan(job, old).status().message()),
               HasSubstr("parallelism.tensor: is not known to a worker"));
   job = OpenJob();
@@ -202,7 +202,7 @@ TEST(PlanWithTensor, IsRefusedWhereAWorkersProgramDoesNotKnowIt) {
 }
 
 TEST(PlanWithTensor, IsRefusedWhereAWorkersProgramPassesRowsInAnotherWay) {
-  PlanOptions old{.max_workers = 16, .workers_know_all_ways = false};
+  PlanOptions old{.max_workers = 16, .oldest_protocol = kAllWaysProtocolVersion - 1};
   EXPECT_THAT(std::string(MakePlan(SharedJob(2), old).status().message()),
               HasSubstr("parallelism.tensor: is not known to a worker"));
   config::JobSpec leaves = OpenJob();

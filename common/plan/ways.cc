@@ -100,7 +100,7 @@ std::vector<int> ReplicasOf(const config::JobSpec& job, int max_workers) {
 // Returns whether another field leaves no choice but one rank for each layer. Otherwise the fastest
 // ways could all be such as CheckSchedule refuses.
 bool LayersStayWhole(const config::JobSpec& job, const PlanOptions& options) {
-  if (!options.workers_know_all_ways) return true;
+  if (options.oldest_protocol < kAllWaysProtocolVersion) return true;
   if (job.parallelism.vocabulary == config::Vocabulary::kSpread) return true;
   if (job.parallelism.context > 1) return true;
   if (job.muon.has_value() || job.fp8 != model::Fp8Recipe::kNone) return true;
@@ -300,7 +300,8 @@ CandidateInputs JobInputs::Of(const Division& division) {
           .dp_size = division.data,
           .recompute = Asked(*job_),
           .shares = job_->parallelism.SharesOptimizer(),
-          .frees = job_->parallelism.reshard == config::Reshard::kAlways};
+          .frees = job_->parallelism.reshard == config::Reshard::kAlways,
+          .without_barrier = job_->barrier == config::Barrier::kNever};
 }
 
 CandidateInputs JobInputs::Of(const Candidate& candidate) {
@@ -310,6 +311,7 @@ CandidateInputs JobInputs::Of(const Candidate& candidate) {
   inputs.spread = !candidate.plan.vocabulary_ends.empty();
   inputs.shares = SharesOptimizer(candidate.plan);
   inputs.frees = FreesWeights(candidate.plan);
+  inputs.without_barrier = OverlapsSteps(candidate.plan);
   return inputs;
 }
 

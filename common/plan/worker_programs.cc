@@ -6,6 +6,7 @@
 
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/plan/copies.h"
 
 namespace takt::plan {
 namespace {
@@ -53,9 +54,19 @@ std::string_view NewWayOf(const config::JobSpec& job, config::DeviceKind device)
   return job.fp8 != model::Fp8Recipe::kNone ? "precision" : "";
 }
 
+// Returns the first field of the job that workers older than kResidualProtocolVersion would pass
+// over, or whose copies they would read wrongly; empty: there is none.
+std::string_view NewestFieldOf(const config::JobSpec& job, config::DeviceKind device) {
+  static_assert(kAllCopiesProtocolVersion == kResidualProtocolVersion);
+  if (job.residual != model::Precision::kF32) return "residual";
+  const bool copies = AsksForCopies(job) && job.model.family != model::Family::kEmulated;
+  return copies && NeedsAllCopies(job, device) ? "checkpoint.in_memory" : "";
+}
+
 }  // namespace
 
 int NeededProtocol(const config::JobSpec& job, config::DeviceKind device) {
+  if (!NewestFieldOf(job, device).empty()) return kResidualProtocolVersion;
   if (!NewWayOf(job, device).empty()) return kAllWaysProtocolVersion;
   if (!NewFieldOf(job).empty()) return kAllFieldsProtocolVersion;
   if (job.parallelism.vocabulary == config::Vocabulary::kSpread) return kSpreadProtocolVersion;
@@ -64,8 +75,10 @@ int NeededProtocol(const config::JobSpec& job, config::DeviceKind device) {
 
 absl::Status CheckPrograms(const config::JobSpec& job, const PlanOptions& options) {
   std::string_view field;
-  if (!options.workers_know_all_ways) field = NewWayOf(job, options.device);
-  if (field.empty() && !options.workers_know_all_fields) field = NewFieldOf(job);
+  const int oldest = options.oldest_protocol;
+  if (oldest < kResidualProtocolVersion) field = NewestFieldOf(job, options.device);
+  if (field.empty() && oldest < kAllWaysProtocolVersion) field = NewWayOf(job, options.device);
+  if (field.empty() && oldest < kAllFieldsProtocolVersion) field = NewFieldOf(job);
   if (field.empty()) return absl::OkStatus();
   return InvalidField({.field = std::string(field),
                        .rule = "is not known to a worker, whose program is too old",

@@ -58,7 +58,8 @@ LayerShape ShapeOf(const model::Model& model, const model::Layer& layer,
                    .products = model.precisions.products,
                    .activations = model.precisions.activations,
                    .tensor = model.tensor.size,
-                   .context_ranks = model.context_ranks};
+                   .context_ranks = model.context_ranks,
+                   .residual = model.precisions.residual};
   if (layer.block >= 0) {
     shape.heads = config.heads;
     shape.kv_heads = config.kv_heads;
@@ -135,6 +136,7 @@ std::string ToString(const LayerShape& shape) {
   if (shape.tensor > 1) absl::StrAppend(&text, ", tensor ", shape.tensor);
   if (shape.context_ranks > 1)
     absl::StrAppend(&text, ", shared by ", shape.context_ranks, " context ranks");
+  if (shape.residual == Precision::kBf16) absl::StrAppend(&text, ", bf16 between layers");
   return text;
 }
 

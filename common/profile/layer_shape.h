@@ -34,6 +34,7 @@ struct LayerShape {
   int experts = 0, chosen_experts = 0;
   int tensor = 1;         // how many ranks share the layer
   int context_ranks = 1;  // how many ranks share the tokens of each sequence
+  model::Precision residual = model::Precision::kF32;  // of what layers pass on
 
   auto operator<=>(const LayerShape&) const = default;
 };

@@ -71,7 +71,7 @@ v1::LayerShape ToProto(const LayerShape& shape) {
   // This names every field, so that a new one that is not written here does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_size, inner, vocab, context, microbatch,
                products, activations, recompute, spread, fp8, attention_window, experts,
-               chosen_experts, tensor, context_ranks] = shape;
+               chosen_experts, tensor, context_ranks, residual] = shape;
   v1::LayerShape out;
   out.set_kind(static_cast<int>(kind));
   out.set_hidden(hidden);
@@ -92,6 +92,7 @@ v1::LayerShape ToProto(const LayerShape& shape) {
   out.set_chosen_experts(chosen_experts);
   if (tensor != 1) out.set_tensor(tensor);
   if (context_ranks != 1) out.set_context_ranks(context_ranks);
+  if (residual != Precision::kF32) out.set_residual(static_cast<int>(residual));
   return out;
 }
 
@@ -126,6 +127,9 @@ absl::StatusOr<LayerShape> FromProto(const v1::LayerShape& proto) {
   const auto precisions = {Precision::kF32, Precision::kBf16};
   ASSIGN_OR_RETURN(shape.products, ReadName("precision", proto.products(), precisions));
   ASSIGN_OR_RETURN(shape.activations, ReadName("precision", proto.activations(), precisions));
+  if (proto.has_residual()) {
+    ASSIGN_OR_RETURN(shape.residual, ReadName("precision", proto.residual(), precisions));
+  }
   ASSIGN_OR_RETURN(shape.fp8, ReadName("FP8 recipe", proto.fp8(),
                                        {Fp8Recipe::kNone, Fp8Recipe::kTensor, Fp8Recipe::kBlock}));
   ASSIGN_OR_RETURN(shape.recompute,

@@ -116,6 +116,17 @@ TEST_F(ReplanTest, AJobIsPlannedAgainForTheWorkersThatItHas) {
   EXPECT_THAT(replans_, SizeIs(1));
 }
 
+TEST_F(ReplanTest, ThePlannerHearsHowOftenStepsWereClipped) {
+  const control::JobKey key = Train(config::Replan::kNever);
+  Measure(key);
+  const Replan asked = TakeQuestion();
+  EXPECT_EQ(asked.options.clipped_share, std::nullopt) << "eight steps are too few";
+  Answer(asked, BetterPlan());
+  TrainTo(key, 60);
+  Measure(key);
+  EXPECT_EQ(TakeQuestion().options.clipped_share, 0);
+}
+
 TEST_F(ReplanTest, TheGainIsShownAndAJobThatDoesNotAskForItKeepsItsPlan) {
   const control::JobKey key = Train(config::Replan::kNever);
   EXPECT_EQ(Job("j").replan_gain, 0);

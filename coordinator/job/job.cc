@@ -199,9 +199,7 @@ void Job::SetState(JobState state, std::string reason, Moment now) {
        {"from", record_.transitions.empty() ? "" : store::Name(record_.state)},
        {"to", store::Name(state)},
        {"reason", reason}});
-  record_.state = state;
-  record_.reason = reason;
-  record_.transitions.push_back({state, now.wall, std::move(reason)});
+  record_.Enter(state, now.wall, std::move(reason));
   if (store::HasEnded(state)) EndRecord(now);
   changed_ = true;
 }

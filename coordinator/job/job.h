@@ -21,6 +21,7 @@
 #include "common/profile/profile.h"
 #include "coordinator/job/decide.h"
 #include "coordinator/job/outbox.h"
+#include "coordinator/job/recent_clips.h"
 #include "coordinator/job/worker_table.h"
 #include "coordinator/store/record.h"
 
@@ -215,7 +216,9 @@ class Job final {
   std::set<std::pair<int, PpRank>> evicted_from_;
   std::set<std::string> past_workers_;  // those that have held its ranks: they may log for it
   std::vector<store::LogRecord> waiting_logs_;
-  absl::Duration tried_since_;  // JobRun::tried_since
+  RecentClips clips_;
+  double expert_imbalance_ = 0;  // as its ranks report it of late; 0: not known
+  absl::Duration tried_since_;   // JobRun::tried_since
   Moment plans_again_{.wall = absl::InfinitePast(), .steady = -absl::InfiniteDuration()};
   bool changed_ = false;  // the record is to be stored and shown
   bool grown_ = false;    // the job is to be shown: it has new steps or log lines

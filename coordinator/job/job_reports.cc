@@ -194,6 +194,13 @@ void Job::Report(const std::string& worker, const std::string& incarnation,
                  const std::shared_ptr<BulkSession>& session) {
   RankRun* const rank = FindRank(report.rank, worker, incarnation);
   if (rank == nullptr || !run_->steps.Add(report)) return;
+  const double most = spec_.parallelism.expert;
+  if (report.expert_imbalance >= 1 && report.expert_imbalance <= most) {
+    constexpr double kNews = 0.02;  // of each report
+    double& known = expert_imbalance_;
+    known =
+        known == 0 ? report.expert_imbalance : known + kNews * (report.expert_imbalance - known);
+  }
   rank->status.last_step = std::max(rank->status.last_step, report.step);
   rank->bulk = session;
   run_->acknowledge = true;

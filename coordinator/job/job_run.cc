@@ -81,6 +81,8 @@ void Job::BeginPlanning(const std::vector<std::string>& workers, Moment now) {
   config::JobSpec spec = NextSpec();
   plan::PlanOptions options =
       placement::PlanOptionsFor(spec, gang, record_.plan.device, context_.workers->workers());
+  options.clipped_share = clips_.share();
+  if (expert_imbalance_ > 0) options.expert_imbalance = expert_imbalance_;
   context_.outbox->effects.push_back(
       MakePlan{record_.id, record_.generation, std::move(spec), std::move(options)});
 }
@@ -116,7 +118,14 @@ std::string Job::FixBits(const plan::Plan& plan) {
 void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   const placement::Gang ranks = placement::PlaceRanks(gang, plan, *context_.read_profile());
   const bool reordered = !std::equal(ranks.begin(), ranks.end(), gang.begin());
-  const std::string chosen = FixBits(plan);
+  std::string chosen = FixBits(plan);
+  if (plan::OverlapsSteps(plan) && spec_.barrier == config::Barrier::kAuto) {
+    const int percent = static_cast<int>(100 * clips_.share().value_or(0));
+    const bool clips = config::TraitsOf(spec_).clip_norm > 0;
+    absl::StrAppend(
+        &chosen, "; barrier: auto is false, as ",
+        clips ? absl::StrCat(percent, " % of the last steps were clipped") : "nothing is clipped");
+  }
   const int size_before = HasBegun(record_) ? record_.plan.mesh.size() : plan.mesh.size();
   auto launch = std::make_shared<job::Launch>();
   launch->key = key();
@@ -183,7 +192,8 @@ control::MemoryCopies Job::Copies(const plan::Plan& plan, const placement::Gang&
   chosen.copies.required = committed > StepId(0) && !spec_.checkpoint;
   // A generation that keeps none, for it has one rank, may go on from those of the last one.
   const bool may_hold = chosen.copies.every_steps > 0 || !copy_holders_.empty();
-  if (may_hold || chosen.copies.required) chosen.copies.at_most = committed;
+  // A job that has nothing but copies gets no worker that cannot read them (plan::NeededProtocol).
+  if (chosen.may_restore && (may_hold || chosen.copies.required)) chosen.copies.at_most = committed;
   return chosen.copies;
 }
 
@@ -332,6 +342,7 @@ void Job::SettleFault(const Decision& decision, Moment now) {
 
 void Job::CollectSteps(bool rest, Moment now) {
   for (store::StepRecord& step : rest ? run_->steps.TakeRest() : run_->steps.TakeReady()) {
+    clips_.Add(step.grad_norm, config::TraitsOf(spec_).clip_norm);
     run_->stragglers.Add(step.step, std::exchange(step.busy_by_rank, {}));
     step.job_id = record_.id;
     step.generation = record_.generation;

@@ -175,6 +175,7 @@ Job& JobTable::TakeOver(Adoption adoption, Moment now) {
     record.owner = before.owner;
     record.create_time = before.create_time;
     record.transitions = before.transitions;
+    record.forgotten_transitions = before.forgotten_transitions;
     record.last_step = before.last_step;
     record.notices = before.notices;
     const Generation known_next = std::max(before.next_generation, before.generation);

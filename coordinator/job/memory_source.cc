@@ -36,16 +36,18 @@ bool HasRoom(const plan::Plan& plan) {
   return plan.memory.empty() || std::ranges::any_of(plan.memory, counts);
 }
 
-int ChooseShift(const std::vector<std::string>& host_names) {
+// Where ranks split layers, the other rank has the same part of them: the shift is a multiple of
+// tp_size.
+int ChooseShift(const std::vector<std::string>& host_names, int tp_size) {
   std::map<std::string, int> numbers;
   std::vector<int> hosts;  // by rank
   for (const std::string& name : host_names)
     hosts.push_back(numbers.try_emplace(name, static_cast<int>(numbers.size())).first->second);
-  if (numbers.size() < 2) return 1;
+  if (numbers.size() < 2) return tp_size;
   const int size = static_cast<int>(hosts.size());
-  int best = 1, most = -1;
+  int best = tp_size, most = -1;
   // Where the ranks of a host follow one another, the size of the largest host is enough.
-  for (int shift = 1; shift < size && most < size; ++shift) {
+  for (int shift = tp_size; shift < size && most < size; shift += tp_size) {
     int apart = 0;
     for (int rank = 0; rank < size; ++rank) apart += hosts[rank] != hosts[(rank + shift) % size];
     if (apart <= most) continue;
@@ -64,14 +66,18 @@ CopyPlan PlanCopies(const CopyFacts& facts) {
                                 .device = facts.device,
                                 .shares = plan::SharesOptimizer(facts.plan)};
   CopyPlan result{.why_none = plan::WhyNoCopies(inputs)};
-  if (result.why_none.empty() && facts.oldest_protocol < kCopiesProtocolVersion)
+  const bool needs_all = plan::NeedsAllCopies(facts.spec, facts.device);
+  result.may_restore = !needs_all || facts.oldest_protocol >= kAllCopiesProtocolVersion;
+  if (result.why_none.empty() &&
+      (!result.may_restore || facts.oldest_protocol < kCopiesProtocolVersion))
     result.why_none = "a worker's program is too old for them";
   const std::int64_t asked = facts.spec.copy_every_steps;
   if (result.why_none.empty() && !plan::AsksForCopies(facts.spec) && !HasRoom(facts.plan))
     result.why_none = "they do not fit into the workers' memory";
   if (!result.why_none.empty()) return result;
   result.copies.every_steps = asked == config::kAutoCopies ? ChooseInterval(facts) : asked;
-  if (plan::CopiesKept(inputs).peer > 0) result.copies.shift = ChooseShift(facts.hosts);
+  if (plan::CopiesKept(inputs).peer > 0)
+    result.copies.shift = ChooseShift(facts.hosts, inputs.mesh.tp_size);
   return result;
 }
 

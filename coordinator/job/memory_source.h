@@ -28,6 +28,7 @@ struct CopyFacts {
 struct CopyPlan {
   control::MemoryCopies copies;  // without what depends on the job's past
   std::string why_none;          // for people; empty: copies are kept
+  bool may_restore = true;       // false: a worker would read copies of earlier generations wrongly
 };
 
 // For `auto` it takes the smallest number of steps over which the pause of a copy is at most 2 % of

@@ -71,6 +71,18 @@ TEST_F(MemorySourceTest, CopiesGoToAnotherHostWhereThereIsOne) {
   EXPECT_EQ(Plan().copies.shift, 1);
 }
 
+TEST_F(MemorySourceTest, CopiesGoToARankWithTheSamePartOfTheLayers) {
+  plan_.mesh = {.pp_size = 2, .tp_size = 2};
+  EXPECT_EQ(Plan().copies.shift, 2);
+  hosts_ = {"a", "b", "a", "b"};
+  EXPECT_EQ(Plan().copies.shift, 2);
+  EXPECT_TRUE(Plan().may_restore);
+  spec_.parallelism.tensor = 2;
+  protocol_ = kAllCopiesProtocolVersion - 1;
+  EXPECT_THAT(Plan().why_none, HasSubstr("too old"));
+  EXPECT_FALSE(Plan().may_restore);
+}
+
 TEST_F(MemorySourceTest, ReplicasHoldEachOthersState) {
   plan_.mesh = {.pp_size = 4, .dp_size = 2};
   hosts_.resize(8, "b");

@@ -2,6 +2,8 @@
 #include "coordinator/job/replan.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -51,12 +53,15 @@ Replanning ReplanningOf(const config::JobSpec& job, const plan::Plan& plan,
   const bool keeps_bits = job.exact && plan.schedule.updates == schedule::Updates::kFlush &&
                           plan.schedule.placement != schedule::Placement::kBidirectional;
   if (!keeps_bits) return replanning;
+  // Programs of all ranks overlap steps and share state alike.
+  const auto first = plan.programs.begin() + std::min<std::ptrdiff_t>(1, std::ssize(plan.programs));
   replanning.present =
       std::make_shared<const plan::Plan>(plan::Plan{.model = plan.model,
                                                     .mesh = plan.mesh,
                                                     .partition = plan.partition,
                                                     .vocabulary_ends = plan.vocabulary_ends,
-                                                    .schedule = plan.schedule});
+                                                    .schedule = plan.schedule,
+                                                    .programs = {plan.programs.begin(), first}});
   return replanning;
 }
 

@@ -119,9 +119,11 @@ TEST(DecideReplan, NewIdleWorkersAreAReasonToAskOnceTheJobHasKeptItsSizeForAWhil
 TEST(ReplanningOf, KeepsPlansThatDecideTheBitsOfResults) {
   config::JobSpec job;
   plan::Plan plan{.mesh = {.pp_size = 2}};
+  plan.programs.resize(2);
   const Replanning replanning = ReplanningOf(job, plan, nullptr, absl::Seconds(3));
   ASSERT_NE(replanning.present, nullptr);
   EXPECT_EQ(replanning.present->mesh.pp_size, 2);
+  EXPECT_EQ(replanning.present->programs.size(), 1u);
   EXPECT_EQ(replanning.since, absl::Seconds(3));
   job.exact = false;
   EXPECT_EQ(ReplanningOf(job, plan, nullptr, {}).present, nullptr);

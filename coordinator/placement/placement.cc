@@ -122,10 +122,7 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Gang& gang, 
   plan::PlanOptions options = plan::PlanOptionsFor(spec, offers, device);
   options.host = plan::HostOf(attached, device);
   options.host.free = most;
-  const int oldest = OldestProtocol(gang);
-  options.workers_spread = oldest >= kSpreadProtocolVersion;
-  options.workers_know_all_fields = oldest >= kAllFieldsProtocolVersion;
-  options.workers_know_all_ways = oldest >= kAllWaysProtocolVersion;
+  options.oldest_protocol = OldestProtocol(gang);
   return options;
 }
 

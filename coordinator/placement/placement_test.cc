@@ -139,27 +139,13 @@ TEST_F(PlacementTest, WorkersOfAGpuShareItsMemory) {
   EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCuda, workers_).worker_memory_bytes, 50);
 }
 
-TEST_F(PlacementTest, AnOlderWorkerKeepsTheVocabularyTogether) {
+TEST_F(PlacementTest, ThePlanKnowsTheOldestWorkersProtocol) {
   Add("a", "h").hello.protocol_version = kProtocolVersion;
-  EXPECT_TRUE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_spread);
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).oldest_protocol,
+            kProtocolVersion);
   Add("b", "h").hello.protocol_version = kSpreadProtocolVersion - 1;
-  EXPECT_FALSE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_spread);
-}
-
-TEST_F(PlacementTest, AnOlderWorkerDoesNotKnowAllOptimizers) {
-  Add("a", "h").hello.protocol_version = kProtocolVersion;
-  EXPECT_TRUE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_all_fields);
-  Add("b", "h").hello.protocol_version = kAllFieldsProtocolVersion - 1;
-  EXPECT_FALSE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_all_fields);
-}
-
-TEST_F(PlacementTest, AnOlderWorkerDoesNotKnowAllWaysToTrain) {
-  Add("a", "h").hello.protocol_version = kProtocolVersion;
-  EXPECT_TRUE(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).workers_know_all_ways);
-  Add("b", "h").hello.protocol_version = kAllWaysProtocolVersion - 1;
-  const plan::PlanOptions options = PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_);
-  EXPECT_FALSE(options.workers_know_all_ways);
-  EXPECT_TRUE(options.workers_know_all_fields);
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).oldest_protocol,
+            kSpreadProtocolVersion - 1);
 }
 
 TEST_F(PlacementTest, SlowestMeasuredWorkerSetsTheRate) {

@@ -200,8 +200,8 @@ absl::StatusOr<plan::Plan> FromProto(const v1::Plan& plan, const PlanRequest& re
 
 std::string FormatRequest(const config::JobSpec& job, const plan::PlanOptions& options) {
   const auto& [max_workers, device, measured, host, flops_per_second, latency, seconds_per_byte,
-               use_measured_links, workers_spread, workers_know_all_fields, workers_know_all_ways,
-               memory_bytes] = options;
+               use_measured_links, oldest_protocol, memory_bytes, clipped_share, expert_imbalance] =
+      options;
   v1::PlanRequest out;
   *out.mutable_job() = config::ToProto(job);
   out.mutable_warnings()->Add(job.warnings.begin(), job.warnings.end());
@@ -211,10 +211,10 @@ std::string FormatRequest(const config::JobSpec& job, const plan::PlanOptions& o
   out.set_link_latency_seconds(latency);
   out.set_link_seconds_per_byte(seconds_per_byte);
   out.set_use_measured_links(use_measured_links);
-  out.set_workers_spread(workers_spread);
-  out.set_workers_know_all_fields(workers_know_all_fields);
-  out.set_workers_know_all_ways(workers_know_all_ways);
+  out.set_oldest_protocol(oldest_protocol);
   out.set_worker_memory_bytes(memory_bytes);
+  out.set_expert_imbalance(expert_imbalance);
+  if (clipped_share.has_value()) out.set_clipped_share(*clipped_share);
   if (measured != nullptr) *out.mutable_profile() = profile::ToProto(*measured);
   *out.mutable_host() = ToProto(host);
   return out.SerializeAsString();
@@ -232,11 +232,11 @@ absl::StatusOr<PlanRequest> ParseRequest(const std::string& bytes) {
                       .link_latency_seconds = request.link_latency_seconds(),
                       .link_seconds_per_byte = request.link_seconds_per_byte(),
                       .use_measured_links = request.use_measured_links(),
-                      .workers_spread = request.workers_spread(),
-                      .workers_know_all_fields = request.workers_know_all_fields(),
-                      .workers_know_all_ways = request.workers_know_all_ways(),
+                      .oldest_protocol = request.oldest_protocol(),
                       .worker_memory_bytes = request.worker_memory_bytes(),
+                      .expert_imbalance = request.expert_imbalance(),
                   }};
+  if (request.has_clipped_share()) out.options.clipped_share = request.clipped_share();
   ASSIGN_OR_RETURN(out.job, config::ToJobSpec(request.job()));
   out.job.warnings.assign(request.warnings().begin(), request.warnings().end());
   if (request.has_profile()) {

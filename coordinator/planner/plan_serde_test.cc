@@ -120,8 +120,9 @@ TEST(PlanSerde, RequestKeepsWhatWasMeasuredAndWhere) {
   EXPECT_EQ(ParseRequest(FormatRequest(job, kOptions))->options.profile, nullptr);
   plan::PlanOptions options = kOptions;
   options.host = {.machine = "a processor", .cores = 12, .workers = 3, .free = 2};
-  options.workers_spread = false;
-  options.workers_know_all_fields = options.workers_know_all_ways = false;
+  options.oldest_protocol = kSpreadProtocolVersion;
+  options.clipped_share = 0.25;
+  options.expert_imbalance = 1.125;
   auto measured = std::make_shared<profile::Profile>();
   measured->AddRank({.machine = "a processor"}, {.update_seconds = 1e-9});
   measured->AddSum({.num_ranks = 3}, 2e-10);
@@ -133,9 +134,9 @@ TEST(PlanSerde, RequestKeepsWhatWasMeasuredAndWhere) {
   EXPECT_EQ(parsed->options.host.cores, 12);
   EXPECT_EQ(parsed->options.host.workers, 3);
   EXPECT_EQ(parsed->options.host.free, 2);
-  EXPECT_FALSE(parsed->options.workers_spread);
-  EXPECT_FALSE(parsed->options.workers_know_all_fields);
-  EXPECT_FALSE(parsed->options.workers_know_all_ways);
+  EXPECT_EQ(parsed->options.oldest_protocol, kSpreadProtocolVersion);
+  EXPECT_EQ(parsed->options.clipped_share, 0.25);
+  EXPECT_EQ(parsed->options.expert_imbalance, 1.125);
   ASSERT_NE(parsed->options.profile, nullptr);
   EXPECT_EQ(parsed->options.profile->ranks().begin()->second.update_seconds, 1e-9);
   EXPECT_EQ(parsed->options.profile->sums().begin()->second, 2e-10);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/rpc/job_streams.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <set>
 #include <utility>
@@ -80,7 +82,7 @@ class WatchStream final : public Follower<v1::WatchJobResponse> {
     v1::WatchJobResponse response;
     *response.mutable_job() = store::ToProto(job);
     this->Push(std::move(response));
-    shown_transitions_ = job.transitions.size();
+    shown_transitions_ = job.num_transitions();
     shown_reason_ = job.reason;
     shown_checkpoint_ = CheckpointOf(job);
     shown_notices_ = job.notices;
@@ -118,7 +120,7 @@ class WatchStream final : public Follower<v1::WatchJobResponse> {
     const bool ended = store::HasEnded(job.state);
     if (shown_transitions_ == 0) PushJob(job);
     const std::size_t open_transitions = job.transitions.size() - (ended ? 1 : 0);
-    for (std::size_t i = shown_transitions_; i < open_transitions; ++i) {
+    for (std::size_t i = job.FirstTransitionAfter(shown_transitions_); i < open_transitions; ++i) {
       PushJob(i + 1 == job.transitions.size() ? job : AsOf(job, i));
     }
     if (!ended && IsNews(job)) PushJob(job);
@@ -148,7 +150,7 @@ class WatchStream final : public Follower<v1::WatchJobResponse> {
   }
 
   StepId after_;
-  std::size_t shown_transitions_ = 0;
+  std::int64_t shown_transitions_ = 0;  // forgotten ones among them
   std::string shown_reason_;
   StepId shown_checkpoint_;
   std::pair<Generation, StepId> shown_split_;

@@ -3,6 +3,7 @@
 // plain values: store.h keeps them, record_serde.h turns them into messages.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -48,6 +49,9 @@ struct Transition {
   absl::Time time;
   std::string reason;
 };
+
+// A job lists so many. They are written with every change of the job.
+inline constexpr std::size_t kMostTransitions = 256;
 
 // One committed optimizer step.
 struct StepRecord {
@@ -152,7 +156,8 @@ struct JobRecord {
   std::string owner;  // the caller that submitted it, "ROLE/NAME"; empty: it showed no certificate
   JobState state = JobState::kQueued;
   std::string reason;
-  std::vector<Transition> transitions;
+  std::vector<Transition> transitions;     // in their order; see Enter
+  std::int64_t forgotten_transitions = 0;  // that are not among them any more
   absl::Time create_time;
   std::optional<absl::Time> end_time;
   Generation generation;
@@ -185,6 +190,16 @@ struct JobRecord {
   double replan_gain = 0;
   // Not stored: how much longer the straggler computes than it should; 0: there is none.
   double straggler = 0;
+
+  // Changes the state and lists that. Of more than kMostTransitions the oldest is forgotten, but
+  // neither the first one nor the first RUNNING.
+  void Enter(JobState to, absl::Time time, std::string why);
+  std::int64_t num_transitions() const {
+    return forgotten_transitions + static_cast<std::int64_t>(transitions.size());
+  }
+  // Returns the index of the first transition that came after the first `seen` of all, as far as
+  // the list has it; its size if there is none.
+  std::size_t FirstTransitionAfter(std::int64_t seen) const;
 };
 
 // How long the job still takes if each step takes as long as the last one, or, before the first

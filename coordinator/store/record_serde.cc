@@ -162,6 +162,7 @@ v1::Job ToProto(const JobRecord& job) {
     *to->mutable_time() = takt::ToProto(transition.time);
     to->set_reason(transition.reason);
   }
+  out.set_forgotten_transitions(job.forgotten_transitions);
   *out.mutable_create_time() = takt::ToProto(job.create_time);
   if (job.end_time) *out.mutable_end_time() = takt::ToProto(*job.end_time);
   out.set_generation(job.generation.value());
@@ -263,6 +264,7 @@ JobRecord FromProto(const v1::JobRecord& record) {
     out.transitions.push_back({static_cast<JobState>(transition.state()),
                                takt::FromProto(transition.time()), transition.reason()});
   }
+  out.forgotten_transitions = job.forgotten_transitions();
   out.create_time = takt::FromProto(job.create_time());
   if (job.has_end_time()) out.end_time = takt::FromProto(job.end_time());
   out.generation = Generation(job.generation());

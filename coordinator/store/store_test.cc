@@ -94,6 +94,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   job.state = JobState::kRunning;
   job.reason = "training";
   job.transitions = {{JobState::kQueued, absl::FromUnixNanos(1'000'000'007), "submitted"}};
+  job.forgotten_transitions = 7;
   job.end_time = absl::FromUnixSeconds(9);
   job.plan = {.schedule = "1f1b",
               .mesh = {.pp_size = 2, .dp_size = 3, .cp_size = 4, .tp_size = 5},
@@ -171,6 +172,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.owner, "user/alice");
   ASSERT_THAT(got.transitions, SizeIs(1));
   EXPECT_EQ(got.transitions[0].time, absl::FromUnixNanos(1'000'000'007));
+  EXPECT_EQ(got.forgotten_transitions, 7);
   EXPECT_EQ(got.end_time, absl::FromUnixSeconds(9));
   EXPECT_EQ(got.generation, Generation(2));
   EXPECT_EQ(got.plan.schedule, "1f1b");

@@ -43,6 +43,7 @@ constexpr double kGoalLaunches = 24, kGoalBytes = 40;  // of a block
 struct Options : CommonOptions {
   std::vector<std::string> models = {"gpt2-124m",  "gpt2-355m", "gpt2-774m",
                                      "gpt2-1558m", "llama-1b",  "llama-8b-slice"};
+  std::string residual = "f32";
 };
 
 double Seconds(const OpCount& count) {
@@ -53,11 +54,12 @@ double Seconds(const OpCount& count) {
 
 double Mfu(const OpCount& count) { return count.flops() / Seconds(count) / kPeakFlops; }
 
-absl::Status AddModel(const std::string& name, Table& table) {
+absl::Status AddModel(const std::string& name, const std::string& residual, Table& table) {
   const Shape& shape = Shapes().at(name);
   const TrainJobOptions options{.model = name,
                                 .device = "cuda",
                                 .precision = "bf16",
+                                .residual = residual,
                                 .batch = 2 * shape.microbatch,
                                 .microbatch = shape.microbatch,
                                 .context = shape.context};
@@ -107,7 +109,8 @@ absl::Status Count(const Options& options) {
        {.heading = "MFU %", .key = "estimated_mfu", .precision = 1, .scale = 100},
        {.heading = "goal", .key = "goal_mfu", .scale = 100},
        {.heading = "step ms", .key = "estimated_step_seconds", .precision = 1, .scale = 1e3}});
-  for (const std::string& model : options.models) RETURN_IF_ERROR(AddModel(model, table));
+  for (const std::string& model : options.models)
+    RETURN_IF_ERROR(AddModel(model, options.residual, table));
   table.End({{"estimate", true},
              {"roofline",
               {{"peak_flops", kPeakFlops},
@@ -132,6 +135,8 @@ void AddCountCommand(CLI::App& app, absl::Status& result) {
         command.add_option("--model", options.models, "which models, separated by commas")
             ->delimiter(',')
             ->check(CLI::IsMember(names));
+        command.add_option("--residual", options.residual, "Of what layers pass on")
+            ->check(CLI::IsMember({"f32", "bf16"}));
       },
       Count);
 }

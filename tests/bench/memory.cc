@@ -28,6 +28,7 @@ struct Options : CommonOptions {
   std::vector<std::string> shapes = {"gpt2-56m", "llama-85m", "gpt2-wide-vocab"};
   std::vector<std::string> recompute = {"none", "selective", "full"};
   std::vector<std::string> precisions = {"f32"};
+  std::string residual = "f32";
   double limit = 0.05;
   bool layout = false;  // print where everything lies, and run nothing
 };
@@ -172,6 +173,7 @@ absl::Status Run(const Options& options) {
         config::JobSpec job = ShapeOf(shape);
         job.parallelism.recompute = {RecomputeOf(recompute)};
         if (precision == "bf16") job.precision = config::Precision::kBf16;
+        if (options.residual == "bf16") job.residual = job.precision;
         if (options.layout) {
           RETURN_IF_ERROR(PrintLayouts(job));
           continue;
@@ -209,6 +211,10 @@ void AddMemoryCommand(CLI::App& app, absl::Status& result) {
         command.add_option("--recompute", options.recompute)
             ->check(CLI::IsMember({"none", "selective", "full"}));
         command.add_option("--precision", options.precisions)
+            ->check(CLI::IsMember({"f32", "bf16"}));
+        command
+            .add_option("--residual", options.residual,
+                        "Of what layers of the jobs in bf16 pass on: f32 or bf16")
             ->check(CLI::IsMember({"f32", "bf16"}));
         command.add_option("--limit", options.limit, "Difference that is allowed, as a share")
             ->check(CLI::Range(0.0, 1.0));

@@ -142,6 +142,7 @@ nlohmann::json Report(const Options& options, const Measurement& measured,
   return {{"model", options.model},
           {"device", options.device},
           {"precision", options.precision},
+          {"residual", options.residual},
           {"batch", options.batch},
           {"microbatch", options.Microbatch()},
           {"context", options.context},
@@ -299,6 +300,10 @@ void AddTrainCommand(CLI::App& app, absl::Status& result) {
         command.add_option("--context", options.context, "Tokens of a sequence")
             ->check(CLI::Range(1, 65536));
         command.add_option("--precision", options.precision)->check(CLI::IsMember({"f32", "bf16"}));
+        command
+            .add_option("--residual", options.residual,
+                        "Of what layers pass on; bf16 needs --precision bf16")
+            ->check(CLI::IsMember({"f32", "bf16"}));
         command.add_option("--threads", options.threads, "Threads, of oneDNN's own run too")
             ->check(CLI::Range(1, 1024));
         command

@@ -112,6 +112,7 @@ config::JobSpec TrainJob(const TrainJobOptions& options) {
   job.name = "bench";
   job.model = ModelOf(options);
   job.precision = options.Precision();
+  if (options.residual == "bf16") job.residual = model::Precision::kBf16;
   job.train = {{.path = kTokens, .format = config::DataFormat::kUint32}};
   job.global_batch = options.batch;
   job.microbatch = options.Microbatch();

@@ -11,7 +11,7 @@
 namespace takt::bench {
 
 struct TrainJobOptions {
-  std::string model = "gpt2-124m", device = "cpu", precision = "f32";
+  std::string model = "gpt2-124m", device = "cpu", precision = "f32", residual = "f32";
   int batch = 8, microbatch = 0, context = 256, threads = 1, steps = 3, warmup = 1;
 
   bool on_gpu() const { return device != "cpu"; }

@@ -93,6 +93,21 @@ TEST_F(MemoryFault, SoDoTheFirstRankAReplicaAndARankWithTwoStages) {
   }
 }
 
+TEST_F(MemoryFault, SoDoRanksThatSplitLayersAndThatShareSequences) {
+  for (const auto& [job, parallelism] : std::map<std::string, std::string>{
+           {"split", "pipeline: 2, tensor: 2"}, {"shared", "pipeline: 1, context: 2"}}) {
+    const std::string whole = absl::StrCat("whole-", job);
+    cluster_.Submit(Yaml(whole, parallelism, ""));
+    ASSERT_EQ(cluster_.AwaitEnd(whole).state(), v1::JOB_STATE_SUCCEEDED);
+    cluster_.Submit(Yaml(job, parallelism));
+    const std::int64_t killed_at = KillRank(job, 1, 30);
+    const v1::Job again = AwaitNextGeneration(job);
+    EXPECT_GE(again.memory_step(), killed_at - 1) << again.DebugString();
+    EXPECT_EQ(cluster_.AwaitEnd(job).state(), v1::JOB_STATE_SUCCEEDED);
+    EXPECT_EQ(LossesOf(job), LossesOf(whole));
+  }
+}
+
 TEST_F(MemoryFault, WithoutTheHolderAndItsNeighbourTheJobFailsAndSaysWhy) {
   cluster_.Submit(Yaml("j", "pipeline: 2"));
   const v1::Job at = cluster_.AwaitStep("j", 30);

@@ -26,6 +26,7 @@ struct Layout {
   DataFormat format = DataFormat::kSafetensors;
   Precision precision = Precision::kF32;
   Recompute recompute = Recompute::kNone;
+  Precision residual = Precision::kF32;
 };
 
 struct Case {
@@ -38,6 +39,7 @@ std::string NameOf(const Case& c) {
                                   c.layout.tensor > 1 ? absl::StrCat("_tp", c.layout.tensor) : "",
                                   c.layout.format == DataFormat::kUint16 ? "_tokens" : "",
                                   c.layout.precision == Precision::kBf16 ? "_bf16" : "",
+                                  c.layout.residual == Precision::kBf16 ? "_residual" : "",
                                   c.layout.recompute == Recompute::kSelective ? "_selective" : "",
                                   c.layout.recompute == Recompute::kFull ? "_full" : "");
   std::ranges::replace(name, '-', '_');
@@ -75,6 +77,15 @@ std::vector<Case> Cases() {
       if (!masked || layout.format != DataFormat::kUint16) cases.push_back({model, layout});
     }
   }
+  for (const char* model : {"mixtral-tiny", "qwen3moe-tiny", "llama-one-kv-head"}) {
+    cases.push_back({model, {.pipeline = 2}});
+    cases.push_back({model, {.pipeline = 3, .data = 2}});
+    cases.push_back({model, {.pipeline = 2, .precision = Precision::kBf16}});
+  }
+  for (const char* model : {"gpt2-tiny", "llama-tiny", "mixtral-tiny"}) {
+    cases.push_back(
+        {model, {.pipeline = 2, .precision = Precision::kBf16, .residual = Precision::kBf16}});
+  }
   for (const char* model : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "llama-packed"}) {
     cases.push_back({model, {.pipeline = 2, .tensor = 2}});
     cases.push_back({model, {.pipeline = 1, .tensor = 4, .recompute = Recompute::kFull}});
@@ -109,6 +120,7 @@ TEST_P(GoldenModels, TrainSaveAndExportWithinTheTolerances) {
   job.parallelism.threads = 1;
   job.parallelism.recompute = {layout.recompute};
   job.precision = layout.precision;
+  job.residual = layout.residual;
   job.checkpoint = {.directory = absl::StrCat(cluster_->directory(), "/", job.name)};
   cluster_->Submit(config::ToProto(job));
   const v1::Job ended = cluster_->AwaitEnd(job.name);

@@ -43,8 +43,15 @@ std::string Print(const Layout& layout) {
 using config::Precision;
 
 // What is in bf16, as the models' README has tolerances for: nothing, products, or activations too,
-// as of jobs on GPUs.
-enum class Rounded { kNothing, kProducts, kActivations };
+// as of jobs on GPUs. With each of the last two, what layers pass on may be in bf16 as well.
+enum class Rounded { kNothing, kProducts, kActivations, kProductsAndResidual, kAll };
+
+bool RoundsActivations(Rounded rounded) {
+  return rounded == Rounded::kActivations || rounded == Rounded::kAll;
+}
+bool RoundsResidual(Rounded rounded) {
+  return rounded == Rounded::kProductsAndResidual || rounded == Rounded::kAll;
+}
 
 std::string Print(Rounded rounded) {
   switch (rounded) {
@@ -54,6 +61,10 @@ std::string Print(Rounded rounded) {
       return "bf16";
     case Rounded::kActivations:
       return "bf16 activations";
+    case Rounded::kProductsAndResidual:
+      return "bf16 residual";
+    case Rounded::kAll:
+      return "bf16 activations and residual";
   }
   return "";
 }
@@ -135,6 +146,24 @@ std::vector<Case> CasesOfBf16Activations() {
   return cases;
 }
 
+std::vector<Case> CasesOfBf16Residual() {
+  using enum model::Recompute;
+  std::vector<Case> cases;
+  for (const char* model :
+       {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "llama-one-kv-head", "qwen2-tiny",
+        "qwen3-tiny", "mistral-tiny", "llama-packed", "gpt2-packed"}) {
+    for (const Layout& layout : {Layout{.schedule = "1f1b"},
+                                 {.schedule = "zb-h1", .pipeline = 3},
+                                 {.schedule = "1f1b", .pipeline = 2, .recompute = kFull}}) {
+      cases.push_back({model, layout, Rounded::kProductsAndResidual});
+      cases.push_back({model, layout, Rounded::kAll});
+    }
+  }
+  for (const char* model : {"mixtral-tiny", "mixtral-aux", "qwen3moe-tiny"})
+    cases.push_back({model, {.schedule = "zb-h1", .pipeline = 2}, Rounded::kProductsAndResidual});
+  return cases;
+}
+
 class Golden : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
@@ -142,6 +171,7 @@ class Golden : public ::testing::TestWithParam<Case> {
     golden_ = LoadGolden(name);
     if (HasFatalFailure() || HasNonfatalFailure()) return;
     golden_.job.precision = rounded == Rounded::kNothing ? Precision::kF32 : Precision::kBf16;
+    if (RoundsResidual(rounded)) golden_.job.residual = Precision::kBf16;
     golden_.job.parallelism.schedule = layout.schedule;
     golden_.job.parallelism.pipeline = layout.pipeline;
     golden_.job.parallelism.chunks =
@@ -154,7 +184,7 @@ class Golden : public ::testing::TestWithParam<Case> {
   RunResult Train(int steps, train::TensorObserver observer = nullptr) const {
     const auto& [name, layout, rounded] = GetParam();
     RunOptions options{.job = golden_.job, .observer = std::move(observer)};
-    if (rounded == Rounded::kActivations) options.planned_for = config::DeviceKind::kCuda;
+    if (RoundsActivations(rounded)) options.planned_for = config::DeviceKind::kCuda;
     if (layout.discrete) {
       options.make_backends = [](int threads) {
         return backend::CreateDiscreteBackends({.threads = threads});
@@ -295,6 +325,7 @@ TEST_P(Golden, FinalWeightsGiveTheFinalLoss) {
 std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
   const auto& [model, layout, rounded] = info.param;
   std::string name = model + "_" + Print(layout);
+  if (rounded == Rounded::kAll) name += "_activations";
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
@@ -304,6 +335,8 @@ INSTANTIATE_TEST_SUITE_P(ModelsBf16, Golden, ::testing::ValuesIn(Cases(Rounded::
                          NameOf);
 INSTANTIATE_TEST_SUITE_P(ModelsBf16Activations, Golden,
                          ::testing::ValuesIn(CasesOfBf16Activations()), NameOf);
+INSTANTIATE_TEST_SUITE_P(ModelsBf16Residual, Golden, ::testing::ValuesIn(CasesOfBf16Residual()),
+                         NameOf);
 
 // The batches are the same as one stream of u16 tokens, in which documents end with a token.
 TEST(GoldenTokens, StreamGivesTheSameStepsAsTensors) {

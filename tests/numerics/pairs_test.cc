@@ -43,7 +43,16 @@ class Pairs : public BitEquality {
                                      [](config::JobSpec& job) { job.model = Mixtral(job.model); }};
   static constexpr Field kMerges = {"exact: false",
                                     [](config::JobSpec& job) { job.exact = false; }};
+  static constexpr Field kFp8 = {"precision: fp8", [](config::JobSpec& job) {
+                                   job.precision = config::Precision::kBf16;
+                                   job.fp8 = model::Fp8Recipe::kTensor;
+                                 }};
+  static constexpr Field kRounds = {"residual: bf16", [](config::JobSpec& job) {
+                                      job.precision = job.residual = config::Precision::kBf16;
+                                    }};
   // These change no bit.
+  static constexpr Field kOverlaps = {
+      "barrier: false", [](config::JobSpec& job) { job.barrier = config::Barrier::kNever; }};
   static constexpr Field kShares = {"shard: optimizer", [](config::JobSpec& job) {
                                       job.parallelism.shard = config::Shard::kOptimizer;
                                     }};
@@ -56,16 +65,22 @@ class Pairs : public BitEquality {
 };
 
 TEST_F(Pairs, OfFieldsThatChangeNoBitWithThoseThatDo) {
-  for (const Field& result : {kPacks, kExperts}) {
+  for (const Field& result : {kPacks, kExperts, kFp8, kRounds}) {
     const config::JobSpec job = With(TwoReplicas(), result);
     const RunResult reference = Train(job);
-    for (const Field& other : {kShares, kSpreads, kRecomputes}) {
+    for (const Field& other : {kShares, kSpreads, kRecomputes, kOverlaps}) {
+      if (result.set == kRounds.set && other.set == kSpreads.set) continue;  // refused
       SCOPED_TRACE(std::string(result.name) + " with " + other.name);
       RunResult run = Train(With(job, other));
       run.gradients = reference.gradients;  // shards have none that are whole
       ExpectSameBits(reference, run);
     }
   }
+}
+
+TEST_F(Pairs, OfOverlappedStepsWithRecompute) {
+  const RunResult reference = Train(TwoReplicas());
+  ExpectSameBits(reference, Train(With(With(TwoReplicas(), kOverlaps), kRecomputes)));
 }
 
 TEST_F(Pairs, OfSharedOptimizerStateWithMergedWeightGradients) {
@@ -97,6 +112,29 @@ TEST_F(Pairs, OfMergedWeightGradientsDifferInRoundingAlone) {
     SCOPED_TRACE(other.name);
     const config::JobSpec exact = With(TwoReplicas(), other);
     ExpectAlike(Train(With(exact, kMerges)), Train(exact));
+  }
+}
+
+TEST_F(Pairs, OfRoundedProductsWithPackedDocumentsHaveTheBitsOfOneRank) {
+  for (const Field& rounds : {kFp8, kRounds}) {
+    SCOPED_TRACE(rounds.name);
+    config::JobSpec job = With(With(TwoReplicas(), kPacks), rounds);
+    job.parallelism.data = 1;
+    const RunResult run = Train(job);
+    job.parallelism.pipeline = 1;
+    job.parallelism.schedule = "naive";
+    ExpectSameBits(Train(job), run);
+  }
+}
+
+TEST_F(Pairs, OfRoundedProductsWithDelayedGradientsHaveTheBitsOfADevice) {
+  for (const Field& rounds : {kFp8, kRounds}) {
+    SCOPED_TRACE(rounds.name);
+    config::JobSpec job = With(TwoReplicas(), rounds);
+    job.parallelism.data = 1;
+    job.parallelism.schedule = "pipedream-2bw";
+    job.adamw.clip_norm = 0;
+    ExpectSame(Train(job), TrainOnDevice(job, /*lazy=*/true));
   }
 }
 

@@ -396,7 +396,7 @@ struct Fill {
 
 struct Copy {
   Operand input;
-  Output output;  // also in bf16 if input is in f32
+  Output output;  // rounded if only it is in bf16
   std::int64_t count = 0;
 };
 

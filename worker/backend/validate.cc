@@ -229,9 +229,6 @@ struct CrossFieldRules {
     return Rule(o.in_bf16 || (o.a.bf16 == nullptr && o.b.bf16 == nullptr), kOp,
                 "factors in bf16 need in_bf16");
   }
-  absl::Status operator()(const Copy& o) const {
-    return o.count == 0 ? absl::OkStatus() : CheckRounding("Copy", o.input, o.output);
-  }
 };
 
 }  // namespace

@@ -22,6 +22,9 @@ struct ParameterState {
   std::int64_t first_row = 0;
   // The elements of the rows to which the first weight and the first moments belong.
   std::size_t first_weight = 0, first_moment = 0;
+  // A copy of the state has room for so many rows, of which first_row is the first; 0: for all rows
+  // of the parameter.
+  std::int64_t room_rows = 0;
 };
 
 struct LayerState {

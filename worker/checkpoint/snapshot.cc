@@ -19,15 +19,21 @@ namespace {
 // 16 MiB: each thread gets many pieces, but their number stays small.
 constexpr std::size_t kPieceFloats = 4 << 20;
 
+std::int64_t ColumnsOf(const ParameterState& state) {
+  return state.parameter->elements() / state.parameter->shape[0];
+}
+
+// Returns for how many elements of the parameter there is room.
 std::size_t ElementsOf(const ParameterState& state) {
-  return static_cast<std::size_t>(state.parameter->elements());
+  const std::int64_t rows = state.room_rows > 0 ? state.room_rows : state.parameter->shape[0];
+  return static_cast<std::size_t>(rows * ColumnsOf(state));
 }
 
 std::size_t CountFloats(std::span<const LayerState> layers) {
   std::size_t count = 0;
   for (const LayerState& layer : layers) {
     for (const ParameterState& state : layer.parameters)
-      count += static_cast<std::size_t>(state.parameter->state_elements());
+      count += static_cast<std::size_t>(1 + state.parameter->moments) * ElementsOf(state);
   }
   return count;
 }
@@ -53,8 +59,8 @@ std::vector<Piece> PiecesOf(std::span<const LayerState> live, std::span<float> t
   for (const LayerState& layer : live) {
     for (const ParameterState& state : layer.parameters) {
       const std::size_t count = ElementsOf(state);
-      const std::size_t columns = count / static_cast<std::size_t>(state.parameter->shape[0]);
-      const std::size_t first = static_cast<std::size_t>(state.first_row) * columns;
+      const std::int64_t row = state.room_rows > 0 ? 0 : state.first_row;
+      const auto first = static_cast<std::size_t>(row * ColumnsOf(state));
       const std::array parts = {state.weight, state.m, state.v};
       for (int part = 0; part <= state.parameter->moments; ++part) {
         const std::size_t begin = first + (part == 0 ? state.first_weight : state.first_moment);

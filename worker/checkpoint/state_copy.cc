@@ -2,29 +2,30 @@
 #include "worker/checkpoint/state_copy.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/status.h"
 #include "common/checkpoint/hash.h"
+#include "common/model/split_layers.h"
 #include "worker/checkpoint/snapshot.h"
 
 namespace takt::worker_checkpoint {
 
-std::size_t StateFloats(const model::Layer& layer) {
-  std::size_t count = 0;
-  for (const model::Parameter& parameter : layer.parameters)
-    count += static_cast<std::size_t>(parameter.state_elements());
-  return count;
+std::size_t StateFloats(const model::Model& model, LayerId layer) {
+  std::int64_t count = 0;
+  for (const model::Parameter& parameter : model.layers[layer.value()].parameters)
+    count += (1 + parameter.moments) * model::ElementsHere(model, parameter);
+  return static_cast<std::size_t>(count);
 }
 
-ParameterTarget PlaceIn(const model::Layer& layer, const model::Parameter& parameter,
+ParameterTarget PlaceIn(const model::Model& model, LayerId layer, const model::Parameter& parameter,
                         std::span<float> values) {
-  for (const model::Parameter& each : layer.parameters) {
-    const auto state = static_cast<std::size_t>(each.state_elements());
+  for (const model::Parameter& each : model.layers[layer.value()].parameters) {
+    const auto count = static_cast<std::size_t>(model::ElementsHere(model, each));
     if (&each != &parameter) {
-      values = values.subspan(state);
+      values = values.subspan(static_cast<std::size_t>(1 + each.moments) * count);
       continue;
     }
-    const auto count = static_cast<std::size_t>(each.elements());
     return {.parameter = &each,
             .weight = values.first(count),
             .m = values.subspan(count, each.moments >= 1 ? count : 0),
@@ -34,12 +35,14 @@ ParameterTarget PlaceIn(const model::Layer& layer, const model::Parameter& param
 }
 
 absl::StatusOr<std::shared_ptr<StateCopy>> StateCopy::Create(const model::Model& model,
-                                                             std::vector<LayerId> layers) {
+                                                             std::vector<LayerId> layers,
+                                                             int part) {
   std::shared_ptr<StateCopy> copy(new StateCopy());
+  copy->part_ = part;
   std::size_t floats = 0;
   for (const LayerId layer : layers) {
     copy->begins_.push_back(floats);
-    floats += StateFloats(model.layers[layer.value()]);
+    floats += StateFloats(model, layer);
   }
   copy->begins_.push_back(floats);
   copy->hashes_.resize(layers.size());
@@ -74,7 +77,10 @@ bool StateCopy::Verify(LayerId layer) {
 
 StateCopies CopyStore::Begin(const std::string& job, const std::string& job_id) {
   absl::MutexLock lock(&mutex_);
-  if (job_id_ != job_id) copies_.clear();
+  if (job_id_ != job_id) {
+    copies_.clear();
+    kernels_.clear();
+  }
   job_ = job;
   job_id_ = job_id;
   return copies_;
@@ -85,12 +91,23 @@ void CopyStore::Keep(const std::string& job_id, StateCopies copies) {
   if (job_id_ == job_id) copies_ = std::move(copies);
 }
 
+void CopyStore::KeepKernels(const std::string& job_id, std::string text) {
+  absl::MutexLock lock(&mutex_);
+  if (job_id_ == job_id) kernels_ = std::move(text);
+}
+
+std::string CopyStore::kernels(const std::string& job_id) const {
+  absl::MutexLock lock(&mutex_);
+  return job_id_ == job_id ? kernels_ : "";
+}
+
 void CopyStore::Forget(const std::string& job) {
   absl::MutexLock lock(&mutex_);
   if (job_ != job) return;
   job_.clear();
   job_id_.clear();
   copies_.clear();
+  kernels_.clear();
 }
 
 }  // namespace takt::worker_checkpoint

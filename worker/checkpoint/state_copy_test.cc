@@ -48,8 +48,8 @@ TEST_F(StateCopyTest, EveryParameterOfALayerHasItsPlace) {
   };
   for (const LayerState& layer : saved.Layers(job_.AllLayers())) {
     for (const ParameterState& state : layer.parameters) {
-      const ParameterTarget place = PlaceIn(job_.model().layers[layer.layer.value()],
-                                            *state.parameter, copy->Values(layer.layer));
+      const ParameterTarget place =
+          PlaceIn(job_.model(), layer.layer, *state.parameter, copy->Values(layer.layer));
       EXPECT_TRUE(same(place.weight, state.weight)) << state.parameter->name;
       EXPECT_TRUE(same(place.m, state.m)) << state.parameter->name;
       EXPECT_TRUE(same(place.v, state.v)) << state.parameter->name;

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -17,7 +18,8 @@
 namespace takt::session {
 namespace {
 
-constexpr char kNeeds[] = "needs";
+constexpr char kNeeds[] = "needs", kKernels[] = "kernels";
+constexpr char kKernelsOf[] = "kernels:";
 
 absl::Status BadText(std::string_view what, std::string_view text) {
   return absl::InvalidArgumentError(
@@ -68,11 +70,13 @@ class Chooser {
  public:
   Chooser(std::span<const CopyOffer> offers, StepId step) : offers_(offers), step_(step) {}
 
-  CopyChoice Choose() {
+  CopyChoice Choose(bool needs_kernels) {
     for (std::size_t rank = 0; rank < offers_.size(); ++rank) {
       for (const LayerId layer : offers_[rank].needs) Serve(Rank(static_cast<int>(rank)), layer);
     }
     if (!lost_.empty() || !differing_.empty()) return {.reason = Reason()};
+    if (const std::string reason = TakeKernels(needs_kernels); !reason.empty())
+      return {.reason = reason};
     std::ranges::sort(choice_.moves, {}, [](const CopyMove& move) {
       return std::tuple(move.from, move.to, move.layer);
     });
@@ -106,6 +110,20 @@ class Chooser {
     choice_.moves.push_back({*donor, to, layer});
   }
 
+  // Says why the step cannot be taken; empty: it can.
+  std::string TakeKernels(bool needed) {
+    std::set<std::string> plans;
+    for (std::size_t rank = 0; rank < offers_.size(); ++rank) {
+      const CopyOffer& offer = offers_[rank];
+      if (offer.kernels.empty() || !offer.held.contains(step_)) continue;
+      plans.insert(offer.kernels);
+      if (!choice_.kernels) choice_.kernels = Rank(static_cast<int>(rank));
+    }
+    const std::string of = absl::StrCat(" of step ", step_.value());
+    if (plans.size() > 1) return absl::StrCat("the kernel plans", of, " differ");
+    return needed && plans.empty() ? absl::StrCat("no worker knows the kernel plan", of) : "";
+  }
+
   std::string Reason() const {
     const std::string of = absl::StrCat(" of step ", step_.value());
     if (lost_.empty())
@@ -125,6 +143,7 @@ class Chooser {
 std::string FormatOffer(const CopyOffer& offer) {
   std::string text = kNeeds;
   for (const LayerId layer : offer.needs) absl::StrAppend(&text, " ", layer.value());
+  if (!offer.kernels.empty()) absl::StrAppend(&text, "\n", kKernels, " ", offer.kernels);
   for (const auto& [step, layers] : offer.held) {
     absl::StrAppend(&text, "\n", step.value());
     for (const auto& [layer, hash] : layers) absl::StrAppend(&text, " ", layer.value(), ":", hash);
@@ -138,6 +157,10 @@ absl::StatusOr<CopyOffer> ParseOffer(std::string_view text) {
   for (const absl::string_view line : absl::StrSplit(copy, '\n')) {
     const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     if (words.empty()) return BadText("an offer of copies", text);
+    if (words[0] == kKernels && words.size() == 2) {
+      offer.kernels = words[1];
+      continue;
+    }
     RETURN_IF_ERROR(words[0] == kNeeds ? ReadNeeds(words, offer) : ReadHeld(words, offer));
   }
   return offer;
@@ -152,7 +175,7 @@ CopyChoice ChooseCopies(std::span<const CopyOffer> offers, const CopyLimits& lim
   }
   std::string reason;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    CopyChoice choice = Chooser(offers, *step).Choose();
+    CopyChoice choice = Chooser(offers, *step).Choose(limits.needs_kernels);
     if (reason.empty()) reason = choice.reason;
     if (choice.step == StepId(0)) continue;
     choice.reason = reason;
@@ -170,6 +193,7 @@ std::string FormatChoice(const CopyChoice& choice) {
   for (const CopyMove& move : choice.moves) {
     absl::StrAppend(&text, " ", move.from.value(), ">", move.to.value(), ":", move.layer.value());
   }
+  if (choice.kernels) absl::StrAppend(&text, " ", kKernelsOf, choice.kernels->value());
   return text;
 }
 
@@ -180,6 +204,12 @@ absl::StatusOr<CopyChoice> ParseChoice(std::string_view text, int num_ranks) {
     return BadText("a choice of copies", text);
   CopyChoice choice{.step = StepId(step)};
   for (std::size_t i = 1; i < words.size(); ++i) {
+    if (std::int32_t rank = 0; absl::StartsWith(words[i], kKernelsOf)) {
+      const std::string number = words[i].substr(sizeof(kKernelsOf) - 1);
+      if (!ReadNumber(number, rank) || rank >= num_ranks) return BadText("a rank", words[i]);
+      choice.kernels = Rank(rank);
+      continue;
+    }
     ASSIGN_OR_RETURN(const CopyMove move, ReadMove(words[i], num_ranks));
     choice.moves.push_back(move);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/session/copy_choice.h"
 
+#include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -40,6 +41,25 @@ TEST(CopyChoice, ASpareGetsItsLayersFromTheNeighbourOfTheLostRank) {
   EXPECT_EQ(choice.step, StepId(41));
   EXPECT_THAT(choice.moves, ElementsAre(CopyMove{Rank(2), Rank(1), LayerId(1)}));
   EXPECT_THAT(choice.reason, IsEmpty());
+}
+
+TEST(CopyChoice, ARankThatHoldsTheStepTellsItsKernels) {
+  std::vector<CopyOffer> offers = AfterALoss();
+  CopyLimits limits = kAll;
+  EXPECT_EQ(ChooseCopies(offers, limits).kernels, std::nullopt);
+  limits.needs_kernels = true;
+  offers[1].kernels = "of an older step";
+  EXPECT_EQ(ChooseCopies(offers, limits).step, StepId(0));
+  EXPECT_EQ(ChooseCopies(offers, limits).reason, "no worker knows the kernel plan of step 41");
+  offers[2].kernels = "aa";
+  const CopyChoice choice = ChooseCopies(offers, limits);
+  EXPECT_EQ(choice.step, StepId(41));
+  EXPECT_EQ(choice.kernels, Rank(2));
+  EXPECT_EQ(ParseChoice(FormatChoice(choice), 3).value(), choice);
+  EXPECT_FALSE(ParseChoice(FormatChoice(choice), 2).ok());
+  EXPECT_EQ(ParseOffer(FormatOffer(offers[2])).value(), offers[2]);
+  offers[0].kernels = "bb";
+  EXPECT_EQ(ChooseCopies(offers, limits).reason, "the kernel plans of step 41 differ");
 }
 
 TEST(CopyChoice, AnOlderStepIsTakenIfTheNewestIsNotWhole) {

@@ -13,8 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/checkpoint/hash.h"
+#include "common/model/split_layers.h"
 #include "worker/session/copy_choice.h"
 #include "worker/session/copy_transfer.h"
+#include "worker/session/kernel_plan.h"
 #include "worker/session/parameter_state.h"
 
 namespace takt::session {
@@ -36,7 +39,7 @@ std::span<float> ValuesOf(const std::shared_ptr<StateCopy>& copy, LayerId layer)
 }
 
 // Writes the parts of a layer that are wanted.
-absl::Status Write(const model::Layer& layer, std::span<const float> values,
+absl::Status Write(const model::Model& model, std::span<const float> values,
                    const worker_checkpoint::LayerTarget& target, backend::MemoryBackend& memory) {
   const auto put = [&](std::span<float> to, std::size_t first) -> absl::Status {
     const std::span<const float> from = values.subspan(first, to.size());
@@ -45,8 +48,8 @@ absl::Status Write(const model::Layer& layer, std::span<const float> values,
     std::memcpy(to.data(), from.data(), from.size_bytes());
     return absl::OkStatus();
   };
-  for (const model::Parameter& parameter : layer.parameters) {
-    const auto size = static_cast<std::size_t>(parameter.elements());
+  for (const model::Parameter& parameter : model.layers[target.layer.value()].parameters) {
+    const auto size = static_cast<std::size_t>(model::ElementsHere(model, parameter));
     const auto wanted = std::ranges::find(target.parameters, &parameter,
                                           &worker_checkpoint::ParameterTarget::parameter);
     const bool is_wanted = wanted != target.parameters.end();
@@ -73,7 +76,7 @@ class Restorer {
         store_(store),
         targets_(LoadTargets(*options.model, store)) {}
 
-  absl::StatusOr<std::optional<StepId>> Run() {
+  absl::StatusOr<std::optional<RestoredCopies>> Run() {
     const CopyOffer offer = Offer();
     if (rank() != Rank(0)) {
       RETURN_IF_ERROR(
@@ -102,20 +105,24 @@ class Restorer {
 
   CopyOffer Offer() const {
     CopyOffer offer;
+    const std::string& plan = options_.kernel_plan;
+    if (!plan.empty()) offer.kernels = checkpoint::HashOf(std::as_bytes(std::span(plan)));
     for (const worker_checkpoint::LayerTarget& target : targets_)
-      offer.needs.push_back(target.layer);
+      offer.needs.push_back(PieceHere(target.layer, part()));
     for (const std::shared_ptr<StateCopy>& copy : held_) {
       if (copy->step() == StepId(0)) continue;
-      for (const LayerId layer : copy->layers())
-        offer.held[copy->step()].try_emplace(layer, copy->hash(layer));
+      for (const LayerId layer : copy->layers()) {
+        offer.held[copy->step()].try_emplace(PieceHere(layer, copy->part()), copy->hash(layer));
+      }
     }
     return offer;
   }
 
-  absl::StatusOr<std::optional<StepId>> Propose(std::span<const CopyOffer> offers) {
+  absl::StatusOr<std::optional<RestoredCopies>> Propose(std::span<const CopyOffer> offers) {
     const control::Assignment& assignment = *options_.assignment;
     CopyLimits limits{.at_least = std::max(assignment.saved, StepId(1)),
-                      .at_most = assignment.copies.at_most};
+                      .at_most = assignment.copies.at_most,
+                      .needs_kernels = assignment.device == config::DeviceKind::kCuda};
     for (int round = 0;; ++round) {
       const CopyChoice choice = ChooseCopies(offers, limits);
       if (!choice.reason.empty())
@@ -143,7 +150,7 @@ class Restorer {
     }
   }
 
-  absl::StatusOr<std::optional<StepId>> Follow() {
+  absl::StatusOr<std::optional<RestoredCopies>> Follow() {
     StepId step;
     for (int round = 0;; ++round) {
       ASSIGN_OR_RETURN(const std::string said,
@@ -168,7 +175,7 @@ class Restorer {
     return options_.meeting.rendezvous->Set(ChoiceKey(round), text);
   }
 
-  absl::StatusOr<std::optional<StepId>> None(const std::string& reason) const {
+  absl::StatusOr<std::optional<RestoredCopies>> None(const std::string& reason) const {
     if (!options_.assignment->copies.required) return std::nullopt;
     const std::int64_t asked = options_.assignment->job.copy_every_steps;
     return InvalidField({.field = "checkpoint.in_memory",
@@ -182,12 +189,12 @@ class Restorer {
   // the store changes. Errors: kDataLoss: a copy is damaged or missing.
   absl::Status Fetch(const CopyChoice& choice, int round) {
     sources_.clear();
+    RETURN_IF_ERROR(PassKernels(choice, round));
     ASSIGN_OR_RETURN(std::vector<Link> links, OpenLinks(choice, round));
     absl::Status first;
     for (Link& link : links) {
-      for (const LayerId layer : link.layers) {
-        const absl::Status status =
-            Pass(link, {.generation = generation(), .step = choice.step, .layer = layer});
+      for (const LayerId piece : link.pieces) {
+        const absl::Status status = Pass(link, choice.step, piece);
         if (!status.ok() && !absl::IsDataLoss(status)) return status;
         first.Update(status);
       }
@@ -195,7 +202,7 @@ class Restorer {
     RETURN_IF_ERROR(first);
     for (const worker_checkpoint::LayerTarget& target : targets_) {
       if (sources_.contains(target.layer)) continue;
-      const std::shared_ptr<StateCopy> own = FindHeld(choice.step, target.layer);
+      const std::shared_ptr<StateCopy> own = FindHeld(choice.step, target.layer, part());
       if (own == nullptr || !own->Verify(target.layer)) {
         return absl::DataLossError(
             absl::StrCat("layer ", target.layer.value(), " of step ", choice.step.value(),
@@ -206,11 +213,22 @@ class Restorer {
     return absl::OkStatus();
   }
 
-  // The layers between this rank and another one, in one direction.
+  absl::Status PassKernels(const CopyChoice& choice, int round) {
+    kernel_plan_ = options_.kernel_plan;
+    if (!choice.kernels || *choice.kernels == Rank(0)) return absl::OkStatus();
+    const std::string key = absl::StrCat("copies/kernels/", round);
+    transport::Rendezvous& rendezvous = *options_.meeting.rendezvous;
+    if (*choice.kernels == rank()) return SendPlanText(rendezvous, key, options_.kernel_plan);
+    if (rank() != Rank(0)) return absl::OkStatus();
+    ASSIGN_OR_RETURN(kernel_plan_, ReceivePlanText(rendezvous, key, *choice.kernels));
+    return absl::OkStatus();
+  }
+
+  // What goes between this rank and another one, in one direction.
   struct Link {
     std::unique_ptr<transport::SendChannel> send;  // null: this rank receives
     std::unique_ptr<transport::RecvChannel> recv;
-    std::vector<LayerId> layers;
+    std::vector<LayerId> pieces;
     std::shared_ptr<StateCopy> into;  // where they go, if this rank receives
   };
 
@@ -218,70 +236,88 @@ class Restorer {
   absl::StatusOr<std::vector<Link>> OpenLinks(const CopyChoice& choice, int round) {
     std::map<std::pair<Rank, Rank>, std::vector<LayerId>> by_ranks;
     for (const CopyMove& move : choice.moves) {
-      if (move.layer.value() >= static_cast<int>(options_.model->layers.size()))
+      const bool known =
+          PartOf(move.layer) < NumPartsOfLayers(*options_.model) &&
+          (move.to != rank() || move.layer == PieceHere(LayerOf(move.layer), part()));
+      if (!known)
         return absl::UnavailableError(absl::StrCat("the model has no layer ", move.layer.value()));
       by_ranks[{move.from, move.to}].push_back(move.layer);
     }
     const std::string name = absl::StrCat("copies-", round);
     std::vector<Link> links;
-    for (auto& [ranks, layers] : by_ranks) {
+    for (auto& [ranks, pieces] : by_ranks) {
       const auto [from, to] = ranks;
       if (from != rank() && to != rank()) continue;
       Link& link = links.emplace_back();
-      link.layers = std::move(layers);
+      link.pieces = std::move(pieces);
       if (from == rank()) {
         ASSIGN_OR_RETURN(link.send, options_.transport->OpenSend(to, name, kCopyMessageBytes));
       } else {
-        ASSIGN_OR_RETURN(link.into, StateCopy::Create(*options_.model, link.layers));
+        std::vector<LayerId> layers;
+        for (const LayerId piece : link.pieces) layers.push_back(LayerOf(piece));
+        ASSIGN_OR_RETURN(link.into, StateCopy::Create(*options_.model, std::move(layers), part()));
         ASSIGN_OR_RETURN(link.recv, options_.transport->OpenRecv(from, name, kCopyMessageBytes));
       }
     }
     return links;
   }
 
-  absl::Status Pass(Link& link, const CopiedState& state) {
+  absl::Status Pass(Link& link, StepId step, LayerId piece) {
+    const CopiedState state{.generation = generation(), .step = step, .layer = LayerOf(piece)};
     if (link.recv != nullptr) {
       RETURN_IF_ERROR(RecvLayer(*link.recv, state, link.into->Values(state.layer)));
       sources_[state.layer] = link.into;
       return absl::OkStatus();
     }
-    const std::shared_ptr<StateCopy> held = FindHeld(state.step, state.layer);
+    const std::shared_ptr<StateCopy> held = FindHeld(step, state.layer, PartOf(piece));
     if (held == nullptr)
       return absl::UnavailableError(absl::StrCat("layer ", state.layer.value(), " is not here"));
     return SendLayer(*link.send, state, held->Values(state.layer), held->hash(state.layer));
   }
 
-  std::shared_ptr<StateCopy> FindHeld(StepId step, LayerId layer) const {
+  std::shared_ptr<StateCopy> FindHeld(StepId step, LayerId layer, int its_part) const {
+    const LayerId piece = PieceHere(layer, its_part);
     const auto found = std::ranges::find_if(held_, [&](const std::shared_ptr<StateCopy>& copy) {
-      return copy->step() == step && copy->Has(layer);
+      return copy->step() == step && copy->Has(layer) && PieceHere(layer, copy->part()) == piece;
     });
     return found == held_.end() ? nullptr : *found;
   }
 
-  absl::StatusOr<std::optional<StepId>> Fill(StepId step) {
+  absl::StatusOr<std::optional<RestoredCopies>> Fill(StepId step) {
     for (const worker_checkpoint::LayerTarget& target : targets_) {
-      const model::Layer& layer = options_.model->layers[target.layer.value()];
-      RETURN_IF_ERROR(
-          Write(layer, ValuesOf(sources_[target.layer], target.layer), target, store_.backend()));
+      RETURN_IF_ERROR(Write(*options_.model, ValuesOf(sources_[target.layer], target.layer), target,
+                            store_.backend()));
     }
     RETURN_IF_ERROR(store_.backend().Synchronize());
-    return step;
+    return RestoredCopies{.step = step, .kernel_plan = kernel_plan_};
   }
 
+  int num_layers() const { return static_cast<int>(options_.model->layers.size()); }
+  int part() const { return PartOfLayers(*options_.model); }
+  // Ranks that share experts have all of the other layers.
+  LayerId PieceHere(LayerId layer, int its_part) const {
+    const model::Model& model = *options_.model;
+    const bool whole =
+        model.experts.shares() && !model::HasExperts(model.layers[layer.value()].kind);
+    return PieceOf(layer, whole ? 0 : its_part, num_layers());
+  }
+  LayerId LayerOf(LayerId piece) const { return LayerId(piece.value() % num_layers()); }
+  int PartOf(LayerId piece) const { return piece.value() / num_layers(); }
   std::int64_t generation() const { return options_.assignment->key.generation.value(); }
 
   const CopyRestoreOptions& options_;
   const StateCopies& held_;
   train::ParameterStore& store_;
   const std::vector<worker_checkpoint::LayerTarget> targets_;
+  std::string kernel_plan_;
   std::map<LayerId, std::shared_ptr<StateCopy>> sources_;  // of the step that was fetched last
 };
 
 }  // namespace
 
-absl::StatusOr<std::optional<StepId>> RestoreFromCopies(const CopyRestoreOptions& options,
-                                                        const StateCopies& held,
-                                                        train::ParameterStore& store) {
+absl::StatusOr<std::optional<RestoredCopies>> RestoreFromCopies(const CopyRestoreOptions& options,
+                                                                const StateCopies& held,
+                                                                train::ParameterStore& store) {
   return Restorer(options, held, store).Run();
 }
 

@@ -48,6 +48,9 @@ struct RunOptions {
   int tensor = 1;         // 2: the ranks split all layers. Both 1: two replicas
   bool has_nccl = false;  // a fake one
   int layers = 0;         // 0: as many as the small job has
+  // The ranks' copies in memory, from one run to the next. None: nothing is copied.
+  std::vector<worker_checkpoint::CopyStore*> copies = {};
+  StepId copied = {};  // the newest step that the run may go on from by them
 };
 
 // What the two ranks report.
@@ -116,6 +119,10 @@ class DeviceRunTest : public ::testing::Test {
         assignment.secret = "secret";
         if (options.has_nccl) assignment.transport = config::TransportKind::kNccl;
         assignment.resume = options.resume;
+        if (!options.copies.empty()) {
+          assignment.job_id = "id";
+          assignment.copies = {.every_steps = 1, .shift = 1, .at_most = options.copied};
+        }
         const transport::nccl::Library nccl = Nccl(rank);
         const auto runner = CreatePipelineRunner(
             {.data_root = "/",
@@ -124,7 +131,8 @@ class DeviceRunTest : public ::testing::Test {
                  [&](const control::JobKey&) { return std::make_unique<SharedRendezvous>(map); },
              .files = files.get(),
              .make_backends = make_backends,
-             .nccl = options.has_nccl ? &nccl : nullptr},
+             .nccl = options.has_nccl ? &nccl : nullptr,
+             .copies = options.copies.empty() ? nullptr : options.copies[rank]},
             std::move(assignment));
         const auto prepared = runner->Prepare();
         ASSERT_TRUE(prepared.ok()) << prepared.status();
@@ -337,6 +345,33 @@ TEST_F(DeviceRunTest, AResumedJobComputesWithTheCheckpointsKernels) {
               ElementsAre(AllOf(HasSubstr("losses may differ"), HasSubstr("target.sm_count"))));
   EXPECT_THAT(elsewhere.resumed.kernel_plan, HasSubstr("chosen now"));
   EXPECT_EQ(elsewhere.losses, resumed.losses);  // the simulated device computes on the CPU
+}
+
+// A spare takes the place of rank 0, which chose the kernels. Rank 1 tells it which.
+TEST_F(DeviceRunTest, AJobThatGoesOnFromMemoryComputesWithItsKernels) {
+  const backend::PlanTarget target{.compute_capability = "9.0", .sm_count = 132};
+  std::uint64_t seed = 0;
+  const auto make_backends =
+      [&](const control::Assignment& assignment,
+          int threads) -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
+    return std::make_unique<PlannedBackends>(target, seed + assignment.rank.value(),
+                                             backend::CreateDiscreteBackends({.threads = threads}));
+  };
+  worker_checkpoint::CopyStore first, second, spare;
+  const Outcome whole = Train(make_backends, {.steps = 4});
+  Train(make_backends, {.steps = 3, .copies = {&first, &second}});
+  EXPECT_FALSE(first.kernels("id").empty());
+  EXPECT_EQ(first.kernels("id"), second.kernels("id"));
+  seed = 7;
+  const Outcome resumed = Train(
+      make_backends,
+      {.steps = 4, .generation = Generation(2), .copies = {&spare, &second}, .copied = StepId(2)});
+  EXPECT_TRUE(resumed.resumed.from_memory);
+  EXPECT_EQ(resumed.resumed.step, StepId(2));
+  EXPECT_THAT(resumed.resumed.kernel_plan, EndsWith(" of the checkpoint"));
+  EXPECT_THAT(resumed.resumed.notes, IsEmpty());
+  EXPECT_EQ(spare.kernels("id"), second.kernels("id"));
+  EXPECT_EQ(resumed.losses, std::vector<double>(whole.losses.begin() + 2, whole.losses.end()));
 }
 
 }  // namespace

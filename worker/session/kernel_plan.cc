@@ -34,31 +34,6 @@ constexpr std::size_t kPieceBytes = std::size_t{32} << 10;
 constexpr std::size_t kMostPieces = backend::kMostPlanBytes / kPieceBytes + 1;
 constexpr char kKey[] = "kernel-plan";
 
-// Sends the pieces first, then their number under the key itself.
-absl::Status Send(transport::Rendezvous& rendezvous, std::string_view text) {
-  int pieces = 0;
-  for (; !text.empty(); ++pieces) {
-    const std::string_view piece = text.substr(0, kPieceBytes);
-    RETURN_IF_ERROR(rendezvous.Set(absl::StrCat(kKey, "/", pieces), std::string(piece)));
-    text.remove_prefix(piece.size());
-  }
-  return rendezvous.Set(kKey, absl::StrCat(pieces));
-}
-
-absl::StatusOr<std::string> Receive(transport::Rendezvous& rendezvous) {
-  ASSIGN_OR_RETURN(const std::string number, rendezvous.Wait(kKey, kPatience));
-  std::size_t pieces = 0;
-  if (!absl::SimpleAtoi(number, &pieces) || pieces > kMostPieces)
-    return transport::UnreadableStatus(Rank(0), "the pieces of its kernel plan", number);
-  std::string text;
-  for (std::size_t i = 0; i < pieces; ++i) {
-    ASSIGN_OR_RETURN(const std::string piece,
-                     rendezvous.Wait(absl::StrCat(kKey, "/", i), kPatience));
-    text += piece;
-  }
-  return text;
-}
-
 // The file with the plans for one kind of device.
 class PlanFile {
  public:
@@ -215,7 +190,7 @@ class Chooser {
 };
 
 absl::Status Follow(const RankMeeting& meeting, PlanCache& cache) {
-  ASSIGN_OR_RETURN(const std::string text, Receive(*meeting.rendezvous));
+  ASSIGN_OR_RETURN(const std::string text, ReceivePlanText(*meeting.rendezvous, kKey, Rank(0)));
   const absl::Status merged = backend::MergePlanText(text, "the kernel plan of rank 0", cache);
   if (merged.ok()) return merged;
   return absl::FailedPreconditionError(
@@ -225,6 +200,33 @@ absl::Status Follow(const RankMeeting& meeting, PlanCache& cache) {
 }
 
 }  // namespace
+
+// Sends the pieces first, then their number under the key itself.
+absl::Status SendPlanText(transport::Rendezvous& rendezvous, const std::string& key,
+                          std::string_view text) {
+  int pieces = 0;
+  for (; !text.empty(); ++pieces) {
+    const std::string_view piece = text.substr(0, kPieceBytes);
+    RETURN_IF_ERROR(rendezvous.Set(absl::StrCat(key, "/", pieces), std::string(piece)));
+    text.remove_prefix(piece.size());
+  }
+  return rendezvous.Set(key, absl::StrCat(pieces));
+}
+
+absl::StatusOr<std::string> ReceivePlanText(transport::Rendezvous& rendezvous,
+                                            const std::string& key, Rank sender) {
+  ASSIGN_OR_RETURN(const std::string number, rendezvous.Wait(key, kPatience));
+  std::size_t pieces = 0;
+  if (!absl::SimpleAtoi(number, &pieces) || pieces > kMostPieces)
+    return transport::UnreadableStatus(sender, "the pieces of its kernel plan", number);
+  std::string text;
+  for (std::size_t i = 0; i < pieces; ++i) {
+    ASSIGN_OR_RETURN(const std::string piece,
+                     rendezvous.Wait(absl::StrCat(key, "/", i), kPatience));
+    text += piece;
+  }
+  return text;
+}
 
 std::string ReadPlanText(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -240,7 +242,7 @@ absl::StatusOr<AgreedKernelPlan> AgreeOnKernelPlan(const RankMeeting& meeting,
   AgreedKernelPlan agreed;
   if (meeting.rank == Rank(0)) {
     ASSIGN_OR_RETURN(agreed, Chooser(options).Run());
-    RETURN_IF_ERROR(Send(*meeting.rendezvous, agreed.text));
+    RETURN_IF_ERROR(SendPlanText(*meeting.rendezvous, kKey, agreed.text));
     Log(LogLevel::kInfo, "kernel plan", {{"plan", agreed.summary}});
   } else {
     RETURN_IF_ERROR(Follow(meeting, cache));

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,6 +22,13 @@ namespace takt::session {
 struct KeptPlan {
   std::string text, where;
 };
+
+// Passes the text of a plan through the rendezvous, from the caller of the first, the sender, to
+// those of the second with the same key.  Blocks, the second: until the text is there.
+absl::Status SendPlanText(transport::Rendezvous& rendezvous, const std::string& key,
+                          std::string_view text);
+absl::StatusOr<std::string> ReceivePlanText(transport::Rendezvous& rendezvous,
+                                            const std::string& key, Rank sender);
 
 // Reads the file at `path`, at most one byte more than the largest plan has.
 std::string ReadPlanText(const std::string& path);

@@ -16,6 +16,7 @@
 #include "common/layout/rank_layout.h"
 #include "common/metrics/catalog.h"
 #include "common/program/program.h"
+#include "worker/backend/plan_cache_text.h"
 #include "worker/session/copy_restore.h"
 #include "worker/session/copy_transfer.h"
 #include "worker/session/parameter_state.h"
@@ -50,7 +51,7 @@ std::string MemoryCopies::PpRankText() const {
   return absl::StrCat(options_.assignment->mesh.PpRankOf(options_.assignment->rank).value());
 }
 
-// Returns the layers in the order of WrittenState.
+// Returns the layers in the order of StateToCopy.
 std::vector<LayerId> MemoryCopies::LayersOf(Rank rank) const {
   const mesh::Mesh& mesh = options_.assignment->mesh;
   const bool shares = program::ShardsOptimizer(options_.assignment->program);
@@ -70,13 +71,24 @@ absl::StatusOr<std::optional<control::Resumed>> MemoryCopies::Restore(
   const control::Assignment& assignment = *options_.assignment;
   const StateCopies held = options_.kept->Begin(assignment.key.job, assignment.job_id);
   if (assignment.copies.at_most == StepId(0)) return std::nullopt;
-  ASSIGN_OR_RETURN(const std::optional<StepId> step, RestoreFromCopies({.assignment = &assignment,
-                                                                        .model = options_.model,
-                                                                        .meeting = options_.meeting,
-                                                                        .transport = &transport},
-                                                                       held, store));
-  if (!step.has_value()) return std::nullopt;
-  return control::Resumed{.step = *step, .from_memory = true};
+  ASSIGN_OR_RETURN(const std::optional<RestoredCopies> restored,
+                   RestoreFromCopies({.assignment = &assignment,
+                                      .model = options_.model,
+                                      .meeting = options_.meeting,
+                                      .transport = &transport,
+                                      .kernel_plan = options_.kept->kernels(assignment.job_id)},
+                                     held, store));
+  if (!restored.has_value()) return std::nullopt;
+  if (!restored->kernel_plan.empty()) {
+    kernel_plan_ = KeptPlan{.text = restored->kernel_plan,
+                            .where = absl::StrCat("the copies of step ", restored->step.value())};
+  }
+  return control::Resumed{.step = restored->step, .from_memory = true};
+}
+
+void MemoryCopies::KeepKernels(const backend::PlanCache& plans) const {
+  options_.kept->KeepKernels(options_.assignment->job_id,
+                             backend::PlanText(plans.target(), plans.plans()));
 }
 
 void MemoryCopies::Keep(StateCopies others) {
@@ -85,15 +97,22 @@ void MemoryCopies::Keep(StateCopies others) {
   options_.kept->Keep(options_.assignment->job_id, std::move(others));
 }
 
-absl::StatusOr<MemoryCopies::Pair> MemoryCopies::TakePair(const std::vector<LayerId>& layers,
-                                                          StateCopies& old,
+int MemoryCopies::PartOf(Rank rank) const {
+  const mesh::Mesh& mesh = options_.assignment->mesh;
+  const int experts = options_.model->experts.size;
+  return experts > 1 ? mesh.DpRankOf(rank).value() % experts : mesh.TpRankOf(rank).value();
+}
+
+absl::StatusOr<MemoryCopies::Pair> MemoryCopies::TakePair(Rank rank, StateCopies& old,
                                                           const control::Resumed& resumed) const {
+  const std::vector<LayerId> layers = LayersOf(rank);
   Pair pair;
   for (CopyPtr& copy : pair) {
-    const auto same =
-        std::ranges::find_if(old, [&](const CopyPtr& each) { return each->layers() == layers; });
+    const auto same = std::ranges::find_if(old, [&](const CopyPtr& each) {
+      return each->layers() == layers && each->part() == PartOf(rank);
+    });
     if (same == old.end()) {
-      ASSIGN_OR_RETURN(copy, StateCopy::Create(*options_.model, layers));
+      ASSIGN_OR_RETURN(copy, StateCopy::Create(*options_.model, layers, PartOf(rank)));
       continue;
     }
     copy = *same;
@@ -112,9 +131,9 @@ absl::Status MemoryCopies::Begin(transport::Transport& transport, train::Paramet
   if (options_.metrics != nullptr)
     options_.metrics->Counter(metrics::kMemoryCopies, {assignment.key.job, PpRankText(), "failed"});
   StateCopies old = options_.kept->Begin(assignment.key.job, assignment.job_id);
-  ASSIGN_OR_RETURN(own_, TakePair(LayersOf(assignment.rank), old, resumed));
+  ASSIGN_OR_RETURN(own_, TakePair(assignment.rank, old, resumed));
   if (sends()) {
-    ASSIGN_OR_RETURN(peer_, TakePair(LayersOf(Shifted(-assignment.copies.shift)), old, resumed));
+    ASSIGN_OR_RETURN(peer_, TakePair(Shifted(-assignment.copies.shift), old, resumed));
     RETURN_IF_ERROR(OpenChannels(transport));
   }
   // A rank that has moved may be the only holder of other layers until the first new copies are
@@ -191,15 +210,15 @@ absl::Status MemoryCopies::TakeState(StateCopy& copy, StepId step) {
   const mesh::Mesh& mesh = options_.assignment->mesh;
   // Without shards these are all layers of which this rank has the primary copy.
   const int replica = moments_.has_value() ? mesh.ReplicaOf(options_.assignment->rank) : 0;
-  const std::vector<worker_checkpoint::LayerState> live =
-      WrittenState(*store_, replica, moments_.has_value() ? mesh.num_replicas() : 1);
+  const std::vector<worker_checkpoint::LayerState> live = StateToCopy(
+      *options_.model, *store_, replica, moments_.has_value() ? mesh.num_replicas() : 1);
   absl::Status taken = copy.Take(live, options_.threads, DeviceOf(*store_));
   if (!moments_.has_value()) return taken;
   // The other ranks wait for this one even if it could not copy.
-  taken.Update(moments_->Join(step, [&](LayerId layer, const model::Parameter& parameter) {
-    return worker_checkpoint::PlaceIn(options_.model->layers[layer.value()], parameter,
-                                      copy.Values(layer));
-  }));
+  const auto place_of = [&](LayerId layer, const model::Parameter& parameter) {
+    return worker_checkpoint::PlaceIn(*options_.model, layer, parameter, copy.Values(layer));
+  };
+  taken.Update(moments_->Join(step, place_of, MomentShards::Of::kRank));
   return taken;
 }
 

@@ -27,8 +27,10 @@
 #include "common/control/attachment.h"
 #include "common/metrics/registry.h"
 #include "common/model/model.h"
+#include "worker/backend/plan_cache.h"
 #include "worker/checkpoint/state_copy.h"
 #include "worker/session/copy_exchange.h"
+#include "worker/session/kernel_plan.h"
 #include "worker/session/moment_shards.h"
 #include "worker/session/resume.h"
 #include "worker/session/task_thread.h"
@@ -58,6 +60,10 @@ class MemoryCopies {
   // go on from. Blocks and errors: as RestoreFromCopies. transport: of host memory, borrowed.
   absl::StatusOr<std::optional<control::Resumed>> Restore(transport::Transport& transport,
                                                           train::ParameterStore& store);
+  // Returns the kernel plan of the job that Restore found, for rank 0 alone; nullopt: none.
+  const std::optional<KeptPlan>& kernel_plan() const { return kernel_plan_; }
+  // Keeps the plan for the next generation.
+  void KeepKernels(const backend::PlanCache& plans) const;
   // The calls from here on need copies.every_steps above 0 in the assignment.
 
   // Allocates the copies, or takes those of the earlier generation that have the same layers, and
@@ -84,9 +90,8 @@ class MemoryCopies {
   using CopyPtr = std::shared_ptr<worker_checkpoint::StateCopy>;
   using Pair = std::array<CopyPtr, 2>;
 
-  // Takes two copies with these layers out of `old`, or makes new ones.
-  absl::StatusOr<Pair> TakePair(const std::vector<LayerId>& layers,
-                                worker_checkpoint::StateCopies& old,
+  // Takes two copies with the layers of the rank out of `old`, or makes new ones.
+  absl::StatusOr<Pair> TakePair(Rank rank, worker_checkpoint::StateCopies& old,
                                 const control::Resumed& resumed) const;
   // Keeps the copies of this rank beyond the generation, and `others`.
   void Keep(worker_checkpoint::StateCopies others);
@@ -98,11 +103,14 @@ class MemoryCopies {
   // Counts one copy of this rank's state, or one that failed.
   void Record(StepId step, const absl::Status& status);
   std::vector<LayerId> LayersOf(Rank rank) const;
+  // Returns which part of them the rank has (PartOfLayers).
+  int PartOf(Rank rank) const;
   Rank Shifted(int by) const;
   std::string PpRankText() const;  // for metrics
   bool sends() const { return options_.assignment->copies.shift != 0; }
 
   const MemoryCopiesOptions options_;
+  std::optional<KeptPlan> kernel_plan_;
   train::ParameterStore* store_ = nullptr;
   std::optional<MomentShards> moments_;  // nullopt: no ranks share the optimizer's state
   Pair own_, peer_;                      // peer_ is empty if no rank sends

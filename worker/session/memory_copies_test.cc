@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ranks of a small GPT-2 as threads of this process, over the transport that real ranks use.
+// The ranks of a small GPT-2 as threads of this process, over the transport that real ranks use.
 // One generation is stopped in the middle, and another one goes on from the copies that are left.
 #include "worker/session/memory_copies.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -39,16 +38,21 @@ constexpr std::int64_t kSteps = 120;
 constexpr std::int64_t kFault = 20;  // soon after this step the first generation is stopped
 
 struct Outcome {
-  std::array<absl::StatusOr<control::Resumed>, 2> resumed;
-  std::map<std::int64_t, double> losses;  // of rank 0, by step
-  std::int64_t last = 0;                  // the last step that any rank reported
+  std::vector<absl::StatusOr<control::Resumed>> resumed;  // by rank
+  std::map<std::int64_t, double> losses;                  // of rank 0, by step
+  std::int64_t last = 0;                                  // the last step that any rank reported
 };
 
 class MemoryCopiesTest : public ::testing::Test {
  protected:
-  MemoryCopiesTest() {
-    for (auto& store : stores_) store = std::make_unique<CopyStore>();
+  MemoryCopiesTest() { SetRanks(2); }
+
+  // Gives each rank a worker without copies.
+  void SetRanks(int count) {
+    stores_.clear();
+    for (int rank = 0; rank < count; ++rank) stores_.push_back(std::make_unique<CopyStore>());
   }
+  int num_ranks() const { return static_cast<int>(stores_.size()); }
 
   config::JobSpec Job() const {
     config::JobSpec job = small_.Spec("memory");
@@ -57,7 +61,18 @@ class MemoryCopiesTest : public ::testing::Test {
     job.steps = kSteps;
     job.copy_every_steps = every_steps_;
     job.parallelism.pipeline = pipeline_;
-    job.parallelism.data = 2 / pipeline_;
+    job.parallelism.data = num_ranks() / (pipeline_ * tensor_ * context_);
+    job.parallelism.tensor = tensor_;
+    job.parallelism.context = context_;
+    if (tensor_ > 1) job.model.hidden = 16;
+    if (expert_ > 0) {
+      job.parallelism.expert = expert_;
+      job.model.family = model::Family::kMixtral;
+      job.model.inner = 20;
+      job.model.tied_head = false;
+      job.model.mixture = model::Mixture{.experts = 4, .chosen = 2, .inner = 20};
+    }
+    job.parallelism.vocabulary = config::Vocabulary::kLast;
     job.parallelism.shard = shard_;
     return job;
   }
@@ -74,23 +89,27 @@ class MemoryCopiesTest : public ::testing::Test {
         plan.programs[static_cast<std::size_t>(plan.mesh.PpRankOf(Rank(rank)).value())];
     assignment.secret = "secret";
     assignment.job_id = "id";
-    assignment.copies = {.every_steps = every_steps_,
-                         .shift = pipeline_ > 1 || shard_ != config::Shard::kNone ? 1 : 0,
-                         .at_most = at_most,
-                         .required = at_most > StepId(0)};
+    assignment.copies = {
+        .every_steps = every_steps_,
+        .shift = plan.mesh.num_replicas() <= std::max(expert_, 1) || shard_ != config::Shard::kNone
+                     ? tensor_
+                     : 0,
+        .at_most = at_most,
+        .required = at_most > StepId(0)};
     return assignment;
   }
 
   // Runs one generation, to its end or until it is stopped after kFault. halts: it is told to halt
   // in memory then, instead.
   Outcome Train(int generation, StepId at_most, bool stops, bool halts = false) {
-    const plan::Plan plan = plan::MakePlan(Job(), {.max_workers = 2}).value();
+    const plan::Plan plan = plan::MakePlan(Job(), {.max_workers = num_ranks()}).value();
     const auto map = std::make_shared<testing::MapRendezvous>();
     Outcome outcome;
     absl::Mutex mutex;
     absl::Notification fault;
-    std::array<std::unique_ptr<RankRunner>, 2> runners;
-    for (int rank = 0; rank < 2; ++rank) {
+    std::vector<std::unique_ptr<RankRunner>> runners(stores_.size());
+    outcome.resumed.resize(stores_.size());
+    for (int rank = 0; rank < num_ranks(); ++rank) {
       runners[rank] = CreatePipelineRunner(
           {.data_root = "/",
            .make_rendezvous =
@@ -120,7 +139,7 @@ class MemoryCopiesTest : public ::testing::Test {
       }
     };
     std::vector<std::thread> threads;
-    for (int rank = 0; rank < 2; ++rank) threads.emplace_back(run, rank);
+    for (int rank = 0; rank < num_ranks(); ++rank) threads.emplace_back(run, rank);
     if (stops || halts) fault.WaitForNotification();
     for (const auto& runner : runners) {
       if (stops) runner->Stop(absl::CancelledError("worker w9 died"));
@@ -132,7 +151,7 @@ class MemoryCopiesTest : public ::testing::Test {
 
   // Compares the steps of a generation with those of a run that nothing disturbs.
   void ExpectUndisturbed(const Outcome& outcome) {
-    for (auto& store : stores_) store = std::make_unique<CopyStore>();
+    SetRanks(num_ranks());
     const Outcome whole = Train(9, StepId(0), /*stops=*/false);
     ASSERT_EQ(whole.losses.size(), static_cast<std::size_t>(kSteps));
     const std::int64_t first = outcome.resumed[0]->step.value() + 1;
@@ -141,12 +160,14 @@ class MemoryCopiesTest : public ::testing::Test {
   }
 
   const SmallJob small_;
-  int pipeline_ = 2;  // 2: two stages; 1: two replicas
+  int pipeline_ = 2;  // of two ranks 2: two stages; 1: two replicas
+  int tensor_ = 1, context_ = 1;
+  int expert_ = 0;  // ranks that share the experts of a Mixtral; 0: the model has none
   config::Shard shard_ = config::Shard::kNone;
   std::int64_t every_steps_ = 1;
   std::optional<config::Lion> lion_;  // neither: AdamW trains
   std::optional<config::Muon> muon_;
-  std::array<std::unique_ptr<CopyStore>, 2> stores_;  // of the workers of the two ranks
+  std::vector<std::unique_ptr<CopyStore>> stores_;  // of the workers, by rank
   metrics::Registry registry_;
 };
 
@@ -251,9 +272,77 @@ TEST_F(MemoryCopiesTest, AGenerationThatDoesNotShareGoesOnFromCopiesOfOneThatDoe
   ExpectUndisturbed(second);
 }
 
+// A rank's part of each layer goes to the rank of another stage that has the same part.
+TEST_F(MemoryCopiesTest, RanksThatSplitLayersCopyTheirParts) {
+  tensor_ = 2;
+  SetRanks(4);
+  const Outcome first = Train(1, StepId(0), /*stops=*/true);
+  stores_[1] = std::make_unique<CopyStore>();
+  std::swap(stores_[2], stores_[3]);  // they get other ranks
+  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+  for (const auto& resumed : second.resumed) {
+    ASSERT_TRUE(resumed.ok()) << resumed.status();
+    EXPECT_TRUE(resumed->from_memory);
+    EXPECT_GE(resumed->step.value(), first.last - 1);
+  }
+  ExpectUndisturbed(second);
+}
+
+TEST_F(MemoryCopiesTest, ReplicasOfRanksThatSplitLayersHoldTheirParts) {
+  tensor_ = 2;
+  pipeline_ = 1;
+  SetRanks(4);
+  for (const config::Shard shard : {config::Shard::kNone, config::Shard::kOptimizer}) {
+    shard_ = shard;
+    SetRanks(4);
+    const Outcome first = Train(1, StepId(0), /*stops=*/true);
+    stores_[2] = std::make_unique<CopyStore>();
+    const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+    ASSERT_TRUE(second.resumed[2].ok()) << second.resumed[2].status();
+    EXPECT_TRUE(second.resumed[2]->from_memory);
+    ExpectUndisturbed(second);
+  }
+}
+
+TEST_F(MemoryCopiesTest, RanksThatShareSequencesAreReplicas) {
+  context_ = 2;
+  pipeline_ = 1;
+  const Outcome first = Train(1, StepId(0), /*stops=*/true);
+  stores_[1] = std::make_unique<CopyStore>();
+  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+  ASSERT_TRUE(second.resumed[1].ok()) << second.resumed[1].status();
+  EXPECT_TRUE(second.resumed[1]->from_memory);
+  ExpectUndisturbed(second);
+}
+
+// Each keeps the experts of the other one.
+TEST_F(MemoryCopiesTest, RanksThatShareExpertsCopyTheirOwn) {
+  expert_ = 2;
+  pipeline_ = 1;
+  const Outcome first = Train(1, StepId(0), /*stops=*/true);
+  stores_[1] = std::make_unique<CopyStore>();
+  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+  ASSERT_TRUE(second.resumed[1].ok()) << second.resumed[1].status();
+  EXPECT_TRUE(second.resumed[1]->from_memory);
+  EXPECT_GE(second.resumed[1]->step.value(), first.last - 1);
+  ExpectUndisturbed(second);
+}
+
+TEST_F(MemoryCopiesTest, ReplicasOfRanksThatShareExpertsHoldTheirs) {
+  expert_ = 2;
+  pipeline_ = 1;
+  SetRanks(4);
+  const Outcome first = Train(1, StepId(0), /*stops=*/true);
+  stores_[1] = std::make_unique<CopyStore>();
+  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+  ASSERT_TRUE(second.resumed[1].ok()) << second.resumed[1].status();
+  EXPECT_TRUE(second.resumed[1]->from_memory);
+  ExpectUndisturbed(second);
+}
+
 TEST_F(MemoryCopiesTest, WithoutTheHolderAJobThatSavesNoFilesSaysWhatIsMissing) {
   const Outcome first = Train(1, StepId(0), /*stops=*/true);
-  for (auto& store : stores_) store = std::make_unique<CopyStore>();
+  SetRanks(2);
   const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
   for (const auto& resumed : second.resumed) {
     EXPECT_TRUE(absl::IsInvalidArgument(resumed.status())) << resumed.status();

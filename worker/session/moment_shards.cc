@@ -46,13 +46,15 @@ absl::Status MomentShards::Pass(StepId step, const Parameter& parameter, int num
   return group_.SendTo(step, writer, std::as_bytes(mine), parts);
 }
 
-absl::Status MomentShards::Join(StepId step, const PlaceOf& place_of) const {
+absl::Status MomentShards::Join(StepId step, const PlaceOf& place_of, Of of) const {
   for (const train::LayerParameters& layer : store_.stage_layers()) {
     const int writer = WriterOf(layer);
     for (const layout::ShardUnit& unit : train::ShardUnitsOf(layer, group_.size())) {
       for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
         const train::ParameterRef& ref = layer.refs[unit.first + i];
-        if (ref.norm_index < 0) continue;  // another layer owns it
+        // Another layer owns the weight, or another rank that splits the layer keeps it in files.
+        const bool keeps = of == Of::kRank && ref.parameter->split.holder > 0;
+        if (ref.norm_index < 0 && !keeps) continue;
         worker_checkpoint::ParameterTarget to;
         if (group_.index() == writer) to = place_of(layer.layer, *ref.parameter);
         const std::array parts = {to.weight, to.m, to.v};

@@ -5,6 +5,7 @@
 // job goes on from them whether it shares or not.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 
@@ -35,8 +36,11 @@ class MomentShards {
   // Copies the moments of all layers of the rank's stages, and the weights of which ranks keep
   // shards, to the ranks that write these layers (layout::WriterOf).  Blocks: until all ranks that
   // share do the same.
+  // of: what the files of a checkpoint have, or all that the rank has. They differ where several
+  // ranks that split layers have the same parameter.
   // Errors: as transport::Collective, and those of the device.
-  absl::Status Join(StepId step, const PlaceOf& place_of) const;
+  enum class Of : std::uint8_t { kFiles, kRank };
+  absl::Status Join(StepId step, const PlaceOf& place_of, Of of = Of::kFiles) const;
 
   // Copies moment 1 or 2 of the rank's rows of a table to the rank that writes the layer. rows: of
   // the store. to: has room for all of them on that rank, and is empty on the others.

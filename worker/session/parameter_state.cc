@@ -32,19 +32,45 @@ View ViewOf(const train::ParameterRef& ref) {
           .first_moment = static_cast<std::size_t>(ref.shard.first)};
 }
 
+std::vector<const train::LayerParameters*> WrittenLayers(train::ParameterStore& store, int replica,
+                                                         int num_replicas) {
+  store.SelectVersion(0);
+  std::vector<const train::LayerParameters*> layers;
+  for (const train::LayerParameters& layer : store.stage_layers()) {
+    if (layer.primary && layout::WriterOf(layer.layer, num_replicas) == replica)
+      layers.push_back(&layer);
+  }
+  return layers;
+}
+
 }  // namespace
 
 std::vector<worker_checkpoint::LayerState> WrittenState(train::ParameterStore& store, int replica,
                                                         int num_replicas) {
-  store.SelectVersion(0);
   std::vector<worker_checkpoint::LayerState> layers;
-  for (const train::LayerParameters& layer : store.stage_layers()) {
-    if (!layer.primary || layout::WriterOf(layer.layer, num_replicas) != replica) continue;
+  for (const train::LayerParameters* const layer : WrittenLayers(store, replica, num_replicas)) {
     worker_checkpoint::LayerState& state = layers.emplace_back();
-    state.layer = layer.layer;
-    for (const train::ParameterRef& ref : layer.refs) {
+    state.layer = layer->layer;
+    for (const train::ParameterRef& ref : layer->refs) {
       if (ref.norm_index < 0) continue;  // another layer owns this weight
       state.parameters.push_back(ViewOf<worker_checkpoint::ParameterState>(ref));
+    }
+  }
+  return layers;
+}
+
+std::vector<worker_checkpoint::LayerState> StateToCopy(const model::Model& model,
+                                                       train::ParameterStore& store, int replica,
+                                                       int num_replicas) {
+  std::vector<worker_checkpoint::LayerState> layers;
+  for (const train::LayerParameters* const layer : WrittenLayers(store, replica, num_replicas)) {
+    worker_checkpoint::LayerState& state = layers.emplace_back();
+    state.layer = layer->layer;
+    const std::vector<model::Parameter>& own = model.layers[layer->layer.value()].parameters;
+    for (const train::ParameterRef& ref : layer->refs) {
+      if (ref.parameter < own.data() || ref.parameter >= own.data() + own.size()) continue;
+      state.parameters.push_back(ViewOf<worker_checkpoint::ParameterState>(ref));
+      state.parameters.back().room_rows = ref.rows;
     }
   }
   return layers;

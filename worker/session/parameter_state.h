@@ -18,6 +18,12 @@ namespace takt::session {
 std::vector<worker_checkpoint::LayerState> WrittenState(train::ParameterStore& store, int replica,
                                                         int num_replicas);
 
+// Returns likewise what this rank has of the layers, also what others have, too, where ranks split
+// layers. Of a table a copy then has the rows of the rank alone.
+std::vector<worker_checkpoint::LayerState> StateToCopy(const model::Model& model,
+                                                       train::ParameterStore& store, int replica,
+                                                       int num_replicas);
+
 // Returns everything that this rank trains, including its copies of what other ranks own.
 std::vector<worker_checkpoint::LayerTarget> LoadTargets(const model::Model& model,
                                                         train::ParameterStore& store);

@@ -120,9 +120,8 @@ class PipelineRunner final : public RankRunner {
   }
 
   absl::Status Poisoned() override {
-    absl::Status poisoned = backends_ == nullptr ? absl::OkStatus() : backends_->status();
-    poisoned.Update(connections_.Poisoned());
-    return poisoned;
+    const absl::Status status = backends_ == nullptr ? absl::OkStatus() : backends_->status();
+    return status.ok() ? connections_.Poisoned() : status;
   }
 
  private:
@@ -135,8 +134,8 @@ class PipelineRunner final : public RankRunner {
 
   absl::Status CheckLayers() const {
     const int layers = static_cast<int>(model_.layers.size());
-    const int given =
-        assignment_.partition.empty() ? 0 : assignment_.partition.back().last_layer.value();
+    const mesh::Partition& cut = assignment_.partition;
+    const int given = cut.empty() ? 0 : cut.back().last_layer.value();
     if (given == layers) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("the partition covers ", given, " layers, the model has ", layers));
@@ -174,11 +173,12 @@ class PipelineRunner final : public RankRunner {
     control::RankStepReport step{.rank = assignment_.rank, .step = StepId(1)};
     RETURN_IF_ERROR(Validate(step));
     step.step_seconds = static_cast<double>(options_.clock->SteadyNanos() - start_nanos) * 1e-9;
-    step.loss = trainer_->validator()->loss();
-    step.tokens = trainer_->validator()->scored();
-    if (const auto bytes = trainer_->validator()->bytes_per_token(); bytes.ok()) {
-      step.validation_bytes_per_token = *bytes;
-    } else {
+    const train::Validator& validator = *trainer_->validator();
+    step.loss = validator.loss();
+    step.tokens = validator.scored();
+    const auto bytes = validator.bytes_per_token();
+    if (bytes.ok()) step.validation_bytes_per_token = *bytes;
+    if (!bytes.ok()) {
       Log(LogLevel::kWarning, "bits per byte are not known",
           {{"reason", std::string(bytes.status().message())}});
     }
@@ -294,16 +294,14 @@ class PipelineRunner final : public RankRunner {
     backend::KernelPlans* const kernels = backends_->kernel_plans();
     if (kernels == nullptr) return std::string();
     SetPhase("LOAD", assignment_.rank == Rank(0) ? "" : "rank 0 to choose kernels");
-    KernelPlanOptions options{.kernels = kernels,
-                              .show_ops =
-                                  [this](const auto& tell) {
-                                    return ShowOps(assignment_.job, assignment_.partition,
-                                                   assignment_.device, tell);
-                                  },
-                              .kept = {.directory = options_.kernel_plans, .files = options_.files},
-                              // Products of several Ws have shapes that no exact job has.
-                              .may_add = !assignment_.job.exact};
+    const control::Assignment& a = assignment_;
+    KernelPlanOptions options{
+        .kernels = kernels,
+        .show_ops = [&a](const auto& tell) { return ShowOps(a.job, a.partition, a.device, tell); },
+        .kept = {.directory = options_.kernel_plans, .files = options_.files},
+        .may_add = !a.job.exact};  // products of several Ws have shapes of their own
     if (checkpoints_.has_value()) options.checkpoint = checkpoints_->kernel_plan();
+    if (resumed_.from_memory) options.checkpoint = copies_->kernel_plan();
     ASSIGN_OR_RETURN(AgreedKernelPlan agreed, AgreeOnKernelPlan(Meeting(), options));
     resumed_.kernel_plan = std::move(agreed.summary);
     for (std::string& note : agreed.notes) resumed_.notes.push_back(std::move(note));
@@ -313,8 +311,10 @@ class PipelineRunner final : public RankRunner {
   // Prepares all that steps will need from the device, while no rank waits for this one.
   absl::Status PrepareDevice() {
     RETURN_IF_ERROR(trainer_->Prepare());
-    if (backend::KernelPlans* const kernels = backends_->kernel_plans(); kernels != nullptr)
-      FreezeKernelPlan(*kernels, resumed_.notes);
+    backend::KernelPlans* const kernels = backends_->kernel_plans();
+    if (kernels == nullptr) return absl::OkStatus();
+    FreezeKernelPlan(*kernels, resumed_.notes);
+    if (keeps_copies()) copies_->KeepKernels(kernels->plans());
     return absl::OkStatus();
   }
 

@@ -52,7 +52,8 @@ control::RankStepReport StepReporter::MakeReport(const engine::StepTiming& timin
           .loss = result.loss,
           .grad_norm = result.grad_norm,
           .learning_rate = result.learning_rate,
-          .tokens = result.tokens};
+          .tokens = result.tokens,
+          .expert_imbalance = options_.trainer->expert_imbalance(timing.step)};
 }
 
 void StepReporter::LogHold(StepId step) {

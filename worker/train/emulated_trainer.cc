@@ -220,6 +220,7 @@ class EmulatedTrainer final : public Trainer {
 
   StepResult result(StepId step) const override { return results_.Get(step); }
   std::vector<ExpertLoad> expert_loads(StepId /*step*/) const override { return {}; }
+  double expert_imbalance(StepId /*step*/) const override { return 0; }
   ParameterStore* parameters() override { return nullptr; }
   Validator* validator() override { return nullptr; }
 

@@ -69,4 +69,28 @@ std::vector<ExpertLoad> ExpertCounts::Loads(StepId step) const {
   return loads;
 }
 
+double ExpertCounts::Imbalance(StepId step) const {
+  if (options_.ranks == 1 || options_.experts == 0) return 0;
+  const int here = options_.experts / options_.ranks;
+  double sum = 0;
+  std::int64_t computed = 0;
+  for (MicrobatchId m(0); m.value() < options_.num_microbatches; ++m) {
+    for (int block = 0; block < options_.blocks; ++block) {
+      const std::int32_t* const counts =
+          At(step.value() % kSteps, m) + std::int64_t{block} * options_.experts;
+      std::int64_t all = 0, most = 0;
+      for (int rank = 0; rank < options_.ranks; ++rank) {
+        const std::int32_t* const of_rank = counts + std::int64_t{rank} * here;
+        const std::int64_t rows = std::accumulate(of_rank, of_rank + here, std::int64_t{0});
+        all += rows;
+        most = std::max(most, rows);
+      }
+      if (all == 0) continue;
+      sum += static_cast<double>(most * options_.ranks) / static_cast<double>(all);
+      ++computed;
+    }
+  }
+  return computed == 0 ? 0 : sum / static_cast<double>(computed);
+}
+
 }  // namespace takt::train

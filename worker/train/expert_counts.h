@@ -32,6 +32,7 @@ class ExpertCounts {
     int blocks = 0;          // of the model
     int experts = 0;         // of a block; 0: the model has none, and nothing is counted
     std::int64_t pairs = 0;  // of a microbatch: tokens times experts of a token
+    int ranks = 1;           // that share the experts, each so many neighbouring ones
   };
 
   // backend: borrowed. Errors: kResourceExhausted.
@@ -44,6 +45,10 @@ class ExpertCounts {
   // Returns the loads of a step whose Fs are done: of each block that this rank computed. Call it
   // before the Fs of the step after the next begin.
   std::vector<ExpertLoad> Loads(StepId step) const;
+  // Returns, likewise, the rows that this rank's tokens give to the rank which gets most of them,
+  // over the mean: a mean over blocks and microbatches. 0: no ranks share experts. It is a little
+  // more than that of the rows of all ranks, whose tokens differ by chance.
+  double Imbalance(StepId step) const;
 
  private:
   ExpertCounts(const Options& options, backend::Buffer memory)

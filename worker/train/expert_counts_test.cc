@@ -53,6 +53,20 @@ TEST_F(ExpertCountsTest, AddUpTheMicrobatchesOfAStep) {
   EXPECT_EQ(second[1].dropped, 1);
 }
 
+TEST_F(ExpertCountsTest, SayHowUnevenlyRanksShareTheRows) {
+  const ExpertCounts counts =
+      ExpertCounts::Create(
+          *backend_,
+          {.num_microbatches = 2, .blocks = kBlocks, .experts = kExperts, .pairs = 8, .ranks = 2})
+          .value();
+  EXPECT_EQ(counts.Imbalance(StepId(1)), 0) << "nothing was computed yet";
+  Set(counts, 1, 0, 1, {8, 0, 0, 0});  // twice the mean
+  Set(counts, 1, 1, 1, {4, 0, 4, 0});  // even
+  Set(counts, 1, 1, 2, {0, 2, 3, 3});  // half as much again
+  EXPECT_DOUBLE_EQ(counts.Imbalance(StepId(1)), 1.5);
+  EXPECT_EQ(Create(8).Imbalance(StepId(1)), 0);
+}
+
 TEST_F(ExpertCountsTest, OfAModelWithoutExpertsCountNothing) {
   const ExpertCounts counts = ExpertCounts::Create(*backend_, {.num_microbatches = 2}).value();
   EXPECT_EQ(counts.At(0, MicrobatchId(1)), nullptr);

@@ -90,6 +90,9 @@ class ModelTrainer final : public Trainer {
   std::vector<ExpertLoad> expert_loads(StepId step) const override {
     return training_->expert_counts.Loads(step);
   }
+  double expert_imbalance(StepId step) const override {
+    return training_->expert_counts.Imbalance(step);
+  }
   ParameterStore* parameters() override { return rank_->parameters.get(); }
   Validator* validator() override { return validator_.get(); }
 

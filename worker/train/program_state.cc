@@ -28,7 +28,8 @@ ExpertCounts::Options CountsOf(const model::Model& model, const Program& program
   return {.num_microbatches = program.num_microbatches,
           .blocks = model.config.layers,
           .experts = mixture->experts,
-          .pairs = std::int64_t{model.microbatch} * model.config.context * mixture->chosen};
+          .pairs = std::int64_t{model.microbatch} * model.config.context * mixture->chosen,
+          .ranks = model.experts.size};
 }
 
 }  // namespace

@@ -10,7 +10,8 @@ Stage::Stage(const StageOptions& options)
       layout_(options.layout),
       backend_(options.backend),
       scratch_(options.scratch),
-      observer_(options.observer) {
+      observer_(options.observer),
+      passed_on_(model_.layers.front().cost.output_bytes / std::int64_t{sizeof(backend::Bf16)}) {
   for (const layout::StageLayout::LayerPlace& place : layout_.layers) {
     layers_.push_back(MakeLayer({.model = options.model,
                                  .layer = options.model.layers[place.layer.value()],
@@ -52,17 +53,19 @@ absl::Status Stage::Backward(const StageBuffers& buffers, bool accumulate) {
 }
 
 absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& loss, std::size_t i) {
-  return layers_[i]->Forward(
-      {.backend = &backend_,
-       .view = buffers.view,
-       .input = InputOf(buffers, i),
-       .output = i + 1 == layers_.size() ? buffers.output : Between(buffers, i),
-       .stash = ForwardStash(buffers, i),
-       .scratch = scratch_,
-       .loss_scale = loss.scale,
-       .loss_sum = loss.sum,
-       .expert_counts = ExpertCountsOf(loss, i),
-       .probe = {observer_, buffers.microbatch, &backend_}});
+  ASSIGN_OR_RETURN(const float* const input, Widened(InputOf(buffers, i), Room::kInput));
+  void* const output = OutputOf(buffers, i);
+  RETURN_IF_ERROR(layers_[i]->Forward({.backend = &backend_,
+                                       .view = buffers.view,
+                                       .input = input,
+                                       .output = Written(output, Room::kOutput),
+                                       .stash = ForwardStash(buffers, i),
+                                       .scratch = scratch_,
+                                       .loss_scale = loss.scale,
+                                       .loss_sum = loss.sum,
+                                       .expert_counts = ExpertCountsOf(loss, i),
+                                       .probe = {observer_, buffers.microbatch, &backend_}}));
+  return PassOn(output, Room::kOutput);
 }
 
 absl::Status Stage::BackwardLayer(const StageBuffers& buffers, bool accumulate, std::size_t i) {
@@ -73,33 +76,45 @@ absl::Status Stage::BackwardLayer(const StageBuffers& buffers, bool accumulate, 
 absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i,
                                    std::optional<bool> with_w) {
   const StashMemory stash = BackwardStash(buffers, i);
+  ASSIGN_OR_RETURN(const float* const input, Widened(InputOf(buffers, i), Room::kInput));
   if (layout_.layers[i].stash.recomputed_bytes() > 0) {
     RETURN_IF_ERROR(layers_[i]->Recompute({.backend = &backend_,
                                            .view = buffers.view,
-                                           .input = InputOf(buffers, i),
+                                           .input = input,
                                            .stash = stash,
                                            .scratch = scratch_}));
   }
-  return layers_[i]->InputGrad({.backend = &backend_,
-                                .view = buffers.view,
-                                .input = InputOf(buffers, i),
-                                .d_output = DOutput(buffers, i),
-                                .d_input = i == 0 ? buffers.d_input : Between(buffers, i - 1),
-                                .d_output_rounded = RoundedDInput(i + 1),
-                                .d_input_rounded = RoundedDInput(i),
-                                .stash = stash,
-                                .scratch = scratch_,
-                                .with_w = with_w,
-                                .probe = {observer_, buffers.microbatch, &backend_}});
+  ASSIGN_OR_RETURN(const float* const d_output, Widened(DOutput(buffers, i), Room::kOutput));
+  void* const d_input = DInput(buffers, i);
+  backend::Bf16* const rounded = RoundedDInput(buffers, i);
+  RETURN_IF_ERROR(layers_[i]->InputGrad({.backend = &backend_,
+                                         .view = buffers.view,
+                                         .input = input,
+                                         .d_output = d_output,
+                                         .d_input = Written(d_input, Room::kInput),
+                                         .d_output_rounded = RoundedDOutput(buffers, i),
+                                         .d_input_rounded = rounded,
+                                         .stash = stash,
+                                         .scratch = scratch_,
+                                         .with_w = with_w,
+                                         .probe = {observer_, buffers.microbatch, &backend_}}));
+  return rounded == d_input ? absl::OkStatus() : PassOn(d_input, Room::kInput);
 }
 
 absl::Status Stage::WeightGradLayer(std::span<const StageBuffers> microbatches, bool accumulate,
                                     std::size_t i, bool follows_i) {
+  // No program has a W of several microbatches where their gradients would share the room.
+  TAKT_CHECK(microbatches.size() == 1 || !PassesBf16());
   std::vector<WeightGradInput> inputs;
   for (const StageBuffers& buffers : microbatches) {
+    const void* const passed_on = DOutput(buffers, i);
+    const float* d_output = Written(const_cast<void*>(passed_on), Room::kOutput);
+    if (!follows_i) {
+      ASSIGN_OR_RETURN(d_output, Widened(passed_on, Room::kOutput));
+    }
     inputs.push_back({.view = buffers.view,
-                      .d_output = DOutput(buffers, i),
-                      .d_output_rounded = follows_i ? RoundedDInput(i + 1) : nullptr,
+                      .d_output = d_output,
+                      .d_output_rounded = follows_i ? RoundedDOutput(buffers, i) : nullptr,
                       .stash = BackwardStash(buffers, i),
                       .scratch = follows_i ? scratch_ : nullptr});
   }
@@ -115,21 +130,63 @@ std::int32_t* Stage::ExpertCountsOf(const LossCall& loss, std::size_t i) const {
   return loss.expert_counts + std::int64_t{layer.block} * model_.config.mixture->experts;
 }
 
-float* Stage::Between(const StageBuffers& buffers, std::size_t i) const {
+std::byte* Stage::Between(const StageBuffers& buffers, std::size_t i) const {
   const layout::StageLayout::LayerPlace& place = layout_.layers[i];
-  return reinterpret_cast<float*>(buffers.stash.At(place.output, place.output_room));
+  return buffers.stash.At(place.output, place.output_room);
 }
 
-const float* Stage::InputOf(const StageBuffers& buffers, std::size_t i) const {
+const void* Stage::InputOf(const StageBuffers& buffers, std::size_t i) const {
   return i == 0 ? buffers.input : Between(buffers, i - 1);
 }
 
-const float* Stage::DOutput(const StageBuffers& buffers, std::size_t i) const {
+void* Stage::OutputOf(const StageBuffers& buffers, std::size_t i) const {
+  return i + 1 == layers_.size() ? buffers.output : Between(buffers, i);
+}
+
+const void* Stage::DOutput(const StageBuffers& buffers, std::size_t i) const {
   return i + 1 == layers_.size() ? buffers.d_output : Between(buffers, i);
 }
 
-backend::Bf16* Stage::RoundedDInput(std::size_t i) const {
-  if (layout_.rounded_bytes == 0 || i == 0 || i >= layers_.size()) return nullptr;
+void* Stage::DInput(const StageBuffers& buffers, std::size_t i) const {
+  return i == 0 ? buffers.d_input : Between(buffers, i - 1);
+}
+
+float* Stage::At(Room room) const {
+  return reinterpret_cast<float*>(scratch_ + (room == Room::kOutput ? layout_.widened_bytes : 0));
+}
+
+absl::StatusOr<const float*> Stage::Widened(const void* passed_on, Room room) const {
+  if (!PassesBf16() || passed_on == nullptr) return static_cast<const float*>(passed_on);
+  RETURN_IF_ERROR(backend_.Run(backend::Copy{.input = static_cast<const backend::Bf16*>(passed_on),
+                                             .output = At(room),
+                                             .count = passed_on_}));
+  return At(room);
+}
+
+float* Stage::Written(void* passed_on, Room room) const {
+  return !PassesBf16() || passed_on == nullptr ? static_cast<float*>(passed_on) : At(room);
+}
+
+absl::Status Stage::PassOn(void* passed_on, Room room) const {
+  if (!PassesBf16() || passed_on == nullptr) return absl::OkStatus();
+  return backend_.Run(backend::Copy{
+      .input = At(room), .output = static_cast<backend::Bf16*>(passed_on), .count = passed_on_});
+}
+
+const backend::Bf16* Stage::RoundedDOutput(const StageBuffers& buffers, std::size_t i) const {
+  if (!PassesBf16()) return i + 1 < layers_.size() ? RoundedBelow(i + 1) : nullptr;
+  if (!model_.precisions.RoundsGradientsOnce() || model_.tensor.splits()) return nullptr;
+  return static_cast<const backend::Bf16*>(DOutput(buffers, i));
+}
+
+backend::Bf16* Stage::RoundedDInput(const StageBuffers& buffers, std::size_t i) const {
+  if (!PassesBf16()) return RoundedBelow(i);
+  if (!model_.precisions.RoundsGradientsOnce() || model_.tensor.splits()) return nullptr;
+  return static_cast<backend::Bf16*>(DInput(buffers, i));
+}
+
+backend::Bf16* Stage::RoundedBelow(std::size_t i) const {
+  if (layout_.rounded_bytes == 0 || i == 0) return nullptr;
   // An embedding has no products.
   const LayerId below = layout_.layers[i - 1].layer;
   if (model_.layers[below.value()].kind == model::LayerKind::kEmbedding) return nullptr;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/layout/stage_layout.h"
 #include "common/model/model.h"
 #include "worker/backend/backend.h"
@@ -17,14 +18,15 @@
 
 namespace takt::train {
 
-// Where the tensors of one (stage, microbatch) are.
+// Where the tensors of one (stage, microbatch) are. The first four are of the precision in which
+// layers pass on (model::Precisions::residual).
 struct StageBuffers {
   MicrobatchId microbatch;
   TokenView view;
-  const float* input = nullptr;     // null on stage 0
-  float* output = nullptr;          // for F; null on the last stage
-  const float* d_output = nullptr;  // for I and W; null on the last stage
-  float* d_input = nullptr;         // for I; null on stage 0
+  const void* input = nullptr;     // null on stage 0
+  void* output = nullptr;          // for F; null on the last stage
+  const void* d_output = nullptr;  // for I and W; null on the last stage
+  void* d_input = nullptr;         // for I; null on stage 0
   SlotRoom stash;
   // For I and W, if they are separate instructions and the stage recomputes.
   SlotRoom recomputed;
@@ -57,6 +59,8 @@ struct StageOptions {
 
 // The layers of one stage in a chain. Between two layers there is an activation in the stash. I
 // overwrites it with its own gradient, which is the d_output that the W of the layer below needs.
+// Layers compute with f32. Where they pass on bf16, scratch has what they read and write, and it is
+// rounded right after a layer and widened right before one.
 // What the stash does not keep is in scratch while F of a layer, or Backward of one, runs. If I and
 // W are separate, it is in StageBuffers::recomputed from I to W. One caller at a time (the compute
 // lane).
@@ -90,12 +94,24 @@ class Stage {
   // Returns where layer i counts the rows of its experts; null: it does not.
   std::int32_t* ExpertCountsOf(const LossCall& loss, std::size_t i) const;
   // Returns the activation that layer i passes on, or its gradient.
-  float* Between(const StageBuffers& buffers, std::size_t i) const;
-  const float* InputOf(const StageBuffers& buffers, std::size_t i) const;
-  const float* DOutput(const StageBuffers& buffers, std::size_t i) const;
-  // Returns where layer i leaves the gradient of its input in bf16 for the layer below; null:
-  // nowhere.
-  backend::Bf16* RoundedDInput(std::size_t i) const;
+  std::byte* Between(const StageBuffers& buffers, std::size_t i) const;
+  const void* InputOf(const StageBuffers& buffers, std::size_t i) const;
+  void* OutputOf(const StageBuffers& buffers, std::size_t i) const;
+  const void* DOutput(const StageBuffers& buffers, std::size_t i) const;
+  void* DInput(const StageBuffers& buffers, std::size_t i) const;
+  bool PassesBf16() const { return layout_.widened_bytes > 0; }
+  // Returns what was passed on in f32, for which it may take one of two rooms in scratch.
+  enum class Room : std::uint8_t { kInput, kOutput };
+  absl::StatusOr<const float*> Widened(const void* passed_on, Room room) const;
+  // Returns where a layer writes what it passes on, and passes on what it wrote there.
+  float* Written(void* passed_on, Room room) const;
+  absl::Status PassOn(void* passed_on, Room room) const;
+  float* At(Room room) const;
+  // Returns d_output of layer i in bf16; null: nobody rounded it.
+  const backend::Bf16* RoundedDOutput(const StageBuffers& buffers, std::size_t i) const;
+  // Returns where layer i leaves the gradient of its input in bf16; null: nowhere.
+  backend::Bf16* RoundedDInput(const StageBuffers& buffers, std::size_t i) const;
+  backend::Bf16* RoundedBelow(std::size_t i) const;
   StashMemory ForwardStash(const StageBuffers& buffers, std::size_t i) const;
   StashMemory BackwardStash(const StageBuffers& buffers, std::size_t i) const;
 
@@ -104,6 +120,7 @@ class Stage {
   backend::Backend& backend_;
   std::byte* const scratch_;
   const TensorObserver* const observer_;
+  const std::int64_t passed_on_;  // values that a layer passes on, where they are in bf16
   std::vector<std::unique_ptr<const Layer>> layers_;
 };
 

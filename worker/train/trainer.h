@@ -113,6 +113,8 @@ class Trainer : public engine::Compute {
   virtual StepResult result(StepId step) const = 0;
   // Returns how the experts of this rank's blocks were loaded; there may be none. Read it likewise.
   virtual std::vector<ExpertLoad> expert_loads(StepId step) const = 0;
+  // Returns ExpertCounts::Imbalance. Read it likewise.
+  virtual double expert_imbalance(StepId step) const = 0;
   // Returns weights, gradients and optimizer state, or null if the model has none (emulated). Use
   // them between two Runs of the engine. The gradients are those of the last step.
   virtual ParameterStore* parameters() = 0;

@@ -82,7 +82,12 @@ class HostMemory : public Interface {
         std::copy(input + range.begin, input + range.end, output + range.begin);
       });
     };
-    if (op.input.bf16 != nullptr) {
+    if (op.input.bf16 != nullptr && op.output.f32 != nullptr) {
+      ForElements(op.count, [&](Range range) {
+        std::transform(op.input.bf16 + range.begin, op.input.bf16 + range.end,
+                       op.output.f32 + range.begin, ToFloat);
+      });
+    } else if (op.input.bf16 != nullptr) {
       copy(op.output.bf16, op.input.bf16);
     } else if (op.output.bf16 != nullptr) {
       ForElements(op.count,

@@ -21,9 +21,9 @@ StageBuffers BuffersOf(const ProgramState& state, const ComputePart& part) {
   for (const SlotId slot : part.reads) {
     const SlotKind kind = state.program.slots[slot.value()].kind;
     if (kind == SlotKind::kTokens) buffers.view = ViewOf(state, slot, part.microbatch);
-    if (kind == SlotKind::kInput) buffers.input = slots.Floats(slot);
+    if (kind == SlotKind::kInput) buffers.input = slots.Bytes(slot).data();
     if (kind == SlotKind::kOutputGrad || kind == SlotKind::kHeadGrad)
-      buffers.d_output = slots.Floats(slot);
+      buffers.d_output = slots.Bytes(slot).data();
     if (kind == SlotKind::kStash) buffers.stash = slots.Room(slot);
     if (kind == SlotKind::kRecomputed) buffers.recomputed = slots.Room(slot);
   }
@@ -31,9 +31,9 @@ StageBuffers BuffersOf(const ProgramState& state, const ComputePart& part) {
     const SlotKind kind = state.program.slots[slot.value()].kind;
     // A stage of this rank reads its input directly from where it is written.
     if (kind == SlotKind::kOutput || kind == SlotKind::kInput || kind == SlotKind::kHeadInput)
-      buffers.output = slots.Floats(slot);
+      buffers.output = slots.Bytes(slot).data();
     if (kind == SlotKind::kInputGrad || kind == SlotKind::kOutputGrad)
-      buffers.d_input = slots.Floats(slot);
+      buffers.d_input = slots.Bytes(slot).data();
     if (kind == SlotKind::kStash) buffers.stash = slots.Room(slot);
     if (kind == SlotKind::kRecomputed) buffers.recomputed = slots.Room(slot);
   }

@@ -225,11 +225,13 @@ void Launch(const SwigluBackward& op, const LaunchContext& context) {
 
 void Launch(const Copy& op, const LaunchContext& context) {
   if (op.count == 0) return;
-  if (op.input.bf16 != nullptr) {
-    LaunchUnary<Same>(context, op.count, op.input.bf16, op.output.bf16);
-    return;
-  }
-  To(op.output, [&](auto* output) { LaunchUnary<Same>(context, op.count, op.input.f32, output); });
+  To(op.output, [&](auto* output) {
+    if (op.input.bf16 != nullptr) {
+      LaunchUnary<Same>(context, op.count, op.input.bf16, output);
+    } else {
+      LaunchUnary<Same>(context, op.count, op.input.f32, output);
+    }
+  });
 }
 
 void Launch(const Fill& op, const LaunchContext& context) {

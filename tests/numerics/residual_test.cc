@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests that with `residual: bf16`, too, results have the same bits wherever a model is cut: what a
+// layer passes on is rounded whether the next layer is on the same stage or not.
+#include <string>
+#include <string_view>
+
+#include "tests/numerics/bit_equality.h"
+
+namespace takt::numerics {
+namespace {
+
+using config::DeviceKind;
+using config::Precision;
+
+class Residual : public BitEquality {
+ protected:
+  config::JobSpec Bf16Job() const {
+    config::JobSpec job = Job();
+    job.model.layers = 4;
+    job.precision = job.residual = Precision::kBf16;
+    job.steps = 3;
+    return job;
+  }
+  // Trains with activations rounded as on CPUs, or as on GPUs.
+  static RunResult TrainFor(DeviceKind device, const config::JobSpec& job) {
+    return Trained({.job = job, .planned_for = device});
+  }
+};
+
+TEST_F(Residual, RoundsOtherwiseAndAlmostTheSame) {
+  for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    config::JobSpec job = Bf16Job();
+    const double rounded = TrainFor(device, job).steps.at(2).loss;
+    job.residual = Precision::kF32;
+    const double exact = TrainFor(device, job).steps.at(2).loss;
+    EXPECT_NE(rounded, exact);
+    EXPECT_NEAR(rounded, exact, 0.02);
+  }
+}
+
+TEST_F(Residual, HasTheSameBitsOverFamiliesPartitionsAndThreads) {
+  for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    for (const bool llama : {false, true}) {
+      config::JobSpec job = Bf16Job();
+      if (llama) job.model = Llama(job.model);
+      const RunResult reference = TrainFor(device, job);
+      for (const schedule::Family& family : OneWayFamilies()) {
+        SCOPED_TRACE(std::string(family.name) + (llama ? " llama" : " gpt2"));
+        job.parallelism = JobWith(family, 2).parallelism;
+        ExpectSameBits(reference, TrainFor(device, job));
+      }
+      job.parallelism = {.pipeline = 3,
+                         .data = 1,
+                         .chunks = 1,
+                         .threads = 2,
+                         .schedule = "1f1b",
+                         .stage_layers = {1, 2, 1}};
+      ExpectSameBits(reference, TrainFor(device, job));
+    }
+  }
+}
+
+TEST_F(Residual, HasTheSameBitsOnReplicasAndCopies) {
+  config::JobSpec job = Bf16Job();
+  job.model.layers = 8;
+  ExpectSameBitsOnReplicasAndCopies(job);
+}
+
+TEST_F(Residual, HasTheSameBitsOverRecompute) {
+  for (const bool mixture : {false, true}) {
+    config::JobSpec job = Bf16Job();
+    if (mixture) job.model = Mixtral(job.model);
+    ExpectSameBitsOverRecompute(job, {"1f1b", "zb-h1", "zb-v"});
+  }
+}
+
+TEST_F(Residual, HasTheSameBitsOnADeviceThatRoundsActivations) {
+  config::JobSpec job = Bf16Job();
+  job.parallelism = {.pipeline = 2, .data = 2, .chunks = 1, .threads = 2, .schedule = "zb-h1"};
+  job.parallelism.recompute = {model::Recompute::kSelective};
+  const RunResult reference = TrainFor(DeviceKind::kCuda, job);
+  for (const bool lazy : {false, true})
+    ExpectSameBits(reference, TrainOnDevice(job, lazy, DeviceKind::kCuda));
+}
+
+// The number of ranks that split layers changes no bit.
+TEST_F(Residual, HasTheSameBitsOverTheMesh) {
+  config::JobSpec job = Bf16Job();
+  job.model.hidden = 48;
+  job.model.heads = job.model.kv_heads = 4;
+  job.model.context = job.model.positions = 16;
+  job.parallelism = {.pipeline = 2, .data = 2, .threads = 1, .schedule = "1f1b"};
+  job.parallelism.vocabulary = config::Vocabulary::kLast;
+  const auto train = [&](int size) {
+    return Trained({.job = job, .tensor = {.size = size, .leaves = 2}});
+  };
+  const RunResult reference = train(1);
+  ExpectSameBits(reference, train(2));
+  job.parallelism.pipeline = 1;
+  ExpectSameBits(reference, train(2));
+}
+
+TEST_F(Residual, HasTheSameBitsWithFp8AndWithoutABarrier) {
+  for (const bool barrier : {true, false}) {
+    config::JobSpec job = Bf16Job();
+    job.fp8 = model::Fp8Recipe::kBlock;
+    const RunResult reference = Train(job);
+    job.parallelism = {.pipeline = 2, .data = 1, .threads = 1, .schedule = "1f1b"};
+    if (!barrier) job.barrier = config::Barrier::kNever;
+    ExpectSameBits(reference, Train(job));
+  }
+}
+
+// No W has several microbatches then.
+TEST_F(Residual, IsExactWhereTheJobNeedNotBe) {
+  config::JobSpec job = Bf16Job();
+  job.parallelism = {.pipeline = 2, .data = 1, .threads = 1, .schedule = "zb-h1"};
+  const RunResult reference = Train(job);
+  job.exact = false;
+  ExpectSameBits(reference, Train(job));
+}
+
+}  // namespace
+}  // namespace takt::numerics
