@@ -3,9 +3,11 @@
 #include <signal.h>
 
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -79,10 +81,13 @@ TEST(Tokenize, GoesOnAfterItWasKilled) {
                                          kTokenizer, "--documents", "lines", "--threads", "1",
                                          "--out", directory.Path(out)});
   };
+  // Waits until something is in the file.
   const auto await = [&](const char* file) {
     const absl::Time end = absl::Now() + absl::Minutes(1);
     while (absl::Now() < end) {
-      if (std::filesystem::exists(directory.Path(file))) return true;
+      std::error_code absent;
+      const std::uintmax_t size = std::filesystem::file_size(directory.Path(file), absent);
+      if (!absent && size > 0) return true;
       absl::SleepFor(absl::Milliseconds(1));
     }
     return false;
@@ -90,7 +95,7 @@ TEST(Tokenize, GoesOnAfterItWasKilled) {
   const auto whole = start("whole.bin");
   ASSERT_EQ(whole->Wait(), "exit status 0") << whole->err();
 
-  // It writes down how far it came every five seconds.
+  // It writes down how far it came every five seconds, from before its first token on.
   const auto killed = start("out.bin");
   ASSERT_TRUE(await(".out.bin.partial")) << killed->err();
   killed->Signal(SIGSTOP);
