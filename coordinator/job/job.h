@@ -150,6 +150,8 @@ class Job final {
   }
 
   // job_run.cc
+  // Returns what a plan for these workers is made with, and what the job's steps have shown.
+  plan::PlanOptions OptionsFor(const config::JobSpec& spec, const placement::Gang& gang) const;
   void Launch(plan::Plan plan, const placement::Gang& gang, Moment now);
   // Keeps what the plan chose that changes bits. Returns it for people, e.g. "; data: auto is 2";
   // empty: the job names all of it.

@@ -132,10 +132,8 @@ void Job::AskPlanner(std::shared_ptr<const profile::Profile> profile, Moment now
   placement::Gang gang;
   for (const control::BoundRank& bound : record_.ranks) gang.push_back(&workers.at(bound.worker));
   for (const std::string& worker : replanning.asked_with) gang.push_back(&workers.at(worker));
-  plan::PlanOptions options = placement::PlanOptionsFor(spec, gang, record_.plan.device, workers);
+  plan::PlanOptions options = OptionsFor(spec, gang);
   options.profile = profile;
-  options.clipped_share = clips_.share();
-  if (expert_imbalance_ > 0) options.expert_imbalance = expert_imbalance_;
   replanning.profile = std::move(profile);
   replanning.asked = true;
   context_.outbox->effects.push_back(Replan{.job_id = record_.id,

@@ -71,6 +71,14 @@ config::DeviceKind Job::Device() const {
   return placement::DeviceOf(spec_, record_.plan.device, context_.workers->workers());
 }
 
+plan::PlanOptions Job::OptionsFor(const config::JobSpec& spec, const placement::Gang& gang) const {
+  plan::PlanOptions options =
+      placement::PlanOptionsFor(spec, gang, record_.plan.device, context_.workers->workers());
+  options.clipped_share = clips_.share();
+  if (expert_imbalance_ > 0) options.expert_imbalance = expert_imbalance_;
+  return options;
+}
+
 void Job::BeginPlanning(const std::vector<std::string>& workers, Moment now) {
   RaiseGeneration();
   record_.plan.device = Device();
@@ -79,10 +87,7 @@ void Job::BeginPlanning(const std::vector<std::string>& workers, Moment now) {
            now);
   const placement::Gang gang = context_.workers->Reserved(key(), record_.plan.device);
   config::JobSpec spec = NextSpec();
-  plan::PlanOptions options =
-      placement::PlanOptionsFor(spec, gang, record_.plan.device, context_.workers->workers());
-  options.clipped_share = clips_.share();
-  if (expert_imbalance_ > 0) options.expert_imbalance = expert_imbalance_;
+  plan::PlanOptions options = OptionsFor(spec, gang);
   context_.outbox->effects.push_back(
       MakePlan{record_.id, record_.generation, std::move(spec), std::move(options)});
 }
