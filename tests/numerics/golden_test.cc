@@ -128,12 +128,14 @@ std::vector<Case> Cases(Rounded rounded) {
   return cases;
 }
 
+constexpr const char* kModelsWithoutExperts[] = {
+    "gpt2-tiny",  "gpt2-ignore-index", "llama-tiny",   "llama-one-kv-head", "qwen2-tiny",
+    "qwen3-tiny", "mistral-tiny",      "llama-packed", "gpt2-packed"};
+
 std::vector<Case> CasesOfBf16Activations() {
   using enum model::Recompute;
   std::vector<Case> cases;
-  for (const char* model :
-       {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "llama-one-kv-head", "qwen2-tiny",
-        "qwen3-tiny", "mistral-tiny", "llama-packed", "gpt2-packed"}) {
+  for (const char* model : kModelsWithoutExperts) {
     for (const Layout& layout : {Layout{.schedule = "1f1b"},
                                  {.schedule = "zb-h1", .pipeline = 3},
                                  {.schedule = "1f1b", .pipeline = 2, .data = 2},
@@ -149,9 +151,7 @@ std::vector<Case> CasesOfBf16Activations() {
 std::vector<Case> CasesOfBf16Residual() {
   using enum model::Recompute;
   std::vector<Case> cases;
-  for (const char* model :
-       {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "llama-one-kv-head", "qwen2-tiny",
-        "qwen3-tiny", "mistral-tiny", "llama-packed", "gpt2-packed"}) {
+  for (const char* model : kModelsWithoutExperts) {
     for (const Layout& layout : {Layout{.schedule = "1f1b"},
                                  {.schedule = "zb-h1", .pipeline = 3},
                                  {.schedule = "1f1b", .pipeline = 2, .recompute = kFull}}) {

@@ -229,8 +229,10 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
   const config::Parallelism& parallelism = options.job.parallelism;
   const int num_workers = parallelism.pipeline.value_or(1) * parallelism.data.value_or(1) *
                           parallelism.RanksPerReplica();
-  ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(options.job, {.max_workers = num_workers,
-                                                                 .device = options.planned_for}));
+  config::JobSpec planned = options.job;
+  if (options.planned_without_barrier) planned.barrier = config::Barrier::kNever;
+  ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(planned, {.max_workers = num_workers,
+                                                             .device = options.planned_for}));
   std::vector<model::Model> models;
   if (options.tensor.splits()) {
     ASSIGN_OR_RETURN(models, AddTensorRanks(options, plan));

@@ -36,6 +36,8 @@ struct RunOptions {
   // The device that the plan is made for, whatever computes: kCuda has activations of a bf16 job in
   // bf16.
   config::DeviceKind planned_for = config::DeviceKind::kCpu;
+  // The plan has no barrier, whatever the job says.
+  bool planned_without_barrier = false;
   // False: the halves of pairs run one after the other, even where ranks meet inside them.
   bool pairs_beside = true;
   // What each rank computes on; empty: the CPU.

@@ -159,6 +159,18 @@ class MemoryCopiesTest : public ::testing::Test {
     for (const auto& [step, loss] : outcome.losses) EXPECT_EQ(loss, whole.losses.at(step)) << step;
   }
 
+  // A spare takes the place of a rank, and gets its state from the others' memory.
+  void ExpectRebuilt(int lost) {
+    const Outcome first = Train(1, StepId(0), /*stops=*/true);
+    const auto rank = static_cast<std::size_t>(lost);
+    stores_[rank] = std::make_unique<CopyStore>();
+    const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
+    ASSERT_TRUE(second.resumed[rank].ok()) << second.resumed[rank].status();
+    EXPECT_TRUE(second.resumed[rank]->from_memory);
+    EXPECT_GE(second.resumed[rank]->step.value(), first.last - 1);
+    ExpectUndisturbed(second);
+  }
+
   const SmallJob small_;
   int pipeline_ = 2;  // of two ranks 2: two stages; 1: two replicas
   int tensor_ = 1, context_ = 1;
@@ -216,34 +228,18 @@ TEST_F(MemoryCopiesTest, TheFirstRankIsRebuiltTooAndCopiesMayBeRare) {
 
 TEST_F(MemoryCopiesTest, CopiesHaveTheMomentsThatTheOptimizerHas) {
   lion_ = config::Lion{.learning_rate = 1e-3};
-  const Outcome first = Train(1, StepId(0), /*stops=*/true);
-  stores_[1] = std::make_unique<CopyStore>();
-  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
-  ASSERT_TRUE(second.resumed[1].ok()) << second.resumed[1].status();
-  EXPECT_TRUE(second.resumed[1]->from_memory);
-  ExpectUndisturbed(second);
+  ExpectRebuilt(/*lost=*/1);
 }
 
 // Matrices have one moment, and the other parameters two.
 TEST_F(MemoryCopiesTest, CopiesHaveTheMomentsOfEachParameter) {
   muon_ = config::Muon{.learning_rate = 1e-3};
-  const Outcome first = Train(1, StepId(0), /*stops=*/true);
-  stores_[1] = std::make_unique<CopyStore>();
-  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
-  ASSERT_TRUE(second.resumed[1].ok()) << second.resumed[1].status();
-  EXPECT_TRUE(second.resumed[1]->from_memory);
-  ExpectUndisturbed(second);
+  ExpectRebuilt(/*lost=*/1);
 }
 
 TEST_F(MemoryCopiesTest, AReplicaHoldsTheStateOfTheOther) {
   pipeline_ = 1;
-  const Outcome first = Train(1, StepId(0), /*stops=*/true);
-  stores_[1] = std::make_unique<CopyStore>();
-  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
-  ASSERT_TRUE(second.resumed[1].ok()) << second.resumed[1].status();
-  EXPECT_TRUE(second.resumed[1]->from_memory);
-  EXPECT_GE(second.resumed[1]->step.value(), first.last - 1);
-  ExpectUndisturbed(second);
+  ExpectRebuilt(/*lost=*/1);
 }
 
 // Each of two replicas copies the layers that it would write to checkpoints, and keeps the other's.
@@ -295,49 +291,28 @@ TEST_F(MemoryCopiesTest, ReplicasOfRanksThatSplitLayersHoldTheirParts) {
   for (const config::Shard shard : {config::Shard::kNone, config::Shard::kOptimizer}) {
     shard_ = shard;
     SetRanks(4);
-    const Outcome first = Train(1, StepId(0), /*stops=*/true);
-    stores_[2] = std::make_unique<CopyStore>();
-    const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
-    ASSERT_TRUE(second.resumed[2].ok()) << second.resumed[2].status();
-    EXPECT_TRUE(second.resumed[2]->from_memory);
-    ExpectUndisturbed(second);
+    ExpectRebuilt(/*lost=*/2);
   }
 }
 
 TEST_F(MemoryCopiesTest, RanksThatShareSequencesAreReplicas) {
   context_ = 2;
   pipeline_ = 1;
-  const Outcome first = Train(1, StepId(0), /*stops=*/true);
-  stores_[1] = std::make_unique<CopyStore>();
-  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
-  ASSERT_TRUE(second.resumed[1].ok()) << second.resumed[1].status();
-  EXPECT_TRUE(second.resumed[1]->from_memory);
-  ExpectUndisturbed(second);
+  ExpectRebuilt(/*lost=*/1);
 }
 
 // Each keeps the experts of the other one.
 TEST_F(MemoryCopiesTest, RanksThatShareExpertsCopyTheirOwn) {
   expert_ = 2;
   pipeline_ = 1;
-  const Outcome first = Train(1, StepId(0), /*stops=*/true);
-  stores_[1] = std::make_unique<CopyStore>();
-  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
-  ASSERT_TRUE(second.resumed[1].ok()) << second.resumed[1].status();
-  EXPECT_TRUE(second.resumed[1]->from_memory);
-  EXPECT_GE(second.resumed[1]->step.value(), first.last - 1);
-  ExpectUndisturbed(second);
+  ExpectRebuilt(/*lost=*/1);
 }
 
 TEST_F(MemoryCopiesTest, ReplicasOfRanksThatShareExpertsHoldTheirs) {
   expert_ = 2;
   pipeline_ = 1;
   SetRanks(4);
-  const Outcome first = Train(1, StepId(0), /*stops=*/true);
-  stores_[1] = std::make_unique<CopyStore>();
-  const Outcome second = Train(2, StepId(first.last), /*stops=*/false);
-  ASSERT_TRUE(second.resumed[1].ok()) << second.resumed[1].status();
-  EXPECT_TRUE(second.resumed[1]->from_memory);
-  ExpectUndisturbed(second);
+  ExpectRebuilt(/*lost=*/1);
 }
 
 TEST_F(MemoryCopiesTest, WithoutTheHolderAJobThatSavesNoFilesSaysWhatIsMissing) {
