@@ -219,7 +219,8 @@ absl::Status AppendCandidate(const Forecast& forecast, std::size_t number,
       &html, "<section>\n<h2>", number, ": ", Escape(plan.schedule.name), ", pipeline ",
       plan.mesh.pp_size, plan.mesh.dp_size > 1 ? absl::StrCat(" x data ", plan.mesh.dp_size) : "",
       mesh::OtherAxes(plan.mesh), plan::SharesOptimizer(plan) ? ", optimizer's state shared" : "",
-      plan.vocabulary_ends.empty() ? "" : ", vocabulary spread", "</h2>\n<p>",
+      plan.vocabulary_ends.empty() ? "" : ", vocabulary spread",
+      plan::OverlapsSteps(plan) ? ", no barrier" : "", "</h2>\n<p>",
       Escape(StepText(forecast, messages)), "</p>\n");
   ASSIGN_OR_RETURN(const std::string picture, DrawStep(plan, options.worker_memory_bytes));
   html += picture;
