@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests plans whose steps have no barrier.
+#include <algorithm>
+#include <cstdint>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "common/config/testing/jobs.h"
 #include "common/plan/plan.h"
+#include "common/plan/worker_programs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -66,9 +70,53 @@ TEST(Barrier, IsRefusedByNameWhereItIsNeeded) {
               HasSubstr("has no flush"));
   config::JobSpec job = SmallGpt2Job();
   job.parallelism = {.pipeline = 2, .data = 2, .schedule = "1f1b"};
+  job.parallelism.shard = config::Shard::kParameters;
+  job.parallelism.reshard = config::Reshard::kAlways;
+  job.parallelism.schedule = "interleaved-1f1b";
+  job.parallelism.chunks = 3;
+  job.model.layers = 6;
+  job.barrier = Barrier::kNever;
+  EXPECT_THAT(ErrorOf(job, {.max_workers = 4}), HasSubstr("frees weights"));
+}
+
+TEST(Barrier, GoesWhereReplicasShareTheOptimizersStateUnlessAWorkersProgramIsTooOld) {
+  config::JobSpec job = SmallGpt2Job();
+  job.parallelism = {.pipeline = 2, .data = 2, .schedule = "1f1b"};
   job.parallelism.shard = config::Shard::kOptimizer;
   job.barrier = Barrier::kNever;
-  EXPECT_THAT(ErrorOf(job, {.max_workers = 4}), HasSubstr("shares the optimizer's state"));
+  const Plan plan = *MakePlan(job, {.max_workers = 4});
+  EXPECT_TRUE(OverlapsSteps(plan));
+  EXPECT_TRUE(program::ShardsOptimizer(plan.programs[0]));
+  const PlanOptions old{.max_workers = 4, .oldest_protocol = kForeseenShardsProtocolVersion - 1};
+  EXPECT_THAT(ErrorOf(job, old), HasSubstr("optimizer.barrier: is not known to a worker"));
+  EXPECT_EQ(NeededProtocol(job, config::DeviceKind::kCpu), kForeseenShardsProtocolVersion);
+}
+
+// What a plan cannot choose without a barrier it leaves out, and tries what comes next.
+TEST(Barrier, IsNoReasonToRefuseAJobThatNeedsMemory) {
+  config::JobSpec job = SmallGpt2Job();
+  job.parallelism = {.pipeline = 2, .data = 2, .schedule = "1f1b"};
+  job.barrier = Barrier::kNever;
+  PlanOptions options{.max_workers = 4, .oldest_protocol = kForeseenShardsProtocolVersion - 1};
+  const auto bytes = [&] {
+    std::int64_t most = 0;
+    for (const MemoryBytes& rank : MakePlan(job, options)->memory)
+      most = std::max(most, rank.total());
+    return most;
+  };
+  options.worker_memory_bytes = bytes() - 1;
+  const absl::StatusOr<Plan> recomputes = MakePlan(job, options);
+  ASSERT_TRUE(recomputes.ok()) << recomputes.status();
+  EXPECT_FALSE(program::ShardsOptimizer(recomputes->programs[0]));
+  options = {.max_workers = 4};
+  job.parallelism.shard = config::Shard::kParameters;
+  job.parallelism.schedule = "interleaved-1f1b";
+  job.parallelism.chunks = 3;
+  job.model.layers = 6;
+  options.worker_memory_bytes = bytes() - 1;
+  const absl::StatusOr<Plan> whole = MakePlan(job, options);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_FALSE(program::FreesWeights(whole->programs[0]));
 }
 
 TEST(Barrier, StaysIfAWorkersProgramIsTooOld) {

@@ -15,6 +15,7 @@
 #include "common/plan/schedule_rules.h"
 #include "common/plan/spread.h"
 #include "common/plan/stage_costs.h"
+#include "common/plan/worker_programs.h"
 #include "common/program/forward_only.h"
 #include "common/program/lowering.h"
 #include "common/program/remove_barrier.h"
@@ -230,6 +231,11 @@ absl::Status OverlapSteps(const CandidateInputs& inputs, const sim::ExpectedSums
                          .fix = std::move(fix)});
   };
   Plan& plan = candidate.plan;
+  if (program::ShardsOptimizer(plan.programs[0]) &&
+      inputs.options.oldest_protocol < kForeseenShardsProtocolVersion) {
+    return refused("needs newer workers where replicas share the optimizer's state",
+                   "upgrade takt-worker, or use auto or true");
+  }
   absl::StatusOr<std::vector<program::Program>> programs = program::RemoveBarrier(plan.programs);
   if (!programs.ok()) {
     return refused(absl::StrCat("cannot be under ", plan.schedule.name, ": a ",

@@ -16,6 +16,7 @@
 #include "common/plan/least_recompute.h"
 #include "common/plan/refine.h"
 #include "common/plan/spread.h"
+#include "common/plan/worker_programs.h"
 #include "common/schedule/generate.h"
 
 namespace takt::plan {
@@ -222,19 +223,22 @@ bool ChoosesRecompute(const CandidateInputs& inputs) {
 
 // Returns whether the job leaves open whether replicas share the optimizer's state. None share
 // where a job that asks for it is refused: with Muon, shared experts, more leaves than tensor
-// ranks, or without a barrier.
+// ranks, or without a barrier beside older workers.
 bool ChoosesShares(const CandidateInputs& inputs) {
+  const bool overlaps = inputs.job.barrier == config::Barrier::kNever;
   return inputs.job.parallelism.shard == config::Shard::kAuto && inputs.num_replicas() > 1 &&
-         inputs.options.oldest_protocol >= kAllFieldsProtocolVersion &&
+         inputs.options.oldest_protocol >=
+             (overlaps ? kForeseenShardsProtocolVersion : kAllFieldsProtocolVersion) &&
          !inputs.job.muon.has_value() && !inputs.model.experts.shares() &&
-         inputs.model.tensor.leaves_here() == 1 && inputs.job.barrier != config::Barrier::kNever;
+         inputs.model.tensor.leaves_here() == 1;
 }
 
-// Returns whether the job leaves open whether ranks free weights that their replicas share.
+// Returns whether the job leaves open whether ranks free weights that their replicas share, which
+// they cannot without a barrier.
 bool ChoosesToFree(const CandidateInputs& inputs) {
   const config::Parallelism& asked = inputs.job.parallelism;
   return asked.shard == config::Shard::kParameters && asked.reshard == config::Reshard::kAuto &&
-         inputs.num_replicas() > 1;
+         inputs.num_replicas() > 1 && inputs.job.barrier != config::Barrier::kNever;
 }
 
 // Returns whether `error` says that a schedule leaves no weights to free, or cannot free them. Any

@@ -58,7 +58,10 @@ std::string_view NewWayOf(const config::JobSpec& job, config::DeviceKind device)
 // over, or whose copies they would read wrongly; empty: there is none.
 std::string_view NewestFieldOf(const config::JobSpec& job, config::DeviceKind device) {
   static_assert(kAllCopiesProtocolVersion == kResidualProtocolVersion);
+  static_assert(kForeseenShardsProtocolVersion == kResidualProtocolVersion);
   if (job.residual != model::Precision::kF32) return "residual";
+  if (job.barrier == config::Barrier::kNever && job.parallelism.SharesOptimizer())
+    return "optimizer.barrier";
   const bool copies = AsksForCopies(job) && job.model.family != model::Family::kEmulated;
   return copies && NeedsAllCopies(job, device) ? "checkpoint.in_memory" : "";
 }

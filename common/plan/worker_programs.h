@@ -3,10 +3,14 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "common/base/version.h"
 #include "common/config/job_spec.h"
 #include "common/plan/plan.h"
 
 namespace takt::plan {
+
+// From this version on a worker foresees weights of which it updates a shard.
+inline constexpr int kForeseenShardsProtocolVersion = kResidualProtocolVersion;
 
 // Returns the version of the protocol that a worker must speak at least to train the job on this
 // kind of device, whatever a plan chooses.

@@ -14,6 +14,7 @@
 #include "common/profile/parameter_counts.h"
 #include "common/program/part_lists.h"
 #include "common/program/program.h"
+#include "common/program/remove_barrier.h"
 #include "common/trace/messages.h"
 #include "common/trace/timeline.h"
 
@@ -428,6 +429,7 @@ class Learner {
         // several, and the first half tells as much.
         const bool gathers = instruction.op == Op::kGatherWeights;
         if (instruction.op != Op::kReduceGrad && !gathers) continue;
+        if (program::GathersForeseen(instruction, trace_.ProgramOf(first.rank))) continue;
         const bool same_host = std::ranges::all_of(
             meeting, [&](const Place& place) { return HostOf(place.rank) == HostOf(first.rank); });
         auto& [seconds, bytes] =

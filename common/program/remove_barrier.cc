@@ -26,7 +26,7 @@ std::string_view Unknown(const Program& program) {
   if (IsAsynchronous(program)) return "has no flush";
   if (program.mirror.value() >= 0) return "has two copies of the weights";
   if (SpreadsVocabulary(program)) return "spreads the vocabulary";
-  if (ShardsOptimizer(program)) return "shares the optimizer's state";
+  if (FreesWeights(program)) return "frees weights";
   if (!program.part_lists.empty()) return "has parts";
   const bool optimizes = std::ranges::any_of(
       program.body, [](const Instruction& each) { return each.op == Op::kOptimizer; });
@@ -156,6 +156,7 @@ class Rewriter {
     for (std::size_t i = 0; i < program.body.size(); ++i) {
       (ahead[i] ? first_ : rest_).push_back(program.body[i]);
       if (program.body[i].op == Op::kOptimizer) optimizer_ = program.body[i];
+      if (program.body[i].op == Op::kGatherWeights) gathers_.push_back(program.body[i]);
     }
   }
 
@@ -164,17 +165,20 @@ class Rewriter {
     step.prologue = program_.prologue;
     Append(InOrderOfUse(first_), step.prologue);
     for (Instruction each : rest_) {
-      if (each.op == Op::kOptimizer) continue;
+      if (each.op == Op::kOptimizer || each.op == Op::kGatherWeights) continue;
       // The next losses are summed while the ranks meet over these.
       if (each.op == Op::kNormPartial) each.writes.push_back(met_);
       if (each.op == Op::kNormExchange) each.reads = each.writes = {met_};
       const bool sums_up = each.op == Op::kNormPartial;
       step.body.push_back(std::move(each));
-      if (sums_up) step.body.push_back(Speculate());
+      if (!sums_up) continue;
+      step.body.push_back(Speculate());
+      Append(ForeseenGathers(), step.body);
     }
     Append(NextForwards(), step.body);
     step.body.push_back(optimizer_);
     std::ranges::replace(step.body.back().reads, sums_, met_);
+    Append(gathers_, step.body);
     return step;
   }
 
@@ -200,15 +204,31 @@ class Rewriter {
     return added;
   }
 
+  // Puts the foreseen weights in the place of the true ones.
+  void Foresee(std::vector<SlotId>& slots) const {
+    for (SlotId& slot : slots) {
+      const auto weights = foreseen_.find(slot);
+      if (weights != foreseen_.end()) slot = weights->second;
+    }
+  }
+
+  // Where replicas share the optimizer's state, SPECULATE makes shards. The forwards ahead need
+  // them whole before the norm is known, so these come before NORM_EXCHANGE on their lane.
+  std::vector<Instruction> ForeseenGathers() const {
+    std::vector<Instruction> gathers = gathers_;
+    for (Instruction& each : gathers) {
+      Foresee(each.reads);
+      Foresee(each.writes);
+    }
+    return gathers;
+  }
+
   // They read what SPECULATE made.
   std::vector<Instruction> NextForwards() const {
     std::vector<Instruction> forwards = first_;
     for (Instruction& each : forwards) {
       each.step_ahead = 1;
-      for (SlotId& slot : each.reads) {
-        const auto weights = foreseen_.find(slot);
-        if (weights != foreseen_.end()) slot = weights->second;
-      }
+      Foresee(each.reads);
     }
     return forwards;
   }
@@ -219,9 +239,15 @@ class Rewriter {
   std::map<SlotId, SlotId> foreseen_;      // by the true weights
   std::vector<Instruction> first_, rest_;  // what runs ahead, and all else
   Instruction optimizer_;
+  std::vector<Instruction> gathers_;  // behind it; empty: replicas do not share the state
 };
 
 }  // namespace
+
+bool GathersForeseen(const Instruction& instruction, const Program& program) {
+  return instruction.op == Op::kGatherWeights &&
+         program.slots[instruction.reads[0].value()].version == kForeseen;
+}
 
 absl::StatusOr<std::vector<Program>> RemoveBarrier(const std::vector<Program>& programs) {
   for (const Program& program : programs) {

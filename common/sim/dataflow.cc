@@ -382,6 +382,9 @@ class Follower {
     return complete ? "" : "comes before the losses of its step";
   }
 
+  // What an update leaves of weights.
+  What Made() const { return gathers_ ? What::kShards : What::kWeights; }
+
   // Foresees the next update.
   std::string Speculate(const Instruction& speculate) {
     if (!contents_.Holds(FindSlot(program_, speculate.reads, SlotKind::kScalars, StageId(-1)),
@@ -394,7 +397,7 @@ class Follower {
       return "does not foresee the update of every layer once, in order";
     }
     for (const SlotId slot : speculate.writes)
-      contents_.Set(slot, {.what = What::kWeights, .updates = updates_ + 1});
+      contents_.Set(slot, {.what = Made(), .updates = updates_ + 1});
     return "";
   }
 
@@ -418,8 +421,7 @@ class Follower {
     ++updates_;
     for (const SlotId slot : optimizer.writes) {
       const int made = updates_ - At(slot).version;
-      contents_.Set(
-          slot, {.what = gathers_ ? What::kShards : What::kWeights, .updates = std::max(0, made)});
+      contents_.Set(slot, {.what = Made(), .updates = std::max(0, made)});
     }
     RestartGradients();
     return "";

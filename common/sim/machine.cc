@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/program/part_lists.h"
+#include "common/program/remove_barrier.h"
 
 namespace takt::sim {
 
@@ -153,6 +154,7 @@ bool Machine::Meets(const Instruction& instruction) const {
 
 Machine::MeetingKey Machine::KeyOf(int rank, const Instruction& instruction) const {
   MeetingKey key{.op = instruction.op, .layer = instruction.layer};
+  key.foreseen = program::GathersForeseen(instruction, programs_[rank]);
   if (program::IsMeeting(instruction.op)) {
     key.microbatch = instruction.microbatch;
     key.group = rank % num_copies_;

@@ -118,6 +118,7 @@ class Machine {
     // Tells meetings apart that look alike: rows of the tables are summed over the copies of one
     // pp rank, and the meetings of the vocabulary are within one copy of the pipeline.
     int group = 0;
+    bool foreseen = false;  // of weights before OPT makes them
     auto operator<=>(const MeetingKey&) const = default;
   };
   // Meetings inside instructions. Those of ranks that share a layer have the same key.

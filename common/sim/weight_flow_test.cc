@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/program/forward_only.h"
+#include "common/program/remove_barrier.h"
 #include "common/schedule/text.h"
 #include "common/sim/prove.h"
 #include "common/sim/simulate.h"
@@ -39,6 +40,12 @@ Program OneRank() {
 
 std::string Verdict(const std::vector<Program>& programs) {
   return std::string(Prove(programs).message());
+}
+
+TEST(WeightFlow, NeedsTheBarrierOfAStep) {
+  EXPECT_THAT(
+      std::string(program::RemoveBarrier(Lowered("interleaved-1f1b", 2, 3, 4)).status().message()),
+      HasSubstr("frees weights, which needs the barrier of its step"));
 }
 
 TEST(WeightFlow, EveryStageComputesWithWholeWeightsAndNoneStaysWhole) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/program/part_lists.h"
+#include "common/program/remove_barrier.h"
 
 namespace takt::trace {
 
@@ -35,7 +36,7 @@ MeetingKey KeyOf(const JobTrace& trace, int rank, const Instruction& instruction
   // Under a spread vocabulary all ranks of a pipeline meet once for each microbatch.
   if (program::IsMeeting(op))
     return {op, instruction.layer, instruction.microbatch, chain, tp_rank};
-  constexpr MicrobatchId kAll{-1};
+  constexpr MicrobatchId kAll{-1}, kAllForeseen{-2};
   // Replicas run the same program, so they meet in the same instruction of it.
   if (op == Op::kUnshard) {
     const auto number = static_cast<std::int32_t>(&instruction - program.body.data());
@@ -50,7 +51,9 @@ MeetingKey KeyOf(const JobTrace& trace, int rank, const Instruction& instruction
   const bool of_rows = (op == Op::kReduceGrad || op == Op::kGatherWeights) &&
                        instruction.stage.value() == program.num_stages;
   const bool of_all = op == Op::kNormExchange || op == Op::kEval;
-  return {op, instruction.layer, kAll, of_rows ? 1 + pp_rank : 0, of_all ? TpRank(0) : tp_rank};
+  return {op, instruction.layer,
+          program::GathersForeseen(instruction, program) ? kAllForeseen : kAll,
+          of_rows ? 1 + pp_rank : 0, of_all ? TpRank(0) : tp_rank};
 }
 
 }  // namespace

@@ -67,6 +67,8 @@ class ControlLinkFault : public ::testing::Test {
 TEST_F(ControlLinkFault, CutToAllWorkersHurtsNoJob) {
   first_.Cut();
   second_.Cut();
+  AwaitState("w0", v1::WORKER_STATE_AWAY);
+  AwaitState("w1", v1::WORKER_STATE_AWAY);
   Wait(kCut);
   EXPECT_THAT(cluster_.Job("a").reason(), HasSubstr("nothing is heard of rank 0"));
   EXPECT_EQ(StateOf("w0"), v1::WORKER_STATE_AWAY);
@@ -80,6 +82,7 @@ TEST_F(ControlLinkFault, CutToAllWorkersHurtsNoJob) {
 
 TEST_F(ControlLinkFault, CutToOneWorkerHurtsNoJob) {
   second_.Cut();
+  AwaitState("w1", v1::WORKER_STATE_AWAY);
   Wait(kCut);
   EXPECT_EQ(StateOf("w1"), v1::WORKER_STATE_AWAY);
   second_.Heal();

@@ -108,6 +108,23 @@ const Case kCases[] = {
     {"ScheduleThatIsNonsense",
      {"parallelism.schedule=file:nonsense.csv"},
      {"nonsense.csv", "what"}},
+    {"MoreExpertsForATokenThanThereAre",
+     {"model={family: mixtral, layers: 4, hidden: 32, heads: 2, context: 16, vocab: 256, "
+      "experts: {count: 4, per_token: 5}}"},
+     {"model.experts.per_token", "5", "model.experts.count (4)"}},
+    {"WindowBeyondThePositions",
+     {"model={family: mistral, layers: 4, hidden: 32, heads: 2, context: 16, vocab: 256}",
+      "model.attention_window=17"},
+     {"model.attention_window", "17"}},
+    {"DocumentEndOutsideTheVocabulary", {"data.document_end=256"}, {"data.document_end", "256"}},
+    {"ResidualBelowThePrecision", {"residual=bf16"}, {"residual", "bf16", "precision"}},
+    {"HeadsNotDivisibleByTensor", {"parallelism.tensor=3"}, {"parallelism.tensor", "3", "heads"}},
+    {"ExpertsOfAModelWithout", {"parallelism.expert=2"}, {"parallelism.expert", "2"}},
+    {"ShardsOfGradients", {"parallelism.shard=gradients"}, {"parallelism.shard", "gradients"}},
+    {"NoBarrierWithoutAFlush",
+     {"optimizer.barrier=false", "parallelism.schedule=pipedream-2bw",
+      "optimizer.adamw.clip_norm=0"},
+     {"optimizer.barrier", "has no flush"}},
     {"OverrideOfNothing", {"model.bogus=1"}, {"--set model.bogus=1", "model.bogus"}},
 };
 

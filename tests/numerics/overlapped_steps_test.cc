@@ -116,6 +116,43 @@ TEST_F(OverlappedSteps, HaveTheBitsOfABarrierWithOtherOptimizersAndPrecisions) {
   }
 }
 
+// Foreseen shards become whole like true ones.
+TEST_F(OverlappedSteps, HaveTheBitsOfABarrierWhereReplicasShareTheOptimizersState) {
+  for (const double clip_norm : {0.0, 0.01, -1.0}) {
+    config::JobSpec job = With("naive", 1, 2);
+    job.steps = 6;
+    job.adamw.clip_norm = clip_norm < 0 ? BetweenNorms(job) : clip_norm;
+    for (const config::Precision precision : {config::Precision::kF32, config::Precision::kBf16}) {
+      job.precision = precision;
+      RunResult reference = Train(WithBarrier(job));
+      reference.gradients.clear();
+      for (const char* schedule : {"1f1b", "zb-h2", "zb-v"}) {
+        SCOPED_TRACE(std::string(schedule) + " clip " + std::to_string(clip_norm) +
+                     (precision == config::Precision::kBf16 ? " bf16" : " f32"));
+        config::JobSpec shared = WithoutBarrier(job);
+        shared.parallelism.pipeline = 2;
+        shared.parallelism.schedule = schedule;
+        shared.parallelism.shard = config::Shard::kOptimizer;
+        ExpectSameBits(reference, Train(shared));
+        ExpectSameBits(reference, Trained({.job = shared, .stop_every = 2}));
+      }
+    }
+  }
+}
+
+TEST_F(OverlappedSteps, HaveTheBitsOfABarrierWhereDevicesShareTheOptimizersState) {
+  for (const double clip_norm : {0.0, 0.01}) {
+    config::JobSpec job = With("zb-h2", 2, 2);
+    job.precision = config::Precision::kBf16;
+    job.adamw.clip_norm = clip_norm;
+    job.parallelism.shard = config::Shard::kOptimizer;
+    for (const bool lazy : {false, true}) {
+      ExpectSameBits(TrainOnDevice(WithBarrier(job), lazy),
+                     TrainOnDevice(WithoutBarrier(job), lazy));
+    }
+  }
+}
+
 TEST_F(OverlappedSteps, HaveTheBitsOfABarrierWithOtherModels) {
   for (model::ModelConfig (*const family)(model::ModelConfig) : {&Llama, &Mixtral}) {
     config::JobSpec job = With("1f1b", 3, 1);
@@ -186,6 +223,18 @@ TEST_F(OverlappedSteps, HaveTheBitsOfABarrierWherePlansDecide) {
     EXPECT_EQ(run.steps[i].held, i < 10) << i;
     EXPECT_FALSE(run.steps[i].undone) << i;
   }
+}
+
+// Where replicas share the optimizer's state no step holds: all foresee.
+TEST_F(OverlappedSteps, HoldNothingWhereReplicasShareTheOptimizersState) {
+  config::JobSpec job = With("zb-h2", 2, 2);
+  job.adamw.clip_norm = 100;
+  RunResult reference = Train(WithBarrier(job));
+  reference.gradients.clear();
+  job.parallelism.shard = config::Shard::kOptimizer;
+  const RunResult run = Trained({.job = job, .planned_without_barrier = true});
+  ExpectSameBits(reference, run);
+  for (const train::StepResult& step : run.steps) EXPECT_FALSE(step.held || step.undone);
 }
 
 TEST_F(OverlappedSteps, HaveTheBitsOfABarrierWithMergedWeightGradients) {

@@ -259,20 +259,15 @@ void ParameterStore::BeginForesight() {
   for (Use& use : uses_) use.ref->previous = use.weight[PlaceOf(0)];
 }
 
-absl::Status ParameterStore::Pack(backend::Backend& backend) { return PackVersion(backend, 0); }
-
-absl::Status ParameterStore::PackForeseen(backend::Backend& backend) {
-  return PackVersion(backend, program::kForeseen);
-}
-
-absl::Status ParameterStore::Pack(backend::Backend& backend, const LayerParameters& layer) {
+absl::Status ParameterStore::Pack(backend::Backend& backend, const LayerParameters& layer,
+                                  int version) {
   for (const Use& use : uses_) {
-    if (use.layer == &layer) RETURN_IF_ERROR(PackUse(backend, use, PlaceOf(0)));
+    if (use.layer == &layer) RETURN_IF_ERROR(PackUse(backend, use, PlaceOf(version)));
   }
   return absl::OkStatus();
 }
 
-absl::Status ParameterStore::PackVersion(backend::Backend& backend, int version) {
+absl::Status ParameterStore::Pack(backend::Backend& backend, int version) {
   for (const Use& use : uses_) RETURN_IF_ERROR(PackUse(backend, use, PlaceOf(version)));
   return absl::OkStatus();
 }
@@ -314,7 +309,7 @@ absl::Status ParameterStore::SpreadNewest(backend::Backend& backend) {
     }
   }
   for (int version = 1; version < num_versions_; ++version) {
-    RETURN_IF_ERROR(PackVersion(backend, version));
+    RETURN_IF_ERROR(Pack(backend, version));
   }
   return absl::OkStatus();
 }

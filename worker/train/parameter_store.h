@@ -148,12 +148,11 @@ class ParameterStore {
   // Copies the newest version to all others, and selects it. Foreseen weights stay.
   absl::Status SpreadNewest(backend::Backend& backend);
 
-  // Makes the `packed` matrices of the newest weights. Call it after every change of these.
-  absl::Status Pack(backend::Backend& backend);
-  // Makes those of the foreseen weights.
-  absl::Status PackForeseen(backend::Backend& backend);
+  // Makes the `packed` matrices of the newest weights, or of the foreseen ones. Call it after every
+  // change of these.
+  absl::Status Pack(backend::Backend& backend, int version = 0);
   // Makes those of one layer of a rank's stages, or of its rows.
-  absl::Status Pack(backend::Backend& backend, const LayerParameters& layer);
+  absl::Status Pack(backend::Backend& backend, const LayerParameters& layer, int version = 0);
 
   // The backend that owns the memory. Ask it to read or write that memory from the host.
   backend::Backend& backend() const { return *backend_; }
@@ -209,7 +208,6 @@ class ParameterStore {
     if (version == program::kForeseen) return static_cast<std::size_t>(num_versions_);
     return static_cast<std::size_t>((newest_ + version) % num_versions_);
   }
-  absl::Status PackVersion(backend::Backend& backend, int version);
   static absl::Status PackUse(backend::Backend& backend, const Use& use, std::size_t place);
 
   const model::Model* model_ = nullptr;

@@ -61,32 +61,39 @@ ResultGroups RankState::Groups() const {
           .tensor = options.norm_group};
 }
 
-absl::Status RankState::Pack() {
+// Replicas that share the optimizer's state gather foreseen weights on the lane of NORM_EXCHANGE,
+// before it. If SPECULATE waited for the norm, both would wait for ever.
+bool RankState::AlwaysForesees(const TrainerOptions& options) {
+  return options.job->barrier == config::Barrier::kNever ||
+         program::ShardsOptimizer(*options.program);
+}
+
+absl::Status RankState::Pack(int version) {
   if (parameters->frees()) return absl::OkStatus();
-  if (shards == nullptr) return parameters->Pack(*compute);
-  for (const auto& [id, stage] : stages) not_packed.insert(id);
-  if (vocabulary != nullptr) not_packed.insert(StageId(options.program->num_stages));
+  if (shards == nullptr) return parameters->Pack(*compute, version);
+  for (const auto& [id, stage] : stages) not_packed.emplace(id, version);
+  if (vocabulary != nullptr) not_packed.emplace(options.program->num_stages, version);
   return absl::OkStatus();
 }
 
-absl::Status RankState::PackGathered(StageId stage) {
+absl::Status RankState::PackGathered(StageId stage, int version) {
   if (parameters->frees()) return parameters->PackWhole(*compute, stage);
-  if (not_packed.erase(stage) == 0) return absl::OkStatus();
+  if (not_packed.erase({stage, version}) == 0) return absl::OkStatus();
   const auto held = layout.stages.find(stage);
   if (held == layout.stages.end()) {
     const auto last = static_cast<std::int32_t>(options.model->layers.size()) - 1;
     const LayerParameters* const head = parameters->Rows(LayerId(last));
-    return head == nullptr ? absl::OkStatus() : parameters->Pack(*compute, *head);
+    return head == nullptr ? absl::OkStatus() : parameters->Pack(*compute, *head, version);
   }
   for (const layout::StageLayout::LayerPlace& place : held->second.layers)
-    RETURN_IF_ERROR(parameters->Pack(*compute, parameters->Layer(place.layer)));
+    RETURN_IF_ERROR(parameters->Pack(*compute, parameters->Layer(place.layer), version));
   return absl::OkStatus();
 }
 
 absl::Status RankState::ReadyWeights(std::span<const StageId> ids, int version,
                                      engine::PairHalf half) {
   const engine::PairTurn turn(pair == nullptr ? nullptr : &pair->turns, half);
-  for (const StageId stage : ids) RETURN_IF_ERROR(PackGathered(stage));
+  for (const StageId stage : ids) RETURN_IF_ERROR(PackGathered(stage, version));
   parameters->SelectVersion(version);
   return absl::OkStatus();
 }

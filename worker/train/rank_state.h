@@ -39,7 +39,7 @@ struct RankState {
   static absl::StatusOr<std::unique_ptr<RankState>> Create(const TrainerOptions& options);
 
   explicit RankState(const TrainerOptions& options)
-      : options(options), foresight(options.job->barrier == config::Barrier::kNever) {}
+      : options(options), foresight(AlwaysForesees(options)) {}
 
   // Returns the group with which the gradients of a stage are summed, or null if no other rank
   // holds it.
@@ -50,12 +50,14 @@ struct RankState {
   // Returns whether this rank has some of the words alone, or none.
   bool SharesVocabulary() const { return vocabulary != nullptr || meetings != nullptr; }
 
-  // Packs the newest weights, as it must be done after OPT. Those of which OPT has changed only a
-  // shard are packed later, by PackGathered.  Compute lane.
-  absl::Status Pack();
-  // Packs the weights of a stage, or with the stage after the last one the rank's rows, unless that
-  // was done since they were gathered. Call it before the first use of them.  Compute lane.
-  absl::Status PackGathered(StageId stage);
+  // Packs the newest weights, as it must be done after OPT, or with kForeseen those that SPECULATE
+  // made. Those of which the rank has made only a shard are packed later, by PackGathered.
+  // Compute lane.
+  absl::Status Pack(int version = 0);
+  // Packs this version of the weights of a stage, or with the stage after the last one of the
+  // rank's rows, unless that was done since they were gathered. Call it before the first use of
+  // them.  Compute lane.
+  absl::Status PackGathered(StageId stage, int version = 0);
   // Makes the weights of stages ready for a pass: packs them (-1: none) and selects their version.
   // half: of the pass, if it is one of a pair.
   absl::Status ReadyWeights(std::span<const StageId> ids, int version, engine::PairHalf half);
@@ -79,8 +81,8 @@ struct RankState {
   // Whether Ws of a stage have left gradients to add to since the last OPT. Only the compute lane
   // uses it.
   std::map<StageId, bool> has_gradients;
-  std::set<StageId> not_packed;  // stages whose weights PackGathered has to pack; likewise
-  std::unique_ptr<SpreadState> vocabulary;  // null: it is not spread
+  std::set<std::pair<StageId, int>> not_packed;  // what PackGathered has to pack; likewise
+  std::unique_ptr<SpreadState> vocabulary;       // null: it is not spread
   std::unique_ptr<ShardState> shards;  // null: each rank has the optimizer's state of all it holds
   // The trainer sets it once the weights exist, before it binds.
   std::optional<Optimizer> optimizer;
@@ -88,6 +90,7 @@ struct RankState {
   Foresight foresight;  // likewise; the compute lane reads it
 
  private:
+  static bool AlwaysForesees(const TrainerOptions& options);
   absl::Status CreateParameters();
   absl::Status CreateMeetings();
   absl::Status CreateExpertMeetings();

@@ -10,7 +10,7 @@ Bound BindSpeculate(ProgramState& state, const program::Instruction&) {
   const auto run = [&rank = state.rank](StepId step) -> absl::Status {
     RETURN_IF_ERROR(rank.optimizer->Foresee(*rank.compute, step, step.value(),
                                             /*knows_norm=*/rank.foresight.HoldsIn(step)));
-    return rank.parameters->PackForeseen(*rank.compute);
+    return rank.Pack(program::kForeseen);
   };
   return engine::MakeBound(state.rank.compute->stream(), run);
 }
