@@ -419,10 +419,8 @@ class Follower {
     const std::string problem = weight_flow_.CheckUpdate(optimizer, contents_);
     if (!problem.empty()) return problem;
     ++updates_;
-    for (const SlotId slot : optimizer.writes) {
-      const int made = updates_ - At(slot).version;
-      contents_.Set(slot, {.what = Made(), .updates = std::max(0, made)});
-    }
+    for (const SlotId slot : optimizer.writes)
+      contents_.Set(slot, {.what = Made(), .updates = std::max(0, updates_ - At(slot).version)});
     RestartGradients();
     return "";
   }
