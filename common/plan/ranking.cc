@@ -13,10 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
-#include "common/plan/least_recompute.h"
+#include "common/plan/fit.h"
 #include "common/plan/refine.h"
 #include "common/plan/spread.h"
-#include "common/plan/worker_programs.h"
 #include "common/schedule/generate.h"
 
 namespace takt::plan {
@@ -215,59 +214,6 @@ class Ranker {
   absl::Status first_error_;
 };
 
-// Emulated layers keep nothing.
-bool ChoosesRecompute(const CandidateInputs& inputs) {
-  return inputs.job.parallelism.recompute.empty() &&
-         inputs.job.model.family != model::Family::kEmulated;
-}
-
-// Returns whether the job leaves open whether replicas share the optimizer's state. None share
-// where a job that asks for it is refused: with Muon, shared experts, more leaves than tensor
-// ranks, or without a barrier beside older workers.
-bool ChoosesShares(const CandidateInputs& inputs) {
-  const bool overlaps = inputs.job.barrier == config::Barrier::kNever;
-  return inputs.job.parallelism.shard == config::Shard::kAuto && inputs.num_replicas() > 1 &&
-         inputs.options.oldest_protocol >=
-             (overlaps ? kForeseenShardsProtocolVersion : kAllFieldsProtocolVersion) &&
-         !inputs.job.muon.has_value() && !inputs.model.experts.shares() &&
-         inputs.model.tensor.leaves_here() == 1;
-}
-
-// Returns whether the job leaves open whether ranks free weights that their replicas share, which
-// they cannot without a barrier.
-bool ChoosesToFree(const CandidateInputs& inputs) {
-  const config::Parallelism& asked = inputs.job.parallelism;
-  return asked.shard == config::Shard::kParameters && asked.reshard == config::Reshard::kAuto &&
-         inputs.num_replicas() > 1 && inputs.job.barrier != config::Barrier::kNever;
-}
-
-// Returns whether `error` says that a schedule leaves no weights to free, or cannot free them. Any
-// other error of a candidate that frees weights is one of ours, which nothing hides.
-bool CannotFree(const absl::Status& error) {
-  const std::vector<FieldError> errors = FieldErrorsOf(error);
-  return !errors.empty() && std::ranges::all_of(errors, [](const FieldError& each) {
-    return each.field == "parallelism.reshard_after_forward";
-  });
-}
-
-absl::StatusOr<Candidate> Make(CandidateInputs inputs, const MakeCandidate& make) {
-  if (ChoosesShares(inputs)) {
-    // Sharing takes less time than computing again.
-    absl::StatusOr<Candidate> whole = make(inputs);
-    if (!whole.ok() || Fits(*whole, inputs.options)) return whole;
-    inputs.shares = true;
-  }
-  if (ChoosesToFree(inputs)) {
-    absl::StatusOr<Candidate> whole = make(inputs);
-    if (!whole.ok() || Fits(*whole, inputs.options)) return whole;
-    inputs.frees = true;
-    const absl::Status error = make(inputs).status();
-    if (!error.ok() && !CannotFree(error)) return error;
-    inputs.frees = error.ok();
-  }
-  return ChoosesRecompute(inputs) ? WithLeastRecompute(inputs, make) : make(inputs);
-}
-
 // Returns whether 1F1B fits, or it is not known. Elsewhere there is no search, which takes most of
 // the time of planning: what it finds holds as much as 1F1B, but for rare schedules with less.
 bool MayFit(const CandidateInputs& inputs, int pp_size) {
@@ -332,8 +278,8 @@ std::string_view WhyNotForAuto(const CandidateInputs& inputs, const Candidate& c
 // Adds the candidate of a family. Returns whether there is one.
 bool AddFamily(const CandidateInputs& inputs, const std::string& family, int pp_size,
                Ranker& ranker) {
-  absl::StatusOr<Candidate> candidate =
-      Make(inputs, [&](const CandidateInputs& its) { return FromFamily(its, family, pp_size); });
+  absl::StatusOr<Candidate> candidate = MakeToFit(
+      inputs, [&](const CandidateInputs& its) { return FromFamily(its, family, pp_size); });
   std::string why_not(candidate.status().message());
   if (candidate.ok() && inputs.job.parallelism.schedule == kAuto)
     why_not = WhyNotForAuto(inputs, *candidate);
@@ -409,7 +355,7 @@ void AddFile(const CandidateInputs& inputs, Ranker& ranker) {
   for (const bool spread : {false, true}) {
     const std::optional<CandidateInputs> its = Under(inputs, modes, spread);
     if (!its || pp_size == 1) continue;
-    absl::StatusOr<Candidate> candidate = Make(*its, FromFile);
+    absl::StatusOr<Candidate> candidate = MakeToFit(*its, FromFile);
     if (candidate.ok()) {
       pp_size = candidate->plan.mesh.pp_size;
       ranker.Add(*std::move(candidate));
