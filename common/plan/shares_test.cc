@@ -152,11 +152,10 @@ TEST(SharedOptimizer, IsNoChoiceWhereReplicasCannotShare) {
     return MostBytes(PlanOf(job));
   };
   const std::int64_t room = most_bytes(JobOf(2, Shard::kAuto), Shard::kOptimizer);
-  config::JobSpec muon = JobOf(2, Shard::kAuto), leaves = muon, overlapping = muon;
+  config::JobSpec muon = JobOf(2, Shard::kAuto), leaves = muon;
   muon.muon.emplace();
   leaves.parallelism.tensor_leaves = 2;
-  overlapping.barrier = config::Barrier::kNever;
-  for (const config::JobSpec& job : {muon, leaves, overlapping}) {
+  for (const config::JobSpec& job : {muon, leaves}) {
     const absl::StatusOr<Plan> plan =
         MakePlan(job, {.max_workers = 8, .worker_memory_bytes = room});
     if (plan.ok()) {
