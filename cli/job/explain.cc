@@ -55,6 +55,10 @@ Json ToJson(const explain::Explanation& explanation, const std::vector<explain::
     json["predicted_bubble_fraction"] = *explanation.predicted_bubble_fraction;
   }
   if (explanation.redone_seconds > 0) json["redone_seconds"] = explanation.redone_seconds;
+  if (explanation.undone.has_value()) {
+    const explain::Undone& undone = *explanation.undone;
+    json["undone"] = {{"steps", undone.steps}, {"of", undone.of}, {"seconds", undone.seconds}};
+  }
   for (std::size_t rank = 0; rank < explanation.ranks.size(); ++rank) {
     json["ranks"].push_back(RankJson(static_cast<int>(rank), explanation.ranks[rank]));
   }

@@ -156,14 +156,16 @@ std::optional<WorstLink> FindWorstLink(const MeasuredStep& step) {
   return worst;
 }
 
-// Returns for how long what ran ahead of a step ran again, on the rank where it took longest. The
-// step then begins where the one before ended, and after a pause it does not.
-double RedoneSeconds(const trace::JobTrace& trace, StepId step_id) {
-  double longest = 0;
+// Returns for how long what ran ahead of each step ran again, on the rank where it took longest,
+// for the steps that follow a recorded one. What ran again begins where the step before ended, and
+// after a pause it does not.
+std::map<StepId, double> RedoneSeconds(const trace::JobTrace& trace) {
+  std::map<StepId, double> redone;
   for (const auto& rank : trace.ranks) {
     for (std::size_t i = 1; i < rank.steps.size(); ++i) {
       const trace::StepTrace& step = rank.steps[i];
-      if (step.step != step_id || step.prologue.empty()) continue;
+      double& longest = redone[step.step];
+      if (step.prologue.empty()) continue;
       std::int64_t end = 0;
       for (const trace::Span& span : rank.steps[i - 1].body) end = std::max(end, span.end_nanos);
       if (step.start_nanos != end) continue;
@@ -171,7 +173,18 @@ double RedoneSeconds(const trace::JobTrace& trace, StepId step_id) {
       longest = std::max(longest, static_cast<double>(nanos) * 1e-9);
     }
   }
-  return longest;
+  return redone;
+}
+
+void SumUndone(const trace::JobTrace& trace, Explanation& result) {
+  if (!std::ranges::any_of(trace.programs, program::OverlapsSteps)) return;
+  Undone& undone = result.undone.emplace();
+  for (const auto& [step, seconds] : RedoneSeconds(trace)) {
+    ++undone.of;
+    undone.steps += seconds > 0 ? 1 : 0;
+    undone.seconds += seconds;
+    if (step == result.step) result.redone_seconds = seconds;
+  }
 }
 
 }  // namespace
@@ -188,7 +201,7 @@ absl::StatusOr<Explanation> Explain(const trace::Timeline& timeline, StepId step
   SumStalls(timeline, step.window(), result);
   result.worst_op = FindWorstOp(step);
   result.worst_link = FindWorstLink(step);
-  result.redone_seconds = RedoneSeconds(*timeline.trace, step_id);
+  SumUndone(*timeline.trace, result);
   return result;
 }
 

@@ -60,6 +60,13 @@ struct WorstLink {
   double seconds = 0, others_seconds = 0;  // medians: of its messages, of all other links'
 };
 
+// How often forwards that had run ahead of a step ran again, in the steps that were recorded.
+struct Undone {
+  int steps = 0;       // that were undone
+  int of = 0;          // steps that are followed by another one that was recorded
+  double seconds = 0;  // that it took, in all
+};
+
 struct Explanation {
   StepId step;
   double step_seconds = 0;  // measured
@@ -72,6 +79,7 @@ struct Explanation {
   // Measured, and no part of the step: for so long forwards that had run ahead of it ran again,
   // because clipping in the step before was not foreseen. 0: they did not.
   double redone_seconds = 0;
+  std::optional<Undone> undone;  // of all steps that were recorded; unset: none runs ahead
 };
 
 // Errors: kNotFound: the timeline has no such step.

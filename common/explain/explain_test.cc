@@ -41,6 +41,7 @@ TEST(Explain, NamesWhatRanAgainBecauseTheStepBeforeWasClipped) {
   synthetic.AddStep();
   synthetic.AddStep(/*pause=*/0.02);
   EXPECT_EQ(ExplainStep(synthetic).redone_seconds, 0);
+  EXPECT_EQ(ExplainStep(synthetic).undone->steps, 0);
   for (trace::RankTrace& rank : synthetic.Get().ranks) {
     std::int64_t& start = rank.steps[1].start_nanos;
     start = 0;
@@ -49,6 +50,11 @@ TEST(Explain, NamesWhatRanAgainBecauseTheStepBeforeWasClipped) {
   const Explanation explanation = ExplainStep(synthetic);
   EXPECT_GE(explanation.redone_seconds, 0.0199);
   EXPECT_THAT(ToString(explanation, {}), HasSubstr("step 1 was clipped"));
+  ASSERT_TRUE(explanation.undone.has_value());
+  EXPECT_EQ(explanation.undone->steps, 1);
+  EXPECT_EQ(explanation.undone->of, 1);
+  EXPECT_EQ(explanation.undone->seconds, explanation.redone_seconds);
+  EXPECT_THAT(ToString(explanation, {}), HasSubstr("of 1 recorded steps, 1 was undone: "));
 }
 
 // ---- exactness

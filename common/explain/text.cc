@@ -75,6 +75,12 @@ std::string ToString(const Explanation& explanation, const std::vector<Advice>& 
                           "not foreseen (optimizer.barrier)\n",
                           Milliseconds(explanation.redone_seconds), explanation.step.value() - 1);
   }
+  if (explanation.undone.has_value() && explanation.undone->of > 0) {
+    const Undone& undone = *explanation.undone;
+    absl::StrAppendFormat(&text, "of %d recorded steps, %d %s undone: %s ms in all\n", undone.of,
+                          undone.steps, undone.steps == 1 ? "was" : "were",
+                          Milliseconds(undone.seconds));
+  }
   AppendParts(explanation, text);
   text +=
       "\nms; left of the bar: the step as above, right: what the compute lane did and waited "
