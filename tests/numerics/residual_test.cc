@@ -96,8 +96,32 @@ TEST_F(Residual, HasTheSameBitsOverTheMesh) {
   };
   const RunResult reference = train(1);
   ExpectSameBits(reference, train(2));
+  job.parallelism.schedule = "zb-h1";
+  ExpectSameBits(reference, train(2));
+  job.parallelism.recompute = {model::Recompute::kFull};
+  ExpectSameBits(reference, train(2));
   job.parallelism.pipeline = 1;
   ExpectSameBits(reference, train(2));
+}
+
+// With one number of ranks that share sequences, nothing else changes a bit. The halves of pairs
+// run side by side there.
+TEST_F(Residual, HasTheSameBitsWhereRanksShareSequences) {
+  config::JobSpec job = Bf16Job();
+  job.model = Llama(job.model);
+  job.model.context = job.model.positions = 24;
+  job.microbatch = 3;
+  job.parallelism = {.pipeline = 1, .data = 1, .threads = 1, .schedule = "1f1b", .context = 2};
+  const RunResult reference = Train(job);
+  EXPECT_TRUE(reference.validation_loss.has_value());
+  job.parallelism.pipeline = 2;
+  for (const char* const schedule : {"1f1b", "zb-v", "dualpipe-v"}) {
+    SCOPED_TRACE(schedule);
+    job.parallelism.schedule = schedule;
+    ExpectSameBits(reference, Train(job));
+  }
+  job.parallelism.recompute = {model::Recompute::kSelective};
+  ExpectSameBits(reference, Train(job));
 }
 
 TEST_F(Residual, HasTheSameBitsWithFp8AndWithoutABarrier) {
