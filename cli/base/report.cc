@@ -37,11 +37,12 @@ Json ViolationsJson(const absl::Status& status) {
   return list;
 }
 
-void PrintError(const Context& context, const absl::Status& status) {
+void PrintError(const Context& context, const absl::Status& status,
+                std::optional<ExitCode> ends_with) {
   if (context.json()) {
     Json error;
     error["code"] = absl::StatusCodeToString(status.code());
-    error["exit_code"] = static_cast<int>(ExitCodeOf(status));
+    error["exit_code"] = static_cast<int>(ends_with.value_or(ExitCodeOf(status)));
     error["message"] = std::string(status.message());
     error["violations"] = ViolationsJson(status);
     context.terminal.err << Dump({{"error", error}}) << '\n' << std::flush;

@@ -3,10 +3,12 @@
 // wrong.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "cli/base/context.h"
+#include "cli/base/exit_code.h"
 #include "cli/base/message_json.h"
 
 namespace takt::cli {
@@ -21,7 +23,9 @@ void Say(const Context& context, std::string_view line);
 // or without such fields the message. With `-o json` it prints one object
 // {"error": {"code", "exit_code", "message", "violations": [{"where", "field", "value", "rule",
 // "fix"}...]}}.
-void PrintError(const Context& context, const absl::Status& status);
+// ends_with: the exit code, where it is not that of the status.
+void PrintError(const Context& context, const absl::Status& status,
+                std::optional<ExitCode> ends_with = std::nullopt);
 
 Json ViolationsJson(const absl::Status& status);
 

@@ -139,6 +139,8 @@ void PrintForecastsJson(const Context& context, const config::JobSpec& job,
     candidates.push_back(ForecastJson(job, options, forecasts, i));
   for (const plan::Refusal& refusal : forecasts.refused) {
     Json chunks, stage_layers;  // null where there are no stages
+    Json recompute = Json::array();
+    for (const model::Recompute mode : refusal.recompute) recompute.push_back(model::Name(mode));
     if (!refusal.stage_layers.empty()) {
       chunks = static_cast<int>(refusal.stage_layers.size()) / refusal.mesh.pp_size;
       stage_layers = refusal.stage_layers;
@@ -151,7 +153,7 @@ void PrintForecastsJson(const Context& context, const config::JobSpec& job,
                        {"microbatch", refusal.microbatch},
                        {"chunks", std::move(chunks)},
                        {"schedule", refusal.schedule},
-                       {"recompute", RecomputeText(refusal.recompute)},
+                       {"recompute", std::move(recompute)},
                        {"stage_layers", std::move(stage_layers)},
                        {"vocabulary", VocabularyText(refusal.spread)},
                        {"shard", ShardText(job, refusal.shares)},

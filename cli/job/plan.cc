@@ -176,7 +176,7 @@ absl::StatusOr<ExitCode> Plan(const Context& context, const PlanCommand& command
   PrintForecasts(context, job, options, *forecasts);
   RETURN_IF_ERROR(WriteForecastPage(context, command.html, job, options, *forecasts));
   if (forecasts->fits.ok()) return ExitCode::kDone;
-  PrintError(context, input.locate(forecasts->fits));
+  PrintError(context, input.locate(forecasts->fits), ExitCode::kFailed);
   return ExitCode::kFailed;
 }
 

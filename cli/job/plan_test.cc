@@ -155,9 +155,11 @@ TEST_F(PlanTest, WhatFitsNowhereExitsWith1AndSaysWhatItLacks) {
   EXPECT_THAT(plan["candidates"], SizeIs(0));
   const json& refusal = plan["refused"][0];
   EXPECT_THAT(refusal["reason"].get<std::string>(), HasSubstr("1000 B"));
+  EXPECT_TRUE(refusal["recompute"].is_array());
   EXPECT_THAT(refusal["stage_layers"],
               SizeIs(refusal["pipeline"].get<int>() * refusal["chunks"].get<int>()));
   EXPECT_THAT(outcome.err, HasSubstr("needs more memory than a worker has for a rank"));
+  EXPECT_THAT(outcome.err, HasSubstr("\"exit_code\":1,"));
 }
 
 TEST_F(PlanTest, PlansForTheCoordinatorsWorkers) {

@@ -179,7 +179,9 @@ void ReadLrSchedule(const v1::LrScheduleSpec& proto, JobSpec& job, FieldRules& r
   if (known && proto.decay() != v1::LR_DECAY_UNSPECIFIED)
     schedule.decay = static_cast<LrDecay>(proto.decay());
   schedule.warmup_steps = proto.warmup_steps();
-  schedule.decay_steps = proto.decay_steps() == 0 ? job.steps : proto.decay_steps();
+  // A job may end within its warmup.
+  const std::int64_t last = std::max(job.steps, schedule.warmup_steps);
+  schedule.decay_steps = proto.decay_steps() == 0 ? last : proto.decay_steps();
   schedule.min_learning_rate = proto.min_learning_rate();
   const OptimizerTraits optimizer = TraitsOf(job);
   const std::int64_t least = schedule.decay == LrDecay::kInverseSqrt ? 1 : 0;

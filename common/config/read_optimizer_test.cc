@@ -99,6 +99,15 @@ TEST(ReadOptimizer, BarrierIsKeptAndPassedOn) {
   EXPECT_EQ(barrier_of("false"), Barrier::kNever);
 }
 
+TEST(ReadOptimizer, AJobMayEndWithinItsWarmup) {
+  const JobSpec job =
+      *ToJobSpec(Parse({"optimizer.lr_schedule={decay: cosine, warmup_steps: 11}"}));
+  EXPECT_LT(job.steps, 11);
+  EXPECT_EQ(job.lr_schedule.decay_steps, 11);
+  EXPECT_DOUBLE_EQ(LearningRate(11, job.lr_schedule, 11), 11);
+  EXPECT_EQ(LearningRate(11, job.lr_schedule, 5), 5);
+}
+
 TEST(ReadOptimizer, WsdEndsWithTheJobUnlessItSaysHowLongItIsStable) {
   const JobSpec job =
       *ToJobSpec(Parse({"optimizer.lr_schedule={decay: wsd, warmup_steps: 2, decay_steps: 3}"}));
@@ -171,7 +180,7 @@ TEST(ReadOptimizer, EachRuleHasItsOwnMessage) {
       {"optimizer.lr_schedule={decay: cosine, min_learning_rate: 1}",
        "optimizer.lr_schedule.min_learning_rate is 1: must be at most "
        "optimizer.adamw.learning_rate (0.0003); lower it"},
-      {"optimizer.lr_schedule={decay: cosine, warmup_steps: 11}",
+      {"optimizer.lr_schedule={decay: cosine, warmup_steps: 11, decay_steps: 10}",
        "optimizer.lr_schedule.decay_steps is 10: must be at least warmup_steps (11); it counts "
        "from the first step, warmup "
        "included"},

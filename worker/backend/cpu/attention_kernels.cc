@@ -135,7 +135,7 @@ struct Item {
         queries(s.context / s.shares),
         size(s.head_size),
         width(RoundUp(s.head_size, kWidth)),
-        keys(RoundUp(s.context, kWidth)),
+        keys(RoundUp(s.context, kWidth) + kWidth),
         window(s.window > 0 ? s.window : s.context),
         group(s.heads / s.kv_heads),
         batch(item / s.kv_heads),
@@ -155,7 +155,7 @@ struct Item {
   std::int64_t queries;  // of the sequence, in rows one behind the other
   std::int64_t size;
   std::int64_t width;   // W
-  std::int64_t keys;    // T rounded up to full vectors
+  std::int64_t keys;    // T rounded up to full vectors, and one more: see the head of this file
   std::int64_t window;  // the most keys that a query sees
   std::int64_t group;   // query heads of a key/value head
   std::int64_t batch, kv_head, kv_offset;
