@@ -32,8 +32,15 @@ constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kLongestBackoff = absl::Seconds(1);
 // How often to look which of several connections are there.
 constexpr absl::Duration kLook = absl::Milliseconds(10);
-// All workers of a large cluster do not fit into the 4 MiB of one answer.
+// Jobs of thousands of ranks do not fit into the 4 MiB that gRPC takes by default.
+constexpr int kMostBytesOfAnAnswer = 64 << 20;
 constexpr int kWorkersOfAPage = 1000;
+
+grpc::ChannelArguments Arguments() {
+  grpc::ChannelArguments arguments = ClientArguments();
+  arguments.SetMaxReceiveMessageSize(kMostBytesOfAnAnswer);
+  return arguments;
+}
 
 std::string RandomRequestId() {
   std::random_device random;
@@ -89,7 +96,7 @@ std::vector<rpc::Endpoint> EndpointsOf(const ClientOptions& options) {
 struct Client::Wire {
   explicit Wire(const rpc::Endpoint& endpoint)
       : channel(grpc::CreateCustomChannel(endpoint.address, rpc::ChannelCredentialsFor(endpoint),
-                                          ClientArguments())),
+                                          Arguments())),
         jobs(v1::JobService::NewStub(channel)),
         cluster(v1::ClusterService::NewStub(channel)),
         join(v1::JoinService::NewStub(channel)) {}

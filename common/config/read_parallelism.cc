@@ -30,6 +30,9 @@ namespace {
 using Rules = SpecRules;
 
 constexpr int kMaxRanks = 4096, kMaxThreads = 1024;
+// Sums of ranks that split layers go along a tree (transport::Collective::kMostInTree).
+constexpr int kMaxTensorRanks = 1024;
+constexpr std::int64_t kMaxRanksOfAMesh = 1 << 20;  // as mesh::kMostRanks
 
 std::optional<int> Optional(bool has, int value) {
   return has ? std::optional<int>(value) : std::nullopt;
@@ -185,12 +188,22 @@ void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   if (proto.has_tensor() && !p.tensor_auto) p.tensor = proto.tensor();
   if (proto.has_context()) p.context = proto.context();
   if (proto.has_tensor_leaves() &&
-      rules.Between("parallelism.tensor_leaves", proto.tensor_leaves(), 1, kMaxRanks)) {
+      rules.Between("parallelism.tensor_leaves", proto.tensor_leaves(), 1, kMaxTensorRanks)) {
     p.tensor_leaves = proto.tensor_leaves();
   }
-  const bool tensor_ok = rules.Between("parallelism.tensor", p.tensor, 1, kMaxRanks);
+  const bool tensor_ok = rules.Between("parallelism.tensor", p.tensor, 1, kMaxTensorRanks);
   const bool context_ok = rules.Between("parallelism.context", p.context, 1, kMaxRanks);
   if (!tensor_ok || !context_ok) return;
+  const auto size = [](const std::optional<int>& asked) {
+    return std::int64_t{std::clamp(asked.value_or(1), 1, kMaxRanks)};
+  };
+  const std::int64_t ranks = size(p.pipeline) * size(p.data) * p.context * p.tensor;
+  rules.Check(ranks <= kMaxRanksOfAMesh,
+              {.field = "parallelism",
+               .value = absl::StrCat(ranks, " ranks"),
+               .rule = absl::StrCat("pipeline x data x context x tensor must be at most ",
+                                    kMaxRanksOfAMesh),
+               .fix = "lower one of them"});
   const model::ModelConfig& model = job.model;
   const bool emulated = model.family == model::Family::kEmulated;
   const bool experts = model::HasExperts(model.family);

@@ -16,6 +16,7 @@
 namespace takt::config {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -178,9 +179,16 @@ TEST(ReadParallelism, ReplicasShareExpertsEvenly) {
 TEST(ReadParallelism, SizesAreJudgedBeforeWhatTheyDivide) {
   EXPECT_THAT(
       ErrorsOf({"parallelism.tensor=0"}),
-      ElementsAre("parallelism.tensor is 0 or missing: must be between 1 and 4096; set it"));
+      ElementsAre("parallelism.tensor is 0 or missing: must be between 1 and 1024; set it"));
   EXPECT_THAT(ErrorsOf({"parallelism.context=-2"}),
               ElementsAre("parallelism.context is -2: must be between 1 and 4096; set it"));
+}
+
+TEST(ReadParallelism, AMeshHasAtMostAMillionRanks) {
+  EXPECT_THAT(
+      ErrorsOf({"parallelism={pipeline: 1, data: 4096, context: 2048}"}),
+      Contains("parallelism is 8388608 ranks: pipeline x data x context x tensor must be at "
+               "most 1048576; lower one of them"));
 }
 
 TEST(ReadParallelism, ShardingIsRefusedWhereItCannotBe) {
