@@ -42,6 +42,7 @@ TEST(Explain, NamesWhatRanAgainBecauseTheStepBeforeWasClipped) {
   synthetic.AddStep(/*pause=*/0.02);
   EXPECT_EQ(ExplainStep(synthetic).redone_seconds, 0);
   EXPECT_EQ(ExplainStep(synthetic).undone->steps, 0);
+  EXPECT_THAT(ToString(ExplainStep(synthetic), {}), HasSubstr("recorded steps, none was undone\n"));
   for (trace::RankTrace& rank : synthetic.Get().ranks) {
     std::int64_t& start = rank.steps[1].start_nanos;
     start = 0;

@@ -77,9 +77,13 @@ std::string ToString(const Explanation& explanation, const std::vector<Advice>& 
   }
   if (explanation.undone.has_value() && explanation.undone->of > 0) {
     const Undone& undone = *explanation.undone;
-    absl::StrAppendFormat(&text, "of %d recorded steps, %d %s undone: %s ms in all\n", undone.of,
-                          undone.steps, undone.steps == 1 ? "was" : "were",
-                          Milliseconds(undone.seconds));
+    absl::StrAppendFormat(&text, "of %d recorded steps, ", undone.of);
+    if (undone.steps == 0) {
+      text += "none was undone\n";
+    } else {
+      absl::StrAppendFormat(&text, "%d %s undone: %s ms in all\n", undone.steps,
+                            undone.steps == 1 ? "was" : "were", Milliseconds(undone.seconds));
+    }
   }
   AppendParts(explanation, text);
   text +=

@@ -99,15 +99,17 @@ TEST(Barrier, IsNoReasonToRefuseAJobThatNeedsMemory) {
   job.barrier = Barrier::kNever;
   PlanOptions options{.max_workers = 4, .oldest_protocol = kForeseenShardsProtocolVersion - 1};
   const auto bytes = [&] {
+    const Plan plan = *MakePlan(job, options);
     std::int64_t most = 0;
-    for (const MemoryBytes& rank : MakePlan(job, options)->memory)
-      most = std::max(most, rank.total());
+    for (const MemoryBytes& rank : plan.memory) most = std::max(most, rank.total());
     return most;
   };
   options.worker_memory_bytes = bytes() - 1;
   const absl::StatusOr<Plan> recomputes = MakePlan(job, options);
   ASSERT_TRUE(recomputes.ok()) << recomputes.status();
   EXPECT_FALSE(program::ShardsOptimizer(recomputes->programs[0]));
+  options.oldest_protocol = kForeseenShardsProtocolVersion;
+  EXPECT_TRUE(program::ShardsOptimizer(MakePlan(job, options)->programs[0]));
   options = {.max_workers = 4};
   job.parallelism.shard = config::Shard::kParameters;
   job.parallelism.schedule = "interleaved-1f1b";
@@ -146,6 +148,19 @@ TEST(Barrier, IsKeptByAutoWhereItCostsNothing) {
     job.adamw.clip_norm = 0;
     EXPECT_FALSE(OverlapsSteps(*MakePlan(job, kFreeLinks))) << schedule;
   }
+}
+
+// The gathers of this job take next to nothing.
+TEST(Barrier, GoesByAutoWhereReplicasShareTheOptimizersState) {
+  config::JobSpec job = EmulatedJobWith("zb-h2", Barrier::kAuto);
+  job.adamw.clip_norm = 0;
+  job.model.parameter_bytes = 1024;
+  job.parallelism.data = 2;
+  job.parallelism.shard = config::Shard::kOptimizer;
+  job.global_batch *= 2;
+  const Plan plan = *MakePlan(job, kFreeLinks);
+  EXPECT_TRUE(OverlapsSteps(plan));
+  EXPECT_TRUE(program::ShardsOptimizer(plan.programs[0]));
 }
 
 // Of all schedules those are compared that gain by it, too.

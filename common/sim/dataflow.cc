@@ -382,7 +382,7 @@ class Follower {
     return complete ? "" : "comes before the losses of its step";
   }
 
-  // What an update leaves of weights.
+  // Returns what an update leaves of weights.
   What Made() const { return gathers_ ? What::kShards : What::kWeights; }
 
   // Foresees the next update.

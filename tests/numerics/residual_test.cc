@@ -104,7 +104,7 @@ TEST_F(Residual, HasTheSameBitsOverTheMesh) {
   ExpectSameBits(reference, train(2));
 }
 
-// With one number of ranks that share sequences, nothing else changes a bit. The halves of pairs
+// The number of ranks that share sequences changes bits, and nothing else does. The halves of pairs
 // run side by side there.
 TEST_F(Residual, HasTheSameBitsWhereRanksShareSequences) {
   config::JobSpec job = Bf16Job();
