@@ -179,7 +179,12 @@ page() {
 
 simulation() {
   release takt-simulate
-  build/release/bin/takt-simulate --seeds 100000
+  local first status=0
+  build/release/bin/takt-simulate --seeds 50000 & # each half has a core
+  first=$!
+  build/release/bin/takt-simulate --from 50001 --seeds 50000 || status=1
+  wait "$first" || status=1
+  return $status
 }
 
 slurm() {

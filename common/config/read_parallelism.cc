@@ -17,7 +17,6 @@
 #include "common/config/file_names.h"
 #include "common/config/read_batch.h"
 #include "common/config/spec_rules.h"
-#include "common/mesh/mesh.h"
 #include "common/model/context_layers.h"
 #include "takt/v1/job_spec.pb.h"
 
@@ -33,6 +32,7 @@ using Rules = SpecRules;
 constexpr int kMaxRanks = 4096, kMaxThreads = 1024;
 // Sums of ranks that split layers go along a tree (transport::Collective::kMostInTree).
 constexpr int kMaxTensorRanks = 1024;
+constexpr std::int64_t kMaxRanksOfAMesh = 1 << 20;  // as mesh::kMostRanks, a room above
 
 std::optional<int> Optional(bool has, int value) {
   return has ? std::optional<int>(value) : std::nullopt;
@@ -198,11 +198,11 @@ void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
     return std::int64_t{std::clamp(asked.value_or(1), 1, kMaxRanks)};
   };
   const std::int64_t ranks = size(p.pipeline) * size(p.data) * p.context * p.tensor;
-  rules.Check(ranks <= mesh::kMostRanks,
+  rules.Check(ranks <= kMaxRanksOfAMesh,
               {.field = "parallelism",
                .value = absl::StrCat(ranks, " ranks"),
                .rule = absl::StrCat("pipeline x data x context x tensor must be at most ",
-                                    mesh::kMostRanks),
+                                    kMaxRanksOfAMesh),
                .fix = "lower one of them"});
   const model::ModelConfig& model = job.model;
   const bool emulated = model.family == model::Family::kEmulated;

@@ -6,9 +6,8 @@
 // outer loop too, because one thread owns d_k and d_v of its head and can add to them.
 //
 // Everything is first packed into scratch with rows of W floats: D is rounded up to full vectors
-// and the rest is filled with zeros. The padding adds nothing to any product, and loads never pass
-// the end of a tensor. Rows of transposed matrices have a vector more than that, so that rows of a
-// power of two do not compete for cache sets.
+// and the rest is filled with zeros. The padding adds nothing to any product, rows do not compete
+// for cache sets, and loads never pass the end of a tensor.
 #include "worker/backend/cpu/isa_kernels.h"
 #include "worker/backend/cpu/vec.h"
 
@@ -136,7 +135,7 @@ struct Item {
         queries(s.context / s.shares),
         size(s.head_size),
         width(RoundUp(s.head_size, kWidth)),
-        keys(RoundUp(s.context, kWidth) + kWidth),
+        keys(RoundUp(s.context, kWidth)),
         window(s.window > 0 ? s.window : s.context),
         group(s.heads / s.kv_heads),
         batch(item / s.kv_heads),
@@ -156,7 +155,7 @@ struct Item {
   std::int64_t queries;  // of the sequence, in rows one behind the other
   std::int64_t size;
   std::int64_t width;   // W
-  std::int64_t keys;    // T rounded up to full vectors, and one more
+  std::int64_t keys;    // T rounded up to full vectors
   std::int64_t window;  // the most keys that a query sees
   std::int64_t group;   // query heads of a key/value head
   std::int64_t batch, kv_head, kv_offset;
@@ -166,16 +165,6 @@ struct Item {
   std::int64_t shift = 0;
 };
 
-// Returns how many queries the block has that begins there. One with half of its rows ends where a
-// document begins, because the queries behind see none of its keys.
-inline std::int64_t RowsOfBlock(const Item& item, std::int64_t begin, std::int64_t end) {
-  const std::int64_t most = Min(kQueries, end - begin);
-  if (item.starts == nullptr) return most;
-  std::int64_t rows = Min(kQueries / 2, most);
-  while (rows < most && item.starts[begin + rows - item.shift] != begin + rows - item.shift) ++rows;
-  return rows;
-}
-
 // Calls f(begin, rows) for all blocks of queries [begin, begin + rows), and sets item.shift. No
 // block has queries of two pieces of the sequence.
 template <class F>
@@ -184,11 +173,8 @@ inline void ForQueryBlocks(const AttentionShape& s, Item& item, const F& f) {
   for (std::int64_t i = 0; i < pieces; ++i) {
     const std::int64_t first = (i == 0 ? s.share : 2 * s.shares - 1 - s.share) * length;
     item.shift = first - i * length;
-    std::int64_t rows = 0;
-    for (std::int64_t begin = first; begin < first + length; begin += rows) {
-      rows = RowsOfBlock(item, begin, first + length);
-      f(begin, rows);
-    }
+    for (std::int64_t begin = first; begin < first + length; begin += kQueries)
+      f(begin, Min(kQueries, first + length - begin));
   }
 }
 
