@@ -91,7 +91,8 @@ TEST(OverlappedSteps, AreRefusedIfAForwardMeetsForeseenShards) {
     const auto is_other = [&](const Instruction& each) { return !GathersForeseen(each, program); };
     std::ranges::stable_partition(program.body, is_other);  // behind the forwards ahead
   }
-  EXPECT_THAT(std::string(Prove(steps).message()), HasSubstr("0F0 does not read every layer of its stage in one version"));
+  EXPECT_THAT(std::string(Prove(steps).message()),
+              HasSubstr("0F0 does not read every layer of its stage in one version"));
 }
 
 // A gather takes half as long as a sum, whichever weights it is of.
