@@ -96,7 +96,19 @@ add_custom_target(unit_tests)
 if(TAKT_SANITIZE)
   set(test_optimization -O0)
 elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
-  set(test_optimization -O1)
+  set(test_optimization -Og)
+endif()
+# With TAKT_UNITY they read the headers that nearly all of them include from one precompiled file.
+if(BUILD_TESTING AND TAKT_UNITY)
+  file(WRITE ${PROJECT_BINARY_DIR}/generated/test_headers.cc "")
+  add_library(takt_test_headers OBJECT ${PROJECT_BINARY_DIR}/generated/test_headers.cc)
+  target_link_libraries(takt_test_headers PRIVATE takt_options GTest::gmock)
+  target_compile_options(takt_test_headers PRIVATE -fPIE -pthread ${test_optimization})
+  target_precompile_headers(takt_test_headers PRIVATE
+    <algorithm> <array> <atomic> <chrono> <cmath> <filesystem> <fstream> <functional> <map> <memory> <numeric> <optional> <random> <set> <span>
+    <sstream> <string> <string_view> <thread> <tuple> <utility> <variant> <vector>
+    <absl/status/status.h> <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/strings/str_join.h> <absl/strings/str_split.h>
+    <gmock/gmock.h> <gtest/gtest.h>)
 endif()
 
 # takt_test(NAME SOURCES ... [ALONE ...] DEPS ... [LABELS unit|slow|gpu] [TIMEOUT seconds])
@@ -114,6 +126,10 @@ function(takt_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_compile_options(${name} PRIVATE ${test_optimization})
   target_compile_definitions(${name} PRIVATE TAKT_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TAKT_BINARY_DIR="${PROJECT_BINARY_DIR}/bin")
+  if(TAKT_UNITY)
+    target_precompile_headers(${name} REUSE_FROM takt_test_headers)
+    target_compile_options(${name} PRIVATE -pthread)
+  endif()
   if(NOT arg_LABELS)
     set(arg_LABELS unit)
   endif()

@@ -28,7 +28,8 @@ absl::StatusOr<MemoryBytes> PredictedOnDevice(const control::Assignment& assignm
            .num_replicas = assignment.mesh.num_replicas(),
            .device = assignment.device,
            .vocabulary_ends = assignment.vocabulary_ends,
-           .replica = assignment.mesh.ReplicaOf(assignment.rank)})
+           .replica = assignment.mesh.ReplicaOf(assignment.rank),
+           .leaves = assignment.job.parallelism.LeavesPerReplica(assignment.mesh.dp_size)})
           .bytes();
   predicted[MemoryKind::kProcess] = 0;
   return predicted;

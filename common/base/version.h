@@ -12,7 +12,7 @@ extern const char* const kTaktBuild;
 
 // The version of the protocol between coordinator and workers (takt.v1.AttachmentService, and what
 // the workers of one job send to each other). It rises with each change that a peer must know of.
-inline constexpr int kProtocolVersion = 6;
+inline constexpr int kProtocolVersion = 7;
 
 // From this version on a worker keeps copies of the state in memory (takt.v1.MemoryCopies) as it
 // does today. Workers of version 3 send them to each other in another form.
@@ -31,6 +31,9 @@ inline constexpr int kAllWaysProtocolVersion = 5;
 
 // From this version on a worker passes on what layers add up in bf16 (takt.v1.JobSpec.residual).
 inline constexpr int kResidualProtocolVersion = 6;
+
+// From this version on a replica can have several leaves (takt.v1.ParallelismSpec.data_leaves).
+inline constexpr int kDataLeavesProtocolVersion = 7;
 
 // From this version on a worker keeps copies in memory of layers that ranks split, of experts that
 // they share, and of kernel plans.

@@ -115,7 +115,8 @@ void ReadElastic(const v1::JobSpec& proto, JobSpec& job, FieldRules& rules) {
                  .fix = "remove it, or use expert: 1"});
     CheckSchedule("elastic.data", *range, job, rules);
     CheckBegin("data", job.parallelism.data, *range, rules);
-    if (job.global_batch >= 1 && job.microbatch >= 1) CheckData(job, *range, rules);
+    const bool has_leaves = job.parallelism.data_leaves > 0;  // CheckDataLeaves has their rules
+    if (!has_leaves && job.global_batch >= 1 && job.microbatch >= 1) CheckData(job, *range, rules);
   }
   if (const std::optional<SizeRange>& range = job.elastic.pipeline) {
     CheckSchedule("elastic.pipeline", *range, job, rules);

@@ -150,12 +150,18 @@ struct Parallelism {
   int tensor_leaves = 0;     // into which layers are cut; 0: as many as `tensor`
   int context = 1;           // ranks that share every sequence
   int expert = 1;            // replicas that share the experts of each block
+  int data_leaves = 0;       // terms of a sum over replicas; 0: as many as there are replicas
   Shard shard = Shard::kAuto;
   Reshard reshard = Reshard::kAuto;  // with Shard::kParameters
 
   // Returns whether the job asks that replicas share the optimizer's state, the weights with it or
   // not.
   bool SharesOptimizer() const { return shard == Shard::kOptimizer || shard == Shard::kParameters; }
+
+  // Returns how many terms each of so many replicas brings to the sum of gradients.
+  int LeavesPerReplica(int dp_size) const {
+    return data_leaves > dp_size ? data_leaves / dp_size : 1;
+  }
 
   // Returns how many ranks share one replica of a stage.
   int RanksPerReplica() const { return tensor * context; }
@@ -249,9 +255,12 @@ struct JobSpec {
   int LeastPipeline() const;
   // Returns how many workers a plan takes at most; nullopt: as many as there are.
   std::optional<int> MostWorkers() const;
-  // Returns whether the global batch is a whole number of microbatches on each data-parallel rank.
+  // Returns whether the global batch is a whole number of microbatches on each data-parallel rank,
+  // and in each of its leaves.
   bool DividesBatch(std::int64_t dp_size) const {
-    const std::int64_t part = microbatch * dp_size;
+    const std::int64_t leaves = parallelism.data_leaves;
+    if (leaves > 0 && (dp_size < 1 || leaves % dp_size != 0)) return false;
+    const std::int64_t part = microbatch * (leaves > 0 ? leaves : dp_size);
     return part >= 1 && global_batch >= part && global_batch % part == 0;
   }
   // Returns how many microbatches one data-parallel rank has in a step.

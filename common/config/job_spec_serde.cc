@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/checkpoint_field.h"
+#include "common/config/data_leaves_field.h"
 #include "common/config/elastic_field.h"
 #include "common/config/evaluate_field.h"
 #include "common/config/file_names.h"
@@ -324,6 +325,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   if (proto.has_checkpoint()) ReadCheckpoint(proto.checkpoint(), job, rules);
   ReadReplan(proto, job, rules);
   ReadElastic(proto, job, rules);
+  CheckDataLeaves(job, rules);
   ReadLogging(proto.logging(), job, rules);
   RETURN_IF_ERROR(rules.status());
   return job;

@@ -116,6 +116,7 @@ void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {
   if (parallelism.tensor_leaves != 0) proto.set_tensor_leaves(parallelism.tensor_leaves);
   if (parallelism.context != 1) proto.set_context(parallelism.context);
   if (parallelism.expert != 1) proto.set_expert(parallelism.expert);
+  if (parallelism.data_leaves != 0) proto.set_data_leaves(parallelism.data_leaves);
   if (parallelism.shard != Shard::kAuto)
     proto.set_shard(static_cast<v1::ShardMode>(parallelism.shard));
   if (parallelism.reshard != Reshard::kAuto)

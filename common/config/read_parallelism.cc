@@ -191,6 +191,10 @@ void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
       rules.Between("parallelism.tensor_leaves", proto.tensor_leaves(), 1, kMaxTensorRanks)) {
     p.tensor_leaves = proto.tensor_leaves();
   }
+  if (proto.has_data_leaves() &&
+      rules.Between("parallelism.data_leaves", proto.data_leaves(), 1, kMaxRanks)) {
+    p.data_leaves = proto.data_leaves();
+  }
   const bool tensor_ok = rules.Between("parallelism.tensor", p.tensor, 1, kMaxTensorRanks);
   const bool context_ok = rules.Between("parallelism.context", p.context, 1, kMaxRanks);
   if (!tensor_ok || !context_ok) return;

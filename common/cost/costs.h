@@ -38,6 +38,8 @@ struct Costs {
   // part. An entry more than there are stages is that of the rows of a spread vocabulary, of all
   // ranks together; without it they take no time.
   std::vector<double> reduction{0};
+  // What each rank brings to these sums: so many times the gradients that `reduction` is of.
+  int terms = 1;
   double tied_reduction = 0;  // REDUCE_TIED
   // OPT, after NORM_EXCHANGE, which is a barrier; by pp rank. One entry serves all ranks.
   std::vector<double> optimizer{0};
@@ -53,7 +55,10 @@ struct Costs {
   double I(StageId stage) const { return Of(input_grad, stage); }
   double W(StageId stage) const { return Of(weight_grad, stage); }
   double B(StageId stage) const { return Of(backward, stage); }
-  double Reduction(StageId stage) const { return Of(reduction, stage); }
+  // A sum is a scatter, of all terms, and a gather of the sums.
+  double ReduceScatter(StageId stage) const { return terms * Of(reduction, stage) / 2; }
+  double Gather(StageId stage) const { return Of(reduction, stage) / 2; }
+  double Reduction(StageId stage) const { return ReduceScatter(stage) + Gather(stage); }
   double Optimizer(PpRank pp_rank) const { return OfRank(optimizer, pp_rank); }
   double S(PpRank pp_rank) const { return OfRank(vocabulary_forward, pp_rank); }
   double T(PpRank pp_rank) const { return OfRank(vocabulary_backward, pp_rank); }

@@ -29,15 +29,16 @@ enum class Which : std::uint8_t { kAll, kNotByWord, kByWord };
 class ParameterLayout {
  public:
   // words: the rows of each table by words that lie here; without any, all rows do.
-  ParameterLayout(const model::Model& model, Which which, int num_versions, const ShardPlace& place,
-                  const mesh::WordRun& words = {}, bool frees = false, bool foresees = false)
+  ParameterLayout(const model::Model& model, Which which, const ParameterOptions& options,
+                  const mesh::WordRun& words = {})
       : model_(model),
         which_(which),
-        num_places_(num_versions + (foresees ? 1 : 0)),
-        foresees_(foresees),
-        place_(place),
+        num_places_(options.num_versions + (options.foresees ? 1 : 0)),
+        foresees_(options.foresees),
+        place_(options.place),
         words_(words),
-        frees_(frees) {}
+        frees_(options.frees),
+        leaves_(options.leaves) {}
 
   // name: a constant.
   Section Run(std::string_view name, std::span<const LayerId> layers) && {
@@ -86,8 +87,17 @@ class ParameterLayout {
       tensor.offset = state.Add(tensor.bytes);
       weights.push_back(tensor);
     }
-    AddTensors(Role::kGradient, section_.Allocate(MemoryKind::kGradients, gradient.size()),
-               gradients);
+    // With one leaf the bucket need not end with a line.
+    const std::int64_t leaf = leaves_ > 1 ? RoundUp(gradient.size(), kLineBytes) : gradient.size();
+    const int bucket = section_.Allocate(MemoryKind::kGradients, leaves_ * leaf);
+    AddTensors(Role::kGradient, bucket, gradients);
+    for (int i = 1; i < leaves_; ++i) {
+      section_.tensors.push_back({.role = Role::kLeafGradients,
+                                  .layer = layer,
+                                  .allocation = bucket,
+                                  .offset = i * leaf,
+                                  .bytes = gradient.size()});
+    }
     if (frees_) {
       AddShards(weights);
     } else {
@@ -241,6 +251,7 @@ class ParameterLayout {
   const ShardPlace place_;
   const mesh::WordRun words_;
   const bool frees_;
+  const int leaves_;
   std::set<const Parameter*> here_;  // the parameters whose weights have a place
   Section section_;
 };
@@ -255,20 +266,18 @@ mesh::WordRun SplitWords(const model::Model& model) {
 }  // namespace
 
 Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& layers,
-                         int num_versions, bool spread, const ShardPlace& place, bool frees,
-                         bool foresees) {
+                         const ParameterOptions& options) {
   const mesh::WordRun words = model.tensor.splits() ? SplitWords(model) : mesh::WordRun();
   const bool no_words = model.tensor.splits() && words.words == 0;
-  const Which which = spread || no_words ? Which::kNotByWord : Which::kAll;
-  return ParameterLayout(model, which, num_versions, place, words, frees, foresees)
-      .Run("parameters", layers);
+  const Which which = options.spread || no_words ? Which::kNotByWord : Which::kAll;
+  return ParameterLayout(model, which, options, words).Run("parameters", layers);
 }
 
 WholeWeights LayOutWholeWeights(const model::Model& model,
                                 const std::map<StageId, std::vector<LayerId>>& stages,
                                 int num_places) {
   WholeWeights whole;
-  const ParameterLayout layout(model, Which::kAll, /*num_versions=*/1, /*place=*/{});
+  const ParameterLayout layout(model, Which::kAll, {});
   std::int64_t most = 0;
   for (const auto& [stage, layers] : stages) {
     const std::vector<Tensor>& tensors =
@@ -285,8 +294,7 @@ Section LayOutRows(const model::Model& model, const mesh::WordRun& words, const 
   // Only schedules with a flush spread the vocabulary, so the weights have one version.
   const std::vector<LayerId> users = {LayerId(0),
                                       LayerId(static_cast<std::int32_t>(model.layers.size()) - 1)};
-  return ParameterLayout(model, Which::kByWord, /*num_versions=*/1, place, words)
-      .Run("rows", users);
+  return ParameterLayout(model, Which::kByWord, {.place = place}, words).Run("rows", users);
 }
 
 }  // namespace takt::layout

@@ -25,13 +25,19 @@ namespace takt::layout {
 // model: borrowed for the section's life. Where its layers are split (model::TensorShare), a rank
 // has its rows of tables with a row for each word, and a parameter may have several gradients
 // (model::Split). Experts that are away are left out. spread: the vocabulary is, so these tables
-// are left out. A layer that has no other parameters then has no allocations. place: the rank has
-// moments of its shard alone. frees: it also keeps the shard of the weights alone, and WholeWeights
-// has the rest. foresees: behind the versions there is room for foreseen weights
-// (program::kForeseen).
+// are left out. A layer that has no other parameters then has no allocations. The bucket of a layer
+// is followed by those of all leaves but the last (config::Parallelism::data_leaves).
+struct ParameterOptions {
+  int num_versions = 1;
+  bool spread = false;
+  ShardPlace place = {};  // the rank has moments of its shard alone
+  bool frees = false;     // it also keeps the shard of the weights alone; WholeWeights has the rest
+  bool foresees = false;  // behind the versions there is room for foreseen weights
+                          // (program::kForeseen)
+  int leaves = 1;         // of the rank's replica
+};
 Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& layers,
-                         int num_versions = 1, bool spread = false, const ShardPlace& place = {},
-                         bool frees = false, bool foresees = false);
+                         const ParameterOptions& options = {});
 
 // Says where the weights of stages are whole, on a rank that frees them in between.
 struct WholeWeights {

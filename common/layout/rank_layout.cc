@@ -182,9 +182,13 @@ RankLayout LayOutRank(const RankInputs& inputs) {
     layout.process.AddAlone(MemoryKind::kProcess, {.role = Role::kSharing, .bytes = sharing});
   }
   const ShardPlace place = ShardPlaceOf(inputs.program, inputs.replica, inputs.num_replicas);
-  layout.parameters = LayOutParameters(
-      model, LayersOf(layout.stages), program::NumWeightVersions(inputs.program), Spreads(inputs),
-      place, program::FreesWeights(inputs.program), program::OverlapsSteps(inputs.program));
+  layout.parameters = LayOutParameters(model, LayersOf(layout.stages),
+                                       {.num_versions = program::NumWeightVersions(inputs.program),
+                                        .spread = Spreads(inputs),
+                                        .place = place,
+                                        .frees = program::FreesWeights(inputs.program),
+                                        .foresees = program::OverlapsSteps(inputs.program),
+                                        .leaves = inputs.leaves});
   if (program::FreesWeights(inputs.program)) {
     layout.whole = LayOutWholeWeights(model, LayersByStage(layout.stages),
                                       program::MostUnsharded(inputs.program));

@@ -32,6 +32,7 @@ struct RankInputs {
   // Says which of the replicas this rank is, if they share the optimizer's state. -1: any of them
   // (ShardPlace).
   int replica = -1;
+  int leaves = 1;  // of each replica (config::Parallelism::data_leaves)
 };
 
 struct RankLayout {

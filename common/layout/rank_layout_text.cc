@@ -115,7 +115,8 @@ std::string_view Name(Role role) {
                                                               "copies of weights and moments",
                                                               "shard of a weight",
                                                               "scratch of the B of a pair",
-                                                              "sharing of experts"};
+                                                              "sharing of experts",
+                                                              "gradients of a leaf"};
   return kNames[static_cast<std::size_t>(role)];
 }
 

@@ -42,9 +42,10 @@ enum class Role : std::uint8_t {
   kWeightShard,     // of a weight of which the rank has the whole only at times
   kPairScratch,     // scratch of the B of a pair, while its F uses kLayerScratch
   kSharing,         // what a rank that shares experts needs beside its tensors
+  kLeafGradients,   // a layer's, of an earlier one of the leaves that its replica has
 };
 
-inline constexpr std::size_t kNumRoles = 20;
+inline constexpr std::size_t kNumRoles = 21;
 
 std::string_view Name(Role role);
 

@@ -100,7 +100,7 @@ absl::StatusOr<mesh::Partition> PartitionOf(const CandidateInputs& inputs, int n
 program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
                                        const mesh::Partition& partition,
                                        const mesh::VocabularyEnds& vocabulary_ends) {
-  program::LowerOptions options{.reduce_gradients = inputs.num_replicas() > 1,
+  program::LowerOptions options{.reduce_gradients = inputs.num_replicas() * inputs.leaves() > 1,
                                 .separate_documents = inputs.model.separate_documents,
                                 .merge_weight_grads = MayMerge(inputs.job)};
   for (const mesh::Stage& stage : partition) {
@@ -184,7 +184,8 @@ std::vector<MemoryBytes> MemoryOf(const CandidateInputs& inputs, const Plan& pla
                             .num_replicas = inputs.num_replicas(),
                             .copy_bytes = copy_bytes,
                             .device = inputs.options.device,
-                            .vocabulary_ends = plan.vocabulary_ends})
+                            .vocabulary_ends = plan.vocabulary_ends,
+                            .leaves = inputs.leaves()})
             .bytes());
   }
   const std::int64_t room = inputs.options.worker_memory_bytes;

@@ -43,6 +43,8 @@ struct CandidateInputs {
             .cp_size = model.context_ranks,
             .tp_size = model.tensor.size};
   }
+  // Returns how many terms each replica brings to these sums.
+  int leaves() const { return job.parallelism.LeavesPerReplica(dp_size); }
   // Returns how many ranks sum the gradients of the same parameters.
   int num_replicas() const { return MeshOf(1).num_replicas(); }
 };

@@ -90,6 +90,35 @@ absl::Status CheckSplitLayers(const CandidateInputs& inputs, const schedule::Sch
   return absl::OkStatus();
 }
 
+// Refuses schedules in which a replica cannot have the microbatches of several, one after the
+// other.
+absl::Status CheckDataLeaves(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
+  const int leaves = inputs.job.parallelism.data_leaves;
+  if (leaves == 0) return absl::OkStatus();
+  const auto refuse = [&](std::string rule, std::string fix) {
+    return InvalidField({.field = "parallelism.data_leaves",
+                         .value = absl::StrCat(leaves),
+                         .rule = std::move(rule),
+                         .fix = std::move(fix)});
+  };
+  if (schedule.updates != schedule::Updates::kFlush) {
+    return refuse(absl::StrCat("does not go with ", schedule.name,
+                               ", which does not add up the gradients of a step"),
+                  "use a schedule that flushes every step, or remove it");
+  }
+  if (schedule.placement == schedule::Placement::kBidirectional) {
+    return refuse(absl::StrCat("does not go with ", schedule.name,
+                               ", which adds the microbatches of two copies of the weights"),
+                  "use a schedule with one copy of the weights, or remove it");
+  }
+  if (!schedule::AccumulatesInOrder(schedule)) {
+    return refuse(absl::StrCat("does not go with ", schedule.name,
+                               ", which accumulates weight gradients out of microbatch order"),
+                  "use another schedule, or remove it");
+  }
+  return absl::OkStatus();
+}
+
 // Refuses what ranks that share experts cannot do yet.
 absl::Status CheckSharedExperts(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
   const int size = inputs.model.experts.size;
@@ -213,6 +242,7 @@ absl::Status CheckSchedule(const CandidateInputs& inputs, const schedule::Schedu
     RETURN_IF_ERROR(CheckWithoutFlush(inputs, schedule));
   RETURN_IF_ERROR(CheckFp8Matrices(inputs));
   RETURN_IF_ERROR(CheckFreedWeights(inputs));
+  RETURN_IF_ERROR(CheckDataLeaves(inputs, schedule));
   RETURN_IF_ERROR(CheckSharedExperts(inputs, schedule));
   RETURN_IF_ERROR(CheckSharedSequences(inputs, schedule));
   return CheckSplitLayers(inputs, schedule);

@@ -37,6 +37,7 @@ bool IsOpen(const CandidateInputs& inputs, int pp_size) {
          inputs.job.residual == model::Precision::kF32 &&
          !inputs.model.tensor.splits() &&  // then those ranks share the words
          !inputs.model.experts.shares() && inputs.model.context_ranks == 1 &&
+         inputs.job.parallelism.data_leaves == 0 &&
          model::NumVocabularyBlocks(inputs.model.config.vocab) > 1;
 }
 

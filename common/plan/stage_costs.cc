@@ -115,6 +115,7 @@ class StageCosts {
                       .backward = {},
                       .link = Link(partition),
                       .reduction = {},
+                      .terms = inputs_.leaves(),
                       .tied_reduction = spread ? 0 : TiedReduction(pp_size),
                       .optimizer = std::move(optimizer),
                       .tensor = {TensorGroupCost(inputs_, TensorGroupsFitHosts(inputs_))},

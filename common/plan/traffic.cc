@@ -73,6 +73,7 @@ std::vector<Messages> MessagesOf(const std::vector<program::Program>& programs) 
 std::vector<SumTraffic> SumTrafficOf(const Plan& plan) {
   std::map<Pair, double> bytes;
   bool mirrored = false;
+  const double parts = plan.costs.terms + 1;  // all terms there, and the sum back
   for (const mesh::Stage& stage : plan.partition) {
     std::vector<PpRank> holders = {stage.pp_rank};
     const PpRank mirror = plan.programs[stage.pp_rank.value()].mirror;
@@ -83,7 +84,8 @@ std::vector<SumTraffic> SumTrafficOf(const Plan& plan) {
     const int group = static_cast<int>(holders.size()) * plan.mesh.num_replicas();
     if (group < 2) continue;
     for (const PpRank from : holders) {
-      for (const PpRank to : holders) bytes[{from, to}] += 2 * GradientBytes(plan, stage) / group;
+      for (const PpRank to : holders)
+        bytes[{from, to}] += parts * GradientBytes(plan, stage) / group;
     }
   }
   for (PpRank rank(0); rank.value() < std::ssize(plan.vocabulary_ends); ++rank) {

@@ -93,7 +93,10 @@ std::vector<int> ReplicasOf(const config::JobSpec& job, int max_workers) {
       std::max(least, max_workers / (job.LeastPipeline() * job.parallelism.RanksPerReplica()));
   const int most = job.elastic.data.has_value() ? std::min(room, job.elastic.data->max) : room;
   std::vector<int> replicas = DivisorsOf(job.global_batch);
-  std::erase_if(replicas, [&](int size) { return size < least || size > most; });
+  const int leaves = job.parallelism.data_leaves;
+  std::erase_if(replicas, [&](int size) {
+    return size < least || size > most || (leaves > 0 && leaves % size != 0);
+  });
   return replicas;
 }
 
@@ -143,7 +146,8 @@ absl::StatusOr<std::vector<Division>> DivisionsOf(const config::JobSpec& job,
   int fewest = job.global_batch;  // microbatches
   for (const int replicas : data) {
     for (const int microbatch : microbatches) {
-      if (job.global_batch / replicas % microbatch != 0) continue;
+      const int parts = asked.data_leaves > 0 ? asked.data_leaves : replicas;
+      if (job.global_batch / parts % microbatch != 0) continue;
       const Division division{.data = replicas, .microbatch = microbatch};
       fewest = std::min(fewest, MicrobatchesOf(job, division));
       if (num_layers * MicrobatchesOf(job, division) > kMaxLayerPasses) continue;

@@ -418,6 +418,7 @@ class Learner {
   }
 
   void LearnSums() {
+    if (job_.leaves > 1) return;
     const std::vector<std::vector<Place>> meetings = trace::FindMeetings(trace_);
     std::map<SumKey, std::vector<double>> samples;
     for (int step = 0; step < trace_.num_steps(); ++step) {

@@ -26,6 +26,7 @@ struct TracedJob {
   const mesh::Partition& partition;
   const std::vector<RankPlace>& places;  // by rank of the mesh
   mesh::VocabularyEnds vocabulary_ends = {};
+  int leaves = 1;  // of each replica; sums of several do not tell what one takes
 };
 
 // Adds what the trace's steps say, with this weight beside what is known. Each value is the median

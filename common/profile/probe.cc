@@ -65,7 +65,7 @@ config::JobSpec ProbeJob(const config::JobSpec& job, const ProbeOptions& options
   p.data_auto = p.tensor_auto = probe.microbatch_auto = false;
   // What a rank takes for its share of a layer, or of a sequence, follows from the whole.
   p.tensor = 1;
-  p.tensor_leaves = 0;
+  p.tensor_leaves = p.data_leaves = 0;
   p.expert = 1;
   p.context = 1;
   p.chunks = kStages;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -365,6 +367,24 @@ absl::Status CheckInFlight(const Schedule& schedule, int limit) {
   return absl::OkStatus();
 }
 
+// Returns the first W or B of each stage that comes after one of a later microbatch, and that one.
+std::vector<std::pair<Action, int>> OutOfOrder(const Schedule& schedule) {
+  std::vector<std::pair<Action, int>> found;
+  std::set<StageId> stages;
+  for (const Row& row : schedule.ranks) {
+    absl::flat_hash_map<int, int> last;  // by stage: a microbatch of this copy of it
+    for (const Action& action : row) {
+      if (action.kind != ActionKind::kWeightGrad && action.kind != ActionKind::kBackward) continue;
+      const int microbatch = action.microbatch.value();
+      int& before = last.try_emplace(action.stage.value(), microbatch).first->second;
+      if (microbatch < before && stages.insert(action.stage).second)
+        found.emplace_back(action, before);
+      before = microbatch;
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 absl::Status Validate(const Schedule& schedule, const ValidateOptions& options) {
@@ -384,6 +404,8 @@ absl::Status Validate(const Schedule& schedule, const ValidateOptions& options) 
   return CheckInFlight(schedule, options.max_in_flight);
 }
 
+bool AccumulatesInOrder(const Schedule& schedule) { return OutOfOrder(schedule).empty(); }
+
 std::vector<std::string> Warnings(const Schedule& schedule) {
   std::vector<std::string> warnings;
   if (schedule.updates != Updates::kFlush) {
@@ -391,22 +413,11 @@ std::vector<std::string> Warnings(const Schedule& schedule) {
                                     " updates with gradients at older weights: the loss will not "
                                     "be that of schedules that flush"));
   }
-  std::set<StageId> warned;
-  for (const Row& row : schedule.ranks) {
-    absl::flat_hash_map<int, int> last;  // by stage: a microbatch of this copy of it
-    for (const Action& action : row) {
-      if (action.kind != ActionKind::kWeightGrad && action.kind != ActionKind::kBackward) continue;
-      const int microbatch = action.microbatch.value();
-      int& before = last.try_emplace(action.stage.value(), microbatch).first->second;
-      if (microbatch < before && warned.insert(action.stage).second) {
-        warnings.push_back(
-            absl::StrCat("stage ", action.stage.value(),
-                         " accumulates weight gradients out of microbatch order (",
-                         action.ToString(), " after microbatch ", before,
-                         "): the loss will not have the same bits as with other schedules"));
-      }
-      before = microbatch;
-    }
+  for (const auto& [action, before] : OutOfOrder(schedule)) {
+    warnings.push_back(absl::StrCat(
+        "stage ", action.stage.value(), " accumulates weight gradients out of microbatch order (",
+        action.ToString(), " after microbatch ", before,
+        "): the loss will not have the same bits as with other schedules"));
   }
   return warnings;
 }

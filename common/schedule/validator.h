@@ -30,6 +30,9 @@ struct ValidateOptions {
 // - no rank has more in flight than the limit.
 absl::Status Validate(const Schedule& schedule, const ValidateOptions& options = {});
 
+// Returns whether every stage accumulates weight gradients in ascending order of microbatches.
+bool AccumulatesInOrder(const Schedule& schedule);
+
 // Says what is legal and may surprise, for example weight gradients of a stage that do not come in
 // ascending order of microbatches.
 std::vector<std::string> Warnings(const Schedule& schedule);

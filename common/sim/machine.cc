@@ -222,10 +222,12 @@ double Machine::Duration(int rank, const Instruction& instruction) const {
           static_cast<int>(costs_.reduction.size()) != programs_[rank].num_stages + 1) {
         return 0;  // of rows, whose time is not given
       }
-      // With shards the gather has the second half of the messages of a sum.
-      return costs_.Reduction(stage) / num_reductions_[stage.value()] / (shards_ ? 2 : 1);
+      if (instruction.op == Op::kGatherWeights)
+        return costs_.Gather(stage) / num_reductions_[stage.value()];
+      return (shards_ ? costs_.ReduceScatter(stage) : costs_.Reduction(stage)) /
+             num_reductions_[stage.value()];
     case Op::kUnshard:  // of all layers; the replicas that meet run the same program
-      return costs_.Reduction(stage) / 2;
+      return costs_.Gather(stage);
     case Op::kReduceTied:
       return costs_.tied_reduction;
     case Op::kOptimizer:

@@ -60,12 +60,14 @@ ProfileKeeper::~ProfileKeeper() {
 void ProfileKeeper::Begin(const job::Launch& launch) {
   std::shared_ptr<Run> run;
   if (CanLearnFrom(launch)) {
-    run = std::make_shared<Run>(Run{.generation = launch.key.generation,
-                                    .model = launch.plan.model,
-                                    .partition = launch.plan.partition,
-                                    .vocabulary_ends = launch.plan.vocabulary_ends,
-                                    .places = launch.places,
-                                    .snapshot_bytes = LargestSnapshot(launch.plan)});
+    run = std::make_shared<Run>(
+        Run{.generation = launch.key.generation,
+            .model = launch.plan.model,
+            .partition = launch.plan.partition,
+            .vocabulary_ends = launch.plan.vocabulary_ends,
+            .leaves = launch.job.parallelism.LeavesPerReplica(launch.plan.mesh.dp_size),
+            .places = launch.places,
+            .snapshot_bytes = LargestSnapshot(launch.plan)});
   }
   absl::MutexLock lock(&mutex_);
   runs_.erase(launch.key.job);
@@ -125,7 +127,8 @@ void ProfileKeeper::Learn(const trace::JobTrace& trace) {
                                              {.model = run->model,
                                               .partition = run->partition,
                                               .places = run->places,
-                                              .vocabulary_ends = run->vocabulary_ends},
+                                              .vocabulary_ends = run->vocabulary_ends,
+                                              .leaves = run->leaves},
                                              kWeight, *learned);
   AddPauses(*learned);
   if (!status.ok()) {

@@ -74,6 +74,7 @@ class ProfileKeeper final {
     model::Model model;
     mesh::Partition partition;
     mesh::VocabularyEnds vocabulary_ends;
+    int leaves = 1;                          // of each replica
     std::vector<profile::RankPlace> places;  // by rank
     double snapshot_bytes = 0;               // of the rank with most
   };

@@ -23,7 +23,11 @@ namespace takt::bench {
 namespace {
 
 struct Options : CommonOptions {
-  std::string recompute = "full";
+  std::string recompute = "full", device = "cpu";
+
+  config::DeviceKind kind() const {
+    return device == "cuda" ? config::DeviceKind::kCuda : config::DeviceKind::kCpu;
+  }
 };
 
 struct Mesh {
@@ -91,10 +95,11 @@ config::JobSpec JobOf(const Case& each, const Mesh& mesh, config::Shard shard,
   return job;
 }
 
-absl::StatusOr<nlohmann::json> Predict(const config::JobSpec& job) {
+absl::StatusOr<nlohmann::json> Predict(const config::JobSpec& job, config::DeviceKind device) {
   const config::Parallelism& p = job.parallelism;
   const int ranks = *p.pipeline * *p.data * p.tensor;
-  ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(job, {.max_workers = ranks}));
+  ASSIGN_OR_RETURN(const plan::Plan plan,
+                   plan::MakePlan(job, {.max_workers = ranks, .device = device}));
   const MemoryBytes& fullest = *std::ranges::max_element(
       plan.memory, {}, [](const MemoryBytes& bytes) { return bytes.total(); });
   nlohmann::json row = {{"model", job.name},
@@ -112,8 +117,8 @@ absl::StatusOr<nlohmann::json> Predict(const config::JobSpec& job) {
 absl::Status Run(const Options& options) {
   constexpr double kGib = 1.0 / static_cast<double>(std::int64_t{1} << 30);
   if (!options.json()) {
-    absl::PrintF("GiB of the fullest rank; bf16 on CPUs, 8192 tokens, recompute %s, 1f1b\n",
-                 options.recompute);
+    absl::PrintF("GiB of the fullest rank; bf16 on %s, 8192 tokens, recompute %s, 1f1b\n",
+                 options.device == "cuda" ? "GPUs" : "CPUs", options.recompute);
   }
   std::vector<Column> columns = {{.heading = "model", .key = "model", .width = 10},
                                  {.heading = "ranks", .key = "ranks"},
@@ -127,12 +132,13 @@ absl::Status Run(const Options& options) {
   for (const Case& each : Cases()) {
     for (const Mesh& mesh : each.meshes) {
       for (const config::Shard shard : {config::Shard::kNone, config::Shard::kOptimizer}) {
-        ASSIGN_OR_RETURN(const nlohmann::json row, Predict(JobOf(each, mesh, shard, options)));
+        ASSIGN_OR_RETURN(const nlohmann::json row,
+                         Predict(JobOf(each, mesh, shard, options), options.kind()));
         table.Add(row);
       }
     }
   }
-  table.End({{"recompute", options.recompute}});
+  table.End({{"recompute", options.recompute}, {"device", options.device}});
   return absl::OkStatus();
 }
 
@@ -144,6 +150,8 @@ void AddMeshMemoryCommand(CLI::App& app, absl::Status& result) {
       [](CLI::App& command, Options& options) {
         command.add_option("--recompute", options.recompute, "none, selective or full")
             ->check(CLI::IsMember({"none", "selective", "full"}));
+        command.add_option("--device", options.device, "cpu or cuda: where the sizes are of")
+            ->check(CLI::IsMember({"cpu", "cuda"}));
       },
       Run);
 }

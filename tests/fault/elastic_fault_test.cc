@@ -2,6 +2,7 @@
 // Workers are killed under elastic jobs, and others join: the jobs go on with fewer ranks and then
 // with more, and have the losses of an undisturbed job.
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -109,6 +110,37 @@ TEST_F(ElasticFault, AReplicaThatSharedTheOptimizersStateGoesOnAloneFromMemory) 
       EXPECT_NEAR(loss, whole.at(step), 1e-3) << step;
     }
   }
+}
+
+// A replica alone has the terms of both in its sums, so not a bit of a loss tells how many there
+// were.
+TEST_F(ElasticFault, AReplicaTrainsOnWithTheSameBitsUntilAnotherJoins) {
+  constexpr int kHidden = 128;
+  constexpr std::int64_t kEndless = 1'000'000;
+  constexpr char kReplicas[] = "pipeline: 1, data: 2, data_leaves: 2";
+  Cluster cluster(2);
+  cluster.Submit(Yaml("j", kHidden, kEndless, kReplicas,
+                      absl::StrCat("elastic: {data: {min: 1, max: 2}}\ncheckpoint: {directory: ",
+                                   cluster.directory(), "/saved, every_steps: 20, in_memory: 1}")));
+  const std::string killed = KillLastRank(cluster, "j", 30);
+  const v1::Job alone = AwaitRanks(cluster, "j", 1, /*generation=*/2);
+  EXPECT_EQ(alone.state(), v1::JOB_STATE_RUNNING) << alone.reason();
+  EXPECT_GE(alone.memory_step(), 29) << alone.DebugString();
+  cluster.AwaitStep("j", alone.last_step().step() + 10);
+  cluster.StartWorker(killed);
+  const v1::Job both = AwaitRanks(cluster, "j", 2, /*generation=*/3);
+  EXPECT_EQ(both.state(), v1::JOB_STATE_RUNNING) << both.reason();
+  cluster.AwaitStep("j", both.last_step().step() + 20);
+  cluster.Cancel("j");
+  cluster.AwaitEnd("j");
+  const std::map<std::int64_t, double> losses = LossesOf(cluster, "j");
+  cluster.Submit(Yaml("whole", kHidden, kEndless, "pipeline: 1, data: 2", ""));
+  cluster.AwaitStep("whole", std::ssize(losses));
+  cluster.Cancel("whole");
+  cluster.AwaitEnd("whole");
+  std::map<std::int64_t, double> whole = LossesOf(cluster, "whole");
+  whole.erase(whole.upper_bound(std::ssize(losses)), whole.end());
+  EXPECT_EQ(losses, whole);
 }
 
 // Half a replica is of no use, so the job needs two workers of the three that are left.

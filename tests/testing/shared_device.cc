@@ -153,11 +153,15 @@ class SharedSums final : public Collective {
   backend::Stream* stream() override { return backend_.stream(); }
 
   absl::Status AllReduceSum(StepId step, std::span<float> data) override {
+    return AllReduceTerms(step, data, {});
+  }
+  // The terms of all ranks lie alike.
+  absl::Status AllReduceTerms(StepId step, std::span<float> data, const Terms& terms) override {
     const MessageTag tag{.generation = generation_,
                          .step = step.value(),
                          .direction = kSharedSum,
                          .sequence = sequence_++};
-    return first_.has_value() ? HandOver(tag, data) : Sum(tag, data);
+    return first_.has_value() ? HandOver(tag, data) : Sum(tag, data, terms);
   }
   absl::Status AllReduceSum(StepId step, std::span<double> data) override {
     return host_->AllReduceSum(step, data);
@@ -172,17 +176,23 @@ class SharedSums final : public Collective {
     return backend_.stream()->Await(summed_);
   }
 
-  absl::Status Sum(const MessageTag& tag, std::span<float> data) {
+  absl::Status Sum(const MessageTag& tag, std::span<float> data, const Terms& terms) {
+    const auto add = [&](const float* a, const float* b, float* sum) {
+      return backend_.Run(backend::Add{.a = a, .b = b, .output = sum, .count = std::ssize(data)});
+    };
+    float* const first = terms.Of(data.data(), 0);
+    for (int term = 1; term < terms.count; ++term) {
+      float* const own = terms.Of(data.data(), term);
+      RETURN_IF_ERROR(add(first, own, term + 1 == terms.count ? own : first));
+    }
     std::vector<Place> places;
     for (const Other& other : others_) {
       ASSIGN_OR_RETURN(places.emplace_back(),
                        RecvPlace(*other.host.places, tag, data.size_bytes()));
       RETURN_IF_ERROR(backend_.stream()->Await(*other.ready));
-      RETURN_IF_ERROR(
-          backend_.Run(backend::Add{.a = data.data(),
-                                    .b = reinterpret_cast<const float*>(places.back().data),
-                                    .output = data.data(),
-                                    .count = std::ssize(data)}));
+      const auto* const others = reinterpret_cast<const float*>(places.back().data);
+      for (int term = 0; term < terms.count; ++term)
+        RETURN_IF_ERROR(add(data.data(), terms.Of(others, term), data.data()));
     }
     for (const Place& place : places) {
       RETURN_IF_ERROR(CopyFloats(backend_, reinterpret_cast<const std::byte*>(data.data()),

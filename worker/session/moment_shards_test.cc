@@ -61,8 +61,9 @@ class Sharer {
     if (two_copies) second_copies = {LayerId(2 - 2 * pp_rank), LayerId(3 - 2 * pp_rank)};
     store_ = train::ParameterStore::Create(
                  model,
-                 layout::LayOutParameters(model, layers, 1, /*spread=*/false,
-                                          layout::ShardPlaceOf(program, replica, replicas), frees),
+                 layout::LayOutParameters(
+                     model, layers,
+                     {.place = layout::ShardPlaceOf(program, replica, replicas), .frees = frees}),
                  *backend_, second_copies)
                  .value();
     for (const train::ParameterRef* const ref : store_->trained()) {

@@ -65,11 +65,11 @@ class RankOfTwo {
     assignment_.vocabulary_ends = ends;
     const std::vector<LayerId> layers =
         pp_rank == 0 ? std::vector<LayerId>{LayerId(0), LayerId(1)} : std::vector<LayerId>{head};
-    store_ =
-        train::ParameterStore::Create(
-            model, layout::LayOutParameters(model, layers, 1, /*spread=*/true, place), *backend_,
-            {}, layout::LayOutRows(model, mesh::WordsOf(ends, PpRank(pp_rank), kVocab), place))
-            .value();
+    store_ = train::ParameterStore::Create(
+                 model, layout::LayOutParameters(model, layers, {.spread = true, .place = place}),
+                 *backend_, {},
+                 layout::LayOutRows(model, mesh::WordsOf(ends, PpRank(pp_rank), kVocab), place))
+                 .value();
     for (const train::ParameterRef* const ref : store_->trained()) {
       for (std::int64_t i = 0; i < ref->elements(); ++i)
         ref->weight[i] = ValueOf(*ref->parameter, kWeight, ref->first_element() + i);

@@ -58,7 +58,7 @@ absl::Status LayerShards::ReduceGradients(StepId step) {
       parts.push_back(layer_.gradients.subspan(static_cast<std::size_t>(shard.first),
                                                static_cast<std::size_t>(shard.count)));
     }
-    RETURN_IF_ERROR(group_.ReduceScatterSum(step, parts));
+    RETURN_IF_ERROR(group_.ReduceScatterTerms(step, parts, layer_.leaves));
   }
   return absl::OkStatus();
 }

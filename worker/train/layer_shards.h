@@ -39,8 +39,8 @@ class LayerShards {
   LayerShards(const LayerParameters& layer, transport::Collective& group,
               bool in_reversed_pairs = false);
 
-  // Adds the gradients of all ranks, each shard on the rank that has it. The other gradients mean
-  // nothing afterwards.  Errors: as the group's.
+  // Adds the gradients of all ranks and their leaves, each shard on the rank that has it. The other
+  // gradients mean nothing afterwards.  Errors: as the group's.
   absl::Status ReduceGradients(StepId step);
 
   // Returns how many blocks of backend::kSquaresPerBlock elements of the layer are in the norm.

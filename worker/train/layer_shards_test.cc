@@ -56,12 +56,10 @@ class Replica {
           const layout::ShardPlace& place = {})
       : group_(group) {
     backend_ = backend::CreateCpuBackend({}).value();
-    store_ = ParameterStore::Create(
-                 model,
-                 layout::LayOutParameters(model, LayersOf(model),
-                                          /*num_versions=*/1, /*spread=*/false, place),
-                 *backend_)
-                 .value();
+    store_ =
+        ParameterStore::Create(
+            model, layout::LayOutParameters(model, LayersOf(model), {.place = place}), *backend_)
+            .value();
     for (const ParameterRef* const ref : store_->trained())
       Randomize(1, ref->weight, ref->elements());
     if (place.count == group.size()) {

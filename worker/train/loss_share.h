@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
@@ -13,6 +14,8 @@ namespace takt::train {
 // A rank of the last stage knows this about the step's loss. It is empty on other ranks.
 struct LossShare {
   double sum = 0;  // the token losses of this rank's microbatches, added in ascending order
+  // Where its replica has several leaves, the sum of each, and `sum` is 0.
+  std::vector<double> leaf_sums = {};
   std::int64_t scored = 0;  // scored tokens of the global batch, equal on all data-parallel ranks
   double halting = 0;       // what ranks were asked for (halt_request.h); it travels with the loss
   bool known = false;

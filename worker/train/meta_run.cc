@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/meta_run.h"
 
+#include <algorithm>
 #include <list>
 #include <memory>
 #include <utility>
@@ -16,16 +17,16 @@ using program::Op;
 // Replaces the other ranks of a group. They add nothing.
 class OtherRanks final : public transport::Collective {
  public:
-  // group: the one that it stands for; null: any.
-  explicit OtherRanks(const transport::Collective* group = nullptr)
-      : size_(group == nullptr ? 2 : group->size()),
-        index_(group == nullptr ? 0 : group->index()) {}
   OtherRanks(int size, int index) : size_(size), index_(index) {}
 
   int size() const override { return size_; }
   int index() const override { return index_; }
   absl::Status AllReduceSum(StepId, std::span<float>) override { return absl::OkStatus(); }
   absl::Status AllReduceSum(StepId, std::span<double>) override { return absl::OkStatus(); }
+  absl::Status AllReduceTerms(StepId, std::span<float>, const Terms&) override {
+    return absl::OkStatus();
+  }
+  absl::Status ReduceScatterTerms(StepId, Parts, const Terms&) override { return absl::OkStatus(); }
   absl::Status ReduceScatterTree(StepId, Parts) override { return absl::OkStatus(); }
   absl::Status Pass(StepId, Sent, Received) override { return absl::OkStatus(); }
 
@@ -46,7 +47,7 @@ absl::StatusOr<MetaReport> RunOnMeta(
     TrainerOptions options, backend::OpListener listener,
     const std::function<void(const Instruction&)>& on_instruction) {
   MetaReport report;
-  OtherRanks others;
+  OtherRanks others(/*size=*/2, /*index=*/0);
   const std::unique_ptr<backend::BackendFactory> backends =
       backend::CreateMetaBackends(report.counts, std::move(listener));
   options.backends = backends.get();
@@ -55,7 +56,12 @@ absl::StatusOr<MetaReport> RunOnMeta(
   std::list<OtherRanks> replicas;  // shards depend on the size of their group
   const auto replace = [&](StageId stage) {
     transport::Collective*& group = options.replicas[stage];
-    group = &replicas.emplace_back(group);
+    const int copies = options.program->mirror.value() < 0 ? 1 : 2;
+    const int copy = program::IsPrimary(*options.program, stage) ? 0 : copies - 1;
+    const int size = copies * options.mesh.num_replicas();
+    const int index = copies * options.mesh.ReplicaOf(options.rank) + copy;
+    group = group != nullptr ? &replicas.emplace_back(group->size(), group->index())
+                             : &replicas.emplace_back(std::max(2, size), index);
   };
   for (const StageId stage : program::HeldStages(*options.program)) replace(stage);
   if (program::SpreadsVocabulary(*options.program)) replace(StageId(options.program->num_stages));

@@ -237,6 +237,22 @@ TEST(MetaRun, AllocatesWhatIsPredictedWhereStepsOverlap) {
   }
 }
 
+TEST(MetaRun, AllocatesWhatIsPredictedOfSeveralLeaves) {
+  for (const model::ModelConfig& model : {Gpt2(), Llama(true), Mixtral()}) {
+    for (const std::string schedule : {"1f1b", "zb-v"}) {
+      for (const int replicas : {1, 2}) {
+        SCOPED_TRACE(
+            absl::StrCat(schedule, " family ", static_cast<int>(model.family), " on ", replicas));
+        config::JobSpec job = JobOf(model, schedule);
+        job.parallelism.data = replicas;
+        job.parallelism.data_leaves = 4;
+        job.validation = config::Validation{.path = "v", .every_steps = 1};
+        ExpectAsPredicted(job);
+      }
+    }
+  }
+}
+
 TEST(MetaRun, AllocatesWhatIsPredictedOfMuon) {
   for (const model::ModelConfig& model : {Gpt2(), Llama(true), Mixtral()}) {
     for (const std::string schedule : {"1f1b", "dualpipe", "pipedream-2bw"}) {

@@ -288,14 +288,12 @@ TEST_F(OptimizerTest, ForeseesTheBitsOfTheUpdateAndLeavesMoments) {
       if (optimizer == 2) job.sgd = config::Sgd{.nesterov = true, .clip_norm = clip_norm};
       if (optimizer == 3) job.muon = config::Muon{.clip_norm = clip_norm};
       const model::Model model = *config::BuildModelOf(job, 1, config::DeviceKind::kCpu);
-      const auto store =
-          ParameterStore::Create(
-              model,
-              layout::LayOutParameters(model, {LayerId(0), LayerId(1), LayerId(2)},
-                                       /*num_versions=*/1, /*spread=*/false, /*place=*/{},
-                                       /*frees=*/false, /*foresees=*/true),
-              *backend_)
-              .value();
+      const auto store = ParameterStore::Create(
+                             model,
+                             layout::LayOutParameters(model, {LayerId(0), LayerId(1), LayerId(2)},
+                                                      {.foresees = true}),
+                             *backend_)
+                             .value();
       std::vector<float> scratch(static_cast<std::size_t>(model::MuonScratchFloats(4, 16)));
       Optimizer updates = Optimizer::Create(job, model, *store, {}).value();
       updates.UseScratch(reinterpret_cast<std::byte*>(scratch.data()));

@@ -135,9 +135,20 @@ void ParameterStore::AddLayers(const model::Model& model, const layout::Section&
 
 void ParameterStore::ResolveAll(const layout::Section& section, const SectionMemory& memory) {
   for (const layout::Tensor& tensor : section.tensors) {
+    if (tensor.role == layout::Role::kLeafGradients) {
+      ResolveLeaf(tensor);
+      continue;
+    }
     Resolve(tensor, section.allocations[static_cast<std::size_t>(tensor.allocation)],
             memory.At(tensor));
   }
+}
+
+void ParameterStore::ResolveLeaf(const layout::Tensor& tensor) {
+  LayerParameters& layer = *std::ranges::find(layers_, tensor.layer, &LayerParameters::layer);
+  layer.gradients = layer.gradients.first(static_cast<std::size_t>(tensor.bytes) / sizeof(float));
+  if (layer.leaves.count++ == 1)
+    layer.leaves.stride = static_cast<std::size_t>(tensor.offset) / sizeof(float);
 }
 
 void ParameterStore::Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation,

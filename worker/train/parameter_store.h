@@ -23,6 +23,7 @@
 #include "common/program/program.h"
 #include "worker/backend/backend.h"
 #include "worker/train/section_memory.h"
+#include "worker/transport/collective.h"
 
 namespace takt::train {
 
@@ -94,6 +95,8 @@ struct LayerParameters {
   // The layer's own in the model's order, then the tied ones: those of which rows are here.
   std::vector<ParameterRef> refs;
   std::span<float> gradients;  // the bucket: all of refs' gradients, contiguous
+  // Where the replica has several leaves, each has a bucket, of which `gradients` is the last.
+  transport::Collective::Terms leaves;
 };
 
 // If the layer that owns a tied parameter is on this rank, both uses share one weight and one
@@ -200,6 +203,8 @@ class ParameterStore {
   absl::Status AddWhole(const layout::WholeWeights& whole);
   // Tells the uses where their tensors are.
   void ResolveAll(const layout::Section& section, const SectionMemory& memory);
+  // Tells the layer of a kLeafGradients where it is.
+  void ResolveLeaf(const layout::Tensor& tensor);
   // Tells the use that `tensor` belongs to that it is at `place`, in this allocation.
   void Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation,
                std::byte* place);

@@ -108,9 +108,10 @@ class WeightVersions : public ParameterStoreTest {
  protected:
   // Both uses of a tied weight are on this rank, so they must change together.
   explicit WeightVersions(int num_versions = 3)
-      : store_(ParameterStore::Create(
-                   model_, layout::LayOutParameters(model_, {LayerId(0), LayerId(3)}, num_versions),
-                   *backend_)
+      : store_(ParameterStore::Create(model_,
+                                      layout::LayOutParameters(model_, {LayerId(0), LayerId(3)},
+                                                               {.num_versions = num_versions}),
+                                      *backend_)
                    .value()) {}
 
   void Fill(float value) {
@@ -194,9 +195,10 @@ class PackedWeights : public ParameterStoreTest {
     for (int id = 0; id < static_cast<int>(model_bf16_.layers.size()); ++id) {
       all.push_back(LayerId(id));
     }
-    store_ = ParameterStore::Create(model_bf16_, layout::LayOutParameters(model_bf16_, all, 2),
-                                    *backend_)
-                 .value();
+    store_ =
+        ParameterStore::Create(
+            model_bf16_, layout::LayOutParameters(model_bf16_, all, {.num_versions = 2}), *backend_)
+            .value();
   }
 
   // Returns row 0 of the packed matrix [k,n].
@@ -229,8 +231,9 @@ TEST_F(PackedWeights, HaveTheBiasesThatAreKeptRounded) {
   constexpr std::size_t kBias = 3;  // c_attn.bias
   model_bf16_.layers[1].parameters[kBias].kept_rounded = true;
   const auto store =
-      ParameterStore::Create(model_bf16_, layout::LayOutParameters(model_bf16_, {LayerId(1)}, 2),
-                             *backend_)
+      ParameterStore::Create(
+          model_bf16_, layout::LayOutParameters(model_bf16_, {LayerId(1)}, {.num_versions = 2}),
+          *backend_)
           .value();
   const ParameterRef& bias = store->Layer(LayerId(1)).refs[kBias];
   for (const float value : {3.0F, 1 + 0x1p-9F}) {  // bf16 has the first one
@@ -305,7 +308,7 @@ TEST_F(ParameterStoreTest, HoldsRowsBesideWhatStagesHave) {
   const layout::Section rows =
       rows_testing::LayOutRows(model, 4096, 4096, {LayerId(0), LayerId(2)});
   const auto stage = [](const model::Model& of) {
-    return layout::LayOutParameters(of, {LayerId(0)}, 1, /*spread=*/true);
+    return layout::LayOutParameters(of, {LayerId(0)}, {.spread = true});
   };
   const auto store = ParameterStore::Create(model, stage(model), *backend_, {}, rows).value();
   ASSERT_EQ(store->layers().size(), 3U);

@@ -44,6 +44,7 @@ absl::StatusOr<std::unique_ptr<ProgramState>> ProgramState::Create(RankState& ra
       StepLosses losses,
       StepLosses::Create(*rank.compute,
                          {.num_microbatches = program.num_microbatches,
+                          .leaves = rank.leaves(),
                           .holds_last_stage = rank.stages.contains(StageId(program.num_stages - 1)),
                           .updates_microbatches = program::UpdatesEachMicrobatch(program)}));
   ASSIGN_OR_RETURN(

@@ -17,7 +17,24 @@ namespace takt::train {
 
 using backend::StreamKind;
 
+namespace {
+
+// Checks that the replicas have equally many leaves, and these equally many microbatches.
+absl::Status CheckLeaves(const TrainerOptions& options) {
+  const int leaves = options.job->parallelism.data_leaves, replicas = options.mesh.dp_size;
+  if (leaves == 0) return absl::OkStatus();
+  const bool divides =
+      leaves % replicas == 0 && options.program->num_microbatches % (leaves / replicas) == 0;
+  if (divides) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(leaves, " leaves do not divide into ", replicas, " replicas with ",
+                   options.program->num_microbatches, " microbatches each"));
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOptions& options) {
+  RETURN_IF_ERROR(CheckLeaves(options));
   auto state = std::make_unique<RankState>(options);
   state->layout = layout::LayOutRank({.model = *options.model,
                                       .partition = *options.partition,
@@ -25,7 +42,8 @@ absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOption
                                       .validation = options.validation_program,
                                       .num_replicas = options.mesh.num_replicas(),
                                       .vocabulary_ends = options.vocabulary_ends,
-                                      .replica = options.mesh.ReplicaOf(options.rank)});
+                                      .replica = options.mesh.ReplicaOf(options.rank),
+                                      .leaves = state->leaves()});
   ASSIGN_OR_RETURN(state->compute, options.backends->CreateCompute());
   ASSIGN_OR_RETURN(state->reduce, options.backends->CreateMemory(StreamKind::kReduce));
   ASSIGN_OR_RETURN(state->load, options.backends->CreateMemory(StreamKind::kTransfer));
@@ -66,6 +84,30 @@ ResultGroups RankState::Groups() const {
 bool RankState::AlwaysForesees(const TrainerOptions& options) {
   return options.job->barrier == config::Barrier::kNever ||
          program::ShardsOptimizer(*options.program);
+}
+
+int RankState::leaves() const {
+  return options.job->parallelism.LeavesPerReplica(options.mesh.dp_size);
+}
+
+bool RankState::BeginsLeaf(MicrobatchId microbatch) const {
+  return leaves() > 1 && microbatch.value() % (options.program->num_microbatches / leaves()) == 0;
+}
+
+absl::Status RankState::KeepLeaf(backend::Backend& backend, StageId stage,
+                                 MicrobatchId microbatch) {
+  const int of_leaf = options.program->num_microbatches / leaves();
+  const int done = (microbatch.value() + 1) / of_leaf;
+  if ((microbatch.value() + 1) % of_leaf != 0 || done == leaves()) return absl::OkStatus();
+  for (const layout::StageLayout::LayerPlace& place : layout.stages.at(stage).layers) {
+    const LayerParameters& layer = parameters->Layer(place.layer);
+    if (layer.gradients.empty()) continue;
+    RETURN_IF_ERROR(
+        backend.Run(backend::Copy{.input = layer.gradients.data(),
+                                  .output = layer.leaves.Of(layer.gradients.data(), done - 1),
+                                  .count = std::ssize(layer.gradients)}));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RankState::Pack(int version) {

@@ -47,6 +47,14 @@ struct RankState {
   // Returns the groups that sum its gradients. Precondition: ReplicasOf returns one.
   GradientGroups GradientGroupsOf(StageId stage) const;
   ResultGroups Groups() const;
+  // Returns how many leaves the rank's replica has (config::Parallelism::data_leaves), each with as
+  // many microbatches in a row.
+  int leaves() const;
+  // Returns whether W of this microbatch is the first of a leaf, whose gradients begin anew.
+  bool BeginsLeaf(MicrobatchId microbatch) const;
+  // Copies the gradients of a stage aside if W of this microbatch was the last of a leaf, and
+  // another leaf follows.  Compute lane. backend: of the lane, or of a half of a pair on it.
+  absl::Status KeepLeaf(backend::Backend& backend, StageId stage, MicrobatchId microbatch);
   // Returns whether this rank has some of the words alone, or none.
   bool SharesVocabulary() const { return vocabulary != nullptr || meetings != nullptr; }
 

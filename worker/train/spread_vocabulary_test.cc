@@ -281,9 +281,8 @@ TEST_P(SpreadVocabularyTest, TheNormBeforeItHasTheBitsOfTheWholeHead) {
   const layout::StageLayout layout =
       layout::LayOutStage(model_, {StageId(1), PpRank(0), kHead, LayerId(3)}, /*spread=*/true);
   const auto store =
-      ParameterStore::Create(
-          model_, layout::LayOutParameters(model_, {kHead}, /*num_versions=*/1, /*spread=*/true),
-          *backend_)
+      ParameterStore::Create(model_, layout::LayOutParameters(model_, {kHead}, {.spread = true}),
+                             *backend_)
           .value();
   const std::vector<ParameterRef>& refs = store->Layer(kHead).refs;
   const std::vector<ParameterRef>& whole = store_->Layer(kHead).refs;

@@ -21,9 +21,14 @@ StepLosses::Microbatch* StepLosses::At(std::int64_t remainder, MicrobatchId micr
 LossShare StepLosses::Share(StepId step) const {
   if (!options_.holds_last_stage) return {};
   LossShare share{.known = true};
+  if (options_.leaves > 1) share.leaf_sums.resize(static_cast<std::size_t>(options_.leaves));
+  const std::int64_t of_leaf = options_.num_microbatches / options_.leaves;
   for (MicrobatchId m(0); m.value() < options_.num_microbatches; ++m) {
     const Microbatch& loss = *At(step.value() % kSteps, m);
-    share.sum += loss.sum;
+    double& sum = share.leaf_sums.empty()
+                      ? share.sum
+                      : share.leaf_sums[static_cast<std::size_t>(m.value() / of_leaf)];
+    sum += loss.sum;
     // Each count is that of the microbatch, or that of the whole batch. It is 0 for a microbatch of
     // the other copy.
     share.scored = options_.updates_microbatches ? share.scored + loss.scored

@@ -23,6 +23,7 @@ class StepLosses {
   };
   struct Options {
     std::int64_t num_microbatches = 0;
+    int leaves = 1;                     // of the rank's replica
     bool holds_last_stage = false;      // false: this rank knows no losses
     bool updates_microbatches = false;  // each gradient is the mean over its own scored tokens
   };

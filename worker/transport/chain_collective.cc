@@ -28,10 +28,13 @@ class ChainCollective final : public Collective {
   int size() const override { return static_cast<int>(options_.ranks.size()); }
   int index() const override { return options_.index; }
   absl::Status AllReduceSum(StepId step, std::span<float> data) override {
-    return Reduce(step, data);
+    return Reduce(step, data, {});
   }
   absl::Status AllReduceSum(StepId step, std::span<double> data) override {
-    return Reduce(step, data);
+    return Reduce(step, data, {});
+  }
+  absl::Status AllReduceTerms(StepId step, std::span<float> data, const Terms& terms) override {
+    return Reduce(step, data, terms);
   }
 
  private:
@@ -47,7 +50,7 @@ class ChainCollective final : public Collective {
   absl::Status Meet(Transport& transport, bool behind);
 
   template <class T>
-  absl::Status Reduce(StepId step, std::span<T> data);
+  absl::Status Reduce(StepId step, std::span<T> data, const Terms& terms);
 
   const CollectiveOptions options_;
   Neighbour before_, behind_;
@@ -83,7 +86,7 @@ absl::Status ChainCollective::Meet(Transport& transport, bool behind) {
 }
 
 template <class T>
-absl::Status ChainCollective::Reduce(StepId step, std::span<T> data) {
+absl::Status ChainCollective::Reduce(StepId step, std::span<T> data, const Terms& terms) {
   const std::size_t most = options_.slice_bytes / sizeof(T);
   MessageTag tag{.generation = options_.generation,
                  .step = step.value(),
@@ -91,11 +94,19 @@ absl::Status ChainCollective::Reduce(StepId step, std::span<T> data) {
                  .sequence = sequence_++};
   for (std::size_t begin = 0; begin < data.size(); begin += most) {
     const std::span<T> slice = data.subspan(begin, std::min(most, data.size() - begin));
+    const T* sum = terms.Of(slice.data(), 0);
+    int term = 1;  // the next one
     if (!is_first()) {
       const std::span<std::byte> bytes = std::span(received_).first(slice.size_bytes());
       RETURN_IF_ERROR(before_.in->Recv(tag, bytes));
-      const T* const sum = reinterpret_cast<const T*>(bytes.data());
-      for (std::size_t i = 0; i < slice.size(); ++i) slice[i] = sum[i] + slice[i];
+      sum = reinterpret_cast<const T*>(bytes.data());
+      term = 0;
+    }
+    for (; term < terms.count; ++term) {
+      // Sums take the place of the addend. The last one is in place.
+      T* const addend = terms.Of(slice.data(), term);
+      for (std::size_t i = 0; i < slice.size(); ++i) addend[i] = sum[i] + addend[i];
+      sum = addend;
     }
     if (!is_last()) RETURN_IF_ERROR(behind_.out->Send(tag, std::as_bytes(slice)));
   }

@@ -53,6 +53,22 @@ TEST(ChainCollective, SumsInRankOrderOnEveryRank) {
   ExpectSumsInRankOrder<float>(kSmallest, 3 * kSliceBytes / sizeof(float) + 5);
 }
 
+TEST(ChainCollective, AddsSeveralTermsOfEachRankInOrder) {
+  constexpr int kTerms = 3;
+  for (const std::size_t count : {1u, 8193u}) {
+    const std::vector<float> expected = SumInRankOrder<float>(kSmallest * kTerms, count);
+    Traffic traffic;
+    OnChain(kSmallest, traffic, [&](Collective& collective, int index) {
+      OfTerms values(index, kTerms, count);
+      const absl::Status status = collective.AllReduceTerms(StepId(3), values.data(), values.terms);
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(
+          std::ranges::equal(std::as_bytes(values.data()), std::as_bytes(std::span(expected))))
+          << "index " << index;
+    });
+  }
+}
+
 TEST(ChainCollective, ConnectsEachRankWithItsNeighboursAlone) {
   constexpr int kSize = 40;
   Traffic traffic;

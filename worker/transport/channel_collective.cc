@@ -17,6 +17,8 @@ namespace {
 // numbers.
 enum Phase : std::int32_t { kDirect = 16, kReduceScatter = 17, kAllGather = 18, kPass = 19 };
 
+constexpr std::size_t kLineBytes = 64;
+
 // Returns one of `parts` nearly equal, consecutive parts of [0, total).
 struct Range {
   std::size_t begin, size;
@@ -35,17 +37,23 @@ class ChannelCollective final : public Collective {
   int size() const override { return static_cast<int>(options_.ranks.size()); }
   int index() const override { return options_.index; }
   absl::Status AllReduceSum(StepId step, std::span<float> data) override {
-    return Reduce(step, data);
+    return Reduce(step, data, {});
   }
   absl::Status AllReduceSum(StepId step, std::span<double> data) override {
-    return Reduce(step, data);
+    return Reduce(step, data, {});
+  }
+  absl::Status AllReduceTerms(StepId step, std::span<float> data, const Terms& terms) override {
+    return Reduce(step, data, terms);
   }
   absl::Status ReduceScatterSum(StepId step, Parts parts) override {
-    return ReduceParts(step, parts, [this](std::span<float> mine) { Sum(mine); });
+    return ReduceScatterTerms(step, parts, {});
+  }
+  absl::Status ReduceScatterTerms(StepId step, Parts parts, const Terms& terms) override {
+    return ReduceParts(step, parts, terms, [&](std::span<float> mine) { Sum(mine, terms); });
   }
   absl::Status ReduceScatterTree(StepId step, Parts parts) override {
     TAKT_CHECK(std::has_single_bit(static_cast<unsigned>(size())) && size() <= kMostInTree);
-    return ReduceParts(step, parts, [this](std::span<float> mine) { SumAsTree(mine); });
+    return ReduceParts(step, parts, {}, [this](std::span<float> mine) { SumAsTree(mine); });
   }
   absl::Status Pass(StepId step, Sent sent, Received received) override {
     TAKT_CHECK(sent.size() == options_.ranks.size() && received.size() == options_.ranks.size());
@@ -54,32 +62,37 @@ class ChannelCollective final : public Collective {
 
  private:
   template <class T>
-  absl::Status Reduce(StepId step, std::span<T> data) {
-    if (size() == 1) return absl::OkStatus();
-    if (data.size_bytes() <= kDirectBytes) return ReduceDirect(step, data);
-    const std::size_t round = slice_bytes() / sizeof(T) * size();
+  absl::Status Reduce(StepId step, std::span<T> data, const Terms& terms) {
+    if (size() == 1 && terms.count == 1) return absl::OkStatus();
+    if (data.size_bytes() <= std::min(kDirectBytes, term_bytes(terms)))
+      return ReduceDirect(step, data, terms);
+    const std::size_t round = term_bytes(terms) / sizeof(T) * size();
     for (; !data.empty(); data = data.subspan(std::min(round, data.size()))) {
-      RETURN_IF_ERROR(ReduceSliced(step, data.first(std::min(round, data.size()))));
+      RETURN_IF_ERROR(ReduceSliced(step, data.first(std::min(round, data.size())), terms));
     }
     return absl::OkStatus();
   }
 
   template <class T>
-  absl::Status ReduceDirect(StepId step, std::span<T> data) {
-    RETURN_IF_ERROR(Exchange(step, kDirect, [&](int peer) {
-      return std::pair{std::as_bytes(data), Contribution(peer).first(data.size_bytes())};
-    }));
-    Sum(data);
+  absl::Status ReduceDirect(StepId step, std::span<T> data, const Terms& terms) {
+    for (int term = 0; term < terms.count; ++term) {
+      const std::span<T> sent(terms.Of(data.data(), term), data.size());
+      RETURN_IF_ERROR(Exchange(step, kDirect, [&](int peer) {
+        return std::pair{std::as_bytes(sent),
+                         Contribution(peer, terms, term).first(data.size_bytes())};
+      }));
+    }
+    Sum(data, terms);
     return absl::OkStatus();
   }
 
   template <class T>
-  absl::Status ReduceSliced(StepId step, std::span<T> data) {
+  absl::Status ReduceSliced(StepId step, std::span<T> data, const Terms& terms) {
     const auto slice = [&](int index) {
       const Range range = Part(data.size(), size(), index);
       return data.subspan(range.begin, range.size);
     };
-    RETURN_IF_ERROR(SumSlices(step, slice, [this](std::span<T> mine) { Sum(mine); }));
+    RETURN_IF_ERROR(SumSlices(step, slice, terms, [&](std::span<T> mine) { Sum(mine, terms); }));
     const std::span<T> mine = slice(options_.index);
     return Exchange(step, kAllGather, [&](int peer) {
       return std::pair{std::as_bytes(mine), std::as_writable_bytes(slice(peer))};
@@ -88,41 +101,47 @@ class ChannelCollective final : public Collective {
 
   // add(mine): adds our values of a slice and those of the others, which are contributions.
   template <class Add>
-  absl::Status ReduceParts(StepId step, Parts parts, const Add& add) {
+  absl::Status ReduceParts(StepId step, Parts parts, const Terms& terms, const Add& add) {
     TAKT_CHECK(parts.size() == options_.ranks.size());
-    if (size() == 1) return absl::OkStatus();
+    if (size() == 1 && terms.count == 1) return absl::OkStatus();
     std::size_t longest = 0;
     for (const std::span<float> part : parts) longest = std::max(longest, part.size());
-    const std::size_t most = slice_bytes() / sizeof(float);
+    const std::size_t most = term_bytes(terms) / sizeof(float);
     for (std::size_t begin = 0; begin < longest; begin += most) {
       const auto slice = [&](int index) {
         const std::span<float> part = parts[static_cast<std::size_t>(index)];
         const std::size_t from = std::min(begin, part.size());
         return part.subspan(from, std::min(most, part.size() - from));
       };
-      RETURN_IF_ERROR(SumSlices(step, slice, add));
+      RETURN_IF_ERROR(SumSlices(step, slice, terms, add));
     }
     return absl::OkStatus();
   }
 
-  // Adds slice(i) of all ranks on rank i. Slices have at most slice_bytes.
+  // Adds slice(i) of all ranks on rank i. Slices have at most term_bytes.
   template <class Slice, class Add>
-  absl::Status SumSlices(StepId step, const Slice& slice, const Add& add) {
+  absl::Status SumSlices(StepId step, const Slice& slice, const Terms& terms, const Add& add) {
     const auto mine = slice(options_.index);
-    RETURN_IF_ERROR(Exchange(step, kReduceScatter, [&](int peer) {
-      return std::pair{std::as_bytes(slice(peer)), Contribution(peer).first(mine.size_bytes())};
-    }));
+    for (int term = 0; term < terms.count; ++term) {
+      RETURN_IF_ERROR(Exchange(step, kReduceScatter, [&](int peer) {
+        const auto sent = slice(peer);
+        return std::pair{std::as_bytes(std::span(terms.Of(sent.data(), term), sent.size())),
+                         Contribution(peer, terms, term).first(mine.size_bytes())};
+      }));
+    }
     add(mine);
     return absl::OkStatus();
   }
 
-  // data[i] = ((x0[i] + x1[i]) + x2[i]) + ..., with our own values in their place among the
+  // data[i] = ((x0[i] + x1[i]) + x2[i]) + ..., with our own terms in their place among the
   // contributions.
   template <class T>
-  void Sum(std::span<T> data) {
-    const auto values = [&](int index) -> const T* {
-      return index == options_.index ? data.data()
-                                     : reinterpret_cast<const T*>(Contribution(index).data());
+  void Sum(std::span<T> data, const Terms& terms) {
+    const auto values = [&](int place) -> const T* {
+      const int index = place / terms.count, term = place % terms.count;
+      return index == options_.index
+                 ? terms.Of(data.data(), term)
+                 : reinterpret_cast<const T*>(Contribution(index, terms, term).data());
     };
     // Blocks stay in the first-level cache while all ranks' values are added.
     constexpr std::size_t kBlock = 1024;
@@ -130,8 +149,8 @@ class ChannelCollective final : public Collective {
     for (std::size_t begin = 0; begin < data.size(); begin += kBlock) {
       const std::size_t count = std::min(kBlock, data.size() - begin);
       std::copy_n(values(0) + begin, count, sum);
-      for (int index = 1; index < size(); ++index) {
-        const T* const addend = values(index) + begin;
+      for (int place = 1; place < size() * terms.count; ++place) {
+        const T* const addend = values(place) + begin;
         for (std::size_t i = 0; i < count; ++i) sum[i] += addend[i];
       }
       std::copy_n(sum, count, data.data() + begin);
@@ -169,6 +188,16 @@ class ChannelCollective final : public Collective {
   absl::Status Exchange(StepId step, Phase phase, Plan&& plan);
 
   std::size_t slice_bytes() const { return options_.slice_bytes; }
+  // The terms of a slice share the place of a contribution.
+  std::size_t term_bytes(const Terms& terms) const {
+    const std::size_t lines = slice_bytes() / static_cast<std::size_t>(terms.count) / kLineBytes;
+    TAKT_CHECK(lines > 0);
+    return lines * kLineBytes;
+  }
+  std::span<std::byte> Contribution(int index, const Terms& terms, int term) {
+    const std::size_t bytes = term_bytes(terms);
+    return Contribution(index).subspan(static_cast<std::size_t>(term) * bytes, bytes);
+  }
   std::span<std::byte> Contribution(int index) {
     const std::size_t place = index < options_.index ? index : index - 1;
     return std::span(contributions_).subspan(place * slice_bytes(), slice_bytes());

@@ -114,6 +114,32 @@ TEST(Collective, EachRankGetsTheSumsOfItsPartInRankOrder) {
   }
 }
 
+TEST(Collective, AddsSeveralTermsOfEachRankInOrder) {
+  for (const int size : {1, 2, 3}) {
+    for (const int terms : {1, 2, 3}) {
+      for (const std::size_t count : {0u, 1u, 9u, 8193u, 300'001u}) {
+        SCOPED_TRACE(::testing::Message()
+                     << size << " ranks, " << terms << " terms of " << count << " values");
+        std::vector<float> sums = SumInRankOrder<float>(size * terms, count);
+        const auto expected = Cut(std::span<float>(sums), size);
+        Traffic traffic;
+        OnEveryRank(size, traffic, [&](Collective& collective, int index) {
+          OfTerms whole(index, terms, count), cut(index, terms, count);
+          absl::Status status = collective.AllReduceTerms(StepId(3), whole.data(), whole.terms);
+          ASSERT_TRUE(status.ok()) << status;
+          EXPECT_TRUE(std::ranges::equal(std::as_bytes(whole.data()),
+                                         std::as_bytes(std::span<const float>(sums))));
+          const auto parts = Cut(cut.data(), size);
+          status = collective.ReduceScatterTerms(StepId(3), parts, cut.terms);
+          ASSERT_TRUE(status.ok()) << status;
+          EXPECT_TRUE(
+              std::ranges::equal(std::as_bytes(parts[index]), std::as_bytes(expected[index])));
+        });
+      }
+    }
+  }
+}
+
 // Returns the sum of leaves [first, first + count) along a binary tree. count: a power of two.
 std::vector<float> TreeOfLeaves(int first, int count, std::size_t size) {
   if (count == 1) return Values<float>(first, size);
@@ -166,6 +192,10 @@ TEST(Collective, AGroupThatAddsOnlyWholeDataAddsEveryPart) {
   EXPECT_TRUE(group.ReduceScatterSum(StepId(1), parts).ok());
   EXPECT_EQ(data, (std::vector<float>{2, 4, 6}));
   EXPECT_EQ(group.ReduceScatterTree(StepId(1), parts).code(), absl::StatusCode::kUnimplemented);
+  const Collective::Terms two{.count = 2, .stride = 3};
+  EXPECT_EQ(group.AllReduceTerms(StepId(1), data, two).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(group.ReduceScatterTerms(StepId(1), parts, two).code(),
+            absl::StatusCode::kUnimplemented);
 }
 
 TEST(Collective, RefusesAnotherStep) {

@@ -5,9 +5,20 @@
 
 namespace takt::transport {
 
+absl::Status Collective::AllReduceTerms(StepId step, std::span<float> data, const Terms& terms) {
+  if (terms.count == 1) return AllReduceSum(step, data);
+  return absl::UnimplementedError("this group adds one term of each rank");
+}
+
 absl::Status Collective::ReduceScatterSum(StepId step, Parts parts) {
   TAKT_CHECK(parts.size() == static_cast<std::size_t>(size()));
   for (const std::span<float> part : parts) RETURN_IF_ERROR(AllReduceSum(step, part));
+  return absl::OkStatus();
+}
+
+absl::Status Collective::ReduceScatterTerms(StepId step, Parts parts, const Terms& terms) {
+  if (terms.count == 1) return ReduceScatterSum(step, parts);
+  for (const std::span<float> part : parts) RETURN_IF_ERROR(AllReduceTerms(step, part, terms));
   return absl::OkStatus();
 }
 

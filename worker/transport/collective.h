@@ -45,6 +45,23 @@ class Collective {
   virtual absl::Status AllReduceSum(StepId step, std::span<float> data) = 0;
   virtual absl::Status AllReduceSum(StepId step, std::span<double> data) = 0;
 
+  // What each rank brings for a value: it alone, or several terms, as many on every rank.
+  struct Terms {
+    int count = 1;
+    std::size_t stride = 0;  // in floats
+
+    // Returns term `index` of the values that begin here. The last one is in their place, and the
+    // others lie behind them.
+    template <class T>
+    T* Of(T* values, int index) const {
+      return index + 1 == count ? values : values + stride * static_cast<std::size_t>(index + 1);
+    }
+  };
+  // Adds as AllReduceSum does, but all terms one by one: those of rank 0, then those of rank 1, and
+  // so on. Afterwards all terms but the last mean nothing.
+  // Errors: also kUnimplemented, for several terms in a group without a way of its own.
+  virtual absl::Status AllReduceTerms(StepId step, std::span<float> data, const Terms& terms);
+
   // The parts of one piece of data, by rank of the group. They lie where floats of AllReduceSum do.
   // Part i has the same length on every rank, which may be 0.
   using Parts = std::span<const std::span<float>>;
@@ -52,6 +69,8 @@ class Collective {
   // sums, and the other parts mean nothing. A group without a way of its own adds every part on
   // every rank.
   virtual absl::Status ReduceScatterSum(StepId step, Parts parts);
+  // Does the same with terms as AllReduceTerms adds them.
+  virtual absl::Status ReduceScatterTerms(StepId step, Parts parts, const Terms& terms);
   // Does the same in another order, along a binary tree over the ranks: (x0 + x1) + (x2 + x3) for
   // four. If each rank brings the sum of equally many leaves, added along such a tree
   // (common/model/tree_sum.h), the bits depend on the leaves alone and not on the number of ranks.

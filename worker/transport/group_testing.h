@@ -46,6 +46,23 @@ std::vector<T> SumInRankOrder(int size, std::size_t count) {
   return sum;
 }
 
+// Holds `count` terms of a rank as Collective::Terms has them. Term i of rank r is what rank
+// count * r + i would hold in a sum of one term each.
+struct OfTerms {
+  OfTerms(int rank, int count, std::size_t size) : size(size) {
+    constexpr std::size_t kBetween = 3;
+    terms = {.count = count, .stride = size + kBetween};
+    memory.resize(static_cast<std::size_t>(count) * terms.stride);
+    for (int i = 0; i < count; ++i)
+      std::ranges::copy(Values<float>(count * rank + i, size), terms.Of(memory.data(), i));
+  }
+  std::span<float> data() { return std::span(memory).first(size); }
+
+  const std::size_t size;
+  Collective::Terms terms;
+  std::vector<float> memory;
+};
+
 // Records what the ranks opened and sent.
 struct Traffic {
   absl::Mutex mutex;

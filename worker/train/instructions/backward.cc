@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
+#include <utility>
 
 #include "common/base/status.h"
 #include "worker/train/instructions/bind.h"
@@ -11,13 +12,14 @@ namespace takt::train {
 Bound BindBackward(ProgramState& state, const program::Instruction& instruction) {
   ASSIGN_OR_RETURN(const BoundPart part,
                    ResolvePart(state, program::WholePart(instruction), instruction.reads));
-  return BindPart(
+  auto bound = BindPart(
       state, part.version,
       {.op = instruction.op, .backward_stage = instruction.stage, .backward = part.buffers},
       [part](StepId) { return PartArguments{.accumulate = part.Accumulates()}; },
       [part](const PartArguments& arguments) {
         return part.stage.Backward(part.buffers, arguments.accumulate);
       });
+  return KeepingLeaf(state, instruction, *state.rank.compute, std::move(bound));
 }
 
 // It is not recorded, because only pairs in which ranks meet run like this.
@@ -31,7 +33,8 @@ Bound BindBackwardBeside(ProgramState& state, const program::Instruction& instru
     rank.pair->BeginStep(step);
     return part.stage.Backward(part.buffers, part.Accumulates());
   };
-  return engine::MakeBound(/*stream=*/nullptr, run);
+  return KeepingLeaf(state, instruction, state.rank.pair->backward,
+                     engine::MakeBound(/*stream=*/nullptr, run));
 }
 
 }  // namespace takt::train

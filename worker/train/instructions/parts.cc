@@ -115,6 +115,20 @@ BoundLoss ResolveLoss(const ProgramState& state, SlotId tokens, MicrobatchId mic
   return loss;
 }
 
+std::unique_ptr<engine::BoundInstruction> KeepingLeaf(
+    ProgramState& state, const program::Instruction& instruction, backend::Backend& backend,
+    std::unique_ptr<engine::BoundInstruction> bound) {
+  if (state.rank.leaves() == 1) return bound;
+  backend::Stream* const stream = bound->stream();
+  return engine::MakeBound(
+      stream,
+      [&rank = state.rank, &backend, bound = std::move(bound), stage = instruction.stage,
+       microbatch = instruction.microbatch](StepId step) -> absl::Status {
+        RETURN_IF_ERROR(bound->Run(step));
+        return rank.KeepLeaf(backend, stage, microbatch);
+      });
+}
+
 absl::StatusOr<BoundPart> ResolvePart(ProgramState& state, const ComputePart& part,
                                       std::span<const SlotId> weights, bool beside) {
   std::map<StageId, Stage>& stages = beside ? state.rank.pair->stages : state.rank.stages;
@@ -125,7 +139,8 @@ absl::StatusOr<BoundPart> ResolvePart(ProgramState& state, const ComputePart& pa
   }
   BoundPart bound{.stage = stage->second,
                   .buffers = BuffersOf(state, part),
-                  .has_gradients = state.rank.has_gradients.at(part.stage)};
+                  .has_gradients = state.rank.has_gradients.at(part.stage),
+                  .begins_leaf = state.rank.BeginsLeaf(part.microbatch)};
   ASSIGN_OR_RETURN(bound.version, VersionOf(state, bound.stage, part.stage, weights));
   RETURN_IF_ERROR(CheckBuffers(state, part, bound.stage, bound.buffers));
   if (part.op != Op::kForward) return bound;

@@ -39,11 +39,12 @@ struct BoundPart {
   StageBuffers buffers;
   int version = 0;      // of the weights
   bool& has_gradients;  // the stage's entry in RankState
-  BoundLoss loss;       // of F of the last stage, if that computes the loss
+  bool begins_leaf = false;
+  BoundLoss loss;  // of F of the last stage, if that computes the loss
 
   // Returns whether W adds to existing gradients, and notes that there are some from now on. Call
   // it once for each W.
-  bool Accumulates() const { return std::exchange(has_gradients, true); }
+  bool Accumulates() const { return std::exchange(has_gradients, true) && !begins_leaf; }
 };
 
 // weights: the slots that name the weights among all that the instruction reads. beside: it is the
@@ -51,6 +52,12 @@ struct BoundPart {
 // rank's partition).
 absl::StatusOr<BoundPart> ResolvePart(ProgramState& state, const program::ComputePart& part,
                                       std::span<const SlotId> weights, bool beside = false);
+
+// Binds a W or B together with what the last one of a leaf does after it (RankState::KeepLeaf).
+// backend: of its lane, or of its half of a pair; borrowed.
+std::unique_ptr<engine::BoundInstruction> KeepingLeaf(
+    ProgramState& state, const program::Instruction& instruction, backend::Backend& backend,
+    std::unique_ptr<engine::BoundInstruction> bound);
 
 // Binds an F, I, W or B whose ops may be recorded.
 // arguments_of: PartArguments(StepId), without the place of the weights; it is called once each

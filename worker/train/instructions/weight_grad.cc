@@ -35,13 +35,14 @@ Bound BindWeightGrad(ProgramState& state, const program::Instruction& instructio
   }
   const BoundPart part = parts.front();
   if (parts.size() > 1) return BindSeveral(state, part, std::move(microbatches));
-  return BindPart(
+  auto bound = BindPart(
       state, part.version,
       {.op = instruction.op, .backward_stage = instruction.stage, .backward = part.buffers},
       [part](StepId) { return PartArguments{.accumulate = part.Accumulates()}; },
       [part](const PartArguments& arguments) {
         return part.stage.WeightGrad({&part.buffers, 1}, arguments.accumulate);
       });
+  return KeepingLeaf(state, instruction, *state.rank.compute, std::move(bound));
 }
 
 }  // namespace takt::train

@@ -38,22 +38,28 @@ class DeviceSums final : public Collective {
   int index() const override { return options_.index; }
   backend::Stream* stream() override { return options_.backend->stream(); }
 
-  absl::Status AllReduceSum(StepId, std::span<float> data) override {
-    const std::size_t round = SlotFloats() * static_cast<std::size_t>(size());
+  absl::Status AllReduceSum(StepId step, std::span<float> data) override {
+    return AllReduceTerms(step, data, {});
+  }
+  absl::Status AllReduceTerms(StepId, std::span<float> data, const Terms& terms) override {
+    const std::size_t round = TermFloats(terms) * static_cast<std::size_t>(size());
     for (; !data.empty(); data = data.subspan(std::min(round, data.size()))) {
-      RETURN_IF_ERROR(Reduce(data.first(std::min(round, data.size()))));
+      RETURN_IF_ERROR(Reduce(data.first(std::min(round, data.size())), terms));
     }
     return absl::OkStatus();
   }
   absl::Status AllReduceSum(StepId step, std::span<double> data) override {
     return options_.host->AllReduceSum(step, data);
   }
-  absl::Status ReduceScatterSum(StepId, Parts parts) override {
-    return ReduceParts(parts, [this](std::span<float> mine) { return Sum(mine); });
+  absl::Status ReduceScatterSum(StepId step, Parts parts) override {
+    return ReduceScatterTerms(step, parts, {});
+  }
+  absl::Status ReduceScatterTerms(StepId, Parts parts, const Terms& terms) override {
+    return ReduceParts(parts, terms, [&](std::span<float> mine) { return Sum(mine, terms); });
   }
   absl::Status ReduceScatterTree(StepId, Parts parts) override {
     TAKT_CHECK(std::has_single_bit(static_cast<unsigned>(size())) && size() <= kMostInTree);
-    return ReduceParts(parts, [this](std::span<float> mine) { return SumAsTree(mine); });
+    return ReduceParts(parts, {}, [this](std::span<float> mine) { return SumAsTree(mine); });
   }
   absl::Status Pass(StepId, Sent sent, Received received) override {
     const auto ranks = static_cast<std::size_t>(size());
@@ -72,13 +78,14 @@ class DeviceSums final : public Collective {
     return {std::as_bytes(out), std::as_writable_bytes(in)};
   }
 
-  absl::Status Reduce(std::span<float> data) {
+  absl::Status Reduce(std::span<float> data, const Terms& terms) {
     const auto slice = [&](int rank) {
       const auto n = static_cast<std::size_t>(size()), r = static_cast<std::size_t>(rank);
       const std::size_t begin = data.size() * r / n;
       return data.subspan(begin, data.size() * (r + 1) / n - begin);
     };
-    RETURN_IF_ERROR(SumSlices(slice, [this](std::span<float> mine) { return Sum(mine); }));
+    RETURN_IF_ERROR(
+        SumSlices(slice, terms, [&](std::span<float> mine) { return Sum(mine, terms); }));
     const std::span<float> mine = slice(options_.index);
     return Exchange([&](int peer) { return Message(mine, slice(peer)); });
   }
@@ -86,41 +93,50 @@ class DeviceSums final : public Collective {
   // Adds our values of a slice and those of the others, which are in their slots.
   using Add = absl::FunctionRef<absl::Status(std::span<float> mine)>;
 
-  absl::Status ReduceParts(Parts parts, Add add) {
+  absl::Status ReduceParts(Parts parts, const Terms& terms, Add add) {
     std::size_t longest = 0;
     for (const std::span<float> part : parts) longest = std::max(longest, part.size());
-    for (std::size_t begin = 0; begin < longest; begin += SlotFloats()) {
+    const std::size_t most = TermFloats(terms);
+    for (std::size_t begin = 0; begin < longest; begin += most) {
       const auto slice = [&](int rank) {
         const std::span<float> part = parts[static_cast<std::size_t>(rank)];
         const std::size_t from = std::min(begin, part.size());
-        return part.subspan(from, std::min(SlotFloats(), part.size() - from));
+        return part.subspan(from, std::min(most, part.size() - from));
       };
-      RETURN_IF_ERROR(SumSlices(slice, add));
+      RETURN_IF_ERROR(SumSlices(slice, terms, add));
     }
     return absl::OkStatus();
   }
 
-  // Adds slice(i) of all ranks on rank i. Slices have at most SlotFloats.
-  absl::Status SumSlices(absl::FunctionRef<std::span<float>(int rank)> slice, Add add) {
+  // Adds slice(i) of all ranks on rank i. Slices have at most TermFloats.
+  absl::Status SumSlices(absl::FunctionRef<std::span<float>(int rank)> slice, const Terms& terms,
+                         Add add) {
     const std::span<float> mine = slice(options_.index);
-    RETURN_IF_ERROR(
-        Exchange([&](int peer) { return Message(slice(peer), Slot(peer).first(mine.size())); }));
+    for (int term = 0; term < terms.count; ++term) {
+      RETURN_IF_ERROR(Exchange([&](int peer) {
+        const std::span<float> sent = slice(peer);
+        return Message(std::span(terms.Of(sent.data(), term), sent.size()),
+                       TermSlot(peer, terms, term).first(mine.size()));
+      }));
+    }
     return mine.empty() ? absl::OkStatus() : add(mine);
   }
 
-  // mine[i] = ((x0[i] + x1[i]) + x2[i]) + ..., with our own values in their place among the
-  // others'.
-  absl::Status Sum(std::span<float> mine) {
-    const auto values = [&](int rank) {
-      return rank == options_.index ? mine.data() : Slot(rank).data();
+  // mine[i] = ((x0[i] + x1[i]) + x2[i]) + ..., with our own terms in their place among the others'.
+  absl::Status Sum(std::span<float> mine, const Terms& terms) {
+    const auto values = [&](int place) {
+      const int rank = place / terms.count, term = place % terms.count;
+      return rank == options_.index ? terms.Of(mine.data(), term)
+                                    : TermSlot(rank, terms, term).data();
     };
+    // A sum takes the place of the first term, which nobody reads again, and the last sum ours.
+    const int places = size() * terms.count;
     const float* sum = values(0);
-    for (int rank = 1; rank < size(); ++rank) {
-      const bool in_place = options_.index == 0 || rank == size() - 1;
-      float* const output = in_place ? mine.data() : Slot(0).data();
+    for (int place = 1; place < places; ++place) {
+      float* const output = place == places - 1 ? mine.data() : values(0);
       RETURN_IF_ERROR(
           options_.backend->Run(backend::Add{.a = sum,
-                                             .b = values(rank),
+                                             .b = values(place),
                                              .output = output,
                                              .count = static_cast<std::int64_t>(mine.size())}));
       sum = output;
@@ -173,9 +189,19 @@ class DeviceSums final : public Collective {
     return scratch_.float_span().subspan(place * SlotFloats(), SlotFloats());
   }
 
+  // The terms of a slice share a slot.
+  std::span<float> TermSlot(int rank, const Terms& terms, int term) {
+    const std::size_t floats = TermFloats(terms);
+    return Slot(rank).subspan(static_cast<std::size_t>(term) * floats, floats);
+  }
+  std::size_t TermFloats(const Terms& terms) const {
+    return SlotFloats() / static_cast<std::size_t>(terms.count) / kLineFloats * kLineFloats;
+  }
+
+  // A slot has whole lines of the device's memory.
+  static constexpr std::size_t kLineFloats = 64;
+
   std::size_t SlotFloats() const {
-    // A slot has whole lines of the device's memory.
-    constexpr std::size_t kLineFloats = 64;
     const std::size_t others = static_cast<std::size_t>(size()) - 1;
     return options_.scratch_bytes / sizeof(float) / others / kLineFloats * kLineFloats;
   }

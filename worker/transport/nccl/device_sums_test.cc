@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -62,6 +63,9 @@ class Ranks {
   std::span<float> data(int r) {
     return data_[static_cast<std::size_t>(r)].float_span().first(kFloats);
   }
+  void Write(int r, std::span<const float> values) {
+    rank(r).Write(data_[static_cast<std::size_t>(r)], values);
+  }
   // Waits for the stream of the group, and returns what is in the memory.
   std::vector<float> Read(int r) {
     EXPECT_TRUE(Finish(*group(r).stream()).ok());
@@ -100,6 +104,9 @@ absl::Status GatherBytes(Collective& group, std::span<float> data) {
   return group.AllGather(StepId(1), parts);
 }
 
+// Of half of the values each.
+constexpr Collective::Terms kTwoTerms{.count = 2, .stride = kFloats / 2};
+
 // What a rank may do with its group.
 struct Way {
   const char* name;
@@ -116,6 +123,15 @@ std::vector<Way> Ways() {
           {"tree",
            [](Collective& group, std::span<float> data) {
              return group.ReduceScatterTree(StepId(1), PartsOf(data, group.size()));
+           }},
+          {"sum of terms",
+           [](Collective& group, std::span<float> data) {
+             return group.AllReduceTerms(StepId(1), data.first(kFloats / 2), kTwoTerms);
+           }},
+          {"scatter of terms",
+           [](Collective& group, std::span<float> data) {
+             return group.ReduceScatterTerms(
+                 StepId(1), PartsOf(data.first(kFloats / 2), group.size()), kTwoTerms);
            }},
           {"gather",
            [](Collective& group, std::span<float> data) {
@@ -141,6 +157,29 @@ TEST(DeviceSums, LeaveAllOnTheStreamInTheOrderOfTheCalls) {
   ranks.OnEach([&](int r) { EXPECT_EQ(ranks.Read(r), std::vector<float>(kFloats, 24)); });
   // A sum of whole data takes two groups of operations, and connecting took one.
   EXPECT_EQ(ranks.nccl.num_given(), 2 * 9);
+}
+
+TEST(DeviceSums, AddTheTermsOfOneRankBeforeThoseOfTheNext) {
+  // Only this order gives 3: the first 1 is lost beside 1e8.
+  constexpr float kTerms[3][2] = {{1e8F, 1}, {-1e8F, 1}, {1, 1}};
+  Ranks ranks(3);
+  const auto write = [&](int r) {
+    std::vector<float> values(kFloats, kTerms[r][1]);  // the last term
+    std::fill_n(values.begin() + kFloats / 2, kFloats / 2, kTerms[r][0]);
+    ranks.Write(r, values);
+  };
+  ranks.OnEach([&](int r) {
+    write(r);
+    const std::span<float> data = ranks.data(r).first(kFloats / 2);
+    EXPECT_TRUE(ranks.group(r).AllReduceTerms(StepId(1), data, kTwoTerms).ok());
+    std::vector<float> sums = ranks.Read(r);
+    sums.resize(kFloats / 2);
+    EXPECT_EQ(sums, std::vector<float>(kFloats / 2, 3));
+    write(r);
+    const std::vector<std::span<float>> parts = PartsOf(data, 3);
+    EXPECT_TRUE(ranks.group(r).ReduceScatterTerms(StepId(1), parts, kTwoTerms).ok());
+    EXPECT_EQ(ranks.Read(r)[kFloats / 6 * static_cast<std::size_t>(r) + 1], 3);
+  });
 }
 
 TEST(DeviceSums, PassBytesOfDifferentLengths) {

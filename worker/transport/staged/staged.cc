@@ -107,24 +107,33 @@ class StagedCollective final : public Collective {
   int index() const override { return inner_->index(); }
 
   absl::Status AllReduceSum(StepId step, std::span<float> data) override {
-    RETURN_IF_ERROR(Reserve(data.size_bytes()));
+    return AllReduceTerms(step, data, {});
+  }
+  absl::Status AllReduceTerms(StepId step, std::span<float> data, const Terms& terms) override {
+    RETURN_IF_ERROR(Reserve(data.size_bytes() * static_cast<std::size_t>(terms.count)));
     const std::span<float> staged = stage_.buffer.float_span().first(data.size());
-    const auto bytes = std::as_writable_bytes(data);
-    RETURN_IF_ERROR(backend_->CopyToHost(bytes.data(), std::as_writable_bytes(staged)));
+    const Terms staged_terms{.count = terms.count, .stride = data.size()};
+    RETURN_IF_ERROR(TermsToHost(data, terms, staged, staged_terms));
     RETURN_IF_ERROR(stage_.Await(*backend_, aborted_));
-    RETURN_IF_ERROR(inner_->AllReduceSum(step, staged));
-    RETURN_IF_ERROR(backend_->CopyFromHost(std::as_bytes(staged), bytes.data()));
+    RETURN_IF_ERROR(inner_->AllReduceTerms(step, staged, staged_terms));
+    RETURN_IF_ERROR(ToDevice(staged, data));
     return stage_.Await(*backend_, aborted_);
   }
   absl::Status AllReduceSum(StepId step, std::span<double> data) override {
     return inner_->AllReduceSum(step, data);
   }
   absl::Status ReduceScatterSum(StepId step, Parts parts) override {
-    return ReduceParts(parts, [&](Parts staged) { return inner_->ReduceScatterSum(step, staged); });
+    return ReduceScatterTerms(step, parts, {});
+  }
+  absl::Status ReduceScatterTerms(StepId step, Parts parts, const Terms& terms) override {
+    return ReduceParts(parts, terms, [&](Parts staged, const Terms& staged_terms) {
+      return inner_->ReduceScatterTerms(step, staged, staged_terms);
+    });
   }
   absl::Status ReduceScatterTree(StepId step, Parts parts) override {
-    return ReduceParts(parts,
-                       [&](Parts staged) { return inner_->ReduceScatterTree(step, staged); });
+    return ReduceParts(parts, {}, [&](Parts staged, const Terms&) {
+      return inner_->ReduceScatterTree(step, staged);
+    });
   }
   absl::Status Pass(StepId step, Sent sent, Received received) override {
     const auto ranks = static_cast<std::size_t>(size()), mine = static_cast<std::size_t>(index());
@@ -167,13 +176,18 @@ class StagedCollective final : public Collective {
   }
 
  private:
-  // reduce(staged): leaves the sums of the rank's part in the host's buffer.
+  // reduce(staged, terms): leaves the sums of the rank's part in the host's buffer.
   template <class Reduce>
-  absl::Status ReduceParts(Parts parts, const Reduce& reduce) {
-    ASSIGN_OR_RETURN(const std::vector<std::span<float>> staged, PlacesOf(parts));
-    for (std::size_t i = 0; i < parts.size(); ++i) RETURN_IF_ERROR(ToHost(parts[i], staged[i]));
+  absl::Status ReduceParts(Parts parts, const Terms& terms, const Reduce& reduce) {
+    std::size_t floats = 0;
+    for (const std::span<float> part : parts) floats += part.size();
+    const Terms staged_terms{.count = terms.count, .stride = floats};
+    RETURN_IF_ERROR(Reserve(floats * sizeof(float) * static_cast<std::size_t>(terms.count)));
+    const std::vector<std::span<float>> staged = PlacesOf(parts);
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      RETURN_IF_ERROR(TermsToHost(parts[i], terms, staged[i], staged_terms));
     RETURN_IF_ERROR(stage_.Await(*backend_, aborted_));
-    RETURN_IF_ERROR(reduce(staged));
+    RETURN_IF_ERROR(reduce(staged, staged_terms));
     const auto mine = static_cast<std::size_t>(index());
     RETURN_IF_ERROR(ToDevice(staged[mine], parts[mine]));
     return stage_.Await(*backend_, aborted_);
@@ -187,17 +201,22 @@ class StagedCollective final : public Collective {
   }
 
   // Returns where the parts lie in the host's buffer, one behind the other.
-  absl::StatusOr<std::vector<std::span<float>>> PlacesOf(Parts parts) {
-    std::size_t floats = 0;
-    for (const std::span<float> part : parts) floats += part.size();
-    RETURN_IF_ERROR(Reserve(floats * sizeof(float)));
+  std::vector<std::span<float>> PlacesOf(Parts parts) {
     std::vector<std::span<float>> places;
-    std::span<float> left = stage_.buffer.float_span().first(floats);
+    std::span<float> left = stage_.buffer.float_span();
     for (const std::span<float> part : parts) {
       places.push_back(left.first(part.size()));
       left = left.subspan(part.size());
     }
     return places;
+  }
+  absl::Status TermsToHost(std::span<float> device, const Terms& device_terms,
+                           std::span<float> host, const Terms& host_terms) {
+    for (int term = 0; term < device_terms.count; ++term) {
+      RETURN_IF_ERROR(ToHost({device_terms.Of(device.data(), term), device.size()},
+                             {host_terms.Of(host.data(), term), host.size()}));
+    }
+    return absl::OkStatus();
   }
   absl::Status ToHost(std::span<float> device, std::span<float> host) {
     if (device.empty()) return absl::OkStatus();

@@ -157,6 +157,13 @@ TEST(StagedCollective, SumsTheMemoryOfDevices) {
     node.Fill(buffer, static_cast<float>(1 + rank));
     EXPECT_TRUE(group->AllReduceSum(StepId(1), buffer.float_span()).ok());
     EXPECT_EQ(node.Read(buffer), std::vector<float>(kFloats, 3));
+    // Two terms of half of the values each.
+    const Collective::Terms terms{.count = 2, .stride = kFloats / 2};
+    const std::span<float> half = buffer.float_span().first(kFloats / 2);
+    node.Fill(buffer, static_cast<float>(1 + rank));
+    EXPECT_TRUE(group->AllReduceTerms(StepId(1), half, terms).ok());
+    EXPECT_EQ(node.Read(buffer)[0], 6);
+    EXPECT_EQ(node.Read(buffer)[kFloats - 1], 1 + rank);
     double host = 1 + rank;
     EXPECT_TRUE(group->AllReduceSum(StepId(1), std::span<double>(&host, 1)).ok());
     EXPECT_EQ(host, 3);
@@ -182,6 +189,12 @@ TEST(StagedCollective, SumsAndGathersPartsOfTheMemoryOfDevices) {
     // The rank's own part has the sum.
     EXPECT_EQ(node.Read(buffer)[rank == 0 ? 0 : 300], 3);
     EXPECT_TRUE(group->AllGatherParts(StepId(1), parts).ok());
+    EXPECT_EQ(node.Read(buffer), std::vector<float>(kFloats, 3));
+    const std::vector<std::span<float>> halves = {all.first(100), all.subspan(100, 300)};
+    EXPECT_TRUE(
+        group->ReduceScatterTerms(StepId(1), halves, {.count = 2, .stride = kFloats / 2}).ok());
+    EXPECT_EQ(node.Read(buffer)[rank == 0 ? 0 : 100], 12);
+    node.Fill(buffer, 3);
     EXPECT_EQ(node.Read(buffer), std::vector<float>(kFloats, 3));
   };
   std::thread other([&] { share(1); });
