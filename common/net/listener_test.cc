@@ -2,6 +2,8 @@
 #include "common/net/listener.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -73,6 +75,22 @@ TEST(SocketAddress, RoundTripsAsText) {
 TEST(Listener, ServesAConnection) {
   const Listener listener(*ListenOn("127.0.0.1:0"), EchoOptions());
   EXPECT_EQ(Ask(listener, "hello"), "hello");
+}
+
+// Else the kernel may keep an answer for 40 ms.
+TEST(Listener, SendsAtOnce) {
+  std::atomic<int> sends_at_once = -1;
+  ListenerOptions options = EchoOptions();
+  options.accept = [&](Socket socket) {
+    int on = 0;
+    socklen_t size = sizeof(on);
+    EXPECT_EQ(getsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, &size), 0);
+    sends_at_once = on;
+    return std::make_unique<Echo>(std::move(socket));
+  };
+  const Listener listener(*ListenOn("127.0.0.1:0"), options);
+  EXPECT_EQ(Ask(listener, "hello"), "hello");
+  EXPECT_NE(sends_at_once, 0);
 }
 
 TEST(Listener, ClosesTheOldestWhenAThousandAreSilent) {
