@@ -101,7 +101,8 @@ std::string Document() {
   }
   text += kBounds;
   text += "| S | P | D | coordinator | workers |\n|---|---|---|---|---|\n";
-  for (const JobShape shape : {JobShape{4, 4, 1}, JobShape{16, 8, 4}, JobShape{64, 32, 32}})
+  for (const JobShape shape :
+       {JobShape{4, 4, 1}, JobShape{16, 8, 4}, JobShape{64, 32, 32}, JobShape{64, 64, 256}})
     text += SeriesOf(shape);
   return text;
 }

@@ -219,6 +219,7 @@ Table NewTable(bool json) {
 struct Size {
   int workers = 0;
   double cpu = 0;  // seconds of the coordinator a second, at the first rate
+  double commit_seconds = 0;  // to durable, of 99 of 100 reports, at the first rate
   double reattach_seconds = 0;
   std::int64_t coordinator_bytes = 0, lost_streams = 0;
 };
@@ -257,7 +258,10 @@ absl::StatusOr<Size> MeasureSize(const Options& options, int workers, Table& tab
   for (const double rate : options.rates) {
     ASSIGN_OR_RETURN(const double sync, SyncSeconds(cluster->directory()));
     const Row row = Measure(*swarm, workers, cluster->coordinator().pid(), options, rate);
-    if (size.cpu == 0) size.cpu = row.core_share;
+    if (size.cpu == 0) {
+      size.cpu = row.core_share;
+      size.commit_seconds = row.ack_p99;
+    }
     const double limit = sync + MostDurableSeconds(workers);
     table.Add({{"workers", workers},
                {"steps_per_second", row.rate},
@@ -284,14 +288,16 @@ absl::StatusOr<Size> MeasureSize(const Options& options, int workers, Table& tab
   return size;
 }
 
-// Returns the exponents with which the coordinator's CPU and memory grow with the workers.
+// Returns the exponents with which the coordinator's CPU and memory, and the time to durable of 99
+// of 100 reports, grow with the workers.
 nlohmann::json ExponentsOf(const std::vector<Size>& sizes) {
-  std::vector<std::pair<double, double>> cpu, memory;
+  std::vector<std::pair<double, double>> cpu, memory, commit;
   for (const Size& size : sizes) {
     cpu.emplace_back(size.workers, size.cpu);
     memory.emplace_back(size.workers, static_cast<double>(size.coordinator_bytes));
+    commit.emplace_back(size.workers, size.commit_seconds);
   }
-  return {{"cpu", Exponent(cpu)}, {"memory", Exponent(memory)}};
+  return {{"cpu", Exponent(cpu)}, {"memory", Exponent(memory)}, {"commit", Exponent(commit)}};
 }
 
 absl::Status Run(const Options& options) {
@@ -313,8 +319,8 @@ absl::Status Run(const Options& options) {
   }
   const nlohmann::json exponents = ExponentsOf(sizes);
   if (!options.json() && sizes.size() > 1) {
-    absl::PrintF("exponents: cpu %.2f memory %.2f\n", exponents["cpu"].get<double>(),
-                 exponents["memory"].get<double>());
+    absl::PrintF("exponents: cpu %.2f memory %.2f commit %.2f\n", exponents["cpu"].get<double>(),
+                 exponents["memory"].get<double>(), exponents["commit"].get<double>());
   }
   const Size& last = sizes.back();
   table.End({{"workers", last.workers},
