@@ -98,9 +98,10 @@ if(TAKT_SANITIZE)
 elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
   set(test_optimization -Og)
 endif()
-# With TAKT_UNITY they read the headers that nearly all of them include from one precompiled file.
+# With TAKT_UNITY they read the headers that nearly all of them include from one precompiled file. It has the options of
+# the tests that read it. ccache keeps nothing of these unless CCACHE_SLOPPINESS is pch_defines,time_macros.
 if(BUILD_TESTING AND TAKT_UNITY)
-  file(WRITE ${PROJECT_BINARY_DIR}/generated/test_headers.cc "")
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/test_headers.cc CONTENT "\n")
   add_library(takt_test_headers OBJECT ${PROJECT_BINARY_DIR}/generated/test_headers.cc)
   target_link_libraries(takt_test_headers PRIVATE takt_options GTest::gmock)
   target_compile_options(takt_test_headers PRIVATE -fPIE -pthread ${test_optimization})

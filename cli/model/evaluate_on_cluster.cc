@@ -107,8 +107,8 @@ v1::JobSpec EvaluationOf(const v1::JobSpec& job, const std::string& weights,
   spec.clear_replan();
   spec.clear_elastic();
   spec.mutable_parallelism()->clear_data_leaves();
-  // Nothing is updated, so no gradients are kept, and the optimizer is the one that keeps nothing
-  // beside weights.
+  // Nothing is updated, so one bucket of gradients is more than enough, and the optimizer is the
+  // one that keeps nothing beside weights.
   spec.clear_optimizer();
   v1::SgdSpec& sgd = *spec.mutable_optimizer()->mutable_sgd();
   sgd.set_learning_rate(0);

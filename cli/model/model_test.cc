@@ -292,12 +292,14 @@ TEST(Eval, AnEvaluationIsTheJobWithoutWhatOnlyTrainingNeeds) {
   job.mutable_optimizer()->mutable_adamw()->set_learning_rate(1);
   job.mutable_parallelism()->set_schedule("zb-h1");
   job.mutable_parallelism()->set_pipeline(4);
+  job.mutable_parallelism()->set_data_leaves(8);
   const v1::JobSpec spec = EvaluationOf(job, "c/step-00000007", "18c");
   EXPECT_EQ(spec.name(), std::string(40, 'n') + "-eval-18c");
   EXPECT_EQ(spec.evaluate().weights(), "c/step-00000007");
   EXPECT_EQ(spec.steps(), 1);
   EXPECT_EQ(spec.priority(), 0);
   EXPECT_FALSE(spec.has_checkpoint());
+  EXPECT_FALSE(spec.parallelism().has_data_leaves());
   EXPECT_FALSE(spec.has_logging());
   EXPECT_FALSE(spec.optimizer().has_adamw());
   EXPECT_EQ(spec.optimizer().sgd().momentum(), 0);

@@ -74,6 +74,7 @@ absl::Status CheckCosts(const Costs& costs, int num_stages) {
   RETURN_IF_ERROR(CheckByStage("B", costs.backward, num_stages));
   if (!costs.overlap.empty()) RETURN_IF_ERROR(CheckByStage("O", costs.overlap, num_stages));
   RETURN_IF_ERROR(CheckReduction(costs.reduction, num_stages));
+  if (costs.terms < 1) return absl::InvalidArgumentError("a sum has no terms of its ranks");
   RETURN_IF_ERROR(CheckCost("tied_reduction", costs.tied_reduction));
   RETURN_IF_ERROR(CheckLink(costs.link));
   for (const auto& [ranks, link] : costs.links) RETURN_IF_ERROR(CheckLink(link));

@@ -33,8 +33,8 @@ struct SumTraffic {
   double bytes = 0;
 };
 
-// Returns the traffic of all sums of a step. A sum over n ranks sends 2 / n of its bytes from each
-// of them to each other one (worker/transport/channel_collective.h).
+// Returns the traffic of all sums of a step. A sum over n ranks of t terms each sends (t + 1) / n
+// of its bytes from each of them to each other one (worker/transport/channel_collective.h).
 std::vector<SumTraffic> SumTrafficOf(const Plan& plan);
 
 }  // namespace takt::plan

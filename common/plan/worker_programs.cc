@@ -56,7 +56,7 @@ std::string_view NewWayOf(const config::JobSpec& job, config::DeviceKind device)
 
 // Returns the first field of the job that workers older than kDataLeavesProtocolVersion would pass
 // over; empty: there is none.
-std::string_view LatestFieldOf(const config::JobSpec& job) {
+std::string_view LeavesFieldOf(const config::JobSpec& job) {
   return job.parallelism.data_leaves > 0 ? "parallelism.data_leaves" : "";
 }
 
@@ -75,7 +75,7 @@ std::string_view NewestFieldOf(const config::JobSpec& job, config::DeviceKind de
 }  // namespace
 
 int NeededProtocol(const config::JobSpec& job, config::DeviceKind device) {
-  if (!LatestFieldOf(job).empty()) return kDataLeavesProtocolVersion;
+  if (!LeavesFieldOf(job).empty()) return kDataLeavesProtocolVersion;
   if (!NewestFieldOf(job, device).empty()) return kResidualProtocolVersion;
   if (!NewWayOf(job, device).empty()) return kAllWaysProtocolVersion;
   if (!NewFieldOf(job).empty()) return kAllFieldsProtocolVersion;
@@ -86,7 +86,7 @@ int NeededProtocol(const config::JobSpec& job, config::DeviceKind device) {
 absl::Status CheckPrograms(const config::JobSpec& job, const PlanOptions& options) {
   std::string_view field;
   const int oldest = options.oldest_protocol;
-  if (oldest < kDataLeavesProtocolVersion) field = LatestFieldOf(job);
+  if (oldest < kDataLeavesProtocolVersion) field = LeavesFieldOf(job);
   if (field.empty() && oldest < kResidualProtocolVersion)
     field = NewestFieldOf(job, options.device);
   if (field.empty() && oldest < kAllWaysProtocolVersion) field = NewWayOf(job, options.device);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/trace/job_trace_serde.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -70,6 +71,7 @@ v1::TraceHeader ToHeader(const JobTrace& trace) {
   put(trace.predicted.vocabulary_backward, costs.mutable_vocabulary_backward());
   PutGroups(trace.predicted.tensor, costs.mutable_tensor());
   costs.set_halves_run_in_turn(!trace.predicted.halves_run_beside);
+  costs.set_terms(trace.predicted.terms);
   PutGroups(trace.predicted.context, costs.mutable_context());
   put(trace.layer_work, header.mutable_layer_work());
   return header;
@@ -97,6 +99,7 @@ JobTrace FromHeader(const v1::TraceHeader& header) {
     trace.predicted.vocabulary_backward = ToVector(costs.vocabulary_backward());
   trace.predicted.tensor = ToGroups(costs.tensor());
   trace.predicted.halves_run_beside = !costs.halves_run_in_turn();
+  trace.predicted.terms = std::max(1, costs.terms());
   trace.predicted.context = ToGroups(costs.context());
   return trace;
 }

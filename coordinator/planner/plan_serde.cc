@@ -75,6 +75,7 @@ v1::PlanCosts ToProto(const cost::Costs& costs) {
   Write(costs.vocabulary_backward, *out.mutable_vocabulary_backward());
   Write(costs.tensor, *out.mutable_tensor());
   out.set_halves_run_in_turn(!costs.halves_run_beside);
+  out.set_terms(costs.terms);
   Write(costs.context, *out.mutable_context());
   return out;
 }
@@ -96,6 +97,7 @@ cost::Costs FromProto(const v1::PlanCosts& costs) {
   out.vocabulary_backward = Read(costs.vocabulary_backward());
   out.tensor = Read(costs.tensor());
   out.halves_run_beside = !costs.halves_run_in_turn();
+  out.terms = costs.terms();
   out.context = Read(costs.context());
   return out;
 }

@@ -60,6 +60,7 @@ TEST(PlanSerde, GivesBackEveryPartOfThePlan) {
     plan->warnings.push_back("a warning");
     plan->bucket_bytes = 1 << 20;
     plan->costs.halves_run_beside = false;
+    plan->costs.terms = 3;
     const std::string bytes = FormatAnswer(*plan);
     const absl::StatusOr<plan::Plan> parsed = ParseAnswer(bytes, {job, kOptions});
     ASSERT_TRUE(parsed.ok()) << parsed.status();
@@ -70,6 +71,7 @@ TEST(PlanSerde, GivesBackEveryPartOfThePlan) {
     EXPECT_THAT(parsed->validation_programs, Not(IsEmpty()));
     EXPECT_EQ(parsed->memory, plan->memory);
     EXPECT_FALSE(parsed->costs.halves_run_beside);
+    EXPECT_EQ(parsed->costs.terms, 3);
     EXPECT_EQ(parsed->bucket_bytes, 1 << 20);
     EXPECT_EQ(parsed->costs.optimizer, plan->costs.optimizer);
   }

@@ -35,6 +35,12 @@ class SlowCollective final : public transport::Collective {
   absl::Status ReduceScatterSum(StepId step, Parts parts) override {
     return Later(group_.ReduceScatterSum(step, parts));
   }
+  absl::Status AllReduceTerms(StepId step, std::span<float> data, const Terms& terms) override {
+    return Later(group_.AllReduceTerms(step, data, terms));
+  }
+  absl::Status ReduceScatterTerms(StepId step, Parts parts, const Terms& terms) override {
+    return Later(group_.ReduceScatterTerms(step, parts, terms));
+  }
   absl::Status Pass(StepId step, Sent sent, Received received) override {
     return Later(group_.Pass(step, sent, received));
   }

@@ -84,6 +84,16 @@ TEST_F(DataLeaves, WithWhatElseChangesNoBit) {
   ExpectSameBits(whole, Train(On(1, job)));
 }
 
+TEST_F(DataLeaves, OfWhatAStepRounds) {
+  config::JobSpec job = Whole();
+  job.precision = config::Precision::kBf16;
+  job.fp8 = model::Fp8Recipe::kTensor;
+  ExpectSameBitsOnFewer(job);
+  job.fp8 = model::Fp8Recipe::kNone;
+  job.residual = config::Precision::kBf16;
+  ExpectSameBitsOnFewer(job);
+}
+
 TEST_F(DataLeaves, OfPackedDocumentsAndOtherOptimizers) {
   config::JobSpec job = Whole();
   job.documents = config::Documents::kSeparate;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/rank_state.h"
 
+#include <iterator>
 #include <optional>
 #include <set>
 #include <span>

@@ -10,6 +10,8 @@
 // A sum of which each rank gets a part takes only the first half of each such round, with up to
 // slice_bytes of each part.
 //   messages a rank sends: at most n - 1 a round;  bytes: size - own part.
+// Where each rank has t terms (Collective::Terms), their slices are 1 / t as long. All terms are
+// sent, and the sum comes back once.
 // Bytes that pass unchanged go from their rank to each that wants them, in messages of at most
 // slice_bytes.
 // A large group that only sums is a chain instead (chain_collective.h).
