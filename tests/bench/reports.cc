@@ -218,7 +218,7 @@ Table NewTable(bool json) {
 // The costs of one number of workers, beside the rows of its rates.
 struct Size {
   int workers = 0;
-  double cpu = 0;  // seconds of the coordinator a second, at the first rate
+  double cpu = 0;             // seconds of the coordinator a second, at the first rate
   double commit_seconds = 0;  // to durable, of 99 of 100 reports, at the first rate
   double reattach_seconds = 0;
   std::int64_t coordinator_bytes = 0, lost_streams = 0;
