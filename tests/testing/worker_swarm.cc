@@ -411,10 +411,11 @@ class Swarm final : public WorkerSwarm {
 
   bool shares() const { return options_.workers_per_host > 0; }
 
+  // Gangs are in the order of names, so those of all digits keep neighbours in one job.
   std::string NameOf(int number) const {
     const int share = options_.workers_per_host;
     return shares() ? absl::StrCat(HostName(number / share), "-", number % share)
-                    : absl::StrCat("fake-", number);
+                    : absl::StrCat("fake-", absl::Dec(number, absl::kZeroPad5));
   }
   static std::string HostName(int host) { return absl::StrCat("host-", host); }
 
