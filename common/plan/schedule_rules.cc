@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/job_spec.h"
+#include "common/schedule/validator.h"
 
 namespace takt::plan {
 namespace {
