@@ -87,7 +87,7 @@ class ParameterLayout {
       tensor.offset = state.Add(tensor.bytes);
       weights.push_back(tensor);
     }
-    // With one leaf the bucket need not end with a line.
+    // Each of several buckets begins with a line of the cache.
     const std::int64_t leaf = leaves_ > 1 ? RoundUp(gradient.size(), kLineBytes) : gradient.size();
     const int bucket = section_.Allocate(MemoryKind::kGradients, leaves_ * leaf);
     AddTensors(Role::kGradient, bucket, gradients);

@@ -69,12 +69,13 @@ TEST(DataLeaves, TakeTheTimeOfTheirMessages) {
 
 TEST(DataLeaves, AnElasticJobGetsReplicasThatDivideThem) {
   config::JobSpec job = JobOf(1, 4);
+  job.global_batch = 12 * job.microbatch;
   job.parallelism.data.reset();
   job.elastic.data = {.min = 1, .max = 4};
-  for (const auto& [workers, replicas] : std::vector<std::pair<int, int>>{{2, 1}, {6, 2}, {7, 2}})
-    EXPECT_LE(PlanOf(job, workers).mesh.dp_size, replicas) << workers;
-  job.elastic.data = {.min = 2, .max = 3};
+  EXPECT_EQ(PlanOf(job, 8).mesh.dp_size, 4);
   EXPECT_EQ(PlanOf(job, 6).mesh.dp_size, 2) << "3 replicas would have other sums";
+  job.parallelism.data_leaves = 0;
+  EXPECT_EQ(PlanOf(job, 6).mesh.dp_size, 3);
 }
 
 TEST(DataLeaves, RefusesSchedulesThatAddUpInAnotherOrder) {

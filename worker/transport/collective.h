@@ -45,7 +45,8 @@ class Collective {
   virtual absl::Status AllReduceSum(StepId step, std::span<float> data) = 0;
   virtual absl::Status AllReduceSum(StepId step, std::span<double> data) = 0;
 
-  // What each rank brings for a value: it alone, or several terms, as many on every rank.
+  // Says what each rank brings for a value: the value alone, or several terms. All ranks bring
+  // equally many.
   struct Terms {
     int count = 1;
     std::size_t stride = 0;  // in floats

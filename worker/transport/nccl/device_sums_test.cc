@@ -104,7 +104,7 @@ absl::Status GatherBytes(Collective& group, std::span<float> data) {
   return group.AllGather(StepId(1), parts);
 }
 
-// Of half of the values each.
+// Each of the two terms has half of the values.
 constexpr Collective::Terms kTwoTerms{.count = 2, .stride = kFloats / 2};
 
 // What a rank may do with its group.
