@@ -4,10 +4,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <set>
+#include <utility>
+#include <vector>
 
+#include "common/cost/costs.h"
 #include "common/explain/durations.h"
 #include "common/explain/text.h"
 #include "common/program/remove_barrier.h"
+#include "common/sim/simulate.h"
 #include "common/trace/testing/synthetic_trace.h"
 #include "gmock/gmock.h"
 #include "rapidcheck/gtest.h"
@@ -30,6 +35,34 @@ Explanation ExplainStep(SyntheticTrace& synthetic, int step = 2) {
 
 // Only compute takes time.
 constexpr SyntheticOptions kFree{.message = 0, .load = 0, .reduction = 0, .exchange = 0, .norm = 0};
+
+using Place = std::pair<int, std::int32_t>;  // pp rank, index in the body
+
+// Returns the sums of gradients that are not part of the simulated critical path.
+std::set<Place> HiddenSums(const std::vector<program::Program>& programs,
+                           const cost::Costs& costs) {
+  std::set<Place> hidden;
+  for (const program::Program& program : programs) {
+    for (std::size_t i = 0; i < program.body.size(); ++i) {
+      if (program.body[i].op == Op::kReduceGrad)
+        hidden.insert({program.pp_rank.value(), static_cast<std::int32_t>(i)});
+    }
+  }
+  for (const sim::CriticalLink& link : sim::Simulate(programs, costs).value().critical_path)
+    hidden.erase({link.pp_rank, link.instruction});
+  return hidden;
+}
+
+// Returns how long the step takes if these sums take so long.
+double StepTimeWith(const MeasuredStep& step, const mesh::Mesh& mesh, const std::set<Place>& sums,
+                    double seconds) {
+  sim::Durations durations = step.usual();
+  step.ForEach([&](std::size_t rank, std::size_t i, const program::Instruction&) {
+    const int pp_rank = mesh.PpRankOf(Rank(static_cast<std::int32_t>(rank))).value();
+    if (sums.contains({pp_rank, static_cast<std::int32_t>(i)})) durations[rank][i] = seconds;
+  });
+  return step.StepTime(durations);
+}
 
 constexpr const char* kFamilies[] = {"naive", "gpipe",      "1f1b",    "interleaved-1f1b", "zb-h1",
                                      "zb-v",  "dualpipe-v", "chimera", "pipedream-2bw"};
@@ -270,6 +303,26 @@ TEST(Explain, TheEnginesOwnDelaysAreRuntime) {
   EXPECT_NEAR(Of(explanation.parts, Part::kRuntime), 0.005, 1e-6);
   EXPECT_NEAR(explanation.ranks[0].idle_seconds[static_cast<int>(trace::Cause::kRuntime)], 0.005,
               1e-6);
+}
+
+TEST(Explain, SumsThatTheSimulatorHidesDoNotLengthenTheStep) {
+  for (const char* const family : {"1f1b", "interleaved-1f1b", "zb-h1", "zb-v"}) {
+    SCOPED_TRACE(family);
+    SyntheticOptions options{.dp_size = 2};
+    options.reduction = 0.5 * options.forward;
+    SyntheticTrace synthetic(family, 2, 8, options);
+    const trace::JobTrace& trace = synthetic.Get();
+    cost::Costs costs = trace.predicted;
+    costs.reduction = {options.reduction};
+    const std::set<Place> hidden = HiddenSums(trace.programs, costs);
+    ASSERT_FALSE(hidden.empty());
+    const trace::Timeline timeline = trace::MakeTimeline(trace).value();
+    const MeasuredStep step = MeasuredStep::Create(timeline, StepId(2)).value();
+    const double measured = step.StepTime(step.usual());
+    EXPECT_NEAR(StepTimeWith(step, trace.mesh, hidden, 0), measured, 1e-6);
+    // Nothing hides a sum as long as the whole step.
+    EXPECT_GT(StepTimeWith(step, trace.mesh, hidden, measured), 1.1 * measured);
+  }
 }
 
 TEST(Explain, SaysWhichStepsThereAre) {

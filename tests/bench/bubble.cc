@@ -26,8 +26,8 @@ constexpr int kSkippedSteps = 2;  // the pipeline is still empty before them
 
 struct Options : CommonOptions {
   std::vector<std::string> schedules = {"gpipe", "1f1b", "zb-h1", "interleaved-1f1b"};
-  int ranks = 4, microbatches = 8, steps = 20;
-  double milliseconds = 10;
+  int ranks = 4, replicas = 1, microbatches = 8, steps = 20;
+  double milliseconds = 10, parameter_mib = 0;  // of a layer; a rank has two
 };
 
 struct Row {
@@ -41,12 +41,15 @@ struct Row {
 
 absl::StatusOr<Row> Measure(testing::Cluster& cluster, const std::string& schedule,
                             const Options& options) {
-  const testing::EmulatedJob job{.name = schedule,
-                                 .pipeline = options.ranks,
-                                 .microbatches = options.microbatches,
-                                 .steps = kSkippedSteps + options.steps,
-                                 .milliseconds = options.milliseconds,
-                                 .schedule = schedule};
+  const testing::EmulatedJob job{
+      .name = schedule,
+      .pipeline = options.ranks,
+      .data = options.replicas,
+      .microbatches = options.microbatches,
+      .steps = kSkippedSteps + options.steps,
+      .milliseconds = options.milliseconds,
+      .parameter_bytes = static_cast<std::int64_t>(options.parameter_mib * 256) << 12,
+      .schedule = schedule};
   cluster.Submit(job.Yaml());
   const v1::Job ended = cluster.AwaitEnd(schedule, absl::Minutes(10));
   if (ended.state() != v1::JOB_STATE_SUCCEEDED) {
@@ -92,10 +95,14 @@ nlohmann::json RowJson(const Row& row) {
 }
 
 absl::Status Run(const Options& options) {
-  testing::Cluster cluster(options.ranks);
+  testing::Cluster cluster(options.ranks * options.replicas);
   if (!options.json()) {
-    absl::PrintF("%d ranks, %d microbatches, F = I = W = %g ms; medians of %d steps\n",
-                 options.ranks, options.microbatches, options.milliseconds, options.steps);
+    absl::PrintF(
+        "%d ranks, %d replicas of %g MiB a layer, %d microbatches, F = I = W = %g ms; medians of "
+        "%d "
+        "steps\n",
+        options.ranks, options.replicas, options.parameter_mib, options.microbatches,
+        options.milliseconds, options.steps);
   }
   Table table(options.json(), {{"schedule", "schedule", 17},
                                {"step ms", "step_seconds", 9, 2, 1e3},
@@ -123,9 +130,13 @@ void AddBubbleCommand(CLI::App& app, absl::Status& result) {
       "The bubble of emulated stages on real daemons against the simulated one",
       [](CLI::App& command, Options& options) {
         command.add_option("--schedules", options.schedules, "Families")->delimiter(',');
-        command.add_option("--ranks", options.ranks, "Workers, each a rank of the pipeline")
+        command.add_option("--ranks", options.ranks, "Ranks of a pipeline")
             ->check(CLI::Range(1, 32));
-        command.add_option("--microbatches", options.microbatches, "Of a step")
+        command.add_option("--replicas", options.replicas, "Pipelines that sum their gradients")
+            ->check(CLI::Range(1, 8));
+        command.add_option("--parameter-mib", options.parameter_mib, "MiB of weights of a layer")
+            ->check(CLI::Range(0.0, 256.0));
+        command.add_option("--microbatches", options.microbatches, "Of a step and replica")
             ->check(CLI::Range(1, 1024));
         command
             .add_option("--milliseconds", options.milliseconds, "Of each of F, I and W of a stage")

@@ -71,7 +71,8 @@ std::string EmulatedJob::Yaml() const {
   return absl::StrCat(
       "name: ", name, "\nmodel: {family: emulated, layers: ", 2 * pipeline,
       ", forward_ms: ", milliseconds / 2, ", input_grad_ms: ", milliseconds / 2,
-      ", weight_grad_ms: ", milliseconds / 2, ", activation_bytes: 4096",
+      ", weight_grad_ms: ", milliseconds / 2,
+      ", activation_bytes: 4096, parameter_bytes: ", parameter_bytes,
       shares ? ", collective_bytes: 4096" : "", "}\nbatch: {global: ", microbatches * data,
       ", microbatch: 1}\nsteps: ", steps, "\nparallelism: {pipeline: ", pipeline, ", data: ", data,
       shares ? absl::StrCat(", tensor: ", tensor) : "", ", schedule: ", schedule, "}\n");

@@ -135,7 +135,8 @@ struct EmulatedJob {
   std::string name = "emulated";
   int pipeline = 4, data = 1, tensor = 1, microbatches = 4;
   std::int64_t steps = 10;
-  double milliseconds = 1;  // of each of F, I and W
+  double milliseconds = 1;           // of each of F, I and W
+  std::int64_t parameter_bytes = 0;  // of each of the two layers of a rank
   std::string schedule = "1f1b";
   std::string Yaml() const;
 };
