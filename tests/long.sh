@@ -3,7 +3,8 @@
 # Runs the checks that do not fit into the hour of .ci/run. Each section runs even if one before it failed.
 #   tests/long.sh [SECTION...] [OTHER_BUILD]
 #     SECTION      default: all; those that compare two builds only if OTHER_BUILD is given
-#     OTHER_BUILD  a build directory of the version before, for bits, upgrade and speed; ours is build/release
+#     OTHER_BUILD  a build directory of the version before, for bits, upgrade and speed; ours is build/release. Without it, upgrade builds
+#                  the last commit of the protocol version before ours
 #   tests/long.sh threads
 #   tests/long.sh bits upgrade ../before/build/release
 #
@@ -30,15 +31,15 @@
 #                (tests/ui/figures.py)
 # simulation 20  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
-# upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
+# upgrade   20   a cluster of OTHER_BUILD is upgraded to ours in place, worker by worker, while it trains
 # slurm      3   deploy/slurm trains, requeues itself and fails as it must under a real Slurm, and its how-to is done; needs root
 # machines   2   the how-to of several machines is done on four booted systemd machines (tests/deploy/howto_machines.sh); needs root
 # systems   45   Debian 13 builds Takt, its unit tests pass there and a job trains (tests/deploy/system.sh); needs root
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
-alone=(threads tsan checks clang tidy repeat mesh matrix groups soak power failpoints flips failover fuzz experts checkpoint page simulation slurm machines systems)
-between=(bits upgrade speed)
+alone=(threads tsan checks clang tidy repeat mesh matrix groups soak power failpoints flips failover fuzz experts checkpoint page simulation slurm machines systems upgrade)
+between=(bits speed)
 sections=()
 other=
 for argument in "$@"; do
@@ -46,7 +47,7 @@ for argument in "$@"; do
     *" $argument "*) sections+=("$argument") ;;
     *)
       if [ "$argument" = -h ] || [ "$argument" = --help ]; then
-        sed -n '3,37p' "$0" | sed 's/^# \?//'
+        sed -n '3,38p' "$0" | sed 's/^# \?//'
         exit 0
       elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
         other=$(realpath "$argument")
@@ -210,9 +211,22 @@ bits() {
   rm -r "$records"
 }
 
+# Builds the last commit of the protocol version before ours in build/before.
+build_before() {
+  local raised
+  raised=$(git log -1 --format=%H -G'kProtocolVersion = ' -- common/base/version.h)
+  git rev-parse --quiet --verify "${raised:-none}^" >/dev/null ||
+    { echo "upgrade: the history does not reach back to the protocol version before: git fetch --unshallow, or name OTHER_BUILD" >&2; return 1; }
+  mkdir -p build/before/source
+  git archive "$raised^" | tar -x -C build/before/source
+  cmake -S build/before/source -B build/before -G Ninja -DCMAKE_BUILD_TYPE=Release -DTAKT_UNITY=ON >/dev/null
+  ninja -C build/before takt takt-coordinator takt-worker
+}
+
 upgrade() {
   release takt takt-coordinator takt-worker
-  tests/upgrade.py "$other" build/release
+  [ -n "$other" ] || build_before
+  tests/upgrade.py "${other:-build/before}" build/release
 }
 
 speed() {

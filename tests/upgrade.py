@@ -6,8 +6,9 @@ are taken over by a newer one.
     tests/upgrade.py OLD_BUILD NEW_BUILD        build directories such as build/release; half a minute on an idle machine
 
 The old cluster finishes a job, pauses one, leaves one in the queue and trains one when its coordinator is replaced by the new one. Then the
-old workers are replaced. All jobs must end with the losses, digit for digit, that the old build computes without an upgrade, and old
-workers must be accepted or refused as the two protocol versions demand.
+old workers are replaced. The first one is of the job that trains, which goes on with one old and one new worker before the others follow.
+All jobs must end with the losses, digit for digit, that the old build computes without an upgrade, and old workers must be accepted or
+refused as the two protocol versions demand.
 """
 import argparse
 import contextlib
@@ -198,11 +199,33 @@ def check_old_workers(cluster, old, new):
     print(f"ok: workers of protocol {before} are refused by a coordinator of protocol {after}", flush=True)
 
 
+def ranks(cluster, new, name):
+    """The workers that train a job now."""
+    return {rank["worker"] for rank in cluster.job(new, name).get("ranks", [])}
+
+
+def mix_workers(cluster, old, new):
+    """Leaves one old worker of the job that trains, and gives it one new worker to go on with."""
+    if protocol(old) < OLDEST_PROTOCOL:
+        return
+    cluster.wait_for("'running' has its workers", lambda: len(ranks(cluster, new, "running")) == 2)
+    stays = min(ranks(cluster, new, "running"))
+    for name in [name for name in cluster.processes if name.startswith("old-") and name != stays]:
+        cluster.end(name)
+    cluster.start_worker(new, "new-0")
+    cluster.wait_for("'running' has an old and a new worker", lambda: ranks(cluster, new, "running") == {stays, "new-0"})
+    step = cluster.job(new, "running")["last_step"]["step"]
+    cluster.wait_for_step(new, "running", step + 50)
+    expect(ranks(cluster, new, "running") == {stays, "new-0"},
+           f"workers of protocol {protocol(old)} and {protocol(new)} train 'running' together from step {step} to {step + 50}")
+
+
 def replace_workers(cluster, new):
     for name in [name for name in cluster.processes if name.startswith("old-")]:
         cluster.end(name)
-    for index in range(NEW_WORKERS):
-        cluster.start_worker(new, f"new-{index}")
+    for name in [f"new-{index}" for index in range(NEW_WORKERS)]:
+        if name not in cluster.processes:
+            cluster.start_worker(new, name)
     cluster.takt(new, "resume", "paused")
 
 
@@ -230,6 +253,7 @@ def main():
         prepare(cluster, old)
         replace_coordinator(cluster, old, new)
         check_old_workers(cluster, old, new)
+        mix_workers(cluster, old, new)
         replace_workers(cluster, new)
         check_results(cluster, new, expected)
     print("upgrade: all jobs went on")

@@ -110,6 +110,24 @@ TEST_F(MemoryTest, AJobTakesTheWorkersThatHoldItsStateFirst) {
   EXPECT_THAT(workers, ::testing::Contains("w2"));
 }
 
+TEST_F(MemoryTest, NoOtherJobGetsAWorkerThatHoldsTheOnlyStateOfOneThatWaits) {
+  AttachWorkers(2);
+  control::JobKey key = RunJob(CopyingSpec(Spec("j", 2, 100)));
+  ReportResult("w0", key, 0, 1);
+  ReportResult("w1", key, 1, 1);
+  Lose("w1");
+  Abort("w0", key, 0, 1);
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  ASSERT_TRUE(Submit(Spec("other", 1, 10)).ok());
+  Settle();
+  EXPECT_EQ(Job("other").state, JobState::kQueued);
+  EXPECT_THAT(Job("other").reason, HasSubstr("needs 1 worker, 1 idle: reserved for job j"));
+  Attach("w1", "b");
+  Settle();
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(CopiesToldTo("w0").at_most, StepId(1));
+}
+
 TEST_F(MemoryTest, CopiesOfAJobThatHasEndedAreFreed) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(CopyingSpec(Spec("j", 2, 100)));

@@ -89,7 +89,8 @@ placement::WaitingJob WaitingJobOf(const Job& job) {
           .number = record.number,
           .seconds = SecondsToTrain(job, need),
           .owner = record.owner,
-          .preferred = job.copy_holders()};
+          .preferred = job.copy_holders(),
+          .keeps_preferred = !job.spec().checkpoint.has_value()};
 }
 
 // Returns what a job that trains could use besides its workers.

@@ -55,6 +55,9 @@ class Round final {
   bool IsOverQuota(const WaitingJob& job, Grant& grant);
   void ServeGrowth(const WaitingJob& job, Grant& grant);
   void Reserve(const WaitingJob& job, Slot slot);
+  // Keeps the workers with the only state of a job that is not granted its gang from all others,
+  // until what it reserves counts them.
+  void Withhold(const WaitingJob& job, double until);
   void GrantNow(const WaitingJob& job, const Amounts& taken, Grant& grant);
   // Returns whether each idle worker belongs to a whole group that its host can hold.
   std::vector<bool> InWholeGroups(const WaitingJob& job, const Amounts& taken) const;
@@ -64,7 +67,8 @@ class Round final {
   const Capacity& capacity_;
   const WorkerKinds kinds_;
   std::map<std::string, std::size_t> quota_by_owner_;  // index of the resource
-  std::vector<GangWorker> idle_;                       // not granted yet
+  std::vector<GangWorker> idle_;                       // neither granted nor withheld yet
+  std::vector<GangWorker> withheld_;                   // idle
   std::map<std::string, int> held_;                    // as Obstacles::held
   std::map<std::string, int> held_by_owner_;
   std::map<const Holder*, double> ends_;
@@ -173,7 +177,10 @@ Grant Round::Serve(const WaitingJob& job) {
     ServeGrowth(job, grant);
     return grant;
   }
-  if (IsOverQuota(job, grant)) return grant;
+  if (IsOverQuota(job, grant)) {
+    Withhold(job, kForever);
+    return grant;
+  }
   const bool may_reserve = num_reservations_ < kMaxReservations;
   std::optional<Slot> slot = EarliestFor(job, timeline_, may_reserve ? kForever : 0);
   if (slot && slot->from == 0 && !job.stopping) {
@@ -188,6 +195,7 @@ Grant Round::Serve(const WaitingJob& job) {
   grant.reason = Reason(job, grant);
   if (!may_reserve)
     absl::StrAppend(&grant.reason, "; ", kMaxReservations, " jobs before it reserve workers");
+  Withhold(job, slot && may_reserve ? slot->from : kForever);
   if (slot && may_reserve) Reserve(job, *std::move(slot));
   return grant;
 }
@@ -227,6 +235,18 @@ void Round::Reserve(const WaitingJob& job, Slot slot) {
   timeline_.Take(slot.from, slot.from + SecondsOf(job), *least);
   reserving_.push_back(job.name);
   ++num_reservations_;
+}
+
+void Round::Withhold(const WaitingJob& job, double until) {
+  if (!job.keeps_preferred) return;
+  std::vector<GangWorker> rest, kept;
+  for (GangWorker& worker : idle_)
+    (job.preferred.contains(worker.name) ? kept : rest).push_back(std::move(worker));
+  idle_ = std::move(rest);
+  if (kept.empty()) return;
+  if (until > 0) timeline_.Take(0, until, CountByKind(kept));
+  withheld_.insert(withheld_.end(), kept.begin(), kept.end());
+  if (until == kForever) reserving_.push_back(job.name);
 }
 
 std::vector<bool> Round::InWholeGroups(const WaitingJob& job, const Amounts& taken) const {
@@ -305,16 +325,18 @@ std::vector<std::string> Round::Preempt(const WaitingJob& job) {
 }
 
 std::string Round::Reason(const WaitingJob& job, const Grant& grant) const {
+  // All that are idle, whoever reserves them.
+  std::vector<GangWorker> workers = idle_;
+  workers.insert(workers.end(), withheld_.begin(), withheld_.end());
   int unfit = 0, old = 0;
-  for (const GangWorker& worker : idle_) {
+  for (const GangWorker& worker : workers) {
     if (worker.protocol < job.need.protocol) {
       ++old;
     } else if (!kinds_.Serves(worker, job.need)) {
       ++unfit;
     }
   }
-  // Counts the workers that would serve it, whoever reserves them.
-  Amounts idle = CountByKind(idle_);
+  Amounts idle = CountByKind(workers);  // and then those of them that would serve it
   for (const auto& [owner, quota] : quota_by_owner_) idle[quota] = std::numeric_limits<int>::max();
   WaitingJob any = job;
   any.need.workers = 0;

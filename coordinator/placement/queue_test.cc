@@ -46,6 +46,34 @@ TEST(GrantGangs, AJobTakesTheWorkersThatItBlamesLast) {
   EXPECT_THAT(grants[1].workers, ElementsAre("w0"));
 }
 
+TEST(GrantGangs, NobodyGetsTheWorkersThatHoldTheOnlyStateOfAJobThatWaits) {
+  WaitingJob job = Waiting("a", 3);
+  job.recovers = true;
+  job.preferred = {"w0"};
+  // Workers that others hold would make it fit later, or never.
+  for (const Holder& holder : {Held("x", 2, 600), Held("x", 1, 600)}) {
+    const Capacity capacity = {.idle = Workers(2), .held = {holder}};
+    const std::vector<WaitingJob> jobs = {job, Waiting("b", 1, 60), Waiting("c", 1, 60)};
+    EXPECT_THAT(GrantGangs(jobs, capacity)[1].workers, ElementsAre("w0"));  // "a" has files
+    job.keeps_preferred = true;
+    const auto grants = GrantGangs({job, jobs[1], jobs[2]}, capacity);
+    EXPECT_THAT(grants[0].workers, IsEmpty());
+    EXPECT_THAT(grants[1].workers, ElementsAre("w1"));
+    EXPECT_THAT(grants[2].workers, IsEmpty());
+    EXPECT_THAT(grants[2].reason, ::testing::HasSubstr("1 idle: reserved for job a"));
+    job.keeps_preferred = false;
+  }
+  // It gets them when the others come.
+  job.keeps_preferred = true;
+  EXPECT_THAT(GrantGangs({job, Waiting("b", 1)}, {.idle = Workers(3)})[0].workers, SizeIs(3));
+  // A job over its quota keeps them, too.
+  job.owner = "u";
+  const auto grants =
+      GrantGangs({job, Waiting("b", 1)}, {.idle = Workers(4), .quotas = Quotas({{"u", 2}})});
+  EXPECT_THAT(grants[0].workers, IsEmpty());
+  EXPECT_THAT(grants[1].workers, ElementsAre("w1"));
+}
+
 TEST(GrantGangs, AJobWaitsForWorkersWhoseProgramsKnowIt) {
   std::vector<GangWorker> idle = Workers(3);
   idle[0].protocol = kProtocolVersion - 1;

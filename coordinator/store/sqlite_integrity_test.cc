@@ -8,8 +8,11 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "coordinator/store/record_serde.h"
 #include "coordinator/store/sqlite_store.h"
 #include "gmock/gmock.h"
@@ -59,16 +62,35 @@ class SqliteIntegrityTest : public ::testing::Test {
     return copy + "/state.sqlite";
   }
 
-  // Returns, as text, what a coordinator would start from.
-  static std::string StateOf(Store& store) {
-    const Snapshot snapshot = store.Load().value();
+  // Returns, as text, what a coordinator would start from, and what it would answer from job-1's
+  // steps, log lines and submission.
+  static absl::StatusOr<std::string> StateOf(Store& store) {
+    ASSIGN_OR_RETURN(const Snapshot snapshot, store.Load());
+    ASSIGN_OR_RETURN(const std::string profile, store.ReadProfile());
     std::string state = absl::StrCat(snapshot.cluster_id, " ", snapshot.epoch, " ",
-                                     snapshot.last_number, " ", store.ReadProfile().value());
+                                     snapshot.last_number, " ", profile);
     for (const JobRecord& job : snapshot.jobs)
       absl::StrAppend(&state, "\n", job.number, ToRecordProto(job).SerializeAsString());
     for (const auto& [name, generation] : snapshot.generations)
       absl::StrAppend(&state, "\n", name, " ", generation.value());
     for (const std::string& worker : snapshot.drained) absl::StrAppend(&state, "\n", worker);
+    for (const auto& [name, worker] : snapshot.workers) {
+      absl::StrAppend(&state, "\n", name, absl::FormatTime(worker.quarantined_until),
+                      worker.quarantines);
+    }
+    ASSIGN_OR_RETURN(const std::vector<StepRecord> steps, store.ReadSteps("id-1", StepId(0), 10));
+    for (const StepRecord& step : steps) {
+      absl::StrAppend(&state, "\n", step.generation.value(), " ", step.step.value(), " ", step.loss,
+                      " ", step.tokens, " ", step.bubble_fraction, " ", step.schedule);
+    }
+    ASSIGN_OR_RETURN(const std::vector<LogRecord> logs, store.ReadLogs("id-1", 0, 10));
+    for (const LogRecord& line : logs) {
+      absl::StrAppend(&state, "\n", line.number, line.worker, line.step.value(), line.level,
+                      line.text, line.unix_nanos);
+    }
+    ASSIGN_OR_RETURN(const auto request, store.FindRequest("SubmitJob", "request-1"));
+    if (request.has_value())
+      absl::StrAppend(&state, "\n", ToRecordProto(*request->job).SerializeAsString());
     return state;
   }
 
@@ -99,13 +121,34 @@ class FlippedBitTest : public SqliteIntegrityTest {
       ASSERT_TRUE(Put(*store, 2).ok());
       ASSERT_TRUE(store->Commit({.deleted_jobs = {"id-2"}, .drained = {{"w1", true}}}).ok());
       ASSERT_TRUE(store->Commit({.profile = "measured"}).ok());
-      state_ = StateOf(*store);
+      ASSERT_TRUE(PutOneOfEach(*store).ok());
+      state_ = StateOf(*store).value();
     }
     whole_ = ReadAll(path_);
     counter_ = ReadAll(path_ + ".commits");
   }
 
-  // The store names the file, or starts from the same state.
+  // A row of each other table.
+  static absl::Status PutOneOfEach(Store& store) {
+    return store.Commit(
+        {.steps = {{.job_id = "id-1",
+                    .generation = Generation(3),
+                    .step = StepId(7),
+                    .loss = 1.5,
+                    .tokens = 64,
+                    .bubble_fraction = 0.25,
+                    .schedule = "zb-h1"}},
+         .requests = {{"SubmitJob", "request-1", JobRecord{.number = 1, .name = "job-1"}}},
+         .workers = {{"w2", {.quarantined_until = absl::UnixEpoch(), .quarantines = 2}}},
+         .logs = {{.job_id = "id-1",
+                   .worker = "w2",
+                   .step = StepId(7),
+                   .level = "warning",
+                   .text = "slow",
+                   .unix_nanos = 9}}});
+  }
+
+  // The store names the file, or has the same state.
   void Flip(std::size_t byte, std::size_t bit) {
     std::string flipped = whole_;
     flipped[byte] = static_cast<char>(flipped[byte] ^ (1 << bit));
@@ -113,10 +156,11 @@ class FlippedBitTest : public SqliteIntegrityTest {
     WriteAll(path_, flipped);
     WriteAll(path_ + ".commits", counter_);
     const auto store = Open();
-    if (store.ok()) {
-      ASSERT_EQ(StateOf(**store), state_) << "bit " << bit << " of byte " << byte;
+    const absl::StatusOr<std::string> state = store.ok() ? StateOf(**store) : store.status();
+    if (state.ok()) {
+      ASSERT_EQ(*state, state_) << "bit " << bit << " of byte " << byte;
     } else {
-      EXPECT_THAT(store.status().ToString(), HasSubstr(path_)) << "byte " << byte;
+      EXPECT_THAT(state.status().ToString(), HasSubstr(path_)) << "byte " << byte;
       ++named_;
     }
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures on real daemons of this machine how long jobs take to recover from workers that are
-// killed, and whether a coordinator that hangs or a slow link hurts any.
+// killed, for how long elastic ones stand still when they grow, and whether a coordinator that
+// hangs or a slow link hurts any.
 #include <signal.h>
 
 #include <algorithm>
@@ -41,7 +42,7 @@ constexpr double kMostSeen = 1, kMostFree = 2, kMostMedian = 3, kMostP99 = 10;  
 constexpr double kMostStepsLost = 1;
 
 struct Options : CommonOptions {
-  int kills = 200;
+  int kills = 200, changes = 10;
   double cut_seconds = 60, slow_seconds = 600;
   unsigned seed = 1;
 };
@@ -213,6 +214,71 @@ void AddKills(const Kind& kind, const Kills& kills, Findings& table) {
             0);
 }
 
+// Two replicas with the bits that one alone has, too.
+std::string ElasticYaml(const std::string& job, std::int64_t steps) {
+  return absl::StrCat(
+      "name: ", job,
+      "\nmodel: {family: gpt2, layers: 4, hidden: 32, heads: 4, context: 64, vocab: 256}"
+      "\ndata: {train: {path: data.txt, format: bytes}, shuffle: true}"
+      "\nbatch: {global: 16, microbatch: 1}\nsteps: ",
+      steps,
+      "\nseed: 7\nparallelism: {threads: 1, pipeline: 1, data: 2, data_leaves: 2, schedule: 1f1b}"
+      "\nelastic: {data: {min: 1, max: 2}}\ncheckpoint: {in_memory: 1}\n");
+}
+
+// Starts a worker, and returns for how many seconds the job stands still when it takes it.
+absl::StatusOr<double> GrowBy(Cluster& cluster, const v1::Job& before, const std::string& worker) {
+  const absl::Duration start = SteadyNow();
+  absl::Duration newest_at = start;
+  std::int64_t newest = before.last_step().step();
+  cluster.StartWorker(worker);
+  while (SteadyNow() - start < kPatience) {
+    const v1::Job job = cluster.Job(before.name());
+    if (testing::HasEnded(job))
+      return absl::InternalError(absl::StrCat("job ", job.name(), ": ", job.reason()));
+    const std::int64_t step = job.last_step().step();
+    if (job.generation() == before.generation()) {
+      if (step > newest) newest_at = SteadyNow();
+      newest = std::max(newest, step);
+    } else if (step > newest) {
+      return absl::ToDoubleSeconds(SteadyNow() - newest_at);
+    }
+    absl::SleepFor(kPoll);
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("job ", before.name(), " did not take worker ", worker));
+}
+
+// Kills one of two workers, again and again, and starts it when the job trains on without it.
+absl::Status MeasureElastic(const Options& options, std::mt19937& random, Findings& table) {
+  Cluster cluster(2);
+  cluster.Submit(ElasticYaml("elastic", kEndless));
+  std::vector<double> next_steps, lost, pauses;
+  for (int i = 0; i < options.changes; ++i) {
+    const std::int64_t now = cluster.Job("elastic").last_step().step();
+    const v1::Job whole = cluster.AwaitStep("elastic", now + 20);
+    if (whole.ranks_size() != 2) return absl::InternalError("the job did not grow");
+    const std::string worker = whole.ranks(static_cast<int>(random() % 2)).worker();
+    ASSIGN_OR_RETURN(const std::optional<Kill> kill, KillOne(cluster, whole, worker));
+    next_steps.push_back(kill->next_step);
+    lost.push_back(kill->steps_lost);
+    ASSIGN_OR_RETURN(pauses.emplace_back(), GrowBy(cluster, cluster.Job("elastic"), worker));
+  }
+  cluster.Cancel("elastic");
+  cluster.AwaitEnd("elastic");
+  const std::vector<double> losses = LossesOf(cluster, "elastic");
+  cluster.Submit(ElasticYaml("undisturbed", static_cast<std::int64_t>(losses.size())));
+  RETURN_IF_ERROR(AwaitSuccess(cluster, "undisturbed"));
+  const std::string part = "elastic";
+  table.Add(part, "next new step alone, median, s", Median(next_steps), kMostMedian);
+  table.Add(part, "next new step alone, p99, s", Quantile(next_steps, 0.99), kMostP99);
+  table.Add(part, "steps lost, most", *std::ranges::max_element(lost), kMostStepsLost);
+  table.Add(part, "pause to grow, median, s", Median(pauses), std::nullopt);
+  table.Add(part, "pause to grow, longest, s", Quantile(pauses, 1), std::nullopt);
+  table.Add(part, "of 1 job, losses differ", LossesOf(cluster, "undisturbed") == losses ? 0 : 1, 0);
+  return absl::OkStatus();
+}
+
 // A job that runs on through what is done to the cluster.
 class EndlessJob {
  public:
@@ -315,12 +381,13 @@ absl::Status Run(const Options& options) {
     ASSIGN_OR_RETURN(const Kills kills, MeasureKills(kinds[i], count, random));
     AddKills(kinds[i], kills, table);
   }
+  if (options.changes > 0) RETURN_IF_ERROR(MeasureElastic(options, random, table));
   if (options.cut_seconds > 0) {
     MeasureStop(options, table);
     MeasureCut(options, table);
   }
   if (options.slow_seconds > 0) MeasureSlowLink(options, table);
-  table.End({{"kills", options.kills}, {"seed", options.seed}});
+  table.End({{"kills", options.kills}, {"changes", options.changes}, {"seed", options.seed}});
   return absl::OkStatus();
 }
 
@@ -336,6 +403,10 @@ void AddRecoveryCommand(CLI::App& app, absl::Status& result) {
             .add_option("--kills", options.kills,
                         "Workers to kill, half of them of an emulated job; 0: leave that out")
             ->check(CLI::Range(0, 100'000));
+        command
+            .add_option("--changes", options.changes,
+                        "Workers that an elastic job loses, and that come back; 0: leave that out")
+            ->check(CLI::Range(0, 10'000));
         command
             .add_option(
                 "--cut", options.cut_seconds,

@@ -37,6 +37,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(120);
+constexpr absl::Duration kMostWithoutSteps = absl::Seconds(30);
 constexpr absl::Duration kFailoverLimit = absl::Seconds(15);
 constexpr char kEtcd[] = "/usr/bin/etcd";
 constexpr int kCoordinators = 2;
@@ -199,7 +200,7 @@ class Failover : public ::testing::Test {
   }
   // Returns the job once it has trained beyond `step`.
   json AwaitStep(const std::string& name, std::int64_t step) const {
-    const absl::Time end = absl::Now() + kPatience;
+    const absl::Time end = absl::Now() + kMostWithoutSteps;
     while (absl::Now() < end) {
       const Result shown = Takt({"job", name, "-o", "json"}, all_);
       if (shown.end != "exit status 0") continue;

@@ -33,16 +33,20 @@ std::string Yaml(const std::string& name, const std::string& parallelism,
       checkpoint, "\n");
 }
 
+// Returns the losses by step. Every step is there once.
+std::map<std::int64_t, double> LossesOf(Cluster& cluster, const std::string& job) {
+  std::map<std::int64_t, double> losses;
+  for (const v1::StepReport& step : cluster.Steps(job)) {
+    EXPECT_TRUE(losses.emplace(step.step(), step.loss()).second) << step.step();
+  }
+  EXPECT_EQ(losses.size(), static_cast<std::size_t>(kSteps));
+  return losses;
+}
+
 class MemoryFault : public ::testing::Test {
  protected:
-  // Returns the losses by step. Every step is there once.
   std::map<std::int64_t, double> LossesOf(const std::string& job) {
-    std::map<std::int64_t, double> losses;
-    for (const v1::StepReport& step : cluster_.Steps(job)) {
-      EXPECT_TRUE(losses.emplace(step.step(), step.loss()).second) << step.step();
-    }
-    EXPECT_EQ(losses.size(), static_cast<std::size_t>(kSteps));
-    return losses;
+    return takt::LossesOf(cluster_, job);
   }
   // Kills the worker of this rank while the job trains. Returns the last step that was committed
   // when it was killed.
@@ -109,6 +113,29 @@ TEST_F(MemoryFault, SoDoRanksThatSplitLayersAndThatShareSequences) {
     EXPECT_EQ(cluster_.AwaitEnd(job).state(), v1::JOB_STATE_SUCCEEDED);
     EXPECT_EQ(LossesOf(job), LossesOf(whole));
   }
+}
+
+// Both workers are needed, and one is away for a while.
+TEST(MemoryFaultWithoutSpares, NobodyElseGetsTheWorkerWithTheOnlyStateOfAJobThatWaits) {
+  Cluster cluster(2);
+  cluster.Submit(Yaml("whole", "pipeline: 2", ""));
+  ASSERT_EQ(cluster.AwaitEnd("whole").state(), v1::JOB_STATE_SUCCEEDED);
+  cluster.Submit(Yaml("j", "pipeline: 2"));
+  const v1::Job at = cluster.AwaitStep("j", 30);
+  const std::string lost = at.ranks(1).worker();
+  cluster.Kill(cluster.worker(lost));
+  cluster.AwaitJob("j", [](const v1::Job& j) { return j.ranks_size() == 0; });
+  cluster.Submit(Yaml("other", "pipeline: 1", ""));
+  const v1::Job waits = cluster.AwaitJob("other", [](const v1::Job& j) {
+    return j.state() != v1::JOB_STATE_QUEUED || absl::StrContains(j.reason(), "reserved for job j");
+  });
+  EXPECT_EQ(waits.state(), v1::JOB_STATE_QUEUED) << waits.reason();
+  cluster.StartWorker(lost);
+  const v1::Job ended = cluster.AwaitEnd("j");
+  EXPECT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << ended.reason();
+  EXPECT_GE(ended.memory_step(), at.last_step().step() - 1);
+  EXPECT_EQ(LossesOf(cluster, "j"), LossesOf(cluster, "whole"));
+  EXPECT_EQ(cluster.AwaitEnd("other").state(), v1::JOB_STATE_SUCCEEDED);
 }
 
 TEST_F(MemoryFault, WithoutTheHolderAndItsNeighbourTheJobFailsAndSaysWhy) {

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "tests/testing/cluster.h"
 
@@ -20,6 +22,7 @@ using testing::Cluster;
 // Buffers and pools have their size after the first cycles.
 constexpr int kWarmupCycles = 200, kCycles = 2000;
 constexpr int kCyclesPerJob = 50;
+constexpr absl::Duration kMostWithoutSteps = absl::Seconds(30);
 constexpr std::int64_t kMostGrowthKib = 1024;  // in 1,000 cycles
 
 struct Usage {
@@ -42,6 +45,10 @@ Usage UsageOf(pid_t pid) {
 }
 
 void ExpectFlat(const std::string& who, const Usage& before, const Usage& after) {
+  std::cout << who << " after " << kWarmupCycles << " and " << kCycles
+            << " cycles: " << before.rss_kib << " and " << after.rss_kib << " KiB, "
+            << before.threads << " and " << after.threads << " threads, " << before.descriptors
+            << " and " << after.descriptors << " descriptors\n";
   const std::int64_t most = kMostGrowthKib * (kCycles - kWarmupCycles) / 1000;
   EXPECT_LE(after.rss_kib, before.rss_kib + most) << who;
   EXPECT_LE(after.threads, before.threads) << who;
@@ -71,24 +78,26 @@ TEST(Soak, DISABLED_WorkersThatComeAndGoLeaveNothingBehind) {
   Usage coordinator, survivor;
   std::string name;
   for (int cycle = 0; cycle < kCycles && !::testing::Test::HasFailure(); ++cycle) {
-    if (cycle == kWarmupCycles) {
-      coordinator = UsageOf(cluster.coordinator().pid());
-      survivor = UsageOf(cluster.worker("w0").pid());
-    }
     if (cycle % kCyclesPerJob == 0) {
+      // All are attached and idle when something is counted.
       if (!name.empty()) cluster.Cancel(name);
+      cluster.AwaitIdle({"w0", "w1", "w2"});
+      if (cycle == kWarmupCycles) {
+        coordinator = UsageOf(cluster.coordinator().pid());
+        survivor = UsageOf(cluster.worker("w0").pid());
+      }
       name = absl::StrCat("job-", cycle);
       cluster.Submit(Yaml(name));
     }
     const std::int64_t step = cluster.Job(name).last_step().step();
-    const v1::Job job = cluster.AwaitStep(name, step + 10);
+    const v1::Job job = cluster.AwaitStep(name, step + 10, kMostWithoutSteps);
     ASSERT_FALSE(testing::HasEnded(job)) << job.reason();
     const std::string victim = VictimOf(job);
     cluster.Kill(cluster.worker(victim));
     cluster.StartWorker(victim);
   }
   cluster.Cancel(name);
-  cluster.AwaitIdle({"w0"});
+  cluster.AwaitIdle({"w0", "w1", "w2"});
   cluster.ExpectNothingLost();
   ExpectFlat("coordinator", coordinator, UsageOf(cluster.coordinator().pid()));
   ExpectFlat("w0", survivor, UsageOf(cluster.worker("w0").pid()));

@@ -66,10 +66,15 @@ int Agent::Run(CoordinatorLink& link) {
 
 void Agent::ForgetOldJob() {
   if (held_job_.state() != HeldJob::State::kIdle) idle_since_ = Now();
-  if (last_job_.empty() || Now() - idle_since_ < options_.keep_job) return;
-  if (options_.on_job_over) options_.on_job_over(last_job_);
-  if (options_.forget_copies) options_.forget_copies(last_job_);
-  last_job_.clear();
+  const absl::Duration idle = Now() - idle_since_;
+  if (!copied_job_.empty() && idle >= (goes_on_ ? options_.keep_copies : options_.keep_job)) {
+    if (options_.forget_copies) options_.forget_copies(copied_job_);
+    copied_job_.clear();
+  }
+  if (!last_job_.empty() && idle >= options_.keep_job) {
+    if (options_.on_job_over) options_.on_job_over(last_job_);
+    last_job_.clear();
+  }
 }
 
 void Agent::Post(std::function<Effects()> event) {
@@ -119,7 +124,8 @@ void Agent::Apply(const Effects& effects, CoordinatorLink& link) {
 void Agent::Build(const control::JobKey& key) {
   TAKT_CHECK(decode_.has_value() && decode_->first == key);
   if (options_.on_job_over && !last_job_.empty()) options_.on_job_over(last_job_);
-  last_job_ = key.job;
+  last_job_ = copied_job_ = key.job;
+  goes_on_ = false;
   outbox_.BeginJob(key, held_job_.rank());
   {
     absl::MutexLock lock(&mutex_);
@@ -216,6 +222,7 @@ void Agent::Abort(control::JobKey key, std::string reason) {
 
 void Agent::Acknowledge(control::JobKey key, bool keeps_copies) {
   Post([this, key = std::move(key), keeps_copies] {
+    if (key.job == copied_job_) goes_on_ = keeps_copies;
     if (!keeps_copies && options_.forget_copies) options_.forget_copies(key.job);
     return held_job_.Acknowledge(key);
   });

@@ -57,8 +57,10 @@ struct AgentOptions {
   std::function<void(const std::string& job)> on_job_over;
   absl::Duration keep_job = absl::Minutes(10);
   // Frees the copies of the job's state in memory. Called when the coordinator says that the job
-  // has ended, and keep_job after its last rank on this worker ended. May be empty.
+  // has ended, and keep_job after its last rank on this worker ended; keep_copies after it, if the
+  // coordinator has said that the job goes on. May be empty.
   std::function<void(const std::string& job)> forget_copies;
+  absl::Duration keep_copies = absl::Hours(24);
 };
 
 // Hello and heartbeats tell that this worker holds a rank.
@@ -138,7 +140,9 @@ class Agent {
   // Only the deciding thread uses these.
   HeldJob held_job_;
   std::optional<std::pair<control::JobKey, DecodeAssignment>> decode_;  // of the next rank
-  std::string last_job_;  // empty: there was none, or it is over
+  std::string last_job_;    // empty: there was none, or it is over
+  std::string copied_job_;  // whose copies may be kept; empty: nobody's
+  bool goes_on_ = false;    // copied_job_, without this worker until now
   absl::Duration idle_since_;
   std::optional<int> exit_code_;
   // While Run runs:

@@ -143,7 +143,8 @@ class AgentTest : public ::testing::Test {
             [this](control::Assignment) { return std::make_unique<FakeRunner>(script_); },
         .commit = [this](const control::CommitCheckpoint& request) { return commit_(request); },
         .clock = &clock_,
-        .on_job_over = [this](const std::string& job) { on_job_over_(job); }});
+        .on_job_over = [this](const std::string& job) { on_job_over_(job); },
+        .forget_copies = [this](const std::string& job) { forget_copies_(job); }});
     thread_ = std::thread([this] { exit_code_ = agent_->Run(link_); });
   }
   void Prepare() {
@@ -160,6 +161,7 @@ class AgentTest : public ::testing::Test {
   std::shared_ptr<Script> script_ = std::make_shared<Script>();
   std::function<absl::Status(const control::CommitCheckpoint&)> commit_;
   std::function<void(const std::string&)> on_job_over_ = [](const std::string&) {};
+  std::function<void(const std::string&)> forget_copies_ = [](const std::string&) {};
   SharedClock clock_;
   FakeLink link_;
   std::unique_ptr<Agent> agent_;
@@ -318,6 +320,28 @@ TEST_F(AgentTest, AJobIsOverTenMinutesAfterItsRankEnded) {
   EXPECT_FALSE(over.HasBeenNotified());
   clock_.Advance(absl::Minutes(10));
   over.WaitForNotification();
+}
+
+TEST_F(AgentTest, CopiesOfAJobThatWaitsAreKeptForADay) {
+  absl::Notification over, forgotten;
+  on_job_over_ = [&](const std::string&) { over.Notify(); };
+  forget_copies_ = [&](const std::string& job) {
+    EXPECT_EQ(job, kJob.job);
+    forgotten.Notify();
+  };
+  script_->run = absl::UnavailableError("peer left");
+  StartAgent();
+  Prepare();
+  link_.Update(0);
+  agent_->Start(kJob);
+  EXPECT_EQ(link_.Update(1).phase, control::Phase::kFailed);
+  agent_->Acknowledge(kJob, /*keeps_copies=*/true);
+  while (agent_->held().has_value()) std::this_thread::yield();
+  clock_.Advance(absl::Minutes(10));
+  over.WaitForNotification();
+  EXPECT_FALSE(forgotten.HasBeenNotified());
+  clock_.Advance(absl::Hours(24));
+  forgotten.WaitForNotification();
 }
 
 TEST_F(AgentTest, AStuckTeardownEndsTheWorker) {
