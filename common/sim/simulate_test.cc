@@ -263,6 +263,17 @@ TEST(Simulate, GathersOfShardsTakeTheSecondHalfOfASumAfterTheUpdate) {
   EXPECT_EQ(Simulate(programs, costs).value().makespan, 3 + 4 + 2 + 4);
 }
 
+// The gathers of a later stage run behind the forwards of an earlier one.
+TEST(Simulate, GathersOfShardsRunBehindTheNextStepsForwards) {
+  const program::LowerOptions shards = {.reduce_gradients = true, .shard_optimizer = true};
+  const auto programs = Programs("interleaved-1f1b", 2, 4, shards);
+  const cost::Costs costs{.reduction = {4}, .optimizer = {1}};
+  const Report one = Simulate(programs, costs).value();
+  const Report steady = Simulate(programs, costs, {.steps = 4}).value();
+  // A rank has two stages of one layer each. Only the first one's gather, of 2, is waited for.
+  EXPECT_EQ(one.makespan - steady.step_time, 2);
+}
+
 TEST(Simulate, MakesTheRanksOfATiedEmbeddingMeet) {
   const auto programs = Programs("gpipe", 2, 1, {.tied_embeddings = true});
   EXPECT_EQ(Simulate(programs, {.tied_reduction = 5}).value().makespan, 6 + 5);

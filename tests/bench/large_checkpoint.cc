@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves and verifies a checkpoint of the size of Llama 70B, with little memory and little space on
 // the disk. It emulates the ranks one after the other, all values are 0, and the files are sparse.
+// Then it exports a checkpoint of a few of its blocks as a Hugging Face folder, which is not
+// sparse.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -21,11 +23,14 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/checkpoint/directory.h"
+#include "common/checkpoint/float_formats.h"
+#include "common/checkpoint/hf_export.h"
 #include "common/checkpoint/layout.h"
 #include "common/layout/rank_layout.h"
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
 #include "common/plan/plan.h"
+#include "tests/bench/anonymous_memory.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/peak_memory.h"
@@ -41,9 +46,11 @@ namespace {
 // The limit for this process, which plans the job, writes the parts of all ranks, and reads
 // everything back.
 constexpr std::int64_t kMostMemory = std::int64_t{1} << 30;
+// The limit for the export of a model of any size.
+constexpr std::int64_t kMostForExport = std::int64_t{16} << 20;
 
 struct Options : CommonOptions {
-  int layers = 80, pipeline = 4, data = 4, tensor = 4, threads = 2;
+  int layers = 80, pipeline = 4, data = 4, tensor = 4, threads = 2, exported_layers = 4;
   std::string directory;
 };
 
@@ -286,19 +293,51 @@ absl::StatusOr<nlohmann::json> Measure(const Options& options) {
   return row;
 }
 
+// Exports a checkpoint of options.exported_layers blocks, in bf16.
+absl::Status MeasureExport(Options options, nlohmann::json& row) {
+  options.layers = options.exported_layers;
+  ASSIGN_OR_RETURN(const auto folder, TemporaryFolder::Create(options.directory));
+  ASSIGN_OR_RETURN(const plan::Plan plan,
+                   plan::MakePlan(JobOf(options), {.max_workers = options.pipeline * options.data *
+                                                                  options.tensor}));
+  nlohmann::json of_save;
+  ASSIGN_OR_RETURN(const std::string path, Save(plan, options, folder->path(), of_save));
+  Seconds seconds;
+  const AnonymousMemory memory;
+  ASSIGN_OR_RETURN(const checkpoint::Export written,
+                   checkpoint::ExportHuggingFace({.step_directory = path,
+                                                  .out = absl::StrCat(folder->path(), "/hf"),
+                                                  .format = checkpoint::FloatFormat::kBf16}));
+  row["export_seconds"] = seconds.Lap();
+  row["export_bytes"] = written.tensor_bytes;
+  row["export_measured"] = memory.MostGrowth();
+  row["export_limit"] = kMostForExport;
+  row["holds"] = row.at("holds").get<bool>() && memory.MostGrowth() <= kMostForExport;
+  return absl::OkStatus();
+}
+
 absl::Status Run(const Options& options) {
   constexpr double kMib = 1.0 / (1 << 20);
-  ASSIGN_OR_RETURN(const nlohmann::json row, Measure(options));
-  Table table(options.json(), {{.heading = "mesh", .key = "mesh", .width = 16},
-                               {.heading = "GB", .key = "bytes", .precision = 1, .scale = 1e-9},
-                               {.heading = "files", .key = "files"},
-                               {.heading = "writers", .key = "writers"},
-                               {.heading = "disk MiB", .key = "disk_bytes", .scale = kMib},
-                               {.heading = "plan s", .key = "plan_seconds", .precision = 1},
-                               {.heading = "save s", .key = "save_seconds", .precision = 1},
-                               {.heading = "verify s", .key = "verify_seconds", .precision = 1},
-                               {.heading = "memory MiB", .key = "measured", .scale = kMib},
-                               {.heading = "limit MiB", .key = "limit", .scale = kMib}});
+  ASSIGN_OR_RETURN(nlohmann::json row, Measure(options));
+  for (const char* const key :
+       {"export_seconds", "export_bytes", "export_measured", "export_limit"})
+    row[key] = nullptr;
+  if (options.exported_layers > 0) RETURN_IF_ERROR(MeasureExport(options, row));
+  Table table(options.json(),
+              {{.heading = "mesh", .key = "mesh", .width = 16},
+               {.heading = "GB", .key = "bytes", .precision = 1, .scale = 1e-9},
+               {.heading = "files", .key = "files"},
+               {.heading = "writers", .key = "writers"},
+               {.heading = "disk MiB", .key = "disk_bytes", .scale = kMib},
+               {.heading = "plan s", .key = "plan_seconds", .precision = 1},
+               {.heading = "save s", .key = "save_seconds", .precision = 1},
+               {.heading = "verify s", .key = "verify_seconds", .precision = 1},
+               {.heading = "memory MiB", .key = "measured", .scale = kMib},
+               {.heading = "limit MiB", .key = "limit", .scale = kMib},
+               {.heading = "export GB", .key = "export_bytes", .precision = 1, .scale = 1e-9},
+               {.heading = "s", .key = "export_seconds", .precision = 1},
+               {.heading = "MiB", .key = "export_measured", .precision = 1, .scale = kMib},
+               {.heading = "limit MiB", .key = "export_limit", .scale = kMib}});
   const bool holds = row.at("holds").get<bool>();
   table.Add(row, holds ? "" : "over");
   table.End({});
@@ -325,6 +364,10 @@ void AddLargeCheckpointCommand(CLI::App& app, absl::Status& result) {
         command
             .add_option("--threads", options.threads, "Threads that write, and threads that read")
             ->check(CLI::Range(1, 256));
+        command
+            .add_option("--exported-layers", options.exported_layers,
+                        "Blocks of the model that is exported: 2 GB each, and 4 GB; 0: none is")
+            ->check(CLI::Range(0, 1000));
         command.add_option("--directory", options.directory,
                            "Where to write, in a folder that is removed again; default: the "
                            "system's for temporary files");

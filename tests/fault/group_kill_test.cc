@@ -226,11 +226,37 @@ TEST_P(GroupKills, OfEachRankInEachCollectiveLeaveTheLossesAsTheyAre) {
   cluster_.ExpectNothingLost();
 }
 
+// Where each step is saved, most of the time between steps passes in the meetings in which the
+// writers of layers join the parts of the others.
+class GroupSaveKills : public GroupKill {};
+
+TEST_P(GroupSaveKills, OfEachRankWhileEachStepIsSavedLeaveTheLossesAsTheyAre) {
+  constexpr int kMostKills = 4;
+  constexpr std::int64_t kEndless = 1'000'000;
+  const Kind& kind = GetParam();
+  cluster_.Submit(Yaml(kind, kJob, kEndless, /*save_every=*/1));
+  v1::Job job = cluster_.AwaitStep(kJob, 10);
+  for (int kills = 0; kills < kMostKills; ++kills) {
+    cluster_.AwaitStep(kJob, job.last_step().step() + 10);
+    job = KillInACollective(kills % kind.ranks);
+    ASSERT_FALSE(testing::HasEnded(job)) << job.reason();
+    EXPECT_GT(job.resumed_step(), 0);
+  }
+  job = cluster_.AwaitStep(kJob, job.last_step().step() + 10);
+  cluster_.Cancel(kJob);
+  EXPECT_EQ(cluster_.AwaitEnd(kJob).state(), v1::JOB_STATE_CANCELLED);
+  const std::vector<double> losses = testing::LossesOf(cluster_, kJob);
+  EXPECT_EQ(losses, Undisturbed(static_cast<std::int64_t>(losses.size())));
+  cluster_.ExpectNothingLost();
+}
+
 const auto kName = [](const auto& info) { return info.param.name; };
 
 INSTANTIATE_TEST_SUITE_P(Each, GroupKill, ::testing::ValuesIn(SmallKinds()), kName);
 
 // `tests/long.sh groups` runs it.
+INSTANTIATE_TEST_SUITE_P(DISABLED_Whole, GroupSaveKills, ::testing::ValuesIn(AllKinds()), kName);
+INSTANTIATE_TEST_SUITE_P(OfOptimizer, GroupSaveKills, ::testing::Values(SmallKinds()[2]), kName);
 INSTANTIATE_TEST_SUITE_P(DISABLED_Whole, GroupKills, ::testing::ValuesIn(AllKinds()), kName);
 
 }  // namespace

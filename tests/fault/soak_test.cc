@@ -73,15 +73,22 @@ std::string VictimOf(const v1::Job& job) {
   return "w1";
 }
 
+// Leaves nothing of the job, and all workers attached and idle.
+void End(Cluster& cluster, const std::string& name) {
+  cluster.Cancel(name);
+  cluster.AwaitEnd(name);
+  cluster.Steps(name);  // the history looks at them
+  cluster.Delete(name);
+  cluster.AwaitIdle({"w0", "w1", "w2"});
+}
+
 TEST(Soak, DISABLED_WorkersThatComeAndGoLeaveNothingBehind) {
   Cluster cluster(3);
   Usage coordinator, survivor;
   std::string name;
   for (int cycle = 0; cycle < kCycles && !::testing::Test::HasFailure(); ++cycle) {
     if (cycle % kCyclesPerJob == 0) {
-      // All are attached and idle when something is counted.
-      if (!name.empty()) cluster.Cancel(name);
-      cluster.AwaitIdle({"w0", "w1", "w2"});
+      if (!name.empty()) End(cluster, name);
       if (cycle == kWarmupCycles) {
         coordinator = UsageOf(cluster.coordinator().pid());
         survivor = UsageOf(cluster.worker("w0").pid());
@@ -96,8 +103,7 @@ TEST(Soak, DISABLED_WorkersThatComeAndGoLeaveNothingBehind) {
     cluster.Kill(cluster.worker(victim));
     cluster.StartWorker(victim);
   }
-  cluster.Cancel(name);
-  cluster.AwaitIdle({"w0", "w1", "w2"});
+  End(cluster, name);
   cluster.ExpectNothingLost();
   ExpectFlat("coordinator", coordinator, UsageOf(cluster.coordinator().pid()));
   ExpectFlat("w0", survivor, UsageOf(cluster.worker("w0").pid()));

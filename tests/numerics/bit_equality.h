@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "common/schedule/generate.h"
+#include "common/schedule/text.h"
 #include "gtest/gtest.h"
 #include "tests/numerics/in_process_run.h"
 #include "worker/backend/discrete/discrete_backend.h"
@@ -62,6 +64,39 @@ class BitEquality : public ::testing::Test {
     job.parallelism.pipeline = pp;
     job.parallelism.chunks = std::nullopt;  // the family's default
     return job;
+  }
+
+  // Returns the job with the schedule that it has, read from a file.
+  static config::JobSpec FromFile(config::JobSpec job) {
+    const int microbatches = job.global_batch / (job.microbatch * job.parallelism.data.value_or(1));
+    const absl::StatusOr<schedule::Schedule> schedule = schedule::Generate(
+        job.parallelism.schedule,
+        {.num_ranks = job.parallelism.pipeline.value_or(1), .num_microbatches = microbatches});
+    EXPECT_TRUE(schedule.ok()) << schedule.status();
+    if (!schedule.ok()) return job;
+    job.parallelism.schedule = "file:job.csv";
+    job.parallelism.schedule_csv = schedule::FormatCsv(*schedule);
+    return job;
+  }
+
+  // Returns the job with a first step whose update is so large that the next ones are not finite.
+  static config::JobSpec WithOverflow(config::JobSpec job) {
+    job.validation = std::nullopt;
+    job.lr_schedule.warmup_steps = 0;
+    job.adamw.learning_rate = 1e36;
+    job.steps = 3;
+    return job;
+  }
+  // NaN have many bits, so of what is not finite only that is compared.
+  static void ExpectSameUntilNotFinite(const RunResult& a, const RunResult& b) {
+    ASSERT_EQ(a.steps.size(), 3U);
+    ASSERT_EQ(b.steps.size(), 3U);
+    EXPECT_TRUE(std::isfinite(a.steps[0].grad_norm));
+    EXPECT_FALSE(std::isfinite(a.steps[1].grad_norm));
+    EXPECT_EQ(a.steps[0].loss, b.steps[0].loss);
+    EXPECT_EQ(a.steps[0].grad_norm, b.steps[0].grad_norm);
+    for (std::size_t i = 0; i < a.steps.size(); ++i)
+      EXPECT_EQ(std::isfinite(a.steps[i].grad_norm), std::isfinite(b.steps[i].grad_norm)) << i;
   }
 
   static RunResult Trained(const RunOptions& options) {

@@ -115,6 +115,13 @@ TEST_F(ContextBitEquality, OverShardsOfTheOptimizerAndWithReplicas) {
   }
 }
 
+TEST_F(ContextBitEquality, OfAScheduleFromAFile) {
+  config::JobSpec job = SharedJob();
+  job.parallelism.pipeline = 2;
+  job.parallelism.schedule = "zb-h1";
+  ExpectSameBits(Train(job), Train(FromFile(job)));
+}
+
 TEST_F(ContextBitEquality, OfFreedWeights) {
   config::JobSpec job = SharedJob();
   job.model.layers = 6;

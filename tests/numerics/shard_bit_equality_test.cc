@@ -38,6 +38,23 @@ TEST_F(ShardBitEquality, OverFamiliesAndNumbersOfReplicas) {
   }
 }
 
+TEST_F(ShardBitEquality, OfAScheduleFromAFile) {
+  for (const char* const schedule : {"1f1b", "zb-h1"}) {
+    SCOPED_TRACE(schedule);
+    config::JobSpec job = Job();
+    job.parallelism = {.pipeline = 2, .data = 2, .threads = 1, .schedule = schedule};
+    RunResult whole = Train(job);
+    whole.gradients.clear();
+    ExpectSameBits(whole, Train(WithShards(FromFile(job))));
+  }
+}
+
+TEST_F(ShardBitEquality, WithGradientsThatAreNotFinite) {
+  config::JobSpec job = WithOverflow(Job());
+  job.parallelism = {.pipeline = 2, .data = 2, .threads = 1, .schedule = "zb-h1"};
+  ExpectSameUntilNotFinite(Train(job), Train(WithShards(job)));
+}
+
 TEST_F(ShardBitEquality, WithUntiedHeadsAndMoreReplicasThanBlocks) {
   config::JobSpec job = Job();
   job.model = Llama(job.model);

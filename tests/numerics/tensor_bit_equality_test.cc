@@ -327,6 +327,19 @@ TEST_F(TensorBitEquality, OverDevices) {
 }
 
 // Replicas of each tensor rank share the optimizer's state.
+TEST_F(TensorBitEquality, OverRanksWithAScheduleFromAFile) {
+  config::JobSpec job = SplitJob();
+  job.parallelism.pipeline = 2;
+  job.parallelism.schedule = "zb-h1";
+  ExpectSameBits(TrainSplit(job, 1, 2), TrainSplit(FromFile(job), 2, 2));
+}
+
+TEST_F(TensorBitEquality, OverRanksWithGradientsThatAreNotFinite) {
+  config::JobSpec job = WithOverflow(SplitJob());
+  job.parallelism.pipeline = 2;
+  ExpectSameUntilNotFinite(TrainSplit(job, 1, 2), TrainSplit(job, 2, 2));
+}
+
 TEST_F(TensorBitEquality, OverShardsOfTheOptimizer) {
   for (const model::Family family : {model::Family::kGpt2, model::Family::kLlama}) {
     SCOPED_TRACE(static_cast<int>(family));

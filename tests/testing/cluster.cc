@@ -345,6 +345,17 @@ void Cluster::Cancel(const std::string& name) {
   if (done) history_.Acknowledged(Command::kCancel, name);
 }
 
+void Cluster::Delete(const std::string& name) {
+  v1::DeleteJobRequest request;
+  request.set_request_id(RequestId());
+  request.set_name(name);
+  v1::DeleteJobResponse response;
+  const bool done = Call("delete " + name, [&](grpc::ClientContext* context) {
+    return jobs_->DeleteJob(context, request, &response);
+  });
+  if (done) history_.Acknowledged(Command::kDelete, name);
+}
+
 void Cluster::Pause(const std::string& name) {
   v1::PauseJobRequest request;
   request.set_request_id(RequestId());

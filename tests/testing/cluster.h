@@ -81,6 +81,8 @@ class Cluster final {
   // Of the newest steps, at most so many.
   trace::JobTrace Trace(const std::string& name, int newest_steps);
   void Cancel(const std::string& name);
+  // A job that has ended.
+  void Delete(const std::string& name);
   void Pause(const std::string& name);
   void Resume(const std::string& name);
 

@@ -14,7 +14,7 @@
 namespace takt::testing {
 namespace {
 
-constexpr std::array kCommandNames = {"submit", "pause", "resume", "cancel"};
+constexpr std::array kCommandNames = {"submit", "pause", "resume", "cancel", "delete"};
 
 }  // namespace
 
@@ -22,6 +22,10 @@ void History::Acknowledged(Command command, const std::string& job) {
   Note(kCommandNames[static_cast<std::size_t>(command)], job);
   if (command == Command::kSubmit) {
     jobs_[job] = {};
+    return;
+  }
+  if (command == Command::kDelete) {
+    jobs_.erase(job);
     return;
   }
   JobModel& model = jobs_[job];

@@ -25,7 +25,7 @@
 
 namespace takt::testing {
 
-enum class Command { kSubmit, kPause, kResume, kCancel };
+enum class Command { kSubmit, kPause, kResume, kCancel, kDelete };
 
 // One client's: a command is sent after the one before it was acknowledged. One thread.
 class History final {
