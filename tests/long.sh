@@ -219,7 +219,7 @@ build_before() {
     { echo "upgrade: the history does not reach back to the protocol version before: git fetch --unshallow, or name OTHER_BUILD" >&2; return 1; }
   mkdir -p build/before/source
   git archive "$raised^" | tar -x -C build/before/source
-  cmake -S build/before/source -B build/before -G Ninja -DCMAKE_BUILD_TYPE=Release -DTAKT_UNITY=ON >/dev/null
+  cmake -S build/before/source -B build/before -G Ninja -DCMAKE_BUILD_TYPE=Release -DTAKT_UNITY=ON -DTAKT_CUDA=OFF >/dev/null
   ninja -C build/before takt takt-coordinator takt-worker
 }
 

@@ -44,6 +44,7 @@ struct Options : CommonOptions {
   std::vector<std::string> models = {"gpt2-124m",  "gpt2-355m", "gpt2-774m",
                                      "gpt2-1558m", "llama-1b",  "llama-8b-slice"};
   std::string residual = "f32";
+  int tensor = 1;
 };
 
 double Seconds(const OpCount& count) {
@@ -54,16 +55,16 @@ double Seconds(const OpCount& count) {
 
 double Mfu(const OpCount& count) { return count.flops() / Seconds(count) / kPeakFlops; }
 
-absl::Status AddModel(const std::string& name, const std::string& residual, Table& table) {
+absl::Status AddModel(const std::string& name, const Options& chosen, Table& table) {
   const Shape& shape = Shapes().at(name);
   const TrainJobOptions options{.model = name,
                                 .device = "cuda",
                                 .precision = "bf16",
-                                .residual = residual,
+                                .residual = chosen.residual,
                                 .batch = 2 * shape.microbatch,
                                 .microbatch = shape.microbatch,
                                 .context = shape.context};
-  ASSIGN_OR_RETURN(const ModelCounts counts, CountModel(options));
+  ASSIGN_OR_RETURN(const ModelCounts counts, CountModel(options, chosen.tensor));
   const double hidden = ModelOf(options).hidden;
   const auto row = [&](const char* kind, const OpCount& count, double mfu) {
     return nlohmann::json{{"model", name},
@@ -72,6 +73,7 @@ absl::Status AddModel(const std::string& name, const std::string& residual, Tabl
                           {"elementwise_bytes_per_token_and_hidden",
                            count.elementwise_bytes / counts.tokens / hidden},
                           {"estimated_mfu", mfu},
+                          {"meetings_per_layer", nullptr},
                           {"goal_launches", nullptr},
                           {"goal_bytes", nullptr},
                           {"goal_mfu", nullptr},
@@ -84,10 +86,15 @@ absl::Status AddModel(const std::string& name, const std::string& residual, Tabl
   OpCount step = counts.microbatch * shape.microbatches;
   step += counts.rest;
   nlohmann::json total = row("total", counts.Block(), Mfu(step));
+  total["estimated_step_seconds"] = Seconds(step);
+  if (chosen.tensor > 1) {  // the goals are of whole layers
+    total["meetings_per_layer"] = counts.meetings;
+    table.Add(total);
+    return absl::OkStatus();
+  }
   total["goal_launches"] = kGoalLaunches;
   total["goal_bytes"] = kGoalBytes;
   total["goal_mfu"] = shape.goal_mfu;
-  total["estimated_step_seconds"] = Seconds(step);
   total["holds"] = total["launches_per_layer"] <= kGoalLaunches &&
                    total["elementwise_bytes_per_token_and_hidden"] <= kGoalBytes &&
                    total["estimated_mfu"] >= shape.goal_mfu;
@@ -108,9 +115,9 @@ absl::Status Count(const Options& options) {
        {.heading = "goal", .key = "goal_bytes"},
        {.heading = "MFU %", .key = "estimated_mfu", .precision = 1, .scale = 100},
        {.heading = "goal", .key = "goal_mfu", .scale = 100},
-       {.heading = "step ms", .key = "estimated_step_seconds", .precision = 1, .scale = 1e3}});
-  for (const std::string& model : options.models)
-    RETURN_IF_ERROR(AddModel(model, options.residual, table));
+       {.heading = "step ms", .key = "estimated_step_seconds", .precision = 1, .scale = 1e3},
+       {.heading = "meetings", .key = "meetings_per_layer"}});
+  for (const std::string& model : options.models) RETURN_IF_ERROR(AddModel(model, options, table));
   table.End({{"estimate", true},
              {"roofline",
               {{"peak_flops", kPeakFlops},
@@ -137,6 +144,12 @@ void AddCountCommand(CLI::App& app, absl::Status& result) {
             ->check(CLI::IsMember(names));
         command.add_option("--residual", options.residual, "Of what layers pass on")
             ->check(CLI::IsMember({"f32", "bf16"}));
+        command
+            .add_option(
+                "--tensor", options.tensor,
+                "Ranks that split each layer: counts of one, whose meetings take no time in "
+                "the estimate")
+            ->check(CLI::IsMember({1, 2, 4, 8}));
       },
       Count);
 }

@@ -112,6 +112,22 @@ TEST(CountModel, HasTheExpectedCounts) {
   }
 }
 
+// F and I each gather and scatter around attention and around the MLP.
+TEST(CountModel, CountsOneOfTheRanksThatSplitLayers) {
+  const ModelCounts counts = CountModel({.model = "gpt2-124m",
+                                         .device = "cuda",
+                                         .precision = "bf16",
+                                         .batch = 128,
+                                         .microbatch = 64,
+                                         .context = 1024},
+                                        /*tensor=*/4)
+                                 .value();
+  EXPECT_EQ(counts.meetings, 8);
+  EXPECT_EQ(counts.forward.launches, 10);
+  EXPECT_EQ(counts.input_grad.launches, 21);
+  EXPECT_EQ(counts.weight_grad.launches, 12);
+}
+
 TEST(CountModel, KindsAddUpToABlockAndBlocksToAStep) {
   for (const char* const model : {"tiny", "tiny-llama"}) {
     SCOPED_TRACE(model);

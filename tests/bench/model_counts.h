@@ -14,13 +14,16 @@ struct ModelCounts {
   OpCount forward, input_grad, weight_grad;
   OpCount microbatch;  // all of such a microbatch
   OpCount rest;        // of a step: what no microbatch does
-  double tokens = 0;   // of a microbatch
+  // Of a block and such a microbatch: how often the ranks that split layers meet.
+  double meetings = 0;
+  double tokens = 0;  // of a microbatch
 
   OpCount Block() const;
 };
 
-// Counts on the meta backend, so no memory is needed. options: of a job of one rank, whose batch is
-// ignored.
-absl::StatusOr<ModelCounts> CountModel(const TrainJobOptions& options);
+// Counts what one rank does, on the meta backend, so no memory is needed. Sums that the ranks which
+// split layers take are among its ops; what passes between them is not. options: of a job of one
+// rank, whose batch is ignored. tensor: ranks that split layers.
+absl::StatusOr<ModelCounts> CountModel(const TrainJobOptions& options, int tensor = 1);
 
 }  // namespace takt::bench
