@@ -66,6 +66,20 @@ TEST_F(PlanTest, SharesLayersAndSaysWhyNotMore) {
   EXPECT_THAT(wrong.err, HasSubstr("must divide model.heads (4); use one of 1, 2, 4"));
 }
 
+TEST_F(PlanTest, NamesTheAxesAndShardsOfEachWay) {
+  const json plan = Parse(PlanFor("4", {"--set", "parallelism={pipeline: 1, data: 2, context: 2}",
+                                        "--set", "parallelism.shard=optimizer", "-o", "json"}));
+  ASSERT_FALSE(plan["candidates"].empty());
+  for (const json& candidate : plan["candidates"]) {
+    EXPECT_EQ(candidate["shard"], "optimizer");
+    EXPECT_EQ(candidate["tensor"], 1);
+    EXPECT_EQ(candidate["context"], 2);
+    EXPECT_EQ(candidate["expert"], 1);
+  }
+  const json whole = Parse(PlanFor("4", {"-o", "json"}));
+  for (const json& candidate : whole["candidates"]) EXPECT_EQ(candidate["shard"], "none");
+}
+
 TEST_F(PlanTest, RanksWaysToRunAJob) {
   const json plan = Parse(PlanFor("4", {"--top", "3", "-o", "json"}));
   ASSERT_THAT(plan["candidates"], SizeIs(3));

@@ -44,8 +44,9 @@ struct RunOptions {
   std::int64_t steps = 3;
   Generation generation{1};
   std::string resume = "none";
-  int pipeline = 2;       // 2: two stages
-  int tensor = 1;         // 2: the ranks split all layers. Both 1: two replicas
+  int pipeline = 2;  // 2: two stages
+  int tensor = 1;    // 2: the ranks split all layers. Both 1: two replicas
+  config::Shard shard = config::Shard::kNone;
   bool has_nccl = false;  // a fake one
   int layers = 0;         // 0: as many as the small job has
   // The ranks' copies in memory, from one run to the next. None: nothing is copied.
@@ -98,6 +99,7 @@ class DeviceRunTest : public ::testing::Test {
     if (options.layers > 0) job.model.layers = options.layers;
     job.parallelism.pipeline = options.pipeline;
     job.parallelism.tensor = options.tensor;
+    job.parallelism.shard = options.shard;
     job.parallelism.data = 2 / options.pipeline / options.tensor;
     const plan::Plan plan = plan::MakePlan(job, {.max_workers = 2}).value();
     const auto map = std::make_shared<testing::MapRendezvous>();
@@ -224,6 +226,31 @@ TEST_F(DeviceRunTest, LossesAndCheckpointsByNcclAreThoseOfTheCpu) {
     EXPECT_EQ(nccl.num_open(), 0);
     EXPECT_EQ(nccl.num_aborted(), 0);
     EXPECT_TRUE(nccl.misuse().empty()) << nccl.misuse().front();
+  }
+}
+
+// Replicas add up shards of gradients and gather weights, through the host and by NCCL. Checkpoints
+// have whole moments.
+TEST_F(DeviceRunTest, ReplicasThatShareStateHaveTheLossesAndCheckpointsOfTheCpu) {
+  const Outcome expected = Train(OnCores, {.pipeline = 1});
+  for (const config::Shard shard : {config::Shard::kOptimizer, config::Shard::kParameters}) {
+    for (const bool has_nccl : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(static_cast<int>(shard), has_nccl ? " nccl" : " host"));
+      const auto make_backends =
+          [](const control::Assignment&,
+             int threads) -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
+        return backend::CreateDiscreteBackends({.threads = threads, .prepared_only = true});
+      };
+      transport::nccl::FakeNccl nccl;
+      const Outcome device =
+          Train(make_backends, {.pipeline = 1, .shard = shard, .has_nccl = has_nccl});
+      EXPECT_EQ(device.losses, expected.losses);
+      EXPECT_EQ(device.validation_losses, expected.validation_losses);
+      EXPECT_EQ(Hashes(device), Hashes(expected));
+      EXPECT_EQ(nccl.num_given() > 0, has_nccl);
+      EXPECT_EQ(nccl.num_aborted(), 0);
+      EXPECT_THAT(nccl.misuse(), IsEmpty());
+    }
   }
 }
 
