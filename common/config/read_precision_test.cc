@@ -60,6 +60,15 @@ TEST(ReadPrecision, AnEmulatedModelWarns) {
   EXPECT_THAT(job.warnings, testing::Contains(HasSubstr("precision: has no effect")));
 }
 
+TEST(ReadPrecision, RefusesAMixtureOfExpertsInFp8) {
+  const char* const kMixture =
+      "model={family: mixtral, layers: 2, hidden: 16, heads: 2, kv_heads: 1, inner: 32, "
+      "context: 16, vocab: 256, experts: {count: 4, per_token: 2}}";
+  EXPECT_TRUE(ToJobSpec(Parse({"precision=bf16", kMixture})).ok());
+  EXPECT_EQ(ErrorOf(Parse({"precision=fp8", kMixture})),
+            "precision is fp8: does not go with a mixture of experts; use precision: bf16");
+}
+
 // The moments would go on with gradients of another rounding.
 TEST(ReadPrecision, ACheckpointKeepsItsRecipe) {
   const JobSpec tensor = *ToJobSpec(Parse({"precision=fp8"}));

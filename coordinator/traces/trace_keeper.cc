@@ -78,6 +78,10 @@ TraceKeeper::TraceKeeper(TraceKeeperOptions options) : options_(std::move(option
     Log(LogLevel::kWarning, "traces cannot be kept",
         {{"directory", options_.directory}, {"error", error.message()}});
   }
+  absl::MutexLock lock(&mutex_);
+  for (const fs::directory_entry& entry : fs::directory_iterator(options_.directory, error)) {
+    if (entry.path().extension() == kHeader) kept_.insert(entry.path().stem());
+  }
 }
 
 std::string TraceKeeper::PathOf(const std::string& job, const char* suffix) const {
@@ -100,6 +104,7 @@ void TraceKeeper::Begin(const job::Launch& launch) {
   file.flush();
   if (!file.good()) Complain(absl::UnavailableError(PathOf(launch.key.job, kHeader)));
   runs_[launch.key.job] = std::move(run);
+  kept_.insert(launch.key.job);
   DropOldJobs();
 }
 
@@ -117,6 +122,7 @@ void TraceKeeper::DropOldJobs() {
       fs::remove(PathOf(jobs[i].second, suffix), error);
     }
     runs_.erase(jobs[i].second);
+    kept_.erase(jobs[i].second);
   }
 }
 
@@ -125,6 +131,7 @@ void TraceKeeper::Forget(const std::string& job) {
   std::error_code error;
   for (const char* suffix : {kHeader, kSteps, kOldSteps}) fs::remove(PathOf(job, suffix), error);
   runs_.erase(job);
+  kept_.erase(job);
 }
 
 void TraceKeeper::AddClock(const std::string& worker, const std::string& incarnation,
@@ -161,6 +168,7 @@ TraceKeeper::Run* TraceKeeper::FindRun(const std::string& job) {
   auto found = runs_.find(job);
   if (found == runs_.end()) {
     // The job may have been known before a restart of the coordinator.
+    if (!kept_.contains(job)) return nullptr;
     std::optional<Run> loaded = LoadRun(job);
     if (!loaded.has_value()) return nullptr;
     found = runs_.emplace(job, std::move(loaded)).first;
@@ -172,6 +180,12 @@ void TraceKeeper::Add(const std::string& worker, const std::string& incarnation,
                       const std::string& encoded) {
   // A worker named the job, and the name becomes part of a path.
   if (absl::StrContains(key.job, '/')) return;
+  {
+    // Most jobs of a large cluster are not kept, and what they send is not even decoded.
+    absl::MutexLock lock(&mutex_);
+    const Run* const run = FindRun(key.job);
+    if (run == nullptr || run->generation != key.generation) return;
+  }
   absl::StatusOr<trace::StepTrace> step = trace::Decode(encoded);
   absl::MutexLock lock(&mutex_);
   Run* const run = FindRun(key.job);

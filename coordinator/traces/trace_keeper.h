@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,7 @@ class TraceKeeper {
   mutable absl::Mutex mutex_;
   // By job. A job that only a worker names takes no memory.
   std::map<std::string, std::optional<Run>> runs_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> kept_ ABSL_GUARDED_BY(mutex_);  // jobs with a header in the directory
   std::int64_t told_ ABSL_GUARDED_BY(mutex_) = 0;
   struct WorkerClock {
     std::string incarnation;

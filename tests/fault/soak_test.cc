@@ -19,8 +19,10 @@ namespace {
 
 using testing::Cluster;
 
-// Buffers and pools have their size after the first cycles.
-constexpr int kWarmupCycles = 200, kCycles = 2000;
+// Buffers and pools have their size after the first cycles. SQLite's cache of pages grows for
+// longest, to 2 MiB.
+constexpr int kWarmupCycles = 1000, kCycles = 2000;
+constexpr int kPrintEvery = 200;
 constexpr int kCyclesPerJob = 50;
 constexpr absl::Duration kMostWithoutSteps = absl::Seconds(30);
 constexpr std::int64_t kMostGrowthKib = 1024;  // in 1,000 cycles
@@ -28,6 +30,11 @@ constexpr std::int64_t kMostGrowthKib = 1024;  // in 1,000 cycles
 struct Usage {
   std::int64_t rss_kib = 0, threads = 0, descriptors = 0;
 };
+
+std::ostream& operator<<(std::ostream& out, const Usage& usage) {
+  return out << usage.rss_kib << " KiB, " << usage.threads << " threads, " << usage.descriptors
+             << " descriptors";
+}
 
 Usage UsageOf(pid_t pid) {
   Usage usage;
@@ -45,10 +52,8 @@ Usage UsageOf(pid_t pid) {
 }
 
 void ExpectFlat(const std::string& who, const Usage& before, const Usage& after) {
-  std::cout << who << " after " << kWarmupCycles << " and " << kCycles
-            << " cycles: " << before.rss_kib << " and " << after.rss_kib << " KiB, "
-            << before.threads << " and " << after.threads << " threads, " << before.descriptors
-            << " and " << after.descriptors << " descriptors\n";
+  std::cout << who << " after " << kWarmupCycles << " cycles: " << before << ", after " << kCycles
+            << ": " << after << "\n";
   const std::int64_t most = kMostGrowthKib * (kCycles - kWarmupCycles) / 1000;
   EXPECT_LE(after.rss_kib, before.rss_kib + most) << who;
   EXPECT_LE(after.threads, before.threads) << who;
@@ -89,6 +94,10 @@ TEST(Soak, DISABLED_WorkersThatComeAndGoLeaveNothingBehind) {
   for (int cycle = 0; cycle < kCycles && !::testing::Test::HasFailure(); ++cycle) {
     if (cycle % kCyclesPerJob == 0) {
       if (!name.empty()) End(cluster, name);
+      if (cycle % kPrintEvery == 0) {
+        std::cout << cycle << " cycles: coordinator " << UsageOf(cluster.coordinator().pid())
+                  << "; w0 " << UsageOf(cluster.worker("w0").pid()) << std::endl;
+      }
       if (cycle == kWarmupCycles) {
         coordinator = UsageOf(cluster.coordinator().pid());
         survivor = UsageOf(cluster.worker("w0").pid());

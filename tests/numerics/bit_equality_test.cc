@@ -152,6 +152,36 @@ TEST_F(BitEquality, OfHeadNormsAndWindows) {
   }
 }
 
+TEST_F(BitEquality, OfHeadNormsAndWindowsOverPartitionsReplicasAndFamilies) {
+  for (model::ModelConfig (*const family)(model::ModelConfig) : {&Qwen3, &Mistral}) {
+    config::JobSpec job = Job();
+    job.model.layers = 6;
+    job.model = family(job.model);
+    job.steps = 2;
+    const RunResult reference = Train(job);
+    for (const schedule::Family& way : OneWayFamilies()) {
+      SCOPED_TRACE(std::string(way.name));
+      config::JobSpec cut = job;
+      cut.parallelism = JobWith(way, way.num_chunks > 1 ? 2 : 3).parallelism;
+      ExpectSameBits(reference, Train(cut));
+    }
+    for (const std::string_view schedule : {"1f1b", "zb-h1"}) {
+      config::JobSpec replicas = job;
+      replicas.parallelism = {.pipeline = 2, .data = 2, .threads = 2};
+      replicas.parallelism.schedule = schedule;
+      SCOPED_TRACE("replicas " + std::string(schedule));
+      config::JobSpec alone = replicas;
+      alone.parallelism.pipeline = 1;
+      ExpectSameBits(Train(alone), Train(replicas));
+    }
+    config::JobSpec copies = job;
+    copies.parallelism = {.pipeline = 2, .data = 1, .threads = 1, .schedule = "dualpipe"};
+    config::JobSpec replicas = job;
+    replicas.parallelism = {.pipeline = 1, .data = 2, .threads = 1, .schedule = "1f1b"};
+    ExpectSameBits(Train(replicas), Train(copies));
+  }
+}
+
 TEST_F(BitEquality, OfTwoCopiesOverWhatIsRecomputed) {
   config::JobSpec job = Job();
   job.steps = 2;

@@ -72,6 +72,30 @@ TEST_F(ExpertRanks, HaveThemInBf16) {
   ExpectSameBitsOverRanks(job);
 }
 
+TEST_F(ExpertRanks, HaveThemWithOtherOptimizers) {
+  for (const int optimizer : {0, 1, 2, 3}) {
+    SCOPED_TRACE(optimizer);
+    config::JobSpec job = SharedJob();
+    job.steps = 2;
+    if (optimizer == 0) job.lion = config::Lion{.learning_rate = 1e-3, .clip_norm = 0.5};
+    if (optimizer == 1) job.sgd = config::Sgd{.learning_rate = 0.1, .nesterov = true};
+    if (optimizer == 2) job.muon = config::Muon{.learning_rate = 3e-3, .clip_norm = 0.5};
+    if (optimizer == 3) job.groups = {{.parameters = "*norm*", .learning_rate_scale = 0.5}};
+    ExpectSameBitsOverRanks(job);
+  }
+}
+
+// Each number of the stream is a document, which ends with a blank.
+TEST_F(ExpertRanks, HaveThemOfPackedDocumentsAndWhereLayersPassOnBf16) {
+  config::JobSpec job = SharedJob();
+  job.steps = 2;
+  job.documents = config::Documents::kSeparate;
+  job.document_end = ' ';
+  ExpectSameBitsOverRanks(job);
+  job.precision = job.residual = config::Precision::kBf16;
+  ExpectSameBitsOverRanks(job);
+}
+
 TEST_F(ExpertRanks, HaveThemWhateverIsRecomputed) {
   const RunResult one = TrainWith(SharedJob(), 1);
   for (const model::Recompute mode : {model::Recompute::kSelective, model::Recompute::kFull}) {

@@ -80,9 +80,11 @@ class RendezvousClient final : public session::AbortableRendezvous {
                                                    absl::Duration timeout) override {
     std::vector<std::string> all;
     transport::AbortSignal never;
+    const absl::Duration deadline = SteadyNow() + timeout;
     for (std::span<const std::string> left = keys; !left.empty();) {
       const std::span<const std::string> batch = left.first(std::min(left.size(), kKeysAtOnce));
-      ASSIGN_OR_RETURN(std::vector<std::string> values, WaitAtOnce(batch, timeout, never));
+      ASSIGN_OR_RETURN(std::vector<std::string> values,
+                       WaitAtOnce(batch, deadline - SteadyNow(), never));
       std::ranges::move(values, std::back_inserter(all));
       left = left.subspan(batch.size());
     }

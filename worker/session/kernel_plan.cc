@@ -7,8 +7,10 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -219,13 +221,10 @@ absl::StatusOr<std::string> ReceivePlanText(transport::Rendezvous& rendezvous,
   std::size_t pieces = 0;
   if (!absl::SimpleAtoi(number, &pieces) || pieces > kMostPieces)
     return transport::UnreadableStatus(sender, "the pieces of its kernel plan", number);
-  std::string text;
-  for (std::size_t i = 0; i < pieces; ++i) {
-    ASSIGN_OR_RETURN(const std::string piece,
-                     rendezvous.Wait(absl::StrCat(key, "/", i), kPatience));
-    text += piece;
-  }
-  return text;
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < pieces; ++i) keys.push_back(absl::StrCat(key, "/", i));
+  ASSIGN_OR_RETURN(const std::vector<std::string> text, rendezvous.WaitAll(keys, kPatience));
+  return absl::StrJoin(text, "");
 }
 
 std::string ReadPlanText(const std::string& path) {

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <xxhash.h>
 
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -112,13 +113,26 @@ class TcpTransport final : public Transport {
   }
 
   absl::StatusOr<PeerSocket> Dial(const Channel& channel, const Opening& mine) {
-    ASSIGN_OR_RETURN(const std::string address,
-                     AwaitKey(rendezvous_, AddressKey(channel.peer), options_.connect_timeout,
-                              *abort_, absl::StrCat("rank ", channel.peer.value(), " to listen")));
+    ASSIGN_OR_RETURN(const std::string address, AddressOf(channel.peer));
     return DialChannel(
         options_,
         {.listener = channel.peer, .address = address, .opening = mine, .name = channel.label},
         *abort_);
+  }
+
+  // Asks the rendezvous once for each peer, however many channels lead there.
+  absl::StatusOr<std::string> AddressOf(Rank peer) {
+    {
+      std::lock_guard lock(mutex_);
+      const auto known = addresses_.find(peer);
+      if (known != addresses_.end()) return known->second;
+    }
+    ASSIGN_OR_RETURN(std::string address,
+                     AwaitKey(rendezvous_, AddressKey(peer), options_.connect_timeout, *abort_,
+                              absl::StrCat("rank ", peer.value(), " to listen")));
+    std::lock_guard lock(mutex_);
+    addresses_[peer] = address;
+    return address;
   }
 
   static std::string AddressKey(Rank listener) {
@@ -130,6 +144,7 @@ class TcpTransport final : public Transport {
   const std::shared_ptr<AbortSignal> abort_;
   std::mutex mutex_;
   std::unique_ptr<PeerListener> listener_;  // made for the first channel to a higher rank
+  std::map<Rank, std::string> addresses_;   // of listeners
 };
 
 }  // namespace
