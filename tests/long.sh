@@ -19,9 +19,9 @@
 #                pipeline and tensor, 4 ranks each, as 4 workers do, to the bit
 # matrix    12   each fault at each phase of a job leaves its losses as they are (tests/fault)
 # groups     3   each rank dies in each collective of tensor, context, shard and expert groups, and its job keeps its losses
-# soak       ?   2,000 killed workers leave memory, descriptors and threads as they were
+# soak      20   2,000 killed workers leave memory, descriptors and threads as they were
 # power      4   the power fails 100 times while jobs save, and they go on from complete checkpoints; wants root
-# failpoints ?   a debug build ends at each change that must last, and loses nothing that was acknowledged
+# failpoints 20  a debug build ends at each change that must last, and loses nothing that was acknowledged
 # flips      2   every flipped bit in 4 KiB of used pages of the coordinator's state is named or changes nothing
 # failover   4   50 coordinators that lead are killed; a job trains on, and nothing acknowledged is lost (tests/fault)
 # fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
@@ -31,7 +31,7 @@
 #                (tests/ui/figures.py)
 # simulation 20  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
-# upgrade   20   a cluster of OTHER_BUILD is upgraded to ours in place, worker by worker, while it trains
+# upgrade   35   a cluster of OTHER_BUILD is upgraded to ours in place, worker by worker, while it trains
 # slurm      3   deploy/slurm trains, requeues itself and fails as it must under a real Slurm, and its how-to is done; needs root
 # machines   2   the how-to of several machines is done on four booted systemd machines (tests/deploy/howto_machines.sh); needs root
 # systems   45   Debian 13 builds Takt, its unit tests pass there and a job trains (tests/deploy/system.sh); needs root
