@@ -153,7 +153,7 @@ def check_round_trip(name, binaries, folder, shard, batch, golden_logits=None):
         note = f"{name}: {len(after)} tensors in {num_files} files, loss off by {off:.1e}"
         if golden_logits is not None:
             off = (logits[1][0] - golden_logits).abs().max().item()
-            assert off < 2e-5, f"logits are off by {off}"
+            assert off < 1e-5, f"logits are off by {off}"
             note += f", logits off by {off:.1e} from the golden ones"
         print(note, flush=True)
 
