@@ -128,6 +128,31 @@ TEST_F(MemoryTest, NoOtherJobGetsAWorkerThatHoldsTheOnlyStateOfOneThatWaits) {
   EXPECT_EQ(CopiesToldTo("w0").at_most, StepId(1));
 }
 
+TEST_F(MemoryTest, AWorkerWithTheOnlyStateOfAJobServesOthersAfterAnHour) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(CopyingSpec(Spec("j", 2, 100)));
+  ReportResult("w0", key, 0, 1);
+  ReportResult("w1", key, 1, 1);
+  Lose("w1");
+  Abort("w0", key, 0, 1);
+  ASSERT_TRUE(Submit(Spec("other", 1, 10)).ok());
+  AdvanceHearing({"w0"}, absl::Minutes(59));
+  EXPECT_EQ(Job("other").state, JobState::kQueued);
+  AdvanceHearing({"w0"}, absl::Minutes(2));
+  EXPECT_EQ(Job("other").state, JobState::kStarting);
+}
+
+// It could begin anew, so it loses nothing.
+TEST_F(MemoryTest, AJobWithoutAStepReservesNobody) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(CopyingSpec(Spec("j", 2, 100)));
+  Lose("w1");
+  Abort("w0", key, 0, 0);
+  ASSERT_TRUE(Submit(Spec("other", 1, 10)).ok());
+  Settle();
+  EXPECT_EQ(Job("other").state, JobState::kStarting);
+}
+
 TEST_F(MemoryTest, CopiesOfAJobThatHasEndedAreFreed) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(CopyingSpec(Spec("j", 2, 100)));

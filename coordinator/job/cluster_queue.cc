@@ -78,7 +78,7 @@ placement::Need NextNeedOf(const Job& job) {
   return placement::NeedOf(job.NextSpec(), job.Device());
 }
 
-placement::WaitingJob WaitingJobOf(const Job& job) {
+placement::WaitingJob WaitingJobOf(const Job& job, Moment now) {
   const JobRecord& record = job.record();
   const placement::Need need = NextNeedOf(job);
   return {.name = record.name,
@@ -90,7 +90,7 @@ placement::WaitingJob WaitingJobOf(const Job& job) {
           .seconds = SecondsToTrain(job, need),
           .owner = record.owner,
           .preferred = job.copy_holders(),
-          .keeps_preferred = !job.spec().checkpoint.has_value()};
+          .keeps_preferred = job.HasOnlyCopies(now)};
 }
 
 // Returns what a job that trains could use besides its workers.
@@ -182,7 +182,7 @@ void Cluster::ServeQueue(Moment now) {
       if (queued) job->SetReason(why_not);
       continue;
     }
-    waiting.push_back(WaitingJobOf(*job));
+    waiting.push_back(WaitingJobOf(*job, now));
     jobs.push_back(job);
     if (held_.Find(job->record().name) != nullptr) {
       waiting.back().stopping = true;

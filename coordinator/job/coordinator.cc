@@ -16,7 +16,8 @@ namespace {
 
 // Commands and reports wait at most so long for others that share their round.
 constexpr absl::Duration kLongestGather = absl::Milliseconds(40);
-// They wait this many times as long as the last round took: deciding takes a fifth of the time.
+// They wait this many times as long as the last round took, so deciding takes a fifth of the time
+// as long as a round takes at most 10 ms.
 constexpr int kGather = 4;
 
 }  // namespace

@@ -124,6 +124,9 @@ class Job final {
   bool has_run() const { return run_.has_value(); }
   // The workers that hold copies of its state in memory, while it waits for its next generation.
   const std::set<std::string>& copy_holders() const { return copy_holders_; }
+  // Whether the job's state is in the memory of those workers and nowhere else. After an hour it is
+  // given up: they may serve others.
+  bool HasOnlyCopies(Moment now) const;
   // The workers that it has evicted, and takes again only where there is no other.
   const std::set<std::string>& evicted_workers() const { return evicted_workers_; }
   // A job whose plan may have ended the last coordinator is not planned before.
@@ -212,6 +215,7 @@ class Job final {
   config::JobSpec spec_;
   std::optional<JobRun> run_;  // STARTING, RUNNING, RECOVERING
   std::set<std::string> copy_holders_;
+  absl::Duration copies_since_;  // steady
   std::set<std::string> evicted_workers_;
   // The number of pp ranks and the one that a straggler was evicted from. If the next worker is as
   // slow there, the plan is wrong about the stage.

@@ -23,6 +23,10 @@ using store::JobState;
 
 namespace {
 
+// Workers with the only state of a job that waits are reserved for it for so long. They keep the
+// state as long (session::AgentOptions::keep_copies).
+constexpr absl::Duration kCopiesKept = absl::Hours(1);
+
 // Returns the checkpoint from which the next generation goes on, and the newest step that it may be
 // of. Once the job has a checkpoint of its own, it goes on from that one, whatever an earlier job
 // has left in the directory, unless it was told to take what is there.
@@ -299,11 +303,17 @@ void Job::StopRun(store::JobStop stop, Moment now) {
   changed_ = true;
 }
 
+bool Job::HasOnlyCopies(Moment now) const {
+  return !copy_holders_.empty() && !spec_.checkpoint && CommittedStep(record_) > StepId(0) &&
+         now.steady - copies_since_ < kCopiesKept;
+}
+
 void Job::EndRun(const Decision& decision, Moment now) {
   CollectSteps(/*rest=*/true, now);
   std::vector<std::string> released;
   const bool keeps_copies = run_->keeps_copies && decision.state == JobState::kQueued;
   copy_holders_.clear();
+  copies_since_ = now.steady;
   for (const RankRun& rank : run_->ranks) {
     if (keeps_copies && !rank.lost) copy_holders_.insert(rank.bound.worker);
     // Workers that have not let go yet stay held. Cluster::Update releases them later. One that was

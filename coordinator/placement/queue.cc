@@ -55,9 +55,9 @@ class Round final {
   bool IsOverQuota(const WaitingJob& job, Grant& grant);
   void ServeGrowth(const WaitingJob& job, Grant& grant);
   void Reserve(const WaitingJob& job, Slot slot);
-  // Keeps the workers with the only state of a job that is not granted its gang from all others,
-  // until what it reserves counts them.
-  void Withhold(const WaitingJob& job, double until);
+  // Keeps the workers with the only state of a job that is not granted its gang from all later
+  // ones. slot: what the job reserves, of these workers or of others; null: nothing.
+  void Withhold(const WaitingJob& job, const Slot* slot);
   void GrantNow(const WaitingJob& job, const Amounts& taken, Grant& grant);
   // Returns whether each idle worker belongs to a whole group that its host can hold.
   std::vector<bool> InWholeGroups(const WaitingJob& job, const Amounts& taken) const;
@@ -178,7 +178,7 @@ Grant Round::Serve(const WaitingJob& job) {
     return grant;
   }
   if (IsOverQuota(job, grant)) {
-    Withhold(job, kForever);
+    Withhold(job, nullptr);
     return grant;
   }
   const bool may_reserve = num_reservations_ < kMaxReservations;
@@ -195,8 +195,9 @@ Grant Round::Serve(const WaitingJob& job) {
   grant.reason = Reason(job, grant);
   if (!may_reserve)
     absl::StrAppend(&grant.reason, "; ", kMaxReservations, " jobs before it reserve workers");
-  Withhold(job, slot && may_reserve ? slot->from : kForever);
-  if (slot && may_reserve) Reserve(job, *std::move(slot));
+  const bool reserves = slot && may_reserve;
+  Withhold(job, reserves ? &*slot : nullptr);
+  if (reserves) Reserve(job, *std::move(slot));
   return grant;
 }
 
@@ -237,16 +238,26 @@ void Round::Reserve(const WaitingJob& job, Slot slot) {
   ++num_reservations_;
 }
 
-void Round::Withhold(const WaitingJob& job, double until) {
+void Round::Withhold(const WaitingJob& job, const Slot* slot) {
   if (!job.keeps_preferred) return;
   std::vector<GangWorker> rest, kept;
   for (GangWorker& worker : idle_)
     (job.preferred.contains(worker.name) ? kept : rest).push_back(std::move(worker));
   idle_ = std::move(rest);
   if (kept.empty()) return;
-  if (until > 0) timeline_.Take(0, until, CountByKind(kept));
+  Amounts amounts = CountByKind(kept);
   withheld_.insert(withheld_.end(), kept.begin(), kept.end());
-  if (until == kForever) reserving_.push_back(job.name);
+  const double from = slot != nullptr ? slot->from : kForever;
+  if (from > 0) timeline_.Take(0, from, amounts);
+  if (slot == nullptr) {
+    reserving_.push_back(job.name);
+    return;
+  }
+  // Of each kind as many are taken from then on as it keeps or reserves, whatever is more.
+  const std::optional<Amounts> least = Choose(job, slot->taken, /*up_to_all=*/false);
+  for (std::size_t k = 0; k < kinds_.size(); ++k)
+    amounts[k] = std::max(amounts[k] - (*least)[k], 0);
+  timeline_.Take(from, kForever, std::move(amounts));
 }
 
 std::vector<bool> Round::InWholeGroups(const WaitingJob& job, const Amounts& taken) const {

@@ -42,6 +42,9 @@ WaitingJob AnyJob(int number, int max_workers) {
                  .number = number,
                  .seconds = AnySeconds(),
                  .owner = *rc::gen::elementOf(Owners())};
+  for (int w = 0; *rc::gen::inRange(0, 2) == 0 && w < 8; ++w)
+    job.preferred.insert("w" + std::to_string(*rc::gen::inRange(0, 8)));
+  job.keeps_preferred = *rc::gen::arbitrary<bool>();
   if (*rc::gen::inRange(0, 3) == 0) job.need.device = DeviceKind::kCuda;
   job.need.nccl = job.need.device == DeviceKind::kCuda && *rc::gen::arbitrary<bool>();
   return job;

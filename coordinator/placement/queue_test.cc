@@ -50,8 +50,8 @@ TEST(GrantGangs, NobodyGetsTheWorkersThatHoldTheOnlyStateOfAJobThatWaits) {
   WaitingJob job = Waiting("a", 3);
   job.recovers = true;
   job.preferred = {"w0"};
-  // Workers that others hold would make it fit later, or never.
-  for (const Holder& holder : {Held("x", 2, 600), Held("x", 1, 600)}) {
+  // It fits later, when workers that others hold are free, or never.
+  for (const Holder& holder : {Held("x", 1, 600), Held("x", 0)}) {
     const Capacity capacity = {.idle = Workers(2), .held = {holder}};
     const std::vector<WaitingJob> jobs = {job, Waiting("b", 1, 60), Waiting("c", 1, 60)};
     EXPECT_THAT(GrantGangs(jobs, capacity)[1].workers, ElementsAre("w0"));  // "a" has files
@@ -63,6 +63,16 @@ TEST(GrantGangs, NobodyGetsTheWorkersThatHoldTheOnlyStateOfAJobThatWaits) {
     EXPECT_THAT(grants[2].reason, ::testing::HasSubstr("1 idle: reserved for job a"));
     job.keeps_preferred = false;
   }
+  // While it waits after a fault, it may reserve other workers than those with its state.
+  job.stopping = job.keeps_preferred = true;
+  job.need.workers = 1;
+  job.preferred = {"w1", "w2"};
+  const auto later = GrantGangs({job, Waiting("b", 2), Waiting("c", 1)}, {.idle = Workers(3)});
+  EXPECT_THAT(later[1].workers, IsEmpty());
+  EXPECT_THAT(later[2].workers, ElementsAre("w0"));
+  job.stopping = false;
+  job.need.workers = 3;
+  job.preferred = {"w0"};
   // It gets them when the others come.
   job.keeps_preferred = true;
   EXPECT_THAT(GrantGangs({job, Waiting("b", 1)}, {.idle = Workers(3)})[0].workers, SizeIs(3));

@@ -60,7 +60,7 @@ struct AgentOptions {
   // has ended, and keep_job after its last rank on this worker ended; keep_copies after it, if the
   // coordinator has said that the job goes on. May be empty.
   std::function<void(const std::string& job)> forget_copies;
-  absl::Duration keep_copies = absl::Hours(24);
+  absl::Duration keep_copies = absl::Hours(1);  // as long as the coordinator reserves the worker
 };
 
 // Hello and heartbeats tell that this worker holds a rank.

@@ -322,7 +322,7 @@ TEST_F(AgentTest, AJobIsOverTenMinutesAfterItsRankEnded) {
   over.WaitForNotification();
 }
 
-TEST_F(AgentTest, CopiesOfAJobThatWaitsAreKeptForADay) {
+TEST_F(AgentTest, CopiesOfAJobThatWaitsAreKeptForAnHour) {
   absl::Notification over, forgotten;
   on_job_over_ = [&](const std::string&) { over.Notify(); };
   forget_copies_ = [&](const std::string& job) {
@@ -340,7 +340,7 @@ TEST_F(AgentTest, CopiesOfAJobThatWaitsAreKeptForADay) {
   clock_.Advance(absl::Minutes(10));
   over.WaitForNotification();
   EXPECT_FALSE(forgotten.HasBeenNotified());
-  clock_.Advance(absl::Hours(24));
+  clock_.Advance(absl::Hours(1));
   forgotten.WaitForNotification();
 }
 
