@@ -15,10 +15,7 @@ namespace takt::job {
 namespace {
 
 // Commands and reports wait at most so long for others that share their round.
-constexpr absl::Duration kLongestGather = absl::Milliseconds(40);
-// They wait this many times as long as the last round took, so deciding takes a fifth of the time
-// as long as a round takes at most 10 ms.
-constexpr int kGather = 4;
+constexpr absl::Duration kLongestGather = absl::Milliseconds(20);
 
 }  // namespace
 
@@ -118,7 +115,7 @@ void Coordinator::Decide() {
   pthread_setname_np(pthread_self(), "takt-decide");
   last_round_ = now().steady;
   while (DecideOnce()) {
-    gather_ = std::min(kGather * (now().steady - last_round_), kLongestGather);
+    gather_ = std::min(now().steady - last_round_, kLongestGather);
   }
 }
 
@@ -135,9 +132,9 @@ bool Coordinator::DecideOnce() {
     const absl::Duration batch = options_.cluster.batch_interval;
     posted_.AwaitFor(mutex_, absl::Condition(&some),
                      cluster_->HasWaitingBatch() ? std::min(batch, options_.tick) : options_.tick);
-    // A round looks at every worker and every job, whatever it has to decide. So events wait for a
-    // while. What comes meanwhile shares the round and its commit, and deciding leaves time to the
-    // threads that read from workers.
+    // A round looks at every worker and every job, whatever it has to decide. So events wait for
+    // as long as the last round took, at most kLongestGather. What comes meanwhile shares the
+    // round and its commit, and deciding leaves time to the threads that read from workers.
     if (!stopping_ && !events_.empty())
       stopped_.AwaitFor(mutex_, absl::Condition(&stopping_), gather_);
     if (stopping_) return false;

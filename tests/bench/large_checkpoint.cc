@@ -28,6 +28,7 @@
 #include "common/checkpoint/layout.h"
 #include "common/layout/rank_layout.h"
 #include "common/mesh/mesh.h"
+#include "common/model/hf_config_text.h"
 #include "common/model/model.h"
 #include "common/plan/plan.h"
 #include "tests/bench/anonymous_memory.h"
@@ -225,6 +226,9 @@ absl::StatusOr<std::string> Save(const plan::Plan& plan, const Options& options,
   }
   const Zeros zeros(static_cast<std::size_t>(longest));
   const auto parts = PartsOf(plan, model, zeros);
+  using Texts = std::vector<worker_checkpoint::TextFile>;
+  const Texts texts = {{checkpoint::kConfigFile, model::FormatHfConfig(model.config)},
+                       {checkpoint::kIndexFile, checkpoint::FormatIndex(model)}};
   checkpoint::Manifest manifest{.job = "llama-70b", .generation = Generation(1), .step = StepId(1)};
   const std::string partial = absl::StrCat(
       folder, "/",
@@ -238,7 +242,7 @@ absl::StatusOr<std::string> Save(const plan::Plan& plan, const Options& options,
                              files, {.directory = partial,
                                      .num_layers = static_cast<int>(model.layers.size()),
                                      .layers = parts[part],
-                                     .texts = {}}));
+                                     .texts = part == 0 ? texts : Texts()}));
         return absl::OkStatus();
       }));
   std::int64_t bytes = 0;
