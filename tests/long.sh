@@ -217,6 +217,7 @@ build_before() {
   raised=$(git log -1 --format=%H -G'kProtocolVersion = ' -- common/base/version.h)
   git rev-parse --quiet --verify "${raised:-none}^" >/dev/null ||
     { echo "upgrade: the history does not reach back to the protocol version before: git fetch --unshallow, or name OTHER_BUILD" >&2; return 1; }
+  rm -rf build/before/source
   mkdir -p build/before/source
   git archive "$raised^" | tar -x -C build/before/source
   cmake -S build/before/source -B build/before -G Ninja -DCMAKE_BUILD_TYPE=Release -DTAKT_UNITY=ON -DTAKT_CUDA=OFF >/dev/null

@@ -35,6 +35,15 @@ class MemoryTest : public ClusterTest {
                      Moment::Of(clock_));
     Settle();
   }
+  // The job j has done a step. Afterwards only w0 is there, and holds its state.
+  void LoseOneOfTwo() {
+    AttachWorkers(2);
+    const control::JobKey key = RunJob(CopyingSpec(Spec("j", 2, 100)));
+    ReportResult("w0", key, 0, 1);
+    ReportResult("w1", key, 1, 1);
+    Lose("w1");
+    Abort("w0", key, 0, 1);
+  }
   control::MemoryCopies CopiesToldTo(const std::string& worker) {
     return Session(worker).Last<control::Prepare>()->assignment()->copies;
   }
@@ -111,12 +120,7 @@ TEST_F(MemoryTest, AJobTakesTheWorkersThatHoldItsStateFirst) {
 }
 
 TEST_F(MemoryTest, NoOtherJobGetsAWorkerThatHoldsTheOnlyStateOfOneThatWaits) {
-  AttachWorkers(2);
-  control::JobKey key = RunJob(CopyingSpec(Spec("j", 2, 100)));
-  ReportResult("w0", key, 0, 1);
-  ReportResult("w1", key, 1, 1);
-  Lose("w1");
-  Abort("w0", key, 0, 1);
+  LoseOneOfTwo();
   EXPECT_EQ(Job("j").state, JobState::kQueued);
   ASSERT_TRUE(Submit(Spec("other", 1, 10)).ok());
   Settle();
@@ -129,12 +133,7 @@ TEST_F(MemoryTest, NoOtherJobGetsAWorkerThatHoldsTheOnlyStateOfOneThatWaits) {
 }
 
 TEST_F(MemoryTest, AWorkerWithTheOnlyStateOfAJobServesOthersAfterAnHour) {
-  AttachWorkers(2);
-  const control::JobKey key = RunJob(CopyingSpec(Spec("j", 2, 100)));
-  ReportResult("w0", key, 0, 1);
-  ReportResult("w1", key, 1, 1);
-  Lose("w1");
-  Abort("w0", key, 0, 1);
+  LoseOneOfTwo();
   ASSERT_TRUE(Submit(Spec("other", 1, 10)).ok());
   AdvanceHearing({"w0"}, absl::Minutes(59));
   EXPECT_EQ(Job("other").state, JobState::kQueued);

@@ -14,7 +14,7 @@ struct ModelCounts {
   OpCount forward, input_grad, weight_grad;
   OpCount microbatch;  // all of such a microbatch
   OpCount rest;        // of a step: what no microbatch does
-  // Of a block and such a microbatch: how often the ranks that split layers meet.
+  // Says how often the ranks that split layers meet, in a block and such a microbatch.
   double meetings = 0;
   double tokens = 0;  // of a microbatch
 

@@ -226,8 +226,7 @@ TEST_P(GroupKills, OfEachRankInEachCollectiveLeaveTheLossesAsTheyAre) {
   cluster_.ExpectNothingLost();
 }
 
-// Where each step is saved, most of the time between steps passes in the meetings in which the
-// writers of layers join the parts of the others.
+// Each step is saved, so that kills come while the writers of layers join the parts of others, too.
 class GroupSaveKills : public GroupKill {};
 
 TEST_P(GroupSaveKills, OfEachRankWhileEachStepIsSavedLeaveTheLossesAsTheyAre) {

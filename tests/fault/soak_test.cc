@@ -19,8 +19,8 @@ namespace {
 
 using testing::Cluster;
 
-// Buffers and pools have their size after the first cycles. SQLite's cache of pages grows for
-// longest, to 2 MiB.
+// Buffers and pools have their size after the first cycles. SQLite's cache of pages, which may have
+// 2 MiB, still grows after hundreds.
 constexpr int kWarmupCycles = 1000, kCycles = 2000;
 constexpr int kPrintEvery = 200;
 constexpr int kCyclesPerJob = 50;

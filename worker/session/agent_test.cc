@@ -150,6 +150,17 @@ class AgentTest : public ::testing::Test {
   void Prepare() {
     agent_->Prepare(kJob, Rank(0), [] { return control::Assignment{.key = kJob}; });
   }
+  // Returns once the agent has seen that it is idle. Only then its waits begin.
+  void FailARank(bool goes_on) {
+    script_->run = absl::UnavailableError("peer left");
+    StartAgent();
+    Prepare();
+    link_.Update(0);
+    agent_->Start(kJob);
+    EXPECT_EQ(link_.Update(1).phase, control::Phase::kFailed);
+    agent_->Acknowledge(kJob, /*keeps_copies=*/goes_on);
+    while (agent_->held().has_value()) std::this_thread::yield();
+  }
   // Joins unless the test has joined already.
   void TearDown() override {
     if (!thread_.joinable()) return;
@@ -308,15 +319,7 @@ TEST_F(AgentTest, AJobIsOverTenMinutesAfterItsRankEnded) {
     EXPECT_EQ(job, kJob.job);
     over.Notify();
   };
-  script_->run = absl::UnavailableError("peer left");
-  StartAgent();
-  Prepare();
-  link_.Update(0);
-  agent_->Start(kJob);
-  EXPECT_EQ(link_.Update(1).phase, control::Phase::kFailed);
-  agent_->Acknowledge(kJob);
-  // The ten minutes begin only once the agent has seen that it is idle.
-  while (agent_->held().has_value()) std::this_thread::yield();
+  FailARank(/*goes_on=*/false);
   EXPECT_FALSE(over.HasBeenNotified());
   clock_.Advance(absl::Minutes(10));
   over.WaitForNotification();
@@ -329,14 +332,7 @@ TEST_F(AgentTest, CopiesOfAJobThatWaitsAreKeptForAnHour) {
     EXPECT_EQ(job, kJob.job);
     forgotten.Notify();
   };
-  script_->run = absl::UnavailableError("peer left");
-  StartAgent();
-  Prepare();
-  link_.Update(0);
-  agent_->Start(kJob);
-  EXPECT_EQ(link_.Update(1).phase, control::Phase::kFailed);
-  agent_->Acknowledge(kJob, /*keeps_copies=*/true);
-  while (agent_->held().has_value()) std::this_thread::yield();
+  FailARank(/*goes_on=*/true);
   clock_.Advance(absl::Minutes(10));
   over.WaitForNotification();
   EXPECT_FALSE(forgotten.HasBeenNotified());
