@@ -355,7 +355,7 @@ void AddLargeCheckpointCommand(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "large-checkpoint",
       "A checkpoint of the size of Llama 70B, in sparse files: planned, saved and verified in 1 "
-      "GiB of memory",
+      "GiB of memory; and the export of a smaller one",
       [](CLI::App& command, Options& options) {
         command.add_option("--layers", options.layers, "Blocks: 10 GB each")
             ->check(CLI::Range(1, 1000));

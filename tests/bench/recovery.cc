@@ -400,8 +400,9 @@ absl::Status Run(const Options& options) {
 void AddRecoveryCommand(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "recovery",
-      "Jobs on real daemons whose workers are killed, whose coordinator hangs or is cut off, or "
-      "whose link is slow",
+      "Jobs on real daemons whose workers are killed, that shrink and grow, whose coordinator "
+      "hangs "
+      "or is cut off, or whose link is slow",
       [](CLI::App& command, Options& options) {
         command
             .add_option("--kills", options.kills,
