@@ -89,6 +89,11 @@ absl::StatusOr<Membership::Attached> Membership::Attach(const control::Hello& he
   } else if (worker.hold && !Confirms(hello, *worker.hold)) {
     attached.loss = Lose(worker, "it came back without its rank");
   }
+  // Handshakes take longer where cores are busy. While some of a crowd come back, the others are
+  // still waited for.
+  if (worker.away && worker.session == SessionId(0) && now.steady < patient_until_) {
+    patient_until_ = std::max(patient_until_, std::min(now.steady + options_.redial, crowd_until_));
+  }
   attached.replaced = worker.session;
   if (!same && !worker.hello.incarnation.empty()) {
     superseded.push_back(worker.hello.incarnation);
@@ -159,8 +164,11 @@ std::optional<Loss> Membership::Detach(SessionId session, std::string reason, Mo
   // is the last. The lost ones do not count.
   const std::int64_t away = std::ssize(workers_) - std::ssize(sessions_) - num_lost_;
   const absl::Duration queue = timeouts::ReturnTime(static_cast<int>(away));
-  if (queue > absl::ZeroDuration())
+  if (queue > absl::ZeroDuration()) {
+    if (now.steady >= patient_until_) crowd_since_ = now.steady;
+    crowd_until_ = crowd_since_ + options_.return_grace + queue;
     patient_until_ = std::max(patient_until_, now.steady + options_.redial + queue);
+  }
   worker.expires = std::max(now.steady + options_.redial, patient_until_);
   Loss loss = SetAway(worker, std::move(reason));
   loss.session = session;

@@ -111,6 +111,25 @@ TEST_F(MembershipTest, ManyThatLoseTheirStreamsAtOnceHaveTimeToBeAdmitted) {
   EXPECT_THAT(Expire(), SizeIs(kAway));
 }
 
+TEST_F(MembershipTest, WhileSomeOfManyComeBackTheOthersAreWaitedFor) {
+  constexpr int kWorkers = 2000, kAway = 200;
+  for (int session = 1; session <= kWorkers; ++session)
+    ASSERT_TRUE(Attach(absl::StrCat("w", session), "a", session).ok());
+  for (int session = 1; session <= kAway; ++session) ASSERT_TRUE(Detach(session).has_value());
+  // One comes back each second, so the last ones of the rest are not lost before the time of all.
+  const absl::Duration most = timeouts::kReturnGrace + timeouts::ReturnTime(kAway);
+  absl::Duration passed;
+  for (int session = 1; passed + absl::Seconds(1) < most; ++session) {
+    clock_.Advance(absl::Seconds(1));
+    passed += absl::Seconds(1);
+    HearAll(kWorkers + session);
+    EXPECT_THAT(Expire(), IsEmpty()) << passed;
+    ASSERT_TRUE(Attach(absl::StrCat("w", session), "a", kWorkers + session).ok());
+  }
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_GT(Expire().size(), kAway / 2);
+}
+
 TEST_F(MembershipTest, LostWorkersGiveNoTimeToOthers) {
   constexpr int kWorkers = 2000, kLost = 200;
   for (int session = 1; session <= kWorkers; ++session)
