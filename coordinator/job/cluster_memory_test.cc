@@ -132,6 +132,20 @@ TEST_F(MemoryTest, NoOtherJobGetsAWorkerThatHoldsTheOnlyStateOfOneThatWaits) {
   EXPECT_EQ(CopiesToldTo("w0").at_most, StepId(1));
 }
 
+TEST_F(MemoryTest, ARestartOfTheCoordinatorForgetsNoCopies) {
+  LoseOneOfTwo();
+  ASSERT_TRUE(Submit(Spec("other", 1, 10)).ok());
+  Restart();
+  Attach("w0", "a");
+  AdvanceHearing({"w0"}, absl::Minutes(1));
+  EXPECT_EQ(Job("other").state, JobState::kQueued);
+  EXPECT_THAT(Job("other").reason, HasSubstr("1 idle: reserved for job j"));
+  Attach("w1", "b");
+  Settle();
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(CopiesToldTo("w0").at_most, StepId(1));
+}
+
 TEST_F(MemoryTest, AWorkerWithTheOnlyStateOfAJobServesOthersAfterAnHour) {
   LoseOneOfTwo();
   ASSERT_TRUE(Submit(Spec("other", 1, 10)).ok());

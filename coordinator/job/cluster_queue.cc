@@ -89,7 +89,7 @@ placement::WaitingJob WaitingJobOf(const Job& job, Moment now) {
           .number = record.number,
           .seconds = SecondsToTrain(job, need),
           .owner = record.owner,
-          .preferred = job.copy_holders(),
+          .preferred = job.CopyHolders(),
           .keeps_preferred = job.HasOnlyCopies(now)};
 }
 

@@ -109,6 +109,9 @@ class Job final {
   // The line is dropped unless its worker has held a rank of the job.
   void AddLog(const control::LogLine& line);
 
+  // Says that something may have happened to the job, so that a tick looks at it.
+  void HasNews() { news_ = true; }
+  bool TakeNews() { return std::exchange(news_, false); }
   // Applies what follows from the events so far and from the time. batch: step reports and log
   // lines have waited long enough for others.
   void Tick(bool batch, Moment now);
@@ -123,7 +126,7 @@ class Job final {
   const config::JobSpec& spec() const { return spec_; }
   bool has_run() const { return run_.has_value(); }
   // The workers that hold copies of its state in memory, while it waits for its next generation.
-  const std::set<std::string>& copy_holders() const { return copy_holders_; }
+  std::set<std::string> CopyHolders() const;
   // Whether the job's state is in the memory of those workers and nowhere else. After an hour it is
   // given up: they may serve others.
   bool HasOnlyCopies(Moment now) const;
@@ -214,8 +217,6 @@ class Job final {
   store::JobRecord record_;
   config::JobSpec spec_;
   std::optional<JobRun> run_;  // STARTING, RUNNING, RECOVERING
-  std::set<std::string> copy_holders_;
-  absl::Duration copies_since_;  // steady
   std::set<std::string> evicted_workers_;
   // The number of pp ranks and the one that a straggler was evicted from. If the next worker is as
   // slow there, the plan is wrong about the stage.
@@ -226,6 +227,7 @@ class Job final {
   double expert_imbalance_ = 0;  // as its ranks report it of late; 0: not known
   absl::Duration tried_since_;   // JobRun::tried_since
   Moment plans_again_{.wall = absl::InfinitePast(), .steady = -absl::InfiniteDuration()};
+  bool news_ = true;
   bool changed_ = false;  // the record is to be stored and shown
   bool grown_ = false;    // the job is to be shown: it has new steps or log lines
 };

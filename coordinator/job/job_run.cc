@@ -200,7 +200,7 @@ control::MemoryCopies Job::Copies(const plan::Plan& plan, const placement::Gang&
   const StepId committed = CommittedStep(record_);
   chosen.copies.required = committed > StepId(0) && !spec_.checkpoint;
   // A generation that keeps none, for it has one rank, may go on from those of the last one.
-  const bool may_hold = chosen.copies.every_steps > 0 || !copy_holders_.empty();
+  const bool may_hold = chosen.copies.every_steps > 0 || record_.copies;
   // A job that has nothing but copies gets no worker that cannot read them (plan::NeededProtocol).
   if (chosen.may_restore && (may_hold || chosen.copies.required)) chosen.copies.at_most = committed;
   return chosen.copies;
@@ -303,19 +303,22 @@ void Job::StopRun(store::JobStop stop, Moment now) {
   changed_ = true;
 }
 
+std::set<std::string> Job::CopyHolders() const {
+  return record_.copies ? record_.copies->workers : std::set<std::string>();
+}
+
 bool Job::HasOnlyCopies(Moment now) const {
-  return !copy_holders_.empty() && !spec_.checkpoint && CommittedStep(record_) > StepId(0) &&
-         now.steady - copies_since_ < kCopiesKept;
+  return record_.copies && !spec_.checkpoint && CommittedStep(record_) > StepId(0) &&
+         context_.wait_clock.Of(now) - record_.copies->since < kCopiesKept;
 }
 
 void Job::EndRun(const Decision& decision, Moment now) {
   CollectSteps(/*rest=*/true, now);
   std::vector<std::string> released;
   const bool keeps_copies = run_->keeps_copies && decision.state == JobState::kQueued;
-  copy_holders_.clear();
-  copies_since_ = now.steady;
+  std::set<std::string> holders;
   for (const RankRun& rank : run_->ranks) {
-    if (keeps_copies && !rank.lost) copy_holders_.insert(rank.bound.worker);
+    if (keeps_copies && !rank.lost) holders.insert(rank.bound.worker);
     // Workers that have not let go yet stay held. Cluster::Update releases them later. One that was
     // given up while it was silent may be heard again by now.
     if (!IsTerminal(rank.phase) || !context_.workers->Release(rank.bound.worker, key())) continue;
@@ -334,6 +337,9 @@ void Job::EndRun(const Decision& decision, Moment now) {
   record_.adoption.reset();
   record_.ranks.clear();
   record_.lost.clear();
+  record_.copies.reset();
+  if (!holders.empty())
+    record_.copies = store::KeptCopies{std::move(holders), context_.wait_clock.Of(now)};
   record_.replan_gain = record_.straggler = 0;
   run_.reset();
   context_.outbox->effects.push_back(CloseRendezvous{record_.name});

@@ -19,14 +19,17 @@ constexpr double kBoundarySeconds = 200e-6;
 constexpr double kCopySecondsPerByte = 0.5e-9, kSendSecondsPerByte = 1.5e-9;
 constexpr double kMostSteps = 10'000;
 
-std::int64_t ChooseInterval(const CopyFacts& facts) {
+std::int64_t ChooseInterval(const CopyFacts& facts, bool sends) {
   const double step = facts.plan.predicted_step_seconds;
   if (!(step > 0)) return 1;
   const auto bytes =
       static_cast<double>(plan::LargestCopyBytes(facts.plan.model, facts.plan.partition));
   const double pause =
       kBoundarySeconds + bytes * facts.seconds_per_byte.value_or(kCopySecondsPerByte);
-  const double steps = std::max(pause / (kMostOfAStep * step), bytes * kSendSecondsPerByte / step);
+  const double sending = sends ? bytes * kSendSecondsPerByte : 0;
+  // A worker without a device sends on the cores on which it computes.
+  const double lost = pause + (facts.device == config::DeviceKind::kCpu ? sending : 0);
+  const double steps = std::max(lost / (kMostOfAStep * step), sending / step);
   return static_cast<std::int64_t>(std::clamp(std::ceil(steps), 1.0, kMostSteps));
 }
 
@@ -75,9 +78,9 @@ CopyPlan PlanCopies(const CopyFacts& facts) {
   if (result.why_none.empty() && !plan::AsksForCopies(facts.spec) && !HasRoom(facts.plan))
     result.why_none = "they do not fit into the workers' memory";
   if (!result.why_none.empty()) return result;
-  result.copies.every_steps = asked == config::kAutoCopies ? ChooseInterval(facts) : asked;
-  if (plan::CopiesKept(inputs).peer > 0)
-    result.copies.shift = ChooseShift(facts.hosts, inputs.mesh.tp_size);
+  const bool sends = plan::CopiesKept(inputs).peer > 0;
+  result.copies.every_steps = asked == config::kAutoCopies ? ChooseInterval(facts, sends) : asked;
+  if (sends) result.copies.shift = ChooseShift(facts.hosts, inputs.mesh.tp_size);
   return result;
 }
 

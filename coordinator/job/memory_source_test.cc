@@ -31,6 +31,7 @@ class MemorySourceTest : public ::testing::Test {
   CopyPlan Plan() const {
     return PlanCopies({.spec = spec_,
                        .plan = plan_,
+                       .device = device_,
                        .hosts = hosts_,
                        .oldest_protocol = protocol_,
                        .seconds_per_byte = seconds_per_byte_});
@@ -41,15 +42,21 @@ class MemorySourceTest : public ::testing::Test {
   std::vector<std::string> hosts_ = {"a", "a", "a", "a"};
   int protocol_ = kProtocolVersion;
   std::optional<double> seconds_per_byte_;
+  config::DeviceKind device_ = config::DeviceKind::kCpu;
 };
 
-// 12 MB take 6 ms as assumed, and the boundary 0.2 ms; a step of 1 s may lose 20 ms.
+// 12 MB take 6 ms as assumed, the boundary 0.2 ms, and the sending 18 ms; a step of 1 s may
+// lose 20.
 TEST_F(MemorySourceTest, AutoCopiesAsOftenAsTwoPercentOfAStepAllow) {
+  EXPECT_EQ(Plan().copies.every_steps, 2);
+  device_ = config::DeviceKind::kCuda;
   EXPECT_EQ(Plan().copies.every_steps, 1);
   plan_.predicted_step_seconds = 0.1;  // 6.2 ms of 2 ms
   EXPECT_EQ(Plan().copies.every_steps, 4);
   seconds_per_byte_ = 1e-10;  // 1.4 ms
   EXPECT_EQ(Plan().copies.every_steps, 1);
+  device_ = config::DeviceKind::kCpu;
+  EXPECT_EQ(Plan().copies.every_steps, 10);  // 19.4 ms
   spec_.copy_every_steps = 7;
   EXPECT_EQ(Plan().copies.every_steps, 7);
 }
@@ -60,7 +67,7 @@ TEST_F(MemorySourceTest, AJobThatDidNotAskKeepsNoneWhereTheyDoNotFit) {
   EXPECT_EQ(Plan().copies.every_steps, 0);
   EXPECT_THAT(Plan().why_none, HasSubstr("do not fit"));
   plan_.memory[1][MemoryKind::kCopies] = 48'000'000;
-  EXPECT_EQ(Plan().copies.every_steps, 1);
+  EXPECT_EQ(Plan().copies.every_steps, 2);
 }
 
 TEST_F(MemorySourceTest, CopiesGoToAnotherHostWhereThereIsOne) {

@@ -31,6 +31,7 @@ double SecondsOf(const WaitingJob& job) { return job.seconds.value_or(2 * kUnkno
 // Does the work of one call of GrantGangs. Jobs are served in the order of the queue.
 class Round final {
  public:
+  // waiting: in the order in which the jobs are served.
   Round(const std::vector<WaitingJob>& waiting, const Capacity& capacity);
   Grant Serve(const WaitingJob& job);
 
@@ -61,6 +62,10 @@ class Round final {
   void GrantNow(const WaitingJob& job, const Amounts& taken, Grant& grant);
   // Returns whether each idle worker belongs to a whole group that its host can hold.
   std::vector<bool> InWholeGroups(const WaitingJob& job, const Amounts& taken) const;
+  // Returns the indices of idle workers as the job takes them. Within a kind, those that it prefers
+  // come first, then those of whole groups, those that it blames, and those with the only state of
+  // other jobs; of these the ones of jobs that come late come first.
+  std::vector<std::size_t> InTurn(const WaitingJob& job, const Amounts& taken) const;
   std::vector<std::string> Preempt(const WaitingJob& job);
   std::string Reason(const WaitingJob& job, const Grant& grant) const;
 
@@ -69,6 +74,7 @@ class Round final {
   std::map<std::string, std::size_t> quota_by_owner_;  // index of the resource
   std::vector<GangWorker> idle_;                       // neither granted nor withheld yet
   std::vector<GangWorker> withheld_;                   // idle
+  std::map<std::string, int> only_state_of_;           // index of a job by the worker that keeps it
   std::map<std::string, int> held_;                    // as Obstacles::held
   std::map<std::string, int> held_by_owner_;
   std::map<const Holder*, double> ends_;
@@ -87,6 +93,10 @@ std::vector<GangWorker> AllWorkers(const Capacity& capacity) {
 Round::Round(const std::vector<WaitingJob>& waiting, const Capacity& capacity)
     : capacity_(capacity), kinds_(AllWorkers(capacity)), idle_(capacity.idle), timeline_({}) {
   AddOwners(waiting);
+  for (int i = 0; i < std::ssize(waiting); ++i) {
+    if (!waiting[i].keeps_preferred) continue;
+    for (const std::string& worker : waiting[i].preferred) only_state_of_.try_emplace(worker, i);
+  }
   Amounts free = CountByKind(idle_);
   for (const auto& [owner, index] : quota_by_owner_)
     free[index] = *capacity.quotas.Of(owner) - held_by_owner_[owner];
@@ -274,25 +284,32 @@ std::vector<bool> Round::InWholeGroups(const WaitingJob& job, const Amounts& tak
   return in_group;
 }
 
+std::vector<std::size_t> Round::InTurn(const WaitingJob& job, const Amounts& taken) const {
+  const std::vector<bool> in_group = InWholeGroups(job, taken);
+  const auto turn_of = [&](std::size_t i) {
+    const std::string& name = idle_[i].name;
+    if (job.preferred.contains(name) && !job.blamed.contains(name)) return std::pair(0, 0);
+    const auto keeps = only_state_of_.find(name);
+    if (keeps != only_state_of_.end() && !job.preferred.contains(name))
+      return std::pair(4, -keeps->second);
+    return std::pair(job.blamed.contains(name) ? 3 : in_group[i] ? 1 : 2, 0);
+  };
+  std::vector<std::size_t> order(idle_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, turn_of);
+  return order;
+}
+
 void Round::GrantNow(const WaitingJob& job, const Amounts& taken, Grant& grant) {
   timeline_.Take(0, SecondsOf(job), taken);
   Amounts missing = taken;
   std::vector<GangWorker> gang, rest;
-  // Workers of a kind are taken in their order, but those that the job prefers come first, then
-  // those of whole groups, and those that it blames last.
-  const std::vector<bool> in_group = InWholeGroups(job, taken);
-  const auto turn_of = [&](std::size_t i) {
-    if (job.blamed.contains(idle_[i].name)) return 3;
-    return job.preferred.contains(idle_[i].name) ? 0 : in_group[i] ? 1 : 2;
-  };
   std::vector<bool> chosen(idle_.size());
-  for (const int turn : {0, 1, 2, 3}) {
-    for (std::size_t i = 0; i < idle_.size(); ++i) {
-      int& number = missing[kinds_.IndexOf(idle_[i])];
-      if (turn_of(i) != turn || number == 0) continue;
-      chosen[i] = true;
-      --number;
-    }
+  for (const std::size_t i : InTurn(job, taken)) {
+    int& number = missing[kinds_.IndexOf(idle_[i])];
+    if (number == 0) continue;
+    chosen[i] = true;
+    --number;
   }
   for (std::size_t i = 0; i < idle_.size(); ++i)
     (chosen[i] ? gang : rest).push_back(std::move(idle_[i]));
@@ -375,9 +392,11 @@ std::vector<Grant> GrantGangs(const std::vector<WaitingJob>& waiting, const Capa
     const WaitingJob& job = waiting[i];
     return std::tuple(job.grows, !job.recovers, -job.priority, job.number);
   });
-  Round round(waiting, capacity);
+  std::vector<WaitingJob> in_order;
+  for (const std::size_t i : order) in_order.push_back(waiting[i]);
+  Round round(in_order, capacity);
   std::vector<Grant> grants(waiting.size());
-  for (const std::size_t i : order) grants[i] = round.Serve(waiting[i]);
+  for (std::size_t i = 0; i < order.size(); ++i) grants[order[i]] = round.Serve(in_order[i]);
   return grants;
 }
 

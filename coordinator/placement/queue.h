@@ -71,7 +71,8 @@ struct WaitingJob {
   std::map<std::string, int> blamed = {};
   // The workers that it takes first, because they hold its state in memory.
   std::set<std::string> preferred = {};
-  // Its state is nowhere else. While it waits, no later job gets those workers: it would free it.
+  // Its state is nowhere else, and a job that gets those workers frees it. While it waits, no later
+  // job gets them, and earlier ones take them last.
   bool keeps_preferred = false;
   bool operator==(const WaitingJob&) const = default;
 };

@@ -84,6 +84,17 @@ TEST(GrantGangs, NobodyGetsTheWorkersThatHoldTheOnlyStateOfAJobThatWaits) {
   EXPECT_THAT(grants[1].workers, ElementsAre("w1"));
 }
 
+TEST(GrantGangs, AnEarlierJobTakesTheOnlyStateOfOthersLast) {
+  std::vector<WaitingJob> jobs = {Waiting("first", 1), Waiting("second", 4), Waiting("third", 4)};
+  jobs[1].preferred = {"w0"};
+  jobs[2].preferred = {"w1"};
+  jobs[1].keeps_preferred = jobs[2].keeps_preferred = true;
+  jobs[0].blamed = {{"w2", 1}};
+  EXPECT_THAT(GrantGangs(jobs, {.idle = Workers(3)})[0].workers, ElementsAre("w2"));
+  EXPECT_THAT(GrantGangs(jobs, {.idle = Workers(2)})[0].workers, ElementsAre("w1"));
+  EXPECT_THAT(GrantGangs(jobs, {.idle = Workers(1)})[0].workers, ElementsAre("w0"));
+}
+
 TEST(GrantGangs, AJobWaitsForWorkersWhoseProgramsKnowIt) {
   std::vector<GangWorker> idle = Workers(3);
   idle[0].protocol = kProtocolVersion - 1;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -146,6 +147,13 @@ struct JobAdoption {
   StepId acknowledged;     // the reports of steps up to here do not come again
 };
 
+// The workers that keep copies of a job's state in memory while it waits for its next generation.
+struct KeptCopies {
+  std::set<std::string> workers;
+  absl::Time since;  // the last generation ended; of the coordinator's WaitClock
+  bool operator==(const KeptCopies&) const = default;
+};
+
 struct JobRecord {
   std::int64_t number = 0;  // order of submission, never reused
   std::string id;           // random, never reused
@@ -174,8 +182,9 @@ struct JobRecord {
   // The step of the checkpoint from which this generation went on, or the last one that went on
   // from a checkpoint; 0: the beginning.
   StepId resumed_step;
-  StepId memory_step;       // of the copies in memory from which this one went on; 0: of none
-  std::string kernel_plan;  // takt.v1.Job
+  StepId memory_step;  // of the copies in memory from which this one went on; 0: of none
+  std::optional<KeptCopies> copies;  // when the last generation ended
+  std::string kernel_plan;           // takt.v1.Job
   Saving saving;
   std::vector<JobFault> faults;      // between which no new step was committed, the newest last
   std::vector<std::string> notices;  // warnings that are not the plan's

@@ -220,6 +220,11 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
     out.mutable_adoption()->set_cluster_id(job.adoption->cluster_id);
     out.mutable_adoption()->set_acknowledged_step(job.adoption->acknowledged.value());
   }
+  if (job.copies) {
+    out.mutable_copies()->mutable_workers()->Assign(job.copies->workers.begin(),
+                                                    job.copies->workers.end());
+    *out.mutable_copies()->mutable_time() = takt::ToProto(job.copies->since);
+  }
   out.set_model_flops_per_step(job.plan.model_flops);
   out.set_matmul_flops_per_second(job.plan.matmul_flops_per_second);
   out.set_checkpoint_every_steps(job.plan.checkpoint_every_steps);
@@ -304,6 +309,11 @@ JobRecord FromProto(const v1::JobRecord& record) {
   if (record.has_adoption()) {
     out.adoption = JobAdoption{.cluster_id = record.adoption().cluster_id(),
                                .acknowledged = StepId(record.adoption().acknowledged_step())};
+  }
+  if (record.has_copies()) {
+    const auto& workers = record.copies().workers();
+    out.copies = KeptCopies{.workers = {workers.begin(), workers.end()},
+                            .since = takt::FromProto(record.copies().time())};
   }
   return out;
 }

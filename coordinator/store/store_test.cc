@@ -128,6 +128,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   job.checkpoint = {.step = StepId(6), .time = absl::FromUnixSeconds(5)};
   job.resumed_step = StepId(3);
   job.memory_step = StepId(4);
+  job.copies = {.workers = {"w1", "w2"}, .since = absl::FromUnixSeconds(8)};
   job.kernel_plan = "12 shapes";
   job.replan_gain = 0.5;
   job.owner = "user/alice";
@@ -213,6 +214,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.checkpoint->time, absl::FromUnixSeconds(5));
   EXPECT_EQ(got.resumed_step, StepId(3));
   EXPECT_EQ(got.memory_step, StepId(4));
+  EXPECT_EQ(got.copies, job.copies);
   EXPECT_EQ(got.kernel_plan, "12 shapes");
   EXPECT_EQ(got.replan_gain, 0) << "it is not stored";
   ASSERT_THAT(got.saving.open, SizeIs(1));

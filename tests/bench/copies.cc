@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures what copies of the state in memory cost training. The example's model trains on real
 // daemons with copies and without them, in turns, so that other load on the machine affects both.
-#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +11,7 @@
 #include "common/base/status.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/process_usage.h"
 #include "tests/bench/statistics.h"
 #include "tests/bench/table.h"
 #include "tests/testing/cluster.h"
@@ -42,9 +41,19 @@ std::string Yaml(const std::string& job, const std::string& copies, const Option
       copies.empty() ? "" : absl::StrCat("checkpoint: {in_memory: ", copies, "}\n"));
 }
 
-// Returns the mean time of a step, because copies belong to few of them.
-absl::StatusOr<double> MeanStepSeconds(Cluster& cluster, const std::string& yaml,
-                                       const std::string& name) {
+// What the workers took for a step.
+struct Cost {
+  double seconds = 0;      // as they tell it; the mean, because copies belong to few steps
+  double cpu_seconds = 0;  // of all their threads, with the job's begin and end
+};
+
+double CpuOfWorkers(Cluster& cluster) {
+  return CpuSeconds(cluster.worker("w0").pid()) + CpuSeconds(cluster.worker("w1").pid());
+}
+
+absl::StatusOr<Cost> MeasureJob(Cluster& cluster, const std::string& yaml,
+                                const std::string& name) {
+  const double cpu_before = CpuOfWorkers(cluster);
   cluster.Submit(yaml);
   const v1::Job job = cluster.AwaitEnd(name, absl::Minutes(10));
   if (job.state() != v1::JOB_STATE_SUCCEEDED)
@@ -57,34 +66,41 @@ absl::StatusOr<double> MeanStepSeconds(Cluster& cluster, const std::string& yaml
     ++steps;
   }
   if (steps == 0) return absl::InternalError(absl::StrCat("job ", name, " reported no step"));
-  return seconds / static_cast<double>(steps);
+  return Cost{.seconds = seconds / static_cast<double>(steps),
+              .cpu_seconds = (CpuOfWorkers(cluster) - cpu_before) /
+                             static_cast<double>(steps + kSkippedSteps)};
 }
 
 absl::Status Run(const Options& options) {
   Table table(options.json(), {{.heading = "copies", .key = "copies", .width = 8},
                                {.heading = "step ms", .key = "without_ms", .precision = 1},
                                {.heading = "cost %", .key = "cost_percent", .precision = 2},
-                               {.heading = "+-", .key = "spread_percent", .precision = 2}});
+                               {.heading = "+-", .key = "spread_percent", .precision = 2},
+                               {.heading = "CPU %", .key = "cpu_cost_percent", .precision = 2},
+                               {.heading = "+-", .key = "cpu_spread_percent", .precision = 2}});
   Cluster cluster(2);
   int jobs = 0;
   for (const std::string copies : {"auto", "1"}) {
-    std::vector<double> costs, without_ms;
+    std::vector<double> costs, cpu_costs, without_ms;
     for (int turn = 0; turn < options.turns; ++turn) {
-      double with = 0, without = 0;
+      Cost with, without;
       for (const bool copied : {turn % 2 == 0, turn % 2 != 0}) {
         const std::string name = absl::StrCat("job-", jobs++);
         ASSIGN_OR_RETURN((copied ? with : without),
-                         MeanStepSeconds(cluster, Yaml(name, copied ? copies : "", options), name));
+                         MeasureJob(cluster, Yaml(name, copied ? copies : "", options), name));
       }
-      costs.push_back(100 * (with / without - 1));
-      without_ms.push_back(1e3 * without);
+      costs.push_back(100 * (with.seconds / without.seconds - 1));
+      cpu_costs.push_back(100 * (with.cpu_seconds / without.cpu_seconds - 1));
+      without_ms.push_back(1e3 * without.seconds);
     }
     const double cost = Median(costs);
     const bool limited = copies == "auto";  // a job that names a number of steps gets it
     table.Add({{"copies", copies},
                {"without_ms", Median(without_ms)},
                {"cost_percent", cost},
-               {"spread_percent", Spread(costs)}},
+               {"spread_percent", Spread(costs)},
+               {"cpu_cost_percent", Median(cpu_costs)},
+               {"cpu_spread_percent", Spread(cpu_costs)}},
               limited && cost > 100 * kLimit ? "above its limit" : "");
   }
   table.End({{"limit_percent", 100 * kLimit}, {"turns", options.turns}});

@@ -34,7 +34,7 @@
 #include "tests/bench/anonymous_memory.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
-#include "tests/bench/peak_memory.h"
+#include "tests/bench/process_usage.h"
 #include "tests/bench/table.h"
 #include "tests/bench/temporary_folder.h"
 #include "worker/checkpoint/commit.h"

@@ -16,7 +16,7 @@
 #include "common/sim/simulate.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
-#include "tests/bench/peak_memory.h"
+#include "tests/bench/process_usage.h"
 #include "tests/bench/table.h"
 
 namespace takt::bench {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-#include "tests/bench/peak_memory.h"
+#include "tests/bench/process_usage.h"
 #include "tests/bench/published.h"
 #include "tests/bench/table.h"
 

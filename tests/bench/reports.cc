@@ -8,12 +8,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,7 +21,7 @@
 #include "common/base/status.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
-#include "tests/bench/peak_memory.h"
+#include "tests/bench/process_usage.h"
 #include "tests/bench/statistics.h"
 #include "tests/bench/table.h"
 #include "tests/testing/cluster.h"
@@ -93,18 +90,6 @@ std::unique_ptr<testing::Cluster> StartCoordinator(bool tls) {
   using Network = testing::Cluster::Network;
   const OneCore pinned;
   return std::make_unique<testing::Cluster>(0, tls ? Network::kTls : Network::kSocketFile);
-}
-
-// Returns the user and system time of a process with all its threads.
-double CpuSeconds(pid_t pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  std::istringstream fields(text.substr(text.rfind(')') + 1));  // the third field comes next
-  std::string skipped;
-  for (int field = 3; field < 14; ++field) fields >> skipped;
-  double user = 0, system = 0;
-  fields >> user >> system;
-  return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 double Quantile(const std::vector<double>& sorted, double q) {

@@ -14,7 +14,7 @@
 #include "common/plan/plan.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
-#include "tests/bench/peak_memory.h"
+#include "tests/bench/process_usage.h"
 #include "tests/bench/statistics.h"
 #include "tests/bench/table.h"
 #include "tests/testing/cluster.h"

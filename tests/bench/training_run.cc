@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "common/base/status.h"
-#include "tests/bench/peak_memory.h"
+#include "tests/bench/process_usage.h"
 #include "tests/bench/statistics.h"
 #include "tests/bench/turns.h"
 #include "tests/testing/virtual_ranks.h"

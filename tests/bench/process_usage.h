@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+// What processes have used of memory and processors.
 #pragma once
 
 #include <sys/resource.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 #include <string>
 
 #include "absl/status/status.h"
@@ -29,6 +33,18 @@ inline absl::StatusOr<std::int64_t> PeakRssBytes(pid_t pid) {
     if (key == "VmHWM:" && status >> kibibytes) return kibibytes << 10;
   }
   return absl::UnavailableError(absl::StrCat("process ", pid, " does not tell its VmHWM"));
+}
+
+// Returns the user and system time of a process with all its threads, in seconds.
+inline double CpuSeconds(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::istringstream fields(text.substr(text.rfind(')') + 1));  // the third field comes next
+  std::string skipped;
+  for (int field = 3; field < 14; ++field) fields >> skipped;
+  double user = 0, system = 0;
+  fields >> user >> system;
+  return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 }  // namespace takt::bench
