@@ -16,6 +16,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/lock_checks.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
@@ -338,6 +339,7 @@ int Main(int argc, char** argv) {
 }  // namespace takt
 
 int main(int argc, char** argv) {
+  takt::SkipLockChecks();
   if (argc > 1 && std::string(argv[1]) == takt::planner::kPlanningChild)
     return takt::planner::RunPlanningChild({argv + 2, argv + argc}, takt::plan::MakePlan);
   if (argc > 1 && std::string(argv[1]) == takt::store::kMaintenance)

@@ -75,14 +75,16 @@ class WritingStream : public Reactor {
   // A peer that lets more than max_queue messages pile up loses its stream.
   void Push(Response response) {
     absl::MutexLock lock(&mutex_);
-    if (finish_status_ || finished_) return;
-    const std::size_t in_flight = writing_ ? 1 : 0;
-    if (queue_.size() > in_flight && Join(queue_.back(), response)) return;
-    if (queue_.size() >= max_queue_) {
-      CutLocked(absl::ResourceExhaustedError("the peer does not read what is sent to it"));
-      return;
-    }
-    queue_.push_back(std::move(response));
+    AddLocked(std::move(response));
+    if (!writing_) NextLocked();
+  }
+  // Like Push, but nothing is written before Flush or the next Push.
+  void Gather(Response response) {
+    absl::MutexLock lock(&mutex_);
+    AddLocked(std::move(response));
+  }
+  void Flush() {
+    absl::MutexLock lock(&mutex_);
     if (!writing_) NextLocked();
   }
 
@@ -135,6 +137,17 @@ class WritingStream : public Reactor {
     }
     num_writes_seen_ = num_writes_;
     return true;
+  }
+
+  void AddLocked(Response response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (finish_status_ || finished_) return;
+    const std::size_t in_flight = writing_ ? 1 : 0;
+    if (queue_.size() > in_flight && Join(queue_.back(), response)) return;
+    if (queue_.size() >= max_queue_) {
+      CutLocked(absl::ResourceExhaustedError("the peer does not read what is sent to it"));
+      return;
+    }
+    queue_.push_back(std::move(response));
   }
 
   void CutLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

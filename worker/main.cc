@@ -20,6 +20,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/lock_checks.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
@@ -302,6 +303,7 @@ int Refuse(const absl::Status& status) {
 }
 
 int Main(int argc, char** argv) {
+  takt::SkipLockChecks();
   Flags flags = ParseFlags(argc, argv);
   if (!flags.health.empty())
     return health::Report("takt-worker", flags.health_socket, flags.health);

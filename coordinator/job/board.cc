@@ -11,9 +11,14 @@
 namespace takt::job {
 
 void Board::Publish(store::JobRecord job) {
+  Publish(std::make_shared<const store::JobRecord>(std::move(job)));
+}
+
+void Board::Publish(JobView view) {
   std::vector<Subscription> listeners;
   {
     absl::MutexLock lock(&mutex_);
+    const store::JobRecord& job = *view;
     number_by_name_[job.name] = job.number;
     number_by_id_[job.id] = job.number;
     numbers_by_owner_[job.owner].insert(job.number);
@@ -25,7 +30,7 @@ void Board::Publish(store::JobRecord job) {
       --counts_[shown->state];
       if (shown->owner != job.owner) numbers_by_owner_[shown->owner].erase(job.number);
     }
-    shown = std::make_shared<const store::JobRecord>(std::move(job));
+    shown = std::move(view);
   }
   for (const Subscription& listener : listeners) (*listener)();
 }

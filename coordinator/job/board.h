@@ -31,6 +31,7 @@ class Board final {
   using Subscription =
       std::shared_ptr<const Listener>;  // ends when destroyed; a call in progress may still finish
 
+  void Publish(JobView job);  // not null
   void Publish(store::JobRecord job);
   void Remove(const std::string& id);
   // Nothing happens unless the job is there and its generation is the split's.

@@ -75,6 +75,7 @@ void Cluster::Attach(const control::Hello& hello, SessionId id,
   const absl::StatusOr<std::optional<Loss>> loss =
       workers_.Attach(known, id, std::move(session), now);
   if (!loss.ok()) return;
+  looked_at_ = -absl::InfiniteDuration();  // fewer workers are silent now
   // It obeys what follows only once it has read this.
   if (MissedAdoption(hello)) {
     workers_.Send(hello.worker, control::Adopt{hello.running->key});
@@ -218,11 +219,18 @@ void Cluster::Replanned(const std::string& job_id, Generation generation,
 }
 
 void Cluster::Tick(Moment now) {
-  const auto vouch = [this](const Worker& worker) { return Vouch(worker); };
-  for (const Loss& loss : workers_.Expire(now, vouch)) HandleLoss(loss);
+  const bool look = now.steady - looked_at_ >= timeouts::kTick;
+  if (look) {
+    looked_at_ = now.steady;
+    const auto vouch = [this](const Worker& worker) { return Vouch(worker); };
+    for (const Loss& loss : workers_.Expire(now, vouch)) HandleLoss(loss);
+  }
   const bool batch = now.steady - last_batch_ >= options_.batch_interval;
   if (batch && HasWaitingBatch()) last_batch_ = now.steady;
-  for (const auto& [number, job] : jobs_.live()) job->Tick(batch, now);
+  for (const auto& [number, job] : jobs_.live()) {
+    const bool news = job->TakeNews();
+    if (look || news || (batch && job->HasWaitingBatch())) job->Tick(batch, now);
+  }
   TickHeld(now);
   ServeQueue(now);
   ForgetEndedJobs(now);

@@ -131,7 +131,8 @@ class Cluster final {
   // were silent meanwhile proves nothing, and a worker whose stream ended because it got no answer
   // has return_grace to come back. Call this before any event that came during the stall.
   void ResumeAfterStall(absl::Duration stall, Moment now);
-  // Applies what follows from the events so far and from the time.
+  // Applies what follows from the events so far and from the time. What only time changes is looked
+  // at every timeouts::kTick: with thousands of jobs and workers, rounds come more often.
   void Tick(Moment now);
   // True while reports or log lines wait for their batch.
   bool HasWaitingBatch() const;
@@ -204,6 +205,7 @@ class Cluster final {
   // the clusters that had them.
   std::map<std::string, std::pair<control::JobKey, std::string>> adopted_;  // by worker
   absl::Duration forgot_at_ = -absl::InfiniteDuration();
+  absl::Duration looked_at_ = -absl::InfiniteDuration();  // steady
   absl::Duration last_batch_ = -absl::InfiniteDuration();
   // These say what the queue was asked last, without predicted times, and when.
   std::vector<placement::WaitingJob> asked_waiting_;

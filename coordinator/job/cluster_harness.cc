@@ -75,7 +75,7 @@ void ClusterTest::Settle() {
     for (const std::string& id : outbox.removed) {
       std::erase_if(shown_, [&](const auto& entry) { return entry.second.id == id; });
     }
-    for (const store::JobRecord& job : outbox.published) shown_[job.name] = job;
+    for (const JobView& job : outbox.published) shown_[job->name] = *job;
     const EffectTargets targets{
         .rendezvous = rendezvous_.get(),
         .plan = [this](const MakePlan& wanted) { plans_.push_back(wanted); },

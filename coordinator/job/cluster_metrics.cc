@@ -56,7 +56,8 @@ void ClusterMetrics::DropJob(const std::string& name) {
 
 void ClusterMetrics::Record(const Outbox& outbox, absl::Time now) {
   std::map<std::string, const std::string*> names;  // by id, of the jobs that have series
-  for (const JobRecord& job : outbox.published) {
+  for (const JobView& view : outbox.published) {
+    const JobRecord& job = *view;
     if (job.end_time && *job.end_time + timeouts::kKeepEndedMetrics <= now) continue;
     names[job.id] = &job.name;
     RecordJob(job, jobs_[job.name]);
@@ -87,6 +88,13 @@ void ClusterMetrics::SetHeldJobs(std::size_t count) {
   registry_.Gauge(metrics::kHeldJobs).Set(static_cast<double>(count));
 }
 
+prometheus::Gauge& ClusterMetrics::GaugeOf(const std::string& job, const metrics::Metric& metric,
+                                           Shown& shown) {
+  prometheus::Gauge*& gauge = shown.gauges[&metric];
+  if (gauge == nullptr) gauge = &registry_.Gauge(metric, {job});
+  return *gauge;
+}
+
 void ClusterMetrics::RecordJob(const JobRecord& job, Shown& shown) {
   const std::string& name = job.name;
   shown.end = job.end_time;
@@ -95,14 +103,14 @@ void ClusterMetrics::RecordJob(const JobRecord& job, Shown& shown) {
   if (shown.described != described) DescribeJob(job, shown);
   shown.described = described;
   const StepId last = std::max(job.resumed_step, job.last_step ? job.last_step->step : StepId(0));
-  registry_.Gauge(metrics::kJobStep, {name}).Set(Value(last));
-  registry_.Gauge(metrics::kJobEta, {name}).Set(store::EtaSeconds(job));
+  GaugeOf(name, metrics::kJobStep, shown).Set(Value(last));
+  GaugeOf(name, metrics::kJobEta, shown).Set(store::EtaSeconds(job));
   if (!job.plan.schedule.empty()) {
-    registry_.Gauge(metrics::kReplanGain, {name}).Set(job.replan_gain);
-    registry_.Gauge(metrics::kStraggler, {name}).Set(job.straggler);
+    GaugeOf(name, metrics::kReplanGain, shown).Set(job.replan_gain);
+    GaugeOf(name, metrics::kStraggler, shown).Set(job.straggler);
   }
-  RecordLastStep(job);
-  RecordCheckpoint(job);
+  RecordLastStep(job, shown);
+  RecordCheckpoint(job, shown);
   SplitView split = board_.FindSplit(job.id);
   if (split != nullptr && split != shown.split) RecordSplit(name, *split);
   shown.split = std::move(split);
@@ -133,6 +141,7 @@ void ClusterMetrics::RecordPlan(const JobRecord& job, Shown& shown) {
   const int pp_size = job.plan.mesh.pp_size;
   for (int p = pp_size; p < shown.pp_size; ++p)
     registry_.Drop({{"job", job.name}, {"pp_rank", absl::StrCat(p)}});
+  if (std::ssize(shown.bubbles) > pp_size) shown.bubbles.resize(pp_size);
   shown.pp_size = pp_size;
   for (std::size_t p = 0; p < job.plan.memory.size(); ++p) {
     registry_.Gauge(metrics::kMemoryPredicted, {job.name, absl::StrCat(p)})
@@ -140,39 +149,38 @@ void ClusterMetrics::RecordPlan(const JobRecord& job, Shown& shown) {
   }
 }
 
-void ClusterMetrics::RecordLastStep(const JobRecord& job) {
+void ClusterMetrics::RecordLastStep(const JobRecord& job, Shown& shown) {
   const std::optional<absl::Time> since = RunningSince(job);
   const absl::Time begin = since.value_or(absl::InfinitePast());
   const absl::Time last = job.last_step ? job.last_step->time : absl::InfinitePast();
   if (since || job.last_step) {
-    registry_.Gauge(metrics::kLastStepTimestamp, {job.name})
-        .Set(UnixSeconds(std::max(begin, last)));
+    GaugeOf(job.name, metrics::kLastStepTimestamp, shown).Set(UnixSeconds(std::max(begin, last)));
   }
   if (!job.last_step) return;
   const store::StepRecord& step = *job.last_step;
-  registry_.Gauge(metrics::kLoss, {job.name}).Set(step.loss);
-  registry_.Gauge(metrics::kGradNorm, {job.name}).Set(step.grad_norm);
-  registry_.Gauge(metrics::kLearningRate, {job.name}).Set(step.learning_rate);
+  GaugeOf(job.name, metrics::kLoss, shown).Set(step.loss);
+  GaugeOf(job.name, metrics::kGradNorm, shown).Set(step.grad_norm);
+  GaugeOf(job.name, metrics::kLearningRate, shown).Set(step.learning_rate);
   const int pp_size =
       std::min(job.plan.mesh.pp_size, static_cast<int>(step.bubble_by_pp_rank.size()));
-  for (int p = 0; p < pp_size; ++p) {
-    registry_.Gauge(metrics::kBubbleFraction, {job.name, absl::StrCat(p)})
-        .Set(step.bubble_by_pp_rank[p]);
-  }
+  for (int p = std::ssize(shown.bubbles); p < pp_size; ++p)
+    shown.bubbles.push_back(
+        &registry_.Gauge(metrics::kBubbleFraction, {job.name, absl::StrCat(p)}));
+  for (int p = 0; p < pp_size; ++p) shown.bubbles[p]->Set(step.bubble_by_pp_rank[p]);
   const double possible = job.plan.matmul_flops_per_second * step.step_seconds;
-  registry_.Gauge(metrics::kModelFlopsUtilization, {job.name})
+  GaugeOf(job.name, metrics::kModelFlopsUtilization, shown)
       .Set(possible > 0 ? job.plan.model_flops / possible : 0);
 }
 
-void ClusterMetrics::RecordCheckpoint(const JobRecord& job) {
-  registry_.Gauge(metrics::kCheckpointEvery, {job.name})
+void ClusterMetrics::RecordCheckpoint(const JobRecord& job, Shown& shown) {
+  GaugeOf(job.name, metrics::kCheckpointEvery, shown)
       .Set(static_cast<double>(job.plan.checkpoint_every_steps));
-  registry_.Gauge(metrics::kCheckpointStep, {job.name})
+  GaugeOf(job.name, metrics::kCheckpointStep, shown)
       .Set(Value(std::max(job.resumed_step, job.checkpoint ? job.checkpoint->step : StepId(0))));
   const auto first =
       std::ranges::find(job.transitions, JobState::kRunning, &store::Transition::state);
   if (job.checkpoint || first != job.transitions.end()) {
-    registry_.Gauge(metrics::kCheckpointTimestamp, {job.name})
+    GaugeOf(job.name, metrics::kCheckpointTimestamp, shown)
         .Set(UnixSeconds(job.checkpoint ? job.checkpoint->time : first->time));
   }
 }

@@ -42,15 +42,20 @@ class ClusterMetrics final {
     // The series that change only with these two were set for them.
     std::optional<std::pair<Generation, store::JobState>> described;
     int pp_size = 0;
+    // Series of the job that change with each step, so that each is looked up once.
+    std::map<const metrics::Metric*, prometheus::Gauge*> gauges;
+    std::vector<prometheus::Gauge*> bubbles;  // by pp rank
     SplitView split;
     std::optional<absl::Time> end;
   };
 
+  // Returns the gauge whose only label is the job.
+  prometheus::Gauge& GaugeOf(const std::string& job, const metrics::Metric& metric, Shown& shown);
   void RecordJob(const store::JobRecord& job, Shown& shown);
   void DescribeJob(const store::JobRecord& job, Shown& shown);
   void RecordPlan(const store::JobRecord& job, Shown& shown);
-  void RecordLastStep(const store::JobRecord& job);
-  void RecordCheckpoint(const store::JobRecord& job);
+  void RecordLastStep(const store::JobRecord& job, Shown& shown);
+  void RecordCheckpoint(const store::JobRecord& job, Shown& shown);
   void RecordSplit(const std::string& job, const StepSplit& split);
   void CountStep(const std::string& job, const store::StepRecord& step);
   void CountCheckpoint(const SettledCheckpoint& checkpoint);

@@ -56,7 +56,7 @@ class ClusterMetricsTest : public testing::Test {
   // Does what the coordinator does with what its cluster wants shown.
   void Publish(const store::JobRecord& job, Outbox outbox = {}) {
     board_.Publish(job);
-    outbox.published.push_back(job);
+    outbox.published.push_back(std::make_shared<const store::JobRecord>(job));
     metrics_.Record(outbox, now_);
   }
   void Tick() { metrics_.Tick(workers_, now_); }

@@ -217,13 +217,14 @@ void Coordinator::EndReadOnly(Moment now) {
 void Coordinator::Show(const Outbox& outbox) {
   if (metrics_) metrics_->Drop(outbox);
   for (const std::string& id : outbox.removed) board_.Remove(id);
-  for (const store::JobRecord& job : outbox.published) board_.Publish(job);
+  for (const JobView& job : outbox.published) board_.Publish(job);
   if (metrics_) metrics_->Record(outbox, now().wall);
   if (!outbox.effects.empty()) TAKT_FAILPOINT("job.before_effects");
   for (const Effect& effect : outbox.effects) {
     CarryOut(effect, targets_);
     TAKT_FAILPOINT("job.between_effects");
   }
+  FlushSessions(outbox.effects);
   if (options_.on_checkpoint) std::ranges::for_each(outbox.checkpoints, options_.on_checkpoint);
 }
 

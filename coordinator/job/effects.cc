@@ -30,6 +30,15 @@ void CarryOut(const Effect& effect, const EffectTargets& targets) {
              effect);
 }
 
+void FlushSessions(const std::vector<Effect>& effects) {
+  for (const Effect& effect : effects) {
+    std::visit(
+        Overloaded{[](const SendCommand& it) { it.session->Flush(); },
+                   [](const AcknowledgeReports& it) { it.session->Flush(); }, [](const auto&) {}},
+        effect);
+  }
+}
+
 void AnswerWithout(std::vector<Effect>& effects, const absl::Status& why) {
   const auto answer = [&](const auto& it) {
     it.reply(it.result.ok() ? why : it.result.status());

@@ -93,6 +93,8 @@ struct EffectTargets {
 };
 
 void CarryOut(const Effect& effect, const EffectTargets& targets);
+// Lets the sessions send what the effects told them.
+void FlushSessions(const std::vector<Effect>& effects);
 
 // Takes the answers to requests out of `effects` and gives them now, although what they tell of is
 // not stored: errors as they are, and `why` in place of everything else.

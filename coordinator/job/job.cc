@@ -248,8 +248,10 @@ void Job::Tick(bool batch, Moment now) {
 bool Job::HasWaitingBatch() const { return !waiting_logs_.empty() || (run_ && run_->acknowledge); }
 
 void Job::Flush() {
+  news_ |= changed_;  // more may follow from what was decided
   if (changed_) context_.outbox->changes.jobs.push_back(record_);
-  if (changed_ || grown_) context_.outbox->published.push_back(record_);
+  if (changed_ || grown_)
+    context_.outbox->published.push_back(std::make_shared<const store::JobRecord>(record_));
   changed_ = grown_ = false;
 }
 
@@ -263,7 +265,7 @@ void Job::FlushDeleted() {
   context_.outbox->changes.deleted_jobs.push_back(record_.id);
   context_.outbox->removed.push_back(record_.id);
   std::erase_if(context_.outbox->published,
-                [&](const store::JobRecord& shown) { return shown.id == record_.id; });
+                [&](const JobView& shown) { return shown->id == record_.id; });
   context_.outbox->effects.push_back(ForgetJob{record_.name});
 }
 

@@ -45,7 +45,7 @@ JobTable::JobTable(const JobContext* context, store::Snapshot snapshot, Moment n
       generations_(std::move(snapshot.generations)) {
   const std::string planned = FirstPlanned(snapshot.jobs);
   for (store::JobRecord& record : snapshot.jobs) {
-    context_.outbox->published.push_back(record);
+    context_.outbox->published.push_back(std::make_shared<const store::JobRecord>(record));
     const bool was_planned = record.id == planned;
     Insert(std::move(record)).Restore(was_planned, now);
   }
@@ -73,6 +73,7 @@ void JobTable::Erase(const Job& job) {
 Job* JobTable::Find(const std::string& name) {
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) return nullptr;
+  found->second->HasNews();
   live_[found->second->record().number] = found->second;
   return found->second;
 }
@@ -85,6 +86,7 @@ const Job* JobTable::Find(const std::string& name) const {
 Job* JobTable::FindById(const std::string& id) {
   const auto found = by_id_.find(id);
   if (found == by_id_.end()) return nullptr;
+  found->second->HasNews();
   live_[found->second->record().number] = found->second;
   return found->second;
 }

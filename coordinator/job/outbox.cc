@@ -13,10 +13,14 @@ void MoveTo(std::vector<T>& all, std::vector<T>& more) {
   all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
+const std::string& IdOf(const store::JobRecord& job) { return job.id; }
+const std::string& IdOf(const JobView& job) { return job->id; }
+
 // The same for records, of which only the newest of each job stays: a wait may be long.
-void MoveNewest(std::vector<store::JobRecord>& all, std::vector<store::JobRecord>& more) {
-  std::erase_if(all, [&](const store::JobRecord& old) {
-    return std::ranges::find(more, old.id, &store::JobRecord::id) != more.end();
+template <class Record>
+void MoveNewest(std::vector<Record>& all, std::vector<Record>& more) {
+  std::erase_if(all, [&](const Record& old) {
+    return std::ranges::any_of(more, [&](const Record& next) { return IdOf(next) == IdOf(old); });
   });
   MoveTo(all, more);
 }
@@ -39,8 +43,8 @@ void Append(store::Changes& all, store::Changes more) {
 void Outbox::Append(Outbox more) {
   takt::job::Append(changes, std::move(more.changes));
   // The reader removes before it shows, so what is removed later must not be shown.
-  std::erase_if(published, [&](const store::JobRecord& job) {
-    return std::ranges::find(more.removed, job.id) != more.removed.end();
+  std::erase_if(published, [&](const JobView& job) {
+    return std::ranges::find(more.removed, job->id) != more.removed.end();
   });
   MoveNewest(published, more.published);
   MoveTo(removed, more.removed);

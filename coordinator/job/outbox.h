@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "coordinator/job/board.h"
 #include "coordinator/job/effects.h"
 #include "coordinator/store/store.h"
 
@@ -29,7 +30,7 @@ struct RecoveryTimes {
 // then carries out `effects`.
 struct Outbox {
   store::Changes changes;
-  std::vector<store::JobRecord> published;
+  std::vector<JobView> published;
   std::vector<std::string> removed;  // job ids
   std::vector<Effect> effects;
   std::vector<SettledCheckpoint> checkpoints;

@@ -30,7 +30,9 @@ constexpr std::size_t kMaxFrames = 1024;
 class FrameWriter {
  public:
   virtual ~FrameWriter() = default;
-  virtual void Write(v1::HostFrame frame) = 0;
+  // Flush writes the gathered frames, joined where they fit into one.
+  virtual void GatherFrame(v1::HostFrame frame) = 0;
+  virtual void FlushFrames() = 0;
 };
 
 // Writes to one worker's stream within the stream of its host. It may outlive the stream of the
@@ -39,16 +41,20 @@ class Place {
  public:
   Place(std::weak_ptr<FrameWriter> writer, std::int64_t stream)
       : writer_(std::move(writer)), stream_(stream) {}
+  // What is said is written at Flush.
   void Say(const google::protobuf::MessageLite& message) const {
-    Write(FrameOf(stream_, message.SerializeAsString()));
+    if (const auto writer = writer_.lock())
+      writer->GatherFrame(FrameOf(stream_, message.SerializeAsString()));
   }
-  void End(const absl::Status& status) const { Write(EndFrame(stream_, status)); }
+  void Flush() const {
+    if (const auto writer = writer_.lock()) writer->FlushFrames();
+  }
+  void End(const absl::Status& status) const {
+    if (const auto writer = writer_.lock()) writer->GatherFrame(EndFrame(stream_, status));
+    Flush();
+  }
 
  private:
-  void Write(v1::HostFrame frame) const {
-    if (const auto writer = writer_.lock()) writer->Write(std::move(frame));
-  }
-
   const std::weak_ptr<FrameWriter> writer_;
   const std::int64_t stream_;
 };
@@ -60,6 +66,7 @@ class RelayedControl final : public job::WorkerSession {
   void Send(const control::Command& command) override {
     place_.Say(ResponseOf(command, *coordinator_));
   }
+  void Flush() override { place_.Flush(); }
   void Close(const absl::Status& status) override { place_.End(status); }
 
  private:
@@ -73,6 +80,7 @@ class RelayedBulk final : public job::BulkSession {
   void Acknowledge(const control::ReportsAcknowledged& acknowledged) override {
     place_.Say(control::ToProto(acknowledged));
   }
+  void Flush() override { place_.Flush(); }
   void Close(const absl::Status& status) override { place_.End(status); }
 
  private:
@@ -103,7 +111,8 @@ class HostStream final : public WritingStream<HostReactor, v1::HostFrame>,
     this->StartRead(&frame_);
   }
 
-  void Write(v1::HostFrame frame) override { Push(std::move(frame)); }
+  void GatherFrame(v1::HostFrame frame) override { this->Gather(std::move(frame)); }
+  void FlushFrames() override { this->Flush(); }
 
   void OnReadDone(bool ok) override {
     if (!ok) {
@@ -119,6 +128,7 @@ class HostStream final : public WritingStream<HostReactor, v1::HostFrame>,
         return FinishAfterWrites(status);
       }
     }
+    this->Flush();
     ReadAfter(std::move(events));
   }
   void OnCancel() override { Cut(absl::CancelledError("the stream of the host's relay ended")); }
@@ -151,7 +161,7 @@ class HostStream final : public WritingStream<HostReactor, v1::HostFrame>,
       return absl::InvalidArgumentError("a part of a host's frame is not a message of its stream");
     absl::StatusOr<Event> event = worker.conversation->Take(request, worker.session);
     if (!event.ok()) {
-      Push(EndFrame(part.stream(), event.status()));
+      this->Gather(EndFrame(part.stream(), event.status()));
       worker.conversation.reset();
     } else if (*event) {
       events.push_back(*std::move(event));

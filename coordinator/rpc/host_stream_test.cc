@@ -35,6 +35,7 @@ class HostStreamTest : public RpcTest {
     host.Say({{1, UpdateOf(0, v1::JobUpdate::PHASE_ADMITTED)},
               {2, UpdateOf(1, v1::JobUpdate::PHASE_ADMITTED)}});
     EXPECT_TRUE(host.Read(1).has_start());
+    EXPECT_TRUE(host.Has(2)) << "what a round tells the workers of a host comes in one frame";
     EXPECT_TRUE(host.Read(2).has_start());
   }
   static v1::StreamPart BulkPart(std::int64_t stream, const v1::StreamBulkRequest& request) {

@@ -191,6 +191,11 @@ v1::AttachResponse RpcHost::Read(std::int64_t stream) {
   return response;
 }
 
+bool RpcHost::Has(std::int64_t stream) const {
+  const auto own = parts_.find(stream);
+  return own != parts_.end() && !own->second.empty();
+}
+
 v1::StreamEnd RpcHost::ReadEnd(std::int64_t stream) {
   const v1::StreamPart part = ReadPart(stream);
   EXPECT_TRUE(part.has_end()) << part.ShortDebugString();

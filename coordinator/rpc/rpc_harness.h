@@ -82,6 +82,8 @@ class RpcHost final {
   void End(std::int64_t stream);
   // Returns the next message to the stream of a worker. Fails the test if the stream ends.
   v1::AttachResponse Read(std::int64_t stream);
+  // Returns whether a frame that was read already has the next message to that stream.
+  bool Has(std::int64_t stream) const;
   // Returns how the stream of a worker ends.
   v1::StreamEnd ReadEnd(std::int64_t stream);
   // Returns how the stream of the host ends.

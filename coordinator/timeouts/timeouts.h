@@ -9,7 +9,7 @@ namespace takt::timeouts {
 
 // Step reports and log lines wait this long for others, so that one transaction stores them all.
 inline constexpr absl::Duration kBatchInterval = absl::Milliseconds(20);
-// The deciding thread looks at the time this often when nothing happens.
+// The deciding thread looks this often at what only time changes.
 inline constexpr absl::Duration kTick = absl::Milliseconds(100);
 // While jobs wait, the queue is served this often though nothing but the time has changed, so that
 // what jobs are told to wait for stays true.

@@ -2,6 +2,7 @@
 #include "coordinator/traces/step_explainer.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -21,6 +22,8 @@ namespace {
 constexpr int kSteps = 8;
 constexpr absl::Duration kLeastRest = absl::Seconds(1);
 constexpr int kRestPerWork = 9;
+// What it finds out is not urgent, and must not delay the thread that decides.
+constexpr int kNice = 10;
 
 // Adds F, I, W, B and O of the newest step by pp rank, without the meetings inside them, which are
 // idle time.
@@ -83,6 +86,7 @@ StepExplainer::~StepExplainer() {
 
 void StepExplainer::Loop() {
   pthread_setname_np(pthread_self(), "takt-explain");
+  setpriority(PRIO_PROCESS, 0, kNice);  // of this thread
   absl::Duration rest = absl::ZeroDuration();
   while (!Rest(rest)) {
     const std::int64_t start = Clock::Real().SteadyNanos();

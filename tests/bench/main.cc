@@ -3,9 +3,11 @@
 #include <cstdio>
 #include <string>
 
+#include "common/base/lock_checks.h"
 #include "tests/bench/commands.h"
 
 int main(int argc, char** argv) {
+  takt::SkipLockChecks();
   CLI::App app(
       "Measures parts of Takt against their limits. Every command prints a table, or one JSON "
       "object with -o json.",

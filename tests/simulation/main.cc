@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/lock_checks.h"
 #include "common/base/log.h"
 #include "tests/simulation/simulation.h"
 
@@ -128,6 +129,7 @@ void PrintJson(const Summary& summary) {
 }
 
 int Main(int argc, char** argv) {
+  takt::SkipLockChecks();
   Options options;
   CLI::App app("Simulates clusters with random faults, and checks what Takt promises.",
                "takt-simulate");

@@ -3,6 +3,8 @@
 
 #include <grpcpp/create_channel.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <fstream>
@@ -21,8 +23,8 @@
 namespace takt::testing {
 namespace {
 
-// The relay gathers messages for the same time (worker/rpc/uplink.cc).
-constexpr absl::Duration kGather = absl::Milliseconds(10);
+// The relay gathers messages for the same times (worker/rpc/uplink.cc).
+constexpr absl::Duration kShortGather = absl::Milliseconds(2), kGather = absl::Milliseconds(10);
 
 std::string ReadWhole(const std::string& path) {
   std::ifstream file(path);
@@ -81,13 +83,19 @@ class Lane {
   }
   void Push(std::int64_t stream, std::string message) {
     absl::MutexLock lock(&mutex_);
+    if (frames_.empty()) next_ = std::max(next_, SteadyNow() + kShortGather);
     v1::HostFrame frame = FrameOf(stream, std::move(message));
     if (frames_.empty() || !JoinFrames(frames_.back(), frame)) frames_.push_back(std::move(frame));
-    FlushLocked();
+    waits_ = true;
   }
   void Flush() {
+    if (!waits_) return;  // as most of them: there are thousands
     absl::MutexLock lock(&mutex_);
-    FlushLocked();
+    if (SteadyNow() < next_) return;
+    next_ = SteadyNow() + kGather;
+    for (v1::HostFrame& frame : frames_) stream_.Push(std::move(frame));
+    frames_.clear();
+    waits_ = false;
   }
   void Cut() { stream_.Cut(); }
   bool IsDone(std::int64_t stream) const {
@@ -101,13 +109,6 @@ class Lane {
     OnMessage on_message;
     bool ended = false;
   };
-
-  void FlushLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (frames_.empty() || SteadyNow() < next_) return;
-    next_ = SteadyNow() + kGather;
-    for (v1::HostFrame& frame : frames_) stream_.Push(std::move(frame));
-    frames_.clear();
-  }
 
   void OnFrame(const v1::HostFrame& frame) {
     for (const v1::StreamPart& part : frame.parts()) {
@@ -128,6 +129,7 @@ class Lane {
   std::map<std::int64_t, Worker> workers_ ABSL_GUARDED_BY(mutex_);
   std::deque<v1::HostFrame> frames_ ABSL_GUARDED_BY(mutex_);
   absl::Duration next_ ABSL_GUARDED_BY(mutex_);  // steady
+  std::atomic<bool> waits_ = false;              // there are frames
 };
 
 // A worker's stream within one of a host.

@@ -4,6 +4,7 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <deque>
@@ -339,12 +340,15 @@ class Swarm final : public WorkerSwarm {
  public:
   explicit Swarm(SwarmOptions options)
       : options_(std::move(options)), certifier_(options_.authority) {
-    for (int number = 0; number < options_.num_workers; ++number) {
-      if (shares() && number % options_.workers_per_host == 0) AddHost();
-      workers_.push_back(std::make_unique<FakeWorker>(options_, NameOf(number), HowToDial(number)));
-    }
+    // To dial for thousands takes longer than a lease, so the first ones have a heart by then.
+    workers_.resize(options_.num_workers);
     heart_ = std::thread([this] { Beat(); });
     if (shares()) flusher_ = std::thread([this] { FlushHosts(); });
+    for (int number = 0; number < options_.num_workers; ++number) {
+      if (shares() && number % options_.workers_per_host == 0) AddHost();
+      workers_[number] = std::make_unique<FakeWorker>(options_, NameOf(number), HowToDial(number));
+      num_begun_ = number + 1;
+    }
   }
   ~Swarm() override {
     stopped_.Notify();
@@ -402,9 +406,9 @@ class Swarm final : public WorkerSwarm {
   void Beat() {
     const absl::Duration pause = absl::Seconds(1) / options_.num_workers;
     absl::Time due = absl::Now();
-    for (std::size_t next = 0; !stopped_.WaitForNotificationWithTimeout(due - absl::Now());
-         ++next) {
-      workers_[next % workers_.size()]->Heartbeat();
+    for (int next = 0; !stopped_.WaitForNotificationWithTimeout(due - absl::Now());
+         next = (next + 1) % options_.num_workers) {
+      if (next < num_begun_) workers_[next]->Heartbeat();
       due += pause;
     }
   }
@@ -448,7 +452,7 @@ class Swarm final : public WorkerSwarm {
   }
 
   void FlushHosts() {
-    while (!stopped_.WaitForNotificationWithTimeout(absl::Milliseconds(5))) {
+    while (!stopped_.WaitForNotificationWithTimeout(absl::Milliseconds(2))) {
       std::vector<std::shared_ptr<SwarmHost>> hosts;
       {
         absl::MutexLock lock(&hosts_mutex_);
@@ -464,6 +468,7 @@ class Swarm final : public WorkerSwarm {
   absl::Mutex hosts_mutex_;
   std::vector<std::shared_ptr<SwarmHost>> hosts_ ABSL_GUARDED_BY(hosts_mutex_);
   std::vector<std::unique_ptr<FakeWorker>> workers_;
+  std::atomic<int> num_begun_ = 0;  // of workers_: the others are null
   absl::Notification stopped_;
   std::thread heart_, flusher_;
 };

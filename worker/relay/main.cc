@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/base/lock_checks.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
@@ -110,6 +111,7 @@ absl::Status Serve(const Flags& flags) {
 }
 
 int Main(int argc, char** argv) {
+  takt::SkipLockChecks();
   const Flags flags = ParseFlags(argc, argv);
   if (!flags.health.empty())
     return health::Report("takt-relay", worker_rpc::HealthSocketOf(flags.listen), flags.health);

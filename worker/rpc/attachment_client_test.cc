@@ -11,6 +11,7 @@
 #include "common/base/version.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/rpc/control_outbox.h"
 #include "worker/rpc/coordinator_channels.h"
 #include "worker/rpc/fake_coordinator.h"
 
@@ -206,6 +207,14 @@ class AttachmentClientTest : public testing::Test {
   std::atomic<int> refused_ = 0;
   int exit_code_ = -1;
 };
+
+TEST(NextBeat, IsTheSameForAllWorkersOfAHost) {
+  const absl::Duration second = absl::Seconds(1);
+  EXPECT_EQ(NextBeat(absl::Seconds(7), second), absl::Seconds(8));
+  EXPECT_EQ(NextBeat(absl::Seconds(7.3), second), absl::Seconds(8));
+  EXPECT_EQ(NextBeat(absl::Seconds(7.8), second), absl::Seconds(9));
+  EXPECT_EQ(NextBeat(absl::Seconds(8.001), second), absl::Seconds(9));
+}
 
 TEST_F(AttachmentClientTest, SaysHelloWithVersionsAndHoldsNothing) {
   StartWorker(0, true);

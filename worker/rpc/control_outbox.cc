@@ -7,6 +7,10 @@
 
 namespace takt::worker_rpc {
 
+absl::Duration NextBeat(absl::Duration now, absl::Duration interval) {
+  return absl::Ceil(now + interval / 2, interval);
+}
+
 void ControlOutbox::Begin() {
   absl::MutexLock lock(&mutex_);
   messages_.clear();
@@ -21,7 +25,7 @@ void ControlOutbox::Welcomed(absl::Duration heartbeat_interval) {
   absl::MutexLock lock(&mutex_);
   welcomed_ = true;
   interval_ = heartbeat_interval;
-  next_heartbeat_ = SteadyNow() + interval_;
+  next_heartbeat_ = NextBeat(SteadyNow(), interval_);
   changed_.SignalAll();
 }
 
@@ -50,7 +54,7 @@ std::optional<control::WorkerMessage> ControlOutbox::Next() {
       changed_.AwaitFor(mutex_, absl::Condition(&some), next_heartbeat_ - SteadyNow());
   if (interrupted_) return std::nullopt;
   if (!woken) {
-    next_heartbeat_ = SteadyNow() + interval_;
+    next_heartbeat_ = NextBeat(SteadyNow(), interval_);
     return control::Heartbeat();
   }
   control::WorkerMessage message = std::move(messages_.front());

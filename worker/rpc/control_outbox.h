@@ -14,6 +14,11 @@
 
 namespace takt::worker_rpc {
 
+// Returns when the next heartbeat is due, half an interval to one and a half after `now`: at a
+// whole multiple of the interval on the steady clock. All workers of a host share this clock, so
+// their heartbeats come together, and their relay passes them on in one frame.
+absl::Duration NextBeat(absl::Duration now, absl::Duration interval);
+
 // Thread-safe; one caller at a time calls Next. It belongs to one connection at a time: what was
 // not sent on the one before is dropped, because the session sends it again.
 class ControlOutbox {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rpc/uplink.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,9 +11,10 @@
 namespace takt::worker_rpc {
 namespace {
 
-// A frame is sent at once if none was sent in this time before. Otherwise all messages that come in
-// this time share the next one, because the ranks of a host end their steps together.
-constexpr absl::Duration kGather = absl::Milliseconds(10);
+// The ranks of a host end their steps together, and their heartbeats come together. So a frame
+// waits for more messages, but no message waits longer than kGather.
+constexpr absl::Duration kShortGather = absl::Milliseconds(2);  // if the last frame is long ago
+constexpr absl::Duration kGather = absl::Milliseconds(10);      // from one frame to the next
 // While this many bytes wait, nothing more is read from workers.
 constexpr std::size_t kMostWaitingBytes = 1 << 20;
 
@@ -138,7 +140,8 @@ std::optional<v1::HostFrame> Uplink::Next() {
     const auto full = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return interrupted_ || frames_.size() > 1;
     };
-    changed_.AwaitFor(mutex_, absl::Condition(&full), next_frame_ - SteadyNow());
+    changed_.AwaitFor(mutex_, absl::Condition(&full),
+                      std::max(next_frame_ - SteadyNow(), kShortGather));
     if (interrupted_) return std::nullopt;
     next_frame_ = SteadyNow() + kGather;
     next = std::move(frames_.front());
