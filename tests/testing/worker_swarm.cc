@@ -438,16 +438,14 @@ class Swarm final : public WorkerSwarm {
   void AddHost() {
     const int host = static_cast<int>(host_credentials_.size());
     host_credentials_.push_back(certifier_.CredentialsOf(access::Role::kHost, HostName(host)));
-    {
-      absl::MutexLock lock(&hosts_mutex_);
-      hosts_.emplace_back();
-    }
     DialHost(host);
   }
+  // Again, or for the first time: then it is the next one.
   void DialHost(int host) {
     std::shared_ptr<SwarmHost> dialled =
         SwarmHost::Dial(options_.coordinator, host_credentials_[host]);
     absl::MutexLock lock(&hosts_mutex_);
+    if (host == static_cast<int>(hosts_.size())) hosts_.emplace_back();
     hosts_[host].swap(dialled);
   }
 
