@@ -56,6 +56,9 @@ Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store:
   for (const auto& [name, worker] : workers_.workers()) {
     if (worker.away) expected_.insert(name);
   }
+  for (const auto& [number, job] : jobs_.live()) {
+    if (job->HasOnlyCopies(now)) expected_.merge(job->CopyHolders());
+  }
   // The coordinator before may have died before its workers heard that their jobs were adopted.
   for (const auto& [number, job] : jobs_.live()) {
     if (!job->record().adoption) continue;

@@ -2,7 +2,7 @@
 // Holds everything that the coordinator knows (the workers, the jobs and their queue) and every
 // rule by which it changes. One thread calls it (coordinator.h), and times come in as arguments. It
 // lists what shall follow in an outbox. The caller stores that first, and only then shows and sends
-// it, so that nothing is visible that is not durable.
+// it, so that nothing is visible that is not durable, but for why a job that starts still waits.
 #pragma once
 
 #include <functional>
@@ -165,6 +165,8 @@ class Cluster final {
 
   // cluster_queue.cc
   void ServeQueue(Moment now);
+  // True if a worker that holds the job's only state is away, or still lets its last rank go.
+  bool AwaitsHolders(const Job& job, Moment now) const;
   // Returns the workers that the job blames, as WaitingJob::blamed.
   std::map<std::string, int> BlamedBy(const Job& job, Moment now) const;
   // Adds the running jobs that could use idle workers, behind those that wait. Returns whether
@@ -198,7 +200,7 @@ class Cluster final {
   const JobContext context_;
   JobTable jobs_;
   const absl::Duration started_;    // steady
-  std::set<std::string> expected_;  // workers that held ranks when the coordinator was started
+  std::set<std::string> expected_;  // they held ranks, or a job's only state, when it started
   // Held jobs that were let go, with their clusters. Ranks that come back are told to abort.
   std::set<std::pair<control::JobKey, std::string>> abandoned_;
   // The ranks that were adopted since their workers attached, as far as this coordinator knows, and

@@ -156,11 +156,11 @@ std::string Cluster::WhyNothingBegins(Moment now) {
   if (now.steady - started_ >= options_.membership.return_grace) expected_.clear();
   std::erase_if(expected_, [&](const std::string& name) {
     const Worker* const worker = workers_.members().Find(name);
-    return worker == nullptr || worker->attached();
+    return worker != nullptr && worker->attached();
   });
   if (expected_.empty()) return "";
   return absl::StrCat("the coordinator was started a moment ago; waiting for ", expected_.size(),
-                      " workers that held ranks before");
+                      " workers that held ranks or the only state of a job");
 }
 
 }  // namespace takt::job

@@ -146,6 +146,50 @@ TEST_F(MemoryTest, ARestartOfTheCoordinatorForgetsNoCopies) {
   EXPECT_EQ(CopiesToldTo("w0").at_most, StepId(1));
 }
 
+TEST_F(MemoryTest, AfterARestartAJobWaitsForThoseThatHoldItsOnlyState) {
+  LoseOneOfTwo();
+  Restart();
+  Attach("w2");
+  Attach("w3");
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  EXPECT_THAT(Job("j").reason, HasSubstr("waiting for 1 workers that held ranks or the only state"));
+  Attach("w0", "a");
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(Job("j").ranks[0].worker, "w0");
+}
+
+TEST_F(MemoryTest, AJobWaitsForAHolderOfItsOnlyStateThatIsAway) {
+  LoseOneOfTwo();
+  Detach("w0");
+  Attach("w2");
+  Attach("w3");
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  EXPECT_THAT(Job("j").reason, HasSubstr("may come back in a moment"));
+  Attach("w0", "a");
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(Job("j").ranks[0].worker, "w0");
+}
+
+TEST_F(MemoryTest, AWallClockThatIsSetBackReservesNobodyForLonger) {
+  LoseOneOfTwo();
+  ASSERT_TRUE(Submit(Spec("other", 1, 10)).ok());
+  clock_.Step(-absl::Hours(24));
+  Restart();
+  Attach("w0", "a");
+  EXPECT_EQ(Job("other").state, JobState::kQueued);
+  AdvanceHearing({"w0"}, absl::Minutes(61));
+  EXPECT_EQ(Job("other").state, JobState::kStarting);
+}
+
+TEST_F(MemoryTest, ACancelFreesTheCopiesThatACoordinatorBeforeKnewOf) {
+  LoseOneOfTwo();
+  Restart();
+  Attach("w0", "a");
+  ASSERT_TRUE(Cancel("j").ok());
+  ASSERT_NE(Session("w0").Last<control::Acknowledge>(), nullptr);
+  EXPECT_FALSE(Session("w0").Last<control::Acknowledge>()->keeps_copies);
+}
+
 TEST_F(MemoryTest, AWorkerWithTheOnlyStateOfAJobServesOthersAfterAnHour) {
   LoseOneOfTwo();
   ASSERT_TRUE(Submit(Spec("other", 1, 10)).ok());

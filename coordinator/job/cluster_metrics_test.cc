@@ -178,6 +178,11 @@ TEST_F(ClusterMetricsTest, AShorterPipelineLeavesNoSeriesOfRanksThatAreGone) {
   Publish(job);
   EXPECT_THAT(Text(), HasSubstr("pp_rank=\"1\""));
   EXPECT_THAT(Text(), Not(HasSubstr("pp_rank=\"2\"")));
+  job = Running();
+  job.generation = Generation(3);
+  job.last_step->bubble_by_pp_rank.back() = 0.5;
+  Publish(job);
+  EXPECT_THAT(Text(), HasSubstr("takt_bubble_fraction{job=\"j\",pp_rank=\"3\"} 0.5"));
 }
 
 TEST_F(ClusterMetricsTest, AChangeOfStateOrGenerationDescribesTheJobAgain) {

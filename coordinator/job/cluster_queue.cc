@@ -27,6 +27,9 @@ constexpr char kHeldElsewhere[] =
     "workers hold it in a generation that this state does not know; see takt adopt and takt "
     "abandon";
 
+constexpr char kAwaitsHolders[] =
+    "the only state of the job is in the memory of workers that may come back in a moment";
+
 // Returns how long the job still trains, nullopt if that is not known. A job that takes as many
 // workers as there are is not predicted, because the time depends on their number.
 std::optional<double> SecondsToTrain(const Job& job, const placement::Need& need) {
@@ -189,6 +192,11 @@ void Cluster::ServeQueue(Moment now) {
       if (queued) job->SetReason(kHeldElsewhere);
       continue;
     }
+    if (AwaitsHolders(*job, now)) {
+      waiting.back().stopping = true;
+      if (queued) job->SetReason(kAwaitsHolders);
+      continue;
+    }
     if (job->plans_again().steady > now.steady) {
       waiting.back().stopping = true;
       job->SetReason(WhyItIsNotPlanned(job->plans_again().wall));
@@ -229,6 +237,16 @@ void Cluster::ServeQueue(Moment now) {
       asked_at_ = -absl::InfiniteDuration();
     }
   }
+}
+
+bool Cluster::AwaitsHolders(const Job& job, Moment now) const {
+  if (!job.HasOnlyCopies(now)) return false;
+  return std::ranges::any_of(job.CopyHolders(), [&](const std::string& name) {
+    const Worker* const worker = workers_.members().Find(name);
+    if (worker == nullptr) return false;
+    const bool lets_go = worker->hold && worker->hold->key.job == job.record().name;
+    return lets_go || worker->state() == membership::WorkerState::kAway;
+  });
 }
 
 std::map<std::string, int> Cluster::BlamedBy(const Job& job, Moment now) const {

@@ -127,6 +127,35 @@ TEST_F(ReplanTest, ThePlannerHearsHowOftenStepsWereClipped) {
   EXPECT_EQ(TakeQuestion().options.clipped_share, 0);
 }
 
+TEST_F(ReplanTest, ThePlannerHearsHowUnevenlyExpertsAreUsed) {
+  AttachWorkers(2);
+  config::JobSpec spec = SavingSpec("j", 1, 1000);
+  spec.parallelism.data = spec.parallelism.expert = 2;
+  const control::JobKey key = RunJob(spec);
+  const std::vector<control::BoundRank> ranks = Job("j").ranks;
+  // Of two ranks neither has less than its share, nor more than all. What says so is not believed.
+  const std::vector<double> reported = {1.25, 3, 1.25, 0.5, 1.25, 1.25, 2, 1.25};
+  for (std::int64_t step = 1; step <= std::ssize(reported); ++step) {
+    for (const control::BoundRank& bound : ranks) {
+      cluster_->Report(bound.worker, "a",
+                       {.key = key,
+                        .rank = bound.rank,
+                        .sequence = step,
+                        .step = StepId(step),
+                        .step_seconds = 1,
+                        .loss = 1,
+                        .tokens = 64,
+                        .expert_imbalance = reported[step - 1]},
+                       workers_.at(bound.worker).session);
+    }
+    Advance(absl::Milliseconds(50));
+  }
+  Measure(key);
+  const double known = TakeQuestion().options.expert_imbalance;
+  EXPECT_GT(known, 1.25);
+  EXPECT_LT(known, 1.30) << "a single step is little news";
+}
+
 TEST_F(ReplanTest, TheGainIsShownAndAJobThatDoesNotAskForItKeepsItsPlan) {
   const control::JobKey key = Train(config::Replan::kNever);
   EXPECT_EQ(Job("j").replan_gain, 0);

@@ -148,6 +148,18 @@ TEST_F(ClusterTest, ARefusalFailsTheJobAsInvalidInputAndFreesAllWorkers) {
   EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
 }
 
+// Otherwise a job of thousands of ranks would be stored again and again while it starts.
+TEST_F(ClusterTest, WhatAJobThatStartsWaitsForIsShownAndNotStored) {
+  AttachWorkers(2);
+  ASSERT_TRUE(Submit(Spec("j", 2)).ok());
+  const std::string stored = store_->Load()->jobs.front().reason;
+  Say("w0", {"j", Generation(1)}, 0, control::Phase::kAdmitted);
+  EXPECT_THAT(Job("j").reason, HasSubstr("waiting for rank 1 (w1) to load"));
+  EXPECT_EQ(store_->Load()->jobs.front().reason, stored);
+  Say("w1", {"j", Generation(1)}, 1, control::Phase::kAdmitted);
+  EXPECT_EQ(store_->Load()->jobs.front().reason, Job("j").reason);
+}
+
 TEST_F(ClusterTest, ARankThatLoadsForLongIsNotGivenUp) {
   AttachWorkers(1);
   ASSERT_TRUE(Submit(Spec("j", 1)).ok());

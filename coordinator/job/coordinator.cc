@@ -132,7 +132,7 @@ bool Coordinator::DecideOnce() {
     const absl::Duration batch = options_.cluster.batch_interval;
     posted_.AwaitFor(mutex_, absl::Condition(&some),
                      cluster_->HasWaitingBatch() ? std::min(batch, options_.tick) : options_.tick);
-    // A round looks at every worker and every job, whatever it has to decide. So events wait for
+    // A round costs something for every job, whatever it has to decide. So events wait for
     // as long as the last round took, at most kLongestGather. What comes meanwhile shares the
     // round and its commit, and deciding leaves time to the threads that read from workers.
     if (!stopping_ && !events_.empty())

@@ -44,6 +44,7 @@ void Job::Restore(bool was_planned, Moment now) {
   tried_since_ = now.steady;
   // If the wall clock was set back while no coordinator ran, no wait gets longer.
   for (store::JobFault& fault : record_.faults) fault.time = std::min(fault.time, now.wall);
+  if (record_.copies) record_.copies->since = std::min(record_.copies->since, now.wall);
   const JobState state = record_.state;
   if (state == JobState::kRunning || state == JobState::kRecovering) return RestoreRun(now);
   if (state != JobState::kPlanning && state != JobState::kStarting) return;
@@ -208,9 +209,11 @@ void Job::SetState(JobState state, std::string reason, Moment now) {
 // itself.
 void Job::EndRecord(Moment now) {
   record_.end_time = now.wall;
-  if (record_.plan.copy_every_steps == 0) return;
-  for (const std::string& worker : past_workers_)
+  std::set<std::string> keepers = CopyHolders();
+  if (record_.plan.copy_every_steps > 0) keepers.insert(past_workers_.begin(), past_workers_.end());
+  for (const std::string& worker : keepers)
     context_.workers->Send(worker, control::Acknowledge{key()});
+  record_.copies.reset();
 }
 
 void Job::SetReason(std::string reason) {
@@ -218,7 +221,9 @@ void Job::SetReason(std::string reason) {
   Log(LogLevel::kInfo, "job reason",
       {{"job", record_.name}, {"state", store::Name(record_.state)}, {"reason", reason}});
   record_.reason = std::move(reason);
-  changed_ = true;
+  // While many ranks load and connect, each round has another reason. It is shown, and stored with
+  // what comes next.
+  (record_.state == JobState::kStarting ? grown_ : changed_) = true;
 }
 
 void Job::AddNotice(std::string notice) {

@@ -227,9 +227,9 @@ class Job final {
   double expert_imbalance_ = 0;  // as its ranks report it of late; 0: not known
   absl::Duration tried_since_;   // JobRun::tried_since
   Moment plans_again_{.wall = absl::InfinitePast(), .steady = -absl::InfiniteDuration()};
-  bool news_ = true;
+  bool news_ = true;      // see HasNews
   bool changed_ = false;  // the record is to be stored and shown
-  bool grown_ = false;    // the job is to be shown: it has new steps or log lines
+  bool grown_ = false;    // the job is to be shown: it has new steps, log lines or a passing reason
 };
 
 }  // namespace takt::job

@@ -271,6 +271,7 @@ void Job::StartRun() {
   // load.
   if (record_.checkpoint && record_.checkpoint->step > resumed) record_.checkpoint->step = resumed;
   record_.kernel_plan = run_->ranks.front().kernel_plan;
+  record_.copies.reset();  // from now on its ranks keep their own
   // Steps that were committed before are done again without being committed again.
   run_->steps = StepCollector(record_.plan.mesh, std::max(run_->steps.last_taken(), resumed));
   for (RankRun& rank : run_->ranks) {

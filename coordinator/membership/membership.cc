@@ -164,9 +164,9 @@ std::optional<Loss> Membership::Detach(SessionId session, std::string reason, Mo
   // is the last. The lost ones do not count.
   const std::int64_t away = std::ssize(workers_) - std::ssize(sessions_) - num_lost_;
   const absl::Duration queue = timeouts::ReturnTime(static_cast<int>(away));
+  if (away <= 1 || now.steady >= crowd_until_) crowd_since_ = now.steady;
   if (queue > absl::ZeroDuration()) {
-    if (now.steady >= patient_until_) crowd_since_ = now.steady;
-    crowd_until_ = crowd_since_ + options_.return_grace + queue;
+    crowd_until_ = std::max(crowd_until_, crowd_since_ + options_.crowd_grace + queue);
     patient_until_ = std::max(patient_until_, now.steady + options_.redial + queue);
   }
   worker.expires = std::max(now.steady + options_.redial, patient_until_);

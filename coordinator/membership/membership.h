@@ -105,6 +105,9 @@ struct MembershipOptions {
   absl::Duration redial = timeouts::kRedial;
   absl::Duration lease = timeouts::kLease;
   absl::Duration return_grace = timeouts::kReturnGrace;
+  // While some of many come back that lost their streams together, the others are waited for, at
+  // most so much longer than admission takes.
+  absl::Duration crowd_grace = timeouts::kReturnGrace;
   absl::Duration cut_off = timeouts::kCutOff;
   absl::Duration longest_step = timeouts::kLongestStep;
   absl::Duration forget_after = timeouts::kForgetWorker;

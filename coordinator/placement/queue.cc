@@ -273,7 +273,9 @@ void Round::Withhold(const WaitingJob& job, const Slot* slot) {
 std::vector<bool> Round::InWholeGroups(const WaitingJob& job, const Amounts& taken) const {
   if (job.need.group == 1) return std::vector<bool>(idle_.size(), true);
   const auto usable = [&](const GangWorker& worker) {
-    return taken[kinds_.IndexOf(worker)] > 0 && !job.blamed.contains(worker.name);
+    const bool others =
+        only_state_of_.contains(worker.name) && !job.preferred.contains(worker.name);
+    return taken[kinds_.IndexOf(worker)] > 0 && !job.blamed.contains(worker.name) && !others;
   };
   std::map<std::string_view, int> left;  // of the workers of each host's whole groups
   for (const GangWorker& worker : idle_) left[worker.host] += usable(worker);

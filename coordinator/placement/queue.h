@@ -72,7 +72,7 @@ struct WaitingJob {
   // The workers that it takes first, because they hold its state in memory.
   std::set<std::string> preferred = {};
   // Its state is nowhere else, and a job that gets those workers frees it. While it waits, no later
-  // job gets them, and earlier ones take them last.
+  // job gets them, and earlier ones take them last, among workers of one kind.
   bool keeps_preferred = false;
   bool operator==(const WaitingJob&) const = default;
 };

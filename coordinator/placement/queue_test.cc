@@ -95,6 +95,16 @@ TEST(GrantGangs, AnEarlierJobTakesTheOnlyStateOfOthersLast) {
   EXPECT_THAT(GrantGangs(jobs, {.idle = Workers(1)})[0].workers, ElementsAre("w0"));
 }
 
+TEST(GrantGangs, TheOnlyStateOfOthersBelongsToNoWholeGroup) {
+  std::vector<GangWorker> idle = Workers(4);
+  for (int i = 0; i < 4; ++i) idle[i].host = i < 2 ? "a" : "b";
+  WaitingJob first = Waiting("first", 2), second = Waiting("second", 5);
+  first.need.group = 2;
+  second.preferred = {"w0"};
+  second.keeps_preferred = true;
+  EXPECT_THAT(GrantGangs({first, second}, {.idle = idle})[0].workers, ElementsAre("w2", "w3"));
+}
+
 TEST(GrantGangs, AJobWaitsForWorkersWhoseProgramsKnowIt) {
   std::vector<GangWorker> idle = Workers(3);
   idle[0].protocol = kProtocolVersion - 1;

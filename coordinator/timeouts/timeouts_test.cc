@@ -15,9 +15,10 @@ TEST(Timeouts, LeaseOutlastsSeveralLostHeartbeats) {
 }
 
 TEST(Timeouts, OtherRanksSpeakBeforeAWorkerWhoseStreamEndedIsJudged) {
-  EXPECT_LT(kHeartbeat, kRedial);
-  // The peers of a worker that died are told within two seconds.
-  EXPECT_LE(kRedial + kTick, absl::Seconds(2));
+  EXPECT_LT(1.25 * kHeartbeat, kRedial);  // the first one comes so late
+  // The peers of a worker that died are told within two seconds: a round may come just before a
+  // look is due.
+  EXPECT_LE(kRedial + 2 * kTick, absl::Seconds(2));
 }
 
 TEST(Timeouts, FaultIsSettledWithinTenSeconds) {

@@ -8,7 +8,7 @@
 namespace takt::worker_rpc {
 
 absl::Duration NextBeat(absl::Duration now, absl::Duration interval) {
-  return absl::Ceil(now + interval / 2, interval);
+  return absl::Ceil(now + interval / 4, interval);
 }
 
 void ControlOutbox::Begin() {

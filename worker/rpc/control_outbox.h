@@ -14,7 +14,7 @@
 
 namespace takt::worker_rpc {
 
-// Returns when the next heartbeat is due, half an interval to one and a half after `now`: at a
+// Returns when the next heartbeat is due, after a quarter of an interval to five quarters: at a
 // whole multiple of the interval on the steady clock. All workers of a host share this clock, so
 // their heartbeats come together, and their relay passes them on in one frame.
 absl::Duration NextBeat(absl::Duration now, absl::Duration interval);
