@@ -242,7 +242,7 @@ void Cluster::ServeQueue(Moment now) {
 bool Cluster::AwaitsHolders(const Job& job, Moment now) const {
   if (!job.HasOnlyCopies(now)) return false;
   return std::ranges::any_of(job.CopyHolders(), [&](const std::string& name) {
-    const Worker* const worker = workers_.members().Find(name);
+    const membership::Worker* const worker = workers_.members().Find(name);
     if (worker == nullptr) return false;
     const bool lets_go = worker->hold && worker->hold->key.job == job.record().name;
     return lets_go || worker->state() == membership::WorkerState::kAway;

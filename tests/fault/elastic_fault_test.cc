@@ -20,13 +20,14 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 
 std::string Yaml(const std::string& name, int hidden, std::int64_t steps,
-                 const std::string& parallelism, const std::string& rest) {
+                 const std::string& parallelism, const std::string& rest, int batch = 8) {
   return absl::StrCat("name: ", name, "\nmodel: {family: gpt2, layers: 4, hidden: ", hidden,
                       ", heads: 4, context: 64, vocab: 256}"
                       "\ndata: {train: {path: data.txt, format: bytes}, shuffle: true}"
-                      "\nbatch: {global: 8, microbatch: 1}\nseed: 7\nsteps: ",
-                      steps, "\nparallelism: {threads: 1, schedule: 1f1b, ", parallelism, "}\n",
-                      rest, "\n");
+                      "\nbatch: {global: ",
+                      batch, ", microbatch: 1}\nseed: 7\nsteps: ", steps,
+                      "\nparallelism: {threads: 1, schedule: 1f1b, ", parallelism, "}\n", rest,
+                      "\n");
 }
 
 class ElasticFault : public ::testing::Test {
@@ -114,14 +115,16 @@ TEST_F(ElasticFault, AReplicaThatSharedTheOptimizersStateGoesOnAloneFromMemory) 
 
 // A replica alone has the terms of both in its sums, so not a bit of a loss tells how many there
 // were.
+// The batch is large, so that two replicas are faster than one even if others use the machine.
 TEST_F(ElasticFault, AReplicaTrainsOnWithTheSameBitsUntilAnotherJoins) {
-  constexpr int kHidden = 128;
+  constexpr int kHidden = 128, kBatch = 32;
   constexpr std::int64_t kEndless = 1'000'000;
   constexpr char kReplicas[] = "pipeline: 1, data: 2, data_leaves: 2";
   Cluster cluster(2);
   cluster.Submit(Yaml("j", kHidden, kEndless, kReplicas,
                       absl::StrCat("elastic: {data: {min: 1, max: 2}}\ncheckpoint: {directory: ",
-                                   cluster.directory(), "/saved, every_steps: 20, in_memory: 1}")));
+                                   cluster.directory(), "/saved, every_steps: 20, in_memory: 1}"),
+                      kBatch));
   const std::string killed = KillLastRank(cluster, "j", 30);
   const v1::Job alone = AwaitRanks(cluster, "j", 1, /*generation=*/2);
   EXPECT_EQ(alone.state(), v1::JOB_STATE_RUNNING) << alone.reason();
@@ -134,7 +137,7 @@ TEST_F(ElasticFault, AReplicaTrainsOnWithTheSameBitsUntilAnotherJoins) {
   cluster.Cancel("j");
   cluster.AwaitEnd("j");
   const std::map<std::int64_t, double> losses = LossesOf(cluster, "j");
-  cluster.Submit(Yaml("whole", kHidden, kEndless, "pipeline: 1, data: 2", ""));
+  cluster.Submit(Yaml("whole", kHidden, kEndless, "pipeline: 1, data: 2", "", kBatch));
   cluster.AwaitStep("whole", std::ssize(losses));
   cluster.Cancel("whole");
   cluster.AwaitEnd("whole");
