@@ -160,6 +160,17 @@ TEST_F(ClusterTest, WhatAJobThatStartsWaitsForIsShownAndNotStored) {
   EXPECT_EQ(store_->Load()->jobs.front().reason, Job("j").reason);
 }
 
+TEST_F(ClusterTest, WhatOnlyTimeChangesIsLookedAtOnceInATick) {
+  AttachWorkers(1);
+  RunJob("j", 1);
+  ASSERT_TRUE(Cancel("j").ok());
+  Advance(timeouts::kStopGrace - timeouts::kTick / 2);  // the rank does not answer
+  Advance(timeouts::kTick / 2);
+  EXPECT_EQ(Job("j").state, JobState::kRunning) << "the last look is half a tick ago";
+  Advance(timeouts::kTick / 2);
+  EXPECT_EQ(Job("j").state, JobState::kCancelled);
+}
+
 TEST_F(ClusterTest, ARankThatLoadsForLongIsNotGivenUp) {
   AttachWorkers(1);
   ASSERT_TRUE(Submit(Spec("j", 1)).ok());

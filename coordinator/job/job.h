@@ -125,7 +125,8 @@ class Job final {
   const store::JobRecord& record() const { return record_; }
   const config::JobSpec& spec() const { return spec_; }
   bool has_run() const { return run_.has_value(); }
-  // The workers that hold copies of its state in memory, while it waits for its next generation.
+  // Returns the workers that hold copies of its state in memory, while it waits for its next
+  // generation to train.
   std::set<std::string> CopyHolders() const;
   // Whether the job's state is in the memory of those workers and nowhere else. After an hour it is
   // given up: they may serve others.

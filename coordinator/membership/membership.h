@@ -185,7 +185,8 @@ class Membership final {
   std::map<std::string, std::deque<std::string>> superseded_;
   // Steady; no worker whose stream ends is lost before.
   absl::Duration patient_until_ = -absl::InfiniteDuration();
-  // Steady; since when many have lost their streams, and until when they are waited for at most.
+  // Steady; when the first of those that are away lost its stream, and, once they are many, until
+  // when they are waited for at most.
   absl::Duration crowd_since_, crowd_until_ = -absl::InfiniteDuration();
   int num_lost_ = 0;  // as of the last Expire
   // Steady; since when most workers are silent while some are heard.

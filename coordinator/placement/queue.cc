@@ -31,8 +31,9 @@ double SecondsOf(const WaitingJob& job) { return job.seconds.value_or(2 * kUnkno
 // Does the work of one call of GrantGangs. Jobs are served in the order of the queue.
 class Round final {
  public:
-  // waiting: in the order in which the jobs are served.
-  Round(const std::vector<WaitingJob>& waiting, const Capacity& capacity);
+  // order: of indices of `waiting`, in which the jobs will be served.
+  Round(const std::vector<WaitingJob>& waiting, const std::vector<std::size_t>& order,
+        const Capacity& capacity);
   Grant Serve(const WaitingJob& job);
 
  private:
@@ -74,7 +75,7 @@ class Round final {
   std::map<std::string, std::size_t> quota_by_owner_;  // index of the resource
   std::vector<GangWorker> idle_;                       // neither granted nor withheld yet
   std::vector<GangWorker> withheld_;                   // idle
-  std::map<std::string, int> only_state_of_;           // index of a job by the worker that keeps it
+  std::map<std::string, int> only_state_of_;           // a job's place in the order, by worker
   std::map<std::string, int> held_;                    // as Obstacles::held
   std::map<std::string, int> held_by_owner_;
   std::map<const Holder*, double> ends_;
@@ -90,12 +91,14 @@ std::vector<GangWorker> AllWorkers(const Capacity& capacity) {
   return all;
 }
 
-Round::Round(const std::vector<WaitingJob>& waiting, const Capacity& capacity)
+Round::Round(const std::vector<WaitingJob>& waiting, const std::vector<std::size_t>& order,
+             const Capacity& capacity)
     : capacity_(capacity), kinds_(AllWorkers(capacity)), idle_(capacity.idle), timeline_({}) {
   AddOwners(waiting);
-  for (int i = 0; i < std::ssize(waiting); ++i) {
-    if (!waiting[i].keeps_preferred) continue;
-    for (const std::string& worker : waiting[i].preferred) only_state_of_.try_emplace(worker, i);
+  for (int turn = 0; turn < std::ssize(order); ++turn) {
+    const WaitingJob& job = waiting[order[turn]];
+    if (!job.keeps_preferred) continue;
+    for (const std::string& worker : job.preferred) only_state_of_.try_emplace(worker, turn);
   }
   Amounts free = CountByKind(idle_);
   for (const auto& [owner, index] : quota_by_owner_)
@@ -394,11 +397,9 @@ std::vector<Grant> GrantGangs(const std::vector<WaitingJob>& waiting, const Capa
     const WaitingJob& job = waiting[i];
     return std::tuple(job.grows, !job.recovers, -job.priority, job.number);
   });
-  std::vector<WaitingJob> in_order;
-  for (const std::size_t i : order) in_order.push_back(waiting[i]);
-  Round round(in_order, capacity);
+  Round round(waiting, order, capacity);
   std::vector<Grant> grants(waiting.size());
-  for (std::size_t i = 0; i < order.size(); ++i) grants[order[i]] = round.Serve(in_order[i]);
+  for (const std::size_t i : order) grants[i] = round.Serve(waiting[i]);
   return grants;
 }
 

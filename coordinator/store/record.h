@@ -183,7 +183,7 @@ struct JobRecord {
   // from a checkpoint; 0: the beginning.
   StepId resumed_step;
   StepId memory_step;  // of the copies in memory from which this one went on; 0: of none
-  std::optional<KeptCopies> copies;  // when the last generation ended
+  std::optional<KeptCopies> copies;  // until a generation trains; nullopt: none are kept
   std::string kernel_plan;           // takt.v1.Job
   Saving saving;
   std::vector<JobFault> faults;      // between which no new step was committed, the newest last

@@ -41,7 +41,7 @@ std::string Yaml(const std::string& job, const std::string& copies, const Option
       copies.empty() ? "" : absl::StrCat("checkpoint: {in_memory: ", copies, "}\n"));
 }
 
-// What the workers took for a step.
+// Says what the workers took for a step.
 struct Cost {
   double seconds = 0;      // as they tell it; the mean, because copies belong to few steps
   double cpu_seconds = 0;  // of all their threads, with the job's begin and end

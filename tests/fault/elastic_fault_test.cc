@@ -114,8 +114,8 @@ TEST_F(ElasticFault, AReplicaThatSharedTheOptimizersStateGoesOnAloneFromMemory) 
 }
 
 // A replica alone has the terms of both in its sums, so not a bit of a loss tells how many there
-// were.
-// The batch is large, so that two replicas are faster than one even if others use the machine.
+// were. The batch is large, so that two replicas are faster than one even if others use the
+// machine.
 TEST_F(ElasticFault, AReplicaTrainsOnWithTheSameBitsUntilAnotherJoins) {
   constexpr int kHidden = 128, kBatch = 32;
   constexpr std::int64_t kEndless = 1'000'000;
