@@ -39,7 +39,8 @@ constexpr char kDeepGpt[] =
 constexpr char kMixtral[] =
     "{family: mixtral, layers: 1, hidden: 32, heads: 2, kv_heads: 1, inner: 48, context: 64, "
     "vocab: 256, experts: {count: 4, per_token: 2}}";
-constexpr char kNorms[] = "NORM_EXCHANGE";  // all ranks meet there
+// Ranks that share layers meet in the one, all ranks in the other.
+constexpr char kNorms[] = "NORM_(PARTIAL exchange|EXCHANGE)";
 
 // One mesh, and the names of its groups' collectives as ranks report them.
 struct Kind {
