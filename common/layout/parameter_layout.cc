@@ -43,11 +43,28 @@ class ParameterLayout {
   // name: a constant.
   Section Run(std::string_view name, std::span<const LayerId> layers) && {
     section_.name = name;
+    if (place_.count > 1 && which_ != Which::kByWord) FindKeptPacked(layers);
     for (const LayerId layer : layers) AddLayer(layer);
     if (IsPacked() && !frees_) {
       for (const LayerId layer : layers) AddPacked(layer);
     }
+    if (gathered_ > 0) {
+      section_.AddAlone(MemoryKind::kWeights,
+                        {.role = Role::kGatheredWeights, .bytes = kFloatBytes * gathered_});
+    }
     return std::move(section_);
+  }
+
+  // Finds the parameters that these layers, which are all of the rank, read packed alone. FP8 has
+  // scales that need the whole in f32.
+  void FindKeptPacked(std::span<const LayerId> layers) {
+    if (!IsPacked() || model_.precisions.fp8 != model::Fp8Recipe::kNone) return;
+    std::set<const Parameter*> read;  // in f32
+    for (const LayerId layer : layers) {
+      for (const Parameter* const parameter : Uses(LayerOf(layer)))
+        (LayerOf(layer).MultipliesBy(*parameter) ? kept_packed_ : read).insert(parameter);
+    }
+    std::erase_if(kept_packed_, [&](const Parameter* each) { return read.contains(each); });
   }
 
   // Returns the weights of these layers and their packed copies, one behind the other.
@@ -63,8 +80,10 @@ class ParameterLayout {
                          .bytes = bytes});
     };
     for (const LayerId layer : layers) {
-      for (const Parameter* const parameter : Uses(LayerOf(layer)))
-        add(Role::kWeight, layer, parameter, kFloatBytes * ElementsOf(*parameter));
+      for (const Parameter* const parameter : Uses(LayerOf(layer))) {
+        if (!kept_packed_.contains(parameter))
+          add(Role::kWeight, layer, parameter, kFloatBytes * ElementsOf(*parameter));
+      }
     }
     for (const LayerId layer : layers) {
       for (const Parameter* const parameter : Uses(LayerOf(layer))) {
@@ -78,14 +97,11 @@ class ParameterLayout {
 
  private:
   void AddLayer(LayerId layer) {
-    Regions gradient, state;
+    Regions gradient;
     std::vector<Tensor> gradients = Gradients(layer, gradient), weights;
     if (gradients.empty()) return;
-    for (Tensor tensor : gradients) {
-      if (!here_.insert(tensor.parameter).second) continue;
-      tensor.bytes = kFloatBytes * ElementsOf(*tensor.parameter);
-      tensor.offset = state.Add(tensor.bytes);
-      weights.push_back(tensor);
+    for (const Tensor& tensor : gradients) {
+      if (here_.insert(tensor.parameter).second) weights.push_back(tensor);
     }
     // Each of several buckets begins with a line of the cache.
     const std::int64_t leaf = leaves_ > 1 ? RoundUp(gradient.size(), kLineBytes) : gradient.size();
@@ -98,19 +114,13 @@ class ParameterLayout {
                                   .offset = i * leaf,
                                   .bytes = gradient.size()});
     }
-    if (frees_) {
-      AddShards(weights);
-    } else {
-      const int allocation = section_.Allocate(MemoryKind::kWeights, num_places_ * state.size());
-      for (int place = 0; place < num_places_; ++place)
-        AddTensors(Role::kWeight, allocation, weights, VersionAt(place), place * state.size());
-    }
+    AddWeights(weights);
     AddMoments(Role::kFirstMoment, 1, weights);
     AddMoments(Role::kSecondMoment, 2, weights);
   }
 
   // Returns the layer's gradients, each with the rank's shard of it.
-  std::vector<Tensor> Gradients(LayerId layer, Regions& region) const {
+  std::vector<Tensor> Gradients(LayerId layer, Regions& region) {
     std::vector<Tensor> gradients;
     std::vector<BucketTensor> bucket;
     for (const Parameter* const parameter : Uses(LayerOf(layer))) {
@@ -130,18 +140,42 @@ class ParameterLayout {
       const FloatRun& mine = ShardAt(unit, place_);
       for (std::size_t i = 0; i < unit.tensors.size(); ++i)
         gradients[unit.first + i].shard = PartIn(mine, unit.tensors[i]);
+      const auto kept_packed = [this](const Tensor& each) {
+        return kept_packed_.contains(each.parameter);
+      };
+      const auto parameters = std::span(gradients).subspan(unit.first, unit.tensors.size());
+      if (std::ranges::any_of(parameters, kept_packed))
+        gathered_ = std::max(gathered_, unit.tensors.back().end() - unit.tensors.front().first);
     }
     return gradients;
   }
 
-  // Adds the rank's shards of the weights, also those that are empty.
-  void AddShards(std::vector<Tensor> weights) {
-    Regions region;
-    for (Tensor& tensor : weights) {
-      tensor.bytes = kFloatBytes * tensor.shard.count;
-      tensor.offset = region.Add(tensor.bytes);
+  // Returns whether the rank keeps its shard alone of the weight.
+  bool KeepsShard(const Parameter& parameter) const {
+    return frees_ || kept_packed_.contains(&parameter);
+  }
+
+  // Adds the weights, or the rank's shards of them, also those that are empty.
+  void AddWeights(std::span<const Tensor> weights) {
+    Regions whole, shard;
+    std::vector<Tensor> wholes, shards;
+    for (Tensor tensor : weights) {
+      const bool keeps_shard = KeepsShard(*tensor.parameter);
+      tensor.bytes =
+          kFloatBytes * (keeps_shard ? tensor.shard.count : ElementsOf(*tensor.parameter));
+      tensor.offset = (keeps_shard ? shard : whole).Add(tensor.bytes);
+      (keeps_shard ? shards : wholes).push_back(tensor);
     }
-    AddTensors(Role::kWeightShard, section_.Allocate(MemoryKind::kWeights, region.size()), weights);
+    // Weights that lie elsewhere have an allocation without bytes.
+    if (!wholes.empty() || shards.empty()) AddVersions(Role::kWeight, wholes, whole.size());
+    if (!shards.empty()) AddVersions(Role::kWeightShard, shards, shard.size());
+  }
+
+  // Adds all versions of these tensors, which have so many bytes together.
+  void AddVersions(Role role, std::span<const Tensor> tensors, std::int64_t bytes) {
+    const int allocation = section_.Allocate(MemoryKind::kWeights, num_places_ * bytes);
+    for (int place = 0; place < num_places_; ++place)
+      AddTensors(role, allocation, tensors, VersionAt(place), place * bytes);
   }
 
   // Adds moment `number` of the rank's shards of the weights whose optimizer has it.
@@ -252,7 +286,9 @@ class ParameterLayout {
   const mesh::WordRun words_;
   const bool frees_;
   const int leaves_;
-  std::set<const Parameter*> here_;  // the parameters whose weights have a place
+  std::set<const Parameter*> here_;         // the parameters whose weights have a place
+  std::set<const Parameter*> kept_packed_;  // those that are never whole in f32 but to be packed
+  std::int64_t gathered_ = 0;               // the most elements that are gathered to be packed
   Section section_;
 };
 
@@ -277,7 +313,10 @@ WholeWeights LayOutWholeWeights(const model::Model& model,
                                 const std::map<StageId, std::vector<LayerId>>& stages,
                                 int num_places) {
   WholeWeights whole;
-  const ParameterLayout layout(model, Which::kAll, {});
+  ParameterLayout layout(model, Which::kAll, {});
+  std::vector<LayerId> all;
+  for (const auto& [stage, layers] : stages) all.insert(all.end(), layers.begin(), layers.end());
+  layout.FindKeptPacked(all);
   std::int64_t most = 0;
   for (const auto& [stage, layers] : stages) {
     const std::vector<Tensor>& tensors =

@@ -19,9 +19,13 @@ namespace takt::layout {
 // first layer here that uses it. Where products are in bf16, each use of a matrix that its layer
 // multiplies by has packed copies.
 //
-// Each layer has these allocations, in this order: gradients, all versions of the weights, first
-// moments, second moments; an allocation is left out if the optimizer has no such moment
-// (model::Parameter::moments). The packed copies of each use follow all layers.
+// Where ranks share the optimizer's state, a rank keeps in f32 its shard alone of the weights that
+// all its layers read packed, unless they are packed in FP8, whose scales need the whole in f32.
+//
+// Each layer has these allocations, in this order: gradients, all versions of the weights, those of
+// shards of weights, first moments, second moments; an allocation is left out if nothing is of its
+// kind. The packed copies of each use follow all layers, and then the room where shards of weights
+// are gathered (Role::kGatheredWeights), which is large enough for any layer's.
 // model: borrowed for the section's life. Where its layers are split (model::TensorShare), a rank
 // has its rows of tables with a row for each word, and a parameter may have several gradients
 // (model::Split). Experts that are away are left out. spread: the vocabulary is, so these tables
@@ -31,7 +35,7 @@ struct ParameterOptions {
   int num_versions = 1;
   bool spread = false;
   ShardPlace place = {};  // the rank has moments of its shard alone
-  bool frees = false;     // it also keeps the shard of the weights alone; WholeWeights has the rest
+  bool frees = false;     // it also keeps the shard of all weights alone; WholeWeights has the rest
   bool foresees = false;  // behind the versions there is room for foreseen weights
                           // (program::kForeseen)
   int leaves = 1;         // of the rank's replica
@@ -42,7 +46,8 @@ Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& 
 // Says where the weights of stages are whole, on a rank that frees them in between.
 struct WholeWeights {
   Section places{.name = "whole weights"};  // an allocation for each stage at a time; no tensors
-  // The weights of each stage and their packed copies. Offsets are in a place.
+  // The weights of each stage, but for those that are only read packed, and their packed copies.
+  // Offsets are in a place.
   std::map<StageId, std::vector<Tensor>> stages;
 };
 

@@ -263,6 +263,52 @@ TEST(RankLayout, GivesAQuarterOfTheMomentsToEachOfFourReplicas) {
   EXPECT_NEAR(optimizer_bytes(true) / optimizer_bytes(false), 0.25, 0.03 * 0.25);
 }
 
+// A matrix that only products in bf16 read is in f32 where its shard is, and packed everywhere. The
+// table of a tied model is read in f32 where its embedding is.
+TEST(RankLayout, KeepsShardsInF32OfWhatIsReadPacked) {
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(absl::StrCat(ranks, " pp ranks"));
+    const Job job({.config = LargeGpt2(),
+                   .ranks = ranks,
+                   .precisions = {.products = Precision::kBf16},
+                   .replicas = 4,
+                   .shards = true});
+    std::map<std::string, std::int64_t> whole, shards;  // elements in f32
+    for (int replica = 0; replica < job.replicas; ++replica) {
+      const RankLayout layout = job.LayoutOf(ranks - 1, replica);
+      ExpectSound(layout);
+      for (const Tensor& tensor : layout.parameters.tensors) {
+        if (tensor.role == Role::kWeight) whole[tensor.parameter->name] = tensor.bytes / 4;
+        if (tensor.role == Role::kWeightShard) shards[tensor.parameter->name] += tensor.bytes / 4;
+      }
+    }
+    for (const model::Layer& layer : job.model.layers) {
+      const bool here = layer.block >= (ranks == 1 ? 0 : 2);
+      for (const model::Parameter& parameter : layer.parameters) {
+        if (!here) continue;
+        EXPECT_EQ((layer.MultipliesBy(parameter) ? shards : whole)[parameter.name],
+                  parameter.elements())
+            << parameter.name;
+      }
+    }
+    EXPECT_EQ(whole.contains("transformer.wte.weight"), ranks == 1);
+    EXPECT_EQ(shards.contains("transformer.wte.weight"), ranks == 2);
+  }
+}
+
+// Scales of FP8 are made of the whole matrix.
+TEST(RankLayout, KeepsAllInF32WhereMatricesArePackedInFp8) {
+  const Job job({.config = LargeGpt2(),
+                 .ranks = 1,
+                 .precisions = {.products = Precision::kBf16, .fp8 = model::Fp8Recipe::kTensor},
+                 .replicas = 2,
+                 .shards = true});
+  for (const Tensor& tensor : job.LayoutOf(0).parameters.tensors) {
+    EXPECT_NE(tensor.role, Role::kWeightShard);
+    EXPECT_NE(tensor.role, Role::kGatheredWeights);
+  }
+}
+
 TEST(RankLayout, HasPackedMatricesWhereALayerMultipliesInBf16) {
   const Job job({.config = Gpt2(2), .ranks = 1, .precisions = {.products = Precision::kBf16}});
   std::int64_t bytes = 0, expected = 0;

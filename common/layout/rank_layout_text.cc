@@ -116,7 +116,8 @@ std::string_view Name(Role role) {
                                                               "shard of a weight",
                                                               "scratch of the B of a pair",
                                                               "sharing of experts",
-                                                              "gradients of a leaf"};
+                                                              "gradients of a leaf",
+                                                              "weights to pack"};
   return kNames[static_cast<std::size_t>(role)];
 }
 

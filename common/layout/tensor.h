@@ -37,15 +37,16 @@ enum class Role : std::uint8_t {
   kScoreGradients,        // gradients of attention's scores
   kSnapshot,              // what a checkpoint is written from
   kProcess,
-  kMeetingScratch,  // what a meeting of a spread vocabulary needs while it runs
-  kCopies,          // of the state, from which a lost rank is rebuilt
-  kWeightShard,     // of a weight of which the rank has the whole only at times
-  kPairScratch,     // scratch of the B of a pair, while its F uses kLayerScratch
-  kSharing,         // what a rank that shares experts needs beside its tensors
-  kLeafGradients,   // a layer's, of an earlier one of the leaves that its replica has
+  kMeetingScratch,   // what a meeting of a spread vocabulary needs while it runs
+  kCopies,           // of the state, from which a lost rank is rebuilt
+  kWeightShard,      // of a weight of which the rank has the whole only at times, or only packed
+  kPairScratch,      // scratch of the B of a pair, while its F uses kLayerScratch
+  kSharing,          // what a rank that shares experts needs beside its tensors
+  kLeafGradients,    // a layer's, of an earlier one of the leaves that its replica has
+  kGatheredWeights,  // whole in f32, between their gathering and their packing
 };
 
-inline constexpr std::size_t kNumRoles = 21;
+inline constexpr std::size_t kNumRoles = 22;
 
 std::string_view Name(Role role);
 

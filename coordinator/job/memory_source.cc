@@ -11,7 +11,8 @@
 namespace takt::job {
 namespace {
 
-constexpr double kMostOfAStep = 0.02;
+// Half of what copies may cost, since the times below are assumed.
+constexpr double kMostOfAStep = 0.01;
 // The pipeline empties and fills once more at each boundary. Assumed.
 constexpr double kBoundarySeconds = 200e-6;
 // A copy from memory to memory where none was measured, and the way over the data plane with the

@@ -46,17 +46,17 @@ class MemorySourceTest : public ::testing::Test {
 };
 
 // 12 MB take 6 ms as assumed, the boundary 0.2 ms, and the sending 18 ms; a step of 1 s may
-// lose 20.
-TEST_F(MemorySourceTest, AutoCopiesAsOftenAsTwoPercentOfAStepAllow) {
-  EXPECT_EQ(Plan().copies.every_steps, 2);
+// lose 10.
+TEST_F(MemorySourceTest, AutoCopiesAsOftenAsOnePercentOfAStepAllows) {
+  EXPECT_EQ(Plan().copies.every_steps, 3);
   device_ = config::DeviceKind::kCuda;
   EXPECT_EQ(Plan().copies.every_steps, 1);
-  plan_.predicted_step_seconds = 0.1;  // 6.2 ms of 2 ms
-  EXPECT_EQ(Plan().copies.every_steps, 4);
+  plan_.predicted_step_seconds = 0.1;  // 6.2 ms of 1 ms
+  EXPECT_EQ(Plan().copies.every_steps, 7);
   seconds_per_byte_ = 1e-10;  // 1.4 ms
-  EXPECT_EQ(Plan().copies.every_steps, 1);
+  EXPECT_EQ(Plan().copies.every_steps, 2);
   device_ = config::DeviceKind::kCpu;
-  EXPECT_EQ(Plan().copies.every_steps, 10);  // 19.4 ms
+  EXPECT_EQ(Plan().copies.every_steps, 20);  // 19.4 ms
   spec_.copy_every_steps = 7;
   EXPECT_EQ(Plan().copies.every_steps, 7);
 }
@@ -67,7 +67,7 @@ TEST_F(MemorySourceTest, AJobThatDidNotAskKeepsNoneWhereTheyDoNotFit) {
   EXPECT_EQ(Plan().copies.every_steps, 0);
   EXPECT_THAT(Plan().why_none, HasSubstr("do not fit"));
   plan_.memory[1][MemoryKind::kCopies] = 48'000'000;
-  EXPECT_EQ(Plan().copies.every_steps, 2);
+  EXPECT_EQ(Plan().copies.every_steps, 3);
 }
 
 TEST_F(MemorySourceTest, CopiesGoToAnotherHostWhereThereIsOne) {

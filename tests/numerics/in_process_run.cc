@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -180,8 +181,8 @@ absl::StatusOr<std::vector<model::Model>> ModelsOfExpertRanks(const RunOptions& 
   return models;
 }
 
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+bool SameBits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
 bool SameBits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
@@ -189,19 +190,28 @@ bool SameBits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 // Adds what `from` holds to `into`; what both hold must be equal.
 absl::Status Merge(const char* what, Pieces from, Pieces& into) {
   for (auto& [piece, values] : from) {
-    const auto [it, inserted] = into.try_emplace(piece, std::move(values));
-    if (!inserted && !SameBits(it->second, values)) {
+    const auto [it, inserted] = into.try_emplace(piece, values);
+    if (inserted) continue;
+    // One rank may keep more of a tensor than another.
+    const std::size_t both = std::min(it->second.size(), values.size());
+    if (!SameBits(std::span(it->second).first(both), std::span(values).first(both)))
       return absl::InternalError(absl::StrCat(what, " of ", piece.first, " differ between ranks"));
-    }
+    if (values.size() > both) it->second = std::move(values);
   }
   return absl::OkStatus();
 }
 
-// Returns whole tensors. The pieces of each adjoin.
+// Returns whole tensors. The pieces of each adjoin, or lie in others, whose values they have.
 absl::StatusOr<Tensors> Joined(const Pieces& pieces) {
   Tensors tensors;
   for (const auto& [piece, values] : pieces) {
     std::vector<float>& tensor = tensors[piece.first];
+    const std::int64_t end = piece.second + std::ssize(values);
+    if (end <= std::ssize(tensor)) {
+      const auto same = std::span(tensor).subspan(static_cast<std::size_t>(piece.second));
+      if (SameBits(same.first(values.size()), values)) continue;
+      return absl::InternalError(absl::StrCat(piece.first, " differs between ranks"));
+    }
     if (std::ssize(tensor) != piece.second) {
       return absl::InternalError(absl::StrCat(piece.first, " has a piece from element ",
                                               piece.second, " on, after ", tensor.size()));

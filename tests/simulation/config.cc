@@ -25,7 +25,6 @@ constexpr std::array<std::string_view, 6> kMutationNames = {"none",
 
 // The batch of eight sequences is divided among so many replicas.
 constexpr std::array kReplicas = {1, 1, 1, 2, 2, 4};
-constexpr int kLayers = 8;  // no job has more stages
 
 JobShape DrawJob(int number, int num_workers, Random& random) {
   JobShape job{.name = absl::StrCat("j", number)};
@@ -40,6 +39,10 @@ JobShape DrawJob(int number, int num_workers, Random& random) {
   job.every_steps = random.Chance(0.2) ? 0 : random.Between(1, 6);
   job.keep = static_cast<int>(random.Between(1, 3));
   if (job.num_ranks() > 1 && random.Chance(0.4)) job.copy_every_steps = random.Between(1, 4);
+  if (job.saves || job.copy_every_steps > 0) {
+    if (random.Chance(0.3)) job.least_pipeline = static_cast<int>(random.Between(1, job.pipeline));
+    if (random.Chance(0.3)) job.least_data = 1;
+  }
   if (random.Chance(0.2)) job.priority = static_cast<int>(random.Between(0, 100));
   job.submit_at = random.Between(absl::ZeroDuration(), absl::Seconds(10));
   return job;
@@ -53,6 +56,11 @@ absl::Duration DrawMeanTime(Fault fault, Random& random) {
   const bool heavy = fault == Fault::kPowerCut || fault == Fault::kCutOff ||
                      fault == Fault::kDiskFull || fault == Fault::kDiskErrors;
   return heavy ? 2 * mean : mean;
+}
+
+// "2", or "1..2" of an elastic job.
+std::string SizeText(int size, int least) {
+  return least > 0 ? absl::StrCat(least, "..", size) : absl::StrCat(size);
 }
 
 }  // namespace
@@ -81,6 +89,7 @@ Config DrawConfig(std::uint64_t seed) {
     config.most_delay = random.Between(absl::Milliseconds(5), absl::Seconds(1));
   config.tick = random.Between(absl::Milliseconds(100), absl::Seconds(1));
   if (random.Chance(0.7)) config.first_backoff = absl::Seconds(1);
+  if (random.Chance(0.7)) config.grow_after = absl::Seconds(2);
   config.exchanges = random.Chance(0.7);
   if (random.Chance(0.2)) config.late_renames = 0.1;
   return config;
@@ -96,13 +105,15 @@ Config QuietConfig(std::uint64_t seed) {
   config.mean_time.fill(absl::InfiniteDuration());
   config.fault_phase = absl::Seconds(20);
   config.first_backoff = absl::Seconds(1);
+  config.grow_after = absl::Seconds(2);
   return config;
 }
 
 std::string ToString(const Config& config) {
   std::string text = absl::StrCat("workers ", config.num_workers, ", jobs");
   for (const JobShape& job : config.jobs) {
-    absl::StrAppend(&text, " ", job.name, "=", job.pipeline, "x", job.data, "x", job.steps,
+    absl::StrAppend(&text, " ", job.name, "=", SizeText(job.pipeline, job.least_pipeline), "x",
+                    SizeText(job.data, job.least_data), "x", job.steps,
                     job.saves ? absl::StrCat("/", job.every_steps) : "",
                     job.copy_every_steps > 0 ? absl::StrCat("+", job.copy_every_steps) : "");
   }

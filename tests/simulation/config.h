@@ -54,9 +54,14 @@ std::string_view Name(Mutation mutation);
 // Returns nullopt if there is none of that name.
 std::optional<Mutation> FindMutation(std::string_view name);
 
+inline constexpr int kLayers = 8;  // of each job's model
+
 struct JobShape {
   std::string name;
   int pipeline = 1, data = 1;
+  // An elastic job goes on with fewer ranks of an axis if it must, down to these. 0: it keeps its
+  // size.
+  int least_pipeline = 0, least_data = 0;
   std::int64_t steps = 10;
   absl::Duration step_time = absl::Milliseconds(200);
   bool saves = true;
@@ -79,6 +84,7 @@ struct Config {
   absl::Duration most_delay = absl::Milliseconds(5);  // of messages
   absl::Duration tick = absl::Milliseconds(200);      // of the coordinator
   absl::Duration first_backoff = absl::Seconds(10);   // of jobs, after faults
+  absl::Duration grow_after = absl::Seconds(60);      // of elastic jobs beside idle workers
   bool exchanges = true;                              // the disk can exchange names
   double late_renames = 0;                            // share of renames that are done but fail
   Mutation mutation = Mutation::kNone;

@@ -11,6 +11,7 @@
 #include "common/config/job_spec_serde.h"
 #include "coordinator/timeouts/timeouts.h"
 #include "takt/v1/job_spec.pb.h"
+#include "tests/simulation/kept_copies.h"
 #include "tests/testing/emulated_spec.h"
 
 namespace takt::simulation {
@@ -25,16 +26,42 @@ constexpr absl::Duration kWakeUp = absl::Milliseconds(10);
 // How long ReportLate keeps a report.
 constexpr absl::Duration kLate = absl::Seconds(2);
 
-// The plan that the job's spec asks for. The programs are empty, since the ranks do not run them.
-plan::Plan PlanOf(const config::JobSpec& spec) {
+// A step takes so long on one rank, and less on more, as the plans predict it. So each job gains by
+// growing.
+constexpr double kStepSeconds = 100;
+
+// Returns the largest mesh of the job that has at most so many ranks, else its smallest one.
+mesh::Mesh MeshFor(const config::JobSpec& spec, int max_workers) {
+  const auto sizes = [](const std::optional<int>& given,
+                        const std::optional<config::SizeRange>& range) {
+    if (given) return config::SizeRange{.min = *given, .max = *given};
+    return range.value_or(config::SizeRange{.min = 1, .max = 1});
+  };
+  const config::SizeRange pipeline = sizes(spec.parallelism.pipeline, spec.elastic.pipeline);
+  const config::SizeRange data = sizes(spec.parallelism.data, spec.elastic.data);
+  mesh::Mesh best{.pp_size = spec.LeastPipeline(), .dp_size = spec.LeastData()};
+  for (int p = pipeline.min; p <= pipeline.max; ++p) {
+    for (int d = data.min; d <= data.max; ++d) {
+      const mesh::Mesh mesh{.pp_size = p, .dp_size = d};
+      if (!spec.DividesBatch(d) || mesh.size() > max_workers) continue;
+      if (mesh.size() > best.size()) best = mesh;
+    }
+  }
+  return best;
+}
+
+// The programs are empty, since the ranks do not run them.
+plan::Plan PlanOf(const config::JobSpec& spec, const plan::PlanOptions& options) {
   plan::Plan plan;
   plan.microbatch = spec.microbatch;
-  plan.mesh.pp_size = spec.parallelism.pipeline.value_or(1);
-  plan.mesh.dp_size = spec.parallelism.data.value_or(1);
+  plan.mesh = MeshFor(spec, options.max_workers);
   plan.schedule.name = "1f1b";
+  plan.predicted_step_seconds = kStepSeconds / plan.mesh.size();
   plan.programs.resize(plan.mesh.pp_size);
-  for (int p = 0; p < plan.mesh.pp_size; ++p)
-    plan.partition.push_back({StageId(p), PpRank(p), LayerId(p), LayerId(p + 1)});
+  for (int p = 0; p < plan.mesh.pp_size; ++p) {
+    const LayerRange layers = LayersOf(PpRank(p), plan.mesh.pp_size);
+    plan.partition.push_back({StageId(p), PpRank(p), layers.first, layers.end});
+  }
   return plan;
 }
 
@@ -44,12 +71,22 @@ config::JobSpec SpecOf(const JobShape& shape, int attempt) {
   v1::JobSpec proto = testing::EmulatedSpec(shape.name, shape.pipeline, shape.steps);
   proto.mutable_parallelism()->set_data(shape.data);
   proto.set_priority(shape.priority);
+  if (shape.least_pipeline > 0) {
+    v1::SizeRange& range = *proto.mutable_elastic()->mutable_pipeline();
+    range.set_min(shape.least_pipeline);
+    range.set_max(shape.pipeline);
+  }
+  if (shape.least_data > 0) {
+    v1::SizeRange& range = *proto.mutable_elastic()->mutable_data();
+    range.set_min(shape.least_data);
+    range.set_max(shape.data);
+  }
   if (shape.copy_every_steps > 0) {
     // An emulated model has no state that could be copied.
     v1::ModelSpec& model = *proto.mutable_model();
     model.Clear();
     model.set_family(v1::MODEL_FAMILY_GPT2);
-    model.set_layers(8);
+    model.set_layers(kLayers);
     model.set_hidden(8);
     model.set_heads(2);
     model.set_context(8);
@@ -120,7 +157,7 @@ CoordinatorProcess::CoordinatorProcess(World* world, std::function<void()> on_de
       on_death_(std::move(on_death)),
       random_(Mix(world->config.seed, 3)),
       targets_{.plan = [this](const job::MakePlan& wanted) { PlanFor(wanted); },
-               .replan = [](const job::Replan&) {}} {}
+               .replan = [this](const job::Replan& wanted) { PlanAgain(wanted); }} {}
 
 // The cluster ends before the rendezvous to which its effects refer, and Kill sees to that.
 CoordinatorProcess::~CoordinatorProcess() { Kill(); }
@@ -128,6 +165,8 @@ CoordinatorProcess::~CoordinatorProcess() { Kill(); }
 job::ClusterOptions CoordinatorProcess::Options() {
   job::ClusterOptions options;
   options.decide.first_backoff = world_.config.first_backoff;
+  options.replan = {
+      .least_steps = 2, .grow_after = world_.config.grow_after, .grow_after_starts = 1};
   options.random_bytes = [this](int count) {
     std::string bytes;
     for (int i = 0; i < count; ++i) bytes += static_cast<char>(random_.Between(0, 255));
@@ -289,13 +328,24 @@ bool CoordinatorProcess::PassBoundary() {
 }
 
 void CoordinatorProcess::PlanFor(const job::MakePlan& wanted) {
+  PostLater([wanted](Cluster& cluster, Moment now) {
+    cluster.Planned(wanted.job_id, wanted.generation, PlanOf(wanted.spec, wanted.options), now);
+  });
+}
+
+void CoordinatorProcess::PlanAgain(const job::Replan& wanted) {
+  PostLater([wanted](Cluster& cluster, Moment now) {
+    cluster.Replanned(wanted.job_id, wanted.generation,
+                      job::ReplanOffer{.present_seconds = wanted.present_seconds,
+                                       .plan = PlanOf(wanted.spec, wanted.options)},
+                      now);
+  });
+}
+
+void CoordinatorProcess::PostLater(Event event) {
   const absl::Duration time = world_.random.Between(absl::Milliseconds(5), absl::Milliseconds(500));
-  world_.loop.After(time, [this, life = life_, id = wanted.job_id, generation = wanted.generation,
-                           spec = wanted.spec] {
-    if (life != life_) return;
-    Post([id, generation, spec](Cluster& cluster, Moment now) {
-      cluster.Planned(id, generation, PlanOf(spec), now);
-    });
+  world_.loop.After(time, [this, life = life_, event = std::move(event)] {
+    if (life == life_) Post(event);
   });
 }
 

@@ -99,6 +99,9 @@ class CoordinatorProcess final {
   void BeginReadOnly(Moment now);
   void EndReadOnly(Moment now);
   void PlanFor(const job::MakePlan& wanted);
+  void PlanAgain(const job::Replan& wanted);
+  // The event comes when the planner is done.
+  void PostLater(Event event);
   void ReportLate(const control::RankStepReport& report, const std::shared_ptr<Bulk>& session,
                   const control::BulkHello& hello);
   job::Reply<store::JobRecord> JobReply(const Request& request,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a worker keeps of its job's state in memory, in place of worker_checkpoint::CopyStore. A
-// number stands for the state, and each pp rank has one layer.
+// number stands for the state of each layer.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,25 @@
 #include <vector>
 
 #include "common/base/id.h"
+#include "tests/simulation/config.h"
 
 namespace takt::simulation {
 
+// Layers that follow each other, without `end`.
+struct LayerRange {
+  LayerId first, end;
+  bool operator==(const LayerRange&) const = default;
+};
+
+inline LayerRange LayersOf(PpRank rank, int pp_size) {
+  const auto begin = [pp_size](int p) { return LayerId(p * kLayers / pp_size); };
+  return {begin(rank.value()), begin(rank.value() + 1)};
+}
+
 struct StateCopy {
-  LayerId layer;
-  StepId step;  // 0: it is not whole
-  std::uint64_t state = 0;
+  LayerRange layers;
+  StepId step;              // 0: it is not whole
+  std::uint64_t state = 0;  // of each of these layers
 };
 using StateCopies = std::vector<std::shared_ptr<StateCopy>>;
 

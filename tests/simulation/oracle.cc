@@ -213,7 +213,7 @@ void Oracle::Apply(const JobRecord& record) {
     trace_.Add("coordinator", "job ", record.name, " generation ", record.generation.value(),
                " is ", store::Name(record.state), ": ", record.reason);
     if (store::HasEnded(record.state)) job.progress = loop_.now();
-    if (record.state == JobState::kRunning && record.memory_step > StepId(0)) ++from_memory_;
+    if (record.state == JobState::kRunning) CountStart(record, job);
   }
   const DurableJob before = job;
   job.generation = record.generation;
@@ -225,6 +225,13 @@ void Oracle::Apply(const JobRecord& record) {
   job.resumed = record.resumed_step;
   if (record.checkpoint) job.checkpoint = record.checkpoint->step;
   CheckCheckpoint(record, before);
+}
+
+void Oracle::CountStart(const JobRecord& record, DurableJob& job) {
+  if (record.memory_step > StepId(0)) ++from_memory_;
+  const std::size_t last = std::exchange(job.last_size, record.ranks.size());
+  if (last > record.ranks.size()) ++shrunk_;
+  if (last > 0 && last < record.ranks.size()) ++grown_;
 }
 
 void Oracle::CheckCheckpoint(const JobRecord& record, const DurableJob& before) {

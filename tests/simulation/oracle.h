@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -37,6 +38,7 @@ struct DurableJob {
   store::JobState state = store::JobState::kQueued;
   std::string reason;
   std::vector<control::BoundRank> ranks;
+  std::size_t last_size = 0;  // of the last generation that ran; 0: none did
   std::optional<store::JobStop> stop;
   std::optional<store::JobHalt> halt;
   StepId checkpoint;  // 0: none
@@ -100,9 +102,13 @@ class Oracle final {
   std::int64_t committed_steps() const { return committed_steps_; }
   // Returns how many generations went on from copies in memory.
   std::int64_t from_memory() const { return from_memory_; }
+  // Return how many generations had fewer or more ranks than the one before.
+  std::int64_t shrunk() const { return shrunk_; }
+  std::int64_t grown() const { return grown_; }
 
  private:
   void Apply(const store::JobRecord& record);
+  void CountStart(const store::JobRecord& record, DurableJob& job);
   void CheckCheckpoint(const store::JobRecord& record, const DurableJob& before);
   void CheckEnd(const store::JobRecord& record, const DurableJob& job);
   void CheckStep(const store::StepRecord& step, Generation before);
@@ -129,7 +135,7 @@ class Oracle final {
   std::map<std::string, Generation> chose_;                          // the newest, by job
   // Complete steps that were seen: directory, name and generation.
   std::set<std::tuple<std::string, std::string, Generation>> published_;
-  std::int64_t committed_steps_ = 0, from_memory_ = 0;
+  std::int64_t committed_steps_ = 0, from_memory_ = 0, shrunk_ = 0, grown_ = 0;
 };
 
 }  // namespace takt::simulation

@@ -6,24 +6,31 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "tests/simulation/random.h"
 
 namespace takt::simulation {
 namespace {
+
+std::vector<LayerId> LayersIn(const LayerRange& range) {
+  std::vector<LayerId> layers;
+  for (LayerId layer = range.first; layer < range.end; ++layer) layers.push_back(layer);
+  return layers;
+}
 
 // Returns the copy to overwrite: one that is not whole, else the older one.
 std::shared_ptr<StateCopy> OlderOf(const std::array<std::shared_ptr<StateCopy>, 2>& pair) {
   return pair[0]->step <= pair[1]->step ? pair[0] : pair[1];
 }
 
-// Takes two copies of this layer out of `old`, or makes new ones.
-std::array<std::shared_ptr<StateCopy>, 2> TakePair(LayerId layer, StateCopies& old,
+// Takes two copies of these layers out of `old`, or makes new ones.
+std::array<std::shared_ptr<StateCopy>, 2> TakePair(const LayerRange& layers, StateCopies& old,
                                                    const control::Resumed& resumed) {
   std::array<std::shared_ptr<StateCopy>, 2> pair;
   for (std::shared_ptr<StateCopy>& copy : pair) {
     const auto same =
-        std::ranges::find_if(old, [&](const auto& each) { return each->layer == layer; });
+        std::ranges::find_if(old, [&](const auto& each) { return each->layers == layers; });
     if (same == old.end()) {
-      copy = std::make_shared<StateCopy>(StateCopy{.layer = layer});
+      copy = std::make_shared<StateCopy>(StateCopy{.layers = layers});
       continue;
     }
     copy = *same;
@@ -52,31 +59,40 @@ Rank RankCopies::Shifted(int by) const {
   return Rank((rank_.value() + by + mesh_.size()) % mesh_.size());
 }
 
-LayerId RankCopies::LayerOf(Rank rank) const { return LayerId(mesh_.PpRankOf(rank).value()); }
+LayerRange RankCopies::LayersOf(Rank rank) const {
+  return simulation::LayersOf(mesh_.PpRankOf(rank), mesh_.pp_size);
+}
 
 session::CopyOffer RankCopies::Offer() const {
   session::CopyOffer offer;
-  offer.needs = {LayerOf(rank_)};
+  offer.needs = LayersIn(LayersOf(rank_));
   for (const std::shared_ptr<StateCopy>& copy : kept_.Begin(key_.job, job_id_)) {
-    if (copy->step > StepId(0))
-      offer.held[copy->step].try_emplace(copy->layer, absl::StrCat(copy->state));
+    if (copy->step == StepId(0)) continue;
+    for (const LayerId layer : LayersIn(copy->layers))
+      offer.held[copy->step].try_emplace(layer, absl::StrCat(copy->state));
   }
   return offer;
 }
 
 std::optional<std::uint64_t> RankCopies::StateOf(
     const session::CopyChoice& choice, const std::vector<session::CopyOffer>& offers) const {
-  Rank from = rank_;
-  for (const session::CopyMove& move : choice.moves) {
-    if (move.to == rank_ && move.layer == LayerOf(rank_)) from = move.from;
+  std::optional<std::uint64_t> whole;
+  for (const LayerId layer : LayersIn(LayersOf(rank_))) {
+    Rank from = rank_;
+    for (const session::CopyMove& move : choice.moves) {
+      if (move.to == rank_ && move.layer == layer) from = move.from;
+    }
+    const auto& held = offers[from.value()].held;
+    const auto layers = held.find(choice.step);
+    if (layers == held.end()) return std::nullopt;
+    const auto text = layers->second.find(layer);
+    std::uint64_t state = 0;
+    if (text == layers->second.end() || !absl::SimpleAtoi(text->second, &state))
+      return std::nullopt;
+    // Layers of different runs make a state that no undisturbed run has.
+    whole = whole.value_or(state) == state ? state : Mix(*whole, state);
   }
-  const auto& held = offers[from.value()].held;
-  const auto layers = held.find(choice.step);
-  if (layers == held.end()) return std::nullopt;
-  const auto text = layers->second.find(LayerOf(rank_));
-  std::uint64_t state = 0;
-  if (text == layers->second.end() || !absl::SimpleAtoi(text->second, &state)) return std::nullopt;
-  return state;
+  return whole;
 }
 
 void RankCopies::Keep(StateCopies others) {
@@ -87,8 +103,8 @@ void RankCopies::Keep(StateCopies others) {
 
 void RankCopies::Begin(const control::Resumed& resumed) {
   StateCopies old = kept_.Begin(key_.job, job_id_);
-  own_ = TakePair(LayerOf(rank_), old, resumed);
-  if (sends()) peer_ = TakePair(LayerOf(Shifted(-copies_.shift)), old, resumed);
+  own_ = TakePair(LayersOf(rank_), old, resumed);
+  if (sends()) peer_ = TakePair(LayersOf(Shifted(-copies_.shift)), old, resumed);
   Keep(resumed.from_memory ? std::move(old) : StateCopies());
 }
 

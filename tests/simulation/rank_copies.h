@@ -63,7 +63,7 @@ class RankCopies final : public std::enable_shared_from_this<RankCopies> {
 
   bool sends() const { return copies_.shift != 0; }
   Rank Shifted(int by) const;
-  LayerId LayerOf(Rank rank) const;
+  LayerRange LayersOf(Rank rank) const;
   void Keep(StateCopies others);
   void TakeArrived();
 

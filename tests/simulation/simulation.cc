@@ -105,6 +105,8 @@ Outcome Simulation::Run() {
           .events = world_.loop.num_events(),
           .steps = world_.oracle.committed_steps(),
           .from_memory = world_.oracle.from_memory(),
+          .shrunk = world_.oracle.shrunk(),
+          .grown = world_.oracle.grown(),
           .boundaries = coordinator_.boundaries(),
           .disk_calls = world_.disk.calls()};
 }

@@ -103,6 +103,32 @@ TEST_F(SimulationTest, AJobThatSavesNoFilesGoesOnFromCopiesInMemory) {
   EXPECT_GT(from_memory, 0);
 }
 
+TEST_F(SimulationTest, AnElasticJobShrinksAndGrows) {
+  for (const bool saves : {true, false}) {
+    std::int64_t shrunk = 0, grown = 0, from_memory = 0;
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      Config config = QuietConfig(seed);
+      config.num_workers = 4;
+      JobShape& job = config.jobs.front();
+      job = {.name = "j0", .pipeline = 2, .data = 2, .least_pipeline = 1, .least_data = 1};
+      job.steps = 60;
+      job.step_time = absl::Milliseconds(300);
+      job.saves = saves;
+      job.every_steps = 2;
+      job.copy_every_steps = saves ? 0 : 1;
+      config.mean_time[static_cast<int>(Fault::kKillWorker)] = absl::Seconds(8);
+      const Outcome outcome = Simulate(config);
+      EXPECT_EQ(Tell(config, outcome), "");
+      shrunk += outcome.shrunk;
+      grown += outcome.grown;
+      from_memory += outcome.from_memory;
+    }
+    EXPECT_GT(shrunk, 0);
+    EXPECT_GT(grown, 0);
+    EXPECT_EQ(from_memory > 0, !saves);
+  }
+}
+
 TEST_F(SimulationTest, AJobThatTrainsIsAdoptedByACoordinatorThatLostItsState) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     Config config = QuietConfig(seed);

@@ -27,6 +27,7 @@ class Backend : public MemoryBackend {
   virtual absl::Status Run(const Op& op) = 0;
   absl::Status Run(const Copy& op) final { return Run(Op(op)); }
   absl::Status Run(const Add& op) final { return Run(Op(op)); }
+  absl::Status Run(const PackBf16& op) final { return Run(Op(op)); }
 
   // Allocates the memory and makes the choices that ops like `op` need beside their tensors, and
   // loads the kernels of libraries by launching them once on other memory. Afterwards, Run of such
@@ -51,7 +52,7 @@ class BackendFactory {
   virtual ~BackendFactory() = default;
   // Creates the backend of the lane that computes.
   virtual absl::StatusOr<std::unique_ptr<Backend>> CreateCompute() = 0;
-  // Creates the backend of a lane that copies and adds. It opens no kernel libraries and starts no
+  // Creates the backend of a lane that moves and adds. It opens no kernel libraries and starts no
   // threads.
   virtual absl::StatusOr<std::unique_ptr<MemoryBackend>> CreateMemory(StreamKind kind) = 0;
   virtual bool memory_is_host() const = 0;  // that of its backends

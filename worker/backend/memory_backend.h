@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a device, and the work on it that needs no kernel libraries: copies, sums and events.
+// Memory of a device, and the work on it that needs no kernel libraries: copies, sums, packing and
+// events.
 #pragma once
 
 #include <cstddef>
@@ -35,9 +36,9 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
-// Serves a lane that only copies and adds: it loads tokens, passes messages, sums gradients. Its
-// creator owns it, and its destructor waits for the work that it was given. Thread: one caller at a
-// time, so each lane has its own.
+// Serves a lane that only moves and adds: it loads tokens, passes messages, sums gradients, gathers
+// weights. Its creator owns it, and its destructor waits for the work that it was given. Thread:
+// one caller at a time, so each lane has its own.
 //
 // Run and the copies may return before they are done. They take place in the order given, and each
 // reads what the earlier ones wrote. The host sees their results (host outputs of ops, memory that
@@ -64,6 +65,8 @@ class MemoryBackend {
   // fault, perhaps of earlier work).
   virtual absl::Status Run(const Copy& op) = 0;
   virtual absl::Status Run(const Add& op) = 0;
+  // Errors: also kInvalidArgument (the op rounds to FP8).
+  virtual absl::Status Run(const PackBf16& op) = 0;
 
   // Blocks until everything is done.  Errors: those of any work given before.
   virtual absl::Status Synchronize() = 0;

@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<EmulatedParameters>> EmulatedParameters::Create(
   for (const ParameterRef* const ref : state->parameters_->trained())
     std::fill_n(ref->kept_weights(), ref->kept_run().count, 0.0F);
   ASSIGN_OR_RETURN(state->shards_, ShardState::CreateFor(options, state->layout_,
-                                                         *state->parameters_, *state->compute_));
+                                                         *state->parameters_, *state->reduce_));
   ASSIGN_OR_RETURN(Optimizer optimizer,
                    Optimizer::Create(*options.job, *options.model, *state->parameters_,
                                      {.pipeline = options.pp_group}));
@@ -74,7 +74,7 @@ Bound EmulatedParameters::BindWhole(const Instruction& instruction) {
       return absl::OkStatus();
     }
     parameters_->Place(stage);
-    return shards_->Unshard(step, stage, *reduce_);
+    return shards_->Unshard(step, stage);
   });
 }
 

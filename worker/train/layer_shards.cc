@@ -40,8 +40,8 @@ std::vector<layout::ShardUnit> ShardUnitsOf(const LayerParameters& layer, int nu
 }
 
 LayerShards::LayerShards(const LayerParameters& layer, transport::Collective& group,
-                         bool in_reversed_pairs)
-    : layer_(layer), group_(group), units_(ShardUnitsOf(layer, group.size())) {
+                         bool in_reversed_pairs, Packing* packing)
+    : layer_(layer), group_(group), units_(ShardUnitsOf(layer, group.size())), packing_(packing) {
   for (layout::ShardUnit& unit : units_) {
     for (std::size_t i = 0; in_reversed_pairs && i + 1 < unit.shards.size(); i += 2)
       std::swap(unit.shards[i], unit.shards[i + 1]);
@@ -110,13 +110,25 @@ std::vector<const ParameterRef*> LayerShards::Parts() const {
 
 absl::Status LayerShards::GatherWeights(StepId step) {
   for (const layout::ShardUnit& unit : units_) {
-    if (IsUpdatedHere(layer_.refs[unit.first])) RETURN_IF_ERROR(Gather(step, unit));
+    if (!IsUpdatedHere(layer_.refs[unit.first])) continue;
+    RETURN_IF_ERROR(PacksSome(RefsOf(unit)) ? GatherAndPack(step, unit) : Gather(step, unit));
   }
   return absl::OkStatus();
 }
 
+bool LayerShards::packs() const { return PacksSome(layer_.refs); }
+
+bool LayerShards::PacksSome(std::span<const ParameterRef> refs) const {
+  const auto is_packed = [](const ParameterRef& ref) { return ref.weight == nullptr; };
+  return packing_ != nullptr && std::ranges::any_of(refs, is_packed);
+}
+
 absl::Status LayerShards::Unshard(StepId step, backend::MemoryBackend& memory) {
   for (const layout::ShardUnit& unit : units_) {
+    if (PacksSome(RefsOf(unit))) {
+      RETURN_IF_ERROR(GatherAndPack(step, unit));
+      continue;
+    }
     for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
       const ParameterRef& ref = layer_.refs[unit.first + i];
       const auto [first, count] = ref.shard;
@@ -130,18 +142,45 @@ absl::Status LayerShards::Unshard(StepId step, backend::MemoryBackend& memory) {
 }
 
 absl::Status LayerShards::Gather(StepId step, const layout::ShardUnit& unit) {
-  const ParameterRef& front = layer_.refs[unit.first];
+  const std::span<const ParameterRef> refs = RefsOf(unit);
   // Weights lie behind one another as gradients do.
   const std::int64_t origin = unit.tensors.front().first;
-  for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
-    const float* const weight = layer_.refs[unit.first + i].weight;
-    TAKT_CHECK(weight - front.weight == unit.tensors[i].first - origin);
+  for (std::size_t i = 0; i < refs.size(); ++i)
+    TAKT_CHECK(refs[i].weight - refs.front().weight == unit.tensors[i].first - origin);
+  return GatherAt(step, unit, refs.front().weight);
+}
+
+absl::Status LayerShards::GatherAndPack(StepId step, const layout::ShardUnit& unit) {
+  const std::span<const ParameterRef> refs = RefsOf(unit);
+  backend::MemoryBackend& memory = *packing_->memory;
+  const auto gathered = [&](std::size_t i) {
+    return packing_->room + (unit.tensors[i].first - unit.tensors.front().first);
+  };
+  RETURN_IF_ERROR(packing_->from_group.Pass());
+  for (std::size_t i = 0; i < refs.size(); ++i) {
+    const auto [first, count] = refs[i].shard;
+    if (count == 0) continue;
+    RETURN_IF_ERROR(memory.Run(backend::Copy{
+        .input = refs[i].shard_weights(), .output = gathered(i) + first, .count = count}));
   }
+  RETURN_IF_ERROR(packing_->to_group.Pass());
+  RETURN_IF_ERROR(GatherAt(step, unit, packing_->room));
+  RETURN_IF_ERROR(packing_->from_group.Pass());
+  for (std::size_t i = 0; i < refs.size(); ++i) {
+    RETURN_IF_ERROR(
+        refs[i].weight == nullptr
+            ? ParameterStore::PackFrom(memory, gathered(i), refs[i])
+            : memory.Run(backend::Copy{
+                  .input = gathered(i), .output = refs[i].weight, .count = refs[i].elements()}));
+  }
+  return packing_->to_group.Pass();
+}
+
+absl::Status LayerShards::GatherAt(StepId step, const layout::ShardUnit& unit, float* begin) {
+  const std::int64_t origin = unit.tensors.front().first;
   std::vector<std::span<float>> parts;
-  for (const layout::FloatRun& shard : unit.shards) {
-    parts.emplace_back(front.weight + (shard.first - origin),
-                       static_cast<std::size_t>(shard.count));
-  }
+  for (const layout::FloatRun& shard : unit.shards)
+    parts.emplace_back(begin + (shard.first - origin), static_cast<std::size_t>(shard.count));
   return group_.AllGatherParts(step, parts);
 }
 

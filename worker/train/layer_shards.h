@@ -11,10 +11,19 @@
 #include "common/base/id.h"
 #include "common/layout/shard.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/stream_link.h"
 #include "worker/train/parameter_store.h"
 #include "worker/transport/collective.h"
 
 namespace takt::train {
+
+// How weights are gathered of which a rank keeps a shard and the whole packed. Everything is
+// borrowed.
+struct Packing {
+  backend::MemoryBackend* memory = nullptr;  // of the lane that gathers
+  float* room = nullptr;                     // ParameterStore::gathered
+  backend::StreamLink to_group, from_group;  // between the streams of `memory` and of the group
+};
 
 // Returns how the bucket of a layer is cut among so many ranks.
 std::vector<layout::ShardUnit> ShardUnitsOf(const LayerParameters& layer, int num_ranks);
@@ -25,19 +34,20 @@ std::vector<layout::ShardUnit> ShardUnitsOf(const LayerParameters& layer, int nu
 //   Parts(), GatherWeights.
 // Afterwards norm and weights have the bits that they would have if every rank had computed all of
 // them: a shard's gradients and the blocks are summed in the same order, updates work element by
-// element, and the gather copies.
+// element, and the gather copies. Of a weight that a rank only keeps packed, its shard is gathered
+// in f32 with those of the others, and packed at once.
 //
 // All ranks make the same calls in the same order. Not synchronised: the slots of the program order
 // the calls.
 class LayerShards {
  public:
-  // layer, group: borrowed for the object's life. in_reversed_pairs: ranks 2i and 2i + 1 of the
-  // group have shards 2i + 1 and 2i. The ranks of a bidirectional pipeline so have the same shards
-  // of both of their stages (layout::ShardPlaceOf), though the groups of these begin with different
-  // ranks.
-  // Precondition: the layer was laid out for the rank's shard.
+  // layer, group, packing: borrowed for the object's life. packing: null if the rank packs no
+  // weight from its shards. in_reversed_pairs: ranks 2i and 2i + 1 of the group have shards 2i + 1
+  // and 2i. The ranks of a bidirectional pipeline so have the same shards of both of their stages
+  // (layout::ShardPlaceOf), though the groups of these begin with different ranks. Precondition:
+  // the layer was laid out for the rank's shard.
   LayerShards(const LayerParameters& layer, transport::Collective& group,
-              bool in_reversed_pairs = false);
+              bool in_reversed_pairs = false, Packing* packing = nullptr);
 
   // Adds the gradients of all ranks and their leaves, each shard on the rank that has it. The other
   // gradients mean nothing afterwards.  Errors: as the group's.
@@ -59,19 +69,31 @@ class LayerShards {
   std::vector<const ParameterRef*> Parts() const;
 
   // Copies the weights of the selected version from the rank that updates them to all others.
-  // Errors: as the group's.
+  // Errors: as the group's; those of the device.
   absl::Status GatherWeights(StepId step);
+  // Returns whether the rank keeps some of them packed, and of these a shard in f32.
+  bool packs() const;
   // Makes the weights whole where ParameterStore::Place has put them, from the shards that the
   // ranks keep. memory: of the lane.  Errors: also those of the device.
   absl::Status Unshard(StepId step, backend::MemoryBackend& memory);
 
  private:
-  // Copies the shards of a unit's weights to all ranks.
+  // The parameters of a unit.
+  std::span<const ParameterRef> RefsOf(const layout::ShardUnit& unit) const {
+    return std::span(layer_.refs).subspan(unit.first, unit.tensors.size());
+  }
+  bool PacksSome(std::span<const ParameterRef> refs) const;
+  // Copies the shards of a unit's weights to all ranks, where they are whole.
   absl::Status Gather(StepId step, const layout::ShardUnit& unit);
+  // Does the same if some of them are kept packed.
+  absl::Status GatherAndPack(StepId step, const layout::ShardUnit& unit);
+  // Copies the shards of a unit that lies behind `begin` to all ranks.
+  absl::Status GatherAt(StepId step, const layout::ShardUnit& unit, float* begin);
 
   const LayerParameters& layer_;
   transport::Collective& group_;
   std::vector<layout::ShardUnit> units_;  // with shards by rank of the group
+  Packing* const packing_;
 };
 
 }  // namespace takt::train

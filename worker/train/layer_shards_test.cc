@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/layout/packed_matrix.h"
 #include "common/layout/parameter_layout.h"
 #include "common/model/model.h"
 #include "gtest/gtest.h"
@@ -21,7 +22,7 @@ namespace {
 
 // A model whose matrices have several blocks of a shard, and whose tables have two blocks of words.
 // tied: the head uses the embedding's table.
-model::Model SmallModel(bool tied) {
+model::Model SmallModel(bool tied, model::Precision products = model::Precision::kF32) {
   model::ModelConfig config{.layers = 1,
                             .hidden = 64,
                             .heads = 2,
@@ -32,7 +33,7 @@ model::Model SmallModel(bool tied) {
                             .vocab = 5000,
                             .tied_head = tied};
   if (!tied) config.family = model::Family::kLlama;
-  return model::BuildModel(config, /*microbatch=*/1).value();
+  return model::BuildModel(config, /*microbatch=*/1, {.products = products}).value();
 }
 
 std::vector<LayerId> LayersOf(const model::Model& model) {
@@ -60,11 +61,18 @@ class Replica {
         ParameterStore::Create(
             model, layout::LayOutParameters(model, LayersOf(model), {.place = place}), *backend_)
             .value();
-    for (const ParameterRef* const ref : store_->trained())
-      Randomize(1, ref->weight, ref->elements());
+    for (const ParameterRef* const ref : store_->trained()) {
+      std::vector<float> all(static_cast<std::size_t>(ref->elements()));
+      Randomize(1, all.data(), ref->elements());
+      const layout::FloatRun kept = ref->kept_run();
+      std::copy_n(all.begin() + kept.first, kept.count, ref->kept_weights());
+    }
+    packing_ = {backend_.get(), store_->gathered(),
+                backend::StreamLink::Create(nullptr, nullptr).value(),
+                backend::StreamLink::Create(nullptr, nullptr).value()};
     if (place.count == group.size()) {
       for (const LayerParameters& layer : store_->stage_layers())
-        shards_.emplace_back(layer, group);
+        shards_.emplace_back(layer, group, false, packing_.room == nullptr ? nullptr : &packing_);
     }
     std::size_t entries = 0;
     for (const model::Parameter* const parameter : model.AllParameters())
@@ -91,7 +99,8 @@ class Replica {
       }
     }
     store_->BeginUpdate();
-    return Update(step, store_->trained());
+    RETURN_IF_ERROR(Update(step, store_->trained()));
+    return store_->Pack(*backend_);
   }
 
   // Takes the same step, every rank updating its shards.
@@ -112,7 +121,7 @@ class Replica {
       RETURN_IF_ERROR(Update(step, parts));
     }
     for (LayerShards& layer : shards_) RETURN_IF_ERROR(layer.GatherWeights(step));
-    return absl::OkStatus();
+    return store_->Pack(*backend_);
   }
 
   // Returns the entries of the norm exchange in its last step.
@@ -133,8 +142,8 @@ class Replica {
     std::vector<backend::UpdatedTensor> tensors;
     for (const ParameterRef* const ref : parts) {
       const auto [first, count] = ref->shard;
-      tensors.push_back({.parameter = ref->weight + first,
-                         .previous = ref->previous + first,
+      tensors.push_back({.parameter = ref->shard_weights(),
+                         .previous = ref->shard_previous(),
                          .gradient = ref->gradient + first,
                          .m = ref->m,
                          .v = ref->v,
@@ -148,6 +157,8 @@ class Replica {
   transport::Collective& group_;
   std::unique_ptr<backend::Backend> backend_;
   std::unique_ptr<ParameterStore> store_;
+  Packing packing_{nullptr, nullptr, backend::StreamLink::Create(nullptr, nullptr).value(),
+                   backend::StreamLink::Create(nullptr, nullptr).value()};
   std::vector<LayerShards> shards_;
   std::vector<double> squares_;
   std::int64_t num_updated_ = 0;
@@ -183,6 +194,35 @@ void ExpectSameWeights(const ParameterStore& a, const ParameterStore& b) {
   }
 }
 
+template <class T>
+bool SameBits(const T* a, const T* b, std::int64_t count) {
+  const auto size = static_cast<std::size_t>(count);
+  return std::ranges::equal(std::as_bytes(std::span(a, size)), std::as_bytes(std::span(b, size)));
+}
+
+// Expects the weights of `b` that it keeps in f32, and all that it has packed, to be those of `a`,
+// which keeps everything.
+void ExpectSameKept(const ParameterStore& a, const ParameterStore& b) {
+  const auto of_a = a.stage_layers(), of_b = b.stage_layers();
+  std::int64_t freed = 0;
+  for (std::size_t layer = 0; layer < of_a.size(); ++layer) {
+    for (std::size_t i = 0; i < of_a[layer].refs.size(); ++i) {
+      const ParameterRef &all = of_a[layer].refs[i], &some = of_b[layer].refs[i];
+      const auto [first, count] = some.kept_run();
+      EXPECT_TRUE(SameBits(all.weight + first, some.kept_weights(), count)) << some.parameter->name;
+      freed += some.freed ? 1 : 0;
+      if (some.packed_transposed == nullptr) continue;
+      const std::int64_t rows = some.parameter->shape[0], columns = some.columns();
+      EXPECT_TRUE(SameBits(all.packed, some.packed, layout::PackedElements(rows, columns)))
+          << some.parameter->name;
+      EXPECT_TRUE(SameBits(all.packed_transposed, some.packed_transposed,
+                           layout::PackedElements(columns, rows)))
+          << some.parameter->name;
+    }
+  }
+  EXPECT_GT(freed, 0);
+}
+
 TEST(LayerShards, UpdateToTheBitsOfRanksThatUpdateEverything) {
   for (const bool tied : {true, false}) {
     const model::Model model = SmallModel(tied);
@@ -196,6 +236,25 @@ TEST(LayerShards, UpdateToTheBitsOfRanksThatUpdateEverything) {
           ASSERT_TRUE(sharded.StepWithShards(step).ok());
           EXPECT_EQ(all.squares(), sharded.squares());
           ExpectSameWeights(all.store(), sharded.store());
+        }
+      });
+    }
+  }
+}
+
+// Of a matrix, a rank has its shard in f32 and all of it packed.
+TEST(LayerShards, PackTheBitsOfRanksThatKeepEverything) {
+  for (const bool tied : {true, false}) {
+    const model::Model model = SmallModel(tied, model::Precision::kBf16);
+    for (const int size : {2, 3}) {
+      SCOPED_TRACE(::testing::Message() << size << " ranks, tied " << tied);
+      OnEveryRank(size, [&](transport::Collective& group) {
+        Replica all(model, group);
+        Replica sharded(model, group, {.index = group.index(), .count = group.size()});
+        for (const StepId step : {StepId(1), StepId(2)}) {
+          ASSERT_TRUE(all.StepWithAll(step).ok());
+          ASSERT_TRUE(sharded.StepWithShards(step).ok());
+          ExpectSameKept(all.store(), sharded.store());
         }
       });
     }

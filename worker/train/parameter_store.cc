@@ -109,8 +109,8 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
     // An earlier layer owns the weight.
     const Use& owner = *std::ranges::find(store->uses_, parameter_of(use), parameter_of);
     use.weight = owner.weight;
+    use.kept = owner.kept;
     use.ref->freed = owner.ref->freed;
-    use.ref->kept = owner.ref->kept;
   }
   RETURN_IF_ERROR(store->AddWhole(whole));
   store->ShowVersion(0);
@@ -121,6 +121,7 @@ void ParameterStore::AddLayers(const model::Model& model, const layout::Section&
                                const std::set<LayerId>& second_copies) {
   std::set<LayerId> layers;
   for (const layout::Tensor& tensor : section.tensors) {
+    if (tensor.role == layout::Role::kGatheredWeights) continue;
     layers.insert(tensor.layer);
     num_versions_ = std::max(num_versions_, tensor.version + 1);
   }
@@ -137,6 +138,10 @@ void ParameterStore::ResolveAll(const layout::Section& section, const SectionMem
   for (const layout::Tensor& tensor : section.tensors) {
     if (tensor.role == layout::Role::kLeafGradients) {
       ResolveLeaf(tensor);
+      continue;
+    }
+    if (tensor.role == layout::Role::kGatheredWeights) {
+      gathered_ = memory.FloatsAt(tensor);
       continue;
     }
     Resolve(tensor, section.allocations[static_cast<std::size_t>(tensor.allocation)],
@@ -172,8 +177,8 @@ void ParameterStore::Resolve(const layout::Tensor& tensor, const layout::Allocat
       break;
     case layout::Role::kWeightShard:
       use.weight.push_back(nullptr);
+      use.kept.push_back(floats);
       use.ref->updated = use.ref->freed = true;
-      use.ref->kept = floats;
       break;
     case layout::Role::kFirstMoment:
       use.ref->m = floats;
@@ -262,12 +267,12 @@ void ParameterStore::BeginUpdate() {
   newest_ = (newest_ + num_versions_ - 1) % num_versions_;
   ShowVersion(0);
   const std::size_t before = PlaceOf(num_versions_ > 1 ? 1 : 0);
-  for (Use& use : uses_) use.ref->previous = use.weight[before];
+  for (Use& use : uses_) use.ref->previous = KeptAt(use, before);
 }
 
 void ParameterStore::BeginForesight() {
   ShowVersion(program::kForeseen);
-  for (Use& use : uses_) use.ref->previous = use.weight[PlaceOf(0)];
+  for (Use& use : uses_) use.ref->previous = KeptAt(use, PlaceOf(0));
 }
 
 absl::Status ParameterStore::Pack(backend::Backend& backend, const LayerParameters& layer,
@@ -284,27 +289,31 @@ absl::Status ParameterStore::Pack(backend::Backend& backend, int version) {
 }
 
 absl::Status ParameterStore::PackUse(backend::Backend& backend, const Use& use, std::size_t place) {
-  if (use.packed.empty()) return absl::OkStatus();
-  if (use.ref->parameter->kept_rounded) {
-    return backend.Run(backend::Copy{
-        .input = use.weight[place], .output = use.packed[place], .count = use.ref->elements()});
+  if (use.packed.empty() || use.weight[place] == nullptr) return absl::OkStatus();
+  ParameterRef at_place = *use.ref;
+  at_place.packed = use.packed[place];
+  if (!use.packed_transposed.empty()) at_place.packed_transposed = use.packed_transposed[place];
+  return PackFrom(backend, use.weight[place], at_place);
+}
+
+absl::Status ParameterStore::PackFrom(backend::MemoryBackend& memory, const float* whole,
+                                      const ParameterRef& ref) {
+  if (ref.parameter->kept_rounded) {
+    return memory.Run(backend::Copy{.input = whole, .output = ref.packed, .count = ref.elements()});
   }
-  const std::int64_t columns = use.ref->columns();
-  for (const auto& [first, rows] : use.ref->Runs()) {
-    const float* const b = use.weight[place] + first * columns;
-    const ParameterRef::PackedOffsets offsets = use.ref->PackedBefore(first);
-    RETURN_IF_ERROR(backend.Run(backend::PackBf16{.b = b,
-                                                  .fp8 = use.ref->fp8,
-                                                  .packed = use.packed[place] + offsets.packed,
-                                                  .k = rows,
-                                                  .n = columns}));
+  const std::int64_t columns = ref.columns();
+  for (const auto& [first, rows] : ref.Runs()) {
+    const float* const b = whole + first * columns;
+    const ParameterRef::PackedOffsets offsets = ref.PackedBefore(first);
+    RETURN_IF_ERROR(memory.Run(backend::PackBf16{
+        .b = b, .fp8 = ref.fp8, .packed = ref.packed + offsets.packed, .k = rows, .n = columns}));
     RETURN_IF_ERROR(
-        backend.Run(backend::PackBf16{.b = b,
-                                      .transposed = true,
-                                      .fp8 = use.ref->fp8,
-                                      .packed = use.packed_transposed[place] + offsets.transposed,
-                                      .k = columns,
-                                      .n = rows}));
+        memory.Run(backend::PackBf16{.b = b,
+                                     .transposed = true,
+                                     .fp8 = ref.fp8,
+                                     .packed = ref.packed_transposed + offsets.transposed,
+                                     .k = columns,
+                                     .n = rows}));
   }
   return absl::OkStatus();
 }
@@ -331,6 +340,7 @@ void ParameterStore::ShowVersion(int version) {
   for (Use& use : uses_) {
     TAKT_CHECK(place < use.weight.size());
     use.ref->weight = use.weight[place];
+    if (!use.kept.empty()) use.ref->kept = use.kept[place];
     if (use.packed.empty()) continue;
     use.ref->packed = use.packed[place];
     if (use.packed_transposed.empty()) continue;

@@ -33,16 +33,17 @@ struct ParameterRef {
   // The rows of the parameter that this rank has, to which all pointers below are. They are whole
   // blocks of words (common/model/vocabulary.h) where they are not all. rows 0: all.
   std::int64_t first_row = 0, rows = 0;
-  // It is of the selected version. Where the rank frees weights it is null while they are not
-  // whole.
+  // It is of the selected version. Null while it is not whole: where the rank frees weights, and
+  // of one that it only keeps packed, for good.
   float* weight = nullptr;
-  // The version before the newest. It is `weight` if there is only one version.
+  // The version before the newest, of `kept` if the weight is `freed`. It is the same place if
+  // there is only one version.
   const float* previous = nullptr;
   // The selected version's matrix as it is stored, and its transpose, as PackBf16 leaves them. A
   // table by words is packed block by block. Null unless products are in bf16 and the layer
   // multiplies by the parameter. Of a bias (Parameter::kept_rounded), `packed` is it rounded.
-  const backend::Bf16* packed = nullptr;
-  const backend::Bf16* packed_transposed = nullptr;
+  backend::Bf16* packed = nullptr;
+  backend::Bf16* packed_transposed = nullptr;
   // Says how the layer's products round to FP8, if they do.
   backend::Fp8Scaling fp8 = backend::Fp8Scaling::kNone;
   // This use's own; where leaves have gradients apart (model::Split), those follow one another.
@@ -50,7 +51,8 @@ struct ParameterRef {
   // The elements, counted from the first one here, of which this rank has the optimizer's state:
   // all, unless ranks share it (layer_shards.h).
   layout::FloatRun shard;
-  // Where the rank frees weights (ParameterStore::frees), it keeps `kept`, those of the shard.
+  // True: the rank keeps in f32 only `kept`, those of the shard, because it frees weights
+  // (ParameterStore::frees) or reads this one packed (layout::LayOutParameters).
   bool freed = false;
   float* kept = nullptr;
   // These are the optimizer's moments of the shard. They are null if it does not have them, if the
@@ -72,7 +74,7 @@ struct ParameterRef {
   float* kept_weights() const { return freed ? kept : weight; }
   // Returns the weights of the shard, and those of the version before the newest.
   float* shard_weights() const { return freed ? kept : weight + shard.first; }
-  const float* shard_previous() const { return freed ? kept : previous + shard.first; }
+  const float* shard_previous() const { return freed ? previous : previous + shard.first; }
   // Returns m or v as far as there is one.
   std::span<float> moment(float* which) const {
     return {which, which == nullptr ? 0 : static_cast<std::size_t>(shard.count)};
@@ -154,8 +156,15 @@ class ParameterStore {
   // Makes the `packed` matrices of the newest weights, or of the foreseen ones. Call it after every
   // change of these.
   absl::Status Pack(backend::Backend& backend, int version = 0);
-  // Makes those of one layer of a rank's stages, or of its rows.
+  // Makes those of one layer of a rank's stages, or of its rows. Both leave out weights that are
+  // not whole.
   absl::Status Pack(backend::Backend& backend, const LayerParameters& layer, int version = 0);
+  // Makes those of one weight, of the selected version. whole: the weight in f32.
+  static absl::Status PackFrom(backend::MemoryBackend& memory, const float* whole,
+                               const ParameterRef& ref);
+  // Returns where weights are whole in f32 while they are gathered to be packed, which has room for
+  // those of any layer. Reduce lane. Null: the rank keeps all weights whole, or none.
+  float* gathered() const { return gathered_; }
 
   // The backend that owns the memory. Ask it to read or write that memory from the host.
   backend::Backend& backend() const { return *backend_; }
@@ -183,11 +192,11 @@ class ParameterStore {
 
  private:
   // One use of a weight. The lists have the places of all versions, that of foreseen weights last;
-  // those of packed matrices are empty if the use has none.
+  // those of shards and packed matrices are empty if the use has none.
   struct Use {
     LayerParameters* layer = nullptr;
     ParameterRef* ref = nullptr;
-    std::vector<float*> weight;
+    std::vector<float*> weight, kept;
     std::vector<backend::Bf16*> packed, packed_transposed;
   };
   // The weights of one stage where the rank frees weights.
@@ -214,6 +223,10 @@ class ParameterStore {
     return static_cast<std::size_t>((newest_ + version) % num_versions_);
   }
   static absl::Status PackUse(backend::Backend& backend, const Use& use, std::size_t place);
+  // Returns where the weights of this place are that the rank keeps.
+  static const float* KeptAt(const Use& use, std::size_t place) {
+    return use.kept.empty() ? use.weight[place] : use.kept[place];
+  }
 
   const model::Model* model_ = nullptr;
   backend::Backend* backend_ = nullptr;
@@ -225,6 +238,7 @@ class ParameterStore {
   int newest_ = 0;         // the place of version 0; older ones follow it, modulo num_versions_
   int selected_ = 0;       // the selected version
   std::string tied_name_;  // empty: the model has no tied parameter
+  float* gathered_ = nullptr;
   SectionMemory memory_, rows_memory_, places_;
   std::map<StageId, Whole> whole_;
   std::vector<int> free_places_;  // the reduce lane's

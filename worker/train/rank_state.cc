@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOption
   RETURN_IF_ERROR(state->CreateContextMeetings());
   RETURN_IF_ERROR(state->CreateStages());
   ASSIGN_OR_RETURN(state->shards, ShardState::CreateFor(options, state->layout, *state->parameters,
-                                                        *state->compute));
+                                                        *state->reduce));
   return state;
 }
 
@@ -136,6 +136,7 @@ absl::Status RankState::PackGathered(StageId stage, int version) {
 absl::Status RankState::ReadyWeights(std::span<const StageId> ids, int version,
                                      engine::PairHalf half) {
   const engine::PairTurn turn(pair == nullptr ? nullptr : &pair->turns, half);
+  if (shards != nullptr && !parameters->frees()) RETURN_IF_ERROR(shards->PackOnce());
   for (const StageId stage : ids) RETURN_IF_ERROR(PackGathered(stage, version));
   parameters->SelectVersion(version);
   return absl::OkStatus();

@@ -11,6 +11,8 @@
 namespace takt::train {
 namespace {
 
+constexpr StepId kBeforeSteps(0);  // of what ranks gather once
+
 transport::Collective* ReplicasOf(const TrainerOptions& options, StageId stage) {
   const auto group = options.replicas.find(stage);
   return group == options.replicas.end() ? nullptr : group->second;
@@ -57,19 +59,36 @@ absl::StatusOr<std::unique_ptr<ShardState>> ShardState::CreateFor(const TrainerO
     return absl::InvalidArgumentError(
         "no other rank holds a stage, so none can share the optimizer's state");
   }
-  return Create(groups, memory);
+  return Create(groups, memory, parameters.gathered());
+}
+
+absl::StatusOr<std::unique_ptr<Packing>> ShardState::PackingOf(const Group& group,
+                                                               backend::MemoryBackend& memory,
+                                                               float* gathered) {
+  backend::Stream* const own = memory.stream();
+  backend::Stream* const of_group = group.replicas->stream();
+  ASSIGN_OR_RETURN(backend::StreamLink to_group, backend::StreamLink::Create(own, of_group));
+  ASSIGN_OR_RETURN(backend::StreamLink from_group, backend::StreamLink::Create(of_group, own));
+  return std::make_unique<Packing>(
+      Packing{&memory, gathered, std::move(to_group), std::move(from_group)});
 }
 
 absl::StatusOr<std::unique_ptr<ShardState>> ShardState::Create(const std::vector<Group>& groups,
-                                                               backend::MemoryBackend& memory) {
-  auto state = std::unique_ptr<ShardState>(new ShardState);
+                                                               backend::MemoryBackend& memory,
+                                                               float* gathered) {
+  auto state = std::unique_ptr<ShardState>(new ShardState(memory));
   std::int64_t num_blocks = 0;
   for (const Group& group : groups) {
     const std::int64_t first = num_blocks;
+    Packing* packing = nullptr;
+    if (gathered != nullptr) {
+      ASSIGN_OR_RETURN(auto made, PackingOf(group, memory, gathered));
+      packing = state->packings_.emplace_back(std::move(made)).get();
+    }
     for (const LayerParameters* const parameters : group.layers) {
-      const Layer& added = state->layers_.emplace_back(
-          Layer{parameters, LayerShards(*parameters, *group.replicas, group.in_reversed_pairs),
-                num_blocks, group.stage});
+      const Layer& added = state->layers_.emplace_back(Layer{
+          parameters, LayerShards(*parameters, *group.replicas, group.in_reversed_pairs, packing),
+          num_blocks, group.stage});
       num_blocks += added.shards.num_blocks();
     }
     state->blocks_of_.push_back({group.replicas, first, num_blocks - first});
@@ -104,11 +123,19 @@ absl::Status ShardState::AddSquares(StepId step, std::span<double> entries) {
   return absl::OkStatus();
 }
 
-absl::Status ShardState::Unshard(StepId step, StageId stage, backend::MemoryBackend& memory) {
+absl::Status ShardState::Unshard(StepId step, StageId stage) {
   for (Layer& layer : layers_) {
-    if (layer.stage == stage) RETURN_IF_ERROR(layer.shards.Unshard(step, memory));
+    if (layer.stage == stage) RETURN_IF_ERROR(layer.shards.Unshard(step, memory_));
   }
   return absl::OkStatus();
+}
+
+absl::Status ShardState::PackOnce() {
+  if (std::exchange(packed_, true)) return absl::OkStatus();
+  for (Layer& layer : layers_) {
+    if (layer.shards.packs()) RETURN_IF_ERROR(layer.shards.GatherWeights(kBeforeSteps));
+  }
+  return memory_.Synchronize();
 }
 
 std::vector<const ParameterRef*> ShardState::Parts() const {

@@ -32,13 +32,15 @@ class ShardState {
   };
   // groups: the same on all ranks of each group, in one order. What they point to is borrowed for
   // the object's life.  Errors: kResourceExhausted.
+  // memory: of the reduce lane, borrowed likewise. gathered: ParameterStore::gathered.
   static absl::StatusOr<std::unique_ptr<ShardState>> Create(const std::vector<Group>& groups,
-                                                            backend::MemoryBackend& memory);
+                                                            backend::MemoryBackend& memory,
+                                                            float* gathered = nullptr);
 
   // Makes the state of a rank, with the groups of its stages and of its rows. Returns null if its
-  // program shares nothing. layout, parameters: of the rank. What they point to is borrowed for the
-  // object's life.
-  // Errors: also kInvalidArgument (a stage that nobody else holds).
+  // program shares nothing. layout, parameters: of the rank. memory: as Create's. What they point
+  // to is borrowed for the object's life. Errors: also kInvalidArgument (a stage that nobody else
+  // holds).
   static absl::StatusOr<std::unique_ptr<ShardState>> CreateFor(const TrainerOptions& options,
                                                                const layout::RankLayout& layout,
                                                                const ParameterStore& parameters,
@@ -53,9 +55,14 @@ class ShardState {
   // Reduce lane.  Errors: as the groups'.
   absl::Status AddSquares(StepId step, std::span<double> entries);
 
-  // Makes the weights of a stage whole, which ParameterStore::Place has given room. memory: of the
-  // lane, which is the reduce lane.  Errors: as the groups'.
-  absl::Status Unshard(StepId step, StageId stage, backend::MemoryBackend& memory);
+  // Makes the weights of a stage whole, which ParameterStore::Place has given room. Reduce lane.
+  // Errors: as the groups'.
+  absl::Status Unshard(StepId step, StageId stage);
+
+  // Makes the weights that the rank keeps packed, from shards that were filled or loaded. All ranks
+  // of a group call it before the first use of these weights, and the reduce lane does nothing
+  // meanwhile. It does so once. Blocks: until it is done.  Errors: as the groups', the device's.
+  absl::Status PackOnce();
 
   // Returns the parameters of which the rank updates its shard.
   std::vector<const ParameterRef*> Parts() const;
@@ -72,13 +79,19 @@ class ShardState {
     std::int64_t first = 0, count = 0;
   };
 
-  ShardState() = default;
+  explicit ShardState(backend::MemoryBackend& memory) : memory_(memory) {}
+  static absl::StatusOr<std::unique_ptr<Packing>> PackingOf(const Group& group,
+                                                            backend::MemoryBackend& memory,
+                                                            float* gathered);
   std::span<double> BlocksAt(std::int64_t first, std::int64_t count) const {
     auto* const all = reinterpret_cast<double*>(blocks_.data());
     return {all + first, static_cast<std::size_t>(count)};
   }
 
+  backend::MemoryBackend& memory_;
+  std::vector<std::unique_ptr<Packing>> packings_;  // by group; empty: no weights are packed so
   std::vector<Layer> layers_;
+  bool packed_ = false;            // by PackOnce
   std::vector<Blocks> blocks_of_;  // by group
   backend::Buffer blocks_;         // sums of squares, by layer and block, in host memory
 };

@@ -24,24 +24,19 @@ Bf16Products::Bf16Products(ThreadTeam& team, const Kernels& kernels, Fp8Counters
     threads_.push_back({.gemm = CreateBf16Gemm(MultipliesBf16(kernels)), .tile = {}});
 }
 
-void Bf16Products::Pack(const PackBf16& given) {
-  PackBf16 op = given;
-  if (op.fp8 != Fp8Scaling::kNone) {
-    weights_.resize(std::max(weights_.size(), static_cast<std::size_t>(op.k * op.n)));
-    const std::int64_t columns = op.transposed ? op.k : op.n;
-    fp8_.Round({.input = op.b,
-                .output = weights_.data(),
-                .rows = op.transposed ? op.n : op.k,
-                .columns = columns,
-                .stride = columns,
-                .fp8 = {op.fp8, Fp8Operand::kWeight},
-                .block_rows = kFp8BlockSize,
-                .block_columns = kFp8BlockSize});
-    op.b = weights_.data();
-  }
-  team_.ParallelFor(CeilDiv(op.n, kBf16PanelColumns), [&](std::int64_t panel, int) {
-    kernels_.pack_bf16(op, {panel, panel + 1});
-  });
+const float* Bf16Products::InFp8(const PackBf16& op) {
+  if (op.fp8 == Fp8Scaling::kNone) return op.b;
+  weights_.resize(std::max(weights_.size(), static_cast<std::size_t>(op.k * op.n)));
+  const std::int64_t columns = op.transposed ? op.k : op.n;
+  fp8_.Round({.input = op.b,
+              .output = weights_.data(),
+              .rows = op.transposed ? op.n : op.k,
+              .columns = columns,
+              .stride = columns,
+              .fp8 = {op.fp8, Fp8Operand::kWeight},
+              .block_rows = kFp8BlockSize,
+              .block_columns = kFp8BlockSize});
+  return weights_.data();
 }
 
 absl::Status Bf16Products::Run(const MatmulBf16& op) {

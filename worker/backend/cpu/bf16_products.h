@@ -22,7 +22,8 @@ class Bf16Products {
   // Borrows all of them. fp8_counters: may be null.
   Bf16Products(ThreadTeam& team, const Kernels& kernels, Fp8Counters* fp8_counters);
 
-  void Pack(const PackBf16& op);
+  // Returns b rounded to FP8 if the op does so, else b. The result is valid until the next call.
+  const float* InFp8(const PackBf16& op);
   // Computes c in f32 and leaves the activation to the caller.
   absl::Status Run(const MatmulBf16& op);
   // Leaves the column sums to the caller.

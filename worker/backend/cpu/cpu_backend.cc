@@ -102,7 +102,10 @@ class CpuBackend final : public HostMemory<Backend> {
               [&](Range columns) { kernels_.row_product(op, columns); });
   }
 
-  void Execute(const PackBf16& op) { bf16_.Pack(op); }
+  void Execute(PackBf16 op) {
+    op.b = bf16_.InFp8(op);
+    Pack(op);
+  }
   absl::Status Execute(const MatmulBf16& op) {
     RETURN_IF_ERROR(bf16_.Run(op));
     const std::int64_t count = op.m * op.n;
@@ -377,6 +380,13 @@ class CpuMemory final : public HostMemory<MemoryBackend> {
 
   absl::Status Run(const Copy& op) override { return ValidateAndExecute(op); }
   absl::Status Run(const Add& op) override { return ValidateAndExecute(op); }
+  absl::Status Run(const PackBf16& op) override {
+    if (op.fp8 != Fp8Scaling::kNone)
+      return absl::InvalidArgumentError("PackBf16: this lane does not round to FP8");
+    RETURN_IF_ERROR(ValidateOp(op));
+    Pack(op);
+    return absl::OkStatus();
+  }
 
  private:
   template <class O>

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/backend/cpu/bf16_gemm.h"
 #include "worker/backend/cpu/kernels.h"
 #include "worker/backend/cpu/thread_team.h"
 #include "worker/backend/memory_backend.h"
@@ -98,6 +99,12 @@ class HostMemory : public Interface {
   }
   void Execute(const Add& op) {
     ForElements(op.count, [&](Range range) { kernels_.add(op, range); });
+  }
+  // Packs b as it is, also if the op rounds to FP8.
+  void Pack(const PackBf16& op) {
+    team_.ParallelFor(CeilDiv(op.n, kBf16PanelColumns), [&](std::int64_t panel, int) {
+      kernels_.pack_bf16(op, {panel, panel + 1});
+    });
   }
 
   const Kernels& kernels_;

@@ -210,6 +210,11 @@ class CudaMemory final : public DeviceQueue<MemoryBackend> {
 
   absl::Status Run(const Copy& op) override { return Enqueue(op); }
   absl::Status Run(const Add& op) override { return Enqueue(op); }
+  absl::Status Run(const PackBf16& op) override {
+    if (op.fp8 != Fp8Scaling::kNone)
+      return absl::InvalidArgumentError("PackBf16: this lane does not round to FP8");
+    return Enqueue(op);
+  }
 
  private:
   template <class O>

@@ -22,7 +22,7 @@ Bound BindUnshard(ProgramState& state, const program::Instruction& instruction) 
   return engine::MakeBound(rank.ReplicasOf(instruction.stage)->stream(),
                            [&rank, stage = instruction.stage](StepId step) {
                              rank.parameters->Place(stage);
-                             return rank.shards->Unshard(step, stage, *rank.reduce);
+                             return rank.shards->Unshard(step, stage);
                            });
 }
 
