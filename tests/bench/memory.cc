@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,7 @@ struct Options : CommonOptions {
   std::vector<std::string> shapes = {"gpt2-56m", "llama-85m", "gpt2-wide-vocab"};
   std::vector<std::string> recompute = {"none", "selective", "full"};
   std::vector<std::string> precisions = {"f32"};
+  std::vector<std::string> meshes = {"pipeline"};
   std::string residual = "f32";
   double limit = 0.05;
   bool layout = false;  // print where everything lies, and run nothing
@@ -68,13 +70,29 @@ config::JobSpec ShapeOf(const std::string& name) {
   return job;
 }
 
+// Lays the two ranks along the axis of this name. Along `shard` replicas share the optimizer's
+// state.
+void SetMesh(const std::string& mesh, config::Parallelism& parallelism) {
+  if (mesh == "pipeline") return;
+  parallelism.pipeline = 1;
+  parallelism.schedule = "1f1b";
+  if (mesh == "tensor") {
+    parallelism.tensor = kRanks;
+  } else if (mesh == "context") {
+    parallelism.context = kRanks;
+  } else {
+    parallelism.data = kRanks;
+    parallelism.shard = mesh == "shard" ? config::Shard::kOptimizer : config::Shard::kNone;
+  }
+}
+
 model::Recompute RecomputeOf(std::string_view name) {
   using enum model::Recompute;
   return name == Name(kFull) ? kFull : name == Name(kSelective) ? kSelective : kNone;
 }
 
 struct Row {
-  std::string shape, recompute, precision;
+  std::string shape, mesh, recompute, precision;
   int rank = 0;
   MemoryBytes predicted;
   std::int64_t measured = 0;
@@ -103,7 +121,7 @@ absl::Status PrintLayouts(const config::JobSpec& job) {
 }
 
 // Runs the job on fresh workers, because a peak never falls.
-absl::StatusOr<std::vector<Row>> Measure(config::JobSpec job) {
+absl::StatusOr<std::vector<Row>> Measure(config::JobSpec job, const std::string& mesh) {
   testing::Cluster cluster(kRanks);
   job.train = {{.path = cluster.directory() + "/data.txt", .format = config::DataFormat::kBytes}};
   ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(job, {.max_workers = kRanks}));
@@ -123,10 +141,11 @@ absl::StatusOr<std::vector<Row>> Measure(config::JobSpec job) {
   for (const auto& [rank, worker] : worker_of) {
     ASSIGN_OR_RETURN(const std::int64_t measured, PeakRssBytes(cluster.worker(worker).pid()));
     rows.push_back({.shape = job.name,
+                    .mesh = mesh,
                     .recompute = std::string(Name(job.parallelism.recompute.front())),
                     .precision = PrecisionName(job),
                     .rank = rank,
-                    .predicted = plan.memory[rank],
+                    .predicted = plan.memory[plan.mesh.PpRankOf(Rank(rank)).value()],
                     .measured = measured});
   }
   return rows;
@@ -134,13 +153,14 @@ absl::StatusOr<std::vector<Row>> Measure(config::JobSpec job) {
 
 void PrintText(const std::vector<Row>& rows) {
   constexpr double kMebi = 1 << 20;
-  absl::PrintF("%-16s %-5s %-10s %4s", "shape", "", "recompute", "rank");
+  absl::PrintF("%-16s %-8s %-5s %-10s %4s", "shape", "mesh", "", "recompute", "rank");
   for (std::size_t i = 0; i < kNumMemoryKinds; ++i) {
     absl::PrintF(" %9s", std::string(Name(static_cast<MemoryKind>(i))));
   }
   absl::PrintF(" %9s %9s %7s\n", "predicted", "measured", "");
   for (const Row& row : rows) {
-    absl::PrintF("%-16s %-5s %-10s %4d", row.shape, row.precision, row.recompute, row.rank);
+    absl::PrintF("%-16s %-8s %-5s %-10s %4d", row.shape, row.mesh, row.precision, row.recompute,
+                 row.rank);
     for (std::size_t i = 0; i < kNumMemoryKinds; ++i) {
       const std::int64_t bytes = row.predicted[static_cast<MemoryKind>(i)];
       absl::PrintF(" %9.1f", static_cast<double>(bytes) / kMebi);
@@ -157,6 +177,7 @@ nlohmann::json ToJson(const Row& row) {
     predicted[std::string(Name(kind))] = row.predicted[kind];
   }
   return {{"shape", row.shape},
+          {"mesh", row.mesh},
           {"precision", row.precision},
           {"recompute", row.recompute},
           {"rank", row.rank},
@@ -165,23 +186,34 @@ nlohmann::json ToJson(const Row& row) {
           {"measured_bytes", row.measured}};
 }
 
-absl::Status Run(const Options& options) {
-  std::vector<Row> all;
+// Returns all jobs that the options ask for, each with the name of its mesh.
+std::vector<std::pair<config::JobSpec, std::string>> JobsOf(const Options& options) {
+  std::vector<std::pair<config::JobSpec, std::string>> jobs;
   for (const std::string& shape : options.shapes) {
-    for (const std::string& precision : options.precisions) {
-      for (const std::string& recompute : options.recompute) {
-        config::JobSpec job = ShapeOf(shape);
-        job.parallelism.recompute = {RecomputeOf(recompute)};
-        if (precision == "bf16") job.precision = config::Precision::kBf16;
-        if (options.residual == "bf16") job.residual = job.precision;
-        if (options.layout) {
-          RETURN_IF_ERROR(PrintLayouts(job));
-          continue;
+    for (const std::string& mesh : options.meshes) {
+      for (const std::string& precision : options.precisions) {
+        for (const std::string& recompute : options.recompute) {
+          config::JobSpec& job = jobs.emplace_back(ShapeOf(shape), mesh).first;
+          SetMesh(mesh, job.parallelism);
+          job.parallelism.recompute = {RecomputeOf(recompute)};
+          if (precision == "bf16") job.precision = config::Precision::kBf16;
+          if (options.residual == "bf16") job.residual = job.precision;
         }
-        ASSIGN_OR_RETURN(const std::vector<Row> rows, Measure(job));
-        all.insert(all.end(), rows.begin(), rows.end());
       }
     }
+  }
+  return jobs;
+}
+
+absl::Status Run(const Options& options) {
+  std::vector<Row> all;
+  for (const auto& [job, mesh] : JobsOf(options)) {
+    if (options.layout) {
+      RETURN_IF_ERROR(PrintLayouts(job));
+      continue;
+    }
+    ASSIGN_OR_RETURN(const std::vector<Row> rows, Measure(job, mesh));
+    all.insert(all.end(), rows.begin(), rows.end());
   }
   if (options.layout) return absl::OkStatus();
   if (options.json()) {
@@ -193,8 +225,8 @@ absl::Status Run(const Options& options) {
   }
   for (const Row& row : all) {
     if (std::abs(row.difference()) <= options.limit) continue;
-    return absl::InternalError(absl::StrCat(row.shape, " recompute ", row.recompute, " rank ",
-                                            row.rank, " is not within the limit"));
+    return absl::InternalError(absl::StrCat(row.shape, " ", row.mesh, " recompute ", row.recompute,
+                                            " rank ", row.rank, " is not within the limit"));
   }
   return absl::OkStatus();
 }
@@ -210,6 +242,8 @@ void AddMemoryCommand(CLI::App& app, absl::Status& result) {
             ->check(CLI::IsMember({"gpt2-56m", "llama-85m", "gpt2-wide-vocab"}));
         command.add_option("--recompute", options.recompute)
             ->check(CLI::IsMember({"none", "selective", "full"}));
+        command.add_option("--mesh", options.meshes, "The axis along which the two ranks lie")
+            ->check(CLI::IsMember({"pipeline", "data", "shard", "tensor", "context"}));
         command.add_option("--precision", options.precisions)
             ->check(CLI::IsMember({"f32", "bf16"}));
         command
