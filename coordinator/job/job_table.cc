@@ -108,7 +108,10 @@ std::vector<EndedJob> JobTable::FirstEnded(int most) const {
   std::vector<EndedJob> first;
   for (const auto& [end, job] : ended_) {
     if (std::ssize(first) >= most) break;
-    first.push_back({.name = job->record().name, .end = end.first});
+    const store::JobRecord& record = job->record();
+    first.push_back({.name = record.name,
+                     .end = end.first,
+                     .steps = record.last_step ? record.last_step->step.value() : 0});
   }
   return first;
 }

@@ -37,6 +37,15 @@ TEST(JobsToForget, TakesAFewAtATimeTheOldestFirst) {
               ElementsAre("d", "b"));
 }
 
+TEST(JobsToForget, TakesAsManyAsHaveFewStepsTogether) {
+  const RetentionOptions options{.jobs = 1, .age = absl::InfiniteDuration(), .steps_at_once = 100};
+  EndedJob a = Ended("a", 5), b = Ended("b", 4), c = Ended("c", 3), d = Ended("d", 2);
+  a.steps = b.steps = c.steps = 50;
+  EXPECT_THAT(JobsToForget({a, b, c, d}, 4, options, kNow), ElementsAre("a", "b"));
+  a.steps = 1000;  // it goes alone
+  EXPECT_THAT(JobsToForget({a, b, c, d}, 4, options, kNow), ElementsAre("a"));
+}
+
 TEST(JobsToForget, CountsThoseThatItWasNotGiven) {
   EXPECT_THAT(JobsToForget({Ended("d", 4)}, 100'000, kTwoJobs, kNow), ElementsAre("d"));
 }

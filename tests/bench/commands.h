@@ -17,6 +17,7 @@ void AddCopiesCommand(CLI::App& app, absl::Status& result);
 void AddCountCommand(CLI::App& app, absl::Status& result);
 void AddExpertsCommand(CLI::App& app, absl::Status& result);
 void AddGenerateCommand(CLI::App& app, absl::Status& result);
+void AddHistoryCommand(CLI::App& app, absl::Status& result);
 void AddImbalanceCommand(CLI::App& app, absl::Status& result);
 void AddKernelsCommand(CLI::App& app, absl::Status& result);
 void AddLargeCheckpointCommand(CLI::App& app, absl::Status& result);

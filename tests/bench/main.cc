@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   takt::bench::AddCountCommand(app, result);
   takt::bench::AddExpertsCommand(app, result);
   takt::bench::AddGenerateCommand(app, result);
+  takt::bench::AddHistoryCommand(app, result);
   takt::bench::AddImbalanceCommand(app, result);
   takt::bench::AddKernelsCommand(app, result);
   takt::bench::AddLargeCheckpointCommand(app, result);

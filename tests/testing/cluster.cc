@@ -145,8 +145,10 @@ absl::StatusOr<cli::Process> Cluster::Spawn(const std::string& name,
       {.name = name, .argv = std::move(argv), .log_path = directory_ + "/" + name + ".log"});
 }
 
-void Cluster::StartCoordinator(const std::string& state) {
+void Cluster::StartCoordinator(const std::string& state,
+                               const std::vector<std::string>& arguments) {
   std::vector<std::string> argv = {"takt-coordinator", "--state", directory_ + "/" + state};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
   if (network_ == Network::kSocketFile) {
     argv.insert(argv.end(), {"--listen", address_});
   } else {

@@ -55,8 +55,9 @@ class Cluster final {
   Cluster(const Cluster&) = delete;
 
   // Processes.
-  // state: the directory of its state, in directory().
-  void StartCoordinator(const std::string& state = "state");
+  // state: the directory of its state, in directory(). arguments: more of its own.
+  void StartCoordinator(const std::string& state = "state",
+                        const std::vector<std::string>& arguments = {});
   // coordinator: what it dials; empty: address().
   void StartWorker(const std::string& name, const std::string& coordinator = "");
   cli::Process& coordinator() { return *coordinator_; }
