@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of four stages that train until they are stopped, for dashboards to look at."""
+"""Jobs of several stages that train until they are stopped, for dashboards to look at."""
 import dashboards
 
 
@@ -19,6 +19,30 @@ def gpt(directory, steps=1_000_000, checkpoint_every=10):
         "steps": steps,
         "parallelism": {"pipeline": 4, "schedule": "1f1b", "threads": 1},
         "checkpoint": {"directory": str(directory / "checkpoints"), "every_steps": checkpoint_every, "keep": 2},
+        "seed": 1,
+    }
+
+
+def experts(directory):
+    """A small mixture of experts on two stages. It learns what gpt() does."""
+    return {
+        "name": "experts",
+        "model": {
+            "family": "mixtral",
+            "layers": 2,
+            "hidden": 32,
+            "heads": 2,
+            "kv_heads": 1,
+            "inner": 48,
+            "context": 64,
+            "vocab": 256,
+            "experts": {"count": 4, "per_token": 2},
+        },
+        "data": {"train": {"path": str(directory / "data.txt"), "format": "bytes"}, "shuffle": True},
+        "batch": {"global": 16, "microbatch": 4},
+        "steps": 1_000_000,
+        "parallelism": {"pipeline": 2, "schedule": "1f1b", "threads": 1},
+        "checkpoint": {"directory": str(directory / "experts"), "every_steps": 100},
         "seed": 1,
     }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Prometheus that scrapes two jobs of four stages is asked for every panel, rule and alert. Prints each with its value.
+"""A Prometheus that scrapes three jobs is asked for every panel, rule and alert. Prints each with its value.
 
   prometheus_test.py BIN [unittest's arguments]      BIN: the folder of takt, takt-coordinator and takt-worker
 """
@@ -20,10 +20,11 @@ ABSENT = {
     ("emulated", "takt_validation_loss"),
     ("emulated", "takt_memory_copies_total"),
     ("emulated", "takt_fp8_"),
-    ("gpt", "takt_fp8_"),  # it is in f32
+    ("experts", "takt_fp8_"),  # it is in f32
+    ("experts", "takt_validation_loss"),
 }
 # Only jobs whose steps overlap have these, which is up to their plans.
-ABSENT |= {(job, metric) for job in ("gpt", "emulated") for metric in ("takt_undone_", "takt_held_steps")}
+ABSENT |= {(job, metric) for job in ("gpt", "emulated", "experts") for metric in ("takt_undone_", "takt_held_steps")}
 # Only models with experts have these.
 ABSENT |= {(job, metric) for job in ("gpt", "emulated") for metric in ("takt_expert_load", "takt_expert_entropy", "takt_expert_dropped")}
 # A coordinator whose state is in a file does not have this. failover_fault_test asks one that has.
@@ -65,8 +66,9 @@ def summary(samples):
 class Prometheus(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.stack = cls.enterClassContext(stack.Stack(BINARIES, num_workers=8, rule_files=rule_files()))
-        cls.jobs = [jobs.gpt(cls.stack.directory), jobs.emulated()]
+        cls.stack = cls.enterClassContext(stack.Stack(BINARIES, num_workers=10, rule_files=rule_files()))
+        gpt = jobs.gpt(cls.stack.directory) | {"precision": "fp8", "fp8": {"recipe": "tensor"}}
+        cls.jobs = [gpt, jobs.experts(cls.stack.directory), jobs.emulated()]
         for job in cls.jobs:
             cls.stack.submit(job)
         num_targets = len(cls.stack.targets)
@@ -116,7 +118,7 @@ class Prometheus(unittest.TestCase):
             self.assertEqual((check.returncode, check.stdout + check.stderr), (0, b""))
 
     def test_variables_offer_the_jobs_and_the_stages(self):
-        expected = {"job": {"gpt", "emulated"}, "stage": {"0", "1", "2", "3"}}
+        expected = {"job": {"gpt", "experts", "emulated"}, "stage": {"0", "1", "2", "3"}}
         for dashboard in dashboards.load().values():
             for variable in dashboards.query_variables(dashboard):
                 selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]).groups()
