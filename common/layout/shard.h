@@ -29,8 +29,7 @@ struct FloatRun {
 std::vector<FloatRun> CutIntoShards(std::span<const FloatRun> tensors, int num_ranks);
 
 // Says which of the ranks that share the optimizer's state of some layers a rank is. The default
-// has all of it. Index -1 stands for any of them: it has the largest shard of each unit, so no rank
-// has more.
+// has all of it. Index -1 stands for any of them: it has the largest shard of each unit.
 struct ShardPlace {
   int index = 0, count = 1;
   bool operator==(const ShardPlace&) const = default;

@@ -427,15 +427,16 @@ class Learner {
         const Place first = meeting.front();
         const Instruction& instruction = trace_.ProgramOf(first.rank).body[first.instruction];
         // Under shards a gather is the second half of a sum. Where weights are freed there may be
-        // several, and the first half tells as much.
+        // several, and in bf16 a gather packs them, too. There the first half tells as much.
         const bool gathers = instruction.op == Op::kGatherWeights;
         if (instruction.op != Op::kReduceGrad && !gathers) continue;
+        if (gathers && FirstHalvesTell()) continue;
         if (program::GathersForeseen(instruction, trace_.ProgramOf(first.rank))) continue;
         const bool same_host = std::ranges::all_of(
             meeting, [&](const Place& place) { return HostOf(place.rank) == HostOf(first.rank); });
         auto& [seconds, bytes] =
             totals[{.same_host = same_host, .num_ranks = static_cast<int>(meeting.size())}];
-        seconds += Together(step, meeting) * (FreesWeights() ? 2 : 1);
+        seconds += Together(step, meeting) * (FirstHalvesTell() ? 2 : 1);
         if (!gathers) bytes += sizeof(float) * ElementsOf(instruction, first.rank);
       }
       for (const auto& [key, total] : totals) {
@@ -449,7 +450,10 @@ class Learner {
     return std::ranges::any_of(trace_.programs, program::ShardsOptimizer);
   }
 
-  bool FreesWeights() const { return std::ranges::any_of(trace_.programs, program::FreesWeights); }
+  bool FirstHalvesTell() const {
+    return std::ranges::any_of(trace_.programs, program::FreesWeights) ||
+           (SharesOptimizer() && job_.model.precisions.products == model::Precision::kBf16);
+  }
 
   // Returns how many values a sum of gradients has.
   double ElementsOf(const Instruction& instruction, int rank) const {

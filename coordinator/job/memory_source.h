@@ -31,7 +31,7 @@ struct CopyPlan {
   bool may_restore = true;       // false: a worker would read copies of earlier generations wrongly
 };
 
-// For `auto` it takes the smallest number of steps over which a copy takes at most 2 % of the time
+// For `auto` it takes the smallest number of steps over which a copy takes at most 1 % of the time
 // of training, and within which it is sent. A copy takes the pause, and on a worker without a
 // device the sending too. If the plan counts no memory for copies, they do not fit, and a job that
 // did not ask for them keeps none. A rank's copies go to the rank that is `shift` further: the

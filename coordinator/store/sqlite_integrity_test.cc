@@ -302,16 +302,36 @@ TEST_F(SqliteIntegrityTest, AFullDiskGivesUpTheReserveOnlyForDeletions) {
 
 TEST_F(SqliteIntegrityTest, ADeletedJobsRowsGoInParts) {
   const auto store = Open().value();
-  Changes changes{.jobs = {{.number = 1, .id = "x", .name = "n"}}};
-  for (int step = 1; step <= 2500; ++step) {
+  Changes changes{.jobs = {{.number = 1, .id = "x", .name = "n"}, {.number = 2, .id = "y"}}};
+  for (int step = 1; step <= 25'000; ++step) {
     changes.steps.push_back({.job_id = "x", .generation = Generation(1), .step = StepId(step)});
   }
   ASSERT_TRUE(store->Commit(changes).ok());
-  const auto left = [&] { return store->ReadSteps("x", StepId(0), 5000).value().size(); };
+  const auto left = [&] { return store->ReadSteps("x", StepId(0), 30'000).value().size(); };
   ASSERT_TRUE(store->Commit({.deleted_jobs = {"x"}}).ok());
-  EXPECT_EQ(left(), 1500u);
+  EXPECT_EQ(left(), 15'000u);
+  // Workers wait for commits that have steps.
+  const StepRecord step{.job_id = "y", .generation = Generation(1), .step = StepId(1)};
+  ASSERT_TRUE(store->Commit({.steps = {step}}).ok());
+  EXPECT_EQ(left(), 14'000u);
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(store->Commit({.profile = "any"}).ok());
   EXPECT_EQ(left(), 0u);
+}
+
+TEST_F(SqliteIntegrityTest, TheRowsOfManySmallDeletedJobsGoTogether) {
+  const auto store = Open().value();
+  Changes changes, deletions;
+  for (int i = 1; i <= 100; ++i) {
+    const std::string id = absl::StrCat("job", i);
+    changes.jobs.push_back({.number = i, .id = id, .name = id});
+    for (int step = 1; step <= 10; ++step)
+      changes.steps.push_back({.job_id = id, .generation = Generation(1), .step = StepId(step)});
+    deletions.deleted_jobs.push_back(id);
+  }
+  ASSERT_TRUE(store->Commit(changes).ok());
+  ASSERT_TRUE(store->Commit(deletions).ok());
+  for (const std::string& id : deletions.deleted_jobs)
+    EXPECT_TRUE(store->ReadSteps(id, StepId(0), 100).value().empty()) << id;
 }
 
 }  // namespace

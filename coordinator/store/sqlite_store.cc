@@ -23,7 +23,9 @@ namespace takt::store {
 namespace {
 
 constexpr int kDamageShown = 3;
-constexpr int kSweepRows = 1000;
+// Rows of deleted jobs that a transaction takes away besides what it writes: more if it has no
+// steps, as then no worker waits for it.
+constexpr int kSweepRows = 1000, kSweepRowsAlone = 10'000;
 
 // A message in the file that our own code wrote and that cannot be parsed.
 absl::Status Unreadable(const SqliteDb& db, std::string_view what) {
@@ -264,7 +266,7 @@ class SqliteStore final : public Store {
     }
     if (changes.profile) RETURN_IF_ERROR(put_profile_.Bind(*changes.profile).Run());
     RETURN_IF_ERROR(WriteLogs(changes.logs));
-    return Sweep();
+    return Sweep(changes.steps.empty() ? kSweepRowsAlone : kSweepRows);
   }
 
   absl::Status WriteIdentity(const ClusterIdentity& identity)
@@ -303,19 +305,27 @@ class SqliteStore final : public Store {
     return discard.Bind(id).Run();
   }
 
-  // Deletes some steps and log lines of a deleted job. A job may have millions of them, so each
-  // transaction takes away a part, and more than it adds.
-  absl::Status Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    ASSIGN_OR_RETURN(const bool any, find_garbage_.Next());
-    if (!any) return absl::OkStatus();
-    const std::string id = find_garbage_.Blob(0);
-    find_garbage_.Reset();
-    RETURN_IF_ERROR(sweep_steps_.Bind(id).Bind(kSweepRows).Run());
-    RETURN_IF_ERROR(sweep_logs_.Bind(id).Bind(kSweepRows).Run());
-    ASSIGN_OR_RETURN(const bool counted, has_rows_.Bind(id).Next());
-    const bool has_rows = counted && has_rows_.Int(0) != 0;
-    has_rows_.Reset();
-    return has_rows ? absl::OkStatus() : end_sweep_.Bind(id).Run();
+  // Deletes steps and log lines of deleted jobs. They may have millions of them, so each
+  // transaction takes away a part: about so many rows, and of as many jobs as that suffices for.
+  absl::Status Sweep(int rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    while (rows > 0) {
+      ASSIGN_OR_RETURN(const bool any, find_garbage_.Next());
+      if (!any) return absl::OkStatus();
+      const std::string id = find_garbage_.Blob(0);
+      find_garbage_.Reset();
+      for (SqliteStatement* const sweep : {&sweep_steps_, &sweep_logs_}) {
+        RETURN_IF_ERROR(sweep->Bind(id).Bind(std::max(rows, 0)).Run());
+        ASSIGN_OR_RETURN(const bool counted, changes_.Next());
+        if (counted) rows -= static_cast<int>(changes_.Int(0));
+        changes_.Reset();
+      }
+      ASSIGN_OR_RETURN(const bool counted, has_rows_.Bind(id).Next());
+      const bool has_rows = counted && has_rows_.Int(0) != 0;
+      has_rows_.Reset();
+      if (!has_rows) RETURN_IF_ERROR(end_sweep_.Bind(id).Run());
+      --rows;  // a job without any takes time, too
+    }
+    return absl::OkStatus();
   }
 
   absl::Status WriteLogs(const std::vector<LogRecord>& logs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -389,6 +399,7 @@ class SqliteStore final : public Store {
   SqliteStatement has_rows_{*db_,
                             "SELECT EXISTS(SELECT 1 FROM steps WHERE job_id = ?1)"
                             " OR EXISTS(SELECT 1 FROM logs WHERE job_id = ?1)"};
+  SqliteStatement changes_{*db_, "SELECT changes()"};
   SqliteStatement end_sweep_{*db_, "DELETE FROM garbage WHERE job_id = ?"};
   SqliteStatement read_steps_{
       *db_,

@@ -26,6 +26,7 @@ struct SplitJob {
   std::string model = kGpt;
   std::string directory = {};  // of checkpoints; empty: the job saves none
   int steps = 6;
+  std::string precision = "f32";
 
   std::string Yaml() const {
     return absl::StrCat(
@@ -33,8 +34,8 @@ struct SplitJob {
         "\ndata: {train: {path: data.txt, format: bytes}, shuffle: true}"
         "\nbatch: {global: 16, microbatch: 1}"
         "\noptimizer: {adamw: {learning_rate: 3.0e-3}, lr_schedule: {warmup_steps: 2}}"
-        "\nsteps: ",
-        steps, "\nseed: 7\nparallelism: {threads: 1, ", parallelism, "}\n",
+        "\nprecision: ",
+        precision, "\nsteps: ", steps, "\nseed: 7\nparallelism: {threads: 1, ", parallelism, "}\n",
         directory.empty() ? "" : absl::StrCat("checkpoint: {directory: ", directory, "}\n"));
   }
 };

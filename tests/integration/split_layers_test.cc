@@ -45,17 +45,30 @@ TEST(SplitLayers, TrainAlikeBitForBitWithEquallyManyLeaves) {
 TEST(SplitLayers, ReplicasMayShareTheOptimizersState) {
   Cluster cluster(8);
   const std::string mesh = "pipeline: 2, data: 2, tensor: 2, schedule: 1f1b, shard: ";
-  const Curve none = Train(cluster, {.name = "none", .parallelism = mesh + "none"});
-  ASSERT_EQ(none.size(), 6U);
-  const std::string saved = cluster.directory() + "/shared", copy = cluster.directory() + "/copy";
-  Curve parts =
-      Train(cluster,
-            {.name = "shared", .parallelism = mesh + "optimizer", .directory = saved, .steps = 3});
-  fs::copy(saved, copy, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
-  const Curve rest =
-      Train(cluster, {.name = "rest", .parallelism = mesh + "none", .directory = copy});
-  parts.insert(parts.end(), rest.begin(), rest.end());
-  EXPECT_EQ(parts, none);
+  for (const std::string precision : {"f32", "bf16"}) {
+    SCOPED_TRACE(precision);
+    const auto job = [&, precision](const std::string& name, const std::string& shard) {
+      return SplitJob{.name = name + "-" + precision,
+                      .parallelism = mesh + shard,
+                      .directory = absl::StrCat(cluster.directory(), "/", name, "-", precision),
+                      .precision = precision};
+    };
+    const Curve none = Train(cluster, job("none", "none"));
+    ASSERT_EQ(none.size(), 6U);
+    SplitJob shared = job("shared", "optimizer");
+    shared.steps = 3;
+    Curve parts = Train(cluster, shared);
+    // Without shards, and with them again.
+    for (const std::string shard : {"none", "optimizer"}) {
+      const SplitJob rest = job("rest-" + shard, shard);
+      fs::copy(shared.directory, rest.directory,
+               fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+      Curve curve = parts;
+      const Curve more = Train(cluster, rest);
+      curve.insert(curve.end(), more.begin(), more.end());
+      EXPECT_EQ(curve, none) << shard;
+    }
+  }
   EXPECT_THAT(cluster.StopAll(), IsEmpty());
 }
 

@@ -79,7 +79,8 @@ absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) co
   rank.groups_.GiveTo(about);
   if (!options.pairs_beside) about.pair_tensor_group = about.pair_context_group = nullptr;
   ASSIGN_OR_RETURN(rank.trainer_, train::CreateTrainer(about));
-  return rank.trainer_->Prepare();
+  RETURN_IF_ERROR(rank.trainer_->Prepare());
+  return rank.trainer_->Gather();
 }
 
 absl::Status VirtualRanks::ForAll(const std::function<absl::Status(VirtualRank&)>& body) {

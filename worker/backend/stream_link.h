@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Orders the work of different streams of a device.
 #pragma once
 
 #include <memory>
@@ -10,7 +11,16 @@
 
 namespace takt::backend {
 
-// Orders the work of two streams. Thread: the one that gives work to both.
+// Makes the work that `later` is given from now on wait for all work that `earlier` was given so
+// far.  Errors: as MakeRoom.
+inline absl::Status Follow(Stream& later, Stream& earlier, Event& point) {
+  RETURN_IF_ERROR(earlier.MakeRoom(1));
+  RETURN_IF_ERROR(earlier.Record(point));
+  RETURN_IF_ERROR(later.MakeRoom(1));
+  return later.Await(point);
+}
+
+// Orders the work of two streams, again and again. Thread: the one that gives work to both.
 class StreamLink final {
  public:
   // Both are borrowed for the object's life. Null: work is done when it was given.
@@ -27,9 +37,10 @@ class StreamLink final {
   // `then` is null.  Errors: those of that work.
   absl::Status Pass() {
     if (reached_ == nullptr) return absl::OkStatus();
+    if (then_ != nullptr) return Follow(*then_, *first_, *reached_);
     RETURN_IF_ERROR(first_->MakeRoom(1));
     RETURN_IF_ERROR(first_->Record(*reached_));
-    return then_ == nullptr ? reached_->Wait() : then_->Await(*reached_);
+    return reached_->Wait();
   }
 
  private:

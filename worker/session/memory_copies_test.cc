@@ -74,6 +74,7 @@ class MemoryCopiesTest : public ::testing::Test {
     }
     job.parallelism.vocabulary = config::Vocabulary::kLast;
     job.parallelism.shard = shard_;
+    job.precision = precision_;
     return job;
   }
 
@@ -176,6 +177,7 @@ class MemoryCopiesTest : public ::testing::Test {
   int tensor_ = 1, context_ = 1;
   int expert_ = 0;  // ranks that share the experts of a Mixtral; 0: the model has none
   config::Shard shard_ = config::Shard::kNone;
+  config::Precision precision_ = config::Precision::kF32;
   std::int64_t every_steps_ = 1;
   std::optional<config::Lion> lion_;  // neither: AdamW trains
   std::optional<config::Muon> muon_;
@@ -293,6 +295,17 @@ TEST_F(MemoryCopiesTest, ReplicasOfRanksThatSplitLayersHoldTheirParts) {
     SetRanks(4);
     ExpectRebuilt(/*lost=*/2);
   }
+  precision_ = config::Precision::kBf16;
+  SetRanks(4);
+  ExpectRebuilt(/*lost=*/2);
+}
+
+// Ranks then have shards of matrices in f32, and all of them packed.
+TEST_F(MemoryCopiesTest, ReplicasThatShareTheOptimizersStateInBf16AreRebuilt) {
+  precision_ = config::Precision::kBf16;
+  shard_ = config::Shard::kOptimizer;
+  pipeline_ = 1;
+  ExpectRebuilt(/*lost=*/1);
 }
 
 TEST_F(MemoryCopiesTest, RanksThatShareSequencesAreReplicas) {

@@ -25,7 +25,7 @@ namespace takt::session {
 namespace {
 
 // An embedding, two blocks and a head, which has the embedding's table.
-model::Model TiedModel() {
+model::Model TiedModel(model::Precision products = model::Precision::kF32) {
   return model::BuildModel({.layers = 2,
                             .hidden = 64,
                             .heads = 2,
@@ -34,7 +34,7 @@ model::Model TiedModel() {
                             .context = 8,
                             .positions = 8,
                             .vocab = 300},
-                           /*microbatch=*/1)
+                           /*microbatch=*/1, {.products = products})
       .value();
 }
 
@@ -143,6 +143,15 @@ TEST(MomentShards, AreWrittenWholeByOneRankWhoeverHasWhich) {
       SCOPED_TRACE(::testing::Message() << replicas << " replicas, " << copies << " copies");
       EXPECT_EQ(WrittenBy(model, replicas, copies), all);
     }
+  }
+}
+
+// In bf16 these are matrices.
+TEST(MomentShards, HaveTheWeightsOfWhichRanksKeepShardsAndThePackedWhole) {
+  const model::Model model = TiedModel(model::Precision::kBf16);
+  const std::multiset<std::string> all = WrittenBy(TiedModel(), 2, 1);
+  for (const int replicas : {2, 3}) {
+    for (const int copies : {1, 2}) EXPECT_EQ(WrittenBy(model, replicas, copies), all);
   }
 }
 

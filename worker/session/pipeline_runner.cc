@@ -68,6 +68,8 @@ class PipelineRunner final : public RankRunner {
     // Channels wait only for a short time for their other ends, and some ranks load much more.
     SetPhase("CONNECT", "all ranks to have loaded");
     RETURN_IF_ERROR(MeetAll(Meeting(), "loaded"));
+    SetPhase("CONNECT", "its replicas to gather weights");
+    RETURN_IF_ERROR(trainer_->Gather());
     RETURN_IF_ERROR(BeginCopies());
     SetPhase("CONNECT", "its neighbours in the pipeline to open their channels");
     RETURN_IF_ERROR(CreateEngines());

@@ -159,7 +159,7 @@ std::vector<worker_checkpoint::LayerState> RankCheckpoints::WrittenState() const
 absl::Status RankCheckpoints::Complete(StepId step, const worker_checkpoint::Snapshot& copy) {
   if (moments_.has_value()) {
     RETURN_IF_ERROR(moments_->Join(step, [&](LayerId layer, const model::Parameter& parameter) {
-      return split_.has_value() ? split_->MomentsOf(layer, parameter) : copy.PlaceOf(parameter);
+      return split_.has_value() ? split_->JoinedOf(layer, parameter) : copy.PlaceOf(parameter);
     }));
   }
   if (split_.has_value()) return split_->Join(step, copy);

@@ -64,14 +64,15 @@ const train::ParameterRef* SplitState::RefOf(LayerId layer,
   return ref == refs.end() ? nullptr : &*ref;
 }
 
-ParameterTarget SplitState::MomentsOf(LayerId layer, const model::Parameter& parameter) {
+ParameterTarget SplitState::JoinedOf(LayerId layer, const model::Parameter& parameter) {
   const train::ParameterRef* const ref = RefOf(layer, parameter);
   TAKT_CHECK(ref != nullptr);
   const auto count = static_cast<std::size_t>(ref->elements());
-  Moments& moments = moments_[&parameter];
-  moments.m.resize(parameter.moments >= 1 ? count : 0);
-  moments.v.resize(parameter.moments >= 2 ? count : 0);
-  return {.parameter = &parameter, .m = moments.m, .v = moments.v};
+  Joined& joined = joined_[&parameter];
+  joined.weight.resize(ref->freed ? count : 0);
+  joined.m.resize(parameter.moments >= 1 ? count : 0);
+  joined.v.resize(parameter.moments >= 2 ? count : 0);
+  return {.parameter = &parameter, .weight = joined.weight, .m = joined.m, .v = joined.v};
 }
 
 absl::Status SplitState::ForEachRunOf(
@@ -148,21 +149,23 @@ absl::Status SplitState::Join(StepId step, const worker_checkpoint::Snapshot& sn
       const train::ParameterRef* const ref = RefOf(layer, parameter);
       std::span<const float> weight, m, v;
       if (ref != nullptr) {
-        weight = {ref->weight, static_cast<std::size_t>(ref->elements())};
+        weight = {ref->weight, ref->freed ? 0 : static_cast<std::size_t>(ref->elements())};
         m = ref->moment(ref->m);
         v = ref->moment(ref->v);
       }
-      RETURN_IF_ERROR(PassStored(step, parameter, writer, weight, whole.weight));
-      const auto joined = moments_.find(&parameter);
-      const auto pass_moment = [&](std::span<const float> stored, std::span<const float> of_shards,
-                                   std::span<float> to) {
-        return joined == moments_.end() ? PassStored(step, parameter, writer, stored, to)
-                                        : Pass(step, parameter, writer, of_shards, to);
+      const auto found = joined_.find(&parameter);
+      const bool shares = found != joined_.end();
+      const Joined none{};
+      const Joined& joined = shares ? found->second : none;
+      const auto pass = [&](bool is_joined, std::span<const float> stored,
+                            std::span<const float> of_shards, std::span<float> to) {
+        return is_joined ? Pass(step, parameter, writer, of_shards, to)
+                         : PassStored(step, parameter, writer, stored, to);
       };
-      const Moments none{};
-      const Moments& shards = joined == moments_.end() ? none : joined->second;
-      if (parameter.moments >= 1) RETURN_IF_ERROR(pass_moment(m, shards.m, whole.m));
-      if (parameter.moments >= 2) RETURN_IF_ERROR(pass_moment(v, shards.v, whole.v));
+      const bool frees = ref != nullptr && ref->freed;
+      RETURN_IF_ERROR(pass(frees, weight, joined.weight, whole.weight));
+      if (parameter.moments >= 1) RETURN_IF_ERROR(pass(shares, m, joined.m, whole.m));
+      if (parameter.moments >= 2) RETURN_IF_ERROR(pass(shares, v, joined.v, whole.v));
     }
   }
   return absl::OkStatus();

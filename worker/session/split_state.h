@@ -37,9 +37,10 @@ class SplitState {
   // without any values: Join brings those.
   std::vector<worker_checkpoint::LayerState> WrittenState() const;
 
-  // Returns where the moments of what this rank has of a parameter go, if replicas have shards of
-  // them (moment_shards.h). Join takes them from there.
-  worker_checkpoint::ParameterTarget MomentsOf(LayerId layer, const model::Parameter& parameter);
+  // Returns where that of a parameter goes of which replicas have shards (moment_shards.h): the
+  // moments of what this rank has of it, and its weight unless the rank has that whole. Join takes
+  // them from there.
+  worker_checkpoint::ParameterTarget JoinedOf(LayerId layer, const model::Parameter& parameter);
 
   // Copies the state of all ranks into the snapshots of those that write it. Call it after the
   // snapshot was taken.  Blocks: until all ranks of the group do the same.
@@ -47,8 +48,9 @@ class SplitState {
   absl::Status Join(StepId step, const worker_checkpoint::Snapshot& snapshot) const;
 
  private:
-  struct Moments {
-    std::vector<float> m, v;
+  // What shards were joined to.
+  struct Joined {
+    std::vector<float> weight, m, v;  // weight: empty if the rank has it whole
   };
   int index() const { return model_.tensor.index; }
   int WriterOf(LayerId layer) const;
@@ -73,7 +75,7 @@ class SplitState {
   const train::ParameterStore& store_;
   transport::Collective* const group_;
   std::vector<LayerId> layers_;  // of this pp rank, which this replica writes
-  std::map<const model::Parameter*, Moments> moments_;
+  std::map<const model::Parameter*, Joined> joined_;
 };
 
 }  // namespace takt::session

@@ -17,8 +17,8 @@
 
 namespace takt::train {
 
-// How weights are gathered of which a rank keeps a shard and the whole packed. Everything is
-// borrowed.
+// GatherWeights needs this where a rank keeps a shard of a weight in f32, and all of it packed. The
+// pointers are borrowed.
 struct Packing {
   backend::MemoryBackend* memory = nullptr;  // of the lane that gathers
   float* room = nullptr;                     // ParameterStore::gathered
@@ -68,10 +68,11 @@ class LayerShards {
   // (ParameterRef::shard).
   std::vector<const ParameterRef*> Parts() const;
 
-  // Copies the weights of the selected version from the rank that updates them to all others.
+  // Copies the weights of the selected version from the rank that updates them to all others, and
+  // packs those that the rank keeps packed alone.
   // Errors: as the group's; those of the device.
   absl::Status GatherWeights(StepId step);
-  // Returns whether the rank keeps some of them packed, and of these a shard in f32.
+  // Returns whether GatherWeights packs some of them, because the rank has only a shard in f32.
   bool packs() const;
   // Makes the weights whole where ParameterStore::Place has put them, from the shards that the
   // ranks keep. memory: of the lane.  Errors: also those of the device.

@@ -65,12 +65,16 @@ class ModelTrainer final : public Trainer {
     rank_->load->Synchronize().IgnoreError();
   }
 
-  // The lanes that only add and copy need no preparation.
+  // The lanes that only move and add need no preparation.
   absl::Status Prepare() override {
     backend::Backend& compute = *rank_->compute;
     if (compute.memory_is_host()) return absl::OkStatus();
     return RunOnMeta(options(), [&](const backend::Op& op) { return compute.Prepare(op); })
         .status();
+  }
+
+  absl::Status Gather() override {
+    return rank_->shards == nullptr ? absl::OkStatus() : rank_->shards->GatherAll();
   }
 
   Bound Bind(const Instruction& instruction) override {

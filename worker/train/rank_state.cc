@@ -136,7 +136,6 @@ absl::Status RankState::PackGathered(StageId stage, int version) {
 absl::Status RankState::ReadyWeights(std::span<const StageId> ids, int version,
                                      engine::PairHalf half) {
   const engine::PairTurn turn(pair == nullptr ? nullptr : &pair->turns, half);
-  if (shards != nullptr && !parameters->frees()) RETURN_IF_ERROR(shards->PackOnce());
   for (const StageId stage : ids) RETURN_IF_ERROR(PackGathered(stage, version));
   parameters->SelectVersion(version);
   return absl::OkStatus();

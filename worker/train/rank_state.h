@@ -59,12 +59,13 @@ struct RankState {
   bool SharesVocabulary() const { return vocabulary != nullptr || meetings != nullptr; }
 
   // Packs the newest weights, as it must be done after OPT, or with kForeseen those that SPECULATE
-  // made. Those of which the rank has made only a shard are packed later, by PackGathered.
+  // made. Those of which the rank has made only a shard are packed later: by PackGathered, or by
+  // GATHER_WEIGHTS where only a shard of them is kept in f32.
   // Compute lane.
   absl::Status Pack(int version = 0);
   // Packs this version of the weights of a stage, or with the stage after the last one of the
-  // rank's rows, unless that was done since they were gathered. Call it before the first use of
-  // them.  Compute lane.
+  // rank's rows, as far as they are whole in f32, unless that was done since they were gathered.
+  // Call it before the first use of them.  Compute lane.
   absl::Status PackGathered(StageId stage, int version = 0);
   // Makes the weights of stages ready for a pass: packs them (-1: none) and selects their version.
   // half: of the pass, if it is one of a pair.

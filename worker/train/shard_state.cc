@@ -130,8 +130,7 @@ absl::Status ShardState::Unshard(StepId step, StageId stage) {
   return absl::OkStatus();
 }
 
-absl::Status ShardState::PackOnce() {
-  if (std::exchange(packed_, true)) return absl::OkStatus();
+absl::Status ShardState::GatherAll() {
   for (Layer& layer : layers_) {
     if (layer.shards.packs()) RETURN_IF_ERROR(layer.shards.GatherWeights(kBeforeSteps));
   }

@@ -59,10 +59,10 @@ class ShardState {
   // Errors: as the groups'.
   absl::Status Unshard(StepId step, StageId stage);
 
-  // Makes the weights that the rank keeps packed, from shards that were filled or loaded. All ranks
-  // of a group call it before the first use of these weights, and the reduce lane does nothing
-  // meanwhile. It does so once. Blocks: until it is done.  Errors: as the groups', the device's.
-  absl::Status PackOnce();
+  // Makes the weights whole that GATHER_WEIGHTS would make so, from shards that were filled or
+  // loaded. All ranks of the groups call it before their first instruction. Blocks: until it is
+  // done.  Errors: as the groups', those of the device.
+  absl::Status GatherAll();
 
   // Returns the parameters of which the rank updates its shard.
   std::vector<const ParameterRef*> Parts() const;
@@ -91,7 +91,6 @@ class ShardState {
   backend::MemoryBackend& memory_;
   std::vector<std::unique_ptr<Packing>> packings_;  // by group; empty: no weights are packed so
   std::vector<Layer> layers_;
-  bool packed_ = false;            // by PackOnce
   std::vector<Blocks> blocks_of_;  // by group
   backend::Buffer blocks_;         // sums of squares, by layer and block, in host memory
 };

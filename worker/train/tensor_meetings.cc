@@ -7,20 +7,12 @@
 
 #include "common/base/status.h"
 #include "common/model/split_layers.h"
+#include "worker/backend/stream_link.h"
 
 namespace takt::train {
 namespace {
 
 using model::PartKind;
-
-// Makes the work that `later` is given from now on wait for all work that `earlier` was given so
-// far.
-absl::Status Follow(backend::Stream& later, backend::Stream& earlier, backend::Event& point) {
-  RETURN_IF_ERROR(earlier.MakeRoom(1));
-  RETURN_IF_ERROR(earlier.Record(point));
-  RETURN_IF_ERROR(later.MakeRoom(1));
-  return later.Await(point);
-}
 
 }  // namespace
 
@@ -57,9 +49,9 @@ absl::Status TensorMeetings::OnGroup(absl::FunctionRef<absl::Status()> calls) {
     return calls();
   }
   backend::Stream &compute = *options_.backend->stream(), &group = *options_.group->stream();
-  RETURN_IF_ERROR(Follow(group, compute, *computed_));
+  RETURN_IF_ERROR(backend::Follow(group, compute, *computed_));
   RETURN_IF_ERROR(calls());
-  return Follow(compute, group, *met_);
+  return backend::Follow(compute, group, *met_);
 }
 
 absl::Status TensorMeetings::AddTo(float* sum, const float* addend, std::int64_t count) {

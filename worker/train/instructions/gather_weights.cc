@@ -5,7 +5,7 @@
 namespace takt::train {
 
 // GATHER_WEIGHTS: copies the new weights of one layer, or of rows, from the ranks that updated
-// them.
+// them, and packs those of which this rank keeps only a shard in f32.
 Bound BindGatherWeights(ProgramState& state, const program::Instruction& instruction) {
   const LayerParameters* const layer = BucketOf(state, instruction);
   if (layer == nullptr && state.rank.SharesVocabulary()) return engine::NothingToDo();
