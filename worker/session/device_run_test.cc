@@ -47,6 +47,7 @@ struct RunOptions {
   int pipeline = 2;  // 2: two stages
   int tensor = 1;    // 2: the ranks split all layers. Both 1: two replicas
   config::Shard shard = config::Shard::kNone;
+  config::Precision precision = config::Precision::kF32;
   bool has_nccl = false;  // a fake one
   int layers = 0;         // 0: as many as the small job has
   // The ranks' copies in memory, from one run to the next. None: nothing is copied.
@@ -100,6 +101,7 @@ class DeviceRunTest : public ::testing::Test {
     job.parallelism.pipeline = options.pipeline;
     job.parallelism.tensor = options.tensor;
     job.parallelism.shard = options.shard;
+    job.precision = options.precision;
     job.parallelism.data = 2 / options.pipeline / options.tensor;
     const plan::Plan plan = plan::MakePlan(job, {.max_workers = 2}).value();
     const auto map = std::make_shared<testing::MapRendezvous>();
@@ -229,13 +231,17 @@ TEST_F(DeviceRunTest, LossesAndCheckpointsByNcclAreThoseOfTheCpu) {
   }
 }
 
-// Replicas add up shards of gradients and gather weights, through the host and by NCCL. Checkpoints
-// have whole moments.
+// Replicas add up shards of gradients and gather weights, through the host and by NCCL, and pack
+// them in bf16. Checkpoints have whole moments.
 TEST_F(DeviceRunTest, ReplicasThatShareStateHaveTheLossesAndCheckpointsOfTheCpu) {
-  const Outcome expected = Train(OnCores, {.pipeline = 1});
-  for (const config::Shard shard : {config::Shard::kOptimizer, config::Shard::kParameters}) {
+  using enum config::Precision;
+  for (const auto& [shard, precision] : {std::pair(config::Shard::kOptimizer, kF32),
+                                         {config::Shard::kOptimizer, kBf16},
+                                         {config::Shard::kParameters, kF32}}) {
+    const Outcome expected = Train(OnCores, {.pipeline = 1, .precision = precision});
     for (const bool has_nccl : {false, true}) {
-      SCOPED_TRACE(absl::StrCat(static_cast<int>(shard), has_nccl ? " nccl" : " host"));
+      SCOPED_TRACE(absl::StrCat(static_cast<int>(shard), precision == kBf16 ? " bf16" : "",
+                                has_nccl ? " nccl" : " host"));
       const auto make_backends =
           [](const control::Assignment&,
              int threads) -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
@@ -243,7 +249,8 @@ TEST_F(DeviceRunTest, ReplicasThatShareStateHaveTheLossesAndCheckpointsOfTheCpu)
       };
       transport::nccl::FakeNccl nccl;
       const Outcome device =
-          Train(make_backends, {.pipeline = 1, .shard = shard, .has_nccl = has_nccl});
+          Train(make_backends,
+                {.pipeline = 1, .shard = shard, .precision = precision, .has_nccl = has_nccl});
       EXPECT_EQ(device.losses, expected.losses);
       EXPECT_EQ(device.validation_losses, expected.validation_losses);
       EXPECT_EQ(Hashes(device), Hashes(expected));

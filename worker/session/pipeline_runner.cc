@@ -219,11 +219,8 @@ class PipelineRunner final : public RankRunner {
   }
 
   absl::Status BeginCopies() {
-    if (!copies_.has_value()) return absl::OkStatus();
-    if (!keeps_copies()) {
-      options_.copies->Forget(assignment_.key.job);
-      return absl::OkStatus();
-    }
+    if (copies_.has_value() && !keeps_copies()) options_.copies->Forget(assignment_.key.job);
+    if (!keeps_copies()) return absl::OkStatus();
     SetPhase("CONNECT", "the ranks that keep copies of its state and it of theirs");
     return copies_->Begin(connections_.host(), *trainer_->parameters(), resumed_,
                           connections_.groups().sharers());
