@@ -74,7 +74,9 @@ class ModelTrainer final : public Trainer {
   }
 
   absl::Status Gather() override {
-    return rank_->shards == nullptr ? absl::OkStatus() : rank_->shards->GatherAll();
+    // Where the rank frees weights, each step gathers them.
+    const bool keeps = rank_->shards != nullptr && !rank_->parameters->frees();
+    return keeps ? rank_->shards->GatherAll() : absl::OkStatus();
   }
 
   Bound Bind(const Instruction& instruction) override {
