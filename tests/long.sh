@@ -29,7 +29,7 @@
 # checkpoint 15  a checkpoint of the size of Llama 70B is planned, saved in sparse files and verified in 1 GiB of memory
 # page       4   axe-core finds nothing on the page of takt ui; it keeps its limits of time and cost; 1,000 slow readers change nothing
 #                (tests/ui/figures.py)
-# simulation 60  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
+# simulation 40  no invariant of tests/simulation breaks in 100,000 simulated clusters with random faults
 # bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
 # upgrade   35   a cluster of OTHER_BUILD is upgraded to ours in place, worker by worker, while it trains
 # slurm      3   deploy/slurm trains, requeues itself and fails as it must under a real Slurm, and its how-to is done; needs root

@@ -37,11 +37,12 @@ bool ChoosesRecompute(const CandidateInputs& inputs) {
 
 bool ChoosesShares(const CandidateInputs& inputs) {
   const bool overlaps = inputs.job.barrier == config::Barrier::kNever;
+  const int protocol = PacksShards(inputs.job) ? kPackedShardsProtocolVersion
+                       : overlaps              ? kForeseenShardsProtocolVersion
+                                               : kAllFieldsProtocolVersion;
   return inputs.job.parallelism.shard == config::Shard::kAuto && inputs.num_replicas() > 1 &&
-         inputs.options.oldest_protocol >=
-             (overlaps ? kForeseenShardsProtocolVersion : kAllFieldsProtocolVersion) &&
-         !inputs.job.muon.has_value() && !inputs.model.experts.shares() &&
-         inputs.model.tensor.leaves_here() == 1;
+         inputs.options.oldest_protocol >= protocol && !inputs.job.muon.has_value() &&
+         !inputs.model.experts.shares() && inputs.model.tensor.leaves_here() == 1;
 }
 
 absl::StatusOr<Candidate> MakeToFit(CandidateInputs inputs, const MakeCandidate& make) {

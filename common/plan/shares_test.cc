@@ -8,6 +8,7 @@
 
 #include "common/config/testing/jobs.h"
 #include "common/plan/plan.h"
+#include "common/plan/worker_programs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -173,6 +174,19 @@ TEST(SharedOptimizer, IsRefusedWhereAWorkersProgramDoesNotKnowIt) {
           .status();
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("parallelism.shard: is not known to a worker"));
+}
+
+// Workers of the version before would not gather before the first step.
+TEST(SharedOptimizer, NeedsNewerWorkersWhereMatricesInF32AreShards) {
+  const PlanOptions old{.max_workers = 4, .oldest_protocol = kPackedShardsProtocolVersion - 1};
+  config::JobSpec job = JobOf(2, Shard::kOptimizer);
+  EXPECT_TRUE(MakePlan(job, old).ok());
+  job.precision = config::Precision::kBf16;
+  EXPECT_EQ(NeededProtocol(job, config::DeviceKind::kCpu), kPackedShardsProtocolVersion);
+  EXPECT_THAT(std::string(MakePlan(job, old).status().message()),
+              HasSubstr("parallelism.shard: is not known to a worker"));
+  job.fp8 = model::Fp8Recipe::kTensor;
+  EXPECT_LT(NeededProtocol(job, config::DeviceKind::kCpu), kPackedShardsProtocolVersion);
 }
 
 // The reader of job files refuses these families by name.

@@ -72,9 +72,20 @@ std::string_view NewestFieldOf(const config::JobSpec& job, config::DeviceKind de
   return copies && NeedsAllCopies(job, device) ? "checkpoint.in_memory" : "";
 }
 
+// Returns the field of the job with which workers older than kPackedShardsProtocolVersion would not
+// meet the others; empty: there is none.
+std::string_view ShardFieldOf(const config::JobSpec& job) {
+  return job.parallelism.SharesOptimizer() && PacksShards(job) ? "parallelism.shard" : "";
+}
+
 }  // namespace
 
+bool PacksShards(const config::JobSpec& job) {
+  return job.precision == config::Precision::kBf16 && job.fp8 == model::Fp8Recipe::kNone;
+}
+
 int NeededProtocol(const config::JobSpec& job, config::DeviceKind device) {
+  if (!ShardFieldOf(job).empty()) return kPackedShardsProtocolVersion;
   if (!LeavesFieldOf(job).empty()) return kDataLeavesProtocolVersion;
   if (!NewestFieldOf(job, device).empty()) return kResidualProtocolVersion;
   if (!NewWayOf(job, device).empty()) return kAllWaysProtocolVersion;
@@ -86,7 +97,8 @@ int NeededProtocol(const config::JobSpec& job, config::DeviceKind device) {
 absl::Status CheckPrograms(const config::JobSpec& job, const PlanOptions& options) {
   std::string_view field;
   const int oldest = options.oldest_protocol;
-  if (oldest < kDataLeavesProtocolVersion) field = LeavesFieldOf(job);
+  if (oldest < kPackedShardsProtocolVersion) field = ShardFieldOf(job);
+  if (field.empty() && oldest < kDataLeavesProtocolVersion) field = LeavesFieldOf(job);
   if (field.empty() && oldest < kResidualProtocolVersion)
     field = NewestFieldOf(job, options.device);
   if (field.empty() && oldest < kAllWaysProtocolVersion) field = NewWayOf(job, options.device);

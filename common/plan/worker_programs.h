@@ -12,6 +12,10 @@ namespace takt::plan {
 // From this version on a worker foresees weights of which it updates a shard.
 inline constexpr int kForeseenShardsProtocolVersion = kResidualProtocolVersion;
 
+// Returns whether ranks that share the optimizer's state of this job need
+// kPackedShardsProtocolVersion.
+bool PacksShards(const config::JobSpec& job);
+
 // Returns the version of the protocol that a worker must speak at least to train the job on this
 // kind of device, whatever a plan chooses.
 int NeededProtocol(const config::JobSpec& job, config::DeviceKind device);

@@ -33,7 +33,7 @@ using testing::Cluster;
 constexpr char kState[] = "full", kLong[] = "long";
 constexpr std::int64_t kJobsAtOnce = 1000, kStepsAtOnce = 10'000;  // in a commit
 constexpr absl::Duration kPatience = absl::Minutes(30), kIdle = absl::Seconds(5);
-// Of a client's call, and of the last page beside the first ones.
+// A client's call may take so long, and one of the last pages so many times as long as a first one.
 constexpr double kMostCallSeconds = 1, kMostPageRatio = 2;
 
 struct Options : CommonOptions {

@@ -74,7 +74,7 @@ class ModelTrainer final : public Trainer {
   }
 
   absl::Status Gather() override {
-    // Where the rank frees weights, each step gathers them.
+    // A rank that frees weights gathers them in each step.
     const bool keeps = rank_->shards != nullptr && !rank_->parameters->frees();
     return keeps ? rank_->shards->GatherAll() : absl::OkStatus();
   }
