@@ -12,7 +12,7 @@ extern const char* const kTaktBuild;
 
 // The version of the protocol between coordinator and workers (takt.v1.AttachmentService, and what
 // the workers of one job send to each other). It rises with each change that a peer must know of.
-inline constexpr int kProtocolVersion = 8;
+inline constexpr int kProtocolVersion = 9;
 
 // From this version on a worker keeps copies of the state in memory (takt.v1.MemoryCopies) as it
 // does today. Workers of version 3 send them to each other in another form.
@@ -38,6 +38,9 @@ inline constexpr int kDataLeavesProtocolVersion = 7;
 // From this version on ranks of bf16 jobs that share the optimizer's state have shards of matrices
 // in f32. They gather them before the first step, and for the writers of layers. Older ones don't.
 inline constexpr int kPackedShardsProtocolVersion = 8;
+
+// From this version on a worker feeds errors back (takt.v1.OptimizerSpec.error_feedback).
+inline constexpr int kErrorFeedbackProtocolVersion = 9;
 
 // From this version on a worker keeps copies in memory of layers that ranks split, of experts that
 // they share, and of kernel plans.

@@ -91,6 +91,10 @@ std::string SecondMomentName(std::string_view parameter) {
   return absl::StrCat("exp_avg_sq.", std::string(parameter));
 }
 
+std::string LastUpdateName(std::string_view parameter) {
+  return absl::StrCat("last_update.", std::string(parameter));
+}
+
 std::string FormatIndex(const model::Model& model) {
   const int num_layers = static_cast<int>(model.layers.size());
   WeightMap weight_map;

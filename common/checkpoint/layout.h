@@ -65,9 +65,11 @@ std::string ModelFile(LayerId layer, int num_layers);
 std::string OptimizerFile(LayerId layer, int num_layers);
 
 // Returns the names of the tensors of an optimizer file: the first and the second moment of a
-// parameter, as far as the optimizer has them. Without any moments there are no such files.
+// parameter, as far as the optimizer has them, and its last update where errors are fed back.
+// Without any of them there are no such files.
 std::string FirstMomentName(std::string_view parameter);
 std::string SecondMomentName(std::string_view parameter);
+std::string LastUpdateName(std::string_view parameter);
 
 // Returns the text of kIndexFile (hf_index.h). With it the directory itself opens as a sharded
 // Hugging Face model.

@@ -127,6 +127,7 @@ absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, De
     for (model::Parameter& parameter : layer.parameters) {
       parameter.by_muon = job.muon.has_value() && layer.block >= 0 && parameter.shape.size() == 2;
       parameter.moments = parameter.by_muon ? 1 : moments;
+      parameter.fed_back = job.error_feedback > 0 && !parameter.balances;
     }
   }
   return model;

@@ -215,6 +215,9 @@ struct JobSpec {
   LrSchedule lr_schedule;
   std::vector<ParameterGroup> groups;  // a parameter belongs to the first that matches its name
   Barrier barrier = Barrier::kAuto;
+  // By how much of its error the next update corrects one of gradients that are a step late
+  // (backend::FeedBackError); 0: by nothing.
+  double error_feedback = 0;
   std::int64_t steps = 1;
   Parallelism parallelism;
   Precision precision = Precision::kF32;

@@ -76,6 +76,7 @@ void Write(const JobSpec& job, v1::OptimizerSpec& proto) {
     out.set_learning_rate_scale(group.learning_rate_scale);
     if (group.weight_decay.has_value()) out.set_weight_decay(*group.weight_decay);
   }
+  if (job.error_feedback > 0) proto.set_error_feedback(job.error_feedback);
   if (job.barrier != Barrier::kAuto)
     proto.set_barrier(job.barrier == Barrier::kAlways ? "true" : "false");
   v1::LrScheduleSpec& schedule = *proto.mutable_lr_schedule();

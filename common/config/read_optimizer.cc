@@ -276,6 +276,19 @@ void ReadBarrier(const std::string& barrier, JobSpec& job, FieldRules& rules) {
   if (barrier == "false") job.barrier = Barrier::kNever;
 }
 
+void ReadErrorFeedback(double error_feedback, JobSpec& job, FieldRules& rules) {
+  rules.Check(error_feedback >= 0 && error_feedback <= 1,
+              {.field = "optimizer.error_feedback",
+               .value = absl::StrCat(error_feedback),
+               .rule = "must be a number from 0 to 1",
+               .fix = "1 feeds back all of an update's error, and 0 nothing"});
+  job.error_feedback = error_feedback;
+  if (error_feedback > 0 && job.model.family == model::Family::kEmulated) {
+    job.warnings.push_back(
+        "optimizer.error_feedback: has no effect on an emulated model, which has no parameters");
+  }
+}
+
 }  // namespace
 
 void ReadOptimizer(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rules) {
@@ -283,6 +296,7 @@ void ReadOptimizer(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rul
   ReadLrSchedule(proto.lr_schedule(), job, rules);
   ReadGroups(proto, job, rules);
   ReadBarrier(proto.barrier(), job, rules);
+  ReadErrorFeedback(proto.error_feedback(), job, rules);
 }
 
 }  // namespace takt::config

@@ -128,6 +128,7 @@ TEST(ReadOptimizer, ProtoAndBackIsTheSame) {
       {"optimizer={lion: {learning_rate: 2e-4, beta2: 0.5}}"},
       {"optimizer={sgd: {momentum: 0.5, nesterov: true, clip_norm: 0}}"},
       {"optimizer={muon: {momentum: 0.5, nesterov: false, clip_norm: 0, adamw: {beta1: 0.5}}}"},
+      {"optimizer={adamw: {clip_norm: 0}, error_feedback: 0.5}"},
       {"optimizer.lr_schedule={warmup_steps: 2, decay: linear, min_learning_rate: 1e-5}"},
       {"optimizer.lr_schedule={decay: wsd, stable_steps: 4, decay_steps: 2}"},
       {"optimizer.lr_schedule={warmup_steps: 2, decay: inverse_sqrt, min_learning_rate: 1e-5}"},
@@ -157,6 +158,12 @@ TEST(ReadOptimizer, EachRuleHasItsOwnMessage) {
        "optimizer is adamw and sgd: must have one of adamw, lion, sgd and muon; remove the others"},
       {"optimizer={barrier: never}",
        "optimizer.barrier is never: must be auto, true or false; use one of them"},
+      {"optimizer.error_feedback=1.5",
+       "optimizer.error_feedback is 1.5: must be a number from 0 to 1; 1 feeds back all of an "
+       "update's error, and 0 nothing"},
+      {"optimizer.error_feedback=.nan",
+       "optimizer.error_feedback is nan: must be a number from 0 to 1; 1 feeds back all of an "
+       "update's error, and 0 nothing"},
       {"optimizer={muon: {learning_rate: 0}}",
        "optimizer.muon.learning_rate is 0: must be above 0: the rate of AdamW keeps its proportion "
        "to it; set it, or use optimizer.adamw alone"},

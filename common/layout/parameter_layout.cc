@@ -115,8 +115,12 @@ class ParameterLayout {
                                   .bytes = gradient.size()});
     }
     AddWeights(weights);
-    AddMoments(Role::kFirstMoment, 1, weights);
-    AddMoments(Role::kSecondMoment, 2, weights);
+    using enum Role;
+    AddMoments(kFirstMoment, weights, [](const Parameter& p) { return p.moments >= 1; });
+    AddMoments(kSecondMoment, weights, [](const Parameter& p) { return p.moments >= 2; });
+    const auto fed_back = [](const Parameter& p) { return p.fed_back; };
+    if (std::ranges::any_of(weights, [&](const Tensor& each) { return fed_back(*each.parameter); }))
+      AddMoments(kLastUpdate, weights, fed_back);
   }
 
   // Returns the layer's gradients, each with the rank's shard of it.
@@ -178,12 +182,12 @@ class ParameterLayout {
       AddTensors(role, allocation, tensors, VersionAt(place), place * bytes);
   }
 
-  // Adds moment `number` of the rank's shards of the weights whose optimizer has it.
-  void AddMoments(Role role, int number, std::span<const Tensor> weights) {
+  // Adds what the optimizer keeps in this role of the rank's shards of the weights that have it.
+  void AddMoments(Role role, std::span<const Tensor> weights, bool (*has)(const Parameter&)) {
     std::vector<Tensor> moments;
     Regions region;
     for (Tensor tensor : weights) {
-      if (tensor.parameter->moments < number || tensor.shard.count == 0) continue;
+      if (!has(*tensor.parameter) || tensor.shard.count == 0) continue;
       tensor.bytes = kFloatBytes * tensor.shard.count;
       tensor.offset = region.Add(tensor.bytes);
       moments.push_back(tensor);

@@ -23,9 +23,9 @@ namespace takt::layout {
 // all its layers read packed, unless they are packed in FP8, whose scales need the whole in f32.
 //
 // Each layer has these allocations, in this order: gradients, all versions of the weights, those of
-// shards of weights, first moments, second moments; an allocation is left out if nothing is of its
-// kind. The packed copies of each use follow all layers, and then the room where shards of weights
-// are gathered (Role::kGatheredWeights), which is large enough for any layer's.
+// shards of weights, first moments, second moments, last updates; an allocation is left out if
+// nothing is of its kind. The packed copies of each use follow all layers, and then the room where
+// shards of weights are gathered (Role::kGatheredWeights), which is large enough for any layer's.
 // model: borrowed for the section's life. Where its layers are split (model::TensorShare), a rank
 // has its rows of tables with a row for each word, and a parameter may have several gradients
 // (model::Split). Experts that are away are left out. spread: the vocabulary is, so these tables

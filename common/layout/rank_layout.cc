@@ -135,7 +135,7 @@ Section LayOutSnapshot(const RankInputs& inputs) {
                                    WriterAmongSplit(id, inputs.num_replicas, tp_size).value());
       for (const model::Parameter& parameter : inputs.model.layers[id.value()].parameters) {
         const std::int64_t bytes = kFloatBytes * model::WholeElements(parameter);
-        by_writer[writer] += (1 + parameter.moments) * bytes;
+        by_writer[writer] += parameter.state_parts() * bytes;
         if (tp_size > 1) received[writer] = std::max(received[writer], bytes);
       }
     }

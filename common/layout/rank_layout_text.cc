@@ -117,7 +117,8 @@ std::string_view Name(Role role) {
                                                               "scratch of the B of a pair",
                                                               "sharing of experts",
                                                               "gradients of a leaf",
-                                                              "weights to pack"};
+                                                              "weights to pack",
+                                                              "last update"};
   return kNames[static_cast<std::size_t>(role)];
 }
 

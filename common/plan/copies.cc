@@ -52,7 +52,7 @@ std::int64_t LargestCopyBytes(const model::Model& model, const mesh::Partition& 
     for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
       for (const model::Parameter& parameter : model.layers[id.value()].parameters)
         bytes[{stage.pp_rank, layout::WriterOf(id, num_writers)}] +=
-            kFloatBytes * (1 + parameter.moments) * model::ElementsHere(model, parameter);
+            kFloatBytes * parameter.state_parts() * model::ElementsHere(model, parameter);
     }
   }
   std::int64_t largest = 0;

@@ -3,8 +3,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/base/version.h"
 #include "common/config/testing/jobs.h"
 #include "common/plan/offers.h"
+#include "common/plan/worker_programs.h"
 #include "common/program/slot_bytes.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/text.h"
@@ -277,6 +279,26 @@ TEST(MakePlan, RefusesWhatAWorkersProgramDoesNotKnow) {
   job.model.family = model::Family::kMixtral;
   job.model.mixture = model::Mixture{.experts = 4, .chosen = 2, .inner = job.model.inner};
   EXPECT_THAT(error_of(job), HasSubstr("model.family: "));
+}
+
+TEST(MakePlan, FeedsErrorsBackOnlyWhereGradientsAreOneStepLate) {
+  config::JobSpec job = AsynchronousJob("pipedream-2bw");
+  const std::int64_t bytes = MakePlan(job, {.max_workers = 4})->memory.back().total();
+  job.error_feedback = 1;
+  const absl::StatusOr<Plan> plan = MakePlan(job, {.max_workers = 4});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_GT(plan->memory.back().total(), bytes);
+  EXPECT_EQ(NeededProtocol(job, config::DeviceKind::kCpu), kErrorFeedbackProtocolVersion);
+  const PlanOptions old{.max_workers = 4, .oldest_protocol = kErrorFeedbackProtocolVersion - 1};
+  EXPECT_EQ(MakePlan(job, old).status().message(),
+            "optimizer.error_feedback: is not known to a worker, whose program is too old; upgrade "
+            "takt-worker, or remove it");
+  job.parallelism.schedule = "pipedream";
+  EXPECT_EQ(ErrorOf(job),
+            "optimizer.error_feedback is 1: must be 0 under pipedream, whose gradients are late by "
+            "another time on each rank; remove it, or set parallelism.schedule: pipedream-2bw");
+  job.parallelism.schedule = "1f1b";
+  EXPECT_THAT(ErrorOf(job), HasSubstr("must be 0 under 1f1b, whose gradients are never late"));
 }
 
 TEST(MakePlan, RefusesWhatCannotBeDoneWithoutAFlush) {

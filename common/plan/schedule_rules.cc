@@ -57,6 +57,19 @@ absl::Status CheckWithoutFlush(const CandidateInputs& inputs, const schedule::Sc
   return errors.empty() ? absl::OkStatus() : InvalidFields(std::move(errors));
 }
 
+// Refuses to feed errors back where gradients are not one step late.
+absl::Status CheckErrorFeedback(const config::JobSpec& job, const schedule::Schedule& schedule) {
+  if (job.error_feedback == 0 || schedule.updates == schedule::Updates::kDelayed)
+    return absl::OkStatus();
+  const bool flushes = schedule.updates == schedule::Updates::kFlush;
+  return InvalidField(
+      {.field = "optimizer.error_feedback",
+       .value = absl::StrCat(job.error_feedback),
+       .rule = absl::StrCat("must be 0 under ", schedule.name, ", whose gradients are ",
+                            flushes ? "never late" : "late by another time on each rank"),
+       .fix = "remove it, or set parallelism.schedule: pipedream-2bw"});
+}
+
 // Refuses what ranks that split layers cannot do yet. Emulated layers pass messages alone, so they
 // can.
 absl::Status CheckSplitLayers(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
@@ -239,6 +252,7 @@ absl::Status CheckFreedWeights(const CandidateInputs& inputs) {
 }  // namespace
 
 absl::Status CheckSchedule(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
+  RETURN_IF_ERROR(CheckErrorFeedback(inputs.job, schedule));
   if (schedule.updates != schedule::Updates::kFlush)
     RETURN_IF_ERROR(CheckWithoutFlush(inputs, schedule));
   RETURN_IF_ERROR(CheckFp8Matrices(inputs));

@@ -78,6 +78,12 @@ std::string_view ShardFieldOf(const config::JobSpec& job) {
   return job.parallelism.SharesOptimizer() && PacksShards(job) ? "parallelism.shard" : "";
 }
 
+// Returns the field of the job that workers older than kErrorFeedbackProtocolVersion would pass
+// over; empty: there is none.
+std::string_view FeedbackFieldOf(const config::JobSpec& job) {
+  return job.error_feedback > 0 ? "optimizer.error_feedback" : "";
+}
+
 }  // namespace
 
 bool PacksShards(const config::JobSpec& job) {
@@ -85,6 +91,7 @@ bool PacksShards(const config::JobSpec& job) {
 }
 
 int NeededProtocol(const config::JobSpec& job, config::DeviceKind device) {
+  if (!FeedbackFieldOf(job).empty()) return kErrorFeedbackProtocolVersion;
   if (!ShardFieldOf(job).empty()) return kPackedShardsProtocolVersion;
   if (!LeavesFieldOf(job).empty()) return kDataLeavesProtocolVersion;
   if (!NewestFieldOf(job, device).empty()) return kResidualProtocolVersion;
@@ -97,7 +104,8 @@ int NeededProtocol(const config::JobSpec& job, config::DeviceKind device) {
 absl::Status CheckPrograms(const config::JobSpec& job, const PlanOptions& options) {
   std::string_view field;
   const int oldest = options.oldest_protocol;
-  if (oldest < kPackedShardsProtocolVersion) field = ShardFieldOf(job);
+  if (oldest < kErrorFeedbackProtocolVersion) field = FeedbackFieldOf(job);
+  if (field.empty() && oldest < kPackedShardsProtocolVersion) field = ShardFieldOf(job);
   if (field.empty() && oldest < kDataLeavesProtocolVersion) field = LeavesFieldOf(job);
   if (field.empty() && oldest < kResidualProtocolVersion)
     field = NewestFieldOf(job, options.device);

@@ -28,12 +28,13 @@ double Elements(const model::Parameter& parameter) {
 
 // Returns the elements, each counted as the share of AdamW's time that its norm and update take.
 // They are bound by memory: the norm reads the gradient, and the update reads it again, and reads
-// and writes the weight and the moments. Muon's products are bound by arithmetic.
+// and writes the weight and the moments. Feeding errors back reads the weight before and after, and
+// the last update, and writes the last two. Muon's products are bound by arithmetic.
 double UpdatedElements(const model::Parameter& parameter) {
   constexpr double kAdamwBytes = 32;
   // This is an estimate: a core moves some 10 GB/s and computes some 60 GFLOP/s.
   constexpr double kFlopsPerByte = 6;
-  double bytes = Elements(parameter) * (16 + 8 * parameter.moments);
+  double bytes = Elements(parameter) * (16 + 8 * parameter.moments + (parameter.fed_back ? 20 : 0));
   if (parameter.by_muon)
     bytes += model::MuonFlops(parameter.shape[0], parameter.shape[1]) / kFlopsPerByte;
   return bytes / kAdamwBytes;

@@ -15,6 +15,7 @@ void AddBubbleCommand(CLI::App& app, absl::Status& result);
 void AddCheckpointCommand(CLI::App& app, absl::Status& result);
 void AddCopiesCommand(CLI::App& app, absl::Status& result);
 void AddCountCommand(CLI::App& app, absl::Status& result);
+void AddDelayedCommand(CLI::App& app, absl::Status& result);
 void AddExpertsCommand(CLI::App& app, absl::Status& result);
 void AddGenerateCommand(CLI::App& app, absl::Status& result);
 void AddHistoryCommand(CLI::App& app, absl::Status& result);

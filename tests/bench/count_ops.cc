@@ -94,6 +94,7 @@ struct Bytes {
     return Elements(o.count, 1) * (SizeOf(o.input) + SizeOf(o.output));
   }
   double operator()(const Add& o) const { return Elements(o.count, 1) * 3 * kF32; }
+  double operator()(const FeedBackError& o) const { return Elements(o.count, 1) * 5 * kF32; }
   // A parameter, its gradient and its moments are read, and all but the gradient are written.
   double operator()(const UpdateOp auto& o) const {
     double bytes = 0;

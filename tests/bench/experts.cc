@@ -4,9 +4,7 @@
 // was held out.
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -14,7 +12,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
 #include "common/base/mapped_file.h"
 #include "common/base/status.h"
 #include "common/config/job_file.h"
@@ -23,10 +20,8 @@
 #include "takt/v1/job_spec.pb.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/lone_rank.h"
 #include "tests/bench/table.h"
-#include "tests/testing/virtual_ranks.h"
-#include "worker/backend/cpu/cpu_backend.h"
-#include "worker/engine/engine.h"
 #include "worker/train/trainer.h"
 
 namespace takt::bench {
@@ -116,44 +111,20 @@ std::int64_t ActiveParameters(const model::Model& model) {
   return active;
 }
 
-absl::Status RunRank(const config::JobSpec& job, const plan::Plan& plan, testing::VirtualRank& rank,
-                     Outcome& outcome) {
-  train::Trainer& trainer = rank.trainer();
-  ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> training,
-                   rank.MakeEngine(rank.program(), trainer, "train/"));
-  const std::int64_t counted = std::max<std::int64_t>(1, job.steps / 10);
-  RETURN_IF_ERROR(
-      training->Run(StepId(1), StepId(job.steps), [&](const engine::StepTiming& timing) {
-        if (timing.step.value() <= job.steps - counted) return;
-        outcome.train_loss += trainer.result(timing.step).loss / static_cast<double>(counted);
-        outcome.loads.Add(trainer.expert_loads(timing.step));
-      }));
-  train::Validator& validator = *trainer.validator();
-  ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> validation,
-                   rank.MakeEngine(plan.validation_programs.front(), validator, "validation/"));
-  validator.Reset();
-  RETURN_IF_ERROR(validation->Run(StepId(1), StepId(job.validation->batches),
-                                  [](const engine::StepTiming&) {}));
-  outcome.validation_loss = validator.loss();
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Outcome> Train(const config::JobSpec& job, const Options& options) {
-  const std::int64_t begin = Clock::Real().SteadyNanos();
   ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(job, {.max_workers = 1}));
   Outcome outcome{.parameters = plan.model.num_parameters(),
                   .active = ActiveParameters(plan.model)};
-  ASSIGN_OR_RETURN(const std::unique_ptr<testing::VirtualRanks> ranks,
-                   testing::VirtualRanks::Create(
-                       {.job = &job,
-                        .plan = &plan,
-                        .data_root = std::filesystem::absolute(options.data).string(),
-                        .make_backends = [&] {
-                          return backend::CreateCpuBackends({.threads = options.threads});
-                        }}));
-  RETURN_IF_ERROR(
-      ranks->ForAll([&](testing::VirtualRank& rank) { return RunRank(job, plan, rank, outcome); }));
-  outcome.minutes = static_cast<double>(Clock::Real().SteadyNanos() - begin) / 60e9;
+  const std::int64_t counted = std::max<std::int64_t>(1, job.steps / 10);
+  ASSIGN_OR_RETURN(
+      const LoneRankResult result,
+      TrainLoneRank(job, plan, options.data, [&](const train::Trainer& trainer, StepId step) {
+        if (step.value() <= job.steps - counted) return;
+        outcome.train_loss += trainer.result(step).loss / static_cast<double>(counted);
+        outcome.loads.Add(trainer.expert_loads(step));
+      }));
+  outcome.validation_loss = result.validation_loss;
+  outcome.minutes = result.minutes;
   return outcome;
 }
 

@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   takt::bench::AddCheckpointCommand(app, result);
   takt::bench::AddCopiesCommand(app, result);
   takt::bench::AddCountCommand(app, result);
+  takt::bench::AddDelayedCommand(app, result);
   takt::bench::AddExpertsCommand(app, result);
   takt::bench::AddGenerateCommand(app, result);
   takt::bench::AddHistoryCommand(app, result);

@@ -56,12 +56,20 @@ TEST_F(SavedStateTest, OtherOptimizersResumeWithTheirMoments) {
   struct Case {
     std::string name, optimizer;
     int files;  // of tensors: weights of six layers, and moments if there are any
+    std::string schedule = "1f1b", other_schedule = "zb-h1";
   };
   for (const Case& c : {Case{"lion", "lion: {learning_rate: 1.0e-3}", 12},
                         Case{"sgd", "sgd: {learning_rate: 0.1}", 12},
                         Case{"plain", "sgd: {learning_rate: 0.1, momentum: 0}", 6},
-                        Case{"muon", "muon: {learning_rate: 1.0e-3}", 12}}) {
+                        Case{"muon", "muon: {learning_rate: 1.0e-3}", 12},
+                        Case{"fed-back", "adamw: {clip_norm: 0}, error_feedback: 1", 12,
+                             "pipedream-2bw", "pipedream-2bw"},
+                        Case{"fed-back-alone",
+                             "sgd: {learning_rate: 0.1, momentum: 0, clip_norm: 0}, "
+                             "error_feedback: 0.5",
+                             12, "pipedream-2bw", "pipedream-2bw"}}) {
     TrainingJob job{.name = c.name + "-straight",
+                    .parallelism = "pipeline: 2, schedule: " + c.schedule,
                     .directory = Directory(c.name + "-straight"),
                     .optimizer = c.optimizer};
     const std::vector<Step> straight = Train(job);
@@ -78,7 +86,7 @@ TEST_F(SavedStateTest, OtherOptimizersResumeWithTheirMoments) {
     EXPECT_EQ(files, c.files) << c.name;
     job.name = c.name + "-rest";
     job.steps = 20;
-    job.parallelism = "pipeline: 3, schedule: zb-h1";
+    job.parallelism = "pipeline: 3, schedule: " + c.other_schedule;
     EXPECT_EQ(Train(job), From(straight, 11)) << c.name;
   }
   TrainingJob adamw{.name = "adamw", .directory = Directory("lion-half")};
@@ -88,6 +96,13 @@ TEST_F(SavedStateTest, OtherOptimizersResumeWithTheirMoments) {
   EXPECT_TRUE(refused.invalid_input()) << refused.reason();
   EXPECT_THAT(refused.reason(), HasSubstr("optimizer is adamw: the checkpoint is of a job with "
                                           "lion, whose moments adamw cannot use"));
+  TrainingJob alone{.name = "without-feedback",
+                    .parallelism = "pipeline: 2, schedule: pipedream-2bw",
+                    .directory = Directory("fed-back-half"),
+                    .optimizer = "adamw: {clip_norm: 0}"};
+  cluster_.Submit(alone.Yaml());
+  EXPECT_THAT(cluster_.AwaitEnd(alone.name).reason(),
+              HasSubstr("optimizer.error_feedback is none: the checkpoint is of a job with 1"));
 }
 
 }  // namespace

@@ -246,7 +246,22 @@ class Recurrence {
                   .beta1 = job_.adamw.beta1,
                   .beta2 = job_.adamw.beta2,
                   .epsilon = job_.adamw.epsilon});
+    if (job_.error_feedback > 0) {
+      for (auto& [name, values] : next) FeedBack(weights_.back().at(name), values, last_[name]);
+    }
     weights_.push_back(std::move(next));
+  }
+
+  // Moves `after` on by as much of the update as differs from the last one.
+  void FeedBack(const std::vector<float>& before, std::vector<float>& after,
+                std::vector<float>& last) const {
+    last.resize(after.size());
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      const float update = after[i] - before[i];
+      // The product is exact with a factor that is a power of 2, so nothing is fused.
+      after[i] += static_cast<float>(job_.error_feedback) * (update - last[i]);
+      last[i] = update;
+    }
   }
 
   void Report(double loss, std::int64_t tokens, int step, RunResult& result) const {
@@ -262,7 +277,7 @@ class Recurrence {
   WholeModel whole_;
   const std::unique_ptr<worker_data::TokenSource> source_;
   std::vector<Tensors> weights_;
-  Tensors m_, v_;
+  Tensors m_, v_, last_;
   std::map<std::string, int> stage_of_;  // by parameter
 };
 
@@ -407,6 +422,23 @@ TEST_F(DelayedGradients, BeginAnewWhereThePipelineStops) {
     job = Job("pipedream-2bw", 3, 4);
     ExpectSame(Train(job, stop_every), RecurrenceOf(job, stop_every).PipeDream2Bw());
     EXPECT_NE(Train(job, stop_every).weights, Train(job).weights);
+  }
+}
+
+TEST_F(DelayedGradients, AreCorrectedByErrorFeedback) {
+  for (const double coefficient : {0.5, 1.0}) {
+    for (const int dp : {1, 2}) {
+      SCOPED_TRACE(std::to_string(dp) + " replicas, " + std::to_string(coefficient));
+      config::JobSpec job = Job("pipedream-2bw", 3, 6);
+      job.parallelism.data = dp;
+      job.model.tied_head = true;
+      const RunResult plain = Train(job);
+      job.error_feedback = coefficient;
+      const RunResult corrected = Train(job);
+      ExpectSame(corrected, RecurrenceOf(job).PipeDream2Bw());
+      EXPECT_NE(corrected.weights, plain.weights);
+      ExpectSame(Train(job, /*stop_every=*/2), RecurrenceOf(job, 2).PipeDream2Bw());
+    }
   }
 }
 

@@ -138,6 +138,29 @@ TEST_F(Pairs, OfRoundedProductsWithDelayedGradientsHaveTheBitsOfADevice) {
   }
 }
 
+TEST_F(Pairs, OfErrorFeedbackWithOtherFieldsHaveTheBitsOfAnyPartitionAndOfADevice) {
+  for (const int other : {0, 1, 2, 3, 4}) {
+    SCOPED_TRACE(other);
+    config::JobSpec job = TwoReplicas();
+    job.parallelism.schedule = "pipedream-2bw";
+    job.adamw.clip_norm = 0;
+    job.error_feedback = 0.75;
+    job.groups = {{.parameters = "*.bias", .learning_rate_scale = 0.5}};
+    if (other == 1) job.lion = config::Lion{.learning_rate = 1e-3, .clip_norm = 0};
+    if (other == 2) job.sgd = config::Sgd{.learning_rate = 0.1, .momentum = 0, .clip_norm = 0};
+    if (other == 3) job.muon = config::Muon{.learning_rate = 3e-3, .clip_norm = 0};
+    if (other == 4) job.precision = config::Precision::kBf16;
+    const RunResult reference = Train(job);
+    EXPECT_LT(reference.steps.back().loss, reference.steps.front().loss);
+    config::JobSpec parts = job;
+    parts.parallelism.pipeline = 3;
+    ExpectSame(reference, Train(parts));
+    ExpectSame(reference, TrainOnDevice(job, /*lazy=*/true));
+    job.error_feedback = 0;
+    EXPECT_NE(Train(job).weights, reference.weights);
+  }
+}
+
 TEST_F(Pairs, OfExpertsWithDelayedGradientsHaveTheBitsOfADevice) {
   config::JobSpec job = With(TwoReplicas(), kExperts);
   job.parallelism.data = 1;

@@ -56,7 +56,10 @@ ModelState::ModelState(const model::Model& model, std::uint64_t seed) : model_(m
     for (const model::Parameter& parameter : layer.parameters) {
       const std::int64_t count = parameter.elements();
       seed += 3;
-      values.push_back({Bits(count, seed), Bits(count, seed + 1), Bits(count, seed + 2)});
+      values.push_back({.weight = Bits(count, seed),
+                        .m = Bits(count, seed + 1),
+                        .v = Bits(count, seed + 2),
+                        .last_update = Bits(parameter.fed_back ? count : 0, ~seed)});
     }
   }
 }
@@ -73,7 +76,8 @@ std::vector<worker_checkpoint::LayerState> ModelState::Layers(
       state.parameters.push_back({.parameter = &model_.layers[index].parameters[i],
                                   .weight = values.weight,
                                   .m = values.m,
-                                  .v = values.v});
+                                  .v = values.v,
+                                  .last_update = values.last_update});
     }
   }
   return states;
@@ -90,7 +94,8 @@ std::vector<worker_checkpoint::LayerTarget> ModelState::Targets(std::span<const 
       target.parameters.push_back({.parameter = &model_.layers[index].parameters[i],
                                    .weight = values.weight,
                                    .m = values.m,
-                                   .v = values.v});
+                                   .v = values.v,
+                                   .last_update = values.last_update});
     }
   }
   return targets;
@@ -100,7 +105,9 @@ bool ModelState::operator==(const ModelState& other) const {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     for (std::size_t j = 0; j < layers_[i].size(); ++j) {
       const Values &a = layers_[i][j], &b = other.layers_[i][j];
-      if (!SameBits(a.weight, b.weight) || !SameBits(a.m, b.m) || !SameBits(a.v, b.v)) return false;
+      if (!SameBits(a.weight, b.weight) || !SameBits(a.m, b.m) || !SameBits(a.v, b.v) ||
+          !SameBits(a.last_update, b.last_update))
+        return false;
     }
   }
   return true;

@@ -46,7 +46,7 @@ class ModelState {
 
  private:
   struct Values {
-    std::vector<float> weight, m, v;
+    std::vector<float> weight, m, v, last_update;
   };
   const model::Model& model_;
   std::vector<std::vector<Values>> layers_;

@@ -250,6 +250,12 @@ void DescribeFields(MuonUpdate& o, auto& v) {
   v.Tensor("scratch", o.scratch);
   v.Optional(o.previous);
 }
+void DescribeFields(FeedBackError& o, auto& v) {
+  v.Name("FeedBackError");
+  v.SizeOrNone("count", o.count);
+  v.Tensor("parameter", o.parameter), v.Tensor("previous", o.previous);
+  v.Tensor("last_update", o.last_update);
+}
 void DescribeFields(SumOfSquares& o, auto& v) {
   v.Name("SumOfSquares");
   v.SizeOrNone("count", o.count);

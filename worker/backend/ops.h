@@ -16,7 +16,8 @@
 //   either type".
 // - A stride is the distance of rows in elements, and is at least their columns. 0 means dense.
 // - The same op on the same data gives the same bits on every run and for every number of threads.
-// - Sizes are at least 1 (SumOfSquares, Fill, Copy, Add, BalanceExperts and tensors of updates may
+// - Sizes are at least 1 (FeedBackError, SumOfSquares, Fill, Copy, Add, BalanceExperts and tensors
+// of updates may
 //   have none).
 // - Where sequences may hold several documents, an op has `starts`, [N]: for each row, the position
 //   in its sequence at which its document begins. Within a sequence they never fall, and none is
@@ -376,6 +377,19 @@ struct SgdUpdate {
   bool foresees = false;
 };
 
+// Corrects weights that gradients of the step before have updated, by error feedback (Zmushko et
+// al. 2026, arXiv:2606.30634), whatever the optimizer. An update stands in for one that the step's
+// own gradients would have made. The next update shows what that one would have been, so their
+// difference, the error, is added then:
+//   u = parameter - previous;  parameter += coefficient (u - last_update);  last_update = u
+struct FeedBackError {
+  float* parameter = nullptr;       // as the optimizer has updated it
+  const float* previous = nullptr;  // the parameter before that update
+  float* last_update = nullptr;
+  std::int64_t count = 0;  // may be 0
+  float coefficient = 0;
+};
+
 // SumOfSquares adds by blocks of so many elements.
 inline constexpr std::int64_t kSquaresPerBlock = 4096;
 
@@ -414,10 +428,10 @@ using Op =
                  RmsNormBackwardInput, RmsNormBackwardWeights, Rotary, SwigluForward,
                  SwigluBackward, GeluForward, GeluBackward, AttentionForward, AttentionBackward,
                  CachedAttention, EmbeddingForward, EmbeddingBackward, SoftmaxBlock, CrossEntropy,
-                 CrossEntropyGradient, AdamwUpdate, LionUpdate, SgdUpdate, MuonUpdate, SumOfSquares,
-                 Fill, Copy, Add, RouteTokens, RouteTokensBackward, CountExpertRows, AddExpertRows,
-                 BalanceExperts, ExpertSwigluForward, ExpertSwigluBackward, ExpertMatmul,
-                 ExpertMatmulTransposed>;
+                 CrossEntropyGradient, AdamwUpdate, LionUpdate, SgdUpdate, MuonUpdate,
+                 FeedBackError, SumOfSquares, Fill, Copy, Add, RouteTokens, RouteTokensBackward,
+                 CountExpertRows, AddExpertRows, BalanceExperts, ExpertSwigluForward,
+                 ExpertSwigluBackward, ExpertMatmul, ExpertMatmulTransposed>;
 
 // The ops that update many parameters element by element.
 template <class O>

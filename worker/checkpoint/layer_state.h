@@ -16,9 +16,10 @@ namespace takt::worker_checkpoint {
 // them, or some. `weight` has these rows, or those of their elements that the rank keeps.
 struct ParameterState {
   const model::Parameter* parameter = nullptr;
-  // m, v: the moments that the optimizer has; the others are empty. They belong to all elements of
-  // the rows, or to fewer: those of which this rank has the optimizer's state.
-  std::span<const float> weight, m, v;
+  // m, v: the moments that the optimizer has; the others are empty. last_update: empty unless
+  // errors are fed back. All three belong to all elements of the rows, or to fewer: those of which
+  // this rank has the optimizer's state.
+  std::span<const float> weight, m, v, last_update;
   std::int64_t first_row = 0;
   // The elements of the rows to which the first weight and the first moments belong.
   std::size_t first_weight = 0, first_moment = 0;
@@ -26,6 +27,18 @@ struct ParameterState {
   // of the parameter.
   std::int64_t room_rows = 0;
 };
+
+// Gives pointers to the members `weight`, `m`, `v` and `last_update` of those that the parameter
+// has, in the order in which a copy of the state keeps them.
+// View: ParameterState or ParameterTarget.
+template <class View>
+auto PartsOf(const model::Parameter& parameter) {
+  std::vector<decltype(&View::weight)> parts = {&View::weight};
+  if (parameter.moments >= 1) parts.push_back(&View::m);
+  if (parameter.moments >= 2) parts.push_back(&View::v);
+  if (parameter.fed_back) parts.push_back(&View::last_update);
+  return parts;
+}
 
 struct LayerState {
   LayerId layer;
@@ -37,8 +50,8 @@ struct LayerState {
 struct ParameterTarget {
   const model::Parameter* parameter = nullptr;
   // The rows are those to load, from `first_row` on, or all pieces that the rank has where layers
-  // are split (model::Split). weight, m, v: as ParameterState has them.
-  std::span<float> weight, m, v;
+  // are split (model::Split). The four are as ParameterState has them.
+  std::span<float> weight, m, v, last_update;
   std::int64_t first_row = 0;
   std::size_t first_weight = 0, first_moment = 0;
 };

@@ -83,6 +83,7 @@ std::vector<FileToLoad> FilesOf(std::span<const LayerTarget> targets, int num_la
       want(model, parameter.name, wanted.weight, wanted.first_weight);
       want(optimizer, checkpoint::FirstMomentName(parameter.name), wanted.m, moment);
       want(optimizer, checkpoint::SecondMomentName(parameter.name), wanted.v, moment);
+      want(optimizer, checkpoint::LastUpdateName(parameter.name), wanted.last_update, moment);
     }
     if (!model.wanted.empty()) files.push_back(std::move(model));
     if (!optimizer.wanted.empty()) files.push_back(std::move(optimizer));

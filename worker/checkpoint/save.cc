@@ -91,6 +91,10 @@ std::vector<checkpoint::Tensor> Moments(const LayerState& layer) {
       tensors.push_back(TensorOf(checkpoint::FirstMomentName(parameter.name), parameter, state.m));
     if (parameter.moments >= 2)
       tensors.push_back(TensorOf(checkpoint::SecondMomentName(parameter.name), parameter, state.v));
+    if (parameter.fed_back) {
+      tensors.push_back(
+          TensorOf(checkpoint::LastUpdateName(parameter.name), parameter, state.last_update));
+    }
   }
   return tensors;
 }

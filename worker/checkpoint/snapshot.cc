@@ -33,7 +33,7 @@ std::size_t CountFloats(std::span<const LayerState> layers) {
   std::size_t count = 0;
   for (const LayerState& layer : layers) {
     for (const ParameterState& state : layer.parameters)
-      count += static_cast<std::size_t>(1 + state.parameter->moments) * ElementsOf(state);
+      count += static_cast<std::size_t>(state.parameter->state_parts()) * ElementsOf(state);
   }
   return count;
 }
@@ -61,10 +61,10 @@ std::vector<Piece> PiecesOf(std::span<const LayerState> live, std::span<float> t
       const std::size_t count = ElementsOf(state);
       const std::int64_t row = state.room_rows > 0 ? 0 : state.first_row;
       const auto first = static_cast<std::size_t>(row * ColumnsOf(state));
-      const std::array parts = {state.weight, state.m, state.v};
-      for (int part = 0; part <= state.parameter->moments; ++part) {
-        const std::size_t begin = first + (part == 0 ? state.first_weight : state.first_moment);
-        AddPieces(parts[static_cast<std::size_t>(part)], to.first(count), begin, pieces);
+      for (const auto part : PartsOf<ParameterState>(*state.parameter)) {
+        const bool is_weight = part == &ParameterState::weight;
+        const std::size_t begin = first + (is_weight ? state.first_weight : state.first_moment);
+        AddPieces(state.*part, to.first(count), begin, pieces);
         to = to.subspan(count);
       }
     }
@@ -107,11 +107,14 @@ absl::StatusOr<Snapshot> Snapshot::Create(std::span<const LayerState> live,
     LayerTarget& places = snapshot.places_.emplace_back(LayerTarget{.layer = layer.layer});
     for (const ParameterState& state : layer.parameters) {
       const std::size_t count = ElementsOf(state);
-      const int moments = state.parameter->moments;
-      const std::span<float> weight = take(count), m = take(moments >= 1 ? count : 0),
-                             v = take(moments >= 2 ? count : 0);
-      copy.parameters.push_back({.parameter = state.parameter, .weight = weight, .m = m, .v = v});
-      places.parameters.push_back({.parameter = state.parameter, .weight = weight, .m = m, .v = v});
+      ParameterTarget place{.parameter = state.parameter};
+      for (const auto part : PartsOf<ParameterTarget>(*state.parameter)) place.*part = take(count);
+      copy.parameters.push_back({.parameter = place.parameter,
+                                 .weight = place.weight,
+                                 .m = place.m,
+                                 .v = place.v,
+                                 .last_update = place.last_update});
+      places.parameters.push_back(place);
     }
   }
   return snapshot;

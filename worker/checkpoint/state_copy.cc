@@ -14,7 +14,7 @@ namespace takt::worker_checkpoint {
 std::size_t StateFloats(const model::Model& model, LayerId layer) {
   std::int64_t count = 0;
   for (const model::Parameter& parameter : model.layers[layer.value()].parameters)
-    count += (1 + parameter.moments) * model::ElementsHere(model, parameter);
+    count += parameter.state_parts() * model::ElementsHere(model, parameter);
   return static_cast<std::size_t>(count);
 }
 
@@ -23,13 +23,15 @@ ParameterTarget PlaceIn(const model::Model& model, LayerId layer, const model::P
   for (const model::Parameter& each : model.layers[layer.value()].parameters) {
     const auto count = static_cast<std::size_t>(model::ElementsHere(model, each));
     if (&each != &parameter) {
-      values = values.subspan(static_cast<std::size_t>(1 + each.moments) * count);
+      values = values.subspan(static_cast<std::size_t>(each.state_parts()) * count);
       continue;
     }
-    return {.parameter = &each,
-            .weight = values.first(count),
-            .m = values.subspan(count, each.moments >= 1 ? count : 0),
-            .v = values.subspan(each.moments >= 2 ? 2 * count : 0, each.moments >= 2 ? count : 0)};
+    ParameterTarget place{.parameter = &each};
+    for (const auto part : PartsOf<ParameterTarget>(each)) {
+      place.*part = values.first(count);
+      values = values.subspan(count);
+    }
+    return place;
   }
   TAKT_CHECK(false);
 }

@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/checkpoint_job.h"
+#include "worker/checkpoint/snapshot.h"
 
 namespace takt::worker_checkpoint {
 namespace {
@@ -53,6 +54,41 @@ TEST_F(StateCopyTest, EveryParameterOfALayerHasItsPlace) {
       EXPECT_TRUE(same(place.weight, state.weight)) << state.parameter->name;
       EXPECT_TRUE(same(place.m, state.m)) << state.parameter->name;
       EXPECT_TRUE(same(place.v, state.v)) << state.parameter->name;
+    }
+  }
+}
+
+// A snapshot of the state has it too, from which files are written.
+TEST_F(StateCopyTest, LastUpdatesHaveTheirPlacesWhereErrorsAreFedBack) {
+  model::Model model = job_.model();
+  for (model::Layer& layer : model.layers) {
+    for (model::Parameter& parameter : layer.parameters) {
+      parameter.moments = 1;
+      parameter.fed_back = parameter.shape.size() == 2;
+    }
+  }
+  const takt::testing::ModelState saved(model, /*seed=*/7);
+  std::vector<LayerState> layers = saved.Layers(job_.AllLayers());
+  for (LayerState& layer : layers) {
+    for (ParameterState& state : layer.parameters) state.v = {};
+  }
+  absl::StatusOr<Snapshot> snapshot = Snapshot::Create(layers);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  ASSERT_TRUE(snapshot->Take(layers, {.threads = 2}).ok());
+  auto copy = StateCopy::Create(model, job_.AllLayers()).value();
+  ASSERT_TRUE(copy->Take(snapshot->layers(), /*threads=*/2, nullptr).ok());
+  const auto same = [](std::span<const float> a, std::span<const float> b) {
+    return std::ranges::equal(std::as_bytes(a), std::as_bytes(b));
+  };
+  for (const LayerState& layer : layers) {
+    for (const ParameterState& state : layer.parameters) {
+      const ParameterTarget place =
+          PlaceIn(model, layer.layer, *state.parameter, copy->Values(layer.layer));
+      EXPECT_TRUE(same(place.weight, state.weight)) << state.parameter->name;
+      EXPECT_TRUE(same(place.m, state.m)) << state.parameter->name;
+      EXPECT_THAT(place.v, IsEmpty());
+      EXPECT_EQ(state.last_update.empty(), !state.parameter->fed_back);
+      EXPECT_TRUE(same(place.last_update, state.last_update)) << state.parameter->name;
     }
   }
 }

@@ -53,15 +53,13 @@ absl::Status Write(const model::Model& model, std::span<const float> values,
     const auto wanted = std::ranges::find(target.parameters, &parameter,
                                           &worker_checkpoint::ParameterTarget::parameter);
     const bool is_wanted = wanted != target.parameters.end();
-    for (int part = 0; part <= parameter.moments; ++part) {
-      const std::span<float> to = !is_wanted  ? std::span<float>()
-                                  : part == 0 ? wanted->weight
-                                  : part == 1 ? wanted->m
-                                              : wanted->v;
-      const std::size_t first = !is_wanted  ? 0
-                                : part == 0 ? wanted->first_weight
-                                            : wanted->first_moment;
-      if (!to.empty()) RETURN_IF_ERROR(put(to, first));
+    using Target = worker_checkpoint::ParameterTarget;
+    for (const auto part : worker_checkpoint::PartsOf<Target>(parameter)) {
+      if (is_wanted && !((*wanted).*part).empty()) {
+        const bool is_weight = part == &Target::weight;
+        RETURN_IF_ERROR(
+            put((*wanted).*part, is_weight ? wanted->first_weight : wanted->first_moment));
+      }
       values = values.subspan(size);
     }
   }

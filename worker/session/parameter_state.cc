@@ -27,6 +27,7 @@ View ViewOf(const train::ParameterRef& ref) {
           .weight = {ref.kept_weights(), static_cast<std::size_t>(kept.count)},
           .m = ref.moment(ref.m),
           .v = ref.moment(ref.v),
+          .last_update = ref.moment(ref.last_update),
           .first_row = ref.first_row,
           .first_weight = static_cast<std::size_t>(kept.first),
           .first_moment = static_cast<std::size_t>(ref.shard.first)};

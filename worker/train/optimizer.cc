@@ -182,7 +182,21 @@ absl::Status Optimizer::UpdateAll(backend::Backend& backend, const Step& step) {
                        .learning_rate_scale = settings.learning_rate_scale,
                        .weight_decay = settings.weight_decay});
   }
-  return UpdateElements(backend, tensors, step);
+  RETURN_IF_ERROR(UpdateElements(backend, tensors, step));
+  return FeedErrorsBack(backend);
+}
+
+absl::Status Optimizer::FeedErrorsBack(backend::Backend& backend) const {
+  for (const ParameterRef* const ref : UpdatedParts()) {
+    if (!ref->parameter->fed_back) continue;
+    RETURN_IF_ERROR(backend.Run(
+        backend::FeedBackError{.parameter = ref->shard_weights(),
+                               .previous = ref->shard_previous(),
+                               .last_update = ref->last_update,
+                               .count = ref->shard.count,
+                               .coefficient = static_cast<float>(job_.error_feedback)}));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Optimizer::UpdateByMuon(backend::Backend& backend, const ParameterRef& ref,

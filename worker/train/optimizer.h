@@ -56,9 +56,9 @@ class Optimizer {
 
   // Updates all parameters of the rank by the job's optimizer, each at the rate and decay of its
   // group (common/config/parameter_groups.h), with gradients scaled by min(1, clip_norm /
-  // (grad_norm + 1e-6)). Biases that balance experts move by a fixed rate instead. Makes version 0
-  // of the weights and selects it. number: of the update, from 1, for AdamW's bias correction. The
-  // learning rate is the step's.
+  // (grad_norm + 1e-6)), and feeds errors back if the job says so. Biases that balance experts move
+  // by a fixed rate instead. Makes version 0 of the weights and selects it. number: of the update,
+  // from 1, for AdamW's bias correction. The learning rate is the step's.
   absl::Status Update(backend::Backend& backend, StepId step, std::int64_t number);
 
   // Makes the foreseen weights (ParameterStore::BeginForesight) and selects them: what Update will
@@ -85,6 +85,8 @@ class Optimizer {
   absl::Status UpdateAll(backend::Backend& backend, const Step& step);
   // Moves the biases by which routers balance experts.
   absl::Status UpdateBiases(backend::Backend& backend) const;
+  // Corrects what the step before has updated by gradients that were a step late.
+  absl::Status FeedErrorsBack(backend::Backend& backend) const;
   // Adds up the gradients that leaves have of what they share.
   absl::Status SumLeafGradients(backend::Backend& backend, TensorMeetings& meetings) const;
   // Updates one matrix.

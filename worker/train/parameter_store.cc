@@ -186,6 +186,9 @@ void ParameterStore::Resolve(const layout::Tensor& tensor, const layout::Allocat
     case layout::Role::kSecondMoment:
       use.ref->v = floats;
       break;
+    case layout::Role::kLastUpdate:
+      use.ref->last_update = floats;
+      break;
     case layout::Role::kPackedWeight:
       use.packed.push_back(halves);
       break;

@@ -59,6 +59,8 @@ struct ParameterRef {
   // shard is empty, and if `updated` is false.
   float* m = nullptr;
   float* v = nullptr;
+  // The last update of the shard, if errors are fed back (backend::FeedBackError).
+  float* last_update = nullptr;
   // False: another layer of this rank owns the weight and updates it.
   bool updated = false;
   // The first of its entries in the norm exchange (model::NumNormEntries); -1: a copy, which
@@ -75,7 +77,7 @@ struct ParameterRef {
   // Returns the weights of the shard, and those of the version before the newest.
   float* shard_weights() const { return freed ? kept : weight + shard.first; }
   const float* shard_previous() const { return freed ? previous : previous + shard.first; }
-  // Returns m or v as far as there is one.
+  // Returns m, v or last_update as far as there is one.
   std::span<float> moment(float* which) const {
     return {which, which == nullptr ? 0 : static_cast<std::size_t>(shard.count)};
   }

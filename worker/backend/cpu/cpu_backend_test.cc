@@ -172,6 +172,12 @@ Floats RunEveryOp(Backend& backend, std::int64_t batch, std::int64_t context, st
       {&table, &m});
   run(AdamwUpdate{.tensors = tensors, .learning_rate = 1e-3, .gradient_scale = 1 / norm},
       {&table, &m, &v});
+  run(FeedBackError{.parameter = table.data(),
+                    .previous = d_table.data(),
+                    .last_update = m.data(),
+                    .count = static_cast<std::int64_t>(table.size()),
+                    .coefficient = 0.75F},
+      {&table, &m});
   Floats scratch = Unset(model::MuonScratchFloats(vocab, c));
   run(MuonUpdate{.parameter = table.data(),
                  .gradient = d_table.data(),

@@ -198,6 +198,14 @@ void SgdRange(const SgdUpdate& op, const UpdatedTensor& tensor, Range elements) 
   if (!moves) KeepPrevious(tensor, previous, elements);
 }
 
+void FeedBackErrorRange(const FeedBackError& op, Range elements) {
+  ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
+    const Vec p = LoadN(op.parameter + i, n), update = p - LoadN(op.previous + i, n);
+    StoreN(op.parameter + i, p + op.coefficient * (update - LoadN(op.last_update + i, n)), n);
+    StoreN(op.last_update + i, update, n);
+  });
+}
+
 void AddRange(const Add& op, Range elements) {
   ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
     StoreN(op.output + i, LoadN(op.a + i, n) + LoadN(op.b + i, n), n);

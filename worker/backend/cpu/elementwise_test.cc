@@ -361,6 +361,33 @@ TEST_P(OptimizerTest, LionPassesOnNan) {
   EXPECT_EQ(p[1], 1);
 }
 
+// What is left in the end are the plain updates, moved on by the last one.
+TEST_P(OptimizerTest, ErrorsAreFedBack) {
+  for (const std::int64_t count : {0, 1, 100, 4097}) {
+    const auto size = static_cast<std::size_t>(count);
+    Floats weights = Random(count, 1), last(size, 0);
+    std::vector<double> plain(weights.begin(), weights.end()), moved(size, 0);
+    for (int step = 0; step < 3; ++step) {
+      const Floats before = weights, update = Random(count, 1);
+      for (std::size_t i = 0; i < size; ++i) {
+        weights[i] += update[i];
+        plain[i] += static_cast<double>(weights[i]) - before[i];
+        moved[i] = static_cast<double>(weights[i]) - before[i];
+      }
+      Run(FeedBackError{.parameter = weights.data(),
+                        .previous = before.data(),
+                        .last_update = last.data(),
+                        .count = count,
+                        .coefficient = 0.75F});
+      for (std::size_t i = 0; i < size; ++i) {
+        EXPECT_NEAR(last[i], moved[i], 1e-6) << count;
+        EXPECT_NEAR(weights[i], plain[i] + 0.75 * moved[i], 1e-5) << count;
+      }
+    }
+  }
+  EXPECT_EQ(backend_->Run(FeedBackError{.count = 1}).message(), "FeedBackError.parameter is null");
+}
+
 TEST_P(OptimizerTest, NamesTheMomentThatIsMissing) {
   Floats p = {1}, m = {0};
   const Floats g = {1};

@@ -172,11 +172,19 @@ TEST(CudaKernels, Elementwise) {
             RunOp(backend, Fill{.output = filled, .value = 1.5F, .count = count});
             RunOp(backend, Copy{.input = x, .output = copied, .count = count});
             RunOp(backend, Add{.a = copied, .b = filled, .output = filled, .count = count});
+            float *parameter = t.Random(count), *last_update = t.Random(count);
+            RunOp(backend, FeedBackError{.parameter = parameter,
+                                         .previous = x,
+                                         .last_update = last_update,
+                                         .count = count,
+                                         .coefficient = 0.75F});
+            RunOp(backend, FeedBackError{});
             RunOp(backend, Fill{});
             RunOp(backend, Copy{});
             RunOp(backend, Add{});
             Result result;
-            for (const float* output : {gelu, gate, up, filled, copied}) result.Add(output, count);
+            for (const float* output : {gelu, gate, up, filled, copied, parameter, last_update})
+              result.Add(output, count);
             return result;
           });
   }

@@ -149,6 +149,24 @@ struct FillMap {
   }
 };
 
+struct Feedback {
+  static constexpr int kCount = 4;
+  float* parameter;
+  const float* previous;
+  float* last_update;
+  float coefficient;
+  template <class G>
+  __device__ void operator()(const G& group) const {
+    const auto p = group.Load(parameter), before = group.Load(previous);
+    const auto last = group.Load(last_update);
+    const auto update = Each<kCount>([&](int k) { return p.v[k] - before.v[k]; });
+    group.Store(parameter, Each<kCount>([&](int k) {
+                  return p.v[k] + coefficient * (update.v[k] - last.v[k]);
+                }));
+    group.Store(last_update, update);
+  }
+};
+
 // Each block has a row.
 template <bool kFours, class T>
 __global__ __launch_bounds__(kThreads) void AddBiasKernel(T* x, const float* biases,
@@ -236,6 +254,11 @@ void Launch(const Copy& op, const LaunchContext& context) {
 
 void Launch(const Fill& op, const LaunchContext& context) {
   LaunchMap(context, op.count, FillMap{op.output, op.value}, op.output);
+}
+
+void Launch(const FeedBackError& op, const LaunchContext& context) {
+  LaunchMap(context, op.count, Feedback{op.parameter, op.previous, op.last_update, op.coefficient},
+            op.parameter, op.previous, op.last_update);
 }
 
 void Launch(const Add& op, const LaunchContext& context) {

@@ -71,6 +71,7 @@ void Launch(const CrossEntropyGradient& op, const LaunchContext& context);
 void Launch(const AdamwUpdate& op, const LaunchContext& context);
 void Launch(const LionUpdate& op, const LaunchContext& context);
 void Launch(const SgdUpdate& op, const LaunchContext& context);
+void Launch(const FeedBackError& op, const LaunchContext& context);
 void Launch(const SumOfSquares& op, const LaunchContext& context);
 void Launch(const Fill& op, const LaunchContext& context);
 void Launch(const Copy& op, const LaunchContext& context);
