@@ -156,7 +156,11 @@ TEST_F(SaveTest, SnapshotHasRoomForAllRowsOfAParameter) {
   };
   std::vector<LayerState> here = whole;
   ParameterState& part = here[0].parameters[0];
-  part = {&table, rows_of(part.weight), rows_of(part.m), rows_of(part.v), 2};
+  part = {.parameter = &table,
+          .weight = rows_of(part.weight),
+          .m = rows_of(part.m),
+          .v = rows_of(part.v),
+          .first_row = 2};
   auto snapshot = Snapshot::Create(here);
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
   EXPECT_EQ(snapshot->bytes(), 12 * job_.model().num_parameters());
