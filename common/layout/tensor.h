@@ -44,7 +44,7 @@ enum class Role : std::uint8_t {
   kSharing,          // what a rank that shares experts needs beside its tensors
   kLeafGradients,    // a layer's, of an earlier one of the leaves that its replica has
   kGatheredWeights,  // whole in f32, between their gathering and their packing
-  kLastUpdate,       // of the weights, before errors were fed back to them
+  kLastUpdate,       // of weights, without what was fed back
 };
 
 inline constexpr std::size_t kNumRoles = 23;

@@ -38,8 +38,9 @@ constexpr std::string_view kBounds = R"(
 ## How many series
 
 No label grows with the length of a job: there is no step, no microbatch and no generation. Take a job with S stages on
-P pp ranks, D replicas and a model in which E blocks have experts. Over all targets it has at most as many series as the
-column "Series" of its metrics says. Nearly all of them are durations of instructions (here of models without experts):
+P pp ranks, with D ranks for each of these (data times context times tensor), and a model in which E blocks have experts.
+Over all targets it has at most as many series as the column "Series" of its metrics says. Nearly all of them are
+durations of instructions (here of models without experts):
 
 )";
 

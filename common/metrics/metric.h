@@ -61,16 +61,18 @@ std::span<const double> HistogramBounds();
 std::string_view ToString(Kind kind);
 std::string_view ToString(Unit unit);
 
-// The size of a job's pipeline, and how many blocks of its model have experts.
+// The size of a job, and how many blocks of its model have experts.
 struct JobShape {
-  int stages = 1, pp_ranks = 1, dp_ranks = 1;
+  int stages = 1, pp_ranks = 1;
+  int dp_ranks = 1;  // of each pp rank: those of all other axes
   int expert_blocks = 0;
 };
 
 // Returns the most series that `metric` can have for one job over all targets of its source. A
 // histogram has one for each bucket and three more. metric: of a job.
 int MostSeriesPerJob(const Metric& metric, const JobShape& shape);
-// Returns the same as a formula, with S stages, P pp ranks, D dp ranks and E blocks with experts.
+// Returns the same as a formula, with S stages, P pp ranks, D ranks for each of these and E blocks with
+// experts.
 std::string SeriesPerJobFormula(const Metric& metric);
 
 }  // namespace takt::metrics

@@ -172,7 +172,7 @@ struct Parameter {
   double stddev = 0;      // of kNormal
   bool by_word = false;   // a row for each word of the vocabulary: see vocabulary.h
   int moments = 2;        // f32 numbers that the job's optimizer keeps of each element
-  bool fed_back = false;  // its last update is kept, too, as updates correct the ones before them
+  bool fed_back = false;  // its last update is kept, too, for the next one to correct
   bool by_muon = false;   // Muon updates it, for which it must be whole on a rank
   // Products with it are in f32, whatever the precision of the model's products.
   bool multiplies_in_f32 = false;
@@ -192,8 +192,8 @@ struct Parameter {
   }
   // Counts the floats of its gradients.
   std::int64_t gradient_elements() const { return split.gradients * elements(); }
-  // Counts the numbers of an element that checkpoints and copies keep: the weight, its moments, and
-  // its last update.
+  // Counts the numbers of an element that checkpoints and copies keep: the weight, its moments and,
+  // if it is fed back, its last update.
   int state_parts() const { return 1 + moments + (fed_back ? 1 : 0); }
   std::int64_t state_elements() const { return state_parts() * elements(); }
   bool decayed() const { return shape.size() >= 2; }

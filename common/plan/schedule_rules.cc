@@ -59,7 +59,8 @@ absl::Status CheckWithoutFlush(const CandidateInputs& inputs, const schedule::Sc
 
 // Refuses to feed errors back where gradients are not one step late.
 absl::Status CheckErrorFeedback(const config::JobSpec& job, const schedule::Schedule& schedule) {
-  if (job.error_feedback == 0 || schedule.updates == schedule::Updates::kDelayed)
+  if (job.error_feedback == 0 || job.model.family == model::Family::kEmulated ||
+      schedule.updates == schedule::Updates::kDelayed)
     return absl::OkStatus();
   const bool flushes = schedule.updates == schedule::Updates::kFlush;
   return InvalidField(

@@ -79,7 +79,8 @@ config::JobSpec ProbeJob(const config::JobSpec& job, const ProbeOptions& options
   probe.steps = static_cast<std::int64_t>(std::clamp(options.target_seconds / seconds,
                                                      static_cast<double>(kFewestSteps),
                                                      static_cast<double>(kMostSteps)));
-  probe.groups.clear();  // they may name parameters of blocks that the probe does not have
+  probe.error_feedback = 0;  // the probe's gradients are not late
+  probe.groups.clear();      // they may name parameters of blocks that the probe does not have
   probe.init_from.clear();
   probe.validation.reset();
   probe.checkpoint.reset();

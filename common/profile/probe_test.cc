@@ -44,7 +44,9 @@ TEST(ProbeJob, HasAStageForEachKindOfLayer) {
 TEST(ProbeJob, LeavesNothingBehind) {
   config::JobSpec job = Job(model::Family::kGpt2, 1);
   job.groups = {{.parameters = "transformer.h.11.*"}};
+  job.error_feedback = 1;
   const config::JobSpec probe = ProbeJob(job, {});
+  EXPECT_EQ(probe.error_feedback, 0) << "its schedule flushes";
   EXPECT_EQ(probe.model.layers, 1);
   EXPECT_TRUE(probe.groups.empty()) << "the probe may have fewer blocks";
   EXPECT_FALSE(probe.checkpoint.has_value());

@@ -197,7 +197,11 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
   out.mutable_job()->clear_warnings();
   out.mutable_job()->mutable_warnings()->Add(job.plan.warnings.begin(), job.plan.warnings.end());
   mesh::SetMesh(job.plan.mesh, out);
-  for (const auto& [rank, why] : job.lost) (*out.mutable_lost_ranks())[rank.value()] = why;
+  for (const auto& [rank, why] : job.lost) {
+    v1::LostRank& lost = *out.add_lost_ranks();
+    lost.set_rank(rank.value());
+    lost.set_reason(why);
+  }
   if (job.stop) {
     out.mutable_stop()->set_state(static_cast<v1::JobState>(job.stop->state));
     out.mutable_stop()->set_reason(job.stop->reason);
@@ -276,7 +280,7 @@ JobRecord FromProto(const v1::JobRecord& record) {
   out.steps = job.steps();
   out.plan = PlanOf(record);
   for (const v1::BoundRank& bound : job.ranks()) out.ranks.push_back(control::FromProto(bound));
-  for (const auto& [rank, why] : record.lost_ranks()) out.lost[Rank(rank)] = why;
+  for (const v1::LostRank& lost : record.lost_ranks()) out.lost[Rank(lost.rank())] = lost.reason();
   for (const v1::RankStatus& status : job.fault()) out.fault.push_back(control::FromProto(status));
   out.invalid_input = job.invalid_input();
   out.violations = takt::FromProto(job.violations());

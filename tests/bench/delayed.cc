@@ -6,13 +6,15 @@
 #include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/mapped_file.h"
 #include "common/base/status.h"
 #include "common/config/job_file.h"
+#include "common/config/job_spec.h"
 #include "common/config/job_spec_serde.h"
 #include "common/plan/plan.h"
 #include "takt/v1/job_spec.pb.h"
@@ -20,6 +22,7 @@
 #include "tests/bench/commands.h"
 #include "tests/bench/lone_rank.h"
 #include "tests/bench/table.h"
+#include "worker/train/trainer.h"
 
 namespace takt::bench {
 namespace {

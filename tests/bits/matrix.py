@@ -87,6 +87,7 @@ FP8 = Patch("fp8", precision="fp8")
 FP8_BLOCK = Patch("fp8 by block", precision="fp8", fp8={"recipe": "block"})
 INEXACT = Patch("exact false", exact=False)
 NO_CLIPPING = Patch("no clipping", optimizer={"adamw": {"clip_norm": 0}})
+FEEDBACK = Patch("error feedback", optimizer={"adamw": {"clip_norm": 0}, "error_feedback": 0.75})
 HARD_CLIPPING = Patch("clipped at 0.1", optimizer={"adamw": {"clip_norm": 0.1}})
 VALIDATION = Patch("validation", data={
     "validation": {"path": "held_out.txt", "format": "bytes", "every_steps": 2, "batches": 2}})
@@ -209,6 +210,7 @@ def jobs():
         job(QWEN2, NO_CLIPPING, BF16, pipeline=2, schedule="pipedream", recompute="full"),
         job(GPT2, NO_CLIPPING, batch(12), pipeline=2, data=2, schedule="pipedream-2bw"),
         job(GPT2, NO_CLIPPING, VALIDATION, pipeline=3, schedule="pipedream-2bw"),
+        job(GPT2, FEEDBACK, BF16, then=(3, {"steps": 6, "pipeline": 3}), pipeline=2, schedule="pipedream-2bw"),
         # Optimizer and data.
         *[job(GPT2, patch, pipeline=2) for patch in (NO_CLIPPING, HARD_CLIPPING, PLAIN_ADAMW, CORPORA, IN_FILE_ORDER)],
         *[job(GPT2, patch, pipeline=2) for patch in (LION, SGD, PLAIN_SGD, MUON, WSD, GROUPS, LOSS_TERMS)],

@@ -125,6 +125,9 @@ const Case kCases[] = {
      {"optimizer.barrier=false", "parallelism.schedule=pipedream-2bw",
       "optimizer.adamw.clip_norm=0"},
      {"optimizer.barrier", "has no flush"}},
+    {"ErrorFeedbackWithAFlush",
+     {"optimizer.error_feedback=1", "parallelism.schedule=1f1b"},
+     {"optimizer.error_feedback", "pipedream-2bw"}},
     {"OverrideOfNothing", {"model.bogus=1"}, {"--set model.bogus=1", "model.bogus"}},
 };
 

@@ -142,6 +142,7 @@ TEST_F(Pairs, OfErrorFeedbackWithOtherFieldsHaveTheBitsOfAnyPartitionAndOfADevic
   for (const int other : {0, 1, 2, 3, 4}) {
     SCOPED_TRACE(other);
     config::JobSpec job = TwoReplicas();
+    job.steps = 5;
     job.parallelism.schedule = "pipedream-2bw";
     job.adamw.clip_norm = 0;
     job.error_feedback = 0.75;

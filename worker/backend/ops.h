@@ -17,8 +17,7 @@
 // - A stride is the distance of rows in elements, and is at least their columns. 0 means dense.
 // - The same op on the same data gives the same bits on every run and for every number of threads.
 // - Sizes are at least 1 (FeedBackError, SumOfSquares, Fill, Copy, Add, BalanceExperts and tensors
-// of updates may
-//   have none).
+//   of updates may have none).
 // - Where sequences may hold several documents, an op has `starts`, [N]: for each row, the position
 //   in its sequence at which its document begins. Within a sequence they never fall, and none is
 //   above the row's own position. Null: every sequence is one document. Where an op's rows are not

@@ -21,6 +21,7 @@ absl::Status ShowOps(const config::JobSpec& job, const mesh::Partition& partitio
   for (const model::Recompute mode : modes) {
     config::JobSpec whole = job;
     whole.global_batch = 2 * job.microbatch;
+    whole.error_feedback = 0;  // needs another schedule, and multiplies nothing
     whole.parallelism = {.pipeline = 1, .data = 1, .schedule = "gpipe", .recompute = {mode}};
     if (leaves > 1) whole.parallelism.tensor_leaves = leaves;
     ASSIGN_OR_RETURN(const plan::Plan plan,

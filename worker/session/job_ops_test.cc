@@ -57,6 +57,7 @@ TEST(ShowOps, TellsOfEveryProductOfEveryRank) {
              {config::DeviceKind::kCpu, config::DeviceKind::kCuda}) {
           config::JobSpec job = JobOf(model, schedule);
           job.precision = precision;
+          job.error_feedback = std::string_view(schedule) == "pipedream-2bw" ? 1 : 0;
           job.validation = {.path = "nowhere", .every_steps = 2, .batches = 2};
           job.parallelism.recompute = {kNone, kFull};
           if (std::string_view(schedule) == "zb-v")

@@ -68,6 +68,7 @@ class Draws {
     if (OneIn(4)) job.document_end = 3;
     if (OneIn(2)) job.validation = config::Validation{.path = "v", .every_steps = 1};
     if (OneIn(5)) job.muon = config::Muon{.clip_norm = 0};
+    if (p.schedule == "pipedream-2bw" && OneIn(2)) job.error_feedback = 1;
     return job;
   }
 

@@ -195,6 +195,23 @@ TEST(MetaRun, AllocatesTokensOnEveryRankWhereDocumentsAreApart) {
   }
 }
 
+TEST(MetaRun, AllocatesWhatIsPredictedOfLastUpdates) {
+  for (const bool muon : {false, true}) {
+    config::JobSpec job = JobOf(Gpt2(), "pipedream-2bw");
+    if (muon) job.muon = config::Muon{.clip_norm = 0};
+    ExpectAsPredicted(job);
+    const std::int64_t weights =
+        plan::MakePlan(job, {.max_workers = 8})->memory[0][MemoryKind::kWeights];
+    const std::int64_t moments =
+        plan::MakePlan(job, {.max_workers = 8})->memory[0][MemoryKind::kOptimizer];
+    job.error_feedback = 1;
+    ExpectAsPredicted(job);
+    const std::int64_t all =
+        plan::MakePlan(job, {.max_workers = 8})->memory[0][MemoryKind::kOptimizer];
+    EXPECT_EQ(all, moments + weights / 2) << "there are two versions of the weights";
+  }
+}
+
 TEST(MetaRun, AllocatesWhatIsPredictedOfOptimizersWithFewerMoments) {
   std::vector<std::int64_t> bytes;
   for (const int moments : {2, 1, 0}) {

@@ -151,7 +151,8 @@ Optimizer::Step Optimizer::StepOf(StepId step, std::int64_t number, double gradi
 
 absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int64_t number) {
   parameters_.BeginUpdate();
-  return UpdateAll(backend, StepOf(step, number, ClipFactor()));
+  RETURN_IF_ERROR(UpdateAll(backend, StepOf(step, number, ClipFactor())));
+  return FeedErrorsBack(backend);
 }
 
 absl::Status Optimizer::Foresee(backend::Backend& backend, StepId step, std::int64_t number,
@@ -182,8 +183,7 @@ absl::Status Optimizer::UpdateAll(backend::Backend& backend, const Step& step) {
                        .learning_rate_scale = settings.learning_rate_scale,
                        .weight_decay = settings.weight_decay});
   }
-  RETURN_IF_ERROR(UpdateElements(backend, tensors, step));
-  return FeedErrorsBack(backend);
+  return UpdateElements(backend, tensors, step);
 }
 
 absl::Status Optimizer::FeedErrorsBack(backend::Backend& backend) const {

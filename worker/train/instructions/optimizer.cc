@@ -14,6 +14,11 @@ Bound BindOptimizer(ProgramState& state, const program::Instruction& instruction
         "a program without a flush has no norm of all gradients, to which its job clips");
   }
   const std::int64_t microbatch = instruction.microbatch.value();  // -1: after a step
+  const bool is_step_late = program::IsAsynchronous(state.program) && microbatch < 0;
+  if (rank.options.job->error_feedback > 0 && !is_step_late) {
+    return absl::InvalidArgumentError(
+        "the job feeds errors of late gradients back, and the program's are not a step late");
+  }
   const std::int64_t updates_per_step = microbatch < 0 ? 1 : state.program.num_microbatches;
   const std::int64_t before_in_step = microbatch < 0 ? 0 : microbatch;
   const auto run = [&rank, &replays = state.replays, updates_per_step,
