@@ -38,7 +38,7 @@ constexpr std::string_view kBounds = R"(
 ## How many series
 
 No label grows with the length of a job: there is no step, no microbatch and no generation. Take a job with S stages on
-P pp ranks, with D ranks for each of these (data times context times tensor), and a model in which E blocks have experts.
+P pp ranks, with D ranks for each of these (data x context x tensor), and a model in which E blocks have experts.
 Over all targets it has at most as many series as the column "Series" of its metrics says. Nearly all of them are
 durations of instructions (here of models without experts):
 
