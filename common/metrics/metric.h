@@ -71,8 +71,8 @@ struct JobShape {
 // Returns the most series that `metric` can have for one job over all targets of its source. A
 // histogram has one for each bucket and three more. metric: of a job.
 int MostSeriesPerJob(const Metric& metric, const JobShape& shape);
-// Returns the same as a formula, with S stages, P pp ranks, D ranks for each of these and E blocks with
-// experts.
+// Returns the same as a formula, with S stages, P pp ranks, D ranks for each of these and E blocks
+// with experts.
 std::string SeriesPerJobFormula(const Metric& metric);
 
 }  // namespace takt::metrics
