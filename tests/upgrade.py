@@ -6,7 +6,8 @@ are taken over by a newer one.
     tests/upgrade.py OLD_BUILD NEW_BUILD        build directories such as build/release; half a minute on an idle machine
 
 The old cluster finishes a job, pauses one, leaves one in the queue and trains one when its coordinator is replaced by the new one. Then the
-old workers are replaced. The first one is of the job that trains, which goes on with one old and one new worker before the others follow.
+old workers are replaced. The first one is of a job that trains, which goes on with one old and one new worker before the others follow.
+Another one trains in bf16 on replicas that share the optimizer's state.
 All jobs must end with the losses, digit for digit, that the old build computes without an upgrade, and old workers must be accepted or
 refused as the two protocol versions demand.
 """
@@ -42,8 +43,15 @@ def job(name, steps, pipeline, every_steps):
     }
 
 
+def sharing_job():
+    spec = job("sharing", 8 * STEPS, 1, 50)
+    spec["precision"] = "bf16"
+    spec["parallelism"].update(data=2, shard="optimizer")
+    return spec
+
+
 # One waits for more workers than the old cluster has.
-JOBS = [job("finished", 6, 2, 2), job("paused", STEPS, 2, 0), job("running", 8 * STEPS, 2, 50), job("queued", 20, 6, 0)]
+JOBS = [job("finished", 6, 2, 2), job("paused", STEPS, 2, 0), job("running", 8 * STEPS, 2, 50), job("queued", 20, 6, 0), sharing_job()]
 
 
 def expect(condition, text):
@@ -169,8 +177,9 @@ def prepare(cluster, old):
     cluster.takt(old, "pause", "paused")
     cluster.wait_for_state(old, "paused", "PAUSED")
     cluster.takt(old, "submit", "queued.json")
-    cluster.takt(old, "submit", "running.json")
-    cluster.wait_for_step(old, "running", 60)
+    for name in ("running", "sharing"):
+        cluster.takt(old, "submit", f"{name}.json")
+        cluster.wait_for_step(old, name, 60)
     expect(cluster.state(old, "queued") == "QUEUED", "the old cluster has a job that waits for workers")
     expect(cluster.state(old, "running") == "RUNNING", "the old cluster trains a job while it is upgraded")
 
@@ -191,7 +200,10 @@ def check_old_workers(cluster, old, new):
     if before >= OLDEST_PROTOCOL:
         cluster.wait_for("the old workers are attached again", lambda: sum(
             worker["state"] in ("IDLE", "BUSY") for worker in json.loads(cluster.takt(new, "workers"))["workers"]) == OLD_WORKERS)
-        expect(True, f"workers of protocol {before} go on under a coordinator of protocol {after}")
+        for name in ("running", "sharing"):
+            step = cluster.job(new, name)["last_step"]["step"]
+            cluster.wait_for_step(new, name, step + 20)
+        expect(True, f"workers of protocol {before} train on under a coordinator of protocol {after}")
         return
     refusal = f"speaks protocol version {before}, this coordinator speaks version {after} "
     for name in [f"old-{index}" for index in range(OLD_WORKERS)]:
@@ -237,7 +249,7 @@ def check_results(cluster, new, expected):
         expect(computed == curve, f"'{name}': the losses of all {len(curve)} steps are those of the old build undisturbed"
                + (f"; step {wrong[0]} differs: {computed.get(wrong[0])} and {curve[wrong[0]]}" if wrong else ""))
         cluster.takt(new, "checkpoint", "verify", str(cluster.directory / name))
-    for name in ("paused", "running"):
+    for name in ("paused", "running", "sharing"):
         expect(cluster.job(new, name).get("resumed_step", 0) > 0, f"'{name}' was resumed from a checkpoint of the old build")
 
 

@@ -45,7 +45,7 @@ constexpr char kNorms[] = "NORM_(PARTIAL exchange|EXCHANGE)";
 // One mesh, and the names of its groups' collectives as ranks report them.
 struct Kind {
   std::string name, model, parallelism;
-  int ranks = 2;
+  int ranks = 2, batch = 4;
   std::vector<std::string> collectives;  // regular expressions
 };
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
@@ -92,14 +92,30 @@ std::vector<Kind> AllKinds() {
                                   "schedule: 1f1b",
                    .ranks = 8,
                    .collectives = {"F[0-9]+ gather", "B[0-9]+ scatter", "REDUCE_GRAD"}});
+  kinds.push_back({.name = "tied",
+                   .model = kDeepGpt,
+                   .parallelism = "pipeline: 2, schedule: 1f1b, vocabulary: last",
+                   .collectives = {"REDUCE_TIED"}});
+  kinds.push_back({.name = "vocabulary",
+                   .model = kDeepGpt,
+                   .parallelism = "pipeline: 2, schedule: 1f1b, vocabulary: spread",
+                   .collectives = {"SHARE", "GATHER", "RETURN"}});
+  // So many ranks send their sums along a chain (worker/transport/chain_collective.h).
+  kinds.push_back({.name = "chain",
+                   .model = kGpt,
+                   .parallelism = "pipeline: 1, data: 9, schedule: 1f1b",
+                   .ranks = 9,
+                   .batch = 9,
+                   .collectives = {"REDUCE_GRAD"}});
   return kinds;
 }
 
 std::string Yaml(const Kind& kind, const std::string& name, std::int64_t steps, int save_every) {
   return absl::StrCat("name: ", name, "\nmodel: ", kind.model,
                       "\ndata: {train: {path: data.txt, format: bytes}, shuffle: true}"
-                      "\nbatch: {global: 4, microbatch: 1}\nseed: 7\nsteps: ",
-                      steps, "\nparallelism: {threads: 1, ", kind.parallelism,
+                      "\nbatch: {global: ",
+                      kind.batch, ", microbatch: 1}\nseed: 7\nsteps: ", steps,
+                      "\nparallelism: {threads: 1, ", kind.parallelism,
                       "}\ncheckpoint: {directory: ", name, ", every_steps: ", save_every,
                       ", in_memory: off}\n");
 }
