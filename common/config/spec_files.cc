@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/config/spec_files.h"
 
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/field_rules.h"
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
@@ -41,6 +44,20 @@ absl::StatusOr<std::string> Read(const ReadFile& read_file, const char* field,
   return text;
 }
 
+std::string ToText(double factor, double low, double high, int original_positions) {
+  return absl::StrCat("{factor: ", factor, ", low_freq_factor: ", low, ", high_freq_factor: ", high,
+                      ", original_positions: ", original_positions, "}");
+}
+std::string ToText(const v1::RopeScalingSpec& scaling) {
+  return ToText(scaling.factor(), scaling.low_freq_factor(), scaling.high_freq_factor(),
+                scaling.original_positions());
+}
+std::string ToText(const std::optional<model::RopeScaling>& scaling) {
+  if (!scaling.has_value()) return "left out";
+  return ToText(scaling->factor, scaling->low_freq_factor, scaling->high_freq_factor,
+                scaling->original_positions);
+}
+
 absl::Status FillModel(v1::ModelSpec& spec, const std::string& path,
                        const model::ModelConfig& config) {
   FieldRules rules;
@@ -61,6 +78,24 @@ absl::Status FillModel(v1::ModelSpec& spec, const std::string& path,
   check("model.vocab", spec.vocab(), config.vocab);
   check("model.positions", spec.positions(), config.positions);
   check("model.inner", spec.inner(), config.inner);
+  const auto agree = [&](const char* field, const std::string& given, const std::string& from_file,
+                         bool is_given) {
+    rules.Check(!is_given || given == from_file,
+                {.field = field,
+                 .value = given,
+                 .rule = absl::StrCat("must be ", from_file, ", as ", path, " says"),
+                 .fix = "remove it from the job"});
+  };
+  const auto truth = [](bool value) { return std::string(value ? "true" : "false"); };
+  agree("model.tied_head", truth(spec.tied_head()), truth(config.tied_head), spec.has_tied_head());
+  agree("model.norm_epsilon", absl::StrCat(spec.norm_epsilon()), absl::StrCat(config.norm_epsilon),
+        spec.has_norm_epsilon());
+  agree("model.initializer_range", absl::StrCat(spec.initializer_range()),
+        absl::StrCat(config.initializer_range), spec.has_initializer_range());
+  agree("model.rope_theta", absl::StrCat(spec.rope_theta()), absl::StrCat(config.rope_theta),
+        spec.has_rope_theta());
+  agree("model.rope_scaling", ToText(spec.rope_scaling()), ToText(config.rope_scaling),
+        spec.has_rope_scaling());
   // Without a window in the file a token sees all positions.
   check("model.attention_window", spec.attention_window(),
         config.attention_window.value_or(config.positions));
@@ -70,6 +105,12 @@ absl::Status FillModel(v1::ModelSpec& spec, const std::string& path,
     check("model.experts.per_token", experts.per_token(), config.mixture->chosen);
     check("model.experts.inner", experts.inner(), config.mixture->inner);
     check("model.experts.scores", experts.scores(), static_cast<int>(config.mixture->scores));
+    agree("model.experts.normalize", truth(experts.normalize()), truth(config.mixture->normalised),
+          experts.has_normalize());
+    agree("model.experts.dense_blocks", absl::StrJoin(experts.dense_blocks(), ", "),
+          config.mixture->dense_blocks.empty() ? "left out"
+                                               : absl::StrJoin(config.mixture->dense_blocks, ", "),
+          experts.dense_blocks_size() > 0);
   }
   model::ModelConfig shape = config;
   if (spec.context() != 0) shape.context = spec.context();

@@ -124,6 +124,12 @@ TEST(SpecFiles, TheJobSaysHowExpertsAreBalanced) {
   spec = Parse("model: {hf_config: c.json, experts: {scores: sigmoid}}");
   EXPECT_EQ(FillFromFiles(spec, files).message(),
             "model.experts.scores is 2: must be 1, as c.json says; remove it from the job");
+  spec = Parse("model: {hf_config: c.json, experts: {normalize: false, dense_blocks: [0, 1]}}");
+  EXPECT_EQ(FillFromFiles(spec, files).message(),
+            "model.experts.normalize is false: must be true, as c.json says; remove it from the "
+            "job\n"
+            "model.experts.dense_blocks is 0, 1: must be left out, as c.json says; remove it from "
+            "the job");
 }
 
 TEST(SpecFiles, NameWhatContradictsOrIsMissing) {
@@ -134,6 +140,14 @@ TEST(SpecFiles, NameWhatContradictsOrIsMissing) {
       {"model: {hf_config: c.json, layers: 8, heads: 2}",
        "model.layers is 8: must be 4, as c.json says; remove it from the job\n"
        "model.heads is 2: must be 4, as c.json says; remove it from the job"},
+      {"model: {hf_config: mistral.json, tied_head: true, norm_epsilon: 0.5, rope_theta: 7}",
+       "model.tied_head is true: must be false, as mistral.json says; remove it from the job\n"
+       "model.norm_epsilon is 0.5: must be 1e-06, as mistral.json says; remove it from the job\n"
+       "model.rope_theta is 7: must be 10000, as mistral.json says; remove it from the job"},
+      {"model: {hf_config: mistral.json, rope_scaling: {factor: 8, low_freq_factor: 1, "
+       "high_freq_factor: 4, original_positions: 16}}",
+       "model.rope_scaling is {factor: 8, low_freq_factor: 1, high_freq_factor: 4, "
+       "original_positions: 16}: must be left out, as mistral.json says; remove it from the job"},
       {"model: {hf_config: mistral.json, attention_window: 8}",
        "model.attention_window is 8: must be 4, as mistral.json says; remove it from the job"},
       {"model: {init_from: nowhere}",

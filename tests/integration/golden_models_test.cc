@@ -22,7 +22,7 @@ using config::Precision;
 using model::Recompute;
 
 struct Layout {
-  int pipeline = 1, data = 1, tensor = 1;
+  int pipeline = 1, data = 1, tensor = 1, expert = 1;
   DataFormat format = DataFormat::kSafetensors;
   Precision precision = Precision::kF32;
   Recompute recompute = Recompute::kNone;
@@ -37,6 +37,7 @@ struct Case {
 std::string NameOf(const Case& c) {
   std::string name = absl::StrCat(c.model, "_pp", c.layout.pipeline, "_dp", c.layout.data,
                                   c.layout.tensor > 1 ? absl::StrCat("_tp", c.layout.tensor) : "",
+                                  c.layout.expert > 1 ? absl::StrCat("_ep", c.layout.expert) : "",
                                   c.layout.format == DataFormat::kUint16 ? "_tokens" : "",
                                   c.layout.precision == Precision::kBf16 ? "_bf16" : "",
                                   c.layout.residual == Precision::kBf16 ? "_residual" : "",
@@ -90,6 +91,8 @@ std::vector<Case> Cases() {
     cases.push_back({model, {.pipeline = 2, .tensor = 2}});
     cases.push_back({model, {.pipeline = 1, .tensor = 4, .recompute = Recompute::kFull}});
   }
+  for (const char* model : {"mixtral-aux", "qwen3moe-tiny"})
+    cases.push_back({model, {.pipeline = 2, .data = 2, .expert = 2}});
   return cases;
 }
 
@@ -117,6 +120,7 @@ TEST_P(GoldenModels, TrainSaveAndExportWithinTheTolerances) {
   job.parallelism.pipeline = layout.pipeline;
   job.parallelism.data = layout.data;
   job.parallelism.tensor = layout.tensor;
+  job.parallelism.expert = layout.expert;
   job.parallelism.threads = 1;
   job.parallelism.recompute = {layout.recompute};
   job.precision = layout.precision;

@@ -296,12 +296,16 @@ TEST_F(BitEquality, OverThreads) {
   job.model.vocab = 517;
   job.microbatch = 4;
   job.steps = 2;
-  const RunResult reference = Train(job);
-  for (const int pp : {1, 2}) {
-    job.parallelism.pipeline = pp;
-    for (const int threads : {2, 3}) {
-      job.parallelism.threads = threads;
-      ExpectSameBits(reference, Train(job));
+  for (const model::ModelConfig& model : {job.model, Mixtral(job.model), Qwen3Moe(job.model)}) {
+    config::JobSpec other = job;
+    other.model = model;
+    const RunResult reference = Train(other);
+    for (const int pp : {1, 2}) {
+      other.parallelism.pipeline = pp;
+      for (const int threads : {2, 3}) {
+        other.parallelism.threads = threads;
+        ExpectSameBits(reference, Train(other));
+      }
     }
   }
 }

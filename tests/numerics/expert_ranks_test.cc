@@ -117,6 +117,19 @@ TEST_F(ExpertRanks, HaveThemWithQwensNormsAndDenseBlocks) {
   ExpectSameBitsOverRanks(job);
 }
 
+TEST_F(ExpertRanks, HaveThemOverPartitionsAndThreads) {
+  config::JobSpec job = SharedJob();
+  const RunResult one = TrainWith(job, 1);
+  const int blocks = job.model.layers;
+  for (const int threads : {1, 3}) {
+    job.parallelism.pipeline = 3;
+    job.parallelism.threads = threads;
+    job.parallelism.schedule = "1f1b";
+    job.parallelism.stage_layers = {1, blocks, 1};
+    ExpectSameBits(one, TrainWith(job, 2));
+  }
+}
+
 // A bias moves by what all ranks counted.
 TEST_F(ExpertRanks, HaveThemWithBiases) {
   config::JobSpec job = SharedJob();

@@ -83,12 +83,15 @@ TEST_F(Fp8BitEquality, OfReplicasAndOfTwoCopies) {
 }
 
 TEST_F(Fp8BitEquality, OverWhatIsRecomputedAndOnADevice) {
-  for (model::ModelConfig (*const family)(model::ModelConfig) : {&Gpt2, &Llama, &Qwen3, &Mistral}) {
-    config::JobSpec job = Fp8Job(Fp8Recipe::kTensor);
-    job.model.layers = 4;
-    job.model = family(job.model);
-    job.steps = 3;  // some of the steps are replayed
-    ExpectSameBitsOverRecompute(job, {"1f1b", "zb-h1"});
+  for (const Fp8Recipe recipe : {Fp8Recipe::kTensor, Fp8Recipe::kBlock}) {
+    for (model::ModelConfig (*const family)(model::ModelConfig) :
+         {&Gpt2, &Llama, &Qwen3, &Mistral}) {
+      config::JobSpec job = Fp8Job(recipe);
+      job.model.layers = 4;
+      job.model = family(job.model);
+      job.steps = 3;  // some of the steps are replayed
+      ExpectSameBitsOverRecompute(job, {"1f1b", "zb-h1"});
+    }
   }
 }
 

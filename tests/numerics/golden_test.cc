@@ -145,6 +145,8 @@ std::vector<Case> CasesOfBf16Activations() {
       cases.push_back({model, layout, Rounded::kActivations});
     }
   }
+  for (const char* model : {"mixtral-tiny", "mixtral-aux", "qwen3moe-tiny", "qwen3moe-unnormed"})
+    cases.push_back({model, {.schedule = "zb-h1", .pipeline = 2}, Rounded::kActivations});
   return cases;
 }
 

@@ -2,7 +2,10 @@
 #include "worker/data/token_source.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -92,6 +95,20 @@ absl::Status CheckSizes(const TokenSourceOptions& options, const std::vector<dat
   return absl::OkStatus();
 }
 
+// Returns how many documents the corpus has, as its format says, or what `takt data tokenize` wrote
+// beside its files; nullopt: neither says where they end.
+std::optional<std::int64_t> KnownDocuments(const data::Corpus& corpus) {
+  if (corpus.num_documents().has_value()) return corpus.num_documents();
+  std::int64_t documents = 0;
+  for (const data::Corpus::Shard& shard : corpus.shards()) {
+    const auto origin = data::ReadTokenOrigin(shard.path);
+    if (!origin.ok() || !origin->has_value() || !(*origin)->end_of_document.has_value())
+      return std::nullopt;
+    documents += (*origin)->documents;
+  }
+  return documents;
+}
+
 }  // namespace
 
 TokenSourceOptions TrainingTokens(const config::JobSpec& job, std::string data_root, int dp_size) {
@@ -118,6 +135,20 @@ TokenSourceOptions ValidationTokens(const config::JobSpec& job, std::string data
 absl::Status TokenSource::CheckFiles(const TokenSourceOptions& options) {
   ASSIGN_OR_RETURN(const std::vector<data::Corpus> corpora, OpenCorpora(options));
   return CheckSizes(options, corpora, MixtureOf(options, corpora));
+}
+
+absl::StatusOr<std::vector<std::string>> TokenSource::Notes(const TokenSourceOptions& options) {
+  std::vector<std::string> notes;
+  if (options.documents != config::Documents::kUnstated || options.separate_documents) return notes;
+  ASSIGN_OR_RETURN(const std::vector<data::Corpus> corpora, OpenCorpora(options));
+  for (const data::Corpus& corpus : corpora) {
+    const std::int64_t documents = KnownDocuments(corpus).value_or(0);
+    if (documents <= 1) continue;
+    notes.push_back(absl::StrCat(
+        "data.documents is missing: the ", documents, " documents of ", corpus.path(),
+        " are joined, so tokens see those before them; set ", "join if they should, or separate"));
+  }
+  return notes;
 }
 
 absl::StatusOr<std::unique_ptr<TokenSource>> TokenSource::Open(const TokenSourceOptions& options) {

@@ -50,6 +50,9 @@ class TokenSource {
   static absl::StatusOr<std::unique_ptr<TokenSource>> Open(const TokenSourceOptions& options);
   // Checks the same, except the token ids, without reading the files through. Errors: as Open.
   static absl::Status CheckFiles(const TokenSourceOptions& options);
+  // Returns what people should know of the files: that documents are joined whose ends are known,
+  // although the job does not say that they should be. Errors: as Open.
+  static absl::StatusOr<std::vector<std::string>> Notes(const TokenSourceOptions& options);
 
   // Reads the microbatch's sequences row by row. tokens, targets, starts: [microbatch, context].
   // starts: for each token the position in its sequence at which its document begins; empty if

@@ -10,6 +10,7 @@
 
 #include "common/base/status.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/data/token_origin.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -17,8 +18,10 @@ namespace takt::worker_data {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 // A file has this error if it may be right on another worker.
 constexpr absl::StatusCode kNotHere = absl::StatusCode::kFailedPrecondition;
@@ -164,6 +167,27 @@ TEST_F(TokenSourceTest, NeverJoinsDocumentsSilently) {
   ExpectRefused("data.documents", "says where documents begin");
   job_.documents = config::Documents::kJoin;
   EXPECT_NE(Open(), nullptr);
+}
+
+TEST_F(TokenSourceTest, TellsHowManyDocumentsItJoins) {
+  WriteCounting(40);
+  const auto notes = [&] {
+    return TokenSource::Notes(TrainingTokens(job_, root_.string(), /*dp_size=*/1)).value();
+  };
+  EXPECT_THAT(notes(), IsEmpty()) << "nothing says where documents end";
+  data::TokenOrigin origin{.documents = 5, .tokens = 40};
+  const std::string path = data::TokenOriginPath((root_ / "tokens.bin").string());
+  std::ofstream(path) << data::FormatTokenOrigin(origin);
+  EXPECT_THAT(notes(), IsEmpty());
+  origin.end_of_document = 3;
+  std::ofstream(path) << data::FormatTokenOrigin(origin);
+  EXPECT_THAT(notes(),
+              ElementsAre(AllOf(HasSubstr("the 5 documents of "), HasSubstr("are joined"))));
+  job_.documents = config::Documents::kJoin;
+  EXPECT_THAT(notes(), IsEmpty());
+  job_.documents = config::Documents::kUnstated;
+  job_.document_end = 3;
+  EXPECT_THAT(notes(), IsEmpty());
 }
 
 TEST_F(TokenSourceTest, CountsScoredTargetsOfTheGlobalBatch) {

@@ -33,8 +33,9 @@ constexpr absl::Duration kSlack = absl::Seconds(2);
 constexpr absl::Duration kLongestWait = absl::Seconds(120);
 // The service allows so many keys in one call.
 constexpr std::size_t kKeysAtOnce = 64;
-// How often to ask again while the coordinator is away.
-constexpr absl::Duration kRetry = absl::Milliseconds(200);
+// How often to ask again while the coordinator is away, and where it says that it is asked too
+// often (all ranks of a host may count as one caller).
+constexpr absl::Duration kRetry = absl::Milliseconds(200), kRetrySlowly = absl::Seconds(1);
 
 // Adds what was to be done. The coordinator has no meeting for a generation that is over, mostly
 // because a peer is gone: that is not an error of this worker.
@@ -66,25 +67,25 @@ class RendezvousClient final : public session::AbortableRendezvous {
   }
 
   absl::StatusOr<std::string> Wait(const std::string& key, absl::Duration timeout) override {
-    transport::AbortSignal never;
-    return WaitUnless(never, key, timeout);
-  }
-
-  absl::StatusOr<std::string> WaitUnless(transport::AbortSignal& abort, const std::string& key,
-                                         absl::Duration timeout) override {
-    ASSIGN_OR_RETURN(std::vector<std::string> values, WaitAtOnce({&key, 1}, timeout, abort));
+    ASSIGN_OR_RETURN(std::vector<std::string> values, WaitAll({key}, timeout));
     return std::move(values.front());
   }
 
   absl::StatusOr<std::vector<std::string>> WaitAll(const std::vector<std::string>& keys,
                                                    absl::Duration timeout) override {
-    std::vector<std::string> all;
     transport::AbortSignal never;
+    return WaitAllUnless(never, keys, timeout);
+  }
+
+  absl::StatusOr<std::vector<std::string>> WaitAllUnless(transport::AbortSignal& abort,
+                                                         const std::vector<std::string>& keys,
+                                                         absl::Duration timeout) override {
+    std::vector<std::string> all;
     const absl::Duration deadline = SteadyNow() + timeout;
     for (std::span<const std::string> left = keys; !left.empty();) {
       const std::span<const std::string> batch = left.first(std::min(left.size(), kKeysAtOnce));
       ASSIGN_OR_RETURN(std::vector<std::string> values,
-                       WaitAtOnce(batch, deadline - SteadyNow(), never));
+                       WaitAtOnce(batch, deadline - SteadyNow(), abort));
       std::ranges::move(values, std::back_inserter(all));
       left = left.subspan(batch.size());
     }
@@ -129,7 +130,10 @@ class RendezvousClient final : public session::AbortableRendezvous {
       values.assign(response.values().begin(), response.values().end());
       return answer;
     };
-    const absl::Status status = Retry(deadline + kSlack, attempts, wait);
+    absl::Status status;
+    do {  // the service ends each wait after kLongestWait
+      status = Retry(deadline + kSlack, attempts, wait);
+    } while (absl::IsDeadlineExceeded(status) && SteadyNow() < deadline);
     if (!status.ok()) return Explain(status, absl::StrCat("waiting for ", names));
     if (values.size() == keys.size()) return values;
     return absl::UnavailableError(
@@ -146,8 +150,8 @@ class RendezvousClient final : public session::AbortableRendezvous {
     scope.set_generation(key_.generation.value());
   }
 
-  // Repeats the call until it returns anything but kUnavailable, the deadline (steady) is near, or
-  // Abort or Stop was called.
+  // Repeats the call until it returns anything but kUnavailable and kResourceExhausted, the
+  // deadline (steady) is near, or Abort or Stop was called.
   template <class Call>
   absl::Status Retry(absl::Duration deadline, Attempts& attempts, const Call& call) {
     for (;;) {
@@ -156,9 +160,12 @@ class RendezvousClient final : public session::AbortableRendezvous {
       if (!Enter(context, attempts)) return absl::AbortedError("stopped");
       const absl::Status status = FromGrpc(call(context), context);
       if (Leave(context, attempts)) return absl::AbortedError("stopped");
-      if (!absl::IsUnavailable(status) || SteadyNow() + kRetry >= deadline) return status;
+      const bool is_too_often = absl::IsResourceExhausted(status);
+      const absl::Duration pause = is_too_often ? kRetrySlowly : kRetry;
+      const bool may_pass = is_too_often || absl::IsUnavailable(status);
+      if (!may_pass || SteadyNow() + pause >= deadline) return status;
       absl::MutexLock lock(&mutex_);
-      abort_.AwaitFor(mutex_, absl::Condition(&aborted_), kRetry);
+      abort_.AwaitFor(mutex_, absl::Condition(&aborted_), pause);
     }
   }
 

@@ -34,7 +34,7 @@ class FakeRendezvous final : public v1::RendezvousService::Service {
     absl::MutexLock lock(&mutex_);
     if (failures_ > 0) {
       --failures_;
-      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "restarting");
+      return failure_;
     }
     values_[request->key()] = request->value();
     return grpc::Status::OK;
@@ -42,6 +42,13 @@ class FakeRendezvous final : public v1::RendezvousService::Service {
   grpc::Status WaitKeys(grpc::ServerContext* context, const v1::WaitKeysRequest* request,
                         v1::WaitKeysResponse* response) override {
     if (request->keys(0) == "nothing") return grpc::Status::OK;  // but no value
+    {
+      absl::MutexLock lock(&mutex_);
+      if (ended_waits_ > 0) {
+        --ended_waits_;
+        return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "key did not come");
+      }
+    }
     if (request->keys_size() > 64)
       return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many keys");
     absl::MutexLock lock(&mutex_);
@@ -64,9 +71,15 @@ class FakeRendezvous final : public v1::RendezvousService::Service {
     absl::MutexLock lock(&mutex_);
     return waiting_;
   }
-  void FailSets(int n) {
+  void FailSets(int n, grpc::Status failure) {
     absl::MutexLock lock(&mutex_);
     failures_ = n;
+    failure_ = std::move(failure);
+  }
+  // The next waits end as if they had taken as long as they may.
+  void EndWaits(int n) {
+    absl::MutexLock lock(&mutex_);
+    ended_waits_ = n;
   }
   void AwaitWaiter() {
     absl::MutexLock lock(&mutex_);
@@ -78,7 +91,8 @@ class FakeRendezvous final : public v1::RendezvousService::Service {
   absl::Mutex mutex_;
   std::map<std::string, std::string> values_;
   int failures_ = 0;
-  int waiting_ = 0;
+  grpc::Status failure_;
+  int waiting_ = 0, ended_waits_ = 0;
 };
 
 class RendezvousClientTest : public testing::Test {
@@ -163,12 +177,12 @@ TEST_F(RendezvousClientTest, AnAbortedTransportEndsItsOwnWaitsOnly) {
     service_.AwaitWaiter();
     abort.Raise();
   });
-  EXPECT_EQ(client->WaitUnless(abort, "rank/1", absl::Hours(1)).status().code(),
+  EXPECT_EQ(client->WaitAllUnless(abort, {"rank/1"}, absl::Hours(1)).status().code(),
             absl::StatusCode::kAborted);
   aborter.join();
   EXPECT_TRUE(client->Set("rank/1", "x").ok());
   EXPECT_EQ(client->Wait("rank/1", absl::Seconds(20)).value_or("none"), "x");
-  EXPECT_EQ(client->WaitUnless(abort, "rank/1", absl::Hours(1)).status().code(),
+  EXPECT_EQ(client->WaitAllUnless(abort, {"rank/1"}, absl::Hours(1)).status().code(),
             absl::StatusCode::kAborted);
 }
 
@@ -177,7 +191,24 @@ TEST_F(RendezvousClientTest, AnOldGenerationIsRefused) {
 }
 
 TEST_F(RendezvousClientTest, AShortAbsenceOfTheCoordinatorIsSatOut) {
-  service_.FailSets(2);
+  service_.FailSets(2, {grpc::StatusCode::UNAVAILABLE, "restarting"});
+  EXPECT_TRUE(Client(3)->Set("rank/1", "x").ok());
+}
+
+// A rank may wait an hour for others that load.
+TEST_F(RendezvousClientTest, AWaitIsLongerThanTheServiceAllows) {
+  const auto client = Client(3);
+  EXPECT_TRUE(client->Set("rank/1", "x").ok());
+  service_.EndWaits(2);
+  EXPECT_EQ(client->Wait("rank/1", absl::Seconds(20)).value_or("none"), "x");
+  service_.EndWaits(2);
+  EXPECT_EQ(client->WaitAll({"rank/1"}, absl::ZeroDuration()).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+}
+
+// All ranks of a host may count as one caller of the coordinator.
+TEST_F(RendezvousClientTest, ACallThatCameTooSoonIsMadeAgain) {
+  service_.FailSets(1, {grpc::StatusCode::RESOURCE_EXHAUSTED, "slow down"});
   EXPECT_TRUE(Client(3)->Set("rank/1", "x").ok());
 }
 

@@ -52,8 +52,7 @@ class PipelineRunner final : public RankRunner {
                                                   assignment_.device,
                                                   assignment_.mesh.TpRankOf(assignment_.rank),
                                                   assignment_.mesh.DpRankOf(assignment_.rank)));
-    RETURN_IF_ERROR(CheckMesh());
-    RETURN_IF_ERROR(CheckLayers());
+    RETURN_IF_ERROR(CheckModel());
     SetPhase("LOAD", "");
     RETURN_IF_ERROR(
         train::CheckInputs(assignment_.job, options_.data_root, assignment_.mesh.dp_size));
@@ -74,6 +73,8 @@ class PipelineRunner final : public RankRunner {
     SetPhase("CONNECT", "its neighbours in the pipeline to open their channels");
     RETURN_IF_ERROR(CreateEngines());
     SetPhase("CONNECT", "the start");
+    if (assignment_.rank == Rank(0))
+      train::AddNotes(assignment_.job, options_.data_root, resumed_.notes);
     return resumed_;
   }
 
@@ -127,14 +128,13 @@ class PipelineRunner final : public RankRunner {
   }
 
  private:
-  absl::Status CheckMesh() const {
-    if (assignment_.mesh.cp_size == model_.context_ranks) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("the mesh has ", mesh::ToString(assignment_.mesh), " ranks, but of the job ",
-                     model_.context_ranks, " share each sequence"));
-  }
-
-  absl::Status CheckLayers() const {
+  // Checks that the assignment is of its job's model.
+  absl::Status CheckModel() const {
+    if (assignment_.mesh.cp_size != model_.context_ranks) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the mesh has ", mesh::ToString(assignment_.mesh), " ranks, but of the job ",
+                       model_.context_ranks, " share each sequence"));
+    }
     const int layers = static_cast<int>(model_.layers.size());
     const mesh::Partition& cut = assignment_.partition;
     const int given = cut.empty() ? 0 : cut.back().last_layer.value();

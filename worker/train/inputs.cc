@@ -16,4 +16,12 @@ absl::Status CheckInputs(const config::JobSpec& job, const std::string& data_roo
       TokenSource::CheckFiles(worker_data::ValidationTokens(job, data_root, dp_size)));
 }
 
+void AddNotes(const config::JobSpec& job, const std::string& data_root,
+              std::vector<std::string>& notes) {
+  if (job.train.empty()) return;
+  const auto of_files =
+      worker_data::TokenSource::Notes(worker_data::TrainingTokens(job, data_root, /*dp_size=*/1));
+  if (of_files.ok()) notes.insert(notes.end(), of_files->begin(), of_files->end());
+}
+
 }  // namespace takt::train

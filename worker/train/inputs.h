@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/config/job_spec.h"
@@ -13,5 +14,10 @@ namespace takt::train {
 // coordinator sees whether the job is wrong or one worker. Emulated layers read no data.
 // Errors: as TokenSource::Open, marked as SharedInput.
 absl::Status CheckInputs(const config::JobSpec& job, const std::string& data_root, int dp_size);
+
+// Adds what people should know of the files that the job trains on (TokenSource::Notes). Files that
+// cannot be read now add nothing.
+void AddNotes(const config::JobSpec& job, const std::string& data_root,
+              std::vector<std::string>& notes);
 
 }  // namespace takt::train

@@ -7,6 +7,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -62,15 +63,24 @@ std::string ChannelKey(Rank from, Rank to, std::string_view name) {
 absl::StatusOr<std::string> AwaitKey(Rendezvous& rendezvous, const std::string& key,
                                      absl::Duration timeout, AbortSignal& abort,
                                      std::string_view what) {
+  ASSIGN_OR_RETURN(std::vector<std::string> values,
+                   AwaitKeys(rendezvous, {key}, timeout, abort, what));
+  return std::move(values.front());
+}
+
+absl::StatusOr<std::vector<std::string>> AwaitKeys(Rendezvous& rendezvous,
+                                                   const std::vector<std::string>& keys,
+                                                   absl::Duration timeout, AbortSignal& abort,
+                                                   std::string_view what) {
   const std::int64_t start = MonotonicNanos();
   for (;;) {
     if (abort.raised()) return AbortedStatus();
     const absl::Duration left = timeout - absl::Nanoseconds(MonotonicNanos() - start);
     if (left <= absl::ZeroDuration()) return TimeoutStatus(what, timeout);
-    absl::StatusOr<std::string> value =
-        rendezvous.WaitUnless(abort, key, std::min(left, rendezvous.longest_wait()));
-    if (!value.ok() && abort.raised()) return AbortedStatus();
-    if (value.ok() || !absl::IsDeadlineExceeded(value.status())) return value;
+    absl::StatusOr<std::vector<std::string>> values =
+        rendezvous.WaitAllUnless(abort, keys, std::min(left, rendezvous.longest_wait()));
+    if (!values.ok() && abort.raised()) return AbortedStatus();
+    if (values.ok() || !absl::IsDeadlineExceeded(values.status())) return values;
   }
 }
 

@@ -35,6 +35,11 @@ std::string ChannelKey(Rank from, Rank to, std::string_view name);
 absl::StatusOr<std::string> AwaitKey(Rendezvous& rendezvous, const std::string& key,
                                      absl::Duration timeout, AbortSignal& abort,
                                      std::string_view what);
+// Does the same for several keys, in one call where that can be, and returns their values in order.
+absl::StatusOr<std::vector<std::string>> AwaitKeys(Rendezvous& rendezvous,
+                                                   const std::vector<std::string>& keys,
+                                                   absl::Duration timeout, AbortSignal& abort,
+                                                   std::string_view what);
 
 // The statuses of the interface, which all transports word alike.
 absl::Status AbortedStatus();

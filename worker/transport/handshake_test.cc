@@ -19,10 +19,11 @@ class NobodysRendezvous final : public Rendezvous {
   absl::Status Set(const std::string&, const std::string&) override { return absl::OkStatus(); }
   absl::StatusOr<std::string> Wait(const std::string& key, absl::Duration timeout) override {
     AbortSignal never;
-    return WaitUnless(never, key, timeout);
+    return WaitAllUnless(never, {key}, timeout).status();
   }
-  absl::StatusOr<std::string> WaitUnless(AbortSignal& abort, const std::string&,
-                                         absl::Duration timeout) override {
+  absl::StatusOr<std::vector<std::string>> WaitAllUnless(AbortSignal& abort,
+                                                         const std::vector<std::string>&,
+                                                         absl::Duration timeout) override {
     absl::Notification stopped;
     const auto hook = abort.OnRaise([&] { stopped.Notify(); });
     if (!waiting.HasBeenNotified()) waiting.Notify();

@@ -103,11 +103,11 @@ class Rendezvous {
     }
     return values;
   }
-  // Is Wait, but may end with an error when `abort` is raised. A transport waits at most
+  // Is WaitAll, but may end with an error when `abort` is raised. A transport waits at most
   // longest_wait() at a time: longer where `abort` does end a wait, for each wait costs a call.
-  virtual absl::StatusOr<std::string> WaitUnless(AbortSignal& /*abort*/, const std::string& key,
-                                                 absl::Duration timeout) {
-    return Wait(key, timeout);
+  virtual absl::StatusOr<std::vector<std::string>> WaitAllUnless(
+      AbortSignal& /*abort*/, const std::vector<std::string>& keys, absl::Duration timeout) {
+    return WaitAll(keys, timeout);
   }
   virtual absl::Duration longest_wait() const { return absl::Milliseconds(250); }
 };

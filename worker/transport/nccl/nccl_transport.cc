@@ -190,27 +190,43 @@ class NcclTransport final : public DeviceTransport {
 
   static std::string PresenceKey(Rank rank) { return absl::StrCat("nccl/rank/", rank.value()); }
 
-  absl::StatusOr<Presence> PresenceOf(Rank rank) {
-    if (rank == self()) return options_.library.presence;
+  // Asks for what is not known yet of these ranks, all at once.
+  absl::StatusOr<std::vector<Presence>> PresencesOf(const std::vector<Rank>& ranks) {
+    std::vector<Rank> unknown;
+    std::vector<std::string> keys;
     {
       absl::MutexLock lock(&mutex_);
-      if (const auto it = presences_.find(rank); it != presences_.end()) return it->second;
+      presences_[self()] = options_.library.presence;
+      for (const Rank rank : ranks) {
+        if (presences_.contains(rank)) continue;
+        unknown.push_back(rank);
+        keys.push_back(PresenceKey(rank));
+      }
     }
-    ASSIGN_OR_RETURN(const std::string text,
-                     AwaitKey(rendezvous_, PresenceKey(rank), options_.transport.connect_timeout,
-                              abort_, absl::StrCat("rank ", rank.value(), " to say what it has")));
-    const absl::StatusOr<Presence> presence = ParsePresence(text);
-    if (!presence.ok()) return UnreadableStatus(rank, "its NCCL", text);
+    std::vector<std::string> texts;
+    if (!keys.empty()) {
+      const std::string others =
+          keys.size() > 1 ? absl::StrCat(" and ", keys.size() - 1, " others") : "";
+      ASSIGN_OR_RETURN(
+          texts,
+          AwaitKeys(rendezvous_, keys, options_.transport.connect_timeout, abort_,
+                    absl::StrCat("rank ", unknown.front().value(), others, " to say what NCCL ",
+                                 others.empty() ? "it has" : "they have")));
+    }
     absl::MutexLock lock(&mutex_);
-    return presences_[rank] = *presence;
+    for (std::size_t i = 0; i < unknown.size(); ++i) {
+      const absl::StatusOr<Presence> presence = ParsePresence(texts[i]);
+      if (!presence.ok()) return UnreadableStatus(unknown[i], "its NCCL", texts[i]);
+      presences_[unknown[i]] = *presence;
+    }
+    std::vector<Presence> presences;
+    for (const Rank rank : ranks) presences.push_back(presences_.at(rank));
+    return presences;
   }
 
   // Returns whether NCCL can join all of them. All of them come to the same answer.
   absl::StatusOr<bool> Meets(const std::vector<Rank>& ranks) {
-    std::vector<Presence> presences;
-    for (const Rank rank : ranks) {
-      ASSIGN_OR_RETURN(presences.emplace_back(), PresenceOf(rank));
-    }
+    ASSIGN_OR_RETURN(const std::vector<Presence> presences, PresencesOf(ranks));
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       for (std::size_t j = 0; j < i; ++j) {
         const absl::Status meet = CanMeet(presences[j], presences[i]);
