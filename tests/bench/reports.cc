@@ -125,18 +125,21 @@ struct Row {
   double ack_p50 = 0, ack_p99 = 0;
 };
 
-// The workers step one after the other, evenly over each period.
-Row Measure(WorkerSwarm& swarm, int workers, pid_t coordinator, const Options& options,
-            double rate) {
+// The jobs step one after the other, evenly over each period, each with all its workers, as their
+// schedule lets them end a step together.
+Row Measure(WorkerSwarm& swarm, pid_t coordinator, const Options& options, double rate) {
+  const std::vector<std::vector<int>> jobs = swarm.WorkersOfJobs();
+  const std::int64_t num_jobs = std::ssize(jobs);
   swarm.TakeAckSeconds();
   const WorkerSwarm::Counts before = swarm.counts();
   const double cpu_before = CpuSeconds(coordinator), own_before = CpuSeconds(getpid());
   const absl::Time start = absl::Now();
   const auto num_steps = static_cast<std::int64_t>(rate * options.seconds);
-  for (std::int64_t i = 0; i < num_steps * workers; ++i) {
-    const absl::Time due = start + absl::Seconds(static_cast<double>(i) / (rate * workers));
+  for (std::int64_t i = 0; i < num_steps * num_jobs; ++i) {
+    const double periods = static_cast<double>(i) / static_cast<double>(num_jobs);
+    const absl::Time due = start + absl::Seconds(periods / rate);
     if (due > absl::Now()) absl::SleepFor(due - absl::Now());
-    swarm.Step(static_cast<int>(i % workers));
+    for (const int worker : jobs[static_cast<std::size_t>(i % num_jobs)]) swarm.Step(worker);
   }
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   const WorkerSwarm::Counts after = swarm.counts();
@@ -242,7 +245,7 @@ absl::StatusOr<Size> MeasureSize(const Options& options, int workers, Table& tab
   Size size{.workers = workers};
   for (const double rate : options.rates) {
     ASSIGN_OR_RETURN(const double sync, SyncSeconds(cluster->directory()));
-    const Row row = Measure(*swarm, workers, cluster->coordinator().pid(), options, rate);
+    const Row row = Measure(*swarm, cluster->coordinator().pid(), options, rate);
     if (size.cpu == 0) {
       size.cpu = row.core_share;
       size.commit_seconds = row.ack_p99;

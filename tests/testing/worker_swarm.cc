@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <map>
 #include <span>
 #include <thread>
 #include <utility>
@@ -174,6 +175,11 @@ class FakeWorker {
     return training_;
   }
   bool stopped() const { return !training(); }
+  // Returns the job that it trains; empty: none.
+  std::string job() const {
+    absl::MutexLock lock(&mutex_);
+    return training_ ? key_.job : "";
+  }
   bool all_acknowledged() const {
     absl::MutexLock lock(&mutex_);
     return sent_at_.empty();
@@ -375,6 +381,15 @@ class Swarm final : public WorkerSwarm {
     return AwaitAll(&FakeWorker::stopped, timeout);
   }
   void Fail(int worker) override { workers_[worker]->Fail(); }
+  std::vector<std::vector<int>> WorkersOfJobs() const override {
+    std::map<std::string, std::vector<int>> by_job;
+    for (int i = 0; i < options_.num_workers; ++i) {
+      if (const std::string job = workers_[i]->job(); !job.empty()) by_job[job].push_back(i);
+    }
+    std::vector<std::vector<int>> jobs;
+    for (auto& [job, workers] : by_job) jobs.push_back(std::move(workers));
+    return jobs;
+  }
   void Step(int worker) override { workers_[worker]->Step(); }
   bool AwaitAcknowledged(absl::Duration timeout) override {
     return AwaitAll(&FakeWorker::all_acknowledged, timeout);

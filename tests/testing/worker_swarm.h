@@ -48,6 +48,8 @@ class WorkerSwarm {
   virtual bool AwaitStopped(absl::Duration timeout) = 0;
   // The rank of this worker fails, as by an error of its own.
   virtual void Fail(int worker) = 0;
+  // Returns the workers of each job that trains.
+  virtual std::vector<std::vector<int>> WorkersOfJobs() const = 0;
   // One step of one worker: its report, and its trace. Nothing once it has told of all.
   virtual void Step(int worker) = 0;
   virtual bool AwaitAcknowledged(absl::Duration timeout) = 0;
