@@ -17,7 +17,7 @@ namespace {
 
 // The sizes make every tensor a whole number of cache lines, so it follows the same tensor of the
 // slot before.
-constexpr int kRows = 16;
+constexpr int kTokenRows = 16;
 
 model::ModelConfig SmallGpt2() {
   return {.layers = 2,
@@ -25,7 +25,7 @@ model::ModelConfig SmallGpt2() {
           .heads = 2,
           .kv_heads = 2,
           .inner = 24,
-          .context = kRows / 2,
+          .context = kTokenRows / 2,
           .positions = 10,
           .vocab = 11};
 }
@@ -56,7 +56,7 @@ class StageTest : public ::testing::Test {
                                 .backend = *backend_,
                                 .scratch = scratch_.data(),
                                 .rotary_table = rotary_table_.data()});
-    for (int i = 0; i < kRows; ++i) {
+    for (int i = 0; i < kTokenRows; ++i) {
       tokens_.push_back(i % 11);
       targets_.push_back(i % 4 == 1 ? backend::kIgnoredTarget : (i * 7 + 3) % 11);
     }
@@ -212,7 +212,7 @@ TEST_F(StageTest, WeightGradientsOfSeveralMicrobatchesTogetherAreTheirSum) {
     float largest = 0;
     for (const float gradient : apart) largest = std::max(largest, std::abs(gradient));
     for (std::size_t i = 0; i < apart.size(); ++i)
-      ASSERT_NEAR(together[i], apart[i], largest * 10 * 3 * kRows * 0x1p-24) << i;
+      ASSERT_NEAR(together[i], apart[i], largest * 10 * 3 * kTokenRows * 0x1p-24) << i;
     EXPECT_GT(largest, 0.1);
   }
 }
