@@ -161,9 +161,6 @@ TEST(ReadOptimizer, EachRuleHasItsOwnMessage) {
       {"optimizer.error_feedback=1.5",
        "optimizer.error_feedback is 1.5: must be a number from 0 to 1; 1 feeds back all of an "
        "update's error, and 0 nothing"},
-      {"optimizer.error_feedback=.nan",
-       "optimizer.error_feedback is nan: must be a number from 0 to 1; 1 feeds back all of an "
-       "update's error, and 0 nothing"},
       {"optimizer={muon: {learning_rate: 0}}",
        "optimizer.muon.learning_rate is 0: must be above 0: the rate of AdamW keeps its proportion "
        "to it; set it, or use optimizer.adamw alone"},

@@ -146,7 +146,7 @@ std::vector<FamilyCase> FamilyCases() {
   mixtral.mixture = model::Mixture{.experts = 3, .chosen = 2, .inner = 20};
   moe.family = model::Family::kQwen3Moe;
   moe.mixture = model::Mixture{
-      .experts = 4, .chosen = 2, .inner = 10, .normalised = false, .dense_blocks = {1}};
+      .experts = 5, .chosen = 2, .inner = 10, .normalised = false, .dense_blocks = {1}};
   return {{"llama", llama},     {"qwen2", qwen2},     {"qwen3", qwen3},
           {"mistral", mistral}, {"mixtral", mixtral}, {"qwen3_moe", moe}};
 }
