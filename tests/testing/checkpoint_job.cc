@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing/checkpoint_job.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,7 +33,7 @@ std::vector<float> Bits(std::int64_t count, std::uint64_t seed) {
 }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  return std::ranges::equal(std::as_bytes(std::span(a)), std::as_bytes(std::span(b)));
 }
 
 }  // namespace
