@@ -18,7 +18,7 @@
 # mesh       5   golden models have the same bits with every shard, schedule and recompute on 12 meshes; 64 workers train on the axes data,
 #                pipeline and tensor, 4 ranks each, as 4 workers do, to the bit
 # matrix    12   each fault at each phase of a job leaves its losses as they are (tests/fault)
-# groups     3   each rank dies in each collective of tensor, context, shard and expert groups, and its job keeps its losses
+# groups     5   each rank dies in each collective of tensor, context, shard and expert groups, and its job keeps its losses
 # soak      20   2,000 killed workers leave memory, descriptors and threads as they were
 # power      4   the power fails 100 times while jobs save, and they go on from complete checkpoints; wants root
 # failpoints 20  a debug build ends at each change that must last, and loses nothing that was acknowledged

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -44,30 +45,47 @@ absl::StatusOr<std::string> Read(const ReadFile& read_file, const char* field,
   return text;
 }
 
-std::string ToText(double factor, double low, double high, int original_positions) {
+// The fields of a rotary scaling, in their order in job files; nullopt: there is none.
+using Scaling = std::optional<std::tuple<double, double, double, int>>;
+Scaling ScalingOf(const v1::RopeScalingSpec& spec) {
+  return std::tuple(spec.factor(), spec.low_freq_factor(), spec.high_freq_factor(),
+                    spec.original_positions());
+}
+Scaling ScalingOf(const std::optional<model::RopeScaling>& scaling) {
+  if (!scaling.has_value()) return std::nullopt;
+  return std::tuple(scaling->factor, scaling->low_freq_factor, scaling->high_freq_factor,
+                    scaling->original_positions);
+}
+
+std::string ToText(bool value) { return value ? "true" : "false"; }
+std::string ToText(double value) { return absl::StrCat(value); }
+std::string ToText(const std::vector<int>& list) {
+  return list.empty() ? "left out" : absl::StrJoin(list, ", ");
+}
+std::string ToText(const Scaling& scaling) {
+  if (!scaling.has_value()) return "left out";
+  const auto& [factor, low, high, original_positions] = *scaling;
   return absl::StrCat("{factor: ", factor, ", low_freq_factor: ", low, ", high_freq_factor: ", high,
                       ", original_positions: ", original_positions, "}");
-}
-std::string ToText(const v1::RopeScalingSpec& scaling) {
-  return ToText(scaling.factor(), scaling.low_freq_factor(), scaling.high_freq_factor(),
-                scaling.original_positions());
-}
-std::string ToText(const std::optional<model::RopeScaling>& scaling) {
-  if (!scaling.has_value()) return "left out";
-  return ToText(scaling->factor, scaling->low_freq_factor, scaling->high_freq_factor,
-                scaling->original_positions);
 }
 
 absl::Status FillModel(v1::ModelSpec& spec, const std::string& path,
                        const model::ModelConfig& config) {
   FieldRules rules;
+  const auto refuse_unless = [&](bool agrees, const char* field, const std::string& given,
+                                 const std::string& from_file) {
+    rules.Check(agrees, {.field = field,
+                         .value = given,
+                         .rule = absl::StrCat("must be ", from_file, ", as ", path, " says"),
+                         .fix = "remove it from the job"});
+  };
   // `given` 0 means that the job leaves the field to the file.
   const auto check = [&](const char* field, int given, int from_file) {
-    rules.Check(given == 0 || given == from_file,
-                {.field = field,
-                 .value = absl::StrCat(given),
-                 .rule = absl::StrCat("must be ", from_file, ", as ", path, " says"),
-                 .fix = "remove it from the job"});
+    refuse_unless(given == 0 || given == from_file, field, absl::StrCat(given),
+                  absl::StrCat(from_file));
+  };
+  const auto check_given = [&](const char* field, bool is_given, auto given, auto from_file) {
+    refuse_unless(!is_given || given == from_file, field, ToText(given), ToText(from_file));
   };
   check("model.family", spec.family(), static_cast<int>(config.family));
   check("model.layers", spec.layers(), config.layers);
@@ -78,24 +96,14 @@ absl::Status FillModel(v1::ModelSpec& spec, const std::string& path,
   check("model.vocab", spec.vocab(), config.vocab);
   check("model.positions", spec.positions(), config.positions);
   check("model.inner", spec.inner(), config.inner);
-  const auto agree = [&](const char* field, const std::string& given, const std::string& from_file,
-                         bool is_given) {
-    rules.Check(!is_given || given == from_file,
-                {.field = field,
-                 .value = given,
-                 .rule = absl::StrCat("must be ", from_file, ", as ", path, " says"),
-                 .fix = "remove it from the job"});
-  };
-  const auto truth = [](bool value) { return std::string(value ? "true" : "false"); };
-  agree("model.tied_head", truth(spec.tied_head()), truth(config.tied_head), spec.has_tied_head());
-  agree("model.norm_epsilon", absl::StrCat(spec.norm_epsilon()), absl::StrCat(config.norm_epsilon),
-        spec.has_norm_epsilon());
-  agree("model.initializer_range", absl::StrCat(spec.initializer_range()),
-        absl::StrCat(config.initializer_range), spec.has_initializer_range());
-  agree("model.rope_theta", absl::StrCat(spec.rope_theta()), absl::StrCat(config.rope_theta),
-        spec.has_rope_theta());
-  agree("model.rope_scaling", ToText(spec.rope_scaling()), ToText(config.rope_scaling),
-        spec.has_rope_scaling());
+  check_given("model.tied_head", spec.has_tied_head(), spec.tied_head(), config.tied_head);
+  check_given("model.norm_epsilon", spec.has_norm_epsilon(), spec.norm_epsilon(),
+              config.norm_epsilon);
+  check_given("model.initializer_range", spec.has_initializer_range(), spec.initializer_range(),
+              config.initializer_range);
+  check_given("model.rope_theta", spec.has_rope_theta(), spec.rope_theta(), config.rope_theta);
+  check_given("model.rope_scaling", spec.has_rope_scaling(), ScalingOf(spec.rope_scaling()),
+              ScalingOf(config.rope_scaling));
   // Without a window in the file a token sees all positions.
   check("model.attention_window", spec.attention_window(),
         config.attention_window.value_or(config.positions));
@@ -105,12 +113,11 @@ absl::Status FillModel(v1::ModelSpec& spec, const std::string& path,
     check("model.experts.per_token", experts.per_token(), config.mixture->chosen);
     check("model.experts.inner", experts.inner(), config.mixture->inner);
     check("model.experts.scores", experts.scores(), static_cast<int>(config.mixture->scores));
-    agree("model.experts.normalize", truth(experts.normalize()), truth(config.mixture->normalised),
-          experts.has_normalize());
-    agree("model.experts.dense_blocks", absl::StrJoin(experts.dense_blocks(), ", "),
-          config.mixture->dense_blocks.empty() ? "left out"
-                                               : absl::StrJoin(config.mixture->dense_blocks, ", "),
-          experts.dense_blocks_size() > 0);
+    check_given("model.experts.normalize", experts.has_normalize(), experts.normalize(),
+                config.mixture->normalised);
+    check_given("model.experts.dense_blocks", experts.dense_blocks_size() > 0,
+                std::vector<int>(experts.dense_blocks().begin(), experts.dense_blocks().end()),
+                config.mixture->dense_blocks);
   }
   model::ModelConfig shape = config;
   if (spec.context() != 0) shape.context = spec.context();

@@ -6,18 +6,12 @@
 #include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "common/base/mapped_file.h"
 #include "common/base/status.h"
-#include "common/config/job_file.h"
 #include "common/config/job_spec.h"
-#include "common/config/job_spec_serde.h"
 #include "common/plan/plan.h"
-#include "takt/v1/job_spec.pb.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/lone_rank.h"
@@ -71,14 +65,7 @@ std::vector<std::string> WayNames() {
 
 // Returns the job of deploy/examples/kjv.yaml on one rank, or of a GPT of 10 million parameters.
 absl::StatusOr<config::JobSpec> Job(const Options& options) {
-  const std::string path = TAKT_SOURCE_DIR "/deploy/examples/kjv.yaml";
-  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
-                              file.bytes().size());
-  ASSIGN_OR_RETURN(const v1::JobSpec spec, config::ParseJobFile(text, {.name = path}));
-  ASSIGN_OR_RETURN(config::JobSpec job, config::ToJobSpec(spec));
-  job.checkpoint = std::nullopt;
-  job.copy_every_steps = 0;
+  ASSIGN_OR_RETURN(config::JobSpec job, ExampleJob("kjv.yaml", options.threads));
   const bool is_example = options.model == "example";
   if (!is_example) {
     job.model.layers = 8;
@@ -90,7 +77,6 @@ absl::StatusOr<config::JobSpec> Job(const Options& options) {
                                                       : 1e-3;
   job.adamw.clip_norm = 0;  // as it must be where gradients are late
   job.validation->batches = kValidationBatches;
-  job.parallelism = {.pipeline = 1, .threads = options.threads};
   return job;
 }
 

@@ -6,18 +6,13 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/mapped_file.h"
 #include "common/base/status.h"
-#include "common/config/job_file.h"
-#include "common/config/job_spec_serde.h"
+#include "common/config/job_spec.h"
 #include "common/plan/plan.h"
-#include "takt/v1/job_spec.pb.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/lone_rank.h"
@@ -70,15 +65,8 @@ struct Outcome {
   double minutes = 0;
 };
 
-absl::StatusOr<config::JobSpec> ExampleJob(const Options& options) {
-  const std::string path = TAKT_SOURCE_DIR "/deploy/examples/experts.yaml";
-  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
-                              file.bytes().size());
-  ASSIGN_OR_RETURN(const v1::JobSpec spec, config::ParseJobFile(text, {.name = path}));
-  ASSIGN_OR_RETURN(config::JobSpec job, config::ToJobSpec(spec));
-  job.checkpoint = std::nullopt;
-  job.copy_every_steps = 0;
+absl::StatusOr<config::JobSpec> ExpertsJob(const Options& options) {
+  ASSIGN_OR_RETURN(config::JobSpec job, ExampleJob("experts.yaml", options.threads));
   if (options.scores == "sigmoid") {
     job.model.mixture->scores = model::RouterScores::kSigmoid;
     job.model.mixture->auxiliary_loss = 1e-4;
@@ -88,8 +76,6 @@ absl::StatusOr<config::JobSpec> ExampleJob(const Options& options) {
   job.lr_schedule.decay_steps = options.steps;
   job.validation->every_steps = options.steps;
   job.validation->batches = kValidationBatches;
-  job.parallelism.pipeline = 1;
-  job.parallelism.threads = options.threads;
   return job;
 }
 
@@ -150,7 +136,7 @@ absl::Status Run(const Options& options) {
                                {"load", "load", 6, 3},
                                {"worst", "worst_load", 6, 3},
                                {"minutes", "minutes", 7, 1}});
-  ASSIGN_OR_RETURN(config::JobSpec experts_job, ExampleJob(options));
+  ASSIGN_OR_RETURN(config::JobSpec experts_job, ExpertsJob(options));
   config::JobSpec dense_job = experts_job;
   MakeDense(dense_job.model);
   bool holds = true;

@@ -4,14 +4,36 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/mapped_file.h"
 #include "common/base/status.h"
+#include "common/config/job_file.h"
+#include "common/config/job_spec_serde.h"
+#include "takt/v1/job_spec.pb.h"
 #include "tests/testing/virtual_ranks.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/engine/engine.h"
 
 namespace takt::bench {
+
+absl::StatusOr<config::JobSpec> ExampleJob(const std::string& name, int threads) {
+  const std::string path = absl::StrCat(TAKT_SOURCE_DIR, "/deploy/examples/", name);
+  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
+                              file.bytes().size());
+  ASSIGN_OR_RETURN(const v1::JobSpec spec, config::ParseJobFile(text, {.name = path}));
+  ASSIGN_OR_RETURN(config::JobSpec job, config::ToJobSpec(spec));
+  job.checkpoint = std::nullopt;
+  job.copy_every_steps = 0;
+  job.parallelism.pipeline = 1;
+  job.parallelism.threads = threads;
+  return job;
+}
 
 absl::StatusOr<LoneRankResult> TrainLoneRank(
     const config::JobSpec& job, const plan::Plan& plan, const std::string& data_root,

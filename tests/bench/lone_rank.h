@@ -13,6 +13,10 @@
 
 namespace takt::bench {
 
+// Reads the job of deploy/examples/NAME, to run without checkpoints on one rank.
+// Errors: kNotFound, kInvalidArgument.
+absl::StatusOr<config::JobSpec> ExampleJob(const std::string& name, int threads);
+
 struct LoneRankResult {
   double validation_loss = 0;  // after the last step
   double minutes = 0;

@@ -146,7 +146,7 @@ absl::StatusOr<std::vector<std::string>> TokenSource::Notes(const TokenSourceOpt
     if (documents <= 1) continue;
     notes.push_back(absl::StrCat(
         "data.documents is missing: the ", documents, " documents of ", corpus.path(),
-        " are joined, so tokens see those before them; set ", "join if they should, or separate"));
+        " are joined, so tokens see those before them; set join if they should, or separate"));
   }
   return notes;
 }
