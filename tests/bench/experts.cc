@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,13 @@ namespace {
 constexpr double kLoadLimit = 1.5;
 // The job scores so many batches of held-out text. Each takes 4,096 bytes of the example's 200 KB.
 constexpr int kValidationBatches = 40;
+constexpr const char* kDense = "dense";
+constexpr const char* kExperts = "experts";
 
 struct Options : CommonOptions {
   std::string data, scores = "softmax";
+  std::string only;  // a model; empty: both
+  std::uint64_t first_seed = 1235;
   int seeds = 3, threads = 2;
   std::int64_t steps = 1000;
 };
@@ -141,16 +146,22 @@ absl::Status Run(const Options& options) {
   MakeDense(dense_job.model);
   bool holds = true;
   for (int i = 0; i < options.seeds; ++i) {
-    ++experts_job.seed;
-    ++dense_job.seed;
-    ASSIGN_OR_RETURN(const Outcome dense, Train(dense_job, options));
-    table.Add(RowOf("dense", dense_job.seed, dense));
+    const std::uint64_t seed = options.first_seed + static_cast<std::uint64_t>(i);
+    experts_job.seed = seed;
+    dense_job.seed = seed;
+    std::optional<double> dense_loss;
+    if (options.only != kExperts) {
+      ASSIGN_OR_RETURN(const Outcome dense, Train(dense_job, options));
+      table.Add(RowOf(kDense, seed, dense));
+      dense_loss = dense.validation_loss;
+    }
+    if (options.only == kDense) continue;
     ASSIGN_OR_RETURN(const Outcome experts, Train(experts_job, options));
-    nlohmann::json row = RowOf("experts", experts_job.seed, experts);
+    nlohmann::json row = RowOf(kExperts, seed, experts);
     const double load = experts.loads.MeanOfWorstBlock();
     row["load"] = load;
     row["worst_load"] = experts.loads.worst();
-    const bool learns = experts.validation_loss < dense.validation_loss;
+    const bool learns = !dense_loss.has_value() || experts.validation_loss < *dense_loss;
     const bool even = load < kLoadLimit;
     std::string remark;
     if (!learns) absl::StrAppend(&remark, "not below the dense model ");
@@ -182,6 +193,9 @@ void AddExpertsCommand(CLI::App& app, absl::Status& result) {
             .add_option("--scores", options.scores,
                         "softmax with the example's auxiliary loss, or sigmoid with a bias")
             ->check(CLI::IsMember({"softmax", "sigmoid"}));
+        command.add_option("--only", options.only, "This model alone, beside no other")
+            ->check(CLI::IsMember({kDense, kExperts}));
+        command.add_option("--first-seed", options.first_seed, "Of the first run of each model");
         command.add_option("--seeds", options.seeds, "Runs of each model")
             ->check(CLI::Range(1, 100));
         command.add_option("--steps", options.steps, "Steps of a run, of 4,096 tokens each")
