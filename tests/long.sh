@@ -158,7 +158,6 @@ fuzz() {
 
 experts() {
   release takt-bench
-  mkdir -p build/experts
   deploy/examples/make-kjv-text.sh build/experts
   build/release/bin/takt-bench experts --data build/experts
 }

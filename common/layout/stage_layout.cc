@@ -63,6 +63,9 @@ std::int64_t RoundedBytes(const model::Model& model) {
 
 std::int64_t WidenedBytes(const model::Model& model) {
   if (model.precisions.residual == model::Precision::kF32) return 0;
+  const bool all_stream = model.precisions.stream() == model::Precision::kBf16 &&
+                          !model.tensor.splits() && !model.config.mixture.has_value();
+  if (all_stream) return 0;
   return RoundUp(2 * model.layers.front().cost.output_bytes, kLineBytes);
 }
 

@@ -33,9 +33,9 @@ struct StageLayout {
   // begins with two copies in bf16 of what layers pass down. They alternate: one is that of a
   // layer's output, the other of its input. It is the same for all stages.
   std::int64_t rounded_bytes = 0;  // of one; 0: there is none
-  // Where layers pass on bf16 (model::Precisions::residual), scratch begins instead with two
-  // tensors in f32: the input of the layer that runs, on which its gradient is written, and its
-  // output or the gradient of that.
+  // Where layers pass on bf16 (model::Precisions::residual) and some compute in f32, scratch begins
+  // instead with two tensors for these: the input of the layer that runs, on which its gradient is
+  // written, and its output or the gradient of that.
   std::int64_t widened_bytes = 0;  // of one; 0: there is none
 };
 

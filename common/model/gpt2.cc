@@ -37,7 +37,7 @@ std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t ro
   stash.push_back(Product("qkv", rows, 3 * c, activations));
   stash.push_back(Product("attention", rows, c, activations));
   stash.push_back(Product("logsumexp", rows, config.heads));
-  stash.push_back(Product("middle", rows, c));
+  stash.push_back(Product("middle", rows, c, precisions.stream()));
   AddNorm(stash, kNorm2, rows, c, 2, products);
   stash.push_back(Product("inner", rows, config.inner, activations));
   stash.push_back(Rowwise("activated", rows, config.inner, products));
@@ -68,15 +68,15 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
       Ones(prefix + "ln_1.weight", c),
       Zeros(prefix + "ln_1.bias", c),
       Normal(prefix + "attn.c_attn.weight", {c, 3 * c}, stddev),
-      BiasOfActivations(prefix + "attn.c_attn.bias", 3 * c, precisions.activations),
+      Bias(prefix + "attn.c_attn.bias", 3 * c, precisions.activations),
       Normal(prefix + "attn.c_proj.weight", {c, c}, residual_stddev),
-      Zeros(prefix + "attn.c_proj.bias", c),
+      Bias(prefix + "attn.c_proj.bias", c, precisions.stream()),
       Ones(prefix + "ln_2.weight", c),
       Zeros(prefix + "ln_2.bias", c),
       Normal(prefix + "mlp.c_fc.weight", {c, config.inner}, stddev),
-      BiasOfActivations(prefix + "mlp.c_fc.bias", config.inner, precisions.activations),
+      Bias(prefix + "mlp.c_fc.bias", config.inner, precisions.activations),
       Normal(prefix + "mlp.c_proj.weight", {config.inner, c}, residual_stddev),
-      Zeros(prefix + "mlp.c_proj.bias", c),
+      Bias(prefix + "mlp.c_proj.bias", c, precisions.stream()),
   };
   SetBlockCost(layer, config, microbatch, LinearFlops(config), config.inner);
   const std::int64_t rows = Tokens(config, microbatch);

@@ -10,7 +10,8 @@
 namespace takt::model {
 
 // Layer::stash of a block. N rows of tokens, C hidden, E inner, H heads. The arrow points to what I
-// leaves there for W. *: in the precision of activations, **: in that of products (model.h).
+// leaves there for W. *: in the precision of activations, **: in that of products, ***: in that of
+// the residual stream (model.h).
 struct Gpt2BlockStash {
   enum Tensor : std::uint8_t {
     kNorm1,       // [N,C] ln_1's output; **
@@ -19,7 +20,7 @@ struct Gpt2BlockStash {
     kQkv,         // [N,3C] -> its gradient; *
     kAttention,   // [N,C] heads side by side; *
     kLogsumexp,   // [B,H,T]
-    kMiddle,      // [N,C] between attention and MLP -> its gradient
+    kMiddle,      // [N,C] between attention and MLP -> its gradient; ***
     kNorm2,       // as of ln_1
     kNorm2Stats,
     kNorm2Part,
@@ -35,8 +36,9 @@ struct Gpt2BlockScratch {
     // [N,3C] gradient of q k v; *. In f32 it takes the place of the one before; in bf16 it lies
     // behind that one, which W reads too.
     kDQkv,
-    kDNorm,    // [N,C] gradient of what a norm or attention gives; *
-    kDMiddle,  // [N,C] kMiddle's gradient in bf16; empty unless RoundsGradientsOnce
+    kDNorm,  // [N,C] gradient of what a norm or attention gives; *
+    // [N,C] kMiddle's gradient in bf16; empty unless RoundsGradientsOnce and kMiddle is in f32.
+    kDMiddle,
   };
 };
 

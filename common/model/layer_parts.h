@@ -31,10 +31,9 @@ inline Parameter TableByWord(std::string name, const ModelConfig& config) {
 inline Parameter Zeros(std::string name, std::int64_t size) {
   return {.name = std::move(name), .shape = {size}};
 }
-// Returns the bias of a product whose results are activations.
-inline Parameter BiasOfActivations(std::string name, std::int64_t size, Precision activations) {
-  return {
-      .name = std::move(name), .shape = {size}, .kept_rounded = activations == Precision::kBf16};
+// Returns the bias of a product whose results have a precision.
+inline Parameter Bias(std::string name, std::int64_t size, Precision results) {
+  return {.name = std::move(name), .shape = {size}, .kept_rounded = results == Precision::kBf16};
 }
 inline Parameter Ones(std::string name, std::int64_t size) {
   return {.name = std::move(name), .shape = {size}, .init = Init::kOnes};
@@ -49,11 +48,12 @@ inline std::int64_t Bytes(Precision precision, std::int64_t elements) {
   return elements * (precision == Precision::kBf16 ? kFloatBytes / 2 : kFloatBytes);
 }
 
-// Returns the scratch of a gradient in f32 as products read it. It has no bytes where they read
-// that gradient itself.
+// Returns the scratch of a gradient of the residual stream as products read it. It has no bytes
+// where they read that gradient itself.
 inline ScratchTensor RoundedGradient(const char* name, const Precisions& precisions,
                                      std::int64_t elements) {
-  return {name, precisions.RoundsGradientsOnce() ? Bytes(Precision::kBf16, elements) : 0};
+  const bool rounds = precisions.RoundsGradientsOnce() && precisions.stream() == Precision::kF32;
+  return {name, rounds ? Bytes(Precision::kBf16, elements) : 0};
 }
 
 // Returns the bytes that a layer passes on in f32: [B,T,C].

@@ -72,7 +72,7 @@ std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t ro
   stash.push_back(Product("v", rows, KeyWidth(config), activations));
   stash.push_back(Product("attention", rows, QueryWidth(config), activations));
   stash.push_back(Product("logsumexp", rows, config.heads));
-  stash.push_back(Product("middle", rows, config.hidden));
+  stash.push_back(Product("middle", rows, config.hidden, precisions.stream()));
   AddNorm(stash, kNorm2, rows, config.hidden, 1, experts ? Precision::kF32 : products);
   stash.push_back(Product("gate", rows, inner, between));
   stash.push_back(Product("up", rows, inner, between));
@@ -126,7 +126,7 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
   const auto add_with_bias = [&](const char* projection, std::int64_t width) {
     const std::string name = absl::StrCat(prefix, "self_attn.", projection);
     AddProjection(p, name, {width, c}, config);
-    if (bias) p.push_back(BiasOfActivations(name + ".bias", width, precisions.activations));
+    if (bias) p.push_back(Bias(name + ".bias", width, precisions.activations));
   };
   p.push_back(Ones(prefix + "input_layernorm.weight", c));
   add_with_bias("q_proj", QueryWidth(config));
@@ -148,8 +148,10 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
   SetBlockCost(layer, config, microbatch, LinearFlops(config, experts),
                static_cast<double>(InnerOf(config, experts)));
   const std::int64_t rows = Tokens(config, microbatch);
-  layer.stash = BlockTensors(config, rows, precisions, experts);
-  layer.scratch = BlockScratch(config, rows, precisions, experts);
+  Precisions inside = precisions;
+  if (experts) inside.residual = Precision::kF32;
+  layer.stash = BlockTensors(config, rows, inside, experts);
+  layer.scratch = BlockScratch(config, rows, inside, experts);
   return layer;
 }
 

@@ -15,7 +15,7 @@ namespace takt::model {
 // Layer::stash of a block. N rows of tokens, C hidden, Q and K widths of query and key, E inner, H
 // heads, G key/value heads, D head size. mixture.h says what is otherwise, and what comes at the
 // end, in blocks with experts. The arrow points to what I leaves there for W. *: in the precision
-// of activations, **: in that of products (model.h).
+// of activations, **: in that of products, ***: in that of the residual stream (model.h).
 struct LlamaBlockStash {
   enum Tensor : std::uint8_t {
     kNorm1,       // [N,C] the first norm's output; **
@@ -26,7 +26,7 @@ struct LlamaBlockStash {
     kV,           // [N,K] -> its gradient; *
     kAttention,   // [N,Q] heads side by side; *
     kLogsumexp,   // [B,H,T]
-    kMiddle,      // [N,C] between attention and MLP -> its gradient
+    kMiddle,      // [N,C] between attention and MLP -> its gradient; ***
     kNorm2,       // as of the first
     kNorm2Stats,
     kNorm2Part,
@@ -53,8 +53,9 @@ struct LlamaBlockScratch {
     kDV,          // [N,K] gradient of v, right behind it; *
     kDAttention,  // [N,Q] gradient of attention's output; *. The next one takes its place.
     kDNorm,       // [N,C] gradient of what a norm gives: a sum over products, and so in f32
-    kDMiddle,     // [N,C] kMiddle's gradient in bf16; empty unless RoundsGradientsOnce
-    kDWeights,    // only of a block with experts: [N*k] gradient of the router's weights, in f32
+    // [N,C] kMiddle's gradient in bf16; empty unless RoundsGradientsOnce and kMiddle is in f32.
+    kDMiddle,
+    kDWeights,  // only of a block with experts: [N*k] gradient of the router's weights, in f32
   };
 };
 

@@ -274,9 +274,11 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
               .experts = experts};
   ModelConfig here = model.config;  // as if sequences had only this rank's tokens
   here.context = static_cast<int>(model.context_here());
+  Precisions whole = precisions;  // of layers that nobody splits
+  if (tensor.splits()) whole.residual = Precision::kF32;
   switch (config.family) {
     case Family::kGpt2:
-      model.layers = Gpt2Layers(here, microbatch, precisions);
+      model.layers = Gpt2Layers(here, microbatch, whole);
       break;
     case Family::kLlama:
     case Family::kQwen2:
@@ -284,7 +286,7 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
     case Family::kMistral:
     case Family::kMixtral:
     case Family::kQwen3Moe:
-      model.layers = LlamaLayers(here, microbatch, precisions);
+      model.layers = LlamaLayers(here, microbatch, whole);
       break;
     case Family::kEmulated:
       for (int block = 0; block < config.layers; ++block) {

@@ -29,15 +29,19 @@ enum class Precision : std::uint8_t { kF32 = 1, kBf16 = 2 };
 enum class Fp8Recipe : std::uint8_t { kNone = 0, kTensor = 1, kBlock = 2 };
 
 // Says which values are rounded to bf16 or FP8, if any. Always f32 are weights and their gradients,
-// sums inside a layer, statistics and the loss.
+// sums inside an operation, statistics and the loss.
 struct Precisions {
   Precision products = Precision::kF32;  // operands of products of matrices
   // The results of a layer's products, attention and activation functions, and their gradients.
   // They are in bf16 only if products are.
   Precision activations = Precision::kF32;
   Fp8Recipe fp8 = Fp8Recipe::kNone;  // of blocks; another one needs products in bf16
-  // What layers pass on to each other, and its gradients. Inside a layer they are f32.
+  // What layers pass on to each other, and its gradients.
   Precision residual = Precision::kF32;
+
+  // Returns the precision of the residual stream inside a layer, unless the layer is one that ranks
+  // split or has experts: these compute with it in f32.
+  Precision stream() const { return residual == Precision::kBf16 ? activations : Precision::kF32; }
 
   // Returns whether all that products read of a gradient in f32 is that gradient in bf16. Then it
   // is rounded once, where it is made.

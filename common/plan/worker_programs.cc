@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/plan/worker_programs.h"
 
+#include <array>
 #include <string>
 #include <string_view>
 
@@ -84,6 +85,31 @@ std::string_view FeedbackFieldOf(const config::JobSpec& job) {
   return job.error_feedback > 0 ? "optimizer.error_feedback" : "";
 }
 
+// Returns the field of the job with which workers older than kBf16StreamProtocolVersion would train
+// differently; empty: there is none.
+std::string_view StreamFieldOf(const config::JobSpec& job, config::DeviceKind device) {
+  const bool streams =
+      device == config::DeviceKind::kCuda && job.residual == model::Precision::kBf16;
+  return streams ? "residual" : "";
+}
+
+// A version that the job's workers must speak, and the field that needs it; empty: none does.
+struct Need {
+  int version;
+  std::string_view field;
+};
+
+// Returns all of them, the newest version first.
+std::array<Need, 7> NeedsOf(const config::JobSpec& job, config::DeviceKind device) {
+  return {{{kBf16StreamProtocolVersion, StreamFieldOf(job, device)},
+           {kErrorFeedbackProtocolVersion, FeedbackFieldOf(job)},
+           {kPackedShardsProtocolVersion, ShardFieldOf(job)},
+           {kDataLeavesProtocolVersion, LeavesFieldOf(job)},
+           {kResidualProtocolVersion, NewestFieldOf(job, device)},
+           {kAllWaysProtocolVersion, NewWayOf(job, device)},
+           {kAllFieldsProtocolVersion, NewFieldOf(job)}}};
+}
+
 }  // namespace
 
 bool PacksShards(const config::JobSpec& job) {
@@ -91,30 +117,21 @@ bool PacksShards(const config::JobSpec& job) {
 }
 
 int NeededProtocol(const config::JobSpec& job, config::DeviceKind device) {
-  if (!FeedbackFieldOf(job).empty()) return kErrorFeedbackProtocolVersion;
-  if (!ShardFieldOf(job).empty()) return kPackedShardsProtocolVersion;
-  if (!LeavesFieldOf(job).empty()) return kDataLeavesProtocolVersion;
-  if (!NewestFieldOf(job, device).empty()) return kResidualProtocolVersion;
-  if (!NewWayOf(job, device).empty()) return kAllWaysProtocolVersion;
-  if (!NewFieldOf(job).empty()) return kAllFieldsProtocolVersion;
+  for (const Need& need : NeedsOf(job, device)) {
+    if (!need.field.empty()) return need.version;
+  }
   if (job.parallelism.vocabulary == config::Vocabulary::kSpread) return kSpreadProtocolVersion;
   return kOldestProtocolVersion;
 }
 
 absl::Status CheckPrograms(const config::JobSpec& job, const PlanOptions& options) {
-  std::string_view field;
-  const int oldest = options.oldest_protocol;
-  if (oldest < kErrorFeedbackProtocolVersion) field = FeedbackFieldOf(job);
-  if (field.empty() && oldest < kPackedShardsProtocolVersion) field = ShardFieldOf(job);
-  if (field.empty() && oldest < kDataLeavesProtocolVersion) field = LeavesFieldOf(job);
-  if (field.empty() && oldest < kResidualProtocolVersion)
-    field = NewestFieldOf(job, options.device);
-  if (field.empty() && oldest < kAllWaysProtocolVersion) field = NewWayOf(job, options.device);
-  if (field.empty() && oldest < kAllFieldsProtocolVersion) field = NewFieldOf(job);
-  if (field.empty()) return absl::OkStatus();
-  return InvalidField({.field = std::string(field),
-                       .rule = "is not known to a worker, whose program is too old",
-                       .fix = "upgrade takt-worker, or remove it"});
+  for (const Need& need : NeedsOf(job, options.device)) {
+    if (need.field.empty() || options.oldest_protocol >= need.version) continue;
+    return InvalidField({.field = std::string(need.field),
+                         .rule = "is not known to a worker, whose program is too old",
+                         .fix = "upgrade takt-worker, or remove it"});
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace takt::plan

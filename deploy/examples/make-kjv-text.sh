@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Writes DIR/kjv.txt (for training) and DIR/val.txt (held out: the last twentieth) from Debian's bible-kjv, if they are not there.
+# Writes DIR/kjv.txt (for training) and DIR/val.txt (held out: the last twentieth) from Debian's bible-kjv, if they are not there. It makes DIR.
 set -euo pipefail
 dir=${1:?usage: make-kjv-text.sh DIR}
 [ -s "$dir/kjv.txt" ] && [ -s "$dir/val.txt" ] && exit 0
 program=$(command -v bible || ls /usr/games/bible 2>/dev/null || true)
 [ -n "$program" ] || { echo "make-kjv-text: install bible-kjv and bible-kjv-text (deploy/install-deps.sh --example)" >&2; exit 1; }
+mkdir -p "$dir"
 all=$(mktemp "$dir/all.XXXXXX")
 trap 'rm -f "$all"' EXIT
 # The program prints one verse a line (-f). Its reference ("Ge1:1 ") is cut off, so that prose is left.

@@ -47,11 +47,10 @@ struct Bytes {
     return Elements(o.rows, o.columns) * SizeOf(o.d_output);
   }
   double operator()(const LayerNormForward& o) const {
-    const double residual = o.residual != nullptr ? 2 * kF32 : 0;
-    return Elements(o.rows, o.columns) * (kF32 + residual + SizeOf(o.output));
+    return Elements(o.rows, o.columns) * (SizeOf(o.input) + SizeOf(o.output));
   }
   double operator()(const RmsNormForward& o) const {
-    return Elements(o.rows, o.columns) * (kF32 + SizeOf(o.output));
+    return Elements(o.rows, o.columns) * (SizeOf(o.input) + SizeOf(o.output));
   }
   double operator()(const LayerNormBackwardInput& o) const { return NormInput(o); }
   double operator()(const RmsNormBackwardInput& o) const { return NormInput(o); }
@@ -73,12 +72,12 @@ struct Bytes {
     return Elements(o.count, 1) * 3 * SizeOf(o.input);
   }
   double operator()(const EmbeddingForward& o) const {
-    return Elements(o.batch * o.context, o.columns) * 2 * kF32;
+    return Elements(o.batch * o.context, o.columns) * (kF32 + SizeOf(o.output));
   }
   double operator()(const EmbeddingBackward& o) const {
     const double tables =
         (o.d_token_table != nullptr ? 1 : 0) + (o.d_position_table != nullptr ? 1 : 0);
-    return Elements(o.batch * o.context, o.columns) * tables * kF32 +
+    return Elements(o.batch * o.context, o.columns) * tables * SizeOf(o.d_output) +
            Elements(o.d_token_table != nullptr ? o.vocab : 0, o.columns) * kF32;
   }
   double operator()(const SoftmaxBlock& o) const {
@@ -111,12 +110,14 @@ struct Bytes {
     return static_cast<double>(rows) * static_cast<double>(columns);
   }
   static double NormInput(const auto& o) {
-    const double residual = o.residual_gradient != nullptr ? kF32 : 0;
+    const bool has_residual =
+        o.residual_gradient.f32 != nullptr || o.residual_gradient.bf16 != nullptr;
+    const double of_stream = (has_residual ? 3 : 2) * SizeOf(o.d_input);
     const double rounded = o.rounded != nullptr ? kBf16 : 0;
-    return Elements(o.rows, o.columns) * (SizeOf(o.d_output) + kF32 + residual + kF32 + rounded);
+    return Elements(o.rows, o.columns) * (SizeOf(o.d_output) + of_stream + rounded);
   }
   static double NormWeights(const auto& o) {
-    return Elements(o.rows, o.columns) * (SizeOf(o.d_output) + kF32);
+    return Elements(o.rows, o.columns) * (SizeOf(o.d_output) + SizeOf(o.x));
   }
 };
 

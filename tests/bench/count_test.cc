@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <string>
 
 #include "tests/bench/count_ops.h"
 #include "tests/bench/model_counts.h"
@@ -77,7 +78,7 @@ TEST(CountOp, CountsANormThatSumsOnItsWay) {
 
 // Has what a block takes. A change that adds to it must say why here.
 struct ExpectedCounts {
-  const char* model;
+  const char *model, *residual;
   int microbatch, context, hidden;
   double launches[3], bytes[3];  // of F, I and W; bytes a token and column of the hidden size
 };
@@ -85,19 +86,22 @@ constexpr ExpectedCounts kExpected[] = {
     // F: two norms, four products, attention. I: four products, two norms of two launches,
     // attention in two parts of three. W: four products, of which two also sum columns, which are
     // then added.
-    {"gpt2-124m", 64, 1024, 768, {7, 14, 6}, {12, 32, 0}},
-    {"gpt2-355m", 32, 1024, 1024, {7, 11, 6}, {12, 32, 0}},
+    {"gpt2-124m", "f32", 64, 1024, 768, {7, 14, 6}, {12, 32, 0}},
+    {"gpt2-124m", "bf16", 64, 1024, 768, {7, 14, 6}, {8, 16, 0}},
+    {"gpt2-355m", "f32", 32, 1024, 1024, {7, 11, 6}, {12, 32, 0}},
     // F: two norms, seven products, attention, two rotations, SwiGLU. I: seven products, two norms
     // of two launches, four parts of attention, two rotations, SwiGLU. W: seven products.
-    {"llama-1b", 4, 4096, 2048, {13, 26, 7}, {12 + 5 + 24, 36 + 5 + 40, 0}},
+    {"llama-1b", "f32", 4, 4096, 2048, {13, 26, 7}, {12 + 5 + 24, 36 + 5 + 40, 0}},
+    {"llama-1b", "bf16", 4, 4096, 2048, {13, 26, 7}, {8 + 5 + 24, 20 + 5 + 40, 0}},
 };
 
 TEST(CountModel, HasTheExpectedCounts) {
   for (const ExpectedCounts& expected : kExpected) {
-    SCOPED_TRACE(expected.model);
+    SCOPED_TRACE(std::string(expected.model) + " " + expected.residual);
     const ModelCounts counts = CountModel({.model = expected.model,
                                            .device = "cuda",
                                            .precision = "bf16",
+                                           .residual = expected.residual,
                                            .batch = 2 * expected.microbatch,
                                            .microbatch = expected.microbatch,
                                            .context = expected.context})

@@ -161,8 +161,10 @@ std::vector<Case> CasesOfBf16Residual() {
       cases.push_back({model, layout, Rounded::kAll});
     }
   }
-  for (const char* model : {"mixtral-tiny", "mixtral-aux", "qwen3moe-tiny"})
-    cases.push_back({model, {.schedule = "zb-h1", .pipeline = 2}, Rounded::kProductsAndResidual});
+  for (const char* model : {"mixtral-tiny", "mixtral-aux", "qwen3moe-tiny"}) {
+    for (const Rounded rounded : {Rounded::kProductsAndResidual, Rounded::kAll})
+      cases.push_back({model, {.schedule = "zb-h1", .pipeline = 2}, rounded});
+  }
   return cases;
 }
 

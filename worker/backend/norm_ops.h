@@ -9,23 +9,22 @@
 
 namespace takt::backend {
 
-// output = (x - mean) * rstd * weight + bias per row, rstd = 1 / sqrt(variance + epsilon), variance
-// with 1/C. With `residual`, x is input + residual and is written to `sum`.
+// output = (input - mean) * rstd * weight + bias per row, rstd = 1 / sqrt(variance + epsilon),
+// variance with 1/C.
 struct LayerNormForward {
-  const float* input = nullptr;     // [N,C]
-  const float* residual = nullptr;  // [N,C] or null
-  float* sum = nullptr;             // [N,C] if residual, else null; may be input or residual
-  const float* weight = nullptr;    // [C]
-  const float* bias = nullptr;      // [C]
-  Output output;                    // [N,C]
-  float* mean = nullptr;            // [N]
-  float* rstd = nullptr;            // [N]
+  Operand input;                  // [N,C], in either type
+  const float* weight = nullptr;  // [C]
+  const float* bias = nullptr;    // [C]
+  Output output;                  // [N,C], in either type
+  float* mean = nullptr;          // [N]
+  float* rstd = nullptr;          // [N]
   std::int64_t rows = 0, columns = 0;
   float epsilon = 1e-5F;
 };
 
 // Sums over rows that LayerNormBackwardInput adds up on its way. Each is [C] and (+)=. All are
-// null, or the first two are set, or all of them are.
+// null, or the first two are set, or all of them are. A gradient in bf16 is summed as it
+// is stored.
 struct LayerNormSums {
   float* d_weight = nullptr;              // of the norm, as W's
   float* d_bias = nullptr;                // likewise
@@ -35,16 +34,18 @@ struct LayerNormSums {
 };
 
 // I: d_input = (gradient through the norm) + residual_gradient. With `sums`, it is also W, and the
-// gradient of the biases that were added to `x` and to what residual_gradient is of.
+// gradient of the biases that were added to `x` and to what residual_gradient is of. x,
+// residual_gradient and d_input are of one type, which need not be that of d_output.
 struct LayerNormBackwardInput {
   Operand d_output;               // [N,C]
-  const float* x = nullptr;       // [N,C] what was normalised (`sum` or `input` of the forward)
+  Operand x;                      // [N,C] input of the forward
   const float* weight = nullptr;  // [C]
   const float* mean = nullptr;    // [N]
   const float* rstd = nullptr;    // [N]
-  const float* residual_gradient = nullptr;  // [N,C] or null
-  float* d_input = nullptr;  // [N,C]; may be x, residual_gradient or (in f32) d_output
-  Bf16* rounded = nullptr;   // [N,C] or null: d_input rounded, for products
+  Operand residual_gradient;      // [N,C] or null
+  Output d_input;                 // [N,C]; may be x, residual_gradient or (if of its type) d_output
+  Bf16* rounded =
+      nullptr;  // [N,C] or null: d_input rounded, for products; only if d_input is in f32
   LayerNormSums sums;
   std::int64_t rows = 0, columns = 0;
 };
@@ -52,8 +53,8 @@ struct LayerNormBackwardInput {
 // W: d_weight[C] (+)= sum over rows of d_output * (x - mean) * rstd;  d_bias[C] (+)= sum over rows
 // of d_output.
 struct LayerNormBackwardWeights {
-  Operand d_output;             // [N,C]
-  const float* x = nullptr;     // [N,C]
+  Operand d_output;             // [N,C], in either type
+  Operand x;                    // [N,C], in either type
   const float* mean = nullptr;  // [N]
   const float* rstd = nullptr;  // [N]
   float* d_weight = nullptr;    // [C]
@@ -65,9 +66,9 @@ struct LayerNormBackwardWeights {
 // output = x * rstd * weight per row, rstd = 1 / sqrt(mean(x^2) + epsilon)
 // (Zhang & Sennrich 2019).
 struct RmsNormForward {
-  const float* input = nullptr;   // [N,C]
+  Operand input;                  // [N,C], in either type
   const float* weight = nullptr;  // [C]
-  Output output;                  // [N,C]
+  Output output;                  // [N,C], in either type
   float* rstd = nullptr;          // [N]
   std::int64_t rows = 0, columns = 0;
   float epsilon = 1e-5F;
@@ -79,23 +80,24 @@ struct RmsNormSums {
   bool accumulate = false;
 };
 
-// I: d_input = (gradient through the norm) + residual_gradient. With `sums`, it is also W.
+// I: d_input = (gradient through the norm) + residual_gradient. With `sums`, it is also W. Types
+// are as those of LayerNormBackwardInput.
 struct RmsNormBackwardInput {
-  Operand d_output;                          // [N,C]
-  const float* x = nullptr;                  // [N,C] input of the forward
-  const float* weight = nullptr;             // [C]
-  const float* rstd = nullptr;               // [N]
-  const float* residual_gradient = nullptr;  // [N,C] or null
-  float* d_input = nullptr;  // [N,C]; may be x, residual_gradient or (in f32) d_output
-  Bf16* rounded = nullptr;   // [N,C] or null: d_input rounded, for products
+  Operand d_output;               // [N,C]
+  Operand x;                      // [N,C] input of the forward
+  const float* weight = nullptr;  // [C]
+  const float* rstd = nullptr;    // [N]
+  Operand residual_gradient;      // [N,C] or null
+  Output d_input;                 // [N,C]; may be x, residual_gradient or (if of its type) d_output
+  Bf16* rounded = nullptr;  // [N,C] or null: d_input rounded, for products; only of one in f32
   RmsNormSums sums;
   std::int64_t rows = 0, columns = 0;
 };
 
 // W: d_weight[C] (+)= sum over rows of d_output * x * rstd.
 struct RmsNormBackwardWeights {
-  Operand d_output;             // [N,C]
-  const float* x = nullptr;     // [N,C]
+  Operand d_output;             // [N,C], in either type
+  Operand x;                    // [N,C], in either type
   const float* rstd = nullptr;  // [N]
   float* d_weight = nullptr;    // [C]
   std::int64_t rows = 0, columns = 0;

@@ -12,6 +12,7 @@
 //   Tensor(name, field, extent)       an Operand or Output that a backend whose kernels read and
 //                                     write f32 alone must convert from and to bf16
 //   Optional(field)                   a tensor that may be null
+//   Optional(field, extent)           the same of an Operand or Output, as above
 //   Host(name, field)                 an output in host memory
 #pragma once
 
@@ -35,7 +36,7 @@ struct IgnoreFields {
   void Stride(const char* /*name*/, std::int64_t /*stride*/, std::int64_t /*columns*/) {}
   void Flag(bool /*flag*/) {}
   void Tensor(const char* /*name*/, auto& /*field*/, const auto&... /*extent*/) {}
-  void Optional(auto& /*field*/) {}
+  void Optional(auto& /*field*/, const auto&... /*extent*/) {}
   void Host(const char* /*name*/, const void* /*field*/) {}
 };
 
@@ -54,9 +55,9 @@ void DescribeFields(MatmulBf16& o, auto& v) {
   v.Name("MatmulBf16");
   v.Stride("a_stride", o.a_stride, o.k), v.Stride("c_stride", o.c_stride, o.n);
   v.Size("m", o.m), v.Size("n", o.n), v.Size("k", o.k);
-  v.Tensor("a", o.a), v.Tensor("b", o.b);
-  v.Tensor("c", o.c, Extent{o.m, o.n, o.c_stride == 0 ? o.n : o.c_stride});
-  v.Optional(o.bias), v.Optional(o.rounded_bias), v.Optional(o.addend), v.Optional(o.inner);
+  const Extent as_c{o.m, o.n, o.c_stride == 0 ? o.n : o.c_stride};
+  v.Tensor("a", o.a), v.Tensor("b", o.b), v.Tensor("c", o.c, as_c), v.Optional(o.addend, as_c);
+  v.Optional(o.bias), v.Optional(o.rounded_bias), v.Optional(o.inner);
 }
 void DescribeFields(MatmulTransposedBf16& o, auto& v) {
   v.Name("MatmulTransposedBf16");
@@ -73,17 +74,18 @@ void DescribeFields(BiasGrad& o, auto& v) {
 void DescribeFields(LayerNormForward& o, auto& v) {
   v.Name("LayerNormForward");
   v.Size("rows", o.rows), v.Size("columns", o.columns);
-  v.Tensor("input", o.input), v.Tensor("weight", o.weight), v.Tensor("bias", o.bias);
-  v.Tensor("output", o.output), v.Tensor("mean", o.mean), v.Tensor("rstd", o.rstd);
-  v.Optional(o.residual), v.Optional(o.sum);
+  v.Tensor("input", o.input, Extent{o.rows, o.columns}), v.Tensor("weight", o.weight);
+  v.Tensor("bias", o.bias), v.Tensor("output", o.output), v.Tensor("mean", o.mean);
+  v.Tensor("rstd", o.rstd);
 }
 void DescribeFields(LayerNormBackwardInput& o, auto& v) {
   v.Name("LayerNormBackwardInput");
   v.Size("rows", o.rows), v.Size("columns", o.columns), v.Flag(o.sums.accumulate);
-  v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns});
-  v.Tensor("x", o.x), v.Tensor("weight", o.weight), v.Tensor("mean", o.mean);
-  v.Tensor("rstd", o.rstd), v.Tensor("d_input", o.d_input);
-  v.Optional(o.residual_gradient), v.Optional(o.rounded);
+  const Extent extent{o.rows, o.columns};
+  v.Tensor("d_output", o.d_output, extent), v.Tensor("x", o.x, extent);
+  v.Tensor("weight", o.weight), v.Tensor("mean", o.mean), v.Tensor("rstd", o.rstd);
+  v.Tensor("d_input", o.d_input, extent), v.Optional(o.residual_gradient, extent);
+  v.Optional(o.rounded);
   v.Optional(o.sums.d_weight), v.Optional(o.sums.d_bias);
   v.Optional(o.sums.of_residual_gradient), v.Optional(o.sums.of_d_input);
 }
@@ -91,28 +93,31 @@ void DescribeFields(LayerNormBackwardWeights& o, auto& v) {
   v.Name("LayerNormBackwardWeights");
   v.Size("rows", o.rows), v.Size("columns", o.columns), v.Flag(o.accumulate);
   v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns});
-  v.Tensor("x", o.x), v.Tensor("mean", o.mean), v.Tensor("rstd", o.rstd);
+  v.Tensor("x", o.x, Extent{o.rows, o.columns});
+  v.Tensor("mean", o.mean), v.Tensor("rstd", o.rstd);
   v.Tensor("d_weight", o.d_weight), v.Tensor("d_bias", o.d_bias);
 }
 void DescribeFields(RmsNormForward& o, auto& v) {
   v.Name("RmsNormForward");
   v.Size("rows", o.rows), v.Size("columns", o.columns);
-  v.Tensor("input", o.input), v.Tensor("weight", o.weight), v.Tensor("output", o.output);
-  v.Tensor("rstd", o.rstd);
+  v.Tensor("input", o.input, Extent{o.rows, o.columns}), v.Tensor("weight", o.weight);
+  v.Tensor("output", o.output), v.Tensor("rstd", o.rstd);
 }
 void DescribeFields(RmsNormBackwardInput& o, auto& v) {
   v.Name("RmsNormBackwardInput");
   v.Size("rows", o.rows), v.Size("columns", o.columns), v.Flag(o.sums.accumulate);
-  v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns});
-  v.Tensor("x", o.x), v.Tensor("weight", o.weight), v.Tensor("rstd", o.rstd);
-  v.Tensor("d_input", o.d_input);
-  v.Optional(o.residual_gradient), v.Optional(o.rounded), v.Optional(o.sums.d_weight);
+  const Extent extent{o.rows, o.columns};
+  v.Tensor("d_output", o.d_output, extent), v.Tensor("x", o.x, extent);
+  v.Tensor("weight", o.weight), v.Tensor("rstd", o.rstd);
+  v.Tensor("d_input", o.d_input, extent), v.Optional(o.residual_gradient, extent);
+  v.Optional(o.rounded), v.Optional(o.sums.d_weight);
 }
 void DescribeFields(RmsNormBackwardWeights& o, auto& v) {
   v.Name("RmsNormBackwardWeights");
   v.Size("rows", o.rows), v.Size("columns", o.columns), v.Flag(o.accumulate);
   v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns});
-  v.Tensor("x", o.x), v.Tensor("rstd", o.rstd), v.Tensor("d_weight", o.d_weight);
+  v.Tensor("x", o.x, Extent{o.rows, o.columns});
+  v.Tensor("rstd", o.rstd), v.Tensor("d_weight", o.d_weight);
 }
 void DescribeFields(Rotary& o, auto& v) {
   const std::int64_t columns = o.heads * o.head_size;
@@ -199,7 +204,8 @@ void DescribeFields(CachedAttention& o, auto& v) {
 void DescribeFields(EmbeddingForward& o, auto& v) {
   v.Name("EmbeddingForward");
   v.Size("batch", o.batch), v.Size("context", o.context), v.Size("columns", o.columns);
-  v.Tensor("token_table", o.token_table), v.Tensor("output", o.output);
+  v.Tensor("token_table", o.token_table);
+  v.Tensor("output", o.output, Extent{o.batch * o.context, o.columns});
   v.Optional(o.tokens), v.Optional(o.position_table), v.Optional(o.starts);
   v.Size("first_word", o.first_word, 0), v.Size("num_words", o.num_words, 0);
 }
@@ -208,7 +214,7 @@ void DescribeFields(EmbeddingBackward& o, auto& v) {
   v.Size("batch", o.batch), v.Size("context", o.context), v.Size("columns", o.columns);
   v.Size("vocab", o.vocab), v.Flag(o.accumulate);
   v.Size("positions", o.positions, o.d_position_table != nullptr ? o.context : 0);
-  v.Tensor("d_output", o.d_output);
+  v.Tensor("d_output", o.d_output, Extent{o.batch * o.context, o.columns});
   v.Optional(o.tokens), v.Optional(o.d_token_table);
   v.Optional(o.d_position_table), v.Optional(o.starts);
   v.Size("first_word", o.first_word, 0);

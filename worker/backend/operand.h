@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 namespace takt::backend {
@@ -19,6 +20,7 @@ inline float ToFloat(Bf16 x) {
 // round an operand that comes in f32 first, to nearest, ties to even.
 struct Operand {
   Operand() = default;
+  Operand(std::nullptr_t) {}                     // NOLINT(google-explicit-constructor)
   Operand(const float* tensor) : f32(tensor) {}  // NOLINT(google-explicit-constructor)
   Operand(const Bf16* tensor) : bf16(tensor) {}  // NOLINT(google-explicit-constructor)
   const float* f32 = nullptr;

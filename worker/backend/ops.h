@@ -95,7 +95,7 @@ struct MatmulBf16 {
   const float* bias = nullptr;  // [n]
   // [n] bias rounded, or null. A backend may add it in its place.
   const Bf16* rounded_bias = nullptr;
-  const float* addend = nullptr;  // laid out as c, which is in f32; may be c itself
+  Operand addend;  // [m,n] or null; has c's type and layout; may be c itself
   std::int64_t a_stride = 0, c_stride = 0;
   Activation activation = Activation::kNone;
   Bf16* inner = nullptr;  // [m,n]: of kGelu written, of kGeluGrad read
@@ -237,7 +237,7 @@ struct EmbeddingForward {
   const std::int32_t* tokens = nullptr;   // [N]; null: each row has a row of token_table, in order
   const float* token_table = nullptr;     // [V,C]
   const float* position_table = nullptr;  // [>= T,C]; null: none is added
-  float* output = nullptr;                // [N,C]
+  Output output;                          // [N,C]
   std::int64_t batch = 0, context = 0, columns = 0;
   const std::int32_t* starts = nullptr;
   // If num_words is not 0, token_table has only the words [first_word, first_word + num_words). The
@@ -251,7 +251,7 @@ struct EmbeddingForward {
 // tokens are then left out of it.
 struct EmbeddingBackward {
   const std::int32_t* tokens = nullptr;  // [N]; null if d_token_table is
-  const float* d_output = nullptr;       // [N,C]
+  Operand d_output;                      // [N,C]
   float* d_token_table = nullptr;        // [V,C] or null
   float* d_position_table = nullptr;     // [positions,C] or null
   std::int64_t batch = 0, context = 0, columns = 0, vocab = 0, positions = 0;

@@ -55,12 +55,26 @@ absl::Status Rule(bool holds, const char* op, const char* rule) {
   return holds ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrCat(op, ": ", rule));
 }
 
+bool IsThere(const Operand& tensor) { return tensor.f32 != nullptr || tensor.bf16 != nullptr; }
+
+bool SameType(const Operand& a, const Operand& b) {
+  return (a.bf16 != nullptr) == (b.bf16 != nullptr);
+}
+
 absl::Status CheckType(const char* op, std::initializer_list<Operand> tensors) {
   bool same = true;
-  for (const Operand& tensor : tensors) {
-    same = same && (tensor.bf16 != nullptr) == (tensors.begin()->bf16 != nullptr);
-  }
+  for (const Operand& tensor : tensors) same = same && SameType(tensor, *tensors.begin());
   return Rule(same, op, "its tensors must be all in f32 or all in bf16");
+}
+
+// Checks the tensors of a norm's backward that belong to the residual stream.
+absl::Status CheckStream(const char* op, const auto& norm) {
+  const bool has_residual = IsThere(norm.residual_gradient);
+  RETURN_IF_ERROR(Rule(
+      SameType(norm.x, norm.d_input) && (!has_residual || SameType(norm.x, norm.residual_gradient)),
+      op, "x, residual_gradient and d_input must have one type"));
+  return Rule(norm.rounded == nullptr || norm.d_input.bf16 == nullptr, op,
+              "rounded needs d_input in f32");
 }
 
 // An op that reads f32 may round what it writes; one that reads bf16 must.
@@ -110,7 +124,11 @@ struct CrossFieldRules {
   }
   absl::Status operator()(const MatmulBf16& o) const {
     constexpr const char* kOp = "MatmulBf16";
-    RETURN_IF_ERROR(Rule(o.addend == nullptr || o.c.f32 != nullptr, kOp, "addend needs c in f32"));
+    if (IsThere(o.addend)) {
+      RETURN_IF_ERROR(Rule(SameType(o.addend, o.c), kOp, "addend must have c's type"));
+      RETURN_IF_ERROR(
+          Rule(o.activation == Activation::kNone, kOp, "an activation takes no addend"));
+    }
     RETURN_IF_ERROR(
         Rule(o.rounded_bias == nullptr || o.bias != nullptr, kOp, "rounded_bias needs bias"));
     if (o.activation == Activation::kNone)
@@ -125,10 +143,6 @@ struct CrossFieldRules {
     return Rule(o.column_sums == nullptr || o.b_stride == 0 || o.b_stride == o.n,
                 "MatmulTransposedBf16", "column_sums needs a dense b");
   }
-  absl::Status operator()(const LayerNormForward& o) const {
-    return Rule((o.residual == nullptr) == (o.sum == nullptr), "LayerNormForward",
-                "residual and sum go together");
-  }
   absl::Status operator()(const LayerNormBackwardInput& o) const {
     constexpr const char* kOp = "LayerNormBackwardInput";
     const LayerNormSums& s = o.sums;
@@ -136,9 +150,13 @@ struct CrossFieldRules {
                          "sums.d_weight and sums.d_bias go together"));
     RETURN_IF_ERROR(Rule((s.of_residual_gradient == nullptr) == (s.of_d_input == nullptr), kOp,
                          "sums.of_residual_gradient and sums.of_d_input go together"));
+    RETURN_IF_ERROR(CheckStream(kOp, o));
     if (s.of_d_input == nullptr) return absl::OkStatus();
-    return Rule(s.d_weight != nullptr && o.residual_gradient != nullptr, kOp,
+    return Rule(s.d_weight != nullptr && IsThere(o.residual_gradient), kOp,
                 "sums.of_d_input needs sums.d_weight and residual_gradient");
+  }
+  absl::Status operator()(const RmsNormBackwardInput& o) const {
+    return CheckStream("RmsNormBackwardInput", o);
   }
   absl::Status operator()(const Rotary& o) const {
     return Rule(o.head_size % 2 == 0, "Rotary", "head_size must be even");

@@ -43,7 +43,7 @@ class Block : public Layer {
   struct Pass {
     backend::Backend& backend;
     const TokenView& view;
-    const float* input;
+    backend::Operand input;
     const StashView& stash;
     std::byte* scratch;
   };
@@ -138,7 +138,7 @@ class Block : public Layer {
     shape.share = context_->share().index;
   }
 
-  void Probe(const TensorProbe& probe, const char* kind, const float* input) const {
+  void Probe(const TensorProbe& probe, const char* kind, const backend::Operand& input) const {
     if (probe)
       probe(absl::StrCat(kind, ".blocks.", block_, ".input"), {input, rows_, config_.hidden});
   }

@@ -15,6 +15,7 @@ class Embedding final : public Layer {
       : batch_(options.model.microbatch),
         context_here_(options.model.context_here()),
         config_(options.model.config),
+        streams_bf16_(options.model.precisions.stream() == model::Precision::kBf16),
         token_table_(options.parameters.refs[0]),
         position_table_(options.parameters.refs.size() > 1 ? &options.parameters.refs[1] : nullptr),
         context_(options.context) {}
@@ -53,6 +54,8 @@ class Embedding final : public Layer {
     return absl::OkStatus();
   }
 
+  bool StreamsBf16() const override { return streams_bf16_; }
+
  private:
   const std::int32_t* StartsOf(const TokenView& view) const {
     return PositionStarts(view.starts, context_);
@@ -66,6 +69,7 @@ class Embedding final : public Layer {
   const std::int64_t batch_;
   const std::int64_t context_here_;  // tokens of each sequence
   const model::ModelConfig& config_;
+  const bool streams_bf16_;
   const ParameterRef& token_table_;           // [V,C]
   const ParameterRef* const position_table_;  // [positions,C]; null: none
   const ContextMeetings* const context_;      // null: no other rank has tokens of these sequences
@@ -81,10 +85,10 @@ class EmbeddingOfRows final : public Layer {
                                                         : &options.parameters.refs.front()) {}
 
   absl::Status Forward(const ForwardCall& call) const override {
-    if (position_table_ == nullptr) return CopyAll(*call.backend, call.input, call.output);
-    return call.backend->Run(backend::EmbeddingForward{.token_table = call.input,
+    if (position_table_ == nullptr) return CopyAll(*call.backend, call.input.f32, call.output.f32);
+    return call.backend->Run(backend::EmbeddingForward{.token_table = call.input.f32,
                                                        .position_table = position_table_->weight,
-                                                       .output = call.output,
+                                                       .output = call.output.f32,
                                                        .batch = batch_,
                                                        .context = config_.context,
                                                        .columns = config_.hidden,
@@ -93,7 +97,7 @@ class EmbeddingOfRows final : public Layer {
 
   absl::Status Recompute(const RecomputeCall&) const override { return absl::OkStatus(); }
   absl::Status InputGrad(const InputGradCall& call) const override {
-    return CopyAll(*call.backend, call.d_output, call.d_input);
+    return CopyAll(*call.backend, call.d_output.f32, call.d_input.f32);
   }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
@@ -101,7 +105,7 @@ class EmbeddingOfRows final : public Layer {
     bool accumulate = call.accumulate;
     for (const WeightGradInput& microbatch : call.microbatches) {
       RETURN_IF_ERROR(call.backend->Run(
-          backend::EmbeddingBackward{.d_output = microbatch.d_output,
+          backend::EmbeddingBackward{.d_output = microbatch.d_output.f32,
                                      .d_position_table = position_table_->gradient,
                                      .batch = batch_,
                                      .context = config_.context,

@@ -106,8 +106,9 @@ absl::Status Experts::Output(const ForwardCall& call, const StashView& s,
   RETURN_IF_ERROR(call.backend->Run(
       backend::Copy{.input = addend, .output = call.output, .count = rows_ * hidden_}));
   if (shared_.has_value()) return shared_->Output(call, s, RoutedOf(s));
-  return Multiply(*call.backend, rows, Matrix::kDown,
-                  {.a = s.Tensor(LlamaBlockStash::kProduct), .c = call.output, .to_tokens = true});
+  return Multiply(
+      *call.backend, rows, Matrix::kDown,
+      {.a = s.Tensor(LlamaBlockStash::kProduct), .c = call.output.f32, .to_tokens = true});
 }
 
 absl::Status Experts::ProductGrads(const InputGradCall& call, const StashView& s,
@@ -158,9 +159,9 @@ absl::Status Experts::InputGrad(const InputGradCall& call, const StashView& s,
       reinterpret_cast<float*>(call.scratch + scratch_[LlamaBlockScratch::kDWeights]);
   const auto begin_d_norm = [&] { return RouterInputGrad(backend, s, d_weights, d_norm); };
   if (shared_.has_value()) {
-    return shared_->InputGrad(call, s, RoutedOf(s),
-                              {.d_output = call.d_output, .d_weights = d_weights, .d_norm = d_norm},
-                              begin_d_norm);
+    return shared_->InputGrad(
+        call, s, RoutedOf(s),
+        {.d_output = call.d_output.f32, .d_weights = d_weights, .d_norm = d_norm}, begin_d_norm);
   }
   RETURN_IF_ERROR(ProductGrads(call, s, d_weights));
   RETURN_IF_ERROR(begin_d_norm());

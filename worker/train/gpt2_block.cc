@@ -18,7 +18,7 @@ class Gpt2Block final : public Block {
  public:
   explicit Gpt2Block(const LayerOptions& options)
       : Block(options),
-        rounds_(options.model.precisions.RoundsGradientsOnce()),
+        rounds_(options.model.precisions.RoundsGradientsOnce() && !StreamsBf16()),
         norm1_(rows_, config_.norm_epsilon, {Refs(options), 2}),
         qkv_(rows_, kInOut, Refs(options)[2], &Refs(options)[3]),
         projection_(rows_, kInOut, Refs(options)[4], &Refs(options)[5]),
@@ -34,7 +34,7 @@ class Gpt2Block final : public Block {
     const auto d_middle = call.Rounded(layout_, kMiddle, scratch_[kDMiddle], rounds_);
     const bool add = call.accumulate;
     const auto bias =
-        call.follows_i ? Linear::BiasGradient::kElsewhere : Linear::BiasGradient::kHere;
+        call.follows_i ? Linear::BiasGradient::kElsewhere : Linear::BiasGradient::kApart;
     RETURN_IF_ERROR(mlp_projection_.WeightGrad(backend, s(kActivated), call.d_output(), add, bias));
     RETURN_IF_ERROR(fc_.WeightGrad(backend, s(kNorm2), d_inner, add));
     RETURN_IF_ERROR(projection_.WeightGrad(backend, s(kAttention), d_middle, add, bias));
@@ -44,9 +44,12 @@ class Gpt2Block final : public Block {
     return norm1_.WeightGrad(backend, s(kNorm1Part), add);
   }
 
+  bool StreamsBf16() const override { return layout_[kMiddle].bf16; }
+
  private:
   absl::Status Output(const ForwardCall& call, const StashView& s) const override {
-    return mlp_projection_.Forward(*call.backend, s.Tensor(kActivated), s[kMiddle], call.output);
+    return mlp_projection_.Forward(*call.backend, s.Tensor(kActivated), s.Tensor(kMiddle),
+                                   call.output);
   }
 
   absl::Status ForwardInside(const Pass& pass, bool products) const override {
@@ -63,9 +66,9 @@ class Gpt2Block final : public Block {
                                     .output = attention,
                                     .logsumexp = s[kLogsumexp],
                                     .starts = pass.view.starts}));
-      RETURN_IF_ERROR(projection_.Forward(backend, attention, pass.input, s[kMiddle]));
+      RETURN_IF_ERROR(projection_.Forward(backend, attention, pass.input, s.Tensor(kMiddle)));
     }
-    RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
+    RETURN_IF_ERROR(norm2_.Forward(backend, s.Tensor(kMiddle), Norm2(s)));
     const backend::Output inner = s.Tensor(kInner), activated = s.Tensor(kActivated);
     if (FusesGelu()) return fc_.ForwardGelu(backend, s.Tensor(kNorm2), inner.bf16, activated.bf16);
     if (products) RETURN_IF_ERROR(fc_.Forward(backend, s.Tensor(kNorm2), nullptr, inner));
@@ -96,9 +99,9 @@ class Gpt2Block final : public Block {
       RETURN_IF_ERROR(fc_.InputGrad(backend, inner, d_norm));
     }
     NormGradients gradients{.dy = d_norm,
-                            .x = s[kMiddle],
+                            .x = s.Tensor(kMiddle),
                             .residual = call.d_output,
-                            .dx = s[kMiddle],
+                            .dx = s.Tensor(kMiddle),
                             .rounded = rounds_ ? Scratch(call, kDMiddle).bf16 : nullptr,
                             .with_w = call.with_w};
     // The biases of both projections were added to what these two are gradients of.
@@ -117,8 +120,7 @@ class Gpt2Block final : public Block {
     const backend::Output d_qkv = Scratch(call, kDQkv);
     // First the d_output of attention, then that of the norm.
     const backend::Output d_norm = Scratch(call, kDNorm);
-    const backend::Operand d_middle =
-        rounds_ ? backend::Operand(Scratch(call, kDMiddle)) : backend::Operand(s[kMiddle]);
+    const backend::Operand d_middle = rounds_ ? Scratch(call, kDMiddle) : s.Tensor(kMiddle);
     RETURN_IF_ERROR(projection_.InputGrad(backend, d_middle, d_norm));
     RETURN_IF_ERROR(AttendBackward(call, {.shape = Shape(),
                                           .q = qkv,
@@ -136,7 +138,7 @@ class Gpt2Block final : public Block {
     return norm1_.InputGrad(backend,
                             {.dy = d_norm,
                              .x = call.input,
-                             .residual = s[kMiddle],
+                             .residual = s.Tensor(kMiddle),
                              .dx = call.d_input,
                              .rounded = call.d_input_rounded,
                              .with_w = call.with_w},
@@ -170,7 +172,7 @@ class Gpt2Block final : public Block {
             .out_stride = config_.hidden};
   }
 
-  const bool rounds_;  // norm2_ leaves its gradient in bf16, too
+  const bool rounds_;  // norm2_ leaves its gradient in f32 and in bf16
   const LayerNorm norm1_;
   const Linear qkv_, projection_;
   const LayerNorm norm2_;

@@ -28,6 +28,7 @@ class Head final : public Layer {
   explicit Head(const LayerOptions& options)
       : rows_(options.model.rows()),
         columns_(options.model.config.hidden),
+        streams_bf16_(options.model.precisions.stream() == model::Precision::kBf16),
         layout_(options.place.stash),
         scratch_(options.place.scratch),
         norm_(rows_, options.model.config.norm_epsilon, options.parameters.refs) {
@@ -104,6 +105,8 @@ class Head final : public Layer {
     return norm_.WeightGrad(*call.backend, call.Stashed(layout_, kNormPart), call.accumulate);
   }
 
+  bool StreamsBf16() const override { return streams_bf16_; }
+
  private:
   struct Block {
     std::int64_t first, words, stride;
@@ -157,6 +160,7 @@ class Head final : public Layer {
   }
 
   const std::int64_t rows_, columns_;
+  const bool streams_bf16_;
   const layout::StashLayout layout_;
   const std::vector<std::int64_t> scratch_;  // offsets in scratch
   const Norm norm_;
@@ -176,7 +180,8 @@ class HeadNorm final : public Layer {
         norm_(rows_, options.model.config.norm_epsilon, options.parameters.refs) {}
 
   absl::Status Forward(const ForwardCall& call) const override {
-    const Output output = TensorAt(reinterpret_cast<std::byte*>(call.output), layout_[kNorm].bf16);
+    const Output output =
+        TensorAt(reinterpret_cast<std::byte*>(call.output.f32), layout_[kNorm].bf16);
     if (call.probe) call.probe("act.final_norm.input", {call.input, rows_, columns_});
     RETURN_IF_ERROR(norm_.Forward(*call.backend, call.input, NormOf(call.stash, output)));
     if (call.probe) call.probe("act.final_norm.output", {output, rows_, columns_});
@@ -189,8 +194,8 @@ class HeadNorm final : public Layer {
     // Sums of several blocks are in f32.
     const backend::Operand d_norm =
         layout_[kNorm].bf16 && one_block_
-            ? backend::Operand(reinterpret_cast<const backend::Bf16*>(call.d_output))
-            : backend::Operand(call.d_output);
+            ? backend::Operand(reinterpret_cast<const backend::Bf16*>(call.d_output.f32))
+            : call.d_output;
     if (call.probe) call.probe("act_grad.final_norm.output", {d_norm, rows_, columns_});
     RETURN_IF_ERROR(norm_.InputGrad(*call.backend,
                                     {.dy = d_norm,

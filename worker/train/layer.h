@@ -3,8 +3,9 @@
 // over backend ops.
 //
 // Letters: B sequences of a microbatch, T context, N = B * T rows, C hidden, V vocabulary.
-// Activations are [N,C] f32. Where tensor parallelism splits layers, a rank has some of these rows.
-// Where ranks share sequences, T and N are those of one rank.
+// Activations are [N,C], in f32 unless a layer takes them in bf16 (Layer::StreamsBf16). Where
+// tensor parallelism splits layers, a rank has some of these rows. Where ranks share sequences, T
+// and N are those of one rank.
 //
 // Memory: a layer itself owns none. What F leaves for I and W, and what I leaves for W, is in the
 // *stash*. There is one stash for each microbatch in flight, and model::Layer lists its tensors. I
@@ -58,8 +59,8 @@ struct TokenView {
 struct ForwardCall {
   backend::Backend* backend = nullptr;
   TokenView view;
-  const float* input = nullptr;  // [N,C]; null for the embedding
-  float* output = nullptr;       // [N,C]; null for the head
+  backend::Operand input;  // [N,C]; null for the embedding
+  backend::Output output;  // [N,C]; null for the head
   StashMemory stash;
   std::byte* scratch = nullptr;  // as of InputGradCall
   float loss_scale = 0;          // head: 1 / scored tokens of the global batch
@@ -72,7 +73,7 @@ struct ForwardCall {
 struct RecomputeCall {
   backend::Backend* backend = nullptr;
   TokenView view;
-  const float* input = nullptr;  // the same as F's
+  backend::Operand input;  // the same as F's
   StashMemory stash;
   std::byte* scratch = nullptr;  // as of InputGradCall
 };
@@ -80,12 +81,12 @@ struct RecomputeCall {
 struct InputGradCall {
   backend::Backend* backend = nullptr;
   TokenView view;
-  const float* input = nullptr;     // the same as F's
-  const float* d_output = nullptr;  // [N,C]; null for the head
+  backend::Operand input;     // the same as F's
+  backend::Operand d_output;  // [N,C]; null for the head
   // [N,C]; null for the embedding. It may be `input`, which is not needed afterwards.
-  float* d_input = nullptr;
-  // [N,C] The same two in bf16, for products: the layer above wrote the first, this one writes the
-  // second. Null: nobody did, nobody reads it.
+  backend::Output d_input;
+  // [N,C] The same two in bf16, for products, where they are in f32: the layer above wrote the
+  // first, this one writes the second. Null: nobody did, nobody reads it.
   const backend::Bf16* d_output_rounded = nullptr;
   backend::Bf16* d_input_rounded = nullptr;
   StashMemory stash;
@@ -113,7 +114,7 @@ inline absl::Status LeaveToWeightGrad(const InputGradCall& call, const backend::
 // W reads this of one microbatch.
 struct WeightGradInput {
   TokenView view;
-  const float* d_output = nullptr;
+  backend::Operand d_output;
   const backend::Bf16* d_output_rounded = nullptr;  // as I's
   StashMemory stash;                                // only read
   std::byte* scratch = nullptr;  // as I left it, if I was called with_w; else null
@@ -133,7 +134,7 @@ struct WeightGradCall {
     std::vector<backend::Operand> result;
     for (const WeightGradInput& each : microbatches) {
       result.push_back(each.d_output_rounded != nullptr ? backend::Operand(each.d_output_rounded)
-                                                        : backend::Operand(each.d_output));
+                                                        : each.d_output);
     }
     return result;
   }
@@ -145,8 +146,8 @@ struct WeightGradCall {
       result.push_back(StashView(layout, each.stash).Tensor(tensor));
     return result;
   }
-  // Returns the gradient in f32 that `tensor` of each stash has, as products read it. is_rounded: I
-  // left it in bf16, too, at `offset` of scratch.
+  // Returns the gradient that `tensor` of each stash has, as products read it. is_rounded: it is in
+  // f32, and I left it in bf16, too, at `offset` of scratch.
   std::vector<backend::Operand> Rounded(const layout::StashLayout& layout, std::size_t tensor,
                                         std::int64_t offset, bool is_rounded) const {
     if (!is_rounded || !follows_i) return Stashed(layout, tensor);
@@ -175,6 +176,9 @@ class Layer {
   virtual absl::Status Recompute(const RecomputeCall& call) const = 0;
   virtual absl::Status InputGrad(const InputGradCall& call) const = 0;
   virtual absl::Status WeightGrad(const WeightGradCall& call) const = 0;
+  // Returns whether it takes what layers pass on, and its gradients, in bf16 where that is their
+  // precision. Otherwise calls have all of it in f32.
+  virtual bool StreamsBf16() const { return false; }
 };
 
 struct LayerOptions {

@@ -72,10 +72,10 @@ class Linear {
         bias_gradient_behind_(bias == nullptr ? 0 : piece.gradient * bias->elements()),
         adds_bias_(piece.adds_bias) {}
 
-  // Computes y [N,out] = x W + b + addend (optional, [N,out], if y is in f32).
-  absl::Status Forward(backend::Backend& backend, const backend::Operand& x, const float* addend,
-                       const backend::Output& y) const {
-    if (!in_bf16()) return backend.Run(Product(x.f32, addend, y.f32, /*backward=*/false));
+  // Computes y [N,out] = x W + b + addend (optional, [N,out], of y's type).
+  absl::Status Forward(backend::Backend& backend, const backend::Operand& x,
+                       const backend::Operand& addend, const backend::Output& y) const {
+    if (!in_bf16()) return backend.Run(Product(x.f32, addend.f32, y.f32, /*backward=*/false));
     backend::MatmulBf16 product = ProductBf16(x, y, /*backward=*/false);
     product.addend = addend;
     product.c_stride = y_stride_;
@@ -114,7 +114,9 @@ class Linear {
   // Returns b's gradient, for whoever computes it in place of WeightGrad; null: there is no b.
   float* bias_gradient() const { return bias_ == nullptr ? nullptr : GradientOfBias(); }
 
-  enum class BiasGradient { kHere, kElsewhere };
+  // kHere: with the product, where it can sum; kApart: by an op of its own, which has the bits of
+  // the sums of a norm's backward; kElsewhere: by such a backward.
+  enum class BiasGradient { kHere, kApart, kElsewhere };
   // Computes dW (+)= x^T dy, or its transpose, and, unless it is computed elsewhere, db (+)= column
   // sums of dy. x, dy: by microbatch. Microbatches that follow each other in memory, in both x and
   // dy, are one product with that many more rows.
@@ -129,7 +131,7 @@ class Linear {
       }
       const std::int64_t rows = rows_ * static_cast<std::int64_t>(end - first);
       RETURN_IF_ERROR(WeightGrad(backend, rows, x[first], dy[first], accumulate || first > 0,
-                                 bias == BiasGradient::kHere && bias_ != nullptr));
+                                 bias_ == nullptr ? BiasGradient::kElsewhere : bias));
     }
     return absl::OkStatus();
   }
@@ -191,14 +193,15 @@ class Linear {
   float* GradientOfBias() const { return bias_->gradient + bias_gradient_behind_ + bias_first_; }
 
   absl::Status WeightGrad(backend::Backend& backend, std::int64_t rows, const backend::Operand& x,
-                          const backend::Operand& dy, bool accumulate, bool with_bias) const {
+                          const backend::Operand& dy, bool accumulate, BiasGradient bias) const {
     if (in_bf16()) {
-      RETURN_IF_ERROR(MatrixGradBf16(backend, rows, x, dy, accumulate, with_bias));
-      if (SumsWithMatrix()) return absl::OkStatus();
+      const bool sums = bias == BiasGradient::kHere && SumsWithMatrix();
+      RETURN_IF_ERROR(MatrixGradBf16(backend, rows, x, dy, accumulate, sums));
+      if (sums) return absl::OkStatus();
     } else {
       RETURN_IF_ERROR(MatrixGrad(backend, rows, x.f32, dy.f32, accumulate));
     }
-    if (!with_bias) return absl::OkStatus();
+    if (bias == BiasGradient::kElsewhere) return absl::OkStatus();
     return backend.Run(backend::BiasGrad{.d_output = dy,
                                          .d_bias = GradientOfBias(),
                                          .rows = rows,
@@ -212,8 +215,7 @@ class Linear {
 
   absl::Status MatrixGradBf16(backend::Backend& backend, std::int64_t rows,
                               const backend::Operand& x, const backend::Operand& dy,
-                              bool accumulate, bool with_bias) const {
-    const bool sums = with_bias && SumsWithMatrix();
+                              bool accumulate, bool sums) const {
     return backend.Run(
         backend::MatmulTransposedBf16{.a = out_in_ ? dy : x,
                                       .b = out_in_ ? x : dy,

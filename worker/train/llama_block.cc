@@ -68,6 +68,8 @@ class LlamaBlock final : public Block {
     return follows ? absl::OkStatus() : norm1_.WeightGrad(backend, s(kNorm1Part), add);
   }
 
+  bool StreamsBf16() const override { return layout_[kMiddle].bf16; }
+
  private:
   // The block's parameters by name, in the order of model::LlamaLayers. Each bias comes after its
   // weight, if there are biases. What the family does not have is null.
@@ -103,7 +105,7 @@ class LlamaBlock final : public Block {
 
   LlamaBlock(const LayerOptions& options, const Parameters& p)
       : Block(options),
-        rounds_(options.model.precisions.RoundsGradientsOnce()),
+        rounds_(options.model.precisions.RoundsGradientsOnce() && !StreamsBf16()),
         width_(config_),
         rotary_table_(options.rotary_table),
         norm1_(rows_, config_.norm_epsilon, {p.norm1, 1}),
@@ -122,7 +124,7 @@ class LlamaBlock final : public Block {
 
   absl::Status Output(const ForwardCall& call, const StashView& s) const override {
     if (experts_.has_value()) return experts_->Output(call, s, s[kMiddle]);
-    return down_->Forward(*call.backend, s.Tensor(kProduct), s[kMiddle], call.output);
+    return down_->Forward(*call.backend, s.Tensor(kProduct), s.Tensor(kMiddle), call.output);
   }
 
   absl::Status ForwardInside(const Pass& pass, bool products) const override {
@@ -149,9 +151,9 @@ class LlamaBlock final : public Block {
                                     .output = s.Tensor(kAttention),
                                     .logsumexp = s[kLogsumexp],
                                     .starts = pass.view.starts}));
-      RETURN_IF_ERROR(o_.Forward(backend, s.Tensor(kAttention), pass.input, s[kMiddle]));
+      RETURN_IF_ERROR(o_.Forward(backend, s.Tensor(kAttention), pass.input, s.Tensor(kMiddle)));
     }
-    RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
+    RETURN_IF_ERROR(norm2_.Forward(backend, s.Tensor(kMiddle), Norm2(s)));
     if (experts_.has_value()) {
       return experts_->Forward({.backend = &backend, .scratch = pass.scratch}, s, products);
     }
@@ -199,9 +201,9 @@ class LlamaBlock final : public Block {
                                          : InputGradOfProducts(call, s, d_norm));
     return norm2_.InputGrad(*call.backend,
                             {.dy = d_norm,
-                             .x = s[kMiddle],
+                             .x = s.Tensor(kMiddle),
                              .residual = call.d_output,
-                             .dx = s[kMiddle],
+                             .dx = s.Tensor(kMiddle),
                              .rounded = RoundedDMiddle(call),
                              .with_w = call.with_w},
                             Norm2(s));
@@ -239,7 +241,7 @@ class LlamaBlock final : public Block {
     const backend::Output d_attention = TensorAt(call.scratch + scratch_[kDAttention], bf16);
     auto* d_norm = reinterpret_cast<float*>(call.scratch + scratch_[kDNorm]);
     const backend::Operand d_middle =
-        rounds_ ? backend::Operand(RoundedDMiddle(call)) : backend::Operand(s[kMiddle]);
+        rounds_ ? backend::Operand(RoundedDMiddle(call)) : s.Tensor(kMiddle);
     RETURN_IF_ERROR(o_.InputGrad(backend, d_middle, d_attention));
     RETURN_IF_ERROR(AttendBackward(call, {.shape = Shape(),
                                           .q = s.Tensor(kQ),
@@ -271,7 +273,7 @@ class LlamaBlock final : public Block {
     return norm1_.InputGrad(backend,
                             {.dy = d_norm,
                              .x = call.input,
-                             .residual = s[kMiddle],
+                             .residual = s.Tensor(kMiddle),
                              .dx = call.d_input,
                              .rounded = call.d_input_rounded,
                              .with_w = call.with_w},
@@ -310,7 +312,7 @@ class LlamaBlock final : public Block {
             .window = config_.EffectiveWindow()};
   }
 
-  const bool rounds_;  // norm2_ leaves its gradient in bf16, too
+  const bool rounds_;  // norm2_ leaves its gradient in f32 and in bf16
   const Widths width_;
   const float* const rotary_table_;
   const RmsNorm norm1_;

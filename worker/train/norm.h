@@ -18,10 +18,10 @@ namespace takt::train {
 // What InputGrad reads and writes.
 struct NormGradients {
   backend::Operand dy;               // [N,C]
-  const float* x = nullptr;          // [N,C] the same as F's
-  const float* residual = nullptr;   // [N,C] added to dx; optional
-  float* dx = nullptr;               // [N,C]; may be x
-  backend::Bf16* rounded = nullptr;  // [N,C] dx for products; optional
+  backend::Operand x;                // [N,C] the same as F's
+  backend::Operand residual;         // [N,C] added to dx; optional
+  backend::Output dx;                // [N,C]; may be x
+  backend::Bf16* rounded = nullptr;  // [N,C] dx for products, if it is in f32; optional
   // Set where W is the next call: the gradients of the weights are then complete, and W adds no
   // part. Its value says whether they are added to.
   std::optional<bool> with_w;
@@ -87,7 +87,8 @@ class LayerNorm final : public Norm {
   LayerNorm(std::int64_t rows, double epsilon, std::span<const ParameterRef> parameters)
       : Norm(rows, epsilon, parameters.first(kNumParameters)) {}
 
-  absl::Status Forward(backend::Backend& backend, const float* x, const NormStash& s) const {
+  absl::Status Forward(backend::Backend& backend, const backend::Operand& x,
+                       const NormStash& s) const {
     return backend.Run(backend::LayerNormForward{.input = x,
                                                  .weight = parameters_[0].weight,
                                                  .bias = parameters_[1].weight,
@@ -129,7 +130,8 @@ class RmsNorm final : public Norm {
   RmsNorm(std::int64_t rows, double epsilon, std::span<const ParameterRef> parameters)
       : Norm(rows, epsilon, parameters.first(kNumParameters)) {}
 
-  absl::Status Forward(backend::Backend& backend, const float* x, const NormStash& s) const {
+  absl::Status Forward(backend::Backend& backend, const backend::Operand& x,
+                       const NormStash& s) const {
     return backend.Run(backend::RmsNormForward{.input = x,
                                                .weight = parameters_[0].weight,
                                                .output = s.output,

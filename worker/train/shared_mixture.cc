@@ -140,7 +140,7 @@ absl::Status SharedMixture::Output(const ForwardCall& call, const StashView& s,
   const ExpertArrivals arrivals(CountsOf(s), share_.size, share_.index);
   const Room room = RoomIn(call.scratch, arrivals.num_received());
   return Over(*call.backend)
-      .Output(routed, arrivals, StashOf(s, arrivals.num_received()), room.scratch, call.output);
+      .Output(routed, arrivals, StashOf(s, arrivals.num_received()), room.scratch, call.output.f32);
 }
 
 absl::Status SharedMixture::InputGrad(const InputGradCall& call, const StashView& s,

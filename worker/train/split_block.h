@@ -110,20 +110,20 @@ class SplitBlock final : public Layer {
   absl::Status Forward(const ForwardCall& call) const override {
     const StashView s(layout_, call.stash);
     const Pass pass{*call.backend, s, call.scratch, call.view.starts};
-    RETURN_IF_ERROR(ForwardInside(pass, call.input, /*products=*/true));
-    return AddUp(pass, s[Stash::kMiddle], call.output, &SplitLeaf::MlpOutput);
+    RETURN_IF_ERROR(ForwardInside(pass, call.input.f32, /*products=*/true));
+    return AddUp(pass, s[Stash::kMiddle], call.output.f32, &SplitLeaf::MlpOutput);
   }
 
   absl::Status Recompute(const RecomputeCall& call) const override {
     const StashView s(layout_, call.stash);
-    return ForwardInside({*call.backend, s, call.scratch, call.view.starts}, call.input,
+    return ForwardInside({*call.backend, s, call.scratch, call.view.starts}, call.input.f32,
                          /*products=*/layout_.recompute() == model::Recompute::kFull);
   }
 
   absl::Status InputGrad(const InputGradCall& call) const override {
     const StashView s(layout_, call.stash);
     const Pass pass{*call.backend, s, call.scratch, call.view.starts};
-    RETURN_IF_ERROR(Gather(pass, call.d_output, s[Stash::kOutputGrad]));
+    RETURN_IF_ERROR(Gather(pass, call.d_output.f32, s[Stash::kOutputGrad]));
     ASSIGN_OR_RETURN(const float* const d_norm2,
                      Sum(pass, [&](const SplitLeaf& leaf, const LeafMemory& m, float* partial) {
                        return leaf.MlpInputGrad(pass.backend, s[Stash::kOutputGrad], m, partial);

@@ -35,7 +35,7 @@ class SplitEmbedding final : public Layer {
   }
 
   absl::Status Forward(const ForwardCall& call) const override {
-    if (meetings_.share().size == 1) return RowsHere(call, call.output);
+    if (meetings_.share().size == 1) return RowsHere(call, call.output.f32);
     auto* const rows =
         reinterpret_cast<float*>(call.scratch + scratch_[SplitEmbeddingScratch::kRows]);
     RETURN_IF_ERROR(RowsHere(call, rows));

@@ -39,7 +39,7 @@ class SplitHead final : public Layer {
   absl::Status Forward(const ForwardCall& call) const override {
     const StashView s(layout_, call.stash);
     const SpreadHeadMemory memory = MemoryOf(s, call.view, /*scratch=*/nullptr);
-    RETURN_IF_ERROR(norm_.Forward(*call.backend, call.input, NormOf(s)));
+    RETURN_IF_ERROR(norm_.Forward(*call.backend, call.input.f32, NormOf(s)));
     RETURN_IF_ERROR(meetings_.GatherRows(memory.norm));
     RETURN_IF_ERROR(head_.Forward(*call.backend, memory));
     RETURN_IF_ERROR(meetings_.GatherSoftmax(memory.parts));

@@ -66,13 +66,13 @@ class SplitNorm {
                          const NormStash& s) const {
     for (int leaf = 0; leaf < leaves_; ++leaf) {
       const std::int64_t before = Before(leaf);
-      RETURN_IF_ERROR(
-          norm_.InputGrad(backend,
-                          {.dy = g.dy.f32 + before,
-                           .x = g.x + before,
-                           .residual = g.residual == nullptr ? nullptr : g.residual + before,
-                           .dx = g.dx + before},
-                          StashOf(s, leaf)));
+      RETURN_IF_ERROR(norm_.InputGrad(
+          backend,
+          {.dy = g.dy.f32 + before,
+           .x = g.x.f32 + before,
+           .residual = g.residual.f32 == nullptr ? nullptr : g.residual.f32 + before,
+           .dx = g.dx.f32 + before},
+          StashOf(s, leaf)));
     }
     return absl::OkStatus();
   }

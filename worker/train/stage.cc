@@ -22,6 +22,7 @@ Stage::Stage(const StageOptions& options)
                                  .meetings = options.meetings,
                                  .context = options.context,
                                  .experts = options.experts}));
+    TAKT_CHECK(!Widens(layers_.size() - 1) || layout_.widened_bytes > 0);
   }
 }
 
@@ -53,19 +54,19 @@ absl::Status Stage::Backward(const StageBuffers& buffers, bool accumulate) {
 }
 
 absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& loss, std::size_t i) {
-  ASSIGN_OR_RETURN(const float* const input, Widened(InputOf(buffers, i), Room::kInput));
+  ASSIGN_OR_RETURN(const backend::Operand input, Read(i, InputOf(buffers, i), Room::kInput));
   void* const output = OutputOf(buffers, i);
   RETURN_IF_ERROR(layers_[i]->Forward({.backend = &backend_,
                                        .view = buffers.view,
                                        .input = input,
-                                       .output = Written(output, Room::kOutput),
+                                       .output = Written(i, output, Room::kOutput),
                                        .stash = ForwardStash(buffers, i),
                                        .scratch = scratch_,
                                        .loss_scale = loss.scale,
                                        .loss_sum = loss.sum,
                                        .expert_counts = ExpertCountsOf(loss, i),
                                        .probe = {observer_, buffers.microbatch, &backend_}}));
-  return PassOn(output, Room::kOutput);
+  return PassOn(i, output, Room::kOutput);
 }
 
 absl::Status Stage::BackwardLayer(const StageBuffers& buffers, bool accumulate, std::size_t i) {
@@ -76,7 +77,7 @@ absl::Status Stage::BackwardLayer(const StageBuffers& buffers, bool accumulate, 
 absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i,
                                    std::optional<bool> with_w) {
   const StashMemory stash = BackwardStash(buffers, i);
-  ASSIGN_OR_RETURN(const float* const input, Widened(InputOf(buffers, i), Room::kInput));
+  ASSIGN_OR_RETURN(const backend::Operand input, Read(i, InputOf(buffers, i), Room::kInput));
   if (layout_.layers[i].stash.recomputed_bytes() > 0) {
     RETURN_IF_ERROR(layers_[i]->Recompute({.backend = &backend_,
                                            .view = buffers.view,
@@ -84,21 +85,21 @@ absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i,
                                            .stash = stash,
                                            .scratch = scratch_}));
   }
-  ASSIGN_OR_RETURN(const float* const d_output, Widened(DOutput(buffers, i), Room::kOutput));
+  ASSIGN_OR_RETURN(const backend::Operand d_output, Read(i, DOutput(buffers, i), Room::kOutput));
   void* const d_input = DInput(buffers, i);
   backend::Bf16* const rounded = RoundedDInput(buffers, i);
   RETURN_IF_ERROR(layers_[i]->InputGrad({.backend = &backend_,
                                          .view = buffers.view,
                                          .input = input,
                                          .d_output = d_output,
-                                         .d_input = Written(d_input, Room::kInput),
+                                         .d_input = Written(i, d_input, Room::kInput),
                                          .d_output_rounded = RoundedDOutput(buffers, i),
                                          .d_input_rounded = rounded,
                                          .stash = stash,
                                          .scratch = scratch_,
                                          .with_w = with_w,
                                          .probe = {observer_, buffers.microbatch, &backend_}}));
-  return rounded == d_input ? absl::OkStatus() : PassOn(d_input, Room::kInput);
+  return rounded == d_input ? absl::OkStatus() : PassOn(i, d_input, Room::kInput);
 }
 
 absl::Status Stage::WeightGradLayer(std::span<const StageBuffers> microbatches, bool accumulate,
@@ -108,9 +109,9 @@ absl::Status Stage::WeightGradLayer(std::span<const StageBuffers> microbatches, 
   std::vector<WeightGradInput> inputs;
   for (const StageBuffers& buffers : microbatches) {
     const void* const passed_on = DOutput(buffers, i);
-    const float* d_output = Written(const_cast<void*>(passed_on), Room::kOutput);
+    backend::Operand d_output = Written(i, const_cast<void*>(passed_on), Room::kOutput);
     if (!follows_i) {
-      ASSIGN_OR_RETURN(d_output, Widened(passed_on, Room::kOutput));
+      ASSIGN_OR_RETURN(d_output, Read(i, passed_on, Room::kOutput));
     }
     inputs.push_back({.view = buffers.view,
                       .d_output = d_output,
@@ -155,34 +156,43 @@ float* Stage::At(Room room) const {
   return reinterpret_cast<float*>(scratch_ + (room == Room::kOutput ? layout_.widened_bytes : 0));
 }
 
-absl::StatusOr<const float*> Stage::Widened(const void* passed_on, Room room) const {
-  if (!PassesBf16() || passed_on == nullptr) return static_cast<const float*>(passed_on);
-  RETURN_IF_ERROR(backend_.Run(backend::Copy{.input = static_cast<const backend::Bf16*>(passed_on),
-                                             .output = At(room),
-                                             .count = passed_on_}));
-  return At(room);
+absl::StatusOr<backend::Operand> Stage::Read(std::size_t i, const void* passed_on,
+                                             Room room) const {
+  if (passed_on == nullptr) return backend::Operand();
+  if (!PassesBf16()) return backend::Operand(static_cast<const float*>(passed_on));
+  const backend::Operand in_bf16 = static_cast<const backend::Bf16*>(passed_on);
+  if (!Widens(i)) return in_bf16;
+  RETURN_IF_ERROR(
+      backend_.Run(backend::Copy{.input = in_bf16, .output = At(room), .count = passed_on_}));
+  return backend::Operand(At(room));
 }
 
-float* Stage::Written(void* passed_on, Room room) const {
-  return !PassesBf16() || passed_on == nullptr ? static_cast<float*>(passed_on) : At(room);
+backend::Output Stage::Written(std::size_t i, void* passed_on, Room room) const {
+  if (passed_on == nullptr) return {};
+  if (Widens(i)) return At(room);
+  return TensorAt(static_cast<std::byte*>(passed_on), PassesBf16());
 }
 
-absl::Status Stage::PassOn(void* passed_on, Room room) const {
-  if (!PassesBf16() || passed_on == nullptr) return absl::OkStatus();
+absl::Status Stage::PassOn(std::size_t i, void* passed_on, Room room) const {
+  if (passed_on == nullptr || !Widens(i)) return absl::OkStatus();
   return backend_.Run(backend::Copy{
       .input = At(room), .output = static_cast<backend::Bf16*>(passed_on), .count = passed_on_});
 }
 
 const backend::Bf16* Stage::RoundedDOutput(const StageBuffers& buffers, std::size_t i) const {
   if (!PassesBf16()) return i + 1 < layers_.size() ? RoundedBelow(i + 1) : nullptr;
-  if (!model_.precisions.RoundsGradientsOnce() || model_.tensor.splits()) return nullptr;
+  if (!RoundsGradients() || !Widens(i)) return nullptr;
   return static_cast<const backend::Bf16*>(DOutput(buffers, i));
 }
 
 backend::Bf16* Stage::RoundedDInput(const StageBuffers& buffers, std::size_t i) const {
   if (!PassesBf16()) return RoundedBelow(i);
-  if (!model_.precisions.RoundsGradientsOnce() || model_.tensor.splits()) return nullptr;
+  if (!RoundsGradients() || !Widens(i)) return nullptr;
   return static_cast<backend::Bf16*>(DInput(buffers, i));
+}
+
+bool Stage::RoundsGradients() const {
+  return model_.precisions.RoundsGradientsOnce() && !model_.tensor.splits();
 }
 
 backend::Bf16* Stage::RoundedBelow(std::size_t i) const {

@@ -59,11 +59,11 @@ struct StageOptions {
 
 // The layers of one stage in a chain. Between two layers there is an activation in the stash. I
 // overwrites it with its own gradient, which is the d_output that the W of the layer below needs.
-// Layers compute with f32. Where they pass on bf16, scratch has what they read and write, and it is
-// rounded right after a layer and widened right before one.
-// What the stash does not keep is in scratch while F of a layer, or Backward of one, runs. If I and
-// W are separate, it is in StageBuffers::recomputed from I to W. One caller at a time (the compute
-// lane).
+// Where layers pass on bf16, and one does not compute with it (Layer::StreamsBf16), scratch has
+// what that layer reads and writes in f32. It is rounded right after the layer, and widened right
+// before. What the stash does not keep is in scratch while F of a layer, or Backward of one, runs.
+// If I and W are separate, it is in StageBuffers::recomputed from I to W. One caller at a time (the
+// compute lane).
 class Stage {
  public:
   explicit Stage(const StageOptions& options);
@@ -99,18 +99,22 @@ class Stage {
   void* OutputOf(const StageBuffers& buffers, std::size_t i) const;
   const void* DOutput(const StageBuffers& buffers, std::size_t i) const;
   void* DInput(const StageBuffers& buffers, std::size_t i) const;
-  bool PassesBf16() const { return layout_.widened_bytes > 0; }
-  // Returns what was passed on in f32, for which it may take one of two rooms in scratch.
+  bool PassesBf16() const { return model_.precisions.residual == model::Precision::kBf16; }
+  // Returns whether layer i needs in f32 what is passed on in bf16. There are two rooms for that in
+  // scratch.
+  bool Widens(std::size_t i) const { return PassesBf16() && !layers_[i]->StreamsBf16(); }
   enum class Room : std::uint8_t { kInput, kOutput };
-  absl::StatusOr<const float*> Widened(const void* passed_on, Room room) const;
-  // Returns where a layer writes what it passes on, and passes on what it wrote there.
-  float* Written(void* passed_on, Room room) const;
-  absl::Status PassOn(void* passed_on, Room room) const;
+  // Returns what was passed on, as layer i reads it.
+  absl::StatusOr<backend::Operand> Read(std::size_t i, const void* passed_on, Room room) const;
+  // Returns where layer i writes what it passes on, and passes on what it wrote there.
+  backend::Output Written(std::size_t i, void* passed_on, Room room) const;
+  absl::Status PassOn(std::size_t i, void* passed_on, Room room) const;
   float* At(Room room) const;
-  // Returns d_output of layer i in bf16; null: nobody rounded it.
+  // Returns d_output of layer i in bf16, beside that in f32; null: nobody rounded it.
   const backend::Bf16* RoundedDOutput(const StageBuffers& buffers, std::size_t i) const;
   // Returns where layer i leaves the gradient of its input in bf16; null: nowhere.
   backend::Bf16* RoundedDInput(const StageBuffers& buffers, std::size_t i) const;
+  bool RoundsGradients() const;
   backend::Bf16* RoundedBelow(std::size_t i) const;
   StashMemory ForwardStash(const StageBuffers& buffers, std::size_t i) const;
   StashMemory BackwardStash(const StageBuffers& buffers, std::size_t i) const;

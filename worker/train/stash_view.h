@@ -53,13 +53,13 @@ class StashView {
   StashView(const layout::StashLayout& layout, const StashMemory& memory)
       : layout_(layout), memory_(memory) {}
 
-  // Returns a tensor that is in f32 in all models.
+  // Returns a tensor that is in f32.
   float* operator[](std::size_t tensor) const {
     TAKT_CHECK(!layout_[tensor].bf16);
     return reinterpret_cast<float*>(Bytes(tensor));
   }
 
-  // Returns a tensor that is in the model's precision of products or activations.
+  // Returns a tensor that is in f32 or in bf16.
   backend::Output Tensor(std::size_t tensor) const {
     return TensorAt(Bytes(tensor), layout_[tensor].bf16);
   }

@@ -208,6 +208,111 @@ TEST_P(Bf16FormsTest, GradientsOfNormsAndBiases) {
   });
 }
 
+// Returns the sums over rows of what is stored.
+Doubles ColumnSums(const Floats& stored, std::int64_t columns) {
+  Doubles sums(static_cast<std::size_t>(columns));
+  for (std::size_t i = 0; i < stored.size(); ++i) sums[i % sums.size()] += stored[i];
+  return sums;
+}
+
+// What belongs to the residual stream is in bf16, and what comes out of norms and their gradients,
+// too.
+TEST_P(Bf16FormsTest, NormsOfAStream) {
+  ForAlignments([&] {
+    for (const auto& size : {std::pair{3, 12}, std::pair{70, 37}, std::pair{5, 1032}}) {
+      const std::int64_t rows = size.first, columns = size.second, count = rows * columns;
+      Twin x = Some(count), y = None(count), d = Some(count), residual = Some(count),
+           d_input = None(count);
+      const Floats weight = Random(columns, 91), bias = Random(columns, 92);
+      Floats mean = Unset(rows), rstd = Unset(rows), sums = Unset(4 * columns);
+      // The f32 forms come first, because some of the others overwrite what they read.
+      LayerNormForward forward{.input = x.f32(),
+                               .weight = weight.data(),
+                               .bias = bias.data(),
+                               .output = y.f32(),
+                               .mean = mean.data(),
+                               .rstd = rstd.data(),
+                               .rows = rows,
+                               .columns = columns};
+      Run(forward);
+      forward.input = x.bf16(), forward.output = y.bf16();
+      Run(forward);
+      ExpectRounded(y, "layer norm");
+      LayerNormBackwardInput backward{.d_output = d.f32(),
+                                      .x = x.f32(),
+                                      .weight = weight.data(),
+                                      .mean = mean.data(),
+                                      .rstd = rstd.data(),
+                                      .residual_gradient = residual.f32(),
+                                      .d_input = d_input.f32(),
+                                      .rows = rows,
+                                      .columns = columns};
+      Run(backward);
+      backward.d_output = d.bf16(), backward.x = x.bf16();
+      backward.residual_gradient = residual.bf16(), backward.d_input = d_input.bf16();
+      Run(backward);
+      ExpectRounded(d_input, "layer norm, input");
+
+      const Floats of_residual = Widened(residual.bf16s());
+      float* const of_op = sums.data();
+      backward.d_input = residual.bf16();  // in place
+      backward.sums = {.d_weight = of_op,
+                       .d_bias = of_op + columns,
+                       .of_residual_gradient = of_op + 2 * columns,
+                       .of_d_input = of_op + 3 * columns};
+      Run(backward);
+      ExpectNear(
+          Widened(residual.bf16s()), ToDoubles(Widened(d_input.bf16s())),
+          [&](std::size_t i) { return 2 * kUnit * (1 + std::abs(d_input.floats()[i])); },
+          "in place, with sums");
+      const auto sum = [&](int i) {
+        return Floats(of_op + i * columns, of_op + (i + 1) * columns);
+      };
+      const double allowed = SumTolerance(rows, 8);
+      ExpectNear(sum(1), ColumnSums(d.floats(), columns), allowed, "bias");
+      ExpectNear(sum(2), ColumnSums(of_residual, columns), allowed, "residual gradient");
+      ExpectNear(sum(3), ColumnSums(Widened(residual.bf16s()), columns), allowed, "d_input");
+      Floats d_weight = Unset(columns), d_bias = Unset(columns);
+      Run(LayerNormBackwardWeights{.d_output = d.f32(),
+                                   .x = x.bf16(),
+                                   .mean = mean.data(),
+                                   .rstd = rstd.data(),
+                                   .d_weight = d_weight.data(),
+                                   .d_bias = d_bias.data(),
+                                   .rows = rows,
+                                   .columns = columns});
+      ExpectNear(sum(0), ToDoubles(d_weight), SumTolerance(std::max(rows, columns), 8), "weight");
+
+      Run(RmsNormForward{.input = x.f32(),
+                         .weight = weight.data(),
+                         .output = y.f32(),
+                         .rstd = rstd.data(),
+                         .rows = rows,
+                         .columns = columns});
+      Run(RmsNormForward{.input = x.bf16(),
+                         .weight = weight.data(),
+                         .output = y.bf16(),
+                         .rstd = rstd.data(),
+                         .rows = rows,
+                         .columns = columns});
+      ExpectRounded(y, "rms norm");
+      RmsNormBackwardInput of_rms{.d_output = d.f32(),
+                                  .x = x.f32(),
+                                  .weight = weight.data(),
+                                  .rstd = rstd.data(),
+                                  .d_input = x.f32(),
+                                  .rows = rows,
+                                  .columns = columns};
+      Run(of_rms);
+      of_rms.x = x.bf16(), of_rms.d_input = x.bf16();
+      of_rms.sums.d_weight = of_op;
+      Run(of_rms);
+      ExpectRounded(x, "rms norm, input");
+      EXPECT_TRUE(residual.FrameHeld() && d.FrameHeld());
+    }
+  });
+}
+
 TEST_P(Bf16FormsTest, CrossEntropy) {
   ForAlignments([&] {
     const std::int64_t rows = 5;

@@ -60,7 +60,7 @@ absl::Status Bf16Products::Run(const MatmulBf16& op) {
                        .product_stride = columns,
                        .c = op.c.f32 + at,
                        .bias = op.bias != nullptr ? op.bias + column : nullptr,
-                       .addend = op.addend != nullptr ? op.addend + at : nullptr,
+                       .addend = op.addend.f32 != nullptr ? op.addend.f32 + at : nullptr,
                        .rows = rows,
                        .columns = columns,
                        .stride = c_stride});

@@ -78,6 +78,23 @@ TEST_P(Bf16Test, ProductIsThatOfRoundedOperands) {
         expected[i] += static_cast<double>(bias[i % bias.size()]) + addend[i];
       }
       ExpectNear(sum, expected, allowed, "a b + bias + addend");
+
+      const Bf16s addend16 = NearestOf(addend);
+      Bf16s rounded(addend16.size(), Bf16{0x7fc0}), in_place = addend16;
+      op.addend = addend16.data();
+      op.c = rounded.data();
+      Run(op);
+      op.addend = op.c = in_place.data();
+      Run(op);
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        expected[i] += static_cast<double>(ToFloat(addend16[i])) - addend[i];
+      // A backend may round the bias first, or add it to a product that is rounded.
+      const auto near = [&](std::size_t i) {
+        const double parts = std::abs(bias[i % bias.size()]) + std::abs(ToFloat(addend16[i]));
+        return allowed + kUnit * 2 * (allowed + std::abs(expected[i]) + parts);
+      };
+      ExpectNear(Widened(rounded), expected, near, "a b + bias + addend, rounded");
+      ExpectNear(Widened(in_place), expected, near, "the same in place");
     }
   }
 }
@@ -330,9 +347,11 @@ TEST_P(Bf16Test, FormsThatDoNotExistAreRefused) {
   float number = 0;
   const auto refusal = [&](const Op& op) { return std::string(backend_->Run(op).message()); };
   MatmulBf16 op{.a = &half, .b = &half, .c = &half, .addend = &number, .m = 1, .n = 1, .k = 1};
-  EXPECT_EQ(refusal(op), "MatmulBf16: addend needs c in f32");
-  op.addend = nullptr;
+  EXPECT_EQ(refusal(op), "MatmulBf16: addend must have c's type");
+  op.addend = &half;
   op.activation = Activation::kGelu;
+  EXPECT_EQ(refusal(op), "MatmulBf16: an activation takes no addend");
+  op.addend = nullptr;
   EXPECT_EQ(refusal(op), "MatmulBf16: an activation needs inner");
   op.inner = &half;
   op.c = &number;

@@ -77,6 +77,24 @@ class CpuBackend final : public HostMemory<Backend> {
     return absl::OkStatus();
   }
 
+  // A gradient in bf16 is summed once it is stored; the residual's, before it may be overwritten.
+  absl::Status InF32(const LayerNormBackwardInput& op) {
+    if (op.d_input.bf16 == nullptr || op.sums.of_d_input == nullptr)
+      return InF32<LayerNormBackwardInput>(op);
+    BiasGrad sum{.d_output = op.residual_gradient,
+                 .d_bias = op.sums.of_residual_gradient,
+                 .rows = op.rows,
+                 .columns = op.columns,
+                 .accumulate = op.sums.accumulate};
+    RETURN_IF_ERROR(InF32(sum));
+    LayerNormBackwardInput rest = op;
+    rest.sums.of_residual_gradient = rest.sums.of_d_input = nullptr;
+    RETURN_IF_ERROR(InF32<LayerNormBackwardInput>(rest));
+    sum.d_output = op.d_input;
+    sum.d_bias = op.sums.of_d_input;
+    return InF32(sum);
+  }
+
   // Returns a status only for ops that call a library.
   using HostMemory::Execute;
   absl::Status Execute(const Matmul& op) {
@@ -188,7 +206,7 @@ class CpuBackend final : public HostMemory<Backend> {
   // Sums what d_input may overwrite first.
   void Execute(const LayerNormBackwardInput& op) {
     const LayerNormSums& sums = op.sums;
-    const auto sum = [&](const float* terms, float* into) {
+    const auto sum = [&](const Operand& terms, float* into) {
       if (into == nullptr) return;
       Execute(BiasGrad{.d_output = terms,
                        .d_bias = into,
@@ -231,7 +249,7 @@ class CpuBackend final : public HostMemory<Backend> {
   void RoundGradient(const auto& op) {
     if (op.rounded == nullptr) return;
     ForElements(op.rows * op.columns,
-                [&](Range range) { kernels_.round_bf16(op.d_input, op.rounded, range); });
+                [&](Range range) { kernels_.round_bf16(op.d_input.f32, op.rounded, range); });
   }
 
   void Execute(const Rotary& op) {

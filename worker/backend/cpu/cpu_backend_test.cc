@@ -39,10 +39,8 @@ Floats RunEveryOp(Backend& backend, std::int64_t batch, std::int64_t context, st
   run(EmbeddingForward{tokens.data(), table.data(), positions.data(), x.data(), batch, context, c},
       {&x});
   const Floats weight = Random(c, 4), bias = Random(3 * c, 5);
-  Floats sum = Unset(n * c), normed = Unset(n * c), mean = Unset(n), rstd = Unset(n);
+  Floats normed = Unset(n * c), mean = Unset(n), rstd = Unset(n);
   run(LayerNormForward{.input = x.data(),
-                       .residual = x.data(),
-                       .sum = sum.data(),
                        .weight = weight.data(),
                        .bias = bias.data(),
                        .output = normed.data(),
@@ -118,11 +116,11 @@ Floats RunEveryOp(Backend& backend, std::int64_t batch, std::int64_t context, st
       {&d_x});
   run(BiasGrad{d_qkv.data(), d_bias.data(), n, 3 * c}, {&d_bias});
   Floats d_norm_weight = Unset(c), d_norm_bias = Unset(c), d_sum = Unset(n * c);
-  run(LayerNormBackwardWeights{d_x.data(), sum.data(), mean.data(), rstd.data(),
-                               d_norm_weight.data(), d_norm_bias.data(), n, c},
+  run(LayerNormBackwardWeights{d_x.data(), x.data(), mean.data(), rstd.data(), d_norm_weight.data(),
+                               d_norm_bias.data(), n, c},
       {&d_norm_weight, &d_norm_bias});
   run(LayerNormBackwardInput{.d_output = d_x.data(),
-                             .x = sum.data(),
+                             .x = x.data(),
                              .weight = weight.data(),
                              .mean = mean.data(),
                              .rstd = rstd.data(),
@@ -301,8 +299,12 @@ TEST(CpuBackend, RefusesOpsThatBreakARule) {
             "AttentionForward.q_stride is 7, must be at least 8");
   EXPECT_EQ(backend->Run(AttentionForward{.shape = {1, 1, 2, 2, 4, 8, 8, 8, -1}}).message(),
             "AttentionForward.window is -1, must be at least 0");
-  EXPECT_EQ(backend->Run(LayerNormForward{.input = &x, .residual = &x}).message(),
-            "LayerNormForward: residual and sum go together");
+  Bf16 half{};
+  EXPECT_EQ(backend->Run(LayerNormBackwardInput{.x = &x, .d_input = &half}).message(),
+            "LayerNormBackwardInput: x, residual_gradient and d_input must have one type");
+  EXPECT_EQ(
+      backend->Run(RmsNormBackwardInput{.x = &half, .d_input = &half, .rounded = &half}).message(),
+      "RmsNormBackwardInput: rounded needs d_input in f32");
 }
 
 }  // namespace

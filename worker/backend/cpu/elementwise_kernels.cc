@@ -229,7 +229,7 @@ void EmbeddingForwardRows(const EmbeddingForward& op, Range rows) {
     const std::int64_t word = op.tokens != nullptr ? op.tokens[r] - op.first_word : r;
     if (op.num_words > 0 && (word < 0 || word >= op.num_words)) {
       ForVectors({0, op.columns}, [&](std::int64_t i, std::int64_t n) {
-        StoreN(op.output + r * op.columns + i, Splat(-0.0F), n);
+        StoreN(op.output.f32 + r * op.columns + i, Splat(-0.0F), n);
       });
       continue;
     }
@@ -241,14 +241,14 @@ void EmbeddingForwardRows(const EmbeddingForward& op, Range rows) {
     ForVectors({0, op.columns}, [&](std::int64_t i, std::int64_t n) {
       Vec v = LoadN(token + i, n);
       if (position != nullptr) v += LoadN(position + i, n);
-      StoreN(op.output + r * op.columns + i, v, n);
+      StoreN(op.output.f32 + r * op.columns + i, v, n);
     });
   }
 }
 
 void EmbeddingBackwardColumns(const EmbeddingBackward& op, Range columns) {
   for (std::int64_t r = 0; r < op.batch * op.context; ++r) {
-    const float* d_output = op.d_output + r * op.columns;
+    const float* d_output = op.d_output.f32 + r * op.columns;
     const std::int64_t word = op.d_token_table != nullptr ? op.tokens[r] - op.first_word : -1;
     float* token = word >= 0 && word < op.vocab ? op.d_token_table + word * op.columns : nullptr;
     float* position = op.d_position_table != nullptr

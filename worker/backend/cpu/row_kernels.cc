@@ -76,15 +76,7 @@ double SumOfRow(const float* x, std::int64_t columns) {
 void LayerNormForwardRows(const LayerNormForward& op, Range rows) {
   const std::int64_t columns = op.columns;
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-    const float* x = op.input + r * columns;
-    if (op.residual != nullptr) {
-      const float* residual = op.residual + r * columns;
-      float* sum = op.sum + r * columns;
-      for (std::int64_t i = 0; i < columns; i += kWidth) {
-        StoreN(sum + i, LoadN(x + i, columns - i) + LoadN(residual + i, columns - i), columns - i);
-      }
-      x = sum;
-    }
+    const float* x = op.input.f32 + r * columns;
     const RowMoments row = Moments(x, columns, op.epsilon);
     op.mean[r] = row.mean;
     op.rstd[r] = row.rstd;
@@ -103,7 +95,7 @@ void LayerNormForwardRows(const LayerNormForward& op, Range rows) {
 void RmsNormForwardRows(const RmsNormForward& op, Range rows) {
   const std::int64_t columns = op.columns;
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-    const float* x = op.input + r * columns;
+    const float* x = op.input.f32 + r * columns;
     Vec squares = {};
     for (std::int64_t i = 0; i < columns; i += kWidth) {
       const Vec v = LoadN(x + i, columns - i);
@@ -127,7 +119,7 @@ template <bool kCentred, class Op>
 void NormBackwardInputRows(const Op& op, Range rows) {
   const std::int64_t columns = op.columns;
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-    const float* x = op.x + r * columns;
+    const float* x = op.x.f32 + r * columns;
     const float* d_output = op.d_output.f32 + r * columns;
     const float rstd = op.rstd[r];
     float mean = 0;
@@ -142,8 +134,8 @@ void NormBackwardInputRows(const Op& op, Range rows) {
     const float g_mean = kCentred ? Sum(g_sum) / static_cast<float>(columns) : 0;
     const float gh_mean = Sum(gh_sum) / static_cast<float>(columns);
     const float* residual =
-        op.residual_gradient != nullptr ? op.residual_gradient + r * columns : nullptr;
-    float* d_input = op.d_input + r * columns;
+        op.residual_gradient.f32 != nullptr ? op.residual_gradient.f32 + r * columns : nullptr;
+    float* d_input = op.d_input.f32 + r * columns;
     for (std::int64_t i = 0; i < columns; i += kWidth) {
       const std::int64_t n = columns - i;
       const Vec h = (LoadN(x + i, n) - mean) * rstd;
@@ -166,7 +158,7 @@ void RmsNormWeightsPartial(const RmsNormBackwardWeights& op, Range rows, float* 
   const std::int64_t columns = op.columns;
   __builtin_memset(partial, 0, static_cast<std::size_t>(columns) * sizeof(float));
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-    const float* x = op.x + r * columns;
+    const float* x = op.x.f32 + r * columns;
     const float* d_output = op.d_output.f32 + r * columns;
     const float rstd = op.rstd[r];
     for (std::int64_t i = 0; i < columns; i += kWidth) {
@@ -204,7 +196,7 @@ void LayerNormWeightsPartial(const LayerNormBackwardWeights& op, Range rows, flo
   float* d_bias = partial + columns;
   __builtin_memset(partial, 0, static_cast<std::size_t>(2 * columns) * sizeof(float));
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-    const float* x = op.x + r * columns;
+    const float* x = op.x.f32 + r * columns;
     const float* d_output = op.d_output.f32 + r * columns;
     const float mean = op.mean[r], rstd = op.rstd[r];
     for (std::int64_t i = 0; i < columns; i += kWidth) {

@@ -44,6 +44,11 @@ class Widening {
     void Tensor(const char* /*name*/, T& tensor, const Extent& extent) {
       widening.Widen(tensor, extent);
     }
+    using IgnoreFields::Optional;
+    template <class T>
+    void Optional(T& tensor, const Extent& extent) {
+      widening.Widen(tensor, extent);
+    }
     Widening& widening;
   };
 

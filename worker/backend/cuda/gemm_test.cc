@@ -128,6 +128,24 @@ TEST_P(GemmTest, WritesBf16WithABiasAndLeavesGapsAlone) {
   }
 }
 
+TEST_P(GemmTest, AddsToBf16) {
+  for (const bool has_bias : {false, true}) {
+    Forward forward = MakeForward();
+    Product product = forward.Of(Activation::kNone, has_bias, Forward::kCStride);
+    const std::vector<Bf16> addend = Halves(kRows * Forward::kCStride);
+    product.addend = addend.data();
+    product.shape.addend = Addend::kOther;
+    Compute(product, fused());
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      for (std::int64_t i = 0; i < kColumns; ++i) {
+        const std::int64_t place = row * Forward::kCStride + i;
+        const float bias = has_bias ? forward.bias[i] : 0;
+        ASSERT_EQ(Widened(forward.c[place]), forward.Sum(row, i) + bias + Widened(addend[place]));
+      }
+    }
+  }
+}
+
 TEST_P(GemmTest, GeluKeepsWhatWentIn) {
   for (const bool has_bias : {false, true}) {
     Forward forward = MakeForward();

@@ -87,6 +87,11 @@ Epilogue EpilogueOf(const MatmulBf16& op) {
   return Epilogue::kNone;
 }
 
+const void* AddendOf(const MatmulBf16& op) {
+  if (op.addend.bf16 != nullptr) return op.addend.bf16;
+  return op.addend.f32;
+}
+
 std::int64_t StrideOr(std::int64_t stride, std::int64_t columns) {
   return stride != 0 ? stride : columns;
 }
@@ -150,7 +155,7 @@ Product ProductOf(const MatmulBf16& op, const RoundedOperand& a) {
                     .c = c,
                     .bias = op.bias,
                     .rounded_bias = op.rounded_bias,
-                    .addend = op.addend,
+                    .addend = AddendOf(op),
                     .inner = op.inner});
 }
 
@@ -202,7 +207,7 @@ Product Fp8ProductOf(const MatmulBf16& op, const Fp8Codes& a) {
                     .c = bf16_c ? static_cast<void*>(op.c.bf16) : op.c.f32,
                     .bias = op.bias,
                     .rounded_bias = op.rounded_bias,
-                    .addend = op.addend,
+                    .addend = AddendOf(op),
                     .inner = op.inner,
                     .a_inverse_scales = a.inverse_scales,
                     .b_inverse_scales = b.inverse_scales});

@@ -29,7 +29,8 @@ enum class Epilogue : std::uint8_t {
   kColumnSums,  // of b, to `column_sums`
 };
 
-// c[m,n] = a b (+ bias) (+ addend), all row-major; addend laid out as c, inner dense.
+// c[m,n] = a b (+ bias) (+ addend), all row-major; addend of c's type and laid out as c, inner
+// dense.
 struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;  // elements between stored rows
@@ -39,7 +40,7 @@ struct ProductShape {
   bool fp8 = false, e5m2_a = false, e5m2_b = false;
   Fp8Scales a_scales = Fp8Scales::kOne, b_scales = Fp8Scales::kOne;
   bool tf32 = false;    // operands in f32 may lose their last 13 bits
-  bool bf16_c = false;  // c and inner
+  bool bf16_c = false;  // c, addend and inner
   Epilogue epilogue = Epilogue::kNone;
   Addend addend = Addend::kNone;
   // The common alignment of all pointers, in bytes, up to what any kernel asks for. It does not
@@ -67,7 +68,7 @@ struct Product {
   void* c = nullptr;
   const float* bias = nullptr;
   const Bf16* rounded_bias = nullptr;  // the same; null: nobody has rounded it
-  const float* addend = nullptr;
+  const void* addend = nullptr;
   Bf16* inner = nullptr;         // of kBiasGelu and kGelu written, of kGeluGrad read
   float* column_sums = nullptr;  // (+)=, as c
   Operand summed;                // b as it came, dense

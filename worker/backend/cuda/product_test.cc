@@ -74,6 +74,11 @@ TEST(Product, SaysWhatItsKernelMayDoAsWell) {
   op.c_stride = 24;
   op.bias = memory;
   EXPECT_EQ(text(), "matmul 5x16x8 bf16 a:8 b:16 -> bf16:24 bias aligned 16");
+  op.addend = op.c;
+  EXPECT_EQ(text(), "matmul 5x16x8 bf16 a:8 b:16 -> bf16:24 bias +c aligned 16");
+  op.addend = halves + 8;
+  EXPECT_EQ(text(), "matmul 5x16x8 bf16 a:8 b:16 -> bf16:24 bias +addend aligned 16");
+  op.addend = nullptr;
   op.c_stride = 0;
   op.activation = Activation::kGelu;
   op.inner = halves;

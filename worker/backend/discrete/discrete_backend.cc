@@ -72,7 +72,7 @@ class Translation : public IgnoreFields {
   }
 
   void Tensor(const char* /*name*/, auto& field, const auto&... /*extent*/) { Move(field); }
-  void Optional(auto& field) { Move(field); }
+  void Optional(auto& field, const auto&... /*extent*/) { Move(field); }
 
  private:
   template <class T>

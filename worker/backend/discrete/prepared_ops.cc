@@ -31,7 +31,7 @@ class Likeness : public IgnoreFields {
   void Tensor(const char* /*name*/, const auto& field, const auto&... /*extent*/) {
     Pointer(field);
   }
-  void Optional(const auto& field) { Pointer(field); }
+  void Optional(const auto& field, const auto&... /*extent*/) { Pointer(field); }
 
  private:
   void Pointer(const void* pointer) {

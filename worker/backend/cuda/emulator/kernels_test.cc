@@ -11,20 +11,14 @@ TEST(CudaKernels, LayerNorm) {
   for (const Sizes s : kSizes) {
     const std::int64_t count = s.rows * s.columns;
     CheckBothOutputs(Name("forward", s), [&](Backend& backend, Tensors& t, bool bf16) {
-      LayerNormForward op = {.input = t.Random(count), .residual = t.Random(count)};
-      op.sum = const_cast<float*>(op.input);
+      LayerNormForward op = {.input = t.Random(count)};
       op.weight = t.Random(s.columns), op.bias = t.Random(s.columns);
-      if (bf16) {
-        op.output = t.UnsetBf16(count);
-      } else {
-        op.output = t.Unset(count);
-      }
+      op.output = bf16 ? Output(t.UnsetBf16(count)) : Output(t.Unset(count));
       op.mean = t.Unset(s.rows), op.rstd = t.Unset(s.rows);
       op.rows = s.rows, op.columns = s.columns, op.epsilon = 0.1F;
       RunOp(backend, op);
       Result result;
       bf16 ? result.Add(op.output.bf16, count) : result.Add(op.output.f32, count);
-      result.Add(op.sum, count);
       result.Add(op.mean, s.rows);
       result.Add(op.rstd, s.rows);
       return result;
@@ -74,11 +68,7 @@ TEST(CudaKernels, RmsNorm) {
     const std::int64_t count = s.rows * s.columns;
     CheckBothOutputs(Name("forward", s), [&](Backend& backend, Tensors& t, bool bf16) {
       RmsNormForward op = {.input = t.Random(count), .weight = t.Random(s.columns)};
-      if (bf16) {
-        op.output = t.UnsetBf16(count);
-      } else {
-        op.output = t.Unset(count);
-      }
+      op.output = bf16 ? Output(t.UnsetBf16(count)) : Output(t.Unset(count));
       op.rstd = t.Unset(s.rows), op.rows = s.rows, op.columns = s.columns;
       RunOp(backend, op);
       Result result;
@@ -214,8 +204,12 @@ TEST(CudaKernels, Rotary) {
 }
 
 TEST(CudaKernels, Embedding) {
+  struct Case {
+    bool accumulate, bf16;
+  };
   for (const std::int64_t columns : {1, 12, 131, 516}) {
-    for (const bool accumulate : {false, true}) {
+    for (const auto [accumulate, bf16] :
+         {Case{false, false}, Case{true, false}, Case{true, true}}) {
       Check("columns " + std::to_string(columns), kExact, [&](Backend& backend, Tensors& t) {
         const std::int64_t batch = 3, context = 101, vocab = 11, positions = 103;
         const std::vector<std::int32_t> starts =
@@ -223,10 +217,14 @@ TEST(CudaKernels, Embedding) {
         const auto table = [&](std::int64_t rows) {
           return accumulate ? t.Random(rows * columns) : t.Unset(rows * columns);
         };
+        const auto output = [&] {
+          const std::int64_t count = batch * context * columns;
+          return bf16 ? Output(t.UnsetBf16(count)) : Output(t.Unset(count));
+        };
         EmbeddingForward forward = {.tokens = t.Tokens(batch * context, vocab - 1),
                                     .token_table = t.Random(vocab * columns),
                                     .position_table = t.Random(positions * columns),
-                                    .output = t.Unset(batch * context * columns),
+                                    .output = output(),
                                     .batch = batch,
                                     .context = context,
                                     .columns = columns,
@@ -248,8 +246,8 @@ TEST(CudaKernels, Embedding) {
         result.Add(forward.output, batch * context * columns);
         // Without token ids the rows come as they are, and only positions have a gradient.
         forward.tokens = nullptr;
-        forward.token_table = op.d_output;
-        forward.output = t.Unset(batch * context * columns);
+        forward.token_table = t.Random(batch * context * columns);
+        forward.output = output();
         RunOp(backend, forward);
         result.Add(forward.output, batch * context * columns);
         EmbeddingBackward positions_only = op;

@@ -25,11 +25,11 @@ struct BiasTerms {
   }
 };
 
-template <class D>
+template <class D, class X>
 struct LayerNormTerms {
   static constexpr int kOutputs = 2;  // weight, bias
   const D* d_output;
-  const float* x;
+  const X* x;
   const float* mean;
   const float* rstd;
   template <bool kFours>
@@ -40,11 +40,11 @@ struct LayerNormTerms {
   }
 };
 
-template <class D>
+template <class D, class X>
 struct RmsNormTerms {
   static constexpr int kOutputs = 1;
   const D* d_output;
-  const float* x;
+  const X* x;
   const float* rstd;
   template <bool kFours>
   __device__ void operator()(std::int64_t r, std::int64_t i, std::int64_t n, Four* terms) const {
@@ -170,15 +170,19 @@ void Launch(const BiasGrad& op, const LaunchContext& context) {
 
 void Launch(const LayerNormBackwardWeights& op, const LaunchContext& context) {
   From(op.d_output, [&]<class D>(const D* d) {
-    SumColumns(LayerNormTerms<D>{d, op.x, op.mean, op.rstd}, op.rows, op.columns,
-               InFours(op.columns, d, op.x), {{op.d_weight, op.d_bias}}, op.accumulate, context);
+    From(op.x, [&]<class X>(const X* x) {
+      SumColumns(LayerNormTerms<D, X>{d, x, op.mean, op.rstd}, op.rows, op.columns,
+                 InFours(op.columns, d, x), {{op.d_weight, op.d_bias}}, op.accumulate, context);
+    });
   });
 }
 
 void Launch(const RmsNormBackwardWeights& op, const LaunchContext& context) {
   From(op.d_output, [&]<class D>(const D* d) {
-    SumColumns(RmsNormTerms<D>{d, op.x, op.rstd}, op.rows, op.columns, InFours(op.columns, d, op.x),
-               {{op.d_weight}}, op.accumulate, context);
+    From(op.x, [&]<class X>(const X* x) {
+      SumColumns(RmsNormTerms<D, X>{d, x, op.rstd}, op.rows, op.columns, InFours(op.columns, d, x),
+                 {{op.d_weight}}, op.accumulate, context);
+    });
   });
 }
 

@@ -16,8 +16,9 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kColumns = kThreads * 4;  // of a block
 
-template <bool kFours>
-__global__ __launch_bounds__(kThreads) void EmbeddingForwardKernel(EmbeddingForward op) {
+template <bool kFours, class OutputType>
+__global__ __launch_bounds__(kThreads) void EmbeddingForwardKernel(EmbeddingForward op,
+                                                                   OutputType* output) {
   const std::int64_t row = blockIdx.x, columns = op.columns;
   const std::int64_t word = op.tokens != nullptr ? op.tokens[row] - op.first_word : row;
   const bool here = op.num_words == 0 || (word >= 0 && word < op.num_words);
@@ -31,7 +32,7 @@ __global__ __launch_bounds__(kThreads) void EmbeddingForwardKernel(EmbeddingForw
       x = Each([&](int k) { return x.v[k] + position.v[k]; });
     }
     if (!here) x = Each([](int) { return -0.0F; });
-    Store<kFours>(op.output + row * columns, i, columns, x);
+    Store<kFours>(output + row * columns, i, columns, x);
   }
 }
 
@@ -66,8 +67,8 @@ __global__ __launch_bounds__(kOrderThreads) void OrderByTokenKernel(const std::i
 }
 
 // Block (place, columns) sums all rows of a token if the token begins at the place.
-template <bool kFours>
-__global__ __launch_bounds__(kThreads) void SumTokensKernel(EmbeddingBackward op,
+template <bool kFours, class D>
+__global__ __launch_bounds__(kThreads) void SumTokensKernel(EmbeddingBackward op, const D* d_output,
                                                             const std::int32_t* order) {
   const std::int64_t rows = op.batch * op.context, columns = op.columns;
   const std::int64_t place = blockIdx.x;
@@ -87,7 +88,7 @@ __global__ __launch_bounds__(kThreads) void SumTokensKernel(EmbeddingBackward op
     for (int a = 0; a < kAhead; ++a) {
       row[a] = p + a < rows ? order[p + a] : -1;
       if (row[a] >= 0 && op.tokens[row[a]] != token) row[a] = -1;
-      if (row[a] >= 0) d[a] = Load<kFours>(op.d_output + row[a] * columns, column, columns);
+      if (row[a] >= 0) d[a] = Load<kFours>(d_output + row[a] * columns, column, columns);
     }
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
@@ -100,8 +101,9 @@ __global__ __launch_bounds__(kThreads) void SumTokensKernel(EmbeddingBackward op
 
 // Block (position, columns) sums the rows of its position in all documents, in row order. Beyond
 // the context the sum is zero.
-template <bool kFours>
-__global__ __launch_bounds__(kThreads) void SumPositionsKernel(EmbeddingBackward op) {
+template <bool kFours, class D>
+__global__ __launch_bounds__(kThreads) void SumPositionsKernel(EmbeddingBackward op,
+                                                               const D* d_output) {
   const std::int64_t columns = op.columns, position = blockIdx.x;
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x) * 4;
   if (column >= columns) return;
@@ -111,14 +113,14 @@ __global__ __launch_bounds__(kThreads) void SumPositionsKernel(EmbeddingBackward
   if (position < op.context && op.starts != nullptr) {
     for (std::int64_t row = 0; row < op.batch * op.context; ++row) {
       if (row % op.context - op.starts[row] != position) continue;
-      const Four d = Load<kFours>(op.d_output + row * columns, column, columns);
+      const Four d = Load<kFours>(d_output + row * columns, column, columns);
       sum = Each([&](int k) { return sum.v[k] + d.v[k]; });
     }
   } else if (position < op.context) {
 #pragma unroll 4
     for (std::int64_t b = 0; b < op.batch; ++b) {
       const Four d =
-          Load<kFours>(op.d_output + (b * op.context + position) * columns, column, columns);
+          Load<kFours>(d_output + (b * op.context + position) * columns, column, columns);
       sum = Each([&](int k) { return sum.v[k] + d.v[k]; });
     }
   }
@@ -129,8 +131,11 @@ __global__ __launch_bounds__(kThreads) void SumPositionsKernel(EmbeddingBackward
 
 void Launch(const EmbeddingForward& op, const LaunchContext& context) {
   const Blocks blocks = {{static_cast<unsigned>(op.batch * op.context)}, kThreads};
-  Choose(InFours(op.columns, op.token_table, op.position_table, op.output), [&](auto kFours) {
-    LaunchKernel(EmbeddingForwardKernel<decltype(kFours)::value>, blocks, context.stream, op);
+  To(op.output, [&]<class OutputType>(OutputType* output) {
+    Choose(InFours(op.columns, op.token_table, op.position_table, output), [&](auto kFours) {
+      LaunchKernel(EmbeddingForwardKernel<decltype(kFours)::value, OutputType>, blocks,
+                   context.stream, op, output);
+    });
   });
 }
 
@@ -148,10 +153,12 @@ void LaunchTokens(const EmbeddingBackward& op, const LaunchContext& context) {
     Launch(Fill{.output = op.d_token_table, .count = op.vocab * op.columns}, context);
   }
   const auto column_blocks = static_cast<unsigned>(CeilDiv(op.columns, kColumns));
-  Choose(InFours(op.columns, op.d_output, op.d_token_table), [&](auto kFours) {
-    LaunchKernel(SumTokensKernel<decltype(kFours)::value>,
-                 Blocks{{static_cast<unsigned>(rows), column_blocks}, kThreads}, context.stream, op,
-                 order);
+  From(op.d_output, [&]<class D>(const D* d_output) {
+    Choose(InFours(op.columns, d_output, op.d_token_table), [&](auto kFours) {
+      LaunchKernel(SumTokensKernel<decltype(kFours)::value, D>,
+                   Blocks{{static_cast<unsigned>(rows), column_blocks}, kThreads}, context.stream,
+                   op, d_output, order);
+    });
   });
 }
 
@@ -161,10 +168,12 @@ void Launch(const EmbeddingBackward& op, const LaunchContext& context) {
   if (op.d_token_table != nullptr) LaunchTokens(op, context);
   if (op.d_position_table == nullptr) return;
   const auto column_blocks = static_cast<unsigned>(CeilDiv(op.columns, kColumns));
-  Choose(InFours(op.columns, op.d_output, op.d_position_table), [&](auto kFours) {
-    LaunchKernel(SumPositionsKernel<decltype(kFours)::value>,
-                 Blocks{{static_cast<unsigned>(op.positions), column_blocks}, kThreads},
-                 context.stream, op);
+  From(op.d_output, [&]<class D>(const D* d_output) {
+    Choose(InFours(op.columns, d_output, op.d_position_table), [&](auto kFours) {
+      LaunchKernel(SumPositionsKernel<decltype(kFours)::value, D>,
+                   Blocks{{static_cast<unsigned>(op.positions), column_blocks}, kThreads},
+                   context.stream, op, d_output);
+    });
   });
 }
 

@@ -16,7 +16,8 @@
 //   LaunchContext::fp8_counts, which are integers.
 // - Pointers that are 16-byte aligned, with rows of a multiple of 16 bytes, are read and written
 //   16 bytes at a time. Others are read by element, which is slower and gives the same bits. Where
-//   bf16 is beside f32 (norms, sums of columns), it is 8 bytes of the one and 16 of the other.
+//   bf16 may be beside f32 (norms, embeddings, sums of columns), it is 8 bytes of bf16 and 16 of
+//   f32.
 #pragma once
 
 #include <cstdint>

@@ -35,8 +35,9 @@ __device__ inline Four Added(const Four& a, const Four& b) {
 
 // With h = (x - mean) rstd and g = d_output * weight, d_x is rstd (g - mean(g) - h mean(g h)).
 // RmsNorm is not centred, so it has neither of the two means. kGroups: of a thread, so many reach
-// all columns. kOutputs: the sums, in the order of LayerNormSums and RmsNormSums.
-template <int kGroups, int kOutputs, bool kFours, class Op, class D>
+// all columns. kOutputs: the sums, in the order of LayerNormSums and RmsNormSums. S: the type
+// of what belongs to the residual stream.
+template <int kGroups, int kOutputs, bool kFours, class Op, class D, class S>
 __global__ __launch_bounds__(kThreads) void NormBackwardKernel(Op op, const D* d_output,
                                                                Runs runs) {
   constexpr bool kCentred = std::is_same_v<Op, LayerNormBackwardInput>;
@@ -62,7 +63,7 @@ __global__ __launch_bounds__(kThreads) void NormBackwardKernel(Op op, const D* d
       if (i >= columns) continue;
       const Four d = Load<kFours>(d_output + begin, i, columns),
                  weight = Load<kFours>(op.weight, i, columns),
-                 x = Load<kFours>(op.x + begin, i, columns);
+                 x = Load<kFours>(As<S>(op.x) + begin, i, columns);
       g[j] = Each([&](int k) { return d.v[k] * weight.v[k]; });
       h[j] = Each([&](int k) { return (x.v[k] - mean) * rstd; });
       if constexpr (kCentred) g_sum += SumOf(g[j]);
@@ -77,15 +78,16 @@ __global__ __launch_bounds__(kThreads) void NormBackwardKernel(Op op, const D* d
       const std::int64_t i = column(j);
       if (i >= columns) continue;
       Four residual = {};
-      if (op.residual_gradient != nullptr)
-        residual = Load<kFours>(op.residual_gradient + begin, i, columns);
+      if (As<S>(op.residual_gradient) != nullptr)
+        residual = Load<kFours>(As<S>(op.residual_gradient) + begin, i, columns);
       const Four d_input = Each(
           [&](int k) { return rstd * (g[j].v[k] - g_mean - h[j].v[k] * gh_mean) + residual.v[k]; });
-      Store<kFours>(op.d_input + begin, i, columns, d_input);
+      Store<kFours>(As<S>(op.d_input) + begin, i, columns, d_input);
       if (op.rounded != nullptr) Store<kFours>(op.rounded + begin, i, columns, d_input);
       if constexpr (kOutputs == 4) {
         sums[2][j] = Added(sums[2][j], residual);
-        sums[3][j] = Added(sums[3][j], d_input);
+        sums[3][j] =
+            Added(sums[3][j], Each([&](int k) { return Widened(Stored<S>(d_input.v[k])); }));
       }
     }
   }
@@ -118,13 +120,16 @@ void LaunchBoth(const Op& op, PartialSums sums, const LaunchContext& context) {
   auto* const partials = static_cast<float*>(context.scratch);
   const Blocks blocks = {{static_cast<unsigned>(runs.count)}, kThreads, sizeof(NormShared)};
   From(op.d_output, [&]<class D>(const D* d) {
-    const bool fours =
-        InFours(op.columns, d, op.x, op.weight, op.residual_gradient, op.d_input, op.rounded);
-    Choose(fours, [&](auto kFours) {
-      ForGroups(op.columns, [&](auto groups) {
-        LaunchKernel(
-            NormBackwardKernel<decltype(groups)::value, kOutputs, decltype(kFours)::value, Op, D>,
-            blocks, context.stream, op, d, Runs{partials, run_stride, stride, runs.rows_per_run});
+    To(op.d_input, [&]<class S>(S* d_input) {
+      const bool fours = InFours(op.columns, d, As<S>(op.x), op.weight, As<S>(op.residual_gradient),
+                                 d_input, op.rounded);
+      Choose(fours, [&](auto kFours) {
+        ForGroups(op.columns, [&](auto groups) {
+          LaunchKernel(NormBackwardKernel<decltype(groups)::value, kOutputs,
+                                          decltype(kFours)::value, Op, D, S>,
+                       blocks, context.stream, op, d,
+                       Runs{partials, run_stride, stride, runs.rows_per_run});
+        });
       });
     });
   });

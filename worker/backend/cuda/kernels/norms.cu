@@ -46,26 +46,19 @@ void ForTeams(std::int64_t rows, std::int64_t columns, bool fours, const F& laun
 
 __device__ inline float SumOf(const Four& x) { return (x.v[0] + x.v[1]) + (x.v[2] + x.v[3]); }
 
-template <class T, bool kFours, class OutputType>
+template <class T, bool kFours, class InputType, class OutputType>
 __global__ __launch_bounds__(kThreads) void LayerNormForwardKernel(LayerNormForward op,
+                                                                   const InputType* input,
                                                                    OutputType* output) {
   const std::int64_t row = T::Row(), columns = op.columns, begin = row * columns;
   if (row >= op.rows) return;  // a whole warp returns, so no barrier is missed
   float sum = 0;
-  T::ForGroups(columns, [&](std::int64_t i) {
-    Four x = Load<kFours>(op.input + begin, i, columns);
-    if (op.residual != nullptr) {
-      const Four residual = Load<kFours>(op.residual + begin, i, columns);
-      x = Each([&](int k) { return x.v[k] + residual.v[k]; });
-      Store<kFours>(op.sum + begin, i, columns, x);
-    }
-    sum += SumOf(x);
-  });
-  const float* x_row = (op.residual != nullptr ? op.sum : op.input) + begin;
+  T::ForGroups(columns,
+               [&](std::int64_t i) { sum += SumOf(Load<kFours>(input + begin, i, columns)); });
   const float mean = T::Sum(sum) / static_cast<float>(columns);
   float squares = 0;
   T::ForGroups(columns, [&](std::int64_t i) {
-    const Four x = Load<kFours>(x_row, i, columns);
+    const Four x = Load<kFours>(input + begin, i, columns);
     squares += SumOf(Each([&](int k) {
       const float d = i + k < columns ? x.v[k] - mean : 0;
       return d * d;
@@ -78,27 +71,29 @@ __global__ __launch_bounds__(kThreads) void LayerNormForwardKernel(LayerNormForw
     op.rstd[row] = rstd;
   }
   T::ForGroups(columns, [&](std::int64_t i) {
-    const Four x = Load<kFours>(x_row, i, columns), weight = Load<kFours>(op.weight, i, columns),
+    const Four x = Load<kFours>(input + begin, i, columns),
+               weight = Load<kFours>(op.weight, i, columns),
                bias = Load<kFours>(op.bias, i, columns);
     Store<kFours>(output + begin, i, columns,
                   Each([&](int k) { return (x.v[k] - mean) * rstd * weight.v[k] + bias.v[k]; }));
   });
 }
 
-template <class T, bool kFours, class OutputType>
+template <class T, bool kFours, class InputType, class OutputType>
 __global__ __launch_bounds__(kThreads) void RmsNormForwardKernel(RmsNormForward op,
+                                                                 const InputType* input,
                                                                  OutputType* output) {
   const std::int64_t row = T::Row(), columns = op.columns, begin = row * columns;
   if (row >= op.rows) return;
   float squares = 0;
   T::ForGroups(columns, [&](std::int64_t i) {
-    const Four x = Load<kFours>(op.input + begin, i, columns);
+    const Four x = Load<kFours>(input + begin, i, columns);
     squares += SumOf(Each([&](int k) { return x.v[k] * x.v[k]; }));
   });
   const float rstd = 1.0F / sqrtf(T::Sum(squares) / static_cast<float>(columns) + op.epsilon);
   if (T::First()) op.rstd[row] = rstd;
   T::ForGroups(columns, [&](std::int64_t i) {
-    const Four x = Load<kFours>(op.input + begin, i, columns),
+    const Four x = Load<kFours>(input + begin, i, columns),
                weight = Load<kFours>(op.weight, i, columns);
     Store<kFours>(output + begin, i, columns,
                   Each([&](int k) { return x.v[k] * rstd * weight.v[k]; }));
@@ -106,8 +101,9 @@ __global__ __launch_bounds__(kThreads) void RmsNormForwardKernel(RmsNormForward 
 }
 
 // With h = (x - mean) rstd and g = d_output * weight, d_x is rstd (g - mean(g) - h mean(g h)).
-// RmsNorm is not centred, so it has neither of the two means.
-template <class T, bool kFours, class Op, class D>
+// RmsNorm is not centred, so it has neither of the two means. S: the type of what belongs to
+// the residual stream.
+template <class T, bool kFours, class Op, class D, class S>
 __global__ __launch_bounds__(kThreads) void NormBackwardInputKernel(Op op, const D* d_output) {
   constexpr bool kCentred = std::is_same_v<Op, LayerNormBackwardInput>;
   const std::int64_t row = T::Row(), columns = op.columns, begin = row * columns;
@@ -119,7 +115,7 @@ __global__ __launch_bounds__(kThreads) void NormBackwardInputKernel(Op op, const
   T::ForGroups(columns, [&](std::int64_t i) {
     const Four d = Load<kFours>(d_output + begin, i, columns),
                weight = Load<kFours>(op.weight, i, columns),
-               x = Load<kFours>(op.x + begin, i, columns);
+               x = Load<kFours>(As<S>(op.x) + begin, i, columns);
     const Four g = Each([&](int k) { return d.v[k] * weight.v[k]; });
     if constexpr (kCentred) g_sum += SumOf(g);
     gh_sum += SumOf(Each([&](int k) { return g.v[k] * ((x.v[k] - mean) * rstd); }));
@@ -129,16 +125,16 @@ __global__ __launch_bounds__(kThreads) void NormBackwardInputKernel(Op op, const
   T::ForGroups(columns, [&](std::int64_t i) {
     const Four d = Load<kFours>(d_output + begin, i, columns),
                weight = Load<kFours>(op.weight, i, columns),
-               x = Load<kFours>(op.x + begin, i, columns);
+               x = Load<kFours>(As<S>(op.x) + begin, i, columns);
     Four residual = {};
-    if (op.residual_gradient != nullptr) {
-      residual = Load<kFours>(op.residual_gradient + begin, i, columns);
+    if (As<S>(op.residual_gradient) != nullptr) {
+      residual = Load<kFours>(As<S>(op.residual_gradient) + begin, i, columns);
     }
     const Four d_input = Each([&](int k) {
       const float h = (x.v[k] - mean) * rstd;
       return rstd * (d.v[k] * weight.v[k] - g_mean - h * gh_mean) + residual.v[k];
     });
-    Store<kFours>(op.d_input + begin, i, columns, d_input);
+    Store<kFours>(As<S>(op.d_input) + begin, i, columns, d_input);
     if (op.rounded != nullptr) Store<kFours>(op.rounded + begin, i, columns, d_input);
   });
 }
@@ -146,11 +142,13 @@ __global__ __launch_bounds__(kThreads) void NormBackwardInputKernel(Op op, const
 template <class Op>
 void LaunchBackwardInput(const Op& op, const LaunchContext& context) {
   From(op.d_output, [&]<class D>(const D* d) {
-    const bool fours =
-        InFours(op.columns, d, op.x, op.weight, op.residual_gradient, op.d_input, op.rounded);
-    ForTeams(op.rows, op.columns, fours, [&]<class T>(T, auto kFours, const Blocks& blocks) {
-      LaunchKernel(NormBackwardInputKernel<T, decltype(kFours)::value, Op, D>, blocks,
-                   context.stream, op, d);
+    To(op.d_input, [&]<class S>(S* d_input) {
+      const bool fours = InFours(op.columns, d, As<S>(op.x), op.weight, As<S>(op.residual_gradient),
+                                 d_input, op.rounded);
+      ForTeams(op.rows, op.columns, fours, [&]<class T>(T, auto kFours, const Blocks& blocks) {
+        LaunchKernel(NormBackwardInputKernel<T, decltype(kFours)::value, Op, D, S>, blocks,
+                     context.stream, op, d);
+      });
     });
   });
 }
@@ -158,22 +156,25 @@ void LaunchBackwardInput(const Op& op, const LaunchContext& context) {
 }  // namespace
 
 void Launch(const LayerNormForward& op, const LaunchContext& context) {
-  const bool fours = InFours(op.columns, op.output.f32, op.output.bf16, op.input, op.residual,
-                             op.sum, op.weight, op.bias);
-  ForTeams(op.rows, op.columns, fours, [&]<class T>(T, auto kFours, const Blocks& blocks) {
+  From(op.input, [&]<class InputType>(const InputType* input) {
     To(op.output, [&]<class OutputType>(OutputType* output) {
-      LaunchKernel(LayerNormForwardKernel<T, decltype(kFours)::value, OutputType>, blocks,
-                   context.stream, op, output);
+      const bool fours = InFours(op.columns, output, input, op.weight, op.bias);
+      ForTeams(op.rows, op.columns, fours, [&]<class T>(T, auto kFours, const Blocks& blocks) {
+        LaunchKernel(LayerNormForwardKernel<T, decltype(kFours)::value, InputType, OutputType>,
+                     blocks, context.stream, op, input, output);
+      });
     });
   });
 }
 
 void Launch(const RmsNormForward& op, const LaunchContext& context) {
-  const bool fours = InFours(op.columns, op.output.f32, op.output.bf16, op.input, op.weight);
-  ForTeams(op.rows, op.columns, fours, [&]<class T>(T, auto kFours, const Blocks& blocks) {
+  From(op.input, [&]<class InputType>(const InputType* input) {
     To(op.output, [&]<class OutputType>(OutputType* output) {
-      LaunchKernel(RmsNormForwardKernel<T, decltype(kFours)::value, OutputType>, blocks,
-                   context.stream, op, output);
+      const bool fours = InFours(op.columns, output, input, op.weight);
+      ForTeams(op.rows, op.columns, fours, [&]<class T>(T, auto kFours, const Blocks& blocks) {
+        LaunchKernel(RmsNormForwardKernel<T, decltype(kFours)::value, InputType, OutputType>,
+                     blocks, context.stream, op, input, output);
+      });
     });
   });
 }
@@ -182,7 +183,7 @@ void Launch(const RmsNormForward& op, const LaunchContext& context) {
 void Launch(const LayerNormBackwardInput& op, const LaunchContext& context) {
   if (SumsOnTheWay(op.sums.d_weight, op.columns)) return LaunchWithSums(op, context);
   const LayerNormSums& sums = op.sums;
-  const auto sum = [&](const float* terms, float* into) {
+  const auto sum = [&](const Operand& terms, float* into) {
     if (into == nullptr) return;
     Launch(BiasGrad{.d_output = terms,
                     .d_bias = into,
