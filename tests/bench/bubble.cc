@@ -18,7 +18,7 @@
 #include "tests/bench/table.h"
 #include "tests/testing/cluster.h"
 
-namespace takt::bench {
+namespace takt::bench::bubble_command {
 namespace {
 
 constexpr double kLimit = 0.02;
@@ -124,7 +124,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddBubbleCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "bubble",
       "The bubble of emulated stages on real daemons against the simulated one",
@@ -147,4 +147,4 @@ void AddBubbleCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::bubble_command

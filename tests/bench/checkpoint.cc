@@ -27,7 +27,7 @@
 #include "worker/checkpoint/save.h"
 #include "worker/checkpoint/snapshot.h"
 
-namespace takt::bench {
+namespace takt::bench::checkpoint_command {
 namespace {
 
 constexpr double kLeastLoadShare = 0.60;            // share of memcpy's rate
@@ -218,7 +218,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddCheckpointCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "checkpoint", "Snapshot, save and load of a GPT-2 of width 1024, beside memcpy",
       [](CLI::App& command, Options& options) {
@@ -238,4 +238,4 @@ void AddCheckpointCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::checkpoint_command

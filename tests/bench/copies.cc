@@ -16,7 +16,7 @@
 #include "tests/bench/table.h"
 #include "tests/testing/cluster.h"
 
-namespace takt::bench {
+namespace takt::bench::copies_command {
 namespace {
 
 using testing::Cluster;
@@ -109,7 +109,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddCopiesCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "copies", "What copies of the state in memory cost training on real daemons",
       [](CLI::App& command, Options& options) {
@@ -121,4 +121,4 @@ void AddCopiesCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::copies_command

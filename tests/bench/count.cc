@@ -12,7 +12,7 @@
 #include "tests/bench/model_counts.h"
 #include "tests/bench/table.h"
 
-namespace takt::bench {
+namespace takt::bench::count_command {
 namespace {
 
 // These make the roofline of an H200 SXM. None of them was measured with this program: they are
@@ -131,7 +131,7 @@ absl::Status Count(const Options& options) {
 
 }  // namespace
 
-void AddCountCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "count",
       "Launches and bytes of a block on a GPU, counted without one, and the step that a roofline "
@@ -154,4 +154,4 @@ void AddCountCommand(CLI::App& app, absl::Status& result) {
       Count);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::count_command

@@ -18,7 +18,7 @@
 #include "tests/bench/table.h"
 #include "worker/train/trainer.h"
 
-namespace takt::bench {
+namespace takt::bench::delayed_command {
 namespace {
 
 constexpr char kDelayed[] = "pipedream-2bw", kFlushed[] = "1f1b";
@@ -186,7 +186,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddDelayedCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "delayed",
       "Losses with gradients that are a step late, beside those without delay: AdamW and Muon, "
@@ -218,4 +218,4 @@ void AddDelayedCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::delayed_command

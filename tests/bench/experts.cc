@@ -20,7 +20,7 @@
 #include "tests/bench/table.h"
 #include "worker/train/trainer.h"
 
-namespace takt::bench {
+namespace takt::bench::experts_command {
 namespace {
 
 // The rows of the fullest expert of a block over the mean of its experts.
@@ -179,7 +179,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddExpertsCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "experts",
       "Loads of experts, and their loss beside that of the dense model of the same active size",
@@ -206,4 +206,4 @@ void AddExpertsCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::experts_command

@@ -18,7 +18,7 @@
 #include "worker/inference/local_model.h"
 #include "worker/inference/sampler.h"
 
-namespace takt::bench {
+namespace takt::bench::generate_command {
 namespace {
 
 struct Options : CommonOptions {
@@ -93,7 +93,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddGenerateCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "generate", "Tokens that a gpt2-124m in f32 makes in a second, beside memcpy",
       [](CLI::App& command, Options& options) {
@@ -110,4 +110,4 @@ void AddGenerateCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::generate_command

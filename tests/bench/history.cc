@@ -25,7 +25,7 @@
 #include "tests/testing/cluster.h"
 #include "tests/testing/emulated_spec.h"
 
-namespace takt::bench {
+namespace takt::bench::history_command {
 namespace {
 
 using testing::Cluster;
@@ -269,7 +269,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddHistoryCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "history", "A coordinator with many ended jobs and one job of many steps",
       [](CLI::App& command, Options& options) {
@@ -285,4 +285,4 @@ void AddHistoryCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::history_command

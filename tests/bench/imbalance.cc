@@ -22,7 +22,7 @@
 #include "tests/bench/statistics.h"
 #include "tests/bench/table.h"
 
-namespace takt::bench {
+namespace takt::bench::imbalance_command {
 namespace {
 
 using config::Vocabulary;
@@ -142,7 +142,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddImbalanceCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "imbalance",
       "The bubble of a small model with a large vocabulary: with a whole head, and with the words "
@@ -159,4 +159,4 @@ void AddImbalanceCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::imbalance_command

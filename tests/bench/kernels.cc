@@ -22,7 +22,7 @@
 #include "worker/backend/kernel_plans.h"
 #include "worker/backend/plan_cache.h"
 
-namespace takt::bench {
+namespace takt::bench::kernels_command {
 namespace {
 
 struct Row {
@@ -411,7 +411,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddKernelsCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "kernels", "Kernels on the shapes of gpt2-124m, each beside its limit",
       [](CLI::App& command, Options& options) {
@@ -433,4 +433,4 @@ void AddKernelsCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::kernels_command

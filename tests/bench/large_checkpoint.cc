@@ -41,7 +41,7 @@
 #include "worker/checkpoint/parallel.h"
 #include "worker/checkpoint/save.h"
 
-namespace takt::bench {
+namespace takt::bench::large_checkpoint_command {
 namespace {
 
 // The limit for this process, which plans the job, writes the parts of all ranks, and reads
@@ -351,7 +351,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddLargeCheckpointCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "large-checkpoint",
       "A checkpoint of the size of Llama 70B, in sparse files: planned, saved and verified in 1 "
@@ -379,4 +379,4 @@ void AddLargeCheckpointCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::large_checkpoint_command

@@ -19,7 +19,7 @@
 #include "tests/bench/process_usage.h"
 #include "tests/testing/cluster.h"
 
-namespace takt::bench {
+namespace takt::bench::memory_command {
 namespace {
 
 constexpr int kRanks = 2;
@@ -233,7 +233,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddMemoryCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "memory",
       "Peak resident MiB of workers beside the prediction of the plan, by kind",
@@ -258,4 +258,4 @@ void AddMemoryCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::memory_command

@@ -19,7 +19,7 @@
 #include "tests/bench/commands.h"
 #include "tests/bench/table.h"
 
-namespace takt::bench {
+namespace takt::bench::mesh_memory_command {
 namespace {
 
 struct Options : CommonOptions {
@@ -144,7 +144,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddMeshMemoryCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "mesh-memory", "Memory that plans predict for models of 70B and 405B on meshes",
       [](CLI::App& command, Options& options) {
@@ -156,4 +156,4 @@ void AddMeshMemoryCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::mesh_memory_command

@@ -31,7 +31,7 @@
 #include "worker/transport/channel_collective.h"
 #include "worker/transport/selection/create.h"
 
-namespace takt::bench {
+namespace takt::bench::pairs_command {
 namespace {
 
 using program::Op;
@@ -260,7 +260,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddPairsCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "pairs",
       "Overlapped pairs of emulated stages beside what they compute and what they pass on",
@@ -278,4 +278,4 @@ void AddPairsCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::pairs_command

@@ -21,7 +21,7 @@
 #include "tests/bench/plan_truth_report.h"
 #include "tests/bench/table.h"
 
-namespace takt::bench {
+namespace takt::bench::plan_truth_command {
 namespace {
 
 constexpr std::array kGroups = {TruthGroup::kReal, TruthGroup::kOversubscribed,
@@ -147,8 +147,6 @@ class GroupReport {
   std::vector<double> errors_, old_errors_;
 };
 
-}  // namespace
-
 absl::Status MeasureTruth(const PlanTruthOptions& options) {
   ASSIGN_OR_RETURN(const std::vector<config::JobSpec> jobs,
                    Select(TruthJobs(), options.jobs, options.only));
@@ -174,7 +172,9 @@ absl::Status MeasureTruth(const PlanTruthOptions& options) {
   return absl::OkStatus();
 }
 
-void AddPlanTruthCommand(CLI::App& app, absl::Status& result) {
+}  // namespace
+
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<PlanTruthOptions>(
       app, result, "plan-truth", "Predicted steps of real jobs beside measured ones",
       [](CLI::App& command, PlanTruthOptions& options) {
@@ -192,4 +192,4 @@ void AddPlanTruthCommand(CLI::App& app, absl::Status& result) {
       });
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::plan_truth_command

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two halves of `takt-bench plan-truth`.
+// The options of `takt-bench plan-truth`, and one of its two halves.
 #pragma once
 
 #include <string>
@@ -16,9 +16,6 @@ struct PlanTruthOptions : CommonOptions {
   bool choice = false;
   unsigned seed = 1;  // of the random candidates
 };
-
-// Measures how long steps take beside what plans predict (plan_truth.cc).
-absl::Status MeasureTruth(const PlanTruthOptions& options);
 
 // Measures whether the plan that is chosen is the fastest (plan_truth_choice.cc).
 absl::Status MeasureChoice(const PlanTruthOptions& options);

@@ -19,7 +19,7 @@
 #include "tests/bench/process_usage.h"
 #include "tests/bench/table.h"
 
-namespace takt::bench {
+namespace takt::bench::planner_command {
 namespace {
 
 // The limits are about this size.
@@ -146,7 +146,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddPlannerCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "planner",
       "Generate, lower, prove and simulate a schedule for 128 to 2048 microbatches",
@@ -160,4 +160,4 @@ void AddPlannerCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::planner_command

@@ -34,20 +34,6 @@ absl::StatusOr<FittedConstants> FitTo(const std::vector<const PublishedRun*>& ru
   return FitConstants(measured, predict);
 }
 
-absl::Status Run(const PublishedOptions& options) {
-  nlohmann::json object = {{"rows", nlohmann::json::array()}};
-  ASSIGN_OR_RETURN(const PublishedCases cases, ReadPublishedCases(options.CasesFolder()));
-  if (options.has("planning")) RETURN_IF_ERROR(ReportPlanning(cases, options, object));
-  if (options.has("predictions") || options.has("choices")) {
-    ASSIGN_OR_RETURN(const PublishedMachines machines, PublishedMachines::Fit(cases, options));
-    if (options.has("predictions"))
-      RETURN_IF_ERROR(ReportPredictions(cases, machines, options, object));
-    if (options.has("choices")) RETURN_IF_ERROR(ReportChoices(cases, machines, options, object));
-  }
-  if (options.json()) absl::PrintF("%s\n", object.dump());
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<PublishedMachines> PublishedMachines::Fit(const PublishedCases& cases,
@@ -74,7 +60,26 @@ absl::StatusOr<PublishedMachines> PublishedMachines::Fit(const PublishedCases& c
   return machines;
 }
 
-void AddPublishedCommand(CLI::App& app, absl::Status& result) {
+namespace published_command {
+namespace {
+
+absl::Status Run(const PublishedOptions& options) {
+  nlohmann::json object = {{"rows", nlohmann::json::array()}};
+  ASSIGN_OR_RETURN(const PublishedCases cases, ReadPublishedCases(options.CasesFolder()));
+  if (options.has("planning")) RETURN_IF_ERROR(ReportPlanning(cases, options, object));
+  if (options.has("predictions") || options.has("choices")) {
+    ASSIGN_OR_RETURN(const PublishedMachines machines, PublishedMachines::Fit(cases, options));
+    if (options.has("predictions"))
+      RETURN_IF_ERROR(ReportPredictions(cases, machines, options, object));
+    if (options.has("choices")) RETURN_IF_ERROR(ReportChoices(cases, machines, options, object));
+  }
+  if (options.json()) absl::PrintF("%s\n", object.dump());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<PublishedOptions>(
       app, result, "published", "Predicted steps beside those that others published",
       [](CLI::App& command, PublishedOptions& options) {
@@ -87,4 +92,5 @@ void AddPublishedCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
+}  // namespace published_command
 }  // namespace takt::bench

@@ -11,7 +11,7 @@
 #include "tests/bench/queue_simulation.h"
 #include "tests/bench/table.h"
 
-namespace takt::bench {
+namespace takt::bench::queue_command {
 namespace {
 
 constexpr double kHour = 3600;
@@ -139,7 +139,7 @@ absl::Status RunQueue(const Options& options) {
 
 }  // namespace
 
-void AddQueueCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "queue", "The queue's reservations beside simpler policies, simulated",
       [](CLI::App& command, Options& options) {
@@ -162,4 +162,4 @@ void AddQueueCommand(CLI::App& app, absl::Status& result) {
       RunQueue);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::queue_command

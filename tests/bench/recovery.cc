@@ -25,7 +25,7 @@
 #include "tests/testing/cluster.h"
 #include "tests/testing/link.h"
 
-namespace takt::bench {
+namespace takt::bench::recovery_command {
 namespace {
 
 using testing::Cluster;
@@ -397,7 +397,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddRecoveryCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "recovery",
       "Jobs on real daemons whose workers are killed, that shrink and grow, whose coordinator "
@@ -426,4 +426,4 @@ void AddRecoveryCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::recovery_command

@@ -27,7 +27,7 @@
 #include "tests/testing/cluster.h"
 #include "tests/testing/worker_swarm.h"
 
-namespace takt::bench {
+namespace takt::bench::reports_command {
 namespace {
 
 using testing::WorkerSwarm;
@@ -327,7 +327,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddReportsCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "reports", "Step reports of many workers, taken by a coordinator on one core",
       [](CLI::App& command, Options& options) {
@@ -351,4 +351,4 @@ void AddReportsCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::reports_command

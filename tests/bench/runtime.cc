@@ -33,7 +33,7 @@
 #include "worker/transport/selection/create.h"
 #include "worker/transport/wake_word.h"
 
-namespace takt::bench {
+namespace takt::bench::runtime_command {
 
 namespace {
 
@@ -382,7 +382,7 @@ std::vector<std::string> FamilyNames() {
 
 }  // namespace
 
-void AddRuntimeCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "runtime",
       "Step time of emulated stages on worker processes against the simulator's makespan",
@@ -404,4 +404,4 @@ void AddRuntimeCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::runtime_command

@@ -27,7 +27,7 @@
 #include "tests/testing/cluster.h"
 #include "tests/testing/worker_swarm.h"
 
-namespace takt::bench {
+namespace takt::bench::scale_command {
 namespace {
 
 using testing::WorkerSwarm;
@@ -278,7 +278,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddScaleCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "scale", "Start and stop of one job of many emulated ranks",
       [](CLI::App& command, Options& options) {
@@ -302,4 +302,4 @@ void AddScaleCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::scale_command

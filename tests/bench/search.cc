@@ -15,7 +15,7 @@
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
 
-namespace takt::bench {
+namespace takt::bench::search_command {
 namespace {
 
 struct Options : CommonOptions {
@@ -141,7 +141,7 @@ absl::Status RunSearch(const Options& options) {
 
 }  // namespace
 
-void AddSearchCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "search", "Schedules that are searched, beside the lower bound",
       [](CLI::App& command, Options& options) {
@@ -154,4 +154,4 @@ void AddSearchCommand(CLI::App& app, absl::Status& result) {
       RunSearch);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::search_command

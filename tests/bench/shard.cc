@@ -19,7 +19,7 @@
 #include "tests/bench/table.h"
 #include "tests/testing/cluster.h"
 
-namespace takt::bench {
+namespace takt::bench::shard_command {
 namespace {
 
 using config::Shard;
@@ -177,7 +177,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddShardCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "shard",
       "What shared optimizer state saves and costs four replicas on real daemons",
@@ -192,4 +192,4 @@ void AddShardCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::shard_command

@@ -19,7 +19,7 @@
 #include "tests/bench/table.h"
 #include "tests/bench/train_job.h"
 
-namespace takt::bench {
+namespace takt::bench::split_command {
 namespace {
 
 constexpr double kLimit = 1.12;  // of two ranks over one process
@@ -125,7 +125,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddSplitCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "split", "Steps of a real model whose layers are split, beside whole ones",
       [](CLI::App& command, Options& options) {
@@ -145,4 +145,4 @@ void AddSplitCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::split_command

@@ -23,7 +23,7 @@
 #include "tests/bench/statistics.h"
 #include "tests/bench/table.h"
 
-namespace takt::bench {
+namespace takt::bench::tensor_command {
 namespace {
 
 constexpr double kLimit = 1.03;  // measured over simulated
@@ -139,7 +139,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddTensorCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "tensor", "Steps of emulated layers that ranks share, beside simulated ones",
       [](CLI::App& command, Options& options) {
@@ -159,4 +159,4 @@ void AddTensorCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::tensor_command

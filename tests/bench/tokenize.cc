@@ -19,7 +19,7 @@
 #include "tests/bench/statistics.h"
 #include "tests/bench/table.h"
 
-namespace takt::bench {
+namespace takt::bench::tokenize_command {
 namespace {
 
 constexpr double kLeastBytesPerSecond = 5e6;
@@ -98,7 +98,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddTokenizeCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "tokenize", "Bytes of text that one core turns into tokens in a second",
       [](CLI::App& command, Options& options) {
@@ -110,4 +110,4 @@ void AddTokenizeCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::tokenize_command

@@ -32,7 +32,7 @@
 #include "worker/session/step_metrics.h"
 #include "worker/train/trainer.h"
 
-namespace takt::bench {
+namespace takt::bench::tracing_command {
 namespace {
 
 constexpr double kLimit = 0.01;
@@ -184,7 +184,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddTracingCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "tracing", "What timing every instruction and keeping it costs training",
       [](CLI::App& command, Options& options) {
@@ -199,4 +199,4 @@ void AddTracingCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::tracing_command

@@ -24,7 +24,7 @@
 #include "tests/bench/training_run.h"
 #include "worker/backend/backend.h"
 
-namespace takt::bench {
+namespace takt::bench::train_command {
 namespace {
 
 struct Options : CommonOptions, TrainJobOptions {
@@ -284,7 +284,7 @@ std::vector<std::string> FamilyNames() {
 
 }  // namespace
 
-void AddTrainCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "train", "Model FLOP/s of training steps over those of their matmuls alone",
       [](CLI::App& command, Options& options) {
@@ -325,4 +325,4 @@ void AddTrainCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::train_command

@@ -24,7 +24,7 @@
 #include "worker/transport/selection/create.h"
 #include "worker/transport/wake_word.h"
 
-namespace takt::bench {
+namespace takt::bench::transport_command {
 
 namespace {
 
@@ -220,7 +220,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddTransportCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "transport",
       "Messages between two processes, beside memcpy and a bare Gloo loop",
@@ -238,4 +238,4 @@ void AddTransportCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::transport_command

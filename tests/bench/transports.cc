@@ -32,7 +32,7 @@
 #include "tests/bench/table.h"
 #include "worker/transport/wake_word.h"
 
-namespace takt::bench {
+namespace takt::bench::transports_command {
 
 namespace {
 
@@ -343,7 +343,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddTransportsCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "transports",
       "Ways of passing messages over TCP: latency, CPU time of both sides, and dead peers",
@@ -369,4 +369,4 @@ void AddTransportsCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::transports_command

@@ -23,7 +23,7 @@
 #include "worker/train/parameter_store.h"
 #include "worker/train/stage.h"
 
-namespace takt::bench {
+namespace takt::bench::weight_grads_command {
 namespace {
 
 struct Options : CommonOptions {
@@ -168,7 +168,7 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddWeightGradsCommand(CLI::App& app, absl::Status& result) {
+void Add(CLI::App& app, absl::Status& result) {
   AddCommand<Options>(
       app, result, "weight-grads",
       "W of several microbatches together (exact: false) beside one after the other",
@@ -188,4 +188,4 @@ void AddWeightGradsCommand(CLI::App& app, absl::Status& result) {
       Run);
 }
 
-}  // namespace takt::bench
+}  // namespace takt::bench::weight_grads_command

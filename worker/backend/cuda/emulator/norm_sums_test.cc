@@ -16,7 +16,7 @@ constexpr double kOfSums = 8 * kFew;
 struct InBf16 {
   bool d_output = false, stream = false;
 };
-constexpr InBf16 kTypes[] = {{}, {.d_output = true}, {true, true}, {.stream = true}};
+constexpr InBf16 kTypes[] = {{}, {.d_output = true}, {true, true}};
 
 // A LayerNormBackwardInput with all its sums, and their outputs.
 struct Layer {
