@@ -114,6 +114,8 @@ Bf16Products::Rows Bf16Products::Rounded(Source source, std::vector<Bf16>& scrat
                 .block_columns = source.sums_rows ? 1 : kFp8BlockSize});
     return {scratch.data(), source.columns};
   }
+  // Where rows are multiplied by panels, oneDNN has fast kernels only for rows without gaps.
+  if (!source.sums_rows && source.stride != source.columns) return WithoutGaps(source, scratch);
   if (source.data.bf16 != nullptr) return {source.data.bf16, source.stride};
   // The elements between rows are among them.
   const std::int64_t count = (source.rows - 1) * source.stride + source.columns;
@@ -124,6 +126,20 @@ Bf16Products::Rows Bf16Products::Rounded(Source source, std::vector<Bf16>& scrat
         {piece * kElementsPerPiece, std::min(count, (piece + 1) * kElementsPerPiece)});
   });
   return {scratch.data(), source.stride};
+}
+
+Bf16Products::Rows Bf16Products::WithoutGaps(const Source& source, std::vector<Bf16>& scratch) {
+  scratch.resize(std::max(scratch.size(), static_cast<std::size_t>(source.rows * source.columns)));
+  team_.ParallelFor(source.rows, [&](std::int64_t row, int) {
+    Bf16* const rounded = scratch.data() + row * source.columns;
+    const std::int64_t first = row * source.stride;
+    if (source.data.bf16 != nullptr) {
+      std::copy_n(source.data.bf16 + first, source.columns, rounded);
+    } else {
+      kernels_.round_bf16(source.data.f32 + first, rounded, {0, source.columns});
+    }
+  });
+  return {scratch.data(), source.columns};
 }
 
 template <class Body>

@@ -48,6 +48,7 @@ class Bf16Products {
     std::int64_t stride;
   };
   Rows Rounded(Source source, std::vector<Bf16>& scratch);
+  Rows WithoutGaps(const Source& source, std::vector<Bf16>& scratch);
   // Calls body(row, column, rows, columns, thread) for each block of the output [m,n].
   template <class Body>
   absl::Status ForBlocks(const MatmulBlocks& blocks, std::int64_t m, std::int64_t n,
