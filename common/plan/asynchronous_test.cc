@@ -2,10 +2,10 @@
 // Tests plans of schedules without a flush, whose gradients are late.
 #include <string>
 
-#include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/config/testing/jobs.h"
 #include "common/plan/plan.h"
+#include "common/plan/testing/plans.h"
 #include "common/plan/worker_programs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,15 +16,6 @@ namespace {
 using config::EmulatedJob;
 using config::SmallGpt2Job;
 using ::testing::HasSubstr;
-
-const PlanOptions kFreeLinks{
-    .max_workers = 4, .link_latency_seconds = 0, .link_seconds_per_byte = 0};
-
-std::string ErrorOf(const config::JobSpec& job) {
-  const absl::Status status = MakePlan(job, {.max_workers = 4}).status();
-  EXPECT_FALSE(FieldErrorsOf(status).empty()) << status;
-  return std::string(status.message());
-}
 
 config::JobSpec AsynchronousJob(const std::string& schedule) {
   config::JobSpec job = SmallGpt2Job();
@@ -52,7 +43,7 @@ TEST(MakePlan, AsynchronousSchedulesRunWhenNamedAndSaySo) {
 TEST(MakePlan, PredictsAStepAmongOthersWithoutAFlush) {
   config::JobSpec job = EmulatedJob(4, 8);
   job.parallelism = {.pipeline = 4, .schedule = "pipedream-2bw"};
-  const Plan plan = *MakePlan(job, kFreeLinks);
+  const Plan plan = *MakePlan(job, kFourWithFreeLinks);
   EXPECT_NEAR(plan.predicted_step_seconds, 8 * 15e-3, 1e-9);
   EXPECT_NEAR(plan.predicted_bubble_fraction, 0, 1e-9);
 }

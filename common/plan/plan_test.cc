@@ -6,6 +6,7 @@
 #include "common/base/version.h"
 #include "common/config/testing/jobs.h"
 #include "common/plan/offers.h"
+#include "common/plan/testing/plans.h"
 #include "common/plan/worker_programs.h"
 #include "common/program/slot_bytes.h"
 #include "common/schedule/generate.h"
@@ -25,21 +26,12 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-const PlanOptions kFreeLinks{
-    .max_workers = 4, .link_latency_seconds = 0, .link_seconds_per_byte = 0};
-
-std::string ErrorOf(const config::JobSpec& job) {
-  const absl::Status status = MakePlan(job, {.max_workers = 4}).status();
-  EXPECT_FALSE(FieldErrorsOf(status).empty()) << status;
-  return std::string(status.message());
-}
-
 // A step takes M + P - 1 slots of F + B = 15 ms, with a bubble of (P-1)/(M+P-1).
 TEST(MakePlan, PredictsWhatTheSchedulesFormulaSays) {
   config::JobSpec job = EmulatedJob(4, 8);
   job.parallelism.pipeline = 4;
   job.parallelism.schedule = "1f1b";
-  const Plan plan = *MakePlan(job, kFreeLinks);
+  const Plan plan = *MakePlan(job, kFourWithFreeLinks);
   EXPECT_NEAR(plan.predicted_step_seconds, 11 * 15e-3, 1e-9);
   EXPECT_NEAR(plan.predicted_bubble_fraction, 3.0 / 11, 1e-9);
   EXPECT_THAT(plan.programs, SizeIs(4));
@@ -157,11 +149,11 @@ TEST(MakePlan, AutoScheduleIsNeverSlowerThanAFamily) {
   for (const int microbatches : {1, 2, 4, 8, 12}) {
     config::JobSpec job = EmulatedJob(8, microbatches);
     job.parallelism.pipeline = 4;
-    const double best = MakePlan(job, kFreeLinks)->predicted_step_seconds;
+    const double best = MakePlan(job, kFourWithFreeLinks)->predicted_step_seconds;
     for (const schedule::Family& family : schedule::Families()) {
       if (family.updates != schedule::Updates::kFlush) continue;
       job.parallelism.schedule = std::string(family.name);
-      const absl::StatusOr<Plan> plan = MakePlan(job, kFreeLinks);
+      const absl::StatusOr<Plan> plan = MakePlan(job, kFourWithFreeLinks);
       if (!plan.ok()) continue;
       EXPECT_LE(best, plan->predicted_step_seconds * 1.01) << family.name << " " << microbatches;
     }
@@ -174,7 +166,7 @@ TEST(MakePlan, AutoScheduleTakesTheSmallerOfEquals) {
   config::JobSpec job = EmulatedJob(4, 16);
   job.parallelism.pipeline = 4;
   job.parallelism.chunks = 1;
-  EXPECT_EQ(MakePlan(job, kFreeLinks)->schedule.name, "zb-h1");
+  EXPECT_EQ(MakePlan(job, kFourWithFreeLinks)->schedule.name, "zb-h1");
 }
 
 TEST(MakePlan, FamiliesThatLookAtCostsSeeThoseOfTheJob) {
@@ -184,7 +176,7 @@ TEST(MakePlan, FamiliesThatLookAtCostsSeeThoseOfTheJob) {
   job.parallelism.schedule = "zb-1p";
   const schedule::Schedule of_equal_costs =
       *schedule::Generate("zb-1p", {.num_ranks = 4, .num_microbatches = 8});
-  EXPECT_NE(MakePlan(job, kFreeLinks)->schedule.ranks, of_equal_costs.ranks);
+  EXPECT_NE(MakePlan(job, kFourWithFreeLinks)->schedule.ranks, of_equal_costs.ranks);
 }
 
 TEST(MakePlan, KeepsTheStagesThatTheJobNames) {
@@ -385,11 +377,11 @@ TEST(MakePlan, RecomputesWhatItMustToFitTheWorkers) {
 TEST(MakePlan, CountsTheForwardThatFullRecomputeAdds) {
   config::JobSpec job = SmallGpt2Job();
   job.parallelism = {.pipeline = 1, .schedule = "1f1b"};
-  const double kept = MakePlan(job, kFreeLinks)->predicted_step_seconds;
+  const double kept = MakePlan(job, kFourWithFreeLinks)->predicted_step_seconds;
   job.parallelism.recompute = {model::Recompute::kSelective};
-  EXPECT_EQ(MakePlan(job, kFreeLinks)->predicted_step_seconds, kept);
+  EXPECT_EQ(MakePlan(job, kFourWithFreeLinks)->predicted_step_seconds, kept);
   job.parallelism.recompute = {model::Recompute::kFull};
-  const double recomputed = MakePlan(job, kFreeLinks)->predicted_step_seconds;
+  const double recomputed = MakePlan(job, kFourWithFreeLinks)->predicted_step_seconds;
   // F is a third of F, I and W. Two thirds of a block's products and its attention are computed
   // again.
   EXPECT_GT(recomputed, 1.18 * kept);
@@ -411,7 +403,7 @@ TEST(MakePlan, TakesARecomputeModeForEachStage) {
 TEST(MakePlan, PrintsForPeople) {
   config::JobSpec job = EmulatedJob(4, 8);
   job.parallelism = {.pipeline = 2, .schedule = "gpipe"};
-  EXPECT_EQ(ToString(*MakePlan(job, kFreeLinks)),
+  EXPECT_EQ(ToString(*MakePlan(job, kFourWithFreeLinks)),
             "pipeline 2 x data 1, schedule gpipe, 8 microbatches\n"
             "stage 0 on pp rank 0: layers 0 to 1 of 4\n"
             "stage 1 on pp rank 1: layers 2 to 3 of 4\n"
