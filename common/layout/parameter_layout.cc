@@ -209,28 +209,39 @@ class ParameterLayout {
     }
   }
 
+  // Adds the copies of the layer's parameters. Those that are joined have one allocation.
   void AddPacked(LayerId layer) {
+    std::vector<Tensor> copies;
     for (const Parameter* const parameter : Uses(LayerOf(layer))) {
-      const std::vector<RoleBytes> copies = PackedBytes(LayerOf(layer), *parameter);
-      if (copies.empty()) continue;
       const mesh::WordRun words = WordsOf(*parameter);
-      std::int64_t of_version = 0;
-      for (const auto& [role, bytes] : copies) of_version += bytes;
-      const int allocation = section_.Allocate(MemoryKind::kWeights, num_places_ * of_version);
-      std::int64_t offset = 0;
-      for (int place = 0; place < num_places_; ++place) {
-        for (const auto& [role, bytes] : copies) {
-          section_.tensors.push_back({.role = role,
-                                      .layer = layer,
-                                      .parameter = parameter,
-                                      .first_row = words.first,
-                                      .rows = words.words,
-                                      .version = VersionAt(place),
-                                      .allocation = allocation,
-                                      .offset = offset,
-                                      .bytes = bytes});
-          offset += bytes;
-        }
+      for (const auto& [role, bytes] : PackedBytes(LayerOf(layer), *parameter)) {
+        copies.push_back({.role = role,
+                          .layer = layer,
+                          .parameter = parameter,
+                          .first_row = words.first,
+                          .rows = words.words,
+                          .bytes = bytes});
+      }
+      if (parameter->joins_next || copies.empty()) continue;
+      AddCopies(copies);
+      copies.clear();
+    }
+  }
+
+  // Adds all versions of these tensors, which follow one another, in one allocation.
+  void AddCopies(std::span<Tensor> copies) {
+    std::int64_t bytes = 0;
+    for (Tensor& copy : copies) {
+      copy.offset = bytes;
+      bytes += copy.bytes;
+    }
+    const int allocation = section_.Allocate(MemoryKind::kWeights, num_places_ * bytes);
+    for (int place = 0; place < num_places_; ++place) {
+      for (Tensor copy : copies) {
+        copy.allocation = allocation;
+        copy.version = VersionAt(place);
+        copy.offset += place * bytes;
+        section_.tensors.push_back(copy);
       }
     }
   }
@@ -243,13 +254,17 @@ class ParameterLayout {
   bool IsPacked() const { return model_.precisions.products == model::Precision::kBf16; }
 
   using RoleBytes = std::pair<Role, std::int64_t>;
-  // Returns the bytes of the copies in bf16 that a layer needs of its parameter: two orders of a
-  // matrix, a bias as it is, or none.
+  // Returns the bytes of the copies in bf16 that a layer needs of its parameter: it as it is
+  // stored, or both orders of a matrix, or none.
   std::vector<RoleBytes> PackedBytes(const model::Layer& layer, const Parameter& parameter) const {
-    if (parameter.kept_rounded)
+    if (parameter.shape.size() == 1 && parameter.kept_rounded)
       return {{Role::kPackedWeight, RoundUp(kBf16Bytes * ElementsOf(parameter), kLineBytes)}};
     if (!layer.MultipliesBy(parameter)) return {};
     const std::int64_t columns = parameter.shape[1], pieces = parameter.split.count;
+    if (parameter.kept_rounded) {
+      const std::int64_t rounded = RoundedElements(ElementsOf(parameter) / columns, columns);
+      return {{Role::kPackedWeight, kBf16Bytes * rounded}};
+    }
     const std::int64_t rows = ElementsOf(parameter) / columns / pieces;
     return {{Role::kPackedWeight, kBf16Bytes * pieces * PackedElements(rows, columns)},
             {Role::kPackedTransposedWeight, kBf16Bytes * pieces * PackedElements(columns, rows)}};

@@ -324,6 +324,36 @@ TEST(RankLayout, HasPackedMatricesWhereALayerMultipliesInBf16) {
   EXPECT_EQ(bytes, expected);
 }
 
+// Weights that products read in either order have one copy, and joined ones follow one another.
+TEST(RankLayout, KeepsMatricesOnceWhereProductsReadThemAsStored) {
+  model::ModelConfig config = Llama(Family::kLlama, 2);
+  config.heads = 3, config.kv_heads = 1, config.head_size = 8, config.inner = 40;
+  const model::Precisions precisions = {Precision::kBf16, Precision::kBf16};
+  const Job job({.config = config, .schedule = "pipedream-2bw", .precisions = precisions});
+  const RankLayout layout = job.LayoutOf(0);
+  int joined = 0;
+  const Tensor* before = nullptr;
+  for (const Tensor& tensor : layout.parameters.tensors) {
+    EXPECT_NE(tensor.role, Role::kPackedTransposedWeight);
+    if (tensor.role != Role::kPackedWeight) continue;
+    const std::vector<std::int64_t>& shape = tensor.parameter->shape;
+    EXPECT_EQ(tensor.bytes, 2 * RoundedElements(shape[0], shape[1])) << tensor.parameter->name;
+    if (before != nullptr && before->parameter->joins_next) {
+      ++joined;
+      EXPECT_EQ(tensor.allocation, before->allocation);
+      EXPECT_EQ(tensor.version, before->version);
+      EXPECT_EQ(tensor.offset, before->offset + before->bytes);
+    }
+    before = &tensor;
+  }
+  // k behind q, v behind k and up behind gate, in two versions of each block.
+  const int blocks = static_cast<int>(std::ranges::count_if(
+      layout.stages.at(StageId(0)).layers,
+      [&](const auto& each) { return job.model.layers[each.layer.value()].block >= 0; }));
+  EXPECT_EQ(joined, 3 * 2 * blocks);
+  EXPECT_GT(blocks, 0);
+}
+
 TEST(RankLayout, KeepsEveryVersionOfTheWeights) {
   const Job job({.config = Llama(Family::kLlama, 2), .schedule = "pipedream-2bw"});
   const RankLayout layout = job.LayoutOf(0);

@@ -23,7 +23,9 @@ namespace takt::layout {
 enum class Role : std::uint8_t {
   kGradient,  // of one use of a parameter
   kWeight,
-  kPackedWeight,            // in bf16, in the order in which F multiplies by it; or a bias
+  // In bf16, in the order in which F multiplies by it; or as it is stored
+  // (Parameter::kept_rounded).
+  kPackedWeight,
   kPackedTransposedWeight,  // in bf16, in the order in which I multiplies by it
   kFirstMoment,
   kSecondMoment,

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/model/llama.h"
 
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <numbers>
 #include <string>
 #include <string_view>
@@ -42,6 +44,22 @@ double LinearFlops(const ModelConfig& config, bool experts) {
          (experts ? MixtureFlops(config) : 6 * c * config.inner);
 }
 
+// Says which products of a block with one input read their weights as one matrix.
+struct Joins {
+  bool query_key_value, gate_up;
+
+  Joins(const ModelConfig& config, const Precisions& precisions, bool experts) {
+    const auto whole = [&](std::initializer_list<std::int64_t> sizes) {
+      return precisions.ReadsWeightsAsStored() && std::ranges::all_of(sizes, [](std::int64_t size) {
+               return size % kRoundedVector == 0;
+             });
+    };
+    query_key_value = whole({config.hidden, QueryWidth(config), KeyWidth(config)}) &&
+                      !NormalisesHeads(config.family) && config.family != Family::kQwen2;
+    gate_up = whole({config.hidden, config.inner}) && !experts;
+  }
+};
+
 // Returns the numbers that an MLP, or all experts of a token, have between their products.
 std::int64_t InnerOf(const ModelConfig& config, bool experts) {
   return experts ? std::int64_t{config.mixture->chosen} * config.mixture->inner : config.inner;
@@ -67,15 +85,18 @@ std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t ro
   AddNorm(stash, kNorm1, rows, config.hidden, 1, products);
   // The norms of queries and keys are cheap to compute again, from what they normalise.
   const auto query_or_key = normalises_heads ? Rowwise : Product;
-  stash.push_back(query_or_key("q", rows, QueryWidth(config), activations));
-  stash.push_back(query_or_key("k", rows, KeyWidth(config), activations));
-  stash.push_back(Product("v", rows, KeyWidth(config), activations));
+  const Joins joins(config, precisions, experts);
+  const std::int64_t query = QueryWidth(config), key = KeyWidth(config);
+  const bool one = joins.query_key_value;
+  stash.push_back(query_or_key("q", rows, one ? query + 2 * key : query, activations));
+  stash.push_back(query_or_key("k", rows, one ? 0 : key, activations));
+  stash.push_back(Product("v", rows, one ? 0 : key, activations));
   stash.push_back(Product("attention", rows, QueryWidth(config), activations));
   stash.push_back(Product("logsumexp", rows, config.heads));
   stash.push_back(Product("middle", rows, config.hidden, precisions.stream()));
   AddNorm(stash, kNorm2, rows, config.hidden, 1, experts ? Precision::kF32 : products);
-  stash.push_back(Product("gate", rows, inner, between));
-  stash.push_back(Product("up", rows, inner, between));
+  stash.push_back(Product("gate", rows, joins.gate_up ? 2 * inner : inner, between));
+  stash.push_back(Product("up", rows, joins.gate_up ? 0 : inner, between));
   stash.push_back(Rowwise("product", rows, inner, products));
   if (normalises_heads) {
     AddHeadNorm(stash, {"raw_q", "q_norm_stats", "q_norm_part"}, rows, config.heads, config);
@@ -129,8 +150,11 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
     if (bias) p.push_back(Bias(name + ".bias", width, precisions.activations));
   };
   p.push_back(Ones(prefix + "input_layernorm.weight", c));
+  const Joins joins(config, precisions, experts);
   add_with_bias("q_proj", QueryWidth(config));
+  p.back().joins_next = joins.query_key_value;
   add_with_bias("k_proj", KeyWidth(config));
+  p.back().joins_next = joins.query_key_value;
   add_with_bias("v_proj", KeyWidth(config));
   if (NormalisesHeads(config.family)) {
     p.push_back(Ones(prefix + "self_attn.q_norm.weight", config.head_size));
@@ -142,6 +166,7 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
     AddMixtureParameters(p, config, prefix);
   } else {
     AddProjection(p, prefix + "mlp.gate_proj", {config.inner, c}, config);
+    p.back().joins_next = joins.gate_up;
     AddProjection(p, prefix + "mlp.up_proj", {config.inner, c}, config);
     AddProjection(p, prefix + "mlp.down_proj", {c, config.inner}, config);
   }

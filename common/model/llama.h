@@ -21,16 +21,18 @@ struct LlamaBlockStash {
     kNorm1,       // [N,C] the first norm's output; **
     kNorm1Stats,  // [N] rstd
     kNorm1Part,   // [C] gradient of the weight, of this microbatch
-    kQ,           // [N,Q] rotated -> its gradient; *
-    kK,           // [N,K] rotated -> its gradient; *
-    kV,           // [N,K] -> its gradient; *
-    kAttention,   // [N,Q] heads side by side; *
-    kLogsumexp,   // [B,H,T]
-    kMiddle,      // [N,C] between attention and MLP -> its gradient; ***
-    kNorm2,       // as of the first
+    // Where their weights are joined (Parameter::joins_next), kQ has q, k and v side by side in
+    // rows [N,Q+2K], and kK and kV are empty.
+    kQ,          // [N,Q] rotated -> its gradient; *
+    kK,          // [N,K] rotated -> its gradient; *
+    kV,          // [N,K] -> its gradient; *
+    kAttention,  // [N,Q] heads side by side; *
+    kLogsumexp,  // [B,H,T]
+    kMiddle,     // [N,C] between attention and MLP -> its gradient; ***
+    kNorm2,      // as of the first
     kNorm2Stats,
     kNorm2Part,
-    kGate,     // [N,E] -> its gradient; *
+    kGate,     // [N,E] -> its gradient; *. Likewise with kUp where their weights are joined: [N,2E]
     kUp,       // [N,E] -> its gradient; *
     kProduct,  // [N,E] silu(gate) * up; **
     // Only a kQwen3Block and a kQwen3MoeBlock have the tensors below. Their kQ and kK are
@@ -48,11 +50,13 @@ struct LlamaBlockStash {
 struct LlamaBlockScratch {
   enum Tensor : std::uint8_t {
     kDProduct,    // [N,E] gradient of the MLP's product; *. The next three take its place.
-    kDQ,          // [N,Q] gradient of q; *
+    kDQ,          // [N,Q] gradient of q; *. Joined as kQ is
     kDK,          // [N,K] gradient of k, right behind it; *
     kDV,          // [N,K] gradient of v, right behind it; *
     kDAttention,  // [N,Q] gradient of attention's output; *. The next one takes its place.
-    kDNorm,       // [N,C] gradient of what a norm gives: a sum over products, and so in f32
+    // [N,C] gradient of what a norm gives. It is in f32 where it is a sum over products; one
+    // product with joined weights leaves it in *.
+    kDNorm,
     // [N,C] kMiddle's gradient in bf16; empty unless RoundsGradientsOnce and kMiddle is in f32.
     kDMiddle,
     kDWeights,  // only of a block with experts: [N*k] gradient of the router's weights, in f32

@@ -2,6 +2,8 @@
 #include "common/model/model.h"
 
 #include <cmath>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -208,6 +210,25 @@ Layer EmulatedLayer(const ModelConfig& config, int block, int tensor) {
   return layer;
 }
 
+// Lets products read matrices as they are stored, where these have rows of whole vectors, and whole
+// vectors of rows in each piece. Rows of words are filled up (layout::RoundedElements). Kernels for
+// experts read packed matrices.
+void KeepMatricesRounded(Model& model) {
+  if (!model.precisions.ReadsWeightsAsStored()) return;
+  std::set<std::string_view> tied;  // the head multiplies by these
+  for (const Layer& layer : model.layers)
+    tied.insert(layer.tied_parameters.begin(), layer.tied_parameters.end());
+  for (Layer& layer : model.layers) {
+    for (Parameter& parameter : layer.parameters) {
+      const bool is_factor = layer.MultipliesBy(parameter) || tied.contains(parameter.name);
+      if (!is_factor || parameter.expert >= 0) continue;
+      const std::int64_t rows = parameter.shape[0] / parameter.split.count;
+      parameter.kept_rounded = parameter.shape[1] % kRoundedVector == 0 &&
+                               (parameter.by_word || rows % kRoundedVector == 0);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<const Parameter*> Model::AllParameters() const {
@@ -298,13 +319,14 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
     for (Layer& layer : model.layers) layer.cost.output_bytes /= 2;
   }
   if (context_ranks > 1) ShareSequences(model);
-  if (tensor.size == 1 && !tensor.splits()) {
-    if (experts.shares()) ShareExperts(model);
-    return model;
+  if (tensor.size > 1 || tensor.splits()) {
+    if (auto errors = CheckShare(model.config, microbatch, tensor); !errors.empty())
+      return InvalidFields(std::move(errors));
+    SplitLayers(model);
+  } else if (experts.shares()) {
+    ShareExperts(model);
   }
-  if (auto errors = CheckShare(model.config, microbatch, tensor); !errors.empty())
-    return InvalidFields(std::move(errors));
-  SplitLayers(model);
+  KeepMatricesRounded(model);
   return model;
 }
 

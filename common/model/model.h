@@ -48,6 +48,9 @@ struct Precisions {
   bool RoundsGradientsOnce() const {
     return activations == Precision::kBf16 && fp8 == Fp8Recipe::kNone;
   }
+  // Returns whether products read weights that are rounded to bf16 and otherwise stored as they are
+  // (Parameter::kept_rounded). Elsewhere a backend packs them for each kind of product.
+  bool ReadsWeightsAsStored() const { return RoundsGradientsOnce(); }
 };
 
 enum class Family : std::uint8_t {
@@ -169,6 +172,9 @@ constexpr bool HasExperts(LayerKind kind) {
 
 enum class Init : std::uint8_t { kZeros = 1, kOnes = 2, kNormal = 3 };
 
+// The elements in bf16 of a vector, of which products on GPUs read whole ones (16 bytes).
+inline constexpr std::int64_t kRoundedVector = 8;
+
 struct Parameter {
   std::string name;  // Hugging Face's tensor name; the key of checkpoints and of initial weights
   std::vector<std::int64_t> shape;  // of what the rank has of it (Split)
@@ -180,8 +186,12 @@ struct Parameter {
   bool by_muon = false;   // Muon updates it, for which it must be whole on a rank
   // Products with it are in f32, whatever the precision of the model's products.
   bool multiplies_in_f32 = false;
-  // A bias that products with results in bf16 add. It is kept in bf16 as well.
+  // A bias that products with results in bf16 add, or a matrix that products in bf16 read in either
+  // order. It is kept in bf16 as well.
   bool kept_rounded = false;
+  // It is kept rounded right before the next parameter of its layer, so that products read both as
+  // one matrix.
+  bool joins_next = false;
   // A bias by which a router chooses. Its gradient is not one: it counts the rows of each expert,
   // of which the optimizer looks at the sign of the difference to the mean. It has no part in the
   // norm, in clipping and in decay.

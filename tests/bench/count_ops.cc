@@ -60,10 +60,10 @@ struct Bytes {
     return Elements(o.batch * o.context, o.heads * o.head_size) * 2 * SizeOf(o.x);
   }
   double operator()(const SwigluForward& o) const {
-    return Elements(o.count, 1) * (2 * SizeOf(o.gate) + SizeOf(o.output));
+    return Elements(o.rows, o.columns) * (2 * SizeOf(o.gate) + SizeOf(o.output));
   }
   double operator()(const SwigluBackward& o) const {
-    return Elements(o.count, 1) * 5 * SizeOf(o.gate);
+    return Elements(o.rows, o.columns) * 5 * SizeOf(o.gate);
   }
   double operator()(const GeluForward& o) const {
     return Elements(o.count, 1) * (SizeOf(o.input) + SizeOf(o.output));
@@ -94,12 +94,14 @@ struct Bytes {
   }
   double operator()(const Add& o) const { return Elements(o.count, 1) * 3 * kF32; }
   double operator()(const FeedBackError& o) const { return Elements(o.count, 1) * 5 * kF32; }
-  // A parameter, its gradient and its moments are read, and all but the gradient are written.
+  // A parameter, its gradient and its moments are read, and all but the gradient are written. The
+  // parameter may be written rounded as well.
   double operator()(const UpdateOp auto& o) const {
     double bytes = 0;
     for (const UpdatedTensor& t : o.tensors) {
       const int moments = (t.m != nullptr ? 1 : 0) + (t.v != nullptr ? 1 : 0);
-      bytes += Elements(t.count, 1) * (3 + 2 * moments) * kF32;
+      const double rounded = t.rounded != nullptr ? kBf16 : 0;
+      bytes += Elements(t.count, 1) * ((3 + 2 * moments) * kF32 + rounded);
     }
     return bytes;
   }

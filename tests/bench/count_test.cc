@@ -89,10 +89,10 @@ constexpr ExpectedCounts kExpected[] = {
     {"gpt2-124m", "f32", 64, 1024, 768, {7, 14, 6}, {12, 32, 0}},
     {"gpt2-124m", "bf16", 64, 1024, 768, {7, 14, 6}, {8, 16, 0}},
     {"gpt2-355m", "f32", 32, 1024, 1024, {7, 11, 6}, {12, 32, 0}},
-    // F: two norms, seven products, attention, two rotations, SwiGLU. I: seven products, two norms
-    // of two launches, four parts of attention, two rotations, SwiGLU. W: seven products.
-    {"llama-1b", "f32", 4, 4096, 2048, {13, 26, 7}, {12 + 5 + 24, 36 + 5 + 40, 0}},
-    {"llama-1b", "bf16", 4, 4096, 2048, {13, 26, 7}, {8 + 5 + 24, 20 + 5 + 40, 0}},
+    // F: two norms, four products, attention, a rotation, SwiGLU. I: four products, two norms of
+    // two launches, four parts of attention, a rotation, SwiGLU. W: four products.
+    {"llama-1b", "f32", 4, 4096, 2048, {9, 22, 4}, {12 + 5 + 24, 32 + 5 + 40, 0}},
+    {"llama-1b", "bf16", 4, 4096, 2048, {9, 22, 4}, {8 + 5 + 24, 16 + 5 + 40, 0}},
 };
 
 TEST(CountModel, HasTheExpectedCounts) {

@@ -55,6 +55,7 @@ void DescribeFields(MatmulBf16& o, auto& v) {
   v.Name("MatmulBf16");
   v.Stride("a_stride", o.a_stride, o.k), v.Stride("c_stride", o.c_stride, o.n);
   v.Size("m", o.m), v.Size("n", o.n), v.Size("k", o.k);
+  v.Flag(o.stored == StoredB::kPacked), v.Flag(o.stored == StoredB::kTransposedRows);
   const Extent as_c{o.m, o.n, o.c_stride == 0 ? o.n : o.c_stride};
   v.Tensor("a", o.a), v.Tensor("b", o.b), v.Tensor("c", o.c, as_c), v.Optional(o.addend, as_c);
   v.Optional(o.bias), v.Optional(o.rounded_bias), v.Optional(o.inner);
@@ -128,17 +129,20 @@ void DescribeFields(Rotary& o, auto& v) {
   v.Optional(o.starts);
 }
 void DescribeFields(SwigluForward& o, auto& v) {
+  const Extent extent{o.rows, o.columns, o.stride == 0 ? o.columns : o.stride};
   v.Name("SwigluForward");
-  v.Size("count", o.count);
-  v.Tensor("gate", o.gate, Extent{1, o.count}), v.Tensor("up", o.up, Extent{1, o.count});
+  v.Stride("stride", o.stride, o.columns);
+  v.Size("rows", o.rows), v.Size("columns", o.columns);
+  v.Tensor("gate", o.gate, extent), v.Tensor("up", o.up, extent);
   v.Tensor("output", o.output);
 }
 void DescribeFields(SwigluBackward& o, auto& v) {
-  const Extent extent{1, o.count};
+  const Extent extent{o.rows, o.columns, o.stride == 0 ? o.columns : o.stride};
   v.Name("SwigluBackward");
-  v.Size("count", o.count);
+  v.Stride("stride", o.stride, o.columns);
+  v.Size("rows", o.rows), v.Size("columns", o.columns);
   v.Tensor("gate", o.gate, extent), v.Tensor("up", o.up, extent);
-  v.Tensor("d_output", o.d_output, extent);
+  v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns});
   v.Tensor("d_gate", o.d_gate, extent), v.Tensor("d_up", o.d_up, extent);
 }
 void DescribeFields(GeluForward& o, auto& v) {
@@ -243,7 +247,7 @@ void DescribeFields(CrossEntropyGradient& o, auto& v) {
 void DescribeFields(UpdatedTensor& o, auto& v) {
   v.SizeOrNone("count", o.count);
   v.Tensor("parameter", o.parameter), v.Tensor("gradient", o.gradient);
-  v.Optional(o.previous), v.Optional(o.m), v.Optional(o.v);
+  v.Optional(o.previous), v.Optional(o.m), v.Optional(o.v), v.Optional(o.rounded);
 }
 // The list of tensors is left out, because its elements are described one by one.
 void DescribeFields(AdamwUpdate& /*o*/, auto& v) { v.Name("AdamwUpdate"); }

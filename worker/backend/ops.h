@@ -66,6 +66,7 @@ struct Matmul {
 // blocks lie along the sum.
 //   y  = x W + bias   PackBf16{.b = W, ...} after each change of W; MatmulBf16{.a = x, .b = packed}
 //   dX = dY W^T       the same with .transposed, into another buffer
+//                     or both from one W in bf16 as it is stored (StoredB)
 //   dW (+)= X^T dY    MatmulTransposedBf16{.a = X, .b = dY}
 
 // packed = b [k,n] rounded, in the order of elements that MatmulBf16 of the same backend needs.
@@ -75,6 +76,15 @@ struct PackBf16 {
   Fp8Scaling fp8 = Fp8Scaling::kNone;
   Bf16* packed = nullptr;  // layout::PackedElements(k, n), whatever the backend
   std::int64_t k = 0, n = 0;
+};
+
+// How the right factor of MatmulBf16 is stored. Rows that are not packed are whole vectors of 8
+// elements, and behind the last one follow rows of zeros up to a multiple of 8. GPUs read them
+// where they are; CPUs pack them for each product.
+enum class StoredB : std::uint8_t {
+  kPacked,          // as PackBf16 leaves it
+  kRows,            // [k,n]
+  kTransposedRows,  // [n,k]
 };
 
 // The function that a product's result goes through. Both need c in bf16 and dense, and no addend.
@@ -90,7 +100,8 @@ enum class Activation : std::uint8_t {
 struct MatmulBf16 {
   Operand a;  // [m,k]
   Fp8 a_fp8;
-  const Bf16* b = nullptr;      // [k,n] as PackBf16 leaves it
+  const Bf16* b = nullptr;  // [k,n]
+  StoredB stored = StoredB::kPacked;
   Output c;                     // [m,n]
   const float* bias = nullptr;  // [n]
   // [n] bias rounded, or null. A backend may add it in its place.
@@ -137,19 +148,20 @@ struct Rotary {
 
 // output = silu(gate) * up, silu(x) = x / (1 + e^-x)  (Shazeer 2020).
 struct SwigluForward {
-  Operand gate;
-  Operand up;
-  Output output;  // may be gate or up; also in bf16 if these are in f32
-  std::int64_t count = 0;
+  Operand gate;   // [N,E], rows `stride` apart
+  Operand up;     // as gate
+  Output output;  // [N,E], dense; may be gate or up if they are; also in bf16 if these are in f32
+  std::int64_t rows = 1, columns = 0;
+  std::int64_t stride = 0;  // 0: dense
 };
 
 struct SwigluBackward {
-  Operand gate;  // of the forward
-  Operand up;    // of the forward
-  Operand d_output;
-  Output d_gate;  // may be gate
-  Output d_up;    // may be up
-  std::int64_t count = 0;
+  Operand gate;      // of the forward
+  Operand up;        // of the forward
+  Operand d_output;  // [N,E], dense
+  Output d_gate;     // rows `stride` apart; may be gate
+  Output d_up;       // as d_gate; may be up
+  std::int64_t rows = 1, columns = 0, stride = 0;
 };
 
 // output = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
@@ -338,6 +350,7 @@ struct UpdatedTensor {
   const float* gradient = nullptr;
   float* m = nullptr;
   float* v = nullptr;
+  Bf16* rounded = nullptr;         // the parameter rounded, too; null: nobody reads it
   std::int64_t count = 0;          // may be 0
   double learning_rate_scale = 1;  // lr of the tensor = this * the update's learning_rate
   double weight_decay = 0;

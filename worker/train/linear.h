@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The three products of a linear layer y = x W + b. W is stored as [in,out], as GPT-2 does, or as
 // [out,in], as most others do. The products are in bf16 if W is packed; then x, y and their
-// gradients may be in bf16 too. A layer may have a part of a stored matrix: a run of its rows.
-// Operands of products in bf16 are rounded to FP8 if W says so.
+// gradients may be in bf16 too. A layer may have a part of a stored matrix: a run of its rows; or
+// several matrices that lie one behind the other. Operands of products in bf16 are rounded to FP8
+// if W says so.
 #pragma once
 
 #include <algorithm>
@@ -46,6 +47,17 @@ class Linear {
         bias_(nullptr),
         y_stride_(y_stride),
         first_(run.first) {}
+
+  // The layer of several W that are joined (Parameter::joins_next) and stored as [out,in], without
+  // biases. Its outputs are side by side: [N, sum of out].
+  Linear(std::int64_t rows, std::span<const ParameterRef> joined)
+      : rows_(rows),
+        out_in_(true),
+        in_(joined.front().parameter->shape[1]),
+        out_(SumOfRows(joined)),
+        weight_(joined.front()),
+        bias_(nullptr),
+        y_stride_(0) {}
 
   // Has what one leaf has of a W that tensor parallelism splits (model::Split).
   struct Piece {
@@ -92,10 +104,11 @@ class Linear {
     return backend.Run(product);
   }
 
-  // Computes dx [N,in] = dy W^T + addend (optional, [N,in], if dx is in f32; may be dx).
+  // Computes dx [N,in] = dy W^T + addend (optional, [N,in], of dx's type; may be dx).
   absl::Status InputGrad(backend::Backend& backend, const backend::Operand& dy,
-                         const backend::Output& dx, const float* addend = nullptr) const {
-    if (!in_bf16()) return backend.Run(Product(dy.f32, addend, dx.f32, /*backward=*/true));
+                         const backend::Output& dx,
+                         const backend::Operand& addend = nullptr) const {
+    if (!in_bf16()) return backend.Run(Product(dy.f32, addend.f32, dx.f32, /*backward=*/true));
     backend::MatmulBf16 product = ProductBf16(dy, dx, /*backward=*/true);
     product.addend = addend;
     product.a_stride = y_stride_;
@@ -140,6 +153,11 @@ class Linear {
   static std::int64_t RowsOfPiece(const ParameterRef& weight) {
     return weight.parameter->shape[0] / weight.parameter->split.count;
   }
+  static std::int64_t SumOfRows(std::span<const ParameterRef> weights) {
+    std::int64_t rows = 0;
+    for (const ParameterRef& weight : weights) rows += weight.parameter->shape[0];
+    return rows;
+  }
 
   // Returns whether its operands are rounded to bf16.
   bool in_bf16() const { return weight_.packed != nullptr; }
@@ -164,17 +182,24 @@ class Linear {
   // Returns the same in bf16, without an addend.
   backend::MatmulBf16 ProductBf16(const backend::Operand& a, const backend::Output& c,
                                   bool backward) const {
-    const ParameterRef::PackedOffsets offsets = weight_.PackedBefore(first_);
-    return {.a = a,
-            .a_fp8 = backward ? OfGradient() : OfInput(),
-            .b = backward != out_in_ ? weight_.packed_transposed + offsets.transposed
-                                     : weight_.packed + offsets.packed,
-            .c = c,
-            .bias = Bias(backward),
-            .rounded_bias = RoundedBias(backward),
-            .m = rows_,
-            .n = backward ? in_ : out_,
-            .k = backward ? out_ : in_};
+    backend::MatmulBf16 product{.a = a,
+                                .a_fp8 = backward ? OfGradient() : OfInput(),
+                                .c = c,
+                                .bias = Bias(backward),
+                                .rounded_bias = RoundedBias(backward),
+                                .m = rows_,
+                                .n = backward ? in_ : out_,
+                                .k = backward ? out_ : in_};
+    const bool transposed = backward != out_in_;
+    if (weight_.parameter->kept_rounded) {
+      product.b = weight_.packed + Before();
+      product.stored = transposed ? backend::StoredB::kTransposedRows : backend::StoredB::kRows;
+    } else {
+      const ParameterRef::PackedOffsets offsets = weight_.PackedBefore(first_);
+      product.b = transposed ? weight_.packed_transposed + offsets.transposed
+                             : weight_.packed + offsets.packed;
+    }
+    return product;
   }
 
   // Returns the elements of W that are stored before those of this layer.

@@ -4,6 +4,7 @@
 // Touvron et al. 2023; Qwen2 adds biases to q, k and v. Qwen3 has none, and applies an RMS norm to
 // each head of q and k before rope. Attention of Mistral has a window (Jiang et al. 2023). Mixtral
 // and Qwen3-MoE have experts (experts.h) in place of the MLP, which is the second line.
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "worker/train/experts.h"
 #include "worker/train/linear.h"
 #include "worker/train/norm.h"
+#include "worker/train/projections.h"
 
 namespace takt::train {
 namespace {
@@ -45,25 +47,23 @@ class LlamaBlock final : public Block {
       RETURN_IF_ERROR(experts_->WeightGrad(call));
     } else {
       RETURN_IF_ERROR(down_->WeightGrad(backend, s(kProduct), call.d_output(), add));
-      RETURN_IF_ERROR(up_->WeightGrad(backend, s(kNorm2), s(kUp), add));
-      RETURN_IF_ERROR(gate_->WeightGrad(backend, s(kNorm2), s(kGate), add));
+      RETURN_IF_ERROR(gate_up_->WeightGrad(backend, s(kNorm2), {s(kGate), s(kUp)}, add));
     }
     if (!follows) RETURN_IF_ERROR(norm2_.WeightGrad(backend, s(kNorm2Part), add));
     RETURN_IF_ERROR(o_.WeightGrad(backend, s(kAttention), d_middle, add));
-    RETURN_IF_ERROR(v_.WeightGrad(backend, s(kNorm1), call.Left(layout_, kV, scratch_[kDV]), add));
+    const auto left = [&](auto tensor, auto scratch) {
+      return call.Left(layout_, tensor, scratch_[scratch]);
+    };
     if (NormalisesHeads()) {
       if (!follows) {
         RETURN_IF_ERROR(k_norm_->WeightGrad(backend, s(kKNormPart), add));
         RETURN_IF_ERROR(q_norm_->WeightGrad(backend, s(kQNormPart), add));
       }
-      RETURN_IF_ERROR(k_.WeightGrad(backend, s(kNorm1), s(kRawK), add));
-      RETURN_IF_ERROR(q_.WeightGrad(backend, s(kNorm1), s(kRawQ), add));
+      RETURN_IF_ERROR(
+          qkv_.WeightGrad(backend, s(kNorm1), {s(kRawQ), s(kRawK), left(kV, kDV)}, add));
     } else {
-      const auto left = [&](auto tensor, auto scratch) {
-        return call.Left(layout_, tensor, scratch_[scratch]);
-      };
-      RETURN_IF_ERROR(k_.WeightGrad(backend, s(kNorm1), left(kK, kDK), add));
-      RETURN_IF_ERROR(q_.WeightGrad(backend, s(kNorm1), left(kQ, kDQ), add));
+      RETURN_IF_ERROR(
+          qkv_.WeightGrad(backend, s(kNorm1), {left(kQ, kDQ), left(kK, kDK), left(kV, kDV)}, add));
     }
     return follows ? absl::OkStatus() : norm1_.WeightGrad(backend, s(kNorm1Part), add);
   }
@@ -109,17 +109,19 @@ class LlamaBlock final : public Block {
         width_(config_),
         rotary_table_(options.rotary_table),
         norm1_(rows_, config_.norm_epsilon, {p.norm1, 1}),
-        q_(rows_, kOutIn, *p.q, p.q_bias),
-        k_(rows_, kOutIn, *p.k, p.k_bias),
-        v_(rows_, kOutIn, *p.v, p.v_bias),
+        qkv_(rows_, {{p.q, p.q_bias}, {p.k, p.k_bias}, {p.v, p.v_bias}}),
         q_norm_(HeadNorm(rows_ * config_.heads, p.q_norm)),
         k_norm_(HeadNorm(rows_ * config_.kv_heads, p.k_norm)),
         o_(rows_, kOutIn, *p.o, nullptr),
         norm2_(rows_, config_.norm_epsilon, {p.norm2, 1}),
-        gate_(OfMlp(p.gate)),
-        up_(OfMlp(p.up)),
-        down_(OfMlp(p.down)) {
-    if (p.experts != nullptr) experts_.emplace(options, p.experts);
+        q_stride_(qkv_.joined() ? width_.query + 2 * width_.key : width_.query),
+        kv_stride_(qkv_.joined() ? q_stride_ : width_.key) {
+    if (p.experts != nullptr) {
+      experts_.emplace(options, p.experts);
+    } else {
+      gate_up_.emplace(rows_, std::initializer_list<Projections::Part>{{p.gate}, {p.up}});
+      down_.emplace(rows_, kOutIn, *p.down, nullptr);
+    }
   }
 
   absl::Status Output(const ForwardCall& call, const StashView& s) const override {
@@ -131,23 +133,24 @@ class LlamaBlock final : public Block {
     backend::Backend& backend = pass.backend;
     const StashView& s = pass.stash;
     RETURN_IF_ERROR(norm1_.Forward(backend, pass.input, Norm1(s)));
+    const Heads heads = HeadsAt(s.Tensor(kQ), s.Tensor(kK), s.Tensor(kV));
     if (products) {
       const bool raw = NormalisesHeads();
-      RETURN_IF_ERROR(q_.Forward(backend, s.Tensor(kNorm1), nullptr, s.Tensor(raw ? kRawQ : kQ)));
-      RETURN_IF_ERROR(k_.Forward(backend, s.Tensor(kNorm1), nullptr, s.Tensor(raw ? kRawK : kK)));
-      RETURN_IF_ERROR(v_.Forward(backend, s.Tensor(kNorm1), nullptr, s.Tensor(kV)));
+      RETURN_IF_ERROR(
+          qkv_.Forward(backend, s.Tensor(kNorm1),
+                       {s.Tensor(raw ? kRawQ : kQ), s.Tensor(raw ? kRawK : kK), s.Tensor(kV)}));
     }
     if (NormalisesHeads()) {
       RETURN_IF_ERROR(q_norm_->Forward(backend, s[kRawQ], QNorm(s)));
       RETURN_IF_ERROR(k_norm_->Forward(backend, s[kRawK], KNorm(s)));
     }
     if (products || NormalisesHeads())
-      RETURN_IF_ERROR(Turn(backend, pass.view, s.Tensor(kQ), s.Tensor(kK), /*inverse=*/false));
+      RETURN_IF_ERROR(Turn(backend, pass.view, heads, /*inverse=*/false));
     if (products) {
       RETURN_IF_ERROR(Attend(pass, {.shape = Shape(),
-                                    .q = s.Tensor(kQ),
-                                    .k = s.Tensor(kK),
-                                    .v = s.Tensor(kV),
+                                    .q = heads.q,
+                                    .k = heads.k,
+                                    .v = heads.v,
                                     .output = s.Tensor(kAttention),
                                     .logsumexp = s[kLogsumexp],
                                     .starts = pass.view.starts}));
@@ -158,13 +161,32 @@ class LlamaBlock final : public Block {
       return experts_->Forward({.backend = &backend, .scratch = pass.scratch}, s, products);
     }
     if (products) {
-      RETURN_IF_ERROR(gate_->Forward(backend, s.Tensor(kNorm2), nullptr, s.Tensor(kGate)));
-      RETURN_IF_ERROR(up_->Forward(backend, s.Tensor(kNorm2), nullptr, s.Tensor(kUp)));
+      RETURN_IF_ERROR(
+          gate_up_->Forward(backend, s.Tensor(kNorm2), {s.Tensor(kGate), s.Tensor(kUp)}));
     }
     return backend.Run(backend::SwigluForward{.gate = s.Tensor(kGate),
-                                              .up = s.Tensor(kUp),
+                                              .up = Up(s),
                                               .output = s.Tensor(kProduct),
-                                              .count = rows_ * width_.inner});
+                                              .rows = rows_,
+                                              .columns = width_.inner,
+                                              .stride = GateStride()});
+  }
+
+  // Returns where the values of up begin, and how far the rows of both lie apart (0: dense).
+  backend::Output Up(const StashView& s) const {
+    return gate_up_->joined() ? From(s.Tensor(kGate), width_.inner) : s.Tensor(kUp);
+  }
+  std::int64_t GateStride() const { return gate_up_->joined() ? 2 * width_.inner : 0; }
+
+  // Queries, keys and values, or their gradients.
+  struct Heads {
+    backend::Output q, k, v;
+  };
+  // q, k, v: three tensors, of which the first has all if weights are joined.
+  Heads HeadsAt(const backend::Output& q, const backend::Output& k,
+                const backend::Output& v) const {
+    if (!qkv_.joined()) return {q, k, v};
+    return {q, From(q, width_.query), From(q, width_.query + width_.key)};
   }
 
   static NormStash Norm1(const StashView& s) {
@@ -188,16 +210,15 @@ class LlamaBlock final : public Block {
     return RmsNorm(rows, config_.norm_epsilon, {weight, 1});
   }
 
-  // Returns a product of the MLP, or none if the block has experts instead.
-  std::optional<Linear> OfMlp(const ParameterRef* weight) const {
-    if (weight == nullptr) return std::nullopt;
-    return Linear(rows_, kOutIn, *weight, nullptr);
+  // Returns where the gradient of a norm's output goes. is_one_product: it is no sum.
+  backend::Output DNorm(const InputGradCall& call, bool is_one_product) const {
+    return TensorAt(call.scratch + scratch_[kDNorm], is_one_product && layout_[kQ].bf16);
   }
 
   absl::Status MlpInputGrad(const InputGradCall& call) const override {
     const StashView s(layout_, call.stash);
-    auto* d_norm = reinterpret_cast<float*>(call.scratch + scratch_[kDNorm]);
-    RETURN_IF_ERROR(experts_.has_value() ? experts_->InputGrad(call, s, d_norm)
+    const backend::Output d_norm = DNorm(call, gate_up_.has_value() && gate_up_->joined());
+    RETURN_IF_ERROR(experts_.has_value() ? experts_->InputGrad(call, s, d_norm.f32)
                                          : InputGradOfProducts(call, s, d_norm));
     return norm2_.InputGrad(*call.backend,
                             {.dy = d_norm,
@@ -216,19 +237,20 @@ class LlamaBlock final : public Block {
 
   // Computes the gradient of the second norm's output through the products of the MLP.
   absl::Status InputGradOfProducts(const InputGradCall& call, const StashView& s,
-                                   float* d_norm) const {
+                                   const backend::Output& d_norm) const {
     backend::Backend& backend = *call.backend;
     const backend::Output d_product =
         TensorAt(call.scratch + scratch_[kDProduct], layout_[kGate].bf16);
     RETURN_IF_ERROR(down_->InputGrad(backend, call.d_output_of_products(), d_product));
     RETURN_IF_ERROR(backend.Run(backend::SwigluBackward{.gate = s.Tensor(kGate),
-                                                        .up = s.Tensor(kUp),
+                                                        .up = Up(s),
                                                         .d_output = d_product,
                                                         .d_gate = s.Tensor(kGate),
-                                                        .d_up = s.Tensor(kUp),
-                                                        .count = rows_ * width_.inner}));
-    RETURN_IF_ERROR(gate_->InputGrad(backend, s.Tensor(kGate), d_norm));
-    return up_->InputGrad(backend, s.Tensor(kUp), d_norm, d_norm);
+                                                        .d_up = Up(s),
+                                                        .rows = rows_,
+                                                        .columns = width_.inner,
+                                                        .stride = GateStride()}));
+    return gate_up_->InputGrad(backend, {s.Tensor(kGate), s.Tensor(kUp)}, d_norm);
   }
 
   absl::Status AttentionInputGrad(const InputGradCall& call) const override {
@@ -239,37 +261,39 @@ class LlamaBlock final : public Block {
     const backend::Output d_k = TensorAt(call.scratch + scratch_[kDK], bf16);
     const backend::Output d_v = TensorAt(call.scratch + scratch_[kDV], bf16);
     const backend::Output d_attention = TensorAt(call.scratch + scratch_[kDAttention], bf16);
-    auto* d_norm = reinterpret_cast<float*>(call.scratch + scratch_[kDNorm]);
+    const backend::Output d_norm = DNorm(call, qkv_.joined());
+    const Heads heads = HeadsAt(s.Tensor(kQ), s.Tensor(kK), s.Tensor(kV));
+    const Heads d_heads = HeadsAt(d_q, d_k, d_v);
     const backend::Operand d_middle =
         rounds_ ? backend::Operand(RoundedDMiddle(call)) : s.Tensor(kMiddle);
     RETURN_IF_ERROR(o_.InputGrad(backend, d_middle, d_attention));
     RETURN_IF_ERROR(AttendBackward(call, {.shape = Shape(),
-                                          .q = s.Tensor(kQ),
-                                          .k = s.Tensor(kK),
-                                          .v = s.Tensor(kV),
+                                          .q = heads.q,
+                                          .k = heads.k,
+                                          .v = heads.v,
                                           .output = s.Tensor(kAttention),
                                           .logsumexp = s[kLogsumexp],
                                           .d_output = d_attention,
-                                          .d_q = d_q,
-                                          .d_k = d_k,
-                                          .d_v = d_v,
+                                          .d_q = d_heads.q,
+                                          .d_k = d_heads.k,
+                                          .d_v = d_heads.v,
                                           .starts = call.view.starts}));
-    RETURN_IF_ERROR(Turn(backend, call.view, d_q, d_k, /*inverse=*/true));
+    RETURN_IF_ERROR(Turn(backend, call.view, d_heads, /*inverse=*/true));
     if (NormalisesHeads()) {
       RETURN_IF_ERROR(q_norm_->InputGrad(
           backend, {.dy = d_q, .x = s[kRawQ], .dx = s[kRawQ], .with_w = call.with_w}, QNorm(s)));
       RETURN_IF_ERROR(k_norm_->InputGrad(
           backend, {.dy = d_k, .x = s[kRawK], .dx = s[kRawK], .with_w = call.with_w}, KNorm(s)));
-      RETURN_IF_ERROR(q_.InputGrad(backend, s[kRawQ], d_norm));
-      RETURN_IF_ERROR(k_.InputGrad(backend, s[kRawK], d_norm, d_norm));
+      RETURN_IF_ERROR(qkv_.InputGrad(backend, {s[kRawQ], s[kRawK], d_v}, d_norm));
     } else {
-      RETURN_IF_ERROR(q_.InputGrad(backend, d_q, d_norm));
-      RETURN_IF_ERROR(k_.InputGrad(backend, d_k, d_norm, d_norm));
-      RETURN_IF_ERROR(LeaveToWeightGrad(call, d_q, s.Tensor(kQ), rows_ * width_.query));
-      RETURN_IF_ERROR(LeaveToWeightGrad(call, d_k, s.Tensor(kK), rows_ * width_.key));
+      RETURN_IF_ERROR(qkv_.InputGrad(backend, {d_q, d_k, d_v}, d_norm));
+      RETURN_IF_ERROR(LeaveToWeightGrad(call, d_q, s.Tensor(kQ), rows_ * q_stride_));
     }
-    RETURN_IF_ERROR(v_.InputGrad(backend, d_v, d_norm, d_norm));
-    RETURN_IF_ERROR(LeaveToWeightGrad(call, d_v, s.Tensor(kV), rows_ * width_.key));
+    if (!qkv_.joined()) {
+      if (!NormalisesHeads())
+        RETURN_IF_ERROR(LeaveToWeightGrad(call, d_k, s.Tensor(kK), rows_ * kv_stride_));
+      RETURN_IF_ERROR(LeaveToWeightGrad(call, d_v, s.Tensor(kV), rows_ * kv_stride_));
+    }
     return norm1_.InputGrad(backend,
                             {.dy = d_norm,
                              .x = call.input,
@@ -281,8 +305,8 @@ class LlamaBlock final : public Block {
   }
 
   // Applies rotary positions to q and k, or the inverse to their gradients.
-  absl::Status Turn(backend::Backend& backend, const TokenView& view, const backend::Output& q,
-                    const backend::Output& k, bool inverse) const {
+  absl::Status Turn(backend::Backend& backend, const TokenView& view, const Heads& heads,
+                    bool inverse) const {
     const std::int64_t first = view.cache != nullptr ? view.cache->past : 0;
     backend::Rotary op{.table = rotary_table_ + first * config_.head_size,
                        .batch = batch_,
@@ -290,13 +314,16 @@ class LlamaBlock final : public Block {
                        .head_size = config_.head_size,
                        .inverse = inverse,
                        .starts = PositionStarts(view.starts, context_)};
-    op.x = q;
+    op.x = heads.q;
     op.heads = config_.heads;
-    op.stride = width_.query;
+    op.stride = q_stride_;
+    // The heads of k follow those of q in each row.
+    if (qkv_.joined()) op.heads += config_.kv_heads;
     RETURN_IF_ERROR(backend.Run(op));
-    op.x = k;
+    if (qkv_.joined()) return absl::OkStatus();
+    op.x = heads.k;
     op.heads = config_.kv_heads;
-    op.stride = width_.key;
+    op.stride = kv_stride_;
     return backend.Run(op);
   }
 
@@ -306,8 +333,8 @@ class LlamaBlock final : public Block {
             .heads = config_.heads,
             .kv_heads = config_.kv_heads,
             .head_size = config_.head_size,
-            .q_stride = width_.query,
-            .kv_stride = width_.key,
+            .q_stride = q_stride_,
+            .kv_stride = kv_stride_,
             .out_stride = width_.query,
             .window = config_.EffectiveWindow()};
   }
@@ -316,12 +343,15 @@ class LlamaBlock final : public Block {
   const Widths width_;
   const float* const rotary_table_;
   const RmsNorm norm1_;
-  const Linear q_, k_, v_;
+  const Projections qkv_;
   const std::optional<RmsNorm> q_norm_, k_norm_;
   const Linear o_;
   const RmsNorm norm2_;
-  const std::optional<Linear> gate_, up_, down_;
-  std::optional<Experts> experts_;  // constant after construction
+  const std::int64_t q_stride_, kv_stride_;  // elements between rows: of q; of k and v
+  // The MLP, or the experts in its place. They are constant after construction.
+  std::optional<Projections> gate_up_;
+  std::optional<Linear> down_;
+  std::optional<Experts> experts_;
 };
 
 }  // namespace

@@ -179,6 +179,7 @@ absl::Status Optimizer::UpdateAll(backend::Backend& backend, const Step& step) {
                        .gradient = ref->gradient + first,
                        .m = ref->m,
                        .v = ref->v,
+                       .rounded = ref->is_rounded_by_update() ? ref->packed : nullptr,
                        .count = count,
                        .learning_rate_scale = settings.learning_rate_scale,
                        .weight_decay = settings.weight_decay});

@@ -286,8 +286,11 @@ absl::Status ParameterStore::Pack(backend::Backend& backend, const LayerParamete
   return absl::OkStatus();
 }
 
-absl::Status ParameterStore::Pack(backend::Backend& backend, int version) {
-  for (const Use& use : uses_) RETURN_IF_ERROR(PackUse(backend, use, PlaceOf(version)));
+absl::Status ParameterStore::Pack(backend::Backend& backend, int version, bool after_update) {
+  for (const Use& use : uses_) {
+    if (after_update && use.ref->is_rounded_by_update()) continue;
+    RETURN_IF_ERROR(PackUse(backend, use, PlaceOf(version)));
+  }
   return absl::OkStatus();
 }
 
@@ -301,10 +304,19 @@ absl::Status ParameterStore::PackUse(backend::Backend& backend, const Use& use, 
 
 absl::Status ParameterStore::PackFrom(backend::MemoryBackend& memory, const float* whole,
                                       const ParameterRef& ref) {
-  if (ref.parameter->kept_rounded) {
-    return memory.Run(backend::Copy{.input = whole, .output = ref.packed, .count = ref.elements()});
-  }
   const std::int64_t columns = ref.columns();
+  if (ref.parameter->kept_rounded) {
+    const std::int64_t count = ref.elements();
+    RETURN_IF_ERROR(
+        memory.Run(backend::Copy{.input = whole, .output = ref.packed, .count = count}));
+    const bool is_matrix = ref.parameter->shape.size() == 2;
+    const std::int64_t filled =
+        is_matrix ? layout::RoundedElements(count / columns, columns) : count;
+    if (filled == count) return absl::OkStatus();
+    // Zeros of both types have the same bits, and a row has whole floats.
+    return memory.Run(backend::Fill{.output = reinterpret_cast<float*>(ref.packed + count),
+                                    .count = (filled - count) / 2});
+  }
   for (const auto& [first, rows] : ref.Runs()) {
     const float* const b = whole + first * columns;
     const ParameterRef::PackedOffsets offsets = ref.PackedBefore(first);

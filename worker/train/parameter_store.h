@@ -41,7 +41,8 @@ struct ParameterRef {
   const float* previous = nullptr;
   // The selected version's matrix as it is stored, and its transpose, as PackBf16 leaves them. A
   // table by words is packed block by block. Null unless products are in bf16 and the layer
-  // multiplies by the parameter. Of a bias (Parameter::kept_rounded), `packed` is it rounded.
+  // multiplies by the parameter. Of what is kept rounded (Parameter::kept_rounded), `packed` is it
+  // as it is stored, followed by rows of zeros (layout::RoundedElements), and that is all.
   backend::Bf16* packed = nullptr;
   backend::Bf16* packed_transposed = nullptr;
   // Says how the layer's products round to FP8, if they do.
@@ -77,6 +78,12 @@ struct ParameterRef {
   // Returns the weights of the shard, and those of the version before the newest.
   float* shard_weights() const { return freed ? kept : weight + shard.first; }
   const float* shard_previous() const { return freed ? previous : previous + shard.first; }
+  // Returns whether the optimizer's op, which changes all of the weight, also leaves it in
+  // `packed`.
+  bool is_rounded_by_update() const {
+    return parameter->kept_rounded && packed != nullptr && updated && !freed &&
+           shard.count == elements() && !parameter->by_muon && !parameter->fed_back;
+  }
   // Returns m, v or last_update as far as there is one.
   std::span<float> moment(float* which) const {
     return {which, which == nullptr ? 0 : static_cast<std::size_t>(shard.count)};
@@ -156,8 +163,9 @@ class ParameterStore {
   absl::Status SpreadNewest(backend::Backend& backend);
 
   // Makes the `packed` matrices of the newest weights, or of the foreseen ones. Call it after every
-  // change of these.
-  absl::Status Pack(backend::Backend& backend, int version = 0);
+  // change of these. after_update: the optimizer has just made them, and what it has rounded itself
+  // is left out (ParameterRef::is_rounded_by_update).
+  absl::Status Pack(backend::Backend& backend, int version = 0, bool after_update = false);
   // Makes those of one layer of a rank's stages, or of its rows. Both leave out weights that are
   // not whole.
   absl::Status Pack(backend::Backend& backend, const LayerParameters& layer, int version = 0);

@@ -248,6 +248,47 @@ TEST_F(PackedWeights, HaveTheBiasesThatAreKeptRounded) {
   EXPECT_EQ(backend::ToFloat(bias.packed[0]), 3);
 }
 
+// Rows of zeros fill up a matrix that is kept as it is stored, whatever was there before.
+TEST_F(PackedWeights, HaveMatricesThatAreKeptRounded) {
+  model::Parameter& head = model_bf16_.layers[0].parameters[0];  // tied
+  ASSERT_TRUE(head.by_word);
+  head.kept_rounded = true;
+  const std::int64_t columns = head.shape[1], zeros = 8 - head.shape[0] % 8;
+  ASSERT_LT(zeros, 8);
+  const LayerId last(static_cast<std::int32_t>(model_bf16_.layers.size()) - 1);
+  const auto store =
+      ParameterStore::Create(model_bf16_, layout::LayOutParameters(model_bf16_, {last}), *backend_)
+          .value();
+  const ParameterRef& ref = store->Layer(last).refs.back();
+  EXPECT_EQ(ref.packed_transposed, nullptr);
+  std::fill_n(ref.weight, ref.elements(), 1 + 0x1p-9F);
+  std::fill_n(ref.packed, ref.elements() + zeros * columns, backend::Bf16{0x7fc0});
+  ASSERT_TRUE(store->Pack(*backend_).ok());
+  for (std::int64_t i = 0; i < ref.elements() + zeros * columns; ++i)
+    ASSERT_EQ(backend::ToFloat(ref.packed[i]), i < ref.elements() ? 1 : 0) << "element " << i;
+}
+
+TEST_F(PackedWeights, AreNotMadeAgainWhereTheUpdateRoundsThem) {
+  constexpr std::size_t kMatrix = 2, kBias = 3;  // c_attn
+  std::vector<model::Parameter>& parameters = model_bf16_.layers[1].parameters;
+  parameters[kMatrix].kept_rounded = parameters[kBias].kept_rounded = true;
+  parameters[kBias].by_muon = true;  // no update rounds it
+  const auto store =
+      ParameterStore::Create(model_bf16_, layout::LayOutParameters(model_bf16_, {LayerId(1)}),
+                             *backend_)
+          .value();
+  const std::vector<ParameterRef>& refs = store->Layer(LayerId(1)).refs;
+  EXPECT_TRUE(refs[kMatrix].is_rounded_by_update());
+  EXPECT_FALSE(refs[kBias].is_rounded_by_update());
+  EXPECT_FALSE(refs[0].is_rounded_by_update());
+  for (const std::size_t i : {kMatrix, kBias}) refs[i].weight[0] = 3;
+  ASSERT_TRUE(store->Pack(*backend_, /*version=*/0, /*after_update=*/true).ok());
+  EXPECT_EQ(backend::ToFloat(refs[kMatrix].packed[0]), 0);
+  EXPECT_EQ(backend::ToFloat(refs[kBias].packed[0]), 3);
+  ASSERT_TRUE(store->Pack(*backend_).ok());
+  EXPECT_EQ(backend::ToFloat(refs[kMatrix].packed[0]), 3);
+}
+
 TEST_F(PackedWeights, AreThoseOfTheSelectedVersionAndItsTranspose) {
   const ParameterRef& ref = store_->Layer(LayerId(1)).refs[2];  // c_attn.weight
   const std::int64_t rows = ref.parameter->shape[0], columns = ref.parameter->shape[1];

@@ -66,7 +66,8 @@ class LlamaLeaf final : public SplitLeaf {
     return backend.Run(backend::SwigluForward{.gate = m.Tensor(kGate),
                                               .up = m.Tensor(kUp),
                                               .output = m.Tensor(kProduct),
-                                              .count = inner_elements_});
+                                              .rows = rows_,
+                                              .columns = inner_});
   }
 
   absl::Status MlpOutput(backend::Backend& backend, const LeafMemory& m,
@@ -84,7 +85,8 @@ class LlamaLeaf final : public SplitLeaf {
                                                         .d_output = d_product,
                                                         .d_gate = gate,
                                                         .d_up = up,
-                                                        .count = inner_elements_}));
+                                                        .rows = rows_,
+                                                        .columns = inner_}));
     RETURN_IF_ERROR(gate_.InputGrad(backend, gate, partial));
     return up_.InputGrad(backend, up, partial, partial);
   }
@@ -179,7 +181,7 @@ class LlamaLeaf final : public SplitLeaf {
         gradient_(leaf % options.model.tensor.leaves_here()),
         shape_(ShapeOf(options.model)),
         rows_(shape_.batch * shape_.context),
-        inner_elements_(rows_ * (options.model.config.inner / options.model.tensor.leaves)),
+        inner_(options.model.config.inner / options.model.tensor.leaves),
         rotary_table_(options.rotary_table) {
     if (p.q_norm == nullptr) return;
     const double epsilon = options.model.config.norm_epsilon;
@@ -248,7 +250,7 @@ class LlamaLeaf final : public SplitLeaf {
   const Linear q_, k_, v_, o_, gate_, up_, down_;
   const int gradient_;  // the number of the leaf on its rank
   const backend::AttentionShape shape_;
-  const std::int64_t rows_, inner_elements_;
+  const std::int64_t rows_, inner_;
   const float* const rotary_table_;
   std::optional<HeadNorm> q_norm_, k_norm_;  // constant after construction
 };

@@ -85,8 +85,8 @@ TEST_P(Bf16FormsTest, Activations) {
           .input = x.bf16(), .d_output = d.bf16(), .d_input = y.bf16(), .count = count});
       Run(GeluBackward{.input = x.f32(), .d_output = d.f32(), .d_input = y.f32(), .count = count});
       ExpectRounded(y, "gelu gradient");
-      Run(SwigluForward{.gate = x.bf16(), .up = up.bf16(), .output = y.bf16(), .count = count});
-      Run(SwigluForward{.gate = x.f32(), .up = up.f32(), .output = y.f32(), .count = count});
+      Run(SwigluForward{.gate = x.bf16(), .up = up.bf16(), .output = y.bf16(), .columns = count});
+      Run(SwigluForward{.gate = x.f32(), .up = up.f32(), .output = y.f32(), .columns = count});
       ExpectRounded(y, "swiglu");
       Run(Copy{.input = x.bf16(), .output = y.bf16(), .count = count});
       Run(Copy{.input = x.f32(), .output = y.f32(), .count = count});
@@ -101,13 +101,13 @@ TEST_P(Bf16FormsTest, Activations) {
                          .d_output = d.bf16(),
                          .d_gate = x.bf16(),
                          .d_up = up.bf16(),
-                         .count = count});
+                         .columns = count});
       Run(SwigluBackward{.gate = x.f32(),
                          .up = up.f32(),
                          .d_output = d.f32(),
                          .d_gate = x.f32(),
                          .d_up = up.f32(),
-                         .count = count});
+                         .columns = count});
       ExpectRounded(x, "gradient of the gate");
       ExpectRounded(up, "gradient of up");
       Run(GeluForward{.input = d.bf16(), .output = d.bf16(), .count = count});

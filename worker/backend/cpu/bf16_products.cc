@@ -39,6 +39,21 @@ const float* Bf16Products::InFp8(const PackBf16& op) {
   return weights_.data();
 }
 
+PackBf16 Bf16Products::PackOf(const MatmulBf16& op) {
+  const auto count = static_cast<std::size_t>(op.k * op.n);
+  weights_.resize(std::max(weights_.size(), count));
+  std::transform(op.b, op.b + count, weights_.begin(), ToFloat);
+  const std::int64_t panels = CeilDiv(op.n, kBf16PanelColumns);
+  const std::int64_t depth = CeilDiv(op.k, kBf16PanelDepth) * kBf16PanelDepth;
+  packed_.resize(
+      std::max(packed_.size(), static_cast<std::size_t>(panels * kBf16PanelColumns * depth)));
+  return {.b = weights_.data(),
+          .transposed = op.stored == StoredB::kTransposedRows,
+          .packed = packed_.data(),
+          .k = op.k,
+          .n = op.n};
+}
+
 absl::Status Bf16Products::Run(const MatmulBf16& op) {
   const Rows a = Rounded(
       {.data = op.a, .fp8 = op.a_fp8, .rows = op.m, .columns = op.k, .stride = op.a_stride}, a_);

@@ -24,7 +24,10 @@ class Bf16Products {
 
   // Returns b rounded to FP8 if the op does so, else b. The result is valid until the next call.
   const float* InFp8(const PackBf16& op);
-  // Computes c in f32 and leaves the activation to the caller.
+  // Returns the packing of a factor that is stored in rows. Its matrices are valid until the next
+  // call of this or of InFp8.
+  PackBf16 PackOf(const MatmulBf16& op);
+  // Reads b as packed. Computes c in f32 and leaves the activation to the caller.
   absl::Status Run(const MatmulBf16& op);
   // Leaves the column sums to the caller.
   absl::Status Run(const MatmulTransposedBf16& op);
@@ -59,7 +62,8 @@ class Bf16Products {
   Fp8Rounding fp8_;
   std::vector<Thread> threads_;
   std::vector<Bf16> a_, b_;     // rounded operands
-  std::vector<float> weights_;  // in FP8, before they are packed
+  std::vector<float> weights_;  // in FP8 or in rows, before they are packed
+  std::vector<Bf16> packed_;
 };
 
 }  // namespace takt::backend

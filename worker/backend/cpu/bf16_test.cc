@@ -99,6 +99,33 @@ TEST_P(Bf16Test, ProductIsThatOfRoundedOperands) {
   }
 }
 
+TEST_P(Bf16Test, FactorsInRowsNeedNoPacking) {
+  for (const Product s : {Product{3, 24, 37}, {65, 131, 64}, {200, 72, 100}}) {
+    for (const bool transposed : {false, true}) {
+      const std::int64_t columns = (transposed ? s.k : s.n) / 8 * 8;  // whole vectors
+      const Product size{s.m, transposed ? s.n : columns, transposed ? columns : s.k};
+      const std::int64_t rows = transposed ? size.n : size.k;
+      const Floats a = Random(size.m * size.k, 1), b = Random(rows * columns, 2);
+      const Bf16s a16 = NearestOf(a), b16 = NearestOf(b);
+      Bf16s stored = b16;
+      stored.resize(static_cast<std::size_t>(layout::RoundedElements(rows, columns)), Bf16{0});
+      Floats c = Unset(size.m * size.n);
+      Run(MatmulBf16{.a = a.data(),
+                     .b = stored.data(),
+                     .stored = transposed ? StoredB::kTransposedRows : StoredB::kRows,
+                     .c = c.data(),
+                     .m = size.m,
+                     .n = size.n,
+                     .k = size.k});
+      const Doubles expected = Multiply(
+          size, [&](auto i, auto p) { return a16[i * size.k + p]; },
+          [&](auto p, auto j) { return b16[transposed ? j * columns + p : p * columns + j]; });
+      ExpectNear(c, expected, SumTolerance(size.k, 2 * std::sqrt(static_cast<double>(size.k))),
+                 transposed ? "a b^T" : "a b");
+    }
+  }
+}
+
 TEST_P(Bf16Test, TransposedProductIsThatOfRoundedOperands) {
   for (const Product s : shapes_) {
     const Floats a = Random(s.k * s.m, 1), b = Random(s.k * s.n, 2), before = Random(s.m * s.n, 3);
@@ -189,7 +216,7 @@ TEST_P(Bf16Test, OutputsAreRoundedOnesOfF32) {
                                 .columns = columns},
                  "rms norm");
   expect_rounded(GeluForward{.input = x.data(), .count = count}, "gelu");
-  expect_rounded(SwigluForward{.gate = x.data(), .up = up.data(), .count = count}, "swiglu");
+  expect_rounded(SwigluForward{.gate = x.data(), .up = up.data(), .columns = count}, "swiglu");
 }
 
 TEST_P(Bf16Test, GivesTheSameBitsForAnyNumberOfThreads) {

@@ -124,7 +124,12 @@ class CpuBackend final : public HostMemory<Backend> {
     op.b = bf16_.InFp8(op);
     Pack(op);
   }
-  absl::Status Execute(const MatmulBf16& op) {
+  absl::Status Execute(MatmulBf16 op) {
+    if (op.stored != StoredB::kPacked) {
+      const PackBf16 pack = bf16_.PackOf(op);
+      Pack(pack);
+      op.b = pack.packed;
+    }
     RETURN_IF_ERROR(bf16_.Run(op));
     const std::int64_t count = op.m * op.n;
     float* const c = op.c.f32;
@@ -334,23 +339,18 @@ class CpuBackend final : public HostMemory<Backend> {
     *op.loss_sum = SumInOrder(row_losses_);
   }
 
-  void Execute(const AdamwUpdate& op) {
+  template <UpdateOp O>
+  void Update(const O& op, void (*update)(const O&, const UpdatedTensor&, Range elements)) {
     for (const UpdatedTensor& tensor : op.tensors) {
-      ForElements(tensor.count, [&](Range range) { kernels_.adamw(op, tensor, range); });
+      ForElements(tensor.count, [&](Range range) {
+        update(op, tensor, range);
+        if (tensor.rounded != nullptr) kernels_.round_bf16(tensor.parameter, tensor.rounded, range);
+      });
     }
   }
-
-  void Execute(const LionUpdate& op) {
-    for (const UpdatedTensor& tensor : op.tensors) {
-      ForElements(tensor.count, [&](Range range) { kernels_.lion(op, tensor, range); });
-    }
-  }
-
-  void Execute(const SgdUpdate& op) {
-    for (const UpdatedTensor& tensor : op.tensors) {
-      ForElements(tensor.count, [&](Range range) { kernels_.sgd(op, tensor, range); });
-    }
-  }
+  void Execute(const AdamwUpdate& op) { Update(op, kernels_.adamw); }
+  void Execute(const LionUpdate& op) { Update(op, kernels_.lion); }
+  void Execute(const SgdUpdate& op) { Update(op, kernels_.sgd); }
 
   absl::Status Execute(const MuonUpdate& op) {
     return UpdateByMuon(op, team_, [this](const Op& part) { return Run(part); });
@@ -373,12 +373,6 @@ class CpuBackend final : public HostMemory<Backend> {
     }
   }
 
-  void Execute(const Fill& op) {
-    ForElements(op.count, [&](Range range) {
-      std::fill(op.output + range.begin, op.output + range.end, op.value);
-    });
-  }
-
   static double SumInOrder(const std::vector<double>& values) {
     return std::accumulate(values.begin(), values.end(), 0.0);
   }
@@ -396,6 +390,7 @@ class CpuMemory final : public HostMemory<MemoryBackend> {
   CpuMemory(const Kernels& kernels, MemoryLedger* ledger)
       : HostMemory(/*threads=*/1, kernels, ledger) {}
 
+  absl::Status Run(const Fill& op) override { return ValidateAndExecute(op); }
   absl::Status Run(const Copy& op) override { return ValidateAndExecute(op); }
   absl::Status Run(const Add& op) override { return ValidateAndExecute(op); }
   absl::Status Run(const PackBf16& op) override {

@@ -30,6 +30,18 @@ void KeepPrevious(const UpdatedTensor& tensor, const float* previous, Range elem
                    sizeof(float) * static_cast<std::size_t>(elements.end - elements.begin));
 }
 
+// Calls f(offset, dense offset, elements) for the runs of elements that these rows have: each row,
+// or all of them where they are dense.
+template <class Swiglu, class F>
+void ForRuns(const Swiglu& op, Range rows, const F& f) {
+  if (op.stride == 0) {
+    f(0, 0, Range{rows.begin * op.columns, rows.end * op.columns});
+    return;
+  }
+  for (std::int64_t row = rows.begin; row < rows.end; ++row)
+    f(row * op.stride, row * op.columns, Range{0, op.columns});
+}
+
 // Returns the position of a row in its document.
 std::int64_t PositionOf(std::int64_t row, std::int64_t context, const std::int32_t* starts) {
   return row % context - (starts != nullptr ? starts[row] : 0);
@@ -78,22 +90,29 @@ void RotaryRows(const Rotary& op, Range rows) {
   }
 }
 
-void SwigluForwardRange(const SwigluForward& op, Range elements) {
+void SwigluForwardRows(const SwigluForward& op, Range rows) {
   To(op.output, [&](auto* output) {
-    ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
-      const Vec x = LoadN(op.gate.f32 + i, n);
-      StoreN(output + i, x / (1.0F + Exp(-x)) * LoadN(op.up.f32 + i, n), n);
+    ForRuns(op, rows, [&](std::int64_t row, std::int64_t dense, Range elements) {
+      const float *gate = op.gate.f32 + row, *up = op.up.f32 + row;
+      ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
+        const Vec x = LoadN(gate + i, n);
+        StoreN(output + dense + i, x / (1.0F + Exp(-x)) * LoadN(up + i, n), n);
+      });
     });
   });
 }
 
-void SwigluBackwardRange(const SwigluBackward& op, Range elements) {
-  ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
-    const Vec x = LoadN(op.gate.f32 + i, n), up = LoadN(op.up.f32 + i, n),
-              d = LoadN(op.d_output.f32 + i, n);
-    const Vec sigmoid = 1.0F / (1.0F + Exp(-x));
-    StoreN(op.d_gate.f32 + i, d * up * (sigmoid * (1.0F + x * (1.0F - sigmoid))), n);
-    StoreN(op.d_up.f32 + i, d * (x * sigmoid), n);
+void SwigluBackwardRows(const SwigluBackward& op, Range rows) {
+  ForRuns(op, rows, [&](std::int64_t row, std::int64_t dense, Range elements) {
+    const float *gate = op.gate.f32 + row, *ups = op.up.f32 + row;
+    const float* d_output = op.d_output.f32 + dense;
+    float *d_gate = op.d_gate.f32 + row, *d_up = op.d_up.f32 + row;
+    ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
+      const Vec x = LoadN(gate + i, n), up = LoadN(ups + i, n), d = LoadN(d_output + i, n);
+      const Vec sigmoid = 1.0F / (1.0F + Exp(-x));
+      StoreN(d_gate + i, d * up * (sigmoid * (1.0F + x * (1.0F - sigmoid))), n);
+      StoreN(d_up + i, d * (x * sigmoid), n);
+    });
   });
 }
 

@@ -388,6 +388,34 @@ TEST_P(OptimizerTest, ErrorsAreFedBack) {
   EXPECT_EQ(backend_->Run(FeedBackError{.count = 1}).message(), "FeedBackError.parameter is null");
 }
 
+TEST_P(OptimizerTest, LeavesParametersRoundedWhereTheyAreRead) {
+  constexpr std::int64_t kCount = 37;
+  Floats p = Random(kCount, 1), other = p, m(kCount, 0), v(kCount, 0);
+  const Floats g = Random(kCount, 2);
+  Bf16s rounded(kCount, Bf16{0x7fc0});
+  const UpdatedTensor tensors[] = {{.parameter = other.data(),
+                                    .gradient = g.data(),
+                                    .m = m.data(),
+                                    .v = v.data(),
+                                    .count = kCount},
+                                   {.parameter = p.data(),
+                                    .gradient = g.data(),
+                                    .m = m.data(),
+                                    .v = v.data(),
+                                    .rounded = rounded.data(),
+                                    .count = kCount}};
+  const auto expect_rounded = [&](const char* update) {
+    for (std::size_t i = 0; i < p.size(); ++i)
+      EXPECT_EQ(rounded[i].bits, Nearest(p[i]).bits) << update << " " << i;
+  };
+  Run(AdamwUpdate{.tensors = tensors, .learning_rate = 0.1});
+  expect_rounded("adamw");
+  Run(LionUpdate{.tensors = tensors, .learning_rate = 0.1});
+  expect_rounded("lion");
+  Run(SgdUpdate{.tensors = tensors, .learning_rate = 0.1, .momentum = 0.5});
+  expect_rounded("sgd");
+}
+
 TEST_P(OptimizerTest, NamesTheMomentThatIsMissing) {
   Floats p = {1}, m = {0};
   const Floats g = {1};

@@ -164,7 +164,7 @@ TEST_P(SwigluTest, AgreesWithDoubleAlsoFarOut) {
   both[1] = -80;
   both[2] = -1000;
   Floats y(both.begin(), both.begin() + 77);  // in place
-  Run(SwigluForward{.gate = y.data(), .up = both.data() + 77, .output = y.data(), .count = 77});
+  Run(SwigluForward{.gate = y.data(), .up = both.data() + 77, .output = y.data(), .columns = 77});
   ExpectNear(
       y, Swiglu(ToDoubles(both)),
       [&](std::size_t i) { return 8 * kEpsilon * (1e-20 + std::abs(both[i] * both[77 + i])); },
@@ -179,9 +179,47 @@ TEST_P(SwigluTest, BackwardAgreesWithFiniteDifferences) {
                      .d_output = d_output.data(),
                      .d_gate = d_both.data(),
                      .d_up = d_both.data() + 77,
-                     .count = 77});
+                     .columns = 77});
   ExpectNear(d_both, FiniteDifferences(Swiglu, ToDoubles(both), d_output), 128 * kEpsilon,
              "d_gate and d_up");
+}
+
+TEST_P(SwigluTest, OfRowsSideBySideIsThatOfDenseOnes) {
+  constexpr std::int64_t kRows = 5, kColumns = 37;
+  const Floats gate = Random(kRows * kColumns, 1, 3), up = Random(kRows * kColumns, 2);
+  const Floats d = Random(kRows * kColumns, 3);
+  const auto row = [&](const Floats& dense, std::int64_t r) {
+    return dense.begin() + r * kColumns;
+  };
+  Floats both;  // rows of gate and up in turns
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    both.insert(both.end(), row(gate, r), row(gate, r + 1));
+    both.insert(both.end(), row(up, r), row(up, r + 1));
+  }
+  Floats y = Unset(kRows * kColumns), y_of_both = y, d_gate = gate, d_up = up, d_both = both;
+  SwigluForward forward{.gate = gate.data(), .up = up.data(), .output = y.data()};
+  SwigluBackward backward{.gate = d_gate.data(),
+                          .up = d_up.data(),
+                          .d_output = d.data(),
+                          .d_gate = d_gate.data(),
+                          .d_up = d_up.data()};
+  forward.rows = backward.rows = kRows;
+  forward.columns = backward.columns = kColumns;
+  Run(forward);
+  Run(backward);
+  forward.stride = backward.stride = 2 * kColumns;
+  forward.gate = both.data(), forward.up = both.data() + kColumns,
+  forward.output = y_of_both.data();
+  backward.gate = backward.d_gate = d_both.data();
+  backward.up = backward.d_up = d_both.data() + kColumns;
+  Run(forward);
+  Run(backward);
+  EXPECT_EQ(y_of_both, y);
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    const auto gate_row = d_both.begin() + 2 * r * kColumns, up_row = gate_row + kColumns;
+    EXPECT_TRUE(std::equal(gate_row, up_row, row(d_gate, r))) << r;
+    EXPECT_TRUE(std::equal(up_row, up_row + kColumns, row(d_up, r))) << r;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, RmsNormTest, ::testing::ValuesIn(TestedBackends()));

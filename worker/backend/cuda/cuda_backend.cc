@@ -61,8 +61,7 @@ std::int64_t MostLaunchesOf(const Op& op) {
         } else if constexpr (std::is_same_v<O, LayerNormBackwardInput>) {
           return 7;
         } else if constexpr (UpdateOp<O>) {
-          constexpr std::int64_t kTensorsOfLaunch = 63;
-          return std::ssize(o.tensors) / kTensorsOfLaunch + 2;  // and a copy of counts
+          return std::ssize(o.tensors) / kTensorsOfUpdate + 2;  // and a copy of counts
         } else {
           return 4;
         }
@@ -208,6 +207,7 @@ class CudaMemory final : public DeviceQueue<MemoryBackend> {
       : DeviceQueue(shared, std::move(stream)) {}
   ~CudaMemory() override { static_cast<void>(Synchronize()); }
 
+  absl::Status Run(const Fill& op) override { return Enqueue(op); }
   absl::Status Run(const Copy& op) override { return Enqueue(op); }
   absl::Status Run(const Add& op) override { return Enqueue(op); }
   absl::Status Run(const PackBf16& op) override {

@@ -141,12 +141,14 @@ Product ProductOf(const MatmulBf16& op, const RoundedOperand& a) {
   void* const c = bf16_c ? static_cast<void*>(op.c.bf16) : op.c.f32;
   const std::int64_t c_stride = StrideOr(op.c_stride, op.n), padded_n = PackedBf16Stride(op.n);
   const bool pads = EpilogueOf(op) == Epilogue::kNone && bf16_c && c_stride >= padded_n;
+  const bool transposed = op.stored == StoredB::kTransposedRows;
   return Completed({.shape = {.m = op.m,
                               .n = pads ? padded_n : op.n,
                               .k = PackedBf16Stride(op.k),
                               .a_stride = a.stride,
-                              .b_stride = padded_n,
+                              .b_stride = PackedBf16Stride(transposed ? op.k : op.n),
                               .c_stride = c_stride,
+                              .b_transposed = transposed,
                               .bf16 = true,
                               .bf16_c = bf16_c,
                               .epilogue = EpilogueOf(op)},

@@ -50,6 +50,16 @@ TEST(Product, OfPackedMatricesHasRowsOfWholeVectors) {
             "matmul 5x13x8 bf16 a:8 b:16 -> f32:13 aligned 16");
 }
 
+TEST(Product, OfRowsReadsThemInEitherOrder) {
+  MatmulBf16 op{.b = halves, .stored = StoredB::kRows, .c = halves, .m = 5, .n = 768, .k = 3};
+  EXPECT_EQ(ToString(ProductOf(op, {.data = halves, .stride = 8}).shape),
+            "matmul 5x768x8 bf16 a:8 b:768 -> bf16:768 aligned 16");
+  op.stored = StoredB::kTransposedRows;
+  op.n = 50257, op.k = 768, op.c_stride = 50304;
+  EXPECT_EQ(ToString(ProductOf(op, {.data = halves, .stride = 768}).shape),
+            "matmul 5x50264x768 bf16 a:768 b^T:768 -> bf16:50304 aligned 16");
+}
+
 TEST(Product, OfPaddedRowsHasWholeVectorsOfColumns) {
   const MatmulBf16 logits{
       .b = halves, .c = halves, .c_stride = 50304, .m = 4, .n = 50257, .k = 768};

@@ -139,7 +139,7 @@ TEST(CudaKernels, Elementwise) {
             gelu = t.Unset(count), swiglu = t.Unset(count);
           }
           RunOp(backend, GeluForward{.input = x, .output = gelu, .count = count});
-          RunOp(backend, SwigluForward{.gate = x, .up = up, .output = swiglu, .count = count});
+          RunOp(backend, SwigluForward{.gate = x, .up = up, .output = swiglu, .columns = count});
           Result result;
           for (const Output& output : {gelu, swiglu}) {
             bf16 ? result.Add(output.bf16, count) : result.Add(output.f32, count);
@@ -158,7 +158,7 @@ TEST(CudaKernels, Elementwise) {
                                           .d_output = d_output,
                                           .d_gate = gate,
                                           .d_up = up,
-                                          .count = count});
+                                          .columns = count});
             RunOp(backend, Fill{.output = filled, .value = 1.5F, .count = count});
             RunOp(backend, Copy{.input = x, .output = copied, .count = count});
             RunOp(backend, Add{.a = copied, .b = filled, .output = filled, .count = count});
@@ -447,6 +447,7 @@ TEST(CudaKernels, UpdatesOfAListAreThoseOfEachTensor) {
                          .gradient = t.Random(count),
                          .m = t.Random(count),
                          .v = t.Put(Floats(static_cast<std::size_t>(count), 0.5F)),
+                         .rounded = tensors.size() % 2 == 0 ? t.UnsetBf16(count) : nullptr,
                          .count = count,
                          .learning_rate_scale = tensors.size() % 3 == 0 ? 0.5 : 1,
                          .weight_decay = tensors.size() % 2 == 0 ? 0.1 : 0});
@@ -473,6 +474,9 @@ TEST(CudaKernels, UpdatesOfAListAreThoseOfEachTensor) {
     Result left;
     for (const UpdatedTensor& tensor : tensors) {
       for (const float* part : {tensor.parameter, tensor.m, tensor.v}) left.Add(part, tensor.count);
+      if (tensor.rounded == nullptr) continue;
+      for (std::int64_t i = 0; i < tensor.count; ++i)
+        EXPECT_EQ(tensor.rounded[i].bits, testing::Nearest(tensor.parameter[i]).bits) << i;
     }
     return left;
   };

@@ -108,8 +108,22 @@ struct GeluGradient {
 
 __device__ inline float Sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
 
+template <class From, class To>
 struct Swiglu {
-  __device__ static float Of(float gate, float up) { return gate / (1.0F + expf(-gate)) * up; }
+  static constexpr int kCount = sizeof(From) < sizeof(To) ? kIn16Bytes<From> : kIn16Bytes<To>;
+  const From* gate;
+  const From* up;
+  To* output;
+  // Returns the map of a later row. stride, columns: how far it lies behind, in gate and output.
+  __device__ Swiglu Behind(std::int64_t stride, std::int64_t columns) const {
+    return {gate + stride, up + stride, output + columns};
+  }
+  template <class G>
+  __device__ void operator()(const G& group) const {
+    const auto x = group.Load(gate), y = group.Load(up);
+    group.Store(output,
+                Each<kCount>([&](int k) { return x.v[k] / (1.0F + expf(-x.v[k])) * y.v[k]; }));
+  }
 };
 
 template <class T>
@@ -120,6 +134,9 @@ struct SwigluGradients {
   const T* d_output;
   T* d_gate;
   T* d_up;
+  __device__ SwigluGradients Behind(std::int64_t stride, std::int64_t columns) const {
+    return {gate + stride, up + stride, d_output + columns, d_gate + stride, d_up + stride};
+  }
   template <class G>
   __device__ void operator()(const G& group) const {
     const auto x = group.Load(gate), u = group.Load(up), d = group.Load(d_output);
@@ -130,6 +147,34 @@ struct SwigluGradients {
     group.Store(d_up, Each<kCount>([&](int k) { return d.v[k] * (x.v[k] * Sigmoid(x.v[k])); }));
   }
 };
+
+// Each block has a part of a row.
+template <bool kAligned, class Map>
+__global__ __launch_bounds__(kThreads) void RowsKernel(Map map, std::int64_t columns,
+                                                       std::int64_t stride, unsigned parts) {
+  constexpr int kCount = Map::kCount;
+  const std::int64_t row = blockIdx.x / parts;
+  const std::int64_t part = blockIdx.x % parts;
+  const std::int64_t i = (part * kThreads + threadIdx.x) * kCount;
+  if (i < columns) map.Behind(row * stride, row * columns)(Group<kAligned, kCount>{i, columns});
+}
+
+// map: of the op's first row. pointers: as of LaunchMap.
+template <class Op, class Map, class... Pointers>
+void LaunchSwiglu(const LaunchContext& context, const Op& op, const Map& map,
+                  const Pointers*... pointers) {
+  constexpr int kCount = Map::kCount;
+  // Dense rows are one.
+  const std::int64_t rows = op.stride == 0 ? 1 : op.rows;
+  const std::int64_t columns = op.stride == 0 ? op.rows * op.columns : op.columns;
+  const auto parts = static_cast<unsigned>(CeilDiv(columns, kCount * kThreads));
+  const bool aligned = op.stride % kCount == 0 && InGroups<kCount>(columns, pointers...);
+  Choose(aligned, [&](auto kAligned) {
+    LaunchKernel(RowsKernel<decltype(kAligned)::value, Map>,
+                 Blocks{{static_cast<unsigned>(rows) * parts}, kThreads}, context.stream, map,
+                 columns, op.stride, parts);
+  });
+}
 
 struct Same {
   __device__ static float Of(float x) { return x; }
@@ -224,20 +269,21 @@ void Launch(const GeluBackward& op, const LaunchContext& context) {
 }
 
 void Launch(const SwigluForward& op, const LaunchContext& context) {
+  const auto launch = [&]<class From, class To>(const From* gate, const From* up, To* output) {
+    LaunchSwiglu(context, op, Swiglu<From, To>{gate, up, output}, gate, up, output);
+  };
   if (op.gate.bf16 != nullptr) {
-    LaunchBinary<Swiglu>(context, op.count, op.gate.bf16, op.up.bf16, op.output.bf16);
-    return;
+    launch(op.gate.bf16, op.up.bf16, op.output.bf16);
+  } else {
+    To(op.output, [&](auto* output) { launch(op.gate.f32, op.up.f32, output); });
   }
-  To(op.output, [&](auto* output) {
-    LaunchBinary<Swiglu>(context, op.count, op.gate.f32, op.up.f32, output);
-  });
 }
 
 void Launch(const SwigluBackward& op, const LaunchContext& context) {
   To(op.d_gate, [&]<class T>(T* d_gate) {
     const SwigluGradients<T> map = {As<T>(op.gate), As<T>(op.up), As<T>(op.d_output), d_gate,
                                     As<T>(op.d_up)};
-    LaunchMap(context, op.count, map, map.gate, map.up, map.d_output, map.d_gate, map.d_up);
+    LaunchSwiglu(context, op, map, map.gate, map.up, map.d_output, map.d_gate, map.d_up);
   });
 }
 

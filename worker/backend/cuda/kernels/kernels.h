@@ -68,7 +68,8 @@ void Launch(const EmbeddingBackward& op, const LaunchContext& context);
 void Launch(const SoftmaxBlock& op, const LaunchContext& context);
 void Launch(const CrossEntropy& op, const LaunchContext& context);
 void Launch(const CrossEntropyGradient& op, const LaunchContext& context);
-// Launches few kernels for many tensors.
+// These launch a kernel for so many tensors at a time.
+inline constexpr int kTensorsOfUpdate = 56;
 void Launch(const AdamwUpdate& op, const LaunchContext& context);
 void Launch(const LionUpdate& op, const LaunchContext& context);
 void Launch(const SgdUpdate& op, const LaunchContext& context);

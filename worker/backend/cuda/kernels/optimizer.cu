@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Updates a list of tensors by AdamW, Lion or SGD in few launches. It moves 28, 20 or 12 bytes of
-// memory an element with two moments, one or none.
+// memory an element with two moments, one or none, and 2 more where it also leaves it rounded.
 #include <cmath>
 
 #include "worker/backend/cuda/kernels/device.cuh"
@@ -19,6 +19,7 @@ struct Entry {
   const float* gradient;
   float* m;
   float* v;
+  Bf16* rounded;
   std::int64_t count;
   float rate, decay;  // as the rule takes them
   unsigned first_block;
@@ -26,6 +27,12 @@ struct Entry {
   bool fours;
   bool foresees;  // the moments stay
 };
+
+template <bool kFours>
+__device__ void StoreParameter(const Entry& t, std::int64_t i, const Four& p) {
+  Store<kFours>(t.parameter, i, t.count, p);
+  if (t.rounded != nullptr) Store<kFours>(t.rounded, i, t.count, p);
+}
 
 struct AdamwRule {
   float scale, beta1, rest1, beta2, rest2, v_scale, epsilon;
@@ -49,7 +56,7 @@ struct AdamwRule {
       Store<kFours>(t.m, i, t.count, m);
       Store<kFours>(t.v, i, t.count, v);
     }
-    Store<kFours>(t.parameter, i, t.count, p);
+    StoreParameter<kFours>(t, i, p);
   }
 };
 
@@ -71,7 +78,7 @@ struct LionRule {
       if (t.moves) p.v[k] = moved;
     }
     if (!t.foresees) Store<kFours>(t.m, i, t.count, m);
-    Store<kFours>(t.parameter, i, t.count, p);
+    StoreParameter<kFours>(t, i, p);
   }
 };
 
@@ -99,14 +106,14 @@ struct SgdRule {
       const float moved = p.v[k] - t.rate * update.v[k];
       if (t.moves) p.v[k] = moved;
     }
-    Store<kFours>(t.parameter, i, t.count, p);
+    StoreParameter<kFours>(t, i, p);
   }
 };
 
 // Everything that a launch reads beside the tensors themselves. A kernel takes 4 KB by value.
 template <class Rule>
 struct List {
-  static constexpr int kMost = 63;
+  static constexpr int kMost = kTensorsOfUpdate;
   Rule rule;
   Entry entries[kMost];
   int count;
@@ -140,12 +147,13 @@ Entry EntryOf(const UpdatedTensor& t, double learning_rate) {
       .gradient = t.gradient,
       .m = t.m,
       .v = t.v,
+      .rounded = t.rounded,
       .count = t.count,
       .rate = static_cast<float>(learning_rate),
       .decay = static_cast<float>(learning_rate * t.weight_decay),
       .first_block = 0,
       .moves = learning_rate != 0,
-      .fours = InFours(t.count, t.parameter, previous, t.gradient, t.m, t.v),
+      .fours = InFours(t.count, t.parameter, previous, t.gradient, t.m, t.v, t.rounded),
       .foresees = false,
   };
 }
