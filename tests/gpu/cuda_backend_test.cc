@@ -330,6 +330,57 @@ TEST_F(CudaBackendTest, RecordedOpsAreDoneAtEachReplay) {
   EXPECT_EQ(Download(row, kColumns), expected);
 }
 
+// Their launches have two stages, of which the second waits for the first, and count blocks. Two
+// streams at a time count apart.
+TEST_F(CudaBackendTest, SumsOverRowsHaveTheSameBitsEachTimeOnTwoStreams) {
+  constexpr std::int64_t kRows = 20'000, kColumns = 768;
+  const float* const d_output = Upload(Random(kRows * kColumns, 1));
+  const float* const x = Upload(Random(kRows * kColumns, 2));
+  const float* const of_rows = Upload(Random(kRows, 3));
+  const float* const weight = Upload(Random(kColumns, 4));
+  struct Lane {
+    std::unique_ptr<Backend> backend;
+    LayerNormBackwardInput norm;
+    BiasGrad bias;
+  };
+  std::vector<Lane> lanes(2);
+  for (Lane& lane : lanes) {
+    lane.backend = device_->CreateCompute().value();
+    const auto sum = [&] { return Upload(Floats(kColumns)); };
+    lane.norm = {.d_output = d_output,
+                 .x = x,
+                 .weight = weight,
+                 .mean = of_rows,
+                 .rstd = of_rows,
+                 .residual_gradient = d_output,
+                 .d_input = Upload(Floats(kRows * kColumns)),
+                 .sums = {.d_weight = sum(), .d_bias = sum()},
+                 .rows = kRows,
+                 .columns = kColumns};
+    lane.norm.sums.of_residual_gradient = sum(), lane.norm.sums.of_d_input = sum();
+    lane.bias = {.d_output = d_output, .d_bias = sum(), .rows = kRows, .columns = kColumns};
+    for (const Op& op : {Op(lane.norm), Op(lane.bias)})
+      ASSERT_EQ(lane.backend->Prepare(op).message(), "");
+  }
+  Floats first;
+  for (int round = 0; round < 50; ++round) {
+    for (Lane& lane : lanes) {
+      for (const Op& op : {Op(lane.norm), Op(lane.bias)})
+        ASSERT_EQ(lane.backend->Run(op).message(), "");
+    }
+    for (Lane& lane : lanes) {
+      ASSERT_EQ(lane.backend->Synchronize().message(), "");
+      const LayerNormSums& sums = lane.norm.sums;
+      const Floats bias = Download(lane.bias.d_bias, kColumns);
+      EXPECT_EQ(Download(sums.d_bias, kColumns), bias);
+      EXPECT_EQ(Download(sums.of_residual_gradient, kColumns), bias);
+      const Floats d_weight = Download(sums.d_weight, kColumns);
+      if (first.empty()) first = d_weight;
+      ASSERT_EQ(d_weight, first) << "round " << round;
+    }
+  }
+}
+
 TEST_F(CudaBackendTest, ARecordingEndsWhenScratchMoves) {
   float* const x = Upload(Floats(4, 0));
   const std::unique_ptr<Recording> recording =

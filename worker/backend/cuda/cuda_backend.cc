@@ -58,8 +58,6 @@ std::int64_t MostLaunchesOf(const Op& op) {
           return 0;  // Execute admits them part by part
         } else if constexpr (std::is_same_v<O, ExpertMatmulTransposed>) {
           return o.rows.experts / kMostExpertsOfLaunch + 1;
-        } else if constexpr (std::is_same_v<O, LayerNormBackwardInput>) {
-          return 7;
         } else if constexpr (UpdateOp<O>) {
           return std::ssize(o.tensors) / kTensorsOfUpdate + 2;  // and a copy of counts
         } else {
@@ -230,14 +228,21 @@ class CudaMemory final : public DeviceQueue<MemoryBackend> {
 class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
  public:
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const Shared& shared) {
-    const NoCapture none;
-    ASSIGN_OR_RETURN(auto own_stream,
-                     CudaStream::Create(shared.device, StreamKind::kCompute, shared.clock));
+    std::unique_ptr<CudaStream> own_stream;
+    {
+      const NoCapture none;
+      ASSIGN_OR_RETURN(own_stream,
+                       CudaStream::Create(shared.device, StreamKind::kCompute, shared.clock));
+    }
     const cudaStream_t stream = own_stream->get();
     auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(shared, std::move(own_stream)));
     backend->scratch_ = std::make_unique<Scratch>(shared.arena);
+    // These wait for the device, which is a NoCapture of its own.
+    RETURN_IF_ERROR(backend->CreateBlockCounts());
     ASSIGN_OR_RETURN(backend->fp8_tally_,
                      Fp8Tally::Create(shared.arena, stream, shared.fp8_counters));
+    // It ends before the backend, whose end is a NoCapture, too.
+    const NoCapture none;
     ASSIGN_OR_RETURN(backend->matmuls_,
                      Matmuls::Create({.stream = stream,
                                       .arena = &shared.arena,
@@ -246,7 +251,8 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
                                       .tf32 = shared.tf32,
                                       .tune = shared.tune,
                                       .fused_epilogues = shared.fused_epilogues,
-                                      .fp8_counts = backend->fp8_tally_->counts()}));
+                                      .fp8_counts = backend->fp8_tally_->counts(),
+                                      .block_counts = backend->block_counts_}));
     ASSIGN_OR_RETURN(
         backend->cudnn_attention_,
         CreateCudnnAttention(
@@ -296,7 +302,7 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
 
  private:
   CudaBackend(const Shared& shared, std::unique_ptr<CudaStream> stream)
-      : DeviceQueue(shared, std::move(stream)) {}
+      : DeviceQueue(shared, std::move(stream)), block_counts_memory_(shared.arena) {}
 
   absl::Status Execute(const ProductOp auto& op) { return matmuls_->Run(op); }
   absl::Status Execute(const AttentionOp auto& op) {
@@ -319,7 +325,7 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
       RETURN_IF_ERROR(Admit(kMostLaunchesOfProduct + 1));  // a part of the update follows
       return matmuls_->Run(product);
     };
-    RETURN_IF_ERROR(UpdateByMuon(op, {.stream = stream_->get(), .scratch = scratch}, multiply));
+    RETURN_IF_ERROR(UpdateByMuon(op, Context(scratch), multiply));
     return ToStatus(cudaGetLastError(), "enqueueing an update");
   }
   absl::Status Execute(const EmbeddingBackward& op) {
@@ -353,15 +359,27 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
   }
   absl::Status Plan(const auto& /*other_op*/) { return absl::OkStatus(); }
 
+  // Launches on the stream count in turns, so one array serves all of them, recorded or not.
+  absl::Status CreateBlockCounts() {
+    ASSIGN_OR_RETURN(
+        std::byte* const counts,
+        block_counts_memory_.Zeros(kBlockCounts * sizeof(std::uint32_t), stream_->get()));
+    block_counts_ = reinterpret_cast<std::uint32_t*>(counts);
+    return absl::OkStatus();
+  }
+  LaunchContext Context(std::byte* scratch) const {
+    return {.stream = stream_->get(),
+            .scratch = scratch,
+            .shared_bytes = shared_.shared_bytes,
+            .fp8_counts = fp8_tally_->counts(),
+            .block_counts = block_counts_};
+  }
   absl::Status MakeScratch(const auto& own_op) {
     return scratch_->AtLeast(ScratchBytes(own_op)).status();
   }
   absl::Status Enqueue(const auto& own_op, const char* what = "enqueueing an op") {
     ASSIGN_OR_RETURN(std::byte* const scratch, scratch_->AtLeast(ScratchBytes(own_op)));
-    Launch(own_op, {.stream = stream_->get(),
-                    .scratch = scratch,
-                    .shared_bytes = shared_.shared_bytes,
-                    .fp8_counts = fp8_tally_->counts()});
+    Launch(own_op, Context(scratch));
     return ToStatus(cudaGetLastError(), what);
   }
 
@@ -375,6 +393,8 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
                                                    " on a GPU"));
   }
 
+  Scratch block_counts_memory_;
+  std::uint32_t* block_counts_ = nullptr;  // of LaunchContext
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<Fp8Tally> fp8_tally_;
   std::unique_ptr<Matmuls> matmuls_;

@@ -13,9 +13,8 @@ absl::StatusOr<std::unique_ptr<Fp8Tally>> Fp8Tally::Create(Arena& arena, cudaStr
   auto tally = std::unique_ptr<Fp8Tally>(new Fp8Tally(arena, stream, counters));
   if (counters == nullptr) return tally;
   ASSIGN_OR_RETURN(std::byte* const data,
-                   tally->memory_.AtLeast(static_cast<std::int64_t>(kBytes)));
+                   tally->memory_.Zeros(static_cast<std::int64_t>(kBytes), stream));
   tally->on_device_ = reinterpret_cast<std::uint64_t*>(data);
-  RETURN_IF_ERROR(ToStatus(cudaMemsetAsync(data, 0, kBytes, stream), "zeroing counts of FP8"));
   void* pinned = nullptr;
   RETURN_IF_ERROR(
       ToStatus(cudaHostAlloc(&pinned, kBytes, cudaHostAllocPortable), "pinning counts of FP8"));

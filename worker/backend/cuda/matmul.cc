@@ -345,7 +345,7 @@ absl::Status Matmuls::Finish(const Product& product, const Gemm& gemm, const voi
     return s.bf16_c ? Output(static_cast<Bf16*>(data)) : Output(static_cast<float*>(data));
   };
   const Output c = output(product.c);
-  LaunchContext context{.stream = options_.stream};
+  LaunchContext context{.stream = options_.stream, .block_counts = options_.block_counts};
   if (left.bias) {
     const Output x = left.gelu ? Output(product.inner) : c;  // both are dense then
     Launch(AddBias{.x = x, .bias = product.bias, .rows = s.m, .columns = s.n, .stride = s.c_stride},

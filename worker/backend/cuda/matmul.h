@@ -38,7 +38,8 @@ struct MatmulOptions {
   bool tf32 = false;  // of products in f32
   bool tune = false;  // this and the next: see CudaOptions
   std::optional<bool> fused_epilogues;
-  std::uint64_t* fp8_counts = nullptr;  // of LaunchContext
+  std::uint64_t* fp8_counts = nullptr;  // these two: of LaunchContext
+  std::uint32_t* block_counts = nullptr;
 };
 
 // Belongs to one stream and shares its handle and its workspace with no other stream: the library

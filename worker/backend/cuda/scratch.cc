@@ -3,6 +3,7 @@
 
 #include "common/base/status.h"
 #include "worker/backend/cuda/capture.h"
+#include "worker/backend/cuda/device.h"
 
 namespace takt::backend::cuda {
 
@@ -15,6 +16,13 @@ absl::StatusOr<std::byte*> Scratch::AtLeast(std::int64_t bytes) {
   ASSIGN_OR_RETURN(data_, arena_.Allocate(bytes, MemoryKind::kScratch));
   bytes_ = bytes;
   return data_;
+}
+
+absl::StatusOr<std::byte*> Scratch::Zeros(std::int64_t bytes, cudaStream_t stream) {
+  ASSIGN_OR_RETURN(std::byte* const data, AtLeast(bytes));
+  RETURN_IF_ERROR(ToStatus(cudaMemsetAsync(data, 0, static_cast<std::size_t>(bytes), stream),
+                           "zeroing scratch memory"));
+  return data;
 }
 
 void Scratch::Release() {

@@ -2,6 +2,8 @@
 // Memory that the ops of one stream use one after another.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -24,6 +26,9 @@ class Scratch {
   // Returns at least so many bytes, with unspecified contents, which are valid until the next call.
   // Null for none.
   absl::StatusOr<std::byte*> AtLeast(std::int64_t bytes);
+
+  // Does the same, and enqueues on the stream that these bytes become zero.
+  absl::StatusOr<std::byte*> Zeros(std::int64_t bytes, cudaStream_t stream);
 
   // Gives all of it back. Nothing may use it any more.
   void Release();

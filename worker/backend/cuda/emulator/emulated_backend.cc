@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/backend/cuda/emulator/emulated_backend.h"
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -51,10 +52,16 @@ class EmulatedBackend final : public Backend {
     RETURN_IF_ERROR(ValidateOp(op));
     constexpr int kNan = 0xff;
     const Aligned scratch = Allocated(static_cast<std::size_t>(ScratchBytes(op)), kNan);
-    const LaunchContext context = {.scratch = scratch.get(), .shared_bytes = shared_bytes_};
+    const LaunchContext context = {.scratch = scratch.get(),
+                                   .shared_bytes = shared_bytes_,
+                                   .block_counts = block_counts_.data()};
     emulator::SetThreadOrder(order_);
     emulator::SetMostShared(static_cast<std::size_t>(shared_bytes_));
-    return std::visit([&](const auto& o) { return Execute(o, context); }, op);
+    RETURN_IF_ERROR(std::visit([&](const auto& o) { return Execute(o, context); }, op));
+    for (const std::uint32_t count : block_counts_) {
+      if (count != 0) return absl::InternalError("an op has left counts of blocks");
+    }
+    return absl::OkStatus();
   }
 
   absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind /*kind*/) override {
@@ -91,6 +98,7 @@ class EmulatedBackend final : public Backend {
 
   const emulator::ThreadOrder order_;
   const std::int64_t shared_bytes_;
+  std::array<std::uint32_t, kBlockCounts> block_counts_{};
 };
 
 }  // namespace

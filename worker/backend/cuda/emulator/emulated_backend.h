@@ -13,8 +13,9 @@ namespace takt::backend::cuda {
 
 // Runs every op of kernels.h. Products of matrices are kUnimplemented, except those of MuonUpdate,
 // which plain loops compute. Scratch is as large as ScratchBytes says, and full of NaN before every
-// op. Thread: all emulated backends of a process have one caller at a time.
-// shared_bytes: the shared memory of a block; a kernel that takes more ends the process.
+// op. An op that leaves block_counts other than zero is kInternal. Thread: all emulated backends of
+// a process have one caller at a time. shared_bytes: the shared memory of a block; a kernel that
+// takes more ends the process.
 std::unique_ptr<Backend> CreateEmulatedBackend(emulator::ThreadOrder order,
                                                std::int64_t shared_bytes = kLargeTilesBytes);
 

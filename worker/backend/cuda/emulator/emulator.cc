@@ -26,7 +26,7 @@ namespace {
 constexpr std::size_t kStackBytes = std::size_t{256} << 10;
 constexpr std::size_t kSharedAlignment = 128;
 
-enum class State { kReady, kAtWarpBarrier, kAtBlockBarrier, kDone };
+enum class State { kReady, kAtWarpBarrier, kAtBlockBarrier, kAsleep, kDone };
 
 // A stack, as AddressSanitizer is informed of it when it is left or entered.
 struct Stack {
@@ -69,7 +69,7 @@ void Switch(Context& from, Context& to) {
 #endif
 }
 
-// It has one thread of each block in turn.
+// It has one thread of each block of its slot in turn.
 struct Fiber {
   std::unique_ptr<std::byte[]> memory{new std::byte[kStackBytes]};
   Stack stack;
@@ -85,15 +85,24 @@ struct FreeShared {
   void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{kSharedAlignment}); }
 };
 
+// It runs one block after another. Blocks in different slots run at the same time.
+struct Slot {
+  std::deque<Fiber> fibers;  // kept for the next block
+  std::unique_ptr<std::byte, FreeShared> shared;
+  dim3 block;
+  bool has_block = false;
+};
+
 // There is one machine. The functions below run on the thread of the caller of RunGrid.
 struct Machine {
   ThreadOrder order = ThreadOrder::kForward;
   std::size_t most_shared = std::numeric_limits<std::size_t>::max();
   bool only_last_block = false;
+  unsigned blocks_at_once = 1;
   std::int64_t* count = nullptr;
   std::mt19937 random{1};
-  std::deque<Fiber> fibers;  // of the current block; kept for the next
-  std::unique_ptr<std::byte, FreeShared> shared;
+  std::deque<Slot> slots;
+  Slot* slot = nullptr;  // of the running fiber
   const std::function<void()>* body = nullptr;
   Context scheduler{.has_begun = true};
   Stack scheduler_stack;
@@ -147,27 +156,55 @@ void Resume(Fiber& fiber) {
   EndSwitch(machine.scheduler_stack, nullptr);
 }
 
-// Lets fibers [begin, end) go on if all of them wait at `barrier`.
-bool Release(unsigned begin, unsigned end, State barrier) {
+// Lets fibers [begin, end) of the slot go on if all of them wait at `barrier`.
+bool Release(Slot& slot, unsigned begin, unsigned end, State barrier) {
   for (unsigned i = begin; i < end; ++i) {
-    if (machine.fibers[i].state != barrier) return false;
+    if (slot.fibers[i].state != barrier) return false;
   }
-  for (unsigned i = begin; i < end; ++i) machine.fibers[i].state = State::kReady;
+  for (unsigned i = begin; i < end; ++i) slot.fibers[i].state = State::kReady;
   return true;
 }
 
-void RunBlock(unsigned threads) {
-  for (unsigned t = 0; t < threads; ++t) Start(machine.fibers[t], t);
-  while (true) {
-    for (const unsigned t : machine.Permutation(threads)) {
-      if (machine.fibers[t].state == State::kReady) Resume(machine.fibers[t]);
-    }
-    if (Release(0, threads, State::kDone)) return;
-    bool released = Release(0, threads, State::kAtBlockBarrier);
-    for (unsigned t = 0; t < threads; t += kWarp) {
-      released = Release(t, t + kWarp, State::kAtWarpBarrier) || released;
-    }
-    if (!released) Die("threads of a block wait at different barriers, or some have ended");
+void StartBlock(Slot& slot, const Grid& grid, unsigned block) {
+  const auto [x, y, z] = grid.blocks;
+  slot.block = {block % x, block / x % y, block / x / y};
+  slot.has_block = true;
+  std::memset(slot.shared.get(), 0xff, grid.shared_bytes);  // NaN
+  for (unsigned t = 0; t < grid.threads; ++t) Start(slot.fibers[t], t);
+}
+
+// Runs every thread of the slot's block until it waits. Returns whether the block went on: a thread
+// came from a barrier, or all have ended.
+bool RunBlock(Slot& slot, unsigned threads) {
+  machine.slot = &slot;
+  place.block = slot.block;
+  for (const unsigned t : machine.Permutation(threads)) {
+    if (slot.fibers[t].state == State::kReady) Resume(slot.fibers[t]);
+  }
+  if (Release(slot, 0, threads, State::kDone)) {
+    slot.has_block = false;
+    return true;
+  }
+  bool released = Release(slot, 0, threads, State::kAtBlockBarrier), asleep = false;
+  for (unsigned t = 0; t < threads; t += kWarp) {
+    released = Release(slot, t, t + kWarp, State::kAtWarpBarrier) || released;
+  }
+  for (unsigned t = 0; t < threads; ++t) {
+    asleep = Release(slot, t, t + 1, State::kAsleep) || asleep;
+  }
+  if (!released && !asleep)
+    Die("threads of a block wait at different barriers, or some have ended");
+  return released;
+}
+
+// Makes `count` slots for blocks of the grid.
+void MakeSlots(const Grid& grid, unsigned count) {
+  if (machine.slots.size() < count) machine.slots.resize(count);
+  for (unsigned i = 0; i < count; ++i) {
+    Slot& slot = machine.slots[i];
+    if (slot.fibers.size() < grid.threads) slot.fibers.resize(grid.threads);
+    slot.shared.reset(static_cast<std::byte*>(
+        ::operator new (grid.shared_bytes, std::align_val_t{kSharedAlignment})));
   }
 }
 
@@ -185,6 +222,8 @@ void SetMostShared(std::size_t bytes) { machine.most_shared = bytes; }
 
 void SetOnlyLastBlock(bool only) { machine.only_last_block = only; }
 
+void SetBlocksAtOnce(unsigned count) { machine.blocks_at_once = count; }
+
 void CountGrids(std::int64_t* count) { machine.count = count; }
 
 void RunGrid(const Grid& grid, const std::function<void()>& body) {
@@ -195,24 +234,32 @@ void RunGrid(const Grid& grid, const std::function<void()>& body) {
   if (grid.threads == 0 || grid.threads > 1024 || grid.threads % kWarp != 0) {
     Die("a block that no number of warps fills");
   }
-  if (machine.fibers.size() < grid.threads) machine.fibers.resize(grid.threads);
   if (grid.shared_bytes > machine.most_shared) Die("a block with more shared memory than there is");
-  machine.shared.reset(static_cast<std::byte*>(
-      ::operator new (grid.shared_bytes, std::align_val_t{kSharedAlignment})));
   machine.body = &body;
-  const auto [x, y, z] = grid.blocks;
-  const unsigned count = x * y * z;
-  for (const unsigned block :
-       machine.only_last_block ? std::vector<unsigned>{count - 1} : machine.Permutation(count)) {
-    place.block = {block % x, block / x % y, block / x / y};
-    std::memset(machine.shared.get(), 0xff, grid.shared_bytes);  // NaN
-    RunBlock(grid.threads);
+  const unsigned count = grid.blocks.x * grid.blocks.y * grid.blocks.z;
+  const std::vector<unsigned> blocks =
+      machine.only_last_block ? std::vector<unsigned>{count - 1} : machine.Permutation(count);
+  const unsigned num_slots = std::min(machine.blocks_at_once, static_cast<unsigned>(blocks.size()));
+  MakeSlots(grid, num_slots);
+  std::size_t next = 0, ended = 0;
+  // Returns whether the slot's block, or a new one, went on.
+  const auto run = [&](unsigned i) {
+    Slot& slot = machine.slots[i];
+    if (!slot.has_block && next < blocks.size()) StartBlock(slot, grid, blocks[next++]);
+    if (!slot.has_block || !RunBlock(slot, grid.threads)) return false;
+    ended += slot.has_block ? 0 : 1;
+    return true;
+  };
+  while (ended < blocks.size()) {
+    const std::vector<unsigned> order = machine.Permutation(num_slots);
+    if (std::none_of(order.begin(), order.end(), run)) Die("all blocks that run wait for others");
   }
 }
 
-void* SharedMemory() { return machine.shared.get(); }
+void* SharedMemory() { return machine.slot->shared.get(); }
 void WaitForBlock() { WaitAt(State::kAtBlockBarrier); }
 void WaitForWarp() { WaitAt(State::kAtWarpBarrier); }
+void Sleep() { WaitAt(State::kAsleep); }
 
 std::array<std::uint64_t, kWarp> ExchangeAll(std::uint64_t value) {
   Fiber& fiber = *machine.running;
@@ -222,7 +269,7 @@ std::array<std::uint64_t, kWarp> ExchangeAll(std::uint64_t value) {
   const unsigned first = fiber.thread.x / kWarp * kWarp;
   std::array<std::uint64_t, kWarp> given{};
   for (unsigned lane = 0; lane < kWarp; ++lane)
-    given[lane] = machine.fibers[first + lane].given[slot];
+    given[lane] = machine.slot->fibers[first + lane].given[slot];
   return given;
 }
 

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of CUDA C++ that our kernels use, for a plain C++ compiler. A kernel runs block after
-// block on the caller's thread; the threads of a block are fibers, which are switched at barriers
-// and shuffles only. nvcc compiles the same .cu files, and the host's compiler compiles them
-// against this header (kernels/device.cuh chooses), so kernels are tested where there is no GPU.
+// The part of CUDA C++ that our kernels use, for a plain C++ compiler. A kernel runs on the
+// caller's thread, block after block unless a test wants several at once (SetBlocksAtOnce). The
+// threads of a block are fibers, which are switched at barriers, shuffles and sleeps only. nvcc
+// compiles the same .cu files, and the host's compiler compiles them against this header
+// (kernels/device.cuh chooses), so kernels are tested where there is no GPU.
 //
 // A passed test proves indices, bounds (with AddressSanitizer, since shared memory is exactly as
 // large as was asked for), formulas, and that every thread of a block or warp comes to the same
 // barriers. Shared memory is full of NaN when a block begins. Threads and blocks run in an order
 // that the test chooses (ThreadOrder), so a result that depends on a missing barrier differs
 // between the orders. A test cannot show races that give the same result in every order of whole
-// runs between barriers, differences of the device's own arithmetic (exp, contraction to FMA),
-// limits of registers and shared memory, or speed.
+// runs between barriers, writes that other blocks see late (a missing fence, a reading from L1),
+// differences of the device's own arithmetic (exp, contraction to FMA), limits of registers and
+// shared memory, or speed.
 //
 // The emulator is narrower than CUDA on purpose. It ends the process with a message at a block of a
-// number of threads that no warp divides, at a shuffle of part of a warp, and at a thread that ends
-// while others of its block wait at a barrier.
+// number of threads that no warp divides, at a shuffle of part of a warp, at a thread that ends
+// while others of its block wait at a barrier, and where all blocks that run wait for others.
 #pragma once
 
 #include <array>
@@ -56,6 +58,10 @@ void SetMostShared(std::size_t bytes);
 // but for the end.
 void SetOnlyLastBlock(bool only);
 
+// So many blocks run at the same time, as far as a grid has them: at first one. When one ends, the
+// next one of the order starts.
+void SetBlocksAtOnce(unsigned count);
+
 // Grids add one to *count each and run nothing, until it is null.
 void CountGrids(std::int64_t* count);
 
@@ -77,6 +83,7 @@ inline Place place;
 void* SharedMemory();
 void WaitForBlock();
 void WaitForWarp();
+void Sleep();  // other threads and blocks go on
 
 inline constexpr unsigned kWarp = 32;
 
@@ -106,6 +113,14 @@ inline void CheckWholeWarp(unsigned mask) {
 inline void __syncthreads() { takt::emulator::WaitForBlock(); }
 
 inline int __popc(unsigned bits) { return std::popcount(bits); }
+
+inline unsigned atomicInc(unsigned* count, unsigned most) {
+  const unsigned before = *count;
+  *count = before >= most ? 0 : before + 1;
+  return before;
+}
+inline void __threadfence() {}  // one thread runs all of it
+inline void __nanosleep(unsigned /*nanoseconds*/) { takt::emulator::Sleep(); }
 
 inline unsigned long long atomicAdd(unsigned long long* sum, unsigned long long value) {
   return (*sum += value) - value;

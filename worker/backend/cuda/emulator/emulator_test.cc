@@ -3,6 +3,7 @@
 // ends the process or differs between orders of threads.
 #include "worker/backend/cuda/emulator/emulator.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -81,6 +82,55 @@ TEST(Emulator, GridsHaveThreeDimensions) {
   EXPECT_EQ(seen, std::vector<int>(seen.size(), 1));
 }
 
+// Returns the blocks of a grid as they come.
+std::vector<unsigned> OrderOfBlocks(ThreadOrder order) {
+  std::vector<unsigned> blocks;
+  SetThreadOrder(order);
+  RunGrid({{20}, 32, 0}, [&] {
+    if (threadIdx.x == 0) blocks.push_back(blockIdx.x);
+  });
+  return blocks;
+}
+
+TEST(Emulator, BlocksRunInTheOrderOfTheTest) {
+  std::vector<unsigned> ascending(20);
+  std::iota(ascending.begin(), ascending.end(), 0U);
+  EXPECT_EQ(OrderOfBlocks(ThreadOrder::kForward), ascending);
+  EXPECT_EQ(OrderOfBlocks(ThreadOrder::kBackward),
+            std::vector<unsigned>(ascending.rbegin(), ascending.rend()));
+  std::vector<unsigned> shuffled = OrderOfBlocks(ThreadOrder::kShuffled);
+  EXPECT_NE(shuffled, ascending);
+  std::sort(shuffled.begin(), shuffled.end());
+  EXPECT_EQ(shuffled, ascending);
+}
+
+TEST(Emulator, ACountThatReachesItsMostBeginsAgain) {
+  unsigned count = 0;
+  for (const unsigned before : {0U, 1U, 2U, 0U}) EXPECT_EQ(atomicInc(&count, 2), before);
+}
+
+// The first blocks of the order wait for the last one, so all of them must run at once.
+TEST(Emulator, BlocksThatRunAtOnceSeeEachOtherWrite) {
+  constexpr unsigned kBlocks = 3;
+  SetBlocksAtOnce(kBlocks);
+  for (const ThreadOrder order : kOrders) {
+    SetThreadOrder(order);
+    unsigned arrived = 0;
+    RunGrid({{kBlocks}, kThreads, sizeof(Numbers)}, [&] {
+      auto& shared = Shared<Numbers>();
+      shared.values[threadIdx.x] = static_cast<float>(blockIdx.x);
+      if (threadIdx.x == 0) {
+        ++arrived;
+        while (arrived < kBlocks) __nanosleep(100);
+      }
+      __syncthreads();
+      ASSERT_EQ(arrived, kBlocks);
+      ASSERT_EQ(shared.values[kThreads - 1 - threadIdx.x], static_cast<float>(blockIdx.x));
+    });
+  }
+  SetBlocksAtOnce(1);
+}
+
 TEST(EmulatorDeathTest, EndsWhereADeviceMightHang) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto run = [](unsigned threads, const std::function<void()>& body) {
@@ -93,6 +143,11 @@ TEST(EmulatorDeathTest, EndsWhereADeviceMightHang) {
                "different barriers, or some have ended");
   EXPECT_DEATH(run(32, [] { __shfl_xor_sync(0xffff, 1, 1); }), "part of a warp");
   EXPECT_DEATH(run(33, [] {}), "no number of warps");
+  EXPECT_DEATH(run(32,
+                   [] {
+                     while (true) __nanosleep(100);
+                   }),
+               "all blocks that run wait for others");
 }
 
 }  // namespace

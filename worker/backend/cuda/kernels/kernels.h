@@ -13,7 +13,7 @@
 // - Bits of results depend on the data and on the sizes alone, but for attention in f32 also on
 //   whether shared_bytes is below kLargeTilesBytes. They do not depend on the device's
 //   number of multiprocessors, on addresses or on their alignment. Atomics add only to
-//   LaunchContext::fp8_counts, which are integers.
+//   LaunchContext::fp8_counts and block_counts, which are integers.
 // - Pointers that are 16-byte aligned, with rows of a multiple of 16 bytes, are read and written
 //   16 bytes at a time. Others are read by element, which is slower and gives the same bits. Where
 //   bf16 may be beside f32 (norms, embeddings, sums of columns), it is 8 bytes of bf16 and 16 of
@@ -43,7 +43,12 @@ struct LaunchContext {
   // became zero that were not (fp8.h). Conversions to FP8 add to the counts. Null: nothing is
   // counted.
   std::uint64_t* fp8_counts = nullptr;
+  // [kBlockCounts] Zeros, which are zeros again when the launch is done. Launches on one stream may
+  // share them. Ops that sum over blocks count there which blocks have started and ended. Null: for
+  // other ops only.
+  std::uint32_t* block_counts = nullptr;
 };
+inline constexpr std::int64_t kBlockCounts = 2;
 
 // Returns 0 for ops that need none. Products of matrices are among these: cuBLASLt's workspace is
 // separate.

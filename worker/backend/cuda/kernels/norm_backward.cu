@@ -1,56 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the gradient of a norm's input together with everything that is summed over the same
 // rows: the gradients of the norm's weights and of biases beside it. A block of threads has a run
-// of rows and goes through it row by row. Each thread keeps the sums of its columns in registers; a
-// second launch adds up the runs.
+// of rows and goes through it row by row. Each thread keeps the sums of its columns in registers.
+// Further blocks then add up the runs (partial_sums.cuh).
 #include "worker/backend/cuda/kernels/device.cuh"
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/kernels/norm_backward.cuh"
 #include "worker/backend/cuda/kernels/partial_sums.cuh"
 #include "worker/backend/cuda/kernels/scratch.cuh"
+#include "worker/backend/cuda/kernels/two_stages.cuh"
 
 namespace takt::backend::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kSumThreads;
 constexpr int kColumnsAtOnce = kThreads * 4;
 constexpr int kMostGroups = 8;  // of four columns, of a thread
 static_assert(kMostSummedColumns == kMostGroups * kColumnsAtOnce);
 
 struct NormShared {
-  float sums[kThreads / kWarpSize];
-};
-
-// Where the sums of a run go: partials[run * run_stride + output * output_stride + column].
-struct Runs {
-  float* partials;
-  std::int64_t run_stride, output_stride;
-  std::int64_t rows_per_run;
+  SumShared sums;
+  float of_row[kThreads / kWarpSize];
+  unsigned block;
 };
 
 __device__ inline float SumOf(const Four& x) { return (x.v[0] + x.v[1]) + (x.v[2] + x.v[3]); }
-__device__ inline Four Added(const Four& a, const Four& b) {
-  return Each([&](int k) { return a.v[k] + b.v[k]; });
-}
 
 // With h = (x - mean) rstd and g = d_output * weight, d_x is rstd (g - mean(g) - h mean(g h)).
 // RmsNorm is not centred, so it has neither of the two means. kGroups: of a thread, so many reach
 // all columns. kOutputs: the sums, in the order of LayerNormSums and RmsNormSums. S: the type
-// of what belongs to the residual stream.
+// of what belongs to the residual stream. shared: a number for each warp.
 template <int kGroups, int kOutputs, bool kFours, class Op, class D, class S>
-__global__ __launch_bounds__(kThreads) void NormBackwardKernel(Op op, const D* d_output,
-                                                               Runs runs) {
+__device__ inline void BackwardOfRun(const Op& op, const D* d_output, const RowRuns& runs,
+                                     std::int64_t run, const PartialSums& partials, float* shared) {
   constexpr bool kCentred = std::is_same_v<Op, LayerNormBackwardInput>;
   const std::int64_t columns = op.columns;
   const auto width = static_cast<float>(columns);
   const auto column = [](int group) {
     return std::int64_t{group} * kColumnsAtOnce + static_cast<int>(threadIdx.x) * 4;
   };
-  const std::int64_t first = blockIdx.x * runs.rows_per_run, end_of_run = first + runs.rows_per_run;
-  const std::int64_t end = end_of_run < op.rows ? end_of_run : op.rows;
-  float* const shared = Shared<NormShared>().sums;
   Four sums[kOutputs][kGroups] = {};
-  for (std::int64_t row = first; row < end; ++row) {
+  const std::int64_t end = runs.end(run);
+  for (std::int64_t row = run * runs.rows_per_run; row < end; ++row) {
     const std::int64_t begin = row * columns;
     const float rstd = op.rstd[row];
     float mean = 0;
@@ -91,16 +82,27 @@ __global__ __launch_bounds__(kThreads) void NormBackwardKernel(Op op, const D* d
       }
     }
   }
-  // Rows of partial sums are whole groups of four.
 #pragma unroll
   for (int j = 0; j < kGroups; ++j) {
-    const std::int64_t i = column(j);
-    if (i >= columns) continue;
+    if (column(j) >= columns) continue;
 #pragma unroll
-    for (int o = 0; o < kOutputs; ++o) {
-      Store<true>(runs.partials + blockIdx.x * runs.run_stride + o * runs.output_stride, i, columns,
-                  sums[o][j]);
-    }
+    for (int o = 0; o < kOutputs; ++o) StorePartial(partials, run, o, column(j), sums[o][j]);
+  }
+}
+
+template <int kGroups, int kOutputs, bool kFours, class Op, class D, class S>
+__global__ __launch_bounds__(kThreads) void NormBackwardKernel(Op op, const D* d_output,
+                                                               RowRuns runs, PartialSums sums,
+                                                               TwoStages stages) {
+  auto& shared = Shared<NormShared>();
+  const unsigned block = StartBlock(stages, &shared.block);
+  if (block < stages.first) {
+    BackwardOfRun<kGroups, kOutputs, kFours, Op, D, S>(op, d_output, runs, block, sums,
+                                                       shared.of_row);
+    EndFirstStage(stages);
+  } else {
+    WaitForFirstStage(stages);
+    AddPartials(sums, block - stages.first, shared.sums);
   }
 }
 
@@ -114,11 +116,14 @@ void ForGroups(std::int64_t columns, const F& f) {
 }
 
 template <int kOutputs, class Op>
-void LaunchBoth(const Op& op, PartialSums sums, const LaunchContext& context) {
+void LaunchBoth(const Op& op, float* const (&outputs)[kOutputs], const LaunchContext& context) {
   const RowRuns runs(op.rows);
-  const std::int64_t stride = PartialStride(op.columns), run_stride = kOutputs * stride;
-  auto* const partials = static_cast<float*>(context.scratch);
-  const Blocks blocks = {{static_cast<unsigned>(runs.count)}, kThreads, sizeof(NormShared)};
+  const PartialSums sums =
+      PartialSumsOf(outputs, runs.count, op.columns, op.sums.accumulate, context);
+  const TwoStages stages = {.counts = context.block_counts,
+                            .first = static_cast<unsigned>(runs.count),
+                            .second = sums.blocks()};
+  const Blocks blocks = stages.Launched(kThreads, sizeof(NormShared));
   From(op.d_output, [&]<class D>(const D* d) {
     To(op.d_input, [&]<class S>(S* d_input) {
       const bool fours = InFours(op.columns, d, As<S>(op.x), op.weight, As<S>(op.residual_gradient),
@@ -127,34 +132,23 @@ void LaunchBoth(const Op& op, PartialSums sums, const LaunchContext& context) {
         ForGroups(op.columns, [&](auto groups) {
           LaunchKernel(NormBackwardKernel<decltype(groups)::value, kOutputs,
                                           decltype(kFours)::value, Op, D, S>,
-                       blocks, context.stream, op, d,
-                       Runs{partials, run_stride, stride, runs.rows_per_run});
+                       blocks, context.stream, op, d, runs, sums, stages);
         });
       });
     });
   });
-  sums.partials = partials;
-  sums.run_stride = run_stride;
-  sums.output_stride = stride;
-  sums.runs = runs.count;
-  sums.columns = op.columns;
-  sums.num_outputs = kOutputs;
-  sums.accumulate = op.sums.accumulate;
-  SumPartials(sums, context);
 }
 
 }  // namespace
 
 void LaunchWithSums(const LayerNormBackwardInput& op, const LaunchContext& context) {
   const LayerNormSums& s = op.sums;
-  if (s.of_d_input == nullptr)
-    return LaunchBoth<2>(op, {.outputs = {s.d_weight, s.d_bias}}, context);
-  LaunchBoth<4>(op, {.outputs = {s.d_weight, s.d_bias, s.of_residual_gradient, s.of_d_input}},
-                context);
+  if (s.of_d_input == nullptr) return LaunchBoth<2>(op, {s.d_weight, s.d_bias}, context);
+  LaunchBoth<4>(op, {s.d_weight, s.d_bias, s.of_residual_gradient, s.of_d_input}, context);
 }
 
 void LaunchWithSums(const RmsNormBackwardInput& op, const LaunchContext& context) {
-  LaunchBoth<1>(op, {.outputs = {op.sums.d_weight}}, context);
+  LaunchBoth<1>(op, {op.sums.d_weight}, context);
 }
 
 }  // namespace takt::backend::cuda

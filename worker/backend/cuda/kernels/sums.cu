@@ -5,11 +5,14 @@
 #include "worker/backend/cuda/kernels/device.cuh"
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/kernels/scratch.cuh"
+#include "worker/backend/cuda/kernels/two_stages.cuh"
 
 namespace takt::backend::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+
+// The second stages below read `values` of the first stage of the same launch.
 
 // Computes values[0] + values[1] + ... One thread adds and the others load for it, about 5 ns a
 // value.
@@ -17,27 +20,21 @@ constexpr int kFed = 256;
 struct InOrderShared {
   double values[kFed];
 };
-__global__ __launch_bounds__(kThreads) void SumInOrderKernel(const double* values,
-                                                             std::int64_t count, double* result) {
-  double* fed = Shared<InOrderShared>().values;
+__device__ inline void SumInOrder(const double* values, std::int64_t count, double* result,
+                                  InOrderShared& shared) {
   double sum = 0;
   for (std::int64_t begin = 0; begin < count; begin += kFed) {
     const auto n = static_cast<int>(count - begin < kFed ? count - begin : kFed);
-    for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) fed[i] = values[begin + i];
+    for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads)
+      shared.values[i] = LoadPastL1(values + begin + i);
     __syncthreads();
     if (threadIdx.x == 0) {
 #pragma unroll 8
-      for (int i = 0; i < n; ++i) sum += fed[i];
+      for (int i = 0; i < n; ++i) sum += shared.values[i];
     }
     __syncthreads();
   }
   if (threadIdx.x == 0) *result = sum;
-}
-
-void SumInOrder(const double* values, std::int64_t count, double* result,
-                const LaunchContext& context) {
-  LaunchKernel(SumInOrderKernel, Blocks{{1}, kThreads, sizeof(InOrderShared)}, context.stream,
-               values, count, result);
 }
 
 // Computes the sum of values along a tree: thread t adds values t, t + kThreads, ..., and the sums
@@ -45,24 +42,26 @@ void SumInOrder(const double* values, std::int64_t count, double* result,
 struct TreeShared {
   double sums[kThreads / kWarpSize];
 };
-__global__ __launch_bounds__(kThreads) void SumAlongTreeKernel(const double* values,
-                                                               std::int64_t count, double* result) {
+__device__ inline void SumAlongTree(const double* values, std::int64_t count, double* result,
+                                    TreeShared& shared) {
   double sum = 0;
 #pragma unroll 8
-  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) sum += values[i];
-  sum = TeamSum<kThreads>(sum, Shared<TreeShared>().sums);
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) sum += LoadPastL1(values + i);
+  sum = TeamSum<kThreads>(sum, shared.sums);
   if (threadIdx.x == 0) *result = sum;
 }
 
-// Each block has kSquaresPerBlock elements. The sums of its threads are added along a tree.
+// Each block of the first stage has kSquaresPerBlock elements. The sums of its threads are added
+// along a tree.
 struct SquaresShared {
-  double sums[kThreads / kWarpSize];
+  TreeShared of_block;
+  InOrderShared of_all;
+  unsigned block;
 };
 template <bool kFours>
-__global__ __launch_bounds__(kThreads) void SumOfSquaresKernel(const float* input,
-                                                               std::int64_t count,
-                                                               double* block_sums) {
-  const std::int64_t begin = blockIdx.x * kSquaresPerBlock + threadIdx.x * 4;
+__device__ inline void SumBlock(const float* input, std::int64_t count, unsigned block,
+                                double* block_sums, TreeShared& shared) {
+  const std::int64_t begin = block * kSquaresPerBlock + threadIdx.x * 4;
   double sum = 0;
 #pragma unroll
   for (int group = 0; group < kSquaresPerBlock / (kThreads * 4); ++group) {
@@ -72,8 +71,25 @@ __global__ __launch_bounds__(kThreads) void SumOfSquaresKernel(const float* inpu
 #pragma unroll
     for (int k = 0; k < 4; ++k) sum += static_cast<double>(x.v[k]) * static_cast<double>(x.v[k]);
   }
-  sum = TeamSum<kThreads>(sum, Shared<SquaresShared>().sums);
-  if (threadIdx.x == 0) block_sums[blockIdx.x] = sum;
+  sum = TeamSum<kThreads>(sum, shared.sums);
+  if (threadIdx.x == 0) block_sums[block] = sum;
+}
+
+// The second stage is one block, or none.
+template <bool kFours>
+__global__ __launch_bounds__(kThreads) void SumOfSquaresKernel(const float* input,
+                                                               std::int64_t count,
+                                                               double* block_sums, double* result,
+                                                               TwoStages stages) {
+  auto& shared = Shared<SquaresShared>();
+  const unsigned block = StartBlock(stages, &shared.block);
+  if (block < stages.first) {
+    SumBlock<kFours>(input, count, block, block_sums, shared.of_block);
+    EndFirstStage(stages);
+  } else {
+    WaitForFirstStage(stages);
+    SumInOrder(block_sums, stages.first, result, shared.of_all);
+  }
 }
 
 // The largest of some elements, and the sum of e^(x - largest). Both are NaN where an element is.
@@ -168,11 +184,7 @@ __global__ __launch_bounds__(kRowThreads) void SoftmaxBlockKernel(SoftmaxBlock o
   if (threadIdx.x == 0) op.parts[row] = part;
 }
 
-// Each thread has a row.
-__global__ __launch_bounds__(kThreads) void CrossEntropyKernel(CrossEntropy op,
-                                                               double* row_losses) {
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (row >= op.rows) return;
+__device__ inline void LossOfRow(const CrossEntropy& op, std::int64_t row, double* row_losses) {
   const SoftmaxPart* parts = op.parts + row;  // those of a row are op.rows apart
   SoftmaxRow softmax = {0, 0, 0};
   double loss = 0;
@@ -195,6 +207,26 @@ __global__ __launch_bounds__(kThreads) void CrossEntropyKernel(CrossEntropy op,
   }
   op.softmax[row] = softmax;
   row_losses[row] = loss;
+}
+
+struct LossShared {
+  TreeShared of_all;
+  unsigned block;
+};
+
+// Each thread of the first stage has a row. The second stage is one block.
+__global__ __launch_bounds__(kThreads) void CrossEntropyKernel(CrossEntropy op, double* row_losses,
+                                                               TwoStages stages) {
+  auto& shared = Shared<LossShared>();
+  const unsigned block = StartBlock(stages, &shared.block);
+  if (block < stages.first) {
+    const std::int64_t row = static_cast<std::int64_t>(block) * kThreads + threadIdx.x;
+    if (row < op.rows) LossOfRow(op, row, row_losses);
+    EndFirstStage(stages);
+  } else {
+    WaitForFirstStage(stages);
+    SumAlongTree(row_losses, op.rows, op.loss_sum, shared.of_all);
+  }
 }
 
 // A block of threads has a row of a block of columns.
@@ -231,17 +263,17 @@ __global__ __launch_bounds__(kRowThreads) void CrossEntropyGradientKernel(CrossE
 }  // namespace
 
 void Launch(const SumOfSquares& op, const LaunchContext& context) {
-  auto* block_sums =
-      op.block_sums != nullptr ? op.block_sums : static_cast<double*>(context.scratch);
-  const std::int64_t blocks = CeilDiv(op.count, kSquaresPerBlock);
-  if (blocks > 0) {
-    Choose(InFours(op.count, op.input), [&](auto kFours) {
-      LaunchKernel(SumOfSquaresKernel<decltype(kFours)::value>,
-                   Blocks{{static_cast<unsigned>(blocks)}, kThreads, sizeof(SquaresShared)},
-                   context.stream, op.input, op.count, block_sums);
-    });
-  }
-  if (op.block_sums == nullptr) SumInOrder(block_sums, blocks, op.result, context);
+  const bool by_block = op.block_sums != nullptr;
+  auto* block_sums = by_block ? op.block_sums : static_cast<double*>(context.scratch);
+  const TwoStages stages = {.counts = context.block_counts,
+                            .first = static_cast<unsigned>(CeilDiv(op.count, kSquaresPerBlock)),
+                            .second = by_block ? 0U : 1U};
+  if (stages.first + stages.second == 0) return;
+  Choose(InFours(op.count, op.input), [&](auto kFours) {
+    LaunchKernel(SumOfSquaresKernel<decltype(kFours)::value>,
+                 stages.Launched(kThreads, sizeof(SquaresShared)), context.stream, op.input,
+                 op.count, block_sums, op.result, stages);
+  });
 }
 
 void Launch(const SoftmaxBlock& op, const LaunchContext& context) {
@@ -256,12 +288,11 @@ void Launch(const SoftmaxBlock& op, const LaunchContext& context) {
 }
 
 void Launch(const CrossEntropy& op, const LaunchContext& context) {
-  auto* row_losses = static_cast<double*>(context.scratch);
-  LaunchKernel(CrossEntropyKernel,
-               Blocks{{static_cast<unsigned>(CeilDiv(op.rows, kThreads))}, kThreads, 0},
-               context.stream, op, row_losses);
-  LaunchKernel(SumAlongTreeKernel, Blocks{{1}, kThreads, sizeof(TreeShared)}, context.stream,
-               static_cast<const double*>(row_losses), op.rows, op.loss_sum);
+  const TwoStages stages = {.counts = context.block_counts,
+                            .first = static_cast<unsigned>(CeilDiv(op.rows, kThreads)),
+                            .second = 1};
+  LaunchKernel(CrossEntropyKernel, stages.Launched(kThreads, sizeof(LossShared)), context.stream,
+               op, static_cast<double*>(context.scratch), stages);
 }
 
 void Launch(const CrossEntropyGradient& op, const LaunchContext& context) {
