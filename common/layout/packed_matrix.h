@@ -17,7 +17,7 @@ constexpr std::int64_t PackedElements(std::int64_t rows, std::int64_t columns) {
 // Returns the elements of a matrix that is kept rounded as it is stored. Rows of zeros fill it up,
 // so that products read whole vectors along both of its sides.
 constexpr std::int64_t RoundedElements(std::int64_t rows, std::int64_t columns) {
-  constexpr std::int64_t kVector = model::kRoundedVector;
+  constexpr std::int64_t kVector = model::kBf16PerVector;
   return (rows + kVector - 1) / kVector * kVector * columns;
 }
 

@@ -222,7 +222,7 @@ class ParameterLayout {
                           .rows = words.words,
                           .bytes = bytes});
       }
-      if (parameter->joins_next || copies.empty()) continue;
+      if (parameter->adjoins_next || copies.empty()) continue;
       AddCopies(copies);
       copies.clear();
     }

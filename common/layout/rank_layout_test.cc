@@ -338,7 +338,7 @@ TEST(RankLayout, KeepsMatricesOnceWhereProductsReadThemAsStored) {
     if (tensor.role != Role::kPackedWeight) continue;
     const std::vector<std::int64_t>& shape = tensor.parameter->shape;
     EXPECT_EQ(tensor.bytes, 2 * RoundedElements(shape[0], shape[1])) << tensor.parameter->name;
-    if (before != nullptr && before->parameter->joins_next) {
+    if (before != nullptr && before->parameter->adjoins_next) {
       ++joined;
       EXPECT_EQ(tensor.allocation, before->allocation);
       EXPECT_EQ(tensor.version, before->version);

@@ -50,14 +50,13 @@ struct Joins {
 
   Joins(const ModelConfig& config, const Precisions& precisions, bool experts) {
     const auto whole = [&](std::initializer_list<std::int64_t> sizes) {
-      return precisions.ReadsWeightsAsStored() && std::ranges::all_of(sizes, [](std::int64_t size) {
-               return size % kRoundedVector == 0;
-             });
+      return precisions.ReadsWeightsAsStored() && std::ranges::all_of(sizes, IsWholeVectors);
     };
     query_key_value = whole({config.hidden, QueryWidth(config), KeyWidth(config)}) &&
                       !NormalisesHeads(config.family) && config.family != Family::kQwen2;
     gate_up = whole({config.hidden, config.inner}) && !experts;
   }
+  bool all() const { return query_key_value && gate_up; }
 };
 
 // Returns the numbers that an MLP, or all experts of a token, have between their products.
@@ -112,6 +111,7 @@ std::vector<ScratchTensor> BlockScratch(const ModelConfig& config, std::int64_t 
   using enum ScratchTensor::Start;
   const Precision activations = precisions.activations;
   const Precision between = experts ? Precision::kF32 : activations;
+  const Joins joins(config, precisions, experts);
   const std::int64_t query_bytes = Bytes(activations, rows * QueryWidth(config));
   const std::int64_t key_bytes = Bytes(activations, rows * KeyWidth(config));
   std::vector<ScratchTensor> scratch = {
@@ -120,7 +120,8 @@ std::vector<ScratchTensor> BlockScratch(const ModelConfig& config, std::int64_t 
       {"d_k", key_bytes, kBehindTensor},
       {"d_v", key_bytes, kBehindTensor},
       {"d_attention", query_bytes},
-      {"d_norm", kFloatBytes * rows * config.hidden, kWithLine},
+      {"d_norm", Bytes(joins.all() ? activations : Precision::kF32, rows * config.hidden),
+       kWithLine},
       RoundedGradient("d_middle", precisions, rows * config.hidden)};
   if (experts) scratch.push_back({"d_router_weights", kFloatBytes * rows * config.mixture->chosen});
   return scratch;
@@ -152,9 +153,9 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
   p.push_back(Ones(prefix + "input_layernorm.weight", c));
   const Joins joins(config, precisions, experts);
   add_with_bias("q_proj", QueryWidth(config));
-  p.back().joins_next = joins.query_key_value;
+  p.back().adjoins_next = joins.query_key_value;
   add_with_bias("k_proj", KeyWidth(config));
-  p.back().joins_next = joins.query_key_value;
+  p.back().adjoins_next = joins.query_key_value;
   add_with_bias("v_proj", KeyWidth(config));
   if (NormalisesHeads(config.family)) {
     p.push_back(Ones(prefix + "self_attn.q_norm.weight", config.head_size));
@@ -166,7 +167,7 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
     AddMixtureParameters(p, config, prefix);
   } else {
     AddProjection(p, prefix + "mlp.gate_proj", {config.inner, c}, config);
-    p.back().joins_next = joins.gate_up;
+    p.back().adjoins_next = joins.gate_up;
     AddProjection(p, prefix + "mlp.up_proj", {config.inner, c}, config);
     AddProjection(p, prefix + "mlp.down_proj", {c, config.inner}, config);
   }

@@ -21,7 +21,7 @@ struct LlamaBlockStash {
     kNorm1,       // [N,C] the first norm's output; **
     kNorm1Stats,  // [N] rstd
     kNorm1Part,   // [C] gradient of the weight, of this microbatch
-    // Where their weights are joined (Parameter::joins_next), kQ has q, k and v side by side in
+    // Where their weights are joined (Parameter::adjoins_next), kQ has q, k and v side by side in
     // rows [N,Q+2K], and kK and kV are empty.
     kQ,          // [N,Q] rotated -> its gradient; *
     kK,          // [N,K] rotated -> its gradient; *
@@ -32,7 +32,8 @@ struct LlamaBlockStash {
     kNorm2,      // as of the first
     kNorm2Stats,
     kNorm2Part,
-    kGate,     // [N,E] -> its gradient; *. Likewise with kUp where their weights are joined: [N,2E]
+    // Where gate and up are joined, kGate has both side by side, [N,2E], and kUp is empty.
+    kGate,     // [N,E] -> its gradient; *
     kUp,       // [N,E] -> its gradient; *
     kProduct,  // [N,E] silu(gate) * up; **
     // Only a kQwen3Block and a kQwen3MoeBlock have the tensors below. Their kQ and kK are
@@ -49,8 +50,9 @@ struct LlamaBlockStash {
 // Layer::scratch of a block.
 struct LlamaBlockScratch {
   enum Tensor : std::uint8_t {
-    kDProduct,    // [N,E] gradient of the MLP's product; *. The next three take its place.
-    kDQ,          // [N,Q] gradient of q; *. Joined as kQ is
+    kDProduct,  // [N,E] gradient of the MLP's product; *. The next three take its place.
+    // Where q, k and v are joined, the next three are one tensor [N,Q+2K].
+    kDQ,          // [N,Q] gradient of q; *
     kDK,          // [N,K] gradient of k, right behind it; *
     kDV,          // [N,K] gradient of v, right behind it; *
     kDAttention,  // [N,Q] gradient of attention's output; *. The next one takes its place.

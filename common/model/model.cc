@@ -210,9 +210,9 @@ Layer EmulatedLayer(const ModelConfig& config, int block, int tensor) {
   return layer;
 }
 
-// Lets products read matrices as they are stored, where these have rows of whole vectors, and whole
-// vectors of rows in each piece. Rows of words are filled up (layout::RoundedElements). Kernels for
-// experts read packed matrices.
+// Marks the matrices that products read as they are stored: those whose rows, and whose pieces, are
+// whole vectors. The last rows of a table by words are filled up with zeros. Experts are left out,
+// because their kernels read packed matrices.
 void KeepMatricesRounded(Model& model) {
   if (!model.precisions.ReadsWeightsAsStored()) return;
   std::set<std::string_view> tied;  // the head multiplies by these
@@ -223,8 +223,9 @@ void KeepMatricesRounded(Model& model) {
       const bool is_factor = layer.MultipliesBy(parameter) || tied.contains(parameter.name);
       if (!is_factor || parameter.expert >= 0) continue;
       const std::int64_t rows = parameter.shape[0] / parameter.split.count;
-      parameter.kept_rounded = parameter.shape[1] % kRoundedVector == 0 &&
-                               (parameter.by_word || rows % kRoundedVector == 0);
+      parameter.kept_rounded =
+          IsWholeVectors(parameter.shape[1]) && (parameter.by_word || IsWholeVectors(rows));
+      TAKT_CHECK(parameter.kept_rounded || !parameter.adjoins_next);
     }
   }
 }

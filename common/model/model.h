@@ -172,8 +172,9 @@ constexpr bool HasExperts(LayerKind kind) {
 
 enum class Init : std::uint8_t { kZeros = 1, kOnes = 2, kNormal = 3 };
 
-// The elements in bf16 of a vector, of which products on GPUs read whole ones (16 bytes).
-inline constexpr std::int64_t kRoundedVector = 8;
+// Products on GPUs read bf16 in vectors of this many elements (16 bytes).
+inline constexpr std::int64_t kBf16PerVector = 8;
+constexpr bool IsWholeVectors(std::int64_t elements) { return elements % kBf16PerVector == 0; }
 
 struct Parameter {
   std::string name;  // Hugging Face's tensor name; the key of checkpoints and of initial weights
@@ -191,7 +192,7 @@ struct Parameter {
   bool kept_rounded = false;
   // It is kept rounded right before the next parameter of its layer, so that products read both as
   // one matrix.
-  bool joins_next = false;
+  bool adjoins_next = false;
   // A bias by which a router chooses. Its gradient is not one: it counts the rows of each expert,
   // of which the optimizer looks at the sign of the difference to the mean. It has no part in the
   // norm, in clipping and in decay.

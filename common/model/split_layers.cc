@@ -81,7 +81,7 @@ struct Sizes {
 };
 
 void SplitParameter(Parameter& parameter, const Model& model) {
-  parameter.joins_next = false;  // each piece is a product of its own
+  parameter.adjoins_next = false;  // each piece is a product of its own
   if (parameter.by_word) return;
   const TensorShare& share = model.tensor;
   const auto* const rule = std::ranges::find_if(

@@ -246,11 +246,23 @@ TEST(MakePlan, RoundsTheResidualStreamOfGpusOnNewWorkersAlone) {
   config::JobSpec job = SmallGpt2Job();
   job.precision = job.residual = config::Precision::kBf16;
   EXPECT_EQ(NeededProtocol(job, config::DeviceKind::kCpu), kResidualProtocolVersion);
+  job.fp8 = model::Fp8Recipe::kTensor;
   EXPECT_EQ(NeededProtocol(job, config::DeviceKind::kCuda), kBf16StreamProtocolVersion);
   const PlanOptions old{.max_workers = 4,
                         .device = config::DeviceKind::kCuda,
                         .oldest_protocol = kBf16StreamProtocolVersion - 1};
   EXPECT_THAT(MakePlan(job, old).status().message(), HasSubstr("residual: is not known"));
+}
+
+TEST(MakePlan, ReadsWeightsAsTheyAreStoredOnNewWorkersAlone) {
+  config::JobSpec job = SmallGpt2Job();
+  job.precision = config::Precision::kBf16;
+  EXPECT_LT(NeededProtocol(job, config::DeviceKind::kCpu), kStoredWeightsProtocolVersion);
+  EXPECT_EQ(NeededProtocol(job, config::DeviceKind::kCuda), kStoredWeightsProtocolVersion);
+  const PlanOptions old{.max_workers = 4,
+                        .device = config::DeviceKind::kCuda,
+                        .oldest_protocol = kStoredWeightsProtocolVersion - 1};
+  EXPECT_THAT(MakePlan(job, old).status().message(), HasSubstr("precision: is not known"));
 }
 
 TEST(MakePlan, MergesWeightGradsOfAJobThatNeedNotBeExact) {

@@ -93,6 +93,13 @@ std::string_view StreamFieldOf(const config::JobSpec& job, config::DeviceKind de
   return streams ? "residual" : "";
 }
 
+// Returns the field of the job with which workers older than kStoredWeightsProtocolVersion would
+// have other products; empty: there is none.
+std::string_view StoredWeightsFieldOf(const config::JobSpec& job, config::DeviceKind device) {
+  const model::Precisions precisions = config::PrecisionsOf(job, device);
+  return precisions.ReadsWeightsAsStored() ? "precision" : "";
+}
+
 // A version that the job's workers must speak, and the field that needs it; empty: none does.
 struct Need {
   int version;
@@ -100,8 +107,9 @@ struct Need {
 };
 
 // Returns all of them, the newest version first.
-std::array<Need, 7> NeedsOf(const config::JobSpec& job, config::DeviceKind device) {
-  return {{{kBf16StreamProtocolVersion, StreamFieldOf(job, device)},
+std::array<Need, 8> NeedsOf(const config::JobSpec& job, config::DeviceKind device) {
+  return {{{kStoredWeightsProtocolVersion, StoredWeightsFieldOf(job, device)},
+           {kBf16StreamProtocolVersion, StreamFieldOf(job, device)},
            {kErrorFeedbackProtocolVersion, FeedbackFieldOf(job)},
            {kPackedShardsProtocolVersion, ShardFieldOf(job)},
            {kDataLeavesProtocolVersion, LeavesFieldOf(job)},

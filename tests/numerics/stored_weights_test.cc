@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests jobs whose products read weights in bf16 as they are stored, as on GPUs where rows are
 // whole vectors. Products with one input are joined, and updates round the weights themselves.
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tests/numerics/bit_equality.h"
 
@@ -59,14 +63,23 @@ class StoredWeights : public BitEquality {
   }
 };
 
-// Llama joins q, k and v, and gate and up; Qwen2 and Qwen3 the latter, blocks with experts the
-// former.
+// Llama joins q, k and v, and gate and up. Qwen2 and Qwen3 join the latter, Mixtral the former.
 TEST_F(StoredWeights, GiveWhatPackedOnesDo) {
+  std::size_t number = 0;
   for (const Family family : {Family::kGpt2, Family::kLlama, Family::kQwen2, Family::kQwen3,
                               Family::kMistral, Family::kMixtral}) {
     SCOPED_TRACE(static_cast<int>(family));
     config::JobSpec job = StoredJob(family);
     if (family == Family::kMistral) job.model.attention_window = 7;
+    const model::Precisions precisions = config::PrecisionsOf(job, DeviceKind::kCuda);
+    const model::Model model = model::BuildModel(job.model, 1, precisions).value();
+    EXPECT_TRUE(model
+                    .Find(family == Family::kGpt2 ? "transformer.h.0.attn.c_attn.weight"
+                                                  : "model.layers.0.self_attn.o_proj.weight")
+                    ->kept_rounded);
+    const auto joined = [](const model::Parameter& each) { return each.adjoins_next; };
+    const std::int64_t joins[] = {0, 3, 1, 1, 3, 2};  // as the families are listed above
+    EXPECT_EQ(std::ranges::count_if(model.layers[1].parameters, joined), joins[number++]);
     ExpectNearThatOfCpus(job);
   }
 }
@@ -90,7 +103,7 @@ TEST_F(StoredWeights, HaveTheSameBitsOverSchedulesAndPartitions) {
   }
 }
 
-// `none` and `full` have the same bits, and so do both devices' orders.
+// Whether a device works early or late changes no bit either.
 TEST_F(StoredWeights, HaveTheSameBitsOnADeviceAndOverRecompute) {
   for (const Family family : {Family::kLlama, Family::kQwen3}) {
     SCOPED_TRACE(static_cast<int>(family));
@@ -128,6 +141,43 @@ TEST_F(StoredWeights, HaveTheSameBitsWhoeverUpdatesThem) {
   job.barrier = config::Barrier::kAlways;
   job.parallelism = {.pipeline = 1, .data = 1, .threads = 1, .schedule = "naive"};
   ExpectSameBits(muon, TrainAsOnGpus(job));
+}
+
+TEST_F(StoredWeights, HaveTheSameBitsOnReplicasCopiesAndLeaves) {
+  config::JobSpec job = StoredJob(Family::kLlama);
+  job.model.layers = 8;
+  job.residual = Precision::kBf16;
+  job.global_batch = 24;
+  job.parallelism = {.pipeline = 1, .data = 2, .threads = 1, .schedule = "1f1b"};
+  const RunResult reference = TrainAsOnGpus(job);
+  job.parallelism = {.pipeline = 2, .data = 1, .threads = 1, .schedule = "dualpipe"};
+  ExpectSameBits(reference, TrainAsOnGpus(job));
+  job.parallelism = {.pipeline = 1, .data = 1, .threads = 1, .schedule = "1f1b", .data_leaves = 2};
+  ExpectSameBits(reference, TrainAsOnGpus(job));
+}
+
+// A W of several microbatches multiplies their joined gradients at once.
+TEST_F(StoredWeights, AreNearlyTheSameWhereWeightGradsAreMerged) {
+  config::JobSpec job = StoredJob(Family::kLlama);
+  job.parallelism = {.pipeline = 2, .data = 1, .threads = 1, .schedule = "zb-h1"};
+  const RunResult exact = TrainAsOnGpus(job);
+  job.exact = false;
+  const RunResult merged = TrainAsOnGpus(job);
+  ASSERT_EQ(merged.steps.size(), exact.steps.size());
+  for (std::size_t i = 0; i < exact.steps.size(); ++i) {
+    EXPECT_NEAR(merged.steps[i].loss, exact.steps[i].loss, 1e-4) << "step " << i + 1;
+    EXPECT_NEAR(merged.steps[i].grad_norm / exact.steps[i].grad_norm, 1, 1e-3) << "step " << i + 1;
+  }
+}
+
+TEST_F(StoredWeights, GoOn) {
+  config::JobSpec job = StoredJob(Family::kLlama);
+  const RunResult undisturbed = TrainAsOnGpus(job);
+  job.steps = 1;
+  const RunResult first = TrainAsOnGpus(job);
+  job.steps = 3;
+  const RunResult rest = Trained({.job = job, .resume = &first, .planned_for = DeviceKind::kCuda});
+  EXPECT_EQ(rest.weights, undisturbed.weights);
 }
 
 // Two versions of the weights are updated a step late.

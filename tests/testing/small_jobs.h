@@ -67,6 +67,16 @@ inline model::ModelConfig Qwen3Moe() {
   return config;
 }
 
+// The same with rows of whole vectors, which products in bf16 on GPUs read as they are stored
+// (model::Parameter::kept_rounded).
+inline model::ModelConfig WithWholeVectors(model::ModelConfig config) {
+  config.hidden = 48;
+  config.inner = 40;
+  if (config.head_size > 0) config.head_size = 8;
+  if (config.family == model::Family::kMixtral) config.mixture->inner = config.inner;
+  return config;
+}
+
 // Its layers are on two pp ranks.
 inline config::JobSpec JobOf(const model::ModelConfig& model, const std::string& schedule) {
   config::JobSpec job;

@@ -25,7 +25,6 @@ class Backend : public MemoryBackend {
   // Errors: kInvalidArgument (a size or a pointer that the op's rules forbid), kInternal (device
   // fault, perhaps of an earlier op).
   virtual absl::Status Run(const Op& op) = 0;
-  absl::Status Run(const Fill& op) final { return Run(Op(op)); }
   absl::Status Run(const Copy& op) final { return Run(Op(op)); }
   absl::Status Run(const Add& op) final { return Run(Op(op)); }
   absl::Status Run(const PackBf16& op) final { return Run(Op(op)); }

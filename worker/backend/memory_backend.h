@@ -63,7 +63,6 @@ class MemoryBackend {
 
   // Errors: kInvalidArgument (a size or a pointer that the op's rules forbid), kInternal (device
   // fault, perhaps of earlier work).
-  virtual absl::Status Run(const Fill& op) = 0;
   virtual absl::Status Run(const Copy& op) = 0;
   virtual absl::Status Run(const Add& op) = 0;
   // Errors: also kInvalidArgument (the op rounds to FP8).

@@ -131,6 +131,11 @@ struct CrossFieldRules {
     }
     RETURN_IF_ERROR(
         Rule(o.rounded_bias == nullptr || o.bias != nullptr, kOp, "rounded_bias needs bias"));
+    if (o.stored != StoredB::kPacked) {
+      const std::int64_t columns = o.stored == StoredB::kRows ? o.n : o.k;
+      RETURN_IF_ERROR(Rule(columns % 8 == 0, kOp, "rows of b must be whole vectors of 8"));
+      RETURN_IF_ERROR(Rule(!o.a_fp8.rounds(), kOp, "a product in FP8 needs b packed"));
+    }
     if (o.activation == Activation::kNone)
       return Rule(o.inner == nullptr, kOp, "inner is of an activation");
     RETURN_IF_ERROR(Rule(o.inner != nullptr, kOp, "an activation needs inner"));

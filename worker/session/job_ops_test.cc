@@ -49,7 +49,9 @@ backend::OpListener Gatherer(std::set<std::string>& keys) {
 TEST(ShowOps, TellsOfEveryProductOfEveryRank) {
   using enum Recompute;
   int programs = 0;
-  for (const model::ModelConfig& model : {Gpt2(), Llama(false), Llama(true), Mixtral()}) {
+  for (const model::ModelConfig& model :
+       {Gpt2(), Llama(false), Llama(true), Mixtral(), testing::WithWholeVectors(Gpt2()),
+        testing::WithWholeVectors(Llama(false))}) {
     for (const char* schedule : {"1f1b", "zb-v", "pipedream-2bw"}) {
       for (const config::Precision precision :
            {config::Precision::kF32, config::Precision::kBf16}) {
@@ -77,7 +79,7 @@ TEST(ShowOps, TellsOfEveryProductOfEveryRank) {
       }
     }
   }
-  EXPECT_EQ(programs, 96);
+  EXPECT_EQ(programs, 144);
 }
 
 TEST(ShowOps, TellsOfEveryProductOfSplitLayers) {

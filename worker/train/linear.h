@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <span>
 
 #include "absl/status/status.h"
@@ -32,7 +33,7 @@ class Linear {
         bias_(bias),
         y_stride_(y_stride) {}
 
-  // A run of the rows of a W that is stored as [out,in]. It is packed separately from other runs.
+  // A run of the rows of a W that is stored as [out,in]. Where W is packed, each run is apart.
   struct Run {
     std::int64_t first = 0, count = 0;
   };
@@ -48,8 +49,8 @@ class Linear {
         y_stride_(y_stride),
         first_(run.first) {}
 
-  // The layer of several W that are joined (Parameter::joins_next) and stored as [out,in], without
-  // biases. Its outputs are side by side: [N, sum of out].
+  // The layer of several W that are joined (Parameter::adjoins_next) and stored as [out,in],
+  // without biases. Its outputs are side by side: [N, sum of out].
   Linear(std::int64_t rows, std::span<const ParameterRef> joined)
       : rows_(rows),
         out_in_(true),
@@ -57,7 +58,14 @@ class Linear {
         out_(SumOfRows(joined)),
         weight_(joined.front()),
         bias_(nullptr),
-        y_stride_(0) {}
+        y_stride_(0) {
+    for (std::size_t i = 1; i < joined.size(); ++i) {
+      const ParameterRef& before = joined[i - 1];
+      TAKT_CHECK(before.parameter->adjoins_next);
+      TAKT_CHECK(joined[i].gradient == before.gradient + before.elements());
+      TAKT_CHECK(joined[i].packed == before.packed + before.elements());
+    }
+  }
 
   // Has what one leaf has of a W that tensor parallelism splits (model::Split).
   struct Piece {

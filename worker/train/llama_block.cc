@@ -212,7 +212,7 @@ class LlamaBlock final : public Block {
 
   // Returns where the gradient of a norm's output goes. is_one_product: it is no sum.
   backend::Output DNorm(const InputGradCall& call, bool is_one_product) const {
-    return TensorAt(call.scratch + scratch_[kDNorm], is_one_product && layout_[kQ].bf16);
+    return TensorAt(call.scratch + scratch_[kDNorm], is_one_product);
   }
 
   absl::Status MlpInputGrad(const InputGradCall& call) const override {

@@ -32,6 +32,7 @@ class Draws {
     model::ModelConfig model = OneOf<model::ModelConfig>(
         {testing::Gpt2(), testing::Llama(false), testing::Llama(true), testing::Qwen3(),
          testing::Mistral(), testing::Mixtral(), testing::Qwen3Moe()});
+    if (OneIn(2)) model = testing::WithWholeVectors(model);
     if (OneIn(2)) {  // what tensor, context and experts can divide
       model.context = model.positions = 16;
       if (model.family == model::Family::kGpt2) model.heads = model.kv_heads = 4;

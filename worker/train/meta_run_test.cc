@@ -317,13 +317,15 @@ TEST(MetaRun, AllocatesWhatIsLaidOutWhereWeightsAreFreed) {
 }
 
 TEST(MetaRun, AllocatesWhatIsPredictedOfBf16OnGpus) {
-  const model::ModelConfig models[] = {Gpt2(),    Llama(false), Llama(true), Qwen3(),
-                                       Mistral(), Mixtral(),    Qwen3Moe()};
+  std::vector<model::ModelConfig> models = {Gpt2(),    Llama(false), Llama(true), Qwen3(),
+                                            Mistral(), Mixtral(),    Qwen3Moe()};
+  for (const model::ModelConfig& model : {Gpt2(), Llama(false), Llama(true), Qwen3(), Mixtral()})
+    models.push_back(testing::WithWholeVectors(model));
   for (const model::ModelConfig& model : models) {
     for (const std::string schedule : {"1f1b", "zb-h1", "dualpipe"}) {
       for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-        SCOPED_TRACE(absl::StrCat(schedule, " family ", static_cast<int>(model.family),
-                                  " recompute ", std::string(Name(mode))));
+        SCOPED_TRACE(absl::StrCat(schedule, " family ", static_cast<int>(model.family), " hidden ",
+                                  model.hidden, " recompute ", std::string(Name(mode))));
         config::JobSpec job = JobOf(model, schedule);
         job.parallelism.recompute = {mode};
         job.precision = model::Precision::kBf16;

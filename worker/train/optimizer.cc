@@ -166,6 +166,7 @@ absl::Status Optimizer::Foresee(backend::Backend& backend, StepId step, std::int
 absl::Status Optimizer::UpdateAll(backend::Backend& backend, const Step& step) {
   RETURN_IF_ERROR(UpdateBiases(backend));
   std::vector<backend::UpdatedTensor> tensors;
+  const bool rounds = shards_ == nullptr;  // else what is gathered is rounded
   for (const ParameterRef* const ref : UpdatedParts()) {
     if (ref->parameter->by_muon) {
       RETURN_IF_ERROR(UpdateByMuon(backend, *ref, step));
@@ -179,7 +180,7 @@ absl::Status Optimizer::UpdateAll(backend::Backend& backend, const Step& step) {
                        .gradient = ref->gradient + first,
                        .m = ref->m,
                        .v = ref->v,
-                       .rounded = ref->is_rounded_by_update() ? ref->packed : nullptr,
+                       .rounded = rounds && ref->is_rounded_by_update() ? ref->rounded : nullptr,
                        .count = count,
                        .learning_rate_scale = settings.learning_rate_scale,
                        .weight_decay = settings.weight_decay});

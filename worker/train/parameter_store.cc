@@ -113,6 +113,7 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
     use.ref->freed = owner.ref->freed;
   }
   RETURN_IF_ERROR(store->AddWhole(whole));
+  store->FindRounded();
   store->ShowVersion(0);
   return store;
 }
@@ -216,6 +217,17 @@ absl::Status ParameterStore::AddWhole(const layout::WholeWeights& whole) {
   return absl::OkStatus();
 }
 
+void ParameterStore::FindRounded() {
+  for (Use& owner : uses_) {
+    if (!owner.ref->updated || !owner.ref->parameter->kept_rounded) continue;
+    for (Use& use : uses_) {
+      if (use.ref->parameter != owner.ref->parameter || use.packed.empty()) continue;
+      owner.rounds = &use;
+      use.rounded_by = &owner;
+    }
+  }
+}
+
 void ParameterStore::Place(StageId stage) {
   Whole& whole = whole_.at(stage);
   TAKT_CHECK(whole.place < 0 && !free_places_.empty());
@@ -286,9 +298,14 @@ absl::Status ParameterStore::Pack(backend::Backend& backend, const LayerParamete
   return absl::OkStatus();
 }
 
-absl::Status ParameterStore::Pack(backend::Backend& backend, int version, bool after_update) {
+absl::Status ParameterStore::Pack(backend::Backend& backend, int version) {
+  for (const Use& use : uses_) RETURN_IF_ERROR(PackUse(backend, use, PlaceOf(version)));
+  return absl::OkStatus();
+}
+
+absl::Status ParameterStore::PackAfterUpdate(backend::Backend& backend, int version) {
   for (const Use& use : uses_) {
-    if (after_update && use.ref->is_rounded_by_update()) continue;
+    if (use.rounded_by != nullptr && use.rounded_by->ref->is_rounded_by_update()) continue;
     RETURN_IF_ERROR(PackUse(backend, use, PlaceOf(version)));
   }
   return absl::OkStatus();
@@ -304,19 +321,11 @@ absl::Status ParameterStore::PackUse(backend::Backend& backend, const Use& use, 
 
 absl::Status ParameterStore::PackFrom(backend::MemoryBackend& memory, const float* whole,
                                       const ParameterRef& ref) {
-  const std::int64_t columns = ref.columns();
   if (ref.parameter->kept_rounded) {
-    const std::int64_t count = ref.elements();
-    RETURN_IF_ERROR(
-        memory.Run(backend::Copy{.input = whole, .output = ref.packed, .count = count}));
-    const bool is_matrix = ref.parameter->shape.size() == 2;
-    const std::int64_t filled =
-        is_matrix ? layout::RoundedElements(count / columns, columns) : count;
-    if (filled == count) return absl::OkStatus();
-    // Zeros of both types have the same bits, and a row has whole floats.
-    return memory.Run(backend::Fill{.output = reinterpret_cast<float*>(ref.packed + count),
-                                    .count = (filled - count) / 2});
+    // The zeros behind it are those of memory that nobody has written.
+    return memory.Run(backend::Copy{.input = whole, .output = ref.packed, .count = ref.elements()});
   }
+  const std::int64_t columns = ref.columns();
   for (const auto& [first, rows] : ref.Runs()) {
     const float* const b = whole + first * columns;
     const ParameterRef::PackedOffsets offsets = ref.PackedBefore(first);
@@ -356,6 +365,7 @@ void ParameterStore::ShowVersion(int version) {
     TAKT_CHECK(place < use.weight.size());
     use.ref->weight = use.weight[place];
     if (!use.kept.empty()) use.ref->kept = use.kept[place];
+    if (use.rounds != nullptr) use.ref->rounded = use.rounds->packed[place];
     if (use.packed.empty()) continue;
     use.ref->packed = use.packed[place];
     if (use.packed_transposed.empty()) continue;

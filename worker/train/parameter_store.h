@@ -41,10 +41,14 @@ struct ParameterRef {
   const float* previous = nullptr;
   // The selected version's matrix as it is stored, and its transpose, as PackBf16 leaves them. A
   // table by words is packed block by block. Null unless products are in bf16 and the layer
-  // multiplies by the parameter. Of what is kept rounded (Parameter::kept_rounded), `packed` is it
-  // as it is stored, followed by rows of zeros (layout::RoundedElements), and that is all.
+  // multiplies by the parameter. Of what is kept rounded (Parameter::kept_rounded), `packed` has
+  // the parameter in the order in which it is stored, and `packed_transposed` is null. The rows of
+  // zeros behind it (layout::RoundedElements) are those of new memory: nobody writes there.
   backend::Bf16* packed = nullptr;
   backend::Bf16* packed_transposed = nullptr;
+  // The `packed` that an update of this weight writes: this use's, or that of another use on the
+  // rank that is tied to it. Null: there is none that is kept rounded.
+  backend::Bf16* rounded = nullptr;
   // Says how the layer's products round to FP8, if they do.
   backend::Fp8Scaling fp8 = backend::Fp8Scaling::kNone;
   // This use's own; where leaves have gradients apart (model::Split), those follow one another.
@@ -78,11 +82,11 @@ struct ParameterRef {
   // Returns the weights of the shard, and those of the version before the newest.
   float* shard_weights() const { return freed ? kept : weight + shard.first; }
   const float* shard_previous() const { return freed ? previous : previous + shard.first; }
-  // Returns whether the optimizer's op, which changes all of the weight, also leaves it in
-  // `packed`.
+  // Returns whether the optimizer's op, which then changes all of the weight, leaves it in
+  // `rounded`.
   bool is_rounded_by_update() const {
-    return parameter->kept_rounded && packed != nullptr && updated && !freed &&
-           shard.count == elements() && !parameter->by_muon && !parameter->fed_back;
+    return rounded != nullptr && !freed && shard.count == elements() && !parameter->by_muon &&
+           !parameter->fed_back;
   }
   // Returns m, v or last_update as far as there is one.
   std::span<float> moment(float* which) const {
@@ -163,9 +167,10 @@ class ParameterStore {
   absl::Status SpreadNewest(backend::Backend& backend);
 
   // Makes the `packed` matrices of the newest weights, or of the foreseen ones. Call it after every
-  // change of these. after_update: the optimizer has just made them, and what it has rounded itself
-  // is left out (ParameterRef::is_rounded_by_update).
-  absl::Status Pack(backend::Backend& backend, int version = 0, bool after_update = false);
+  // change of these.
+  absl::Status Pack(backend::Backend& backend, int version = 0);
+  // Does so where the optimizer has just made them, but for what it has rounded itself.
+  absl::Status PackAfterUpdate(backend::Backend& backend, int version);
   // Makes those of one layer of a rank's stages, or of its rows. Both leave out weights that are
   // not whole.
   absl::Status Pack(backend::Backend& backend, const LayerParameters& layer, int version = 0);
@@ -208,6 +213,8 @@ class ParameterStore {
     ParameterRef* ref = nullptr;
     std::vector<float*> weight, kept;
     std::vector<backend::Bf16*> packed, packed_transposed;
+    // The use whose `packed` an update of this one's weight writes, and the reverse of that.
+    const Use *rounds = nullptr, *rounded_by = nullptr;
   };
   // The weights of one stage where the rank frees weights.
   struct Whole {
@@ -220,6 +227,8 @@ class ParameterStore {
   void AddLayers(const model::Model& model, const layout::Section& section,
                  const std::set<LayerId>& second_copies);
   absl::Status AddWhole(const layout::WholeWeights& whole);
+  // Finds for each weight that is kept rounded the use that has it so.
+  void FindRounded();
   // Tells the uses where their tensors are.
   void ResolveAll(const layout::Section& section, const SectionMemory& memory);
   // Tells the layer of a kLeafGradients where it is.

@@ -248,7 +248,7 @@ TEST_F(PackedWeights, HaveTheBiasesThatAreKeptRounded) {
   EXPECT_EQ(backend::ToFloat(bias.packed[0]), 3);
 }
 
-// Rows of zeros fill up a matrix that is kept as it is stored, whatever was there before.
+// A matrix that is kept as it is stored has rows of zeros behind it.
 TEST_F(PackedWeights, HaveMatricesThatAreKeptRounded) {
   model::Parameter& head = model_bf16_.layers[0].parameters[0];  // tied
   ASSERT_TRUE(head.by_word);
@@ -262,7 +262,6 @@ TEST_F(PackedWeights, HaveMatricesThatAreKeptRounded) {
   const ParameterRef& ref = store->Layer(last).refs.back();
   EXPECT_EQ(ref.packed_transposed, nullptr);
   std::fill_n(ref.weight, ref.elements(), 1 + 0x1p-9F);
-  std::fill_n(ref.packed, ref.elements() + zeros * columns, backend::Bf16{0x7fc0});
   ASSERT_TRUE(store->Pack(*backend_).ok());
   for (std::int64_t i = 0; i < ref.elements() + zeros * columns; ++i)
     ASSERT_EQ(backend::ToFloat(ref.packed[i]), i < ref.elements() ? 1 : 0) << "element " << i;
@@ -282,11 +281,34 @@ TEST_F(PackedWeights, AreNotMadeAgainWhereTheUpdateRoundsThem) {
   EXPECT_FALSE(refs[kBias].is_rounded_by_update());
   EXPECT_FALSE(refs[0].is_rounded_by_update());
   for (const std::size_t i : {kMatrix, kBias}) refs[i].weight[0] = 3;
-  ASSERT_TRUE(store->Pack(*backend_, /*version=*/0, /*after_update=*/true).ok());
+  ASSERT_TRUE(store->PackAfterUpdate(*backend_, /*version=*/0).ok());
   EXPECT_EQ(backend::ToFloat(refs[kMatrix].packed[0]), 0);
   EXPECT_EQ(backend::ToFloat(refs[kBias].packed[0]), 3);
   ASSERT_TRUE(store->Pack(*backend_).ok());
   EXPECT_EQ(backend::ToFloat(refs[kMatrix].packed[0]), 3);
+}
+
+// An update of the embedding's table rounds it where the head reads it.
+TEST_F(PackedWeights, OfATiedTableAreRoundedByTheUpdateOfTheOther) {
+  model_bf16_.layers[0].parameters[0].kept_rounded = true;
+  const auto store =
+      ParameterStore::Create(
+          model_bf16_,
+          layout::LayOutParameters(model_bf16_, {LayerId(0), LayerId(3)}, {.num_versions = 2}),
+          *backend_)
+          .value();
+  const auto [own, tied] = store->tied_uses();
+  for (const int version : {0, 1}) {
+    store->SelectVersion(version);
+    EXPECT_TRUE(own->is_rounded_by_update());
+    EXPECT_FALSE(tied->is_rounded_by_update());
+    EXPECT_EQ(own->rounded, tied->packed);
+    EXPECT_NE(own->rounded, nullptr);
+  }
+  store->SelectVersion(0);
+  own->weight[0] = 3;
+  ASSERT_TRUE(store->PackAfterUpdate(*backend_, /*version=*/0).ok());
+  EXPECT_EQ(backend::ToFloat(tied->packed[0]), 0);
 }
 
 TEST_F(PackedWeights, AreThoseOfTheSelectedVersionAndItsTranspose) {

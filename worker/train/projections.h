@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers of one input: q, k and v of attention, gate and up of an MLP. They are one product
-// where their weights are joined (Parameter::joins_next), and one each elsewhere. Outputs and their
-// gradients are given one for each layer; of joined ones only the first counts, which has all of
-// them side by side in its rows.
+// where their weights are joined (Parameter::adjoins_next), and one each elsewhere. Outputs and
+// their gradients are given one for each layer; of joined ones only the first counts, which has all
+// of them side by side in its rows.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ class Projections {
   };
   // rows: N. Joined weights follow one another in their layer's parameters.
   Projections(std::int64_t rows, std::initializer_list<Part> parts)
-      : joined_(parts.begin()->weight->parameter->joins_next) {
+      : joined_(parts.begin()->weight->parameter->adjoins_next) {
     layers_.reserve(parts.size());
     if (joined_) {
       layers_.emplace_back(rows, std::span(parts.begin()->weight, parts.size()));

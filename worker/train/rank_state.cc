@@ -113,7 +113,7 @@ absl::Status RankState::KeepLeaf(backend::Backend& backend, StageId stage,
 
 absl::Status RankState::Pack(int version) {
   if (parameters->frees()) return absl::OkStatus();
-  if (shards == nullptr) return parameters->Pack(*compute, version, /*after_update=*/true);
+  if (shards == nullptr) return parameters->PackAfterUpdate(*compute, version);
   for (const auto& [id, stage] : stages) not_packed.emplace(id, version);
   if (vocabulary != nullptr) not_packed.emplace(options.program->num_stages, version);
   return absl::OkStatus();

@@ -58,10 +58,10 @@ struct RankState {
   // Returns whether this rank has some of the words alone, or none.
   bool SharesVocabulary() const { return vocabulary != nullptr || meetings != nullptr; }
 
-  // Packs the newest weights, as it must be done after OPT, or with kForeseen those that SPECULATE
-  // made. Those of which the rank has made only a shard are packed later: by PackGathered, or by
-  // GATHER_WEIGHTS where only a shard of them is kept in f32.
-  // Compute lane.
+  // Packs the newest weights right after OPT has made them, or with kForeseen those that SPECULATE
+  // has made, but for those that these have rounded. Those of which the rank has made only a shard
+  // are packed later: by PackGathered, or by GATHER_WEIGHTS where only a shard of them is kept in
+  // f32. Compute lane.
   absl::Status Pack(int version = 0);
   // Packs this version of the weights of a stage, or with the stage after the last one of the
   // rank's rows, as far as they are whole in f32, unless that was done since they were gathered.

@@ -373,6 +373,12 @@ class CpuBackend final : public HostMemory<Backend> {
     }
   }
 
+  void Execute(const Fill& op) {
+    ForElements(op.count, [&](Range range) {
+      std::fill(op.output + range.begin, op.output + range.end, op.value);
+    });
+  }
+
   static double SumInOrder(const std::vector<double>& values) {
     return std::accumulate(values.begin(), values.end(), 0.0);
   }
@@ -390,7 +396,6 @@ class CpuMemory final : public HostMemory<MemoryBackend> {
   CpuMemory(const Kernels& kernels, MemoryLedger* ledger)
       : HostMemory(/*threads=*/1, kernels, ledger) {}
 
-  absl::Status Run(const Fill& op) override { return ValidateAndExecute(op); }
   absl::Status Run(const Copy& op) override { return ValidateAndExecute(op); }
   absl::Status Run(const Add& op) override { return ValidateAndExecute(op); }
   absl::Status Run(const PackBf16& op) override {

@@ -77,11 +77,6 @@ class HostMemory : public Interface {
     ForPieces(count, kElementsPerPiece, f);
   }
 
-  void Execute(const Fill& op) {
-    ForElements(op.count, [&](Range range) {
-      std::fill(op.output + range.begin, op.output + range.end, op.value);
-    });
-  }
   void Execute(const Copy& op) {
     const auto copy = [&](auto* output, const auto* input) {
       ForElements(op.count, [=](Range range) {

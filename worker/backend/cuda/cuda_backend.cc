@@ -205,7 +205,6 @@ class CudaMemory final : public DeviceQueue<MemoryBackend> {
       : DeviceQueue(shared, std::move(stream)) {}
   ~CudaMemory() override { static_cast<void>(Synchronize()); }
 
-  absl::Status Run(const Fill& op) override { return Enqueue(op); }
   absl::Status Run(const Copy& op) override { return Enqueue(op); }
   absl::Status Run(const Add& op) override { return Enqueue(op); }
   absl::Status Run(const PackBf16& op) override {

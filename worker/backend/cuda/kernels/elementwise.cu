@@ -148,7 +148,7 @@ struct SwigluGradients {
   }
 };
 
-// Each block has a part of a row.
+// Each block computes a part of a row.
 template <bool kAligned, class Map>
 __global__ __launch_bounds__(kThreads) void RowsKernel(Map map, std::int64_t columns,
                                                        std::int64_t stride, unsigned parts) {
@@ -159,12 +159,12 @@ __global__ __launch_bounds__(kThreads) void RowsKernel(Map map, std::int64_t col
   if (i < columns) map.Behind(row * stride, row * columns)(Group<kAligned, kCount>{i, columns});
 }
 
-// map: of the op's first row. pointers: as of LaunchMap.
+// map: that of the op's first row. pointers: as of LaunchMap.
 template <class Op, class Map, class... Pointers>
 void LaunchSwiglu(const LaunchContext& context, const Op& op, const Map& map,
                   const Pointers*... pointers) {
   constexpr int kCount = Map::kCount;
-  // Dense rows are one.
+  // Dense rows are computed as one.
   const std::int64_t rows = op.stride == 0 ? 1 : op.rows;
   const std::int64_t columns = op.stride == 0 ? op.rows * op.columns : op.columns;
   const auto parts = static_cast<unsigned>(CeilDiv(columns, kCount * kThreads));

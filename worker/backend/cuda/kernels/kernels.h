@@ -73,7 +73,8 @@ void Launch(const EmbeddingBackward& op, const LaunchContext& context);
 void Launch(const SoftmaxBlock& op, const LaunchContext& context);
 void Launch(const CrossEntropy& op, const LaunchContext& context);
 void Launch(const CrossEntropyGradient& op, const LaunchContext& context);
-// These launch a kernel for so many tensors at a time.
+// Each launch updates at most so many tensors, as more would not fit into the 4 KiB of a kernel's
+// arguments.
 inline constexpr int kTensorsOfUpdate = 56;
 void Launch(const AdamwUpdate& op, const LaunchContext& context);
 void Launch(const LionUpdate& op, const LaunchContext& context);
