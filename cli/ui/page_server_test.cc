@@ -90,7 +90,7 @@ class PageServerTest : public testing::Test {
 
   httplib::Client Browser() const {
     httplib::Client browser("127.0.0.1", server_->port());
-    browser.set_read_timeout(20);
+    browser.set_read_timeout(120);  // on a busy core the page of schedules takes half a minute
     return browser;
   }
   std::string Token() const {
