@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -127,6 +128,11 @@ class BitEquality : public ::testing::Test {
   static void ExpectSameBitsOverRecompute(config::JobSpec job,
                                           const std::vector<std::string>& schedules);
 
+  // Trains the job, which has four blocks, as `train` does: as it is, on two ranks with each of
+  // OneWayFamilies, and on three ranks whose stages are not alike.
+  void ExpectSameBitsOverFamiliesAndPartitions(
+      config::JobSpec job, const std::function<RunResult(const config::JobSpec&)>& train) const;
+
   std::filesystem::path directory_;
 };
 
@@ -229,6 +235,23 @@ inline std::vector<schedule::Family> OneWayFamilies() {
     }
   }
   return families;
+}
+
+inline void BitEquality::ExpectSameBitsOverFamiliesAndPartitions(
+    config::JobSpec job, const std::function<RunResult(const config::JobSpec&)>& train) const {
+  const RunResult reference = train(job);
+  for (const schedule::Family& family : OneWayFamilies()) {
+    SCOPED_TRACE(family.name);
+    job.parallelism = JobWith(family, 2).parallelism;
+    ExpectSameBits(reference, train(job));
+  }
+  job.parallelism = {.pipeline = 3,
+                     .data = 1,
+                     .chunks = 1,
+                     .threads = 2,
+                     .schedule = "1f1b",
+                     .stage_layers = {1, 2, 1}};
+  ExpectSameBits(reference, train(job));
 }
 
 }  // namespace takt::numerics

@@ -86,20 +86,8 @@ TEST_F(StoredWeights, GiveWhatPackedOnesDo) {
 
 TEST_F(StoredWeights, HaveTheSameBitsOverSchedulesAndPartitions) {
   for (const Family family : {Family::kGpt2, Family::kLlama, Family::kQwen2, Family::kMixtral}) {
-    config::JobSpec job = StoredJob(family);
-    const RunResult reference = TrainAsOnGpus(job);
-    for (const schedule::Family& each : OneWayFamilies()) {
-      SCOPED_TRACE(std::string(each.name) + " family " + std::to_string(static_cast<int>(family)));
-      job.parallelism = JobWith(each, 2).parallelism;
-      ExpectSameBits(reference, TrainAsOnGpus(job));
-    }
-    job.parallelism = {.pipeline = 3,
-                       .data = 1,
-                       .chunks = 1,
-                       .threads = 2,
-                       .schedule = "1f1b",
-                       .stage_layers = {1, 2, 1}};
-    ExpectSameBits(reference, TrainAsOnGpus(job));
+    SCOPED_TRACE(static_cast<int>(family));
+    ExpectSameBitsOverFamiliesAndPartitions(StoredJob(family), TrainAsOnGpus);
   }
 }
 

@@ -250,6 +250,23 @@ TEST(Bf16, RefusesWhatIsNotThere) {
   EXPECT_EQ(backend->Run(PackBf16{.k = 1, .n = 1}).message(), "PackBf16.b is null");
 }
 
+TEST(Bf16, RefusesRowsThatProductsCannotRead) {
+  const auto backend = CreateOrDie({});
+  const Bf16s b(64);
+  const Floats a(64);
+  Floats c(64);
+  MatmulBf16 op{.a = a.data(), .b = b.data(), .stored = StoredB::kRows, .c = c.data()};
+  op.m = 1, op.n = 7, op.k = 8;
+  EXPECT_EQ(backend->Run(op).message(), "MatmulBf16: rows of b must be whole vectors of 8");
+  op.stored = StoredB::kTransposedRows;
+  EXPECT_TRUE(backend->Run(op).ok());
+  op.k = 7;
+  EXPECT_EQ(backend->Run(op).message(), "MatmulBf16: rows of b must be whole vectors of 8");
+  op.k = 8;
+  op.a_fp8 = {.scaling = Fp8Scaling::kTensor, .operand = Fp8Operand::kActivation};
+  EXPECT_EQ(backend->Run(op).message(), "MatmulBf16: a product in FP8 needs b packed");
+}
+
 // Places [rows,columns] in rows of `stride`, with `fill` between them.
 Bf16s Spread(const Bf16s& dense, std::int64_t columns, std::int64_t stride, Bf16 fill) {
   const std::int64_t rows = std::ssize(dense) / columns;
