@@ -25,8 +25,8 @@ namespace {
 
 // The rows of the fullest expert of a block over the mean of its experts.
 constexpr double kLoadLimit = 1.5;
-// The job scores so many batches of held-out text. Each takes 4,096 bytes of the example's 200 KB.
-constexpr int kValidationBatches = 40;
+// The job scores so much of the example's 200 KB of held-out text.
+constexpr int kValidationBytes = 160 << 10;
 constexpr const char* kDense = "dense";
 constexpr const char* kExperts = "experts";
 
@@ -36,6 +36,8 @@ struct Options : CommonOptions {
   std::uint64_t first_seed = 1235;
   int seeds = 3, threads = 2;
   std::int64_t steps = 1000;
+  int batch = 0;  // sequences of a step; 0: the example's
+  std::optional<double> auxiliary_loss;
 };
 
 // How evenly the experts of each block were used, over some steps.
@@ -76,11 +78,14 @@ absl::StatusOr<config::JobSpec> ExpertsJob(const Options& options) {
     job.model.mixture->scores = model::RouterScores::kSigmoid;
     job.model.mixture->auxiliary_loss = 1e-4;
   }
+  if (options.auxiliary_loss.has_value())
+    job.model.mixture->auxiliary_loss = *options.auxiliary_loss;
+  if (options.batch > 0) job.global_batch = job.microbatch = options.batch;
   job.steps = options.steps;
   job.lr_schedule.warmup_steps = options.steps / 20;
   job.lr_schedule.decay_steps = options.steps;
   job.validation->every_steps = options.steps;
-  job.validation->batches = kValidationBatches;
+  job.validation->batches = kValidationBytes / (job.global_batch * job.model.context);
   return job;
 }
 
@@ -198,8 +203,17 @@ void Add(CLI::App& app, absl::Status& result) {
         command.add_option("--first-seed", options.first_seed, "Of the first run of each model");
         command.add_option("--seeds", options.seeds, "Runs of each model")
             ->check(CLI::Range(1, 100));
-        command.add_option("--steps", options.steps, "Steps of a run, of 4,096 tokens each")
+        command.add_option("--steps", options.steps, "Steps of a run")
             ->check(CLI::Range(20, 100'000));
+        command
+            .add_option("--batch", options.batch,
+                        "Sequences of 128 tokens a step, all in one microbatch; default: the "
+                        "example's 32")
+            ->check(CLI::Range(1, 1024));
+        command
+            .add_option("--auxiliary-loss", options.auxiliary_loss,
+                        "Weight of the loss that balances experts, in place of that of --scores")
+            ->check(CLI::Range(0.0, 1.0));
         command.add_option("--threads", options.threads, "Of the worker")
             ->check(CLI::Range(1, 1024));
       },
