@@ -277,8 +277,9 @@ absl::Status Run(const Flags& flags) {
   std::unique_ptr<daemon::MetricsServer> metrics_server;
   store::Addresses addresses;
   if (!flags.metrics_listen.empty()) {
-    ASSIGN_OR_RETURN(metrics_server, daemon::MetricsServer::Start(flags.metrics_listen,
-                                                                  [&] { return registry.Text(); }));
+    ASSIGN_OR_RETURN(metrics_server, daemon::MetricsServer::Start(flags.metrics_listen, [&](bool) {
+                       return registry.Text();
+                     }));
     addresses.metrics = metrics_server->address();
   }
 

@@ -133,9 +133,10 @@ struct Shared {
 // Returns null if --metrics-listen is empty.
 absl::StatusOr<std::unique_ptr<daemon::MetricsServer>> StartMetrics(Shared& shared) {
   if (shared.flags.metrics_listen.empty()) return nullptr;
-  return daemon::MetricsServer::Start(shared.flags.metrics_listen, [&shared] {
+  return daemon::MetricsServer::Start(shared.flags.metrics_listen, [&shared](bool all) {
     RecordMemory(shared.ledger.Read(), shared.registry);
-    return shared.registry.Text();
+    return shared.registry.Text(all ? metrics::Registry::Detail::kAll
+                                    : metrics::Registry::Detail::kUsual);
   });
 }
 

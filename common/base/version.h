@@ -12,7 +12,7 @@ extern const char* const kTaktBuild;
 
 // The version of the protocol between coordinator and workers (takt.v1.AttachmentService, and what
 // the workers of one job send to each other). It rises with each change that a peer must know of.
-inline constexpr int kProtocolVersion = 11;
+inline constexpr int kProtocolVersion = 12;
 
 // From this version on a worker keeps copies of the state in memory (takt.v1.MemoryCopies) as it
 // does today. Workers of version 3 send them to each other in another form.
@@ -49,6 +49,10 @@ inline constexpr int kBf16StreamProtocolVersion = 10;
 // From this version on products of a worker with GPUs read weights in bf16 as they are stored, and
 // some read several as one. Kernel plans of older ones have other products.
 inline constexpr int kStoredWeightsProtocolVersion = 11;
+
+// From this version on large groups that share the optimizer's state connect neighbours alone
+// (takt.v1.Binding.sharing_chains).
+inline constexpr int kSharingChainsProtocolVersion = 12;
 
 // From this version on a worker keeps copies in memory of layers that ranks split, of experts that
 // they share, and of kernel plans.

@@ -73,6 +73,8 @@ struct Assignment {
   bool sparse_meeting = false;
   // The same for kPlainSocketsProtocolVersion.
   bool plain_sockets = false;
+  // The same for kSharingChainsProtocolVersion.
+  bool sharing_chains = false;
   // The size of buckets (common/base/bucket_bytes.h); 0: the default.
   std::int64_t bucket_bytes = 0;
 };

@@ -137,6 +137,7 @@ absl::StatusOr<Assignment> ReadShared(const v1::Assignment& proto) {
   for (const v1::BoundRank& bound : binding.ranks()) assignment.ranks.push_back(FromProto(bound));
   assignment.sparse_meeting = binding.sparse_meeting();
   assignment.plain_sockets = binding.plain_sockets();
+  assignment.sharing_chains = binding.sharing_chains();
   assignment.bucket_bytes = proto.bucket_bytes();
   RETURN_IF_ERROR(CheckBucket(assignment));
   ASSIGN_OR_RETURN(assignment.job, config::ToJobSpec(proto.spec()));
@@ -159,6 +160,7 @@ v1::Assignment WriteShared(const Assignment& assignment) {
   binding.set_device(static_cast<v1::DeviceKind>(assignment.device));
   binding.set_sparse_meeting(assignment.sparse_meeting);
   binding.set_plain_sockets(assignment.plain_sockets);
+  binding.set_sharing_chains(assignment.sharing_chains);
   proto.set_predicted_step_seconds(assignment.predicted_step_seconds);
   proto.set_predicted_bubble_fraction(assignment.predicted_bubble_fraction);
   proto.set_resume(assignment.resume);

@@ -127,7 +127,7 @@ TEST(AssignmentSerde, KeepsEveryField) {
   std::set<std::string> all, set;
   CollectFields(proto, all, set);
   Assignment sparse = SomeAssignment();
-  sparse.sparse_meeting = sparse.plain_sockets = true;
+  sparse.sparse_meeting = sparse.plain_sockets = sparse.sharing_chains = true;
   sparse.ranks.clear();
   CollectFields(ToProto(sparse), all, set);
   std::vector<std::string> missing;

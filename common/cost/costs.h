@@ -40,6 +40,9 @@ struct Costs {
   std::vector<double> reduction{0};
   // What each rank brings to these sums: so many times the gradients that `reduction` is of.
   int terms = 1;
+  // The ranks of these sums are a chain. It passes all terms of a rank as one, and as much for the
+  // scatter alone as for a whole sum, since the last rank has all sums first.
+  bool chained_sums = false;
   double tied_reduction = 0;  // REDUCE_TIED
   // OPT, after NORM_EXCHANGE, which is a barrier; by pp rank. One entry serves all ranks.
   std::vector<double> optimizer{0};
@@ -56,9 +59,13 @@ struct Costs {
   double W(StageId stage) const { return Of(weight_grad, stage); }
   double B(StageId stage) const { return Of(backward, stage); }
   // A sum is a scatter, of all terms, and a gather of the sums.
-  double ReduceScatter(StageId stage) const { return terms * Of(reduction, stage) / 2; }
+  double ReduceScatter(StageId stage) const {
+    return chained_sums ? Of(reduction, stage) : terms * Of(reduction, stage) / 2;
+  }
   double Gather(StageId stage) const { return Of(reduction, stage) / 2; }
-  double Reduction(StageId stage) const { return ReduceScatter(stage) + Gather(stage); }
+  double Reduction(StageId stage) const {
+    return chained_sums ? Of(reduction, stage) : ReduceScatter(stage) + Gather(stage);
+  }
   double Optimizer(PpRank pp_rank) const { return OfRank(optimizer, pp_rank); }
   double S(PpRank pp_rank) const { return OfRank(vocabulary_forward, pp_rank); }
   double T(PpRank pp_rank) const { return OfRank(vocabulary_backward, pp_rank); }

@@ -3,12 +3,15 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status.h"
 
 namespace takt::daemon {
@@ -24,10 +27,18 @@ std::string Answer(std::string_view status, std::string_view type, std::string_v
   return answer.append(body);
 }
 
+// query: of a request, with its question mark; or empty.
+bool AsksForAll(std::string_view query) {
+  if (query.empty()) return false;
+  const std::vector<std::string> parameters =
+      absl::StrSplit(std::string(query.substr(1)), absl::ByChar('&'));
+  return std::ranges::count(parameters, "detail=all") > 0;
+}
+
 // Reads up to the end of a request's head, then writes the answer.
 class Scrape final : public net::Connection {
  public:
-  Scrape(net::Socket socket, const std::function<std::string()>& page)
+  Scrape(net::Socket socket, const MetricsServer::Page& page)
       : socket_(std::move(socket)), page_(page) {}
 
   int fd() const override { return socket_.fd(); }
@@ -59,33 +70,35 @@ class Scrape final : public net::Connection {
   }
 
   const net::Socket socket_;
-  const std::function<std::string()>& page_;
+  const MetricsServer::Page& page_;
   std::string request_, answer_;
   std::size_t sent_bytes_ = 0;
 };
 
 }  // namespace
 
-std::string AnswerToScrape(std::string_view head, const std::function<std::string()>& page) {
+std::string AnswerToScrape(std::string_view head, const MetricsServer::Page& page) {
   constexpr std::string_view kText = "text/plain; charset=utf-8";
   const std::string_view line = head.substr(0, head.find("\r\n"));
   const std::string_view method = line.substr(0, line.find(' '));
   if (line.size() == method.size()) return Answer("400 Bad Request", kText, "not HTTP\n");
   if (method != "GET") return Answer("405 Method Not Allowed", kText, "only GET\n");
   const std::string_view rest = line.substr(method.size() + 1);
-  const std::string_view path = rest.substr(0, rest.find_first_of(" ?"));
+  const std::string_view target = rest.substr(0, rest.find(' '));
+  const std::string_view path = target.substr(0, target.find('?'));
   if (path != "/metrics") return Answer("404 Not Found", kText, "see /metrics\n");
-  return Answer("200 OK", "text/plain; version=0.0.4; charset=utf-8", page());
+  const bool all = AsksForAll(target.substr(path.size()));
+  return Answer("200 OK", "text/plain; version=0.0.4; charset=utf-8", page(all));
 }
 
-MetricsServer::MetricsServer(net::Socket socket, std::function<std::string()> page)
+MetricsServer::MetricsServer(net::Socket socket, Page page)
     : listener_(std::move(socket),
                 {.name = "takt-metrics", .accept = [page = std::move(page)](net::Socket accepted) {
                    return std::make_unique<Scrape>(std::move(accepted), page);
                  }}) {}
 
-absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
-    const std::string& address, std::function<std::string()> page) {
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address,
+                                                                    Page page) {
   absl::StatusOr<net::Socket> socket = net::ListenOn(address);
   if (absl::IsInvalidArgument(socket.status())) {
     return InvalidField({.field = "--metrics-listen",

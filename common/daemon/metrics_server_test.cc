@@ -37,8 +37,8 @@ std::string Ask(const MetricsServer& server, const std::string& request) {
 class MetricsServerTest : public ::testing::Test {
  protected:
   std::string page_ = "takt_jobs 1\n";
-  const std::unique_ptr<MetricsServer> server_ =
-      *MetricsServer::Start("127.0.0.1:0", [this] { return page_; });
+  const std::unique_ptr<MetricsServer> server_ = *MetricsServer::Start(
+      "127.0.0.1:0", [this](bool all) { return all ? page_ + "takt_more 1\n" : page_; });
 };
 
 TEST_F(MetricsServerTest, AnswersAScrape) {
@@ -46,6 +46,16 @@ TEST_F(MetricsServerTest, AnswersAScrape) {
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(answer, HasSubstr("Content-Length: 12\r\n"));
   EXPECT_THAT(answer, EndsWith("\r\n\r\ntakt_jobs 1\n"));
+}
+
+TEST_F(MetricsServerTest, ServesMoreOnDemand) {
+  const auto page_of = [&](const std::string& target) {
+    return Ask(*server_, "GET " + target + " HTTP/1.1\r\n\r\n");
+  };
+  for (const char* const target : {"/metrics?detail=all", "/metrics?a=b&detail=all"})
+    EXPECT_THAT(page_of(target), EndsWith("takt_jobs 1\ntakt_more 1\n")) << target;
+  for (const char* const target : {"/metrics?", "/metrics?detail=", "/metrics?xdetail=all"})
+    EXPECT_THAT(page_of(target), EndsWith("\r\n\r\ntakt_jobs 1\n")) << target;
 }
 
 TEST_F(MetricsServerTest, SendsAPageThatNoBufferHolds) {
@@ -71,7 +81,7 @@ TEST_F(MetricsServerTest, IsNotKeptFromOthersByAThousandSilentClients) {
 
 TEST(MetricsServer, NeedsAHost) {
   for (const char* wrong : {":9464", "9464", ""}) {
-    const auto server = MetricsServer::Start(wrong, [] { return ""; });
+    const auto server = MetricsServer::Start(wrong, [](bool) { return ""; });
     ASSERT_FALSE(server.ok()) << wrong;
     const auto errors = FieldErrorsOf(server.status());
     ASSERT_EQ(errors.size(), 1u);
@@ -82,7 +92,7 @@ TEST(MetricsServer, NeedsAHost) {
 
 TEST_F(MetricsServerTest, SaysWhatCannotBeBound) {
   for (const std::string& address : {std::string("192.0.2.1:0"), server_->address()}) {
-    const absl::Status status = MetricsServer::Start(address, [] { return ""; }).status();
+    const absl::Status status = MetricsServer::Start(address, [](bool) { return ""; }).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(std::string(status.message()), HasSubstr(address));
   }

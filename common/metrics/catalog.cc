@@ -64,6 +64,10 @@ constexpr Label kAllLabels[] = {
 
 }  // namespace
 
+bool ServedOnDemand(const Metric& metric, int num_ranks) {
+  return &metric == &kOpDuration && num_ranks > kMostRanksInDetail;
+}
+
 std::span<const Metric* const> AllMetrics() { return kAllMetrics; }
 
 std::span<const Label> AllLabels() { return kAllLabels; }

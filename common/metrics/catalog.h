@@ -269,6 +269,12 @@ inline constexpr Metric kBuildInfo =
     kByAll.Gauge("takt_build_info", Unit::kNone, {"program", "version", "protocol_version"},
                  "1; its labels say which program and version this is.");
 
+// The most ranks of a job whose workers serve the durations of instructions with every scrape.
+inline constexpr int kMostRanksInDetail = 1024;
+
+// Returns whether workers of a job of so many ranks serve the metric on demand only.
+bool ServedOnDemand(const Metric& metric, int num_ranks);
+
 // All metrics above, for documentation and for checks of dashboards.
 std::span<const Metric* const> AllMetrics();
 // Every label that one of them has.

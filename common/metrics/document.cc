@@ -34,13 +34,16 @@ The coordinator, workers and relays serve these metrics on `/metrics`, in Promet
 
 )";
 
+static_assert(kMostRanksInDetail == 1024, "the text below says so");
 constexpr std::string_view kBounds = R"(
 ## How many series
 
 No label grows with the length of a job: there is no step, no microbatch and no generation. Take a job with S stages on
 P pp ranks, with D ranks for each of these (data x context x tensor), and a model in which E blocks have experts.
 Over all targets it has at most as many series as the column "Series" of its metrics says. Nearly all of them are
-durations of instructions (here of models without experts):
+durations of instructions. So where a job has more than 1,024 ranks, its workers leave these out of `/metrics`, and
+serve them with `?detail=all` (`params: {detail: [all]}` in a scrape configuration). These are the bounds, of models
+without experts:
 
 )";
 
@@ -79,6 +82,7 @@ std::string SeriesOf(const JobShape& shape) {
   int coordinator = 0, workers = 0;
   for (const Metric* metric : AllMetrics()) {
     if (!metric->of_job()) continue;
+    if (ServedOnDemand(*metric, shape.pp_ranks * shape.dp_ranks)) continue;
     (metric->source == Source::kWorker ? workers : coordinator) += MostSeriesPerJob(*metric, shape);
   }
   return absl::StrCat("| ", shape.stages, " | ", shape.pp_ranks, " | ", shape.dp_ranks, " | ",

@@ -68,8 +68,8 @@ struct JobShape {
   int expert_blocks = 0;
 };
 
-// Returns the most series that `metric` can have for one job over all targets of its source. A
-// histogram has one for each bucket and three more. metric: of a job.
+// Returns the most series that `metric` can have for one job over all targets of its source, served
+// on demand or not. A histogram has one for each bucket and three more. metric: of a job.
 int MostSeriesPerJob(const Metric& metric, const JobShape& shape);
 // Returns the same as a formula, with S stages, P pp ranks, D ranks for each of these and E blocks
 // with experts.

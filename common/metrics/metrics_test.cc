@@ -139,6 +139,24 @@ TEST(Registry, RemoveRemovesOneSeries) {
   EXPECT_THAT(registry.Text(), HasSubstr("takt_loss{job=\"a\"} 0.5"));
 }
 
+TEST(Catalog, DurationsOfInstructionsAreServedOnDemandInLargeJobs) {
+  EXPECT_FALSE(ServedOnDemand(kOpDuration, kMostRanksInDetail));
+  EXPECT_TRUE(ServedOnDemand(kOpDuration, kMostRanksInDetail + 1));
+  EXPECT_FALSE(ServedOnDemand(kP2pWait, kMostRanksInDetail + 1));
+}
+
+TEST(Registry, ServesSomeMetricsOnDemand) {
+  Registry registry;
+  registry.Gauge(kLoss, {"a"}).Set(1.5);
+  registry.Histogram(kOpDuration, {"a", "0", "F"});
+  registry.ServeOnDemand(kOpDuration, true);
+  EXPECT_THAT(registry.Text(), HasSubstr("takt_loss{job=\"a\"} 1.5"));
+  EXPECT_THAT(registry.Text(), Not(HasSubstr("takt_op_duration_seconds")));
+  EXPECT_THAT(registry.Text(Registry::Detail::kAll), HasSubstr("takt_op_duration_seconds_bucket"));
+  registry.ServeOnDemand(kOpDuration, false);
+  EXPECT_THAT(registry.Text(), HasSubstr("takt_op_duration_seconds_bucket"));
+}
+
 TEST(Registry, SaysWhatIsRunning) {
   const Registry registry("takt-worker");
   EXPECT_THAT(registry.Text(), HasSubstr("takt_build_info{"));

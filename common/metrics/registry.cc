@@ -79,8 +79,25 @@ void Registry::Remove(const Metric& metric, std::vector<std::string> labels) {
   series_.erase(series);
 }
 
-std::string Registry::Text() const {
-  return prometheus::TextSerializer().Serialize(registry_->Collect());
+void Registry::ServeOnDemand(const Metric& metric, bool on_demand) {
+  absl::MutexLock lock(&mutex_);
+  if (on_demand) {
+    on_demand_.insert(metric.name);
+  } else {
+    on_demand_.erase(metric.name);
+  }
+}
+
+std::string Registry::Text(Detail detail) const {
+  std::vector<prometheus::MetricFamily> families = registry_->Collect();
+  if (detail == Detail::kUsual) {
+    absl::MutexLock lock(&mutex_);
+    std::erase_if(families, [&](const prometheus::MetricFamily& family) {
+      mutex_.AssertReaderHeld();
+      return on_demand_.contains(family.name);
+    });
+  }
+  return prometheus::TextSerializer().Serialize(families);
 }
 
 }  // namespace takt::metrics

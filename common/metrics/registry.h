@@ -3,10 +3,12 @@
 // records, and serves `Text()`.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,8 +44,13 @@ class Registry {
   // Removes one series. Nothing happens if it is not there.
   void Remove(const Metric& metric, std::vector<std::string> labels);
 
+  // True: Text leaves the metric out unless everything is asked for. The metric is recorded all the
+  // same.
+  void ServeOnDemand(const Metric& metric, bool on_demand);
+
+  enum class Detail : std::uint8_t { kUsual, kAll };
   // Returns the exposition text, as /metrics shows it.
-  std::string Text() const;
+  std::string Text(Detail detail = Detail::kUsual) const;
 
  private:
   struct Series {
@@ -58,7 +65,8 @@ class Registry {
                const Arguments&... arguments);
 
   const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
+  std::set<std::string_view> on_demand_ ABSL_GUARDED_BY(mutex_);  // names of metrics
   std::map<SeriesKey, Series> series_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -67,6 +67,20 @@ TEST(DataLeaves, TakeTheTimeOfTheirMessages) {
   EXPECT_DOUBLE_EQ(SumTrafficOf(two)[0].bytes, 1.5 * SumTrafficOf(one)[0].bytes);
 }
 
+// Nine replicas are a chain, over which a rank's terms pass as one.
+TEST(DataLeaves, OfAChainTakeTheTimeOfOneSum) {
+  config::JobSpec job = JobOf(9, 9);
+  job.global_batch = 18 * job.microbatch;
+  const Plan one = PlanOf(job, 18);
+  job.parallelism.data_leaves = 18;
+  const Plan two = PlanOf(job, 18);
+  const StageId stage(0);
+  EXPECT_GT(one.costs.Reduction(stage), 0);
+  EXPECT_DOUBLE_EQ(two.costs.Reduction(stage), one.costs.Reduction(stage));
+  EXPECT_DOUBLE_EQ(one.costs.ReduceScatter(stage), one.costs.Reduction(stage));
+  EXPECT_DOUBLE_EQ(one.costs.Gather(stage), one.costs.Reduction(stage) / 2);
+}
+
 TEST(DataLeaves, AnElasticJobGetsReplicasThatDivideThem) {
   config::JobSpec job = JobOf(1, 4);
   job.global_batch = 12 * job.microbatch;

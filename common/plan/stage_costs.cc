@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "common/base/bucket_bytes.h"
+#include "common/base/direct_ranks.h"
 #include "common/layout/slot_layout.h"
 #include "common/model/shared_mixture.h"
 #include "common/profile/layer_shape.h"
@@ -116,6 +117,8 @@ class StageCosts {
                       .link = Link(partition),
                       .reduction = {},
                       .terms = inputs_.leaves(),
+                      .chained_sums = inputs_.options.device != config::DeviceKind::kCuda &&
+                                      inputs_.num_replicas() > kMostDirectRanks,
                       .tied_reduction = spread ? 0 : TiedReduction(pp_size),
                       .optimizer = std::move(optimizer),
                       .tensor = {TensorGroupCost(inputs_, TensorGroupsFitHosts(inputs_))},

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "common/base/direct_ranks.h"
 #include "common/base/median.h"
 #include "common/base/status.h"
 #include "common/profile/pair_ratio.h"
@@ -427,16 +428,16 @@ class Learner {
         const Place first = meeting.front();
         const Instruction& instruction = trace_.ProgramOf(first.rank).body[first.instruction];
         // Under shards a gather is the second half of a sum. Where weights are freed there may be
-        // several, and in bf16 a gather packs them, too. There the first half tells as much.
+        // several, and in bf16 a gather packs them, too. There the scatter tells as much.
         const bool gathers = instruction.op == Op::kGatherWeights;
         if (instruction.op != Op::kReduceGrad && !gathers) continue;
-        if (gathers && FirstHalvesTell()) continue;
+        if (gathers && ScattersTell()) continue;
         if (program::GathersForeseen(instruction, trace_.ProgramOf(first.rank))) continue;
         const bool same_host = std::ranges::all_of(
             meeting, [&](const Place& place) { return HostOf(place.rank) == HostOf(first.rank); });
         auto& [seconds, bytes] =
             totals[{.same_host = same_host, .num_ranks = static_cast<int>(meeting.size())}];
-        seconds += Together(step, meeting) * (FirstHalvesTell() ? 2 : 1);
+        seconds += Together(step, meeting) / SumsIn(static_cast<int>(meeting.size()));
         if (!gathers) bytes += sizeof(float) * ElementsOf(instruction, first.rank);
       }
       for (const auto& [key, total] : totals) {
@@ -450,7 +451,16 @@ class Learner {
     return std::ranges::any_of(trace_.programs, program::ShardsOptimizer);
   }
 
-  bool FirstHalvesTell() const {
+  // Returns how long the meetings of so many ranks that tell of a sum take, as a share of the whole
+  // sum (cost::Costs::chained_sums).
+  double SumsIn(int num_ranks) const {
+    const bool on_gpus = job_.places.front().conditions.threads == 0;  // which NCCL connects
+    const bool chain = !on_gpus && num_ranks > kMostDirectRanks;
+    if (ScattersTell()) return chain ? 1 : 0.5;
+    return chain && SharesOptimizer() ? 1.5 : 1;
+  }
+
+  bool ScattersTell() const {
     return std::ranges::any_of(trace_.programs, program::FreesWeights) ||
            (SharesOptimizer() && job_.model.precisions.products == model::Precision::kBf16);
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/direct_ranks.h"
 #include "common/config/testing/jobs.h"
 #include "common/model/vocabulary.h"
 #include "common/plan/plan.h"
@@ -34,8 +35,8 @@ config::JobSpec Job() {
   return job;
 }
 
-plan::Plan PlanOf(const config::JobSpec& job) {
-  return plan::MakePlan(job, {.max_workers = 2}).value();
+plan::Plan PlanOf(const config::JobSpec& job, int workers = 2) {
+  return plan::MakePlan(job, {.max_workers = workers}).value();
 }
 
 // Makes all passes of one kind on a stage take so long.
@@ -115,22 +116,31 @@ TEST(Learn, ComparesPairsWithTheirPassesAlone) {
   }
 }
 
-// Each of two replicas updates half, and a sum has its second half in the gather.
+// Each of n replicas updates its share, and the gather is the second half of a sum. Nine are a
+// chain, whose scatter takes as long as a whole sum.
 TEST(Learn, ReadsUpdatesAndSumsOfReplicasThatShare) {
-  config::JobSpec job = ProbeJob(Job(), {.num_ranks = 2});
-  const auto parameters = [](const plan::Plan& plan) {
-    return static_cast<double>(plan.model.num_parameters());
+  struct Case {
+    int replicas;
+    double sums;  // that scatter and gather take as long as
   };
-  job.parallelism.shard = config::Shard::kOptimizer;
-  const plan::Plan plan = PlanOf(job);
-  ASSERT_TRUE(plan::SharesOptimizer(plan));
-  trace::SyntheticTrace synthetic(plan.programs, {.dp_size = 2, .norm = 0.003, .optimizer = 0.007});
-  const Profile profile = LearnFrom(plan, synthetic);
-  EXPECT_THAT(profile.FindRank(kHere)->update_seconds,
-              DoubleNear(2 * 0.010 / parameters(plan), 1e-11));
-  const double seconds_of_byte = 2 * 4 * 200e-6 / (sizeof(float) * (parameters(plan) + 100 * 64));
-  EXPECT_THAT(profile.FindSum({.same_host = true, .num_ranks = 2}).value(),
-              DoubleNear(seconds_of_byte, 0.01 * seconds_of_byte));
+  for (const auto [replicas, sums] : {Case{2, 1}, Case{kMostDirectRanks + 1, 1.5}}) {
+    SCOPED_TRACE(replicas);
+    config::JobSpec job = ProbeJob(Job(), {.num_ranks = replicas});
+    job.parallelism.shard = config::Shard::kOptimizer;
+    job.global_batch = 4 * replicas;
+    const plan::Plan plan = PlanOf(job, replicas);
+    ASSERT_TRUE(plan::SharesOptimizer(plan));
+    const auto parameters = static_cast<double>(plan.model.num_parameters());
+    trace::SyntheticTrace synthetic(plan.programs,
+                                    {.dp_size = replicas, .norm = 0.003, .optimizer = 0.007});
+    const Profile profile = LearnFrom(plan, synthetic);
+    EXPECT_THAT(profile.FindRank(kHere)->update_seconds,
+                DoubleNear(replicas * 0.010 / parameters, 1e-11));
+    const double seconds_of_byte =
+        2 * 4 * 200e-6 / sums / (sizeof(float) * (parameters + 100 * 64));
+    EXPECT_THAT(profile.FindSum({.same_host = true, .num_ranks = replicas}).value(),
+                DoubleNear(seconds_of_byte, 0.01 * seconds_of_byte));
+  }
 }
 
 TEST(Learn, CountsTheCopyOfATiedTableAmongWhatItsRankUpdates) {

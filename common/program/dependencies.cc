@@ -3,7 +3,10 @@
 // what the previous iteration left behind.
 #include <algorithm>
 #include <limits>
+#include <utility>
+#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "common/program/program.h"
 
 namespace takt::program {
@@ -15,7 +18,7 @@ constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::min() / 2;
 struct SlotHistory {
   std::int32_t writer_lane = -1;
   std::int32_t writer_position = kNever;
-  std::vector<Wait> readers;  // since that write; at most one per lane
+  absl::InlinedVector<Wait, 2> readers;  // since that write; at most one per lane
 };
 
 class Walker {
@@ -41,12 +44,14 @@ class Walker {
 
  private:
   void Need(std::int32_t lane, std::int32_t position) {
-    if (lane >= 0) needed_[lane] = std::max(needed_[lane], position);
+    if (lane < 0) return;
+    if (needed_[lane] == kNever) needed_lanes_.push_back(lane);
+    needed_[lane] = std::max(needed_[lane], position);
   }
 
   void Collect(const Instruction& instruction, const std::vector<std::int32_t>& start,
                WaitLists& waits) {
-    std::fill(needed_.begin(), needed_.end(), kNever);
+    needed_lanes_.clear();
     for (const SlotId id : instruction.reads) {
       const SlotHistory& slot = slots_[id.value()];
       Need(slot.writer_lane, slot.writer_position);
@@ -57,10 +62,12 @@ class Walker {
       for (const Wait& reader : slot.readers) Need(reader.lane.value(), reader.position);
     }
     const std::int32_t own = instruction.lane.value();
-    for (std::int32_t lane = 0; lane < static_cast<std::int32_t>(needed_.size()); ++lane) {
-      if (lane == own || needed_[lane] <= waited_[own][lane]) continue;
-      waited_[own][lane] = needed_[lane];
-      waits.Add({LaneId(lane), needed_[lane] - start[lane]});
+    std::ranges::sort(needed_lanes_);
+    for (const std::int32_t lane : needed_lanes_) {
+      const std::int32_t position = std::exchange(needed_[lane], kNever);
+      if (lane == own || position <= waited_[own][lane]) continue;
+      waited_[own][lane] = position;
+      waits.Add({LaneId(lane), position - start[lane]});
     }
   }
 
@@ -68,7 +75,7 @@ class Walker {
     const std::int32_t lane = instruction.lane.value();
     const std::int32_t position = positions_[lane]++;
     for (const SlotId id : instruction.reads) {
-      std::vector<Wait>& readers = slots_[id.value()].readers;
+      absl::InlinedVector<Wait, 2>& readers = slots_[id.value()].readers;
       const auto same = std::find_if(readers.begin(), readers.end(), [&](const Wait& reader) {
         return reader.lane.value() == lane;
       });
@@ -90,8 +97,11 @@ class Walker {
   std::vector<SlotHistory> slots_;
   std::vector<std::int32_t> positions_;  // next instruction by lane
   std::vector<std::vector<std::int32_t>>
-      waited_;                        // [lane][other]: latest position it has waited for
-  std::vector<std::int32_t> needed_;  // scratch of Collect
+      waited_;  // [lane][other]: latest position it has waited for
+  // Scratch of Collect: the positions that an instruction needs, by lane, and these lanes. It needs
+  // few of all lanes.
+  std::vector<std::int32_t> needed_;
+  std::vector<std::int32_t> needed_lanes_;
 };
 
 }  // namespace

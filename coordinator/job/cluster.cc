@@ -2,6 +2,8 @@
 #include "coordinator/job/cluster.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -193,9 +195,17 @@ void Cluster::Heard(SessionId id, Moment now) {
   if (job != nullptr) job->Return(worker);
 }
 
-membership::Voucher Cluster::Vouch(const Worker& worker) {
-  Job* const job = worker.hold ? jobs_.FindRunning(worker.hold->key) : nullptr;
-  return job != nullptr ? job->Vouch(worker) : membership::Voucher();
+void Cluster::ExpireWorkers(Moment now) {
+  // No rank changes while the table is searched, so each job looks for its witnesses once.
+  std::map<const Job*, std::vector<std::string>> witnesses;
+  const auto vouch = [&](const Worker& worker) -> membership::Voucher {
+    const Job* const job = worker.hold ? jobs_.FindRunning(worker.hold->key) : nullptr;
+    if (job == nullptr) return {};
+    const auto [of_job, is_new] = witnesses.try_emplace(job);
+    if (is_new) of_job->second = job->Witnesses();
+    return job->Vouch(worker, of_job->second);
+  };
+  for (const Loss& loss : workers_.Expire(now, vouch)) HandleLoss(loss);
 }
 
 void Cluster::ResumeAfterStall(absl::Duration stall, Moment now) {
@@ -225,8 +235,7 @@ void Cluster::Tick(Moment now) {
   const bool look = now.steady - looked_at_ >= timeouts::kTick;
   if (look) {
     looked_at_ = now.steady;
-    const auto vouch = [this](const Worker& worker) { return Vouch(worker); };
-    for (const Loss& loss : workers_.Expire(now, vouch)) HandleLoss(loss);
+    ExpireWorkers(now);
   }
   const bool batch = now.steady - last_batch_ >= options_.batch_interval;
   if (batch && HasWaitingBatch()) last_batch_ = now.steady;

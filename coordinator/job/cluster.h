@@ -144,8 +144,9 @@ class Cluster final {
   // cluster.cc
   void HandleLoss(const membership::Loss& loss);
   void Heard(SessionId id, Moment now);
-  // Returns what the job for which the worker is held says for it.
-  membership::Voucher Vouch(const membership::Worker& worker);
+  // Handles the workers that were silent for too long. The jobs for which they are held are asked
+  // what their other ranks say for them.
+  void ExpireWorkers(Moment now);
   void ForgetEndedJobs(Moment now);
 
   // cluster_held.cc

@@ -93,9 +93,13 @@ class Job final {
   // The worker is lost, or away. Return: it is heard again on the same stream.
   void Lose(const membership::Loss& loss);
   void Return(const membership::Worker& worker);
+  // Returns two workers whose ranks are heard, or fewer if there are not two. So at least one of
+  // two differs from any silent worker.
+  std::vector<std::string> Witnesses() const;
   // Returns what the other ranks say for this worker, which is silent. They cannot get further than
-  // about a step without it.
-  membership::Voucher Vouch(const membership::Worker& silent) const;
+  // about a step without it. witnesses: as Witnesses returns them, which looks at all ranks.
+  membership::Voucher Vouch(const membership::Worker& silent,
+                            const std::vector<std::string>& witnesses) const;
   bool HoldsRank(const membership::Worker& worker, Rank rank) const;
   // Returns whether the worker, which has come back, holds the rank. If it was lost after the rank
   // had ended, it holds it again.

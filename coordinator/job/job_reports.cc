@@ -99,14 +99,22 @@ void Job::Return(const Worker& worker) {
   if (rank != nullptr) rank->away.reset();
 }
 
-membership::Voucher Job::Vouch(const Worker& silent) const {
+std::vector<std::string> Job::Witnesses() const {
+  std::vector<std::string> witnesses;
   const bool trains = run_ && record_.state == JobState::kRunning && !record_.stop;
-  if (!trains) return {};
-  const auto speaks = [&](const RankRun& rank) {
-    return rank.bound.worker != silent.hello.worker && !rank.lost && !rank.away &&
-           !IsTerminal(rank.phase);
-  };
-  if (std::ranges::none_of(run_->ranks, speaks)) return {};
+  if (!trains) return witnesses;
+  for (const RankRun& rank : run_->ranks) {
+    if (rank.lost || rank.away || IsTerminal(rank.phase)) continue;
+    witnesses.push_back(rank.bound.worker);
+    if (witnesses.size() == 2) break;
+  }
+  return witnesses;
+}
+
+membership::Voucher Job::Vouch(const Worker& silent,
+                               const std::vector<std::string>& witnesses) const {
+  const auto is_other = [&](const std::string& worker) { return worker != silent.hello.worker; };
+  if (std::ranges::none_of(witnesses, is_other)) return {};
   const double step_seconds =
       record_.last_step ? record_.last_step->step_seconds : record_.plan.predicted_step_seconds;
   return {.progress = run_->progress, .step = absl::Seconds(step_seconds)};

@@ -167,6 +167,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   const int oldest = placement::OldestProtocol(ranks);
   launch->sparse_meeting = oldest >= kSparseProtocolVersion;
   launch->plain_sockets = oldest >= kPlainSocketsProtocolVersion;
+  launch->sharing_chains = oldest >= kSharingChainsProtocolVersion;
   run_->replanning = ReplanningOf(spec_, plan, context_.read_profile(), now.steady);
   run_->stragglers = StragglerWatch(plan.mesh, PredictedCompute(plan));
   launch->plan = std::move(plan);

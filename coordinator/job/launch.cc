@@ -31,6 +31,7 @@ control::Assignment AssignmentOf(const Launch& launch, Rank rank) {
   if (rank == Rank(0)) assignment.other_jobs = launch.other_jobs;  // no other rank reads them
   assignment.sparse_meeting = launch.sparse_meeting;
   assignment.plain_sockets = launch.plain_sockets;
+  assignment.sharing_chains = launch.sharing_chains;
   if (!launch.sparse_meeting) assignment.ranks = launch.ranks;
   assignment.vocabulary_ends = plan.vocabulary_ends;
   assignment.bucket_bytes = plan.bucket_bytes;

@@ -24,6 +24,7 @@ struct Launch {
   std::vector<control::BoundRank> ranks;
   bool sparse_meeting = false;  // as in control::Assignment
   bool plain_sockets = false;   // the same
+  bool sharing_chains = false;  // the same
   // By rank: what a profile keeps the times of the run under.
   std::vector<profile::RankPlace> places;
   std::vector<int> threads;     // by rank

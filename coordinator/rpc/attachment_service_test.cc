@@ -17,7 +17,8 @@ std::vector<std::int64_t> StepsOf(const std::vector<v1::StepReport>& reports) {
 }
 
 TEST_F(RpcTest, RanksMeetAsTheOldestOfTheirWorkersCan) {
-  for (const int oldest : {kSparseProtocolVersion - 1, kPlainSocketsProtocolVersion - 1}) {
+  for (const int oldest : {kSparseProtocolVersion - 1, kPlainSocketsProtocolVersion - 1,
+                           kSharingChainsProtocolVersion - 1}) {
     SCOPED_TRACE(oldest);
     const std::string name = absl::StrCat("j", oldest);
     RpcWorker w0(channel_, absl::StrCat("new", oldest)), w1(channel_, absl::StrCat("old", oldest));
@@ -29,7 +30,8 @@ TEST_F(RpcTest, RanksMeetAsTheOldestOfTheirWorkersCan) {
       const v1::Assignment assignment = worker->ReadPrepare();
       EXPECT_EQ(assignment.binding().sparse_meeting(), sparse);
       EXPECT_THAT(assignment.binding().ranks(), SizeIs(sparse ? 0 : 2));
-      EXPECT_FALSE(assignment.binding().plain_sockets());
+      EXPECT_EQ(assignment.binding().plain_sockets(), oldest >= kPlainSocketsProtocolVersion);
+      EXPECT_FALSE(assignment.binding().sharing_chains());
     }
   }
 }
@@ -46,6 +48,7 @@ TEST_F(RpcTest, AJobRunsToItsEndOverTheWire) {
   EXPECT_THAT(assignment.stages(), SizeIs(2));
   EXPECT_TRUE(assignment.binding().sparse_meeting());
   EXPECT_TRUE(assignment.binding().plain_sockets());
+  EXPECT_TRUE(assignment.binding().sharing_chains());
   EXPECT_THAT(assignment.binding().ranks(), SizeIs(0)) << "an assignment does not grow with ranks";
   EXPECT_EQ(assignment.binding().secret().size(), 32u);
   EXPECT_EQ(assignment.binding().device(), v1::DEVICE_KIND_CPU);

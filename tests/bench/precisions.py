@@ -88,11 +88,9 @@ class Cluster:
         """The steps as `takt -o json` prints them."""
         file = self._directory / f"{spec['name']}.yaml"
         file.write_text(json.dumps(spec))
-        command = [self._binaries / "takt", "-o", "json", "--coordinator", self._address, "submit", file, "--wait"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-        if done.returncode != 0:
-            sys.exit(f"precisions.py: {spec['name']}: exit status {done.returncode}; logs are in {self._directory}")
-        return [line for line in map(json.loads, done.stdout.splitlines()) if "grad_norm" in line]
+        self._takt(spec, "submit", file)
+        lines = self._takt(spec, "watch", spec["name"]).splitlines()
+        return [line for line in map(json.loads, lines) if "grad_norm" in line]
 
     def counted(self, metric, name):
         """Returns {operand: value} of a job's counter."""
@@ -100,6 +98,13 @@ class Cluster:
             text = page.read().decode()
         found = re.findall(rf"^{metric}\{{([^}}]*)\}} (\S+)$", text, flags=re.MULTILINE)
         return {re.search(r'operand="(\w+)"', labels)[1]: float(value) for labels, value in found if f'job="{name}"' in labels}
+
+    def _takt(self, spec, *arguments):
+        command = [self._binaries / "takt", "-o", "json", "--coordinator", self._address, *arguments]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            sys.exit(f"precisions.py: {spec['name']}: exit status {done.returncode}; logs are in {self._directory}")
+        return done.stdout
 
     def _spawn(self, program, *arguments):
         log = self._stack.enter_context(open(self._directory / f"{program}.log", "w"))

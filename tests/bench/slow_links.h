@@ -41,6 +41,13 @@ class SlowCollective final : public transport::Collective {
   absl::Status ReduceScatterTerms(StepId step, Parts parts, const Terms& terms) override {
     return Later(group_.ReduceScatterTerms(step, parts, terms));
   }
+  absl::Status AllGather(StepId step, Received parts) override {
+    return Later(group_.AllGather(step, parts));
+  }
+  absl::Status SendTo(StepId step, int root, std::span<const std::byte> mine,
+                      Received parts) override {
+    return Later(group_.SendTo(step, root, mine, parts));
+  }
   absl::Status Pass(StepId step, Sent sent, Received received) override {
     return Later(group_.Pass(step, sent, received));
   }

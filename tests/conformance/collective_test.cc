@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/direct_ranks.h"
 #include "common/base/status.h"
 #include "tests/conformance/transport_kinds.h"
 #include "worker/transport/channel_collective.h"
@@ -65,7 +66,8 @@ class CollectiveTest : public ::testing::TestWithParam<std::string> {
         const int replica = rank % replicas;
         transport::CollectiveOptions options{.name = absl::StrCat("vocabulary-", replica),
                                              .index = rank / replicas,
-                                             .generation = 3};
+                                             .generation = 3,
+                                             .large_group = large_group_};
         for (int i = 0; i < size; ++i) options.ranks.push_back(Rank(i * replicas + replica));
         results[rank] = Run(*transports_[rank], options, replica, body);
       });
@@ -80,6 +82,14 @@ class CollectiveTest : public ::testing::TestWithParam<std::string> {
     for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
   }
 
+  // Does the same on groups of several sizes, the last of which is a ring.
+  void ExpectOkInSmallAndLargeGroups(const Body& body) {
+    ExpectOkOnEveryRank(2, 4, body);
+    large_group_ = transport::LargeGroup::kRing;
+    for (const int size : {kMostDirectRanks + 1, kMostDirectRanks + 2})
+      ExpectOkOnEveryRank(1, size, body);
+  }
+
   std::vector<std::unique_ptr<Transport>> transports_;  // by rank
 
  private:
@@ -89,6 +99,8 @@ class CollectiveTest : public ::testing::TestWithParam<std::string> {
                      transport::CreateCollective(&transport, options));
     return body(*group, replica);
   }
+
+  transport::LargeGroup large_group_ = transport::LargeGroup::kDirect;
 };
 
 TEST_P(CollectiveTest, BroadcastsTheRootsBytesOfAnyLength) {
@@ -129,7 +141,7 @@ std::vector<float> FloatsOf(int replica, int index, std::size_t count) {
 }
 
 TEST_P(CollectiveTest, SumsPartsInRankOrderAndGathersThem) {
-  ExpectOkOnEveryRank(2, 4, [](Collective& group, int replica) -> absl::Status {
+  ExpectOkInSmallAndLargeGroups([](Collective& group, int replica) -> absl::Status {
     std::size_t count = 0;
     for (int i = 0; i < group.size(); ++i) count += SizeOf(i);
     std::vector<float> sum = FloatsOf(replica, 0, count);
@@ -152,7 +164,7 @@ TEST_P(CollectiveTest, SumsPartsInRankOrderAndGathersThem) {
 }
 
 TEST_P(CollectiveTest, SendsPartsOfDifferentLengthsToTheRootAlone) {
-  ExpectOkOnEveryRank(2, 4, [](Collective& group, int replica) -> absl::Status {
+  ExpectOkInSmallAndLargeGroups([](Collective& group, int replica) -> absl::Status {
     for (int root = 0; root < group.size(); ++root) {
       const Bytes mine = BytesOf(replica, group.index(), SizeOf(group.index()));
       std::vector<Bytes> parts;

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/direct_ranks.h"
 #include "common/model/vocabulary.h"
 #include "gtest/gtest.h"
 #include "tests/numerics/bit_equality.h"
@@ -60,6 +61,20 @@ TEST_F(ShardBitEquality, WithUntiedHeadsAndMoreReplicasThanBlocks) {
   job.model = Llama(job.model);
   job.parallelism = {.pipeline = 1, .data = 6, .threads = 1, .schedule = "1f1b"};
   ExpectSameBitsWithShards(job);
+}
+
+// They are a ring.
+TEST_F(ShardBitEquality, OfMoreReplicasThanConnectEachWithEach) {
+  config::JobSpec job = Job();
+  job.model = Llama(job.model);
+  job.global_batch = 2 * (kMostDirectRanks + 1) * job.microbatch;
+  job.parallelism = {.pipeline = 1, .data = kMostDirectRanks + 1, .threads = 1, .schedule = "1f1b"};
+  job.steps = 2;
+  for (const config::Precision precision : {config::Precision::kF32, config::Precision::kBf16}) {
+    SCOPED_TRACE(precision == config::Precision::kBf16 ? "bf16" : "f32");
+    job.precision = precision;
+    ExpectSameBitsWithShards(job);
+  }
 }
 
 // The two copies of the weights share as replicas do.

@@ -53,7 +53,9 @@ absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) co
       .partition = &plan.partition,
       .program = rank.program_,
       .tied_embeddings = !plan.model.layers.back().tied_parameters.empty(),
-      .expert_size = model.experts.size};
+      .expert_size = model.experts.size,
+      .sparse_meeting = true,
+      .sharing_chains = true};
   if (rank.device_ != nullptr) {
     groups.make_sums = [&](const transport::CollectiveOptions& group) {
       return rank.device_->OpenSums(group);

@@ -93,7 +93,7 @@ absl::Status Serve(const Flags& flags) {
   RelayMetrics relay_metrics(&registry, relay.get());
   std::unique_ptr<daemon::MetricsServer> metrics_server;
   if (!flags.metrics_listen.empty()) {
-    ASSIGN_OR_RETURN(metrics_server, daemon::MetricsServer::Start(flags.metrics_listen, [&] {
+    ASSIGN_OR_RETURN(metrics_server, daemon::MetricsServer::Start(flags.metrics_listen, [&](bool) {
                        relay_metrics.Record();
                        return registry.Text();
                      }));

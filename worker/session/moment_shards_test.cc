@@ -121,7 +121,10 @@ std::multiset<std::string> WrittenBy(const model::Model& model, int replicas, in
       const auto transport =
           hub.Connect({.rank = Rank(index), .num_ranks = static_cast<int>(ranks.size())});
       const auto group = transport::CreateCollective(
-          transport.get(), {.name = "sharers", .ranks = ranks, .index = index});
+          transport.get(), {.name = "sharers",
+                            .ranks = ranks,
+                            .index = index,
+                            .large_group = transport::LargeGroup::kChain});
       ASSERT_TRUE(group.ok()) << group.status();
       Sharer sharer(model, replicas, index / copies, copies == 2 ? index % 2 : -1, frees);
       const std::vector<std::string> names = sharer.Copy(**group);
@@ -137,7 +140,7 @@ TEST(MomentShards, AreWrittenWholeByOneRankWhoeverHasWhich) {
   const model::Model model = TiedModel();
   std::multiset<std::string> all;
   for (const model::Parameter* const parameter : model.AllParameters()) all.insert(parameter->name);
-  for (const int replicas : {1, 2, 3, 5}) {
+  for (const int replicas : {1, 2, 3, 5, 9}) {  // the last ones are a chain
     for (const int copies : {1, 2}) {
       if (replicas * copies == 1) continue;
       SCOPED_TRACE(::testing::Message() << replicas << " replicas, " << copies << " copies");

@@ -19,6 +19,7 @@ absl::Status RankConnections::Connect(const model::Model& model, transport::Rend
                              .expert_size = model.experts.size,
                              .generation = assignment.key.generation.value(),
                              .sparse_meeting = assignment.sparse_meeting,
+                             .sharing_chains = assignment.sharing_chains,
                              .bucket_bytes = assignment.bucket_bytes};
   if (device_ != nullptr) {
     groups.make_sums = [this](const transport::CollectiveOptions& group) {

@@ -13,6 +13,14 @@
 namespace takt::session {
 namespace {
 
+using transport::LargeGroup;
+
+// Replicas that share the optimizer's state gather weights, which a chain does not.
+LargeGroup ReplicasIfLarge(const RankGroups::Options& options) {
+  if (!program::ShardsOptimizer(*options.program)) return LargeGroup::kChain;
+  return options.sharing_chains ? LargeGroup::kRing : LargeGroup::kDirect;
+}
+
 // Returns the ranks of the first and the last stage, or nothing if one rank has both or this rank
 // has neither.
 std::vector<Rank> TiedRanks(const RankGroups::Options& options) {
@@ -75,14 +83,14 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
     ASSIGN_OR_RETURN(transport::Collective* const replicas,
                      groups.Open(transport, options, mesh::NameOf(mesh::Group::kReplicas),
                                  HoldersOf(stage, options.mesh, options.rank, *options.program),
-                                 !program::ShardsOptimizer(*options.program)));
+                                 ReplicasIfLarge(options)));
     if (replicas != nullptr) groups.replicas_[stage] = replicas;
     if (options.expert_size == 1) continue;
     ASSIGN_OR_RETURN(transport::Collective* const holders,
                      groups.Open(transport, options, "expert-holders",
                                  ExpertHoldersOf(stage, options.mesh, options.rank,
                                                  *options.program, options.expert_size),
-                                 /*sums_only=*/false));
+                                 LargeGroup::kDirect));
     if (holders != nullptr) groups.expert_holders_[stage] = holders;
   }
   // These are the options of groups that sum no gradients. Only the ranks that split layers meet in
@@ -91,41 +99,42 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
   inside.bucket_bytes = 0;
   Options host = inside;
   host.make_sums = nullptr;
-  const auto open = [&](mesh::Group group, bool sums_only) {
+  const auto open = [&](mesh::Group group, LargeGroup large) {
     return groups.Open(transport, host, mesh::NameOf(group),
-                       mesh::RanksOf(options.mesh, group, options.rank), sums_only);
+                       mesh::RanksOf(options.mesh, group, options.rank), large);
   };
-  ASSIGN_OR_RETURN(groups.pipeline_, open(mesh::Group::kPipeline, /*sums_only=*/true));
+  ASSIGN_OR_RETURN(groups.pipeline_, open(mesh::Group::kPipeline, LargeGroup::kChain));
   const bool experts = options.expert_size > 1;
   const std::vector<Rank> sharing =
       experts ? mesh::ExpertRanksOf(options.mesh, options.rank, options.expert_size)
               : mesh::RanksOf(options.mesh, mesh::Group::kTensor, options.rank);
   const std::string_view kind = experts ? "experts" : mesh::NameOf(mesh::Group::kTensor);
   ASSIGN_OR_RETURN(groups.tensor_, groups.Open(transport, experts ? host : inside, kind, sharing,
-                                               /*sums_only=*/false));
-  ASSIGN_OR_RETURN(groups.context_, open(mesh::Group::kContext, /*sums_only=*/false));
+                                               LargeGroup::kDirect));
+  ASSIGN_OR_RETURN(groups.context_, open(mesh::Group::kContext, LargeGroup::kDirect));
   if (program::PairsMeet(*options.program)) {
     ASSIGN_OR_RETURN(groups.pair_tensor_,
                      groups.Open(transport, host, absl::StrCat("pair-", std::string(kind)), sharing,
-                                 /*sums_only=*/false));
+                                 LargeGroup::kDirect));
     ASSIGN_OR_RETURN(groups.pair_context_,
                      groups.Open(transport, host, "pair-context",
                                  mesh::RanksOf(options.mesh, mesh::Group::kContext, options.rank),
-                                 /*sums_only=*/false));
+                                 LargeGroup::kDirect));
   }
   ASSIGN_OR_RETURN(groups.norms_,
-                   groups.Open(transport, host, "norms", sharing, /*sums_only=*/false));
+                   groups.Open(transport, host, "norms", sharing, LargeGroup::kDirect));
   if (program::ShardsOptimizer(*options.program)) {
-    ASSIGN_OR_RETURN(groups.sharers_,
-                     groups.Open(transport, host, "sharers",
-                                 SharersOf(options.mesh, options.rank, *options.program),
-                                 /*sums_only=*/false));
+    ASSIGN_OR_RETURN(
+        groups.sharers_,
+        groups.Open(transport, host, "sharers",
+                    SharersOf(options.mesh, options.rank, *options.program),
+                    options.sharing_chains ? LargeGroup::kChain : LargeGroup::kDirect));
   }
   if (spreads) {
-    ASSIGN_OR_RETURN(groups.vocabulary_, open(mesh::Group::kVocabulary, /*sums_only=*/false));
+    ASSIGN_OR_RETURN(groups.vocabulary_, open(mesh::Group::kVocabulary, LargeGroup::kDirect));
   } else if (options.tied_embeddings) {
     ASSIGN_OR_RETURN(groups.tied_, groups.Open(transport, options, "tied", TiedRanks(options),
-                                               /*sums_only=*/true));
+                                               LargeGroup::kChain));
   }
   return groups;
 }
@@ -147,7 +156,7 @@ absl::StatusOr<transport::Collective*> RankGroups::Open(transport::Transport& tr
                                                         const Options& options,
                                                         std::string_view kind,
                                                         const std::vector<Rank>& ranks,
-                                                        bool sums_only) {
+                                                        LargeGroup large) {
   if (ranks.size() < 2) return nullptr;
   // Groups of one kind that share ranks begin with different ranks.
   const std::string name = absl::StrCat(std::string(kind), "-", ranks.front().value());
@@ -158,11 +167,12 @@ absl::StatusOr<transport::Collective*> RankGroups::Open(transport::Transport& tr
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", options.rank.value(), " is not of the group ", name, " that its program needs"));
   }
-  transport::CollectiveOptions about{.name = name,
-                                     .ranks = ranks,
-                                     .index = static_cast<int>(self - ranks.begin()),
-                                     .generation = options.generation,
-                                     .sums_only = options.sparse_meeting && sums_only};
+  transport::CollectiveOptions about{
+      .name = name,
+      .ranks = ranks,
+      .index = static_cast<int>(self - ranks.begin()),
+      .generation = options.generation,
+      .large_group = options.sparse_meeting ? large : LargeGroup::kDirect};
   if (options.bucket_bytes > 0) about.slice_bytes = static_cast<std::size_t>(options.bucket_bytes);
   auto created =
       options.make_sums ? options.make_sums(about) : transport::CreateCollective(&transport, about);

@@ -58,6 +58,9 @@ class RankGroups {
     std::int64_t generation = 0;
     // This is control::Assignment::sparse_meeting. A large group that only sums is then a chain.
     bool sparse_meeting = false;
+    // This is control::Assignment::sharing_chains. If it and sparse_meeting are set, a large group
+    // that shares the optimizer's state is a ring.
+    bool sharing_chains = false;
     std::int64_t bucket_bytes = 0;  // as control::Assignment::bucket_bytes
   };
   // transport: borrowed for the groups' life.
@@ -94,14 +97,15 @@ class RankGroups {
   transport::Collective* pair_context() const { return pair_context_; }
   // Returns a group of the ranks of tensor(), for the exchange of norm and loss.
   transport::Collective* norms() const { return norms_; }
-  // Returns the group of SharersOf, which passes bytes of host memory. Null: nobody shares.
+  // Returns the group of SharersOf, for SendTo from host memory. Null: nobody shares.
   transport::Collective* sharers() const { return sharers_; }
 
  private:
   // Returns null for a group of less than two ranks. A group that already exists is used again.
   absl::StatusOr<transport::Collective*> Open(transport::Transport& transport,
                                               const Options& options, std::string_view kind,
-                                              const std::vector<Rank>& ranks, bool sums_only);
+                                              const std::vector<Rank>& ranks,
+                                              transport::LargeGroup large);
 
   std::map<std::string, std::unique_ptr<transport::Collective>> groups_;  // by name
   std::map<StageId, transport::Collective*> replicas_, expert_holders_;

@@ -12,11 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/direct_ranks.h"
 #include "common/base/version.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/inproc_hub.h"
 #include "tests/testing/map_rendezvous.h"
+#include "worker/transport/group_testing.h"
 #include "worker/transport/selection/create.h"
 
 namespace takt::session {
@@ -228,6 +230,42 @@ TEST(RankGroups, ThatMeetSparselyOverTcpNeedOneKeyForEachRankThatListens) {
   EXPECT_LE(KeysOf(mesh, kSparseProtocolVersion), 18u);
   // Ranks of protocol 3 set five keys for each pair of a group.
   EXPECT_EQ(KeysOf(mesh, kSparseProtocolVersion - 1), 5u * (2 * 9 * 8 / 2 + 9));
+}
+
+TEST(RankGroups, ThatShareTheOptimizersStateConnectNeighboursWhereAllWorkersCan) {
+  constexpr int kReplicas = kMostDirectRanks + 1;
+  for (const bool chains : {true, false}) {
+    SCOPED_TRACE(chains);
+    transport::Traffic traffic;
+    testing::InprocHub hub;
+    const mesh::Mesh mesh{.pp_size = 1, .dp_size = kReplicas};
+    const mesh::Partition partition = {{StageId(0), PpRank(0), LayerId(0), LayerId(1)}};
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < kReplicas; ++rank) {
+      threads.emplace_back([&, rank] {
+        transport::CountingTransport transport(
+            hub.Connect({.rank = Rank(rank), .num_ranks = kReplicas}), Rank(rank), traffic);
+        program::Program program = Holding(0, {0});
+        program.pp_size = program.num_stages = 1;
+        program.body.push_back({.op = program::Op::kGatherWeights, .stage = StageId(0)});
+        ASSERT_TRUE(program::ShardsOptimizer(program));
+        const auto groups = RankGroups::Connect(transport, {.rank = Rank(rank),
+                                                            .mesh = mesh,
+                                                            .partition = &partition,
+                                                            .program = &program,
+                                                            .sparse_meeting = true,
+                                                            .sharing_chains = chains});
+        ASSERT_TRUE(groups.ok()) << groups.status();
+        ASSERT_NE(groups->sharers(), nullptr);
+        ASSERT_TRUE(groups->replicas().contains(StageId(0)));
+      });
+    }
+    threads.clear();
+    constexpr int kDirect = kReplicas * (kReplicas - 1), kChain = 2 * (kReplicas - 1);
+    EXPECT_EQ(traffic.channels,
+              (std::map<std::string, int>{{"replicas-0", chains ? kChain + 1 : kDirect},  // a ring
+                                          {"sharers-0", chains ? kChain : kDirect}}));
+  }
 }
 
 TEST(RankGroups, AreThereASecondTimeWhereRanksMeetInsidePairs) {

@@ -17,6 +17,8 @@ StepReporter::StepReporter(StepReporterOptions options)
     : options_(std::move(options)), stall_log_(*options_.clock) {
   if (options_.metrics == nullptr) return;
   const control::Assignment& assignment = *options_.assignment;
+  options_.metrics->ServeOnDemand(
+      metrics::kOpDuration, metrics::ServedOnDemand(metrics::kOpDuration, assignment.mesh.size()));
   step_metrics_.emplace(*options_.metrics, assignment.key.job, assignment.mesh.At(assignment.rank),
                         assignment.program);
   if (assignment.job.fp8 == model::Fp8Recipe::kNone || options_.fp8_counters == nullptr) return;

@@ -7,6 +7,16 @@
 //   messages a rank sends: 2 for each slice_bytes (1 at the ends);  bytes: 2 * size (size there);
 //   messages in a row before the last rank has the result: n - 1 more than slices, each way.
 // Slices follow one another up the chain, so that the ranks add at the same time.
+//
+// Where each rank wants the sums of its part alone, these go down as far as their rank. Messages
+// are for each part, at least one unless it is empty.
+//   bytes a rank sends: size (0 at the end), and the parts of the ranks before it.
+// In a ring, parts that every rank wants go round: each rank passes on what it got last.
+//   bytes a rank sends: all parts but that of the rank behind it.
+// What only the root wants passes towards it from both sides, each rank's behind a message with its
+// length, since the ranks between do not know that.
+//   bytes a rank sends: its own, those of the ranks that are further from the root on its side, and
+//   8 for each.
 #pragma once
 
 #include <memory>
@@ -17,8 +27,7 @@
 
 namespace takt::transport {
 
-// Does what CreateCollective does, for at least two ranks. The group only sums: Pass, and what is
-// made of it, returns kUnimplemented.
+// Does what CreateCollective does for a LargeGroup of neighbours, of at least two ranks.
 absl::StatusOr<std::unique_ptr<Collective>> CreateChainCollective(Transport& transport,
                                                                   CollectiveOptions options);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/direct_ranks.h"
 #include "common/base/status.h"
 #include "worker/transport/chain_collective.h"
 
@@ -288,7 +289,8 @@ absl::StatusOr<std::unique_ptr<Collective>> CreateCollective(Transport* transpor
                                                              CollectiveOptions options) {
   TAKT_CHECK(options.index >= 0 && options.index < static_cast<int>(options.ranks.size()));
   TAKT_CHECK(options.slice_bytes >= kDirectBytes && options.slice_bytes % 64 == 0);
-  if (options.sums_only && options.ranks.size() > kMostDirectRanks)
+  const bool large = options.ranks.size() > static_cast<std::size_t>(kMostDirectRanks);
+  if (large && options.large_group != LargeGroup::kDirect)
     return CreateChainCollective(*transport, std::move(options));
   auto collective = std::make_unique<ChannelCollective>(std::move(options));
   if (collective->size() > 1) RETURN_IF_ERROR(collective->Open(*transport));

@@ -14,7 +14,7 @@
 // sent, and the sum comes back once.
 // Bytes that pass unchanged go from their rank to each that wants them, in messages of at most
 // slice_bytes.
-// A large group that only sums is a chain instead (chain_collective.h).
+// A large group may be a chain instead (chain_collective.h).
 // Pairs of ranks exchange in the rounds of a tournament (circle method), and the lower rank of a
 // pair sends first. So no two ranks wait for each other, however small the buffers of the
 // transport.
@@ -33,8 +33,6 @@ namespace takt::transport {
 absl::StatusOr<std::unique_ptr<Collective>> CreateCollective(Transport* transport,
                                                              CollectiveOptions options);
 
-// The most ranks of a group that only sums, and yet connects each with each.
-inline constexpr std::size_t kMostDirectRanks = 8;
 inline constexpr std::size_t kDirectBytes = 32 * 1024;
 
 // Returns the peer of `index` among `size` ranks in `round` (0 .. TournamentRounds-1); -1: it has

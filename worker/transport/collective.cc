@@ -33,7 +33,7 @@ absl::Status Collective::AllGatherParts(StepId step, Parts parts) {
 }
 
 absl::Status Collective::Pass(StepId, Sent, Received) {
-  return absl::UnimplementedError("this group only sums, so no bytes pass between its ranks");
+  return absl::UnimplementedError("bytes do not pass between any two ranks of this group");
 }
 
 absl::Status Collective::Broadcast(StepId step, int root, std::span<std::byte> data) {

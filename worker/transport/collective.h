@@ -17,6 +17,12 @@ namespace takt::transport {
 // The largest message of a sum, in bytes, by default.
 inline constexpr std::size_t kSliceBytes = 512 * 1024;
 
+enum class LargeGroup : std::uint8_t {
+  kDirect,  // each with each
+  kChain,   // neighbours; AllGather, Pass, Broadcast and ReduceScatterTree return kUnimplemented
+  kRing     // neighbours, and the last with the first; all but AllGather of these do
+};
+
 struct CollectiveOptions {
   // The name of the group. It is the same on all ranks of the group, and two groups that share two
   // ranks have different names.
@@ -24,9 +30,9 @@ struct CollectiveOptions {
   std::vector<Rank> ranks;      // in the order of summation; at least one
   int index = 0;                // of this rank in `ranks`
   std::int64_t generation = 0;  // goes into the tags of messages
-  // Only AllReduceSum is called, so a group of more than kMostDirectRanks (channel_collective.h)
-  // may connect as a chain. It is the same on all ranks of the group.
-  bool sums_only = false;
+  // How a group of more than kMostDirectRanks connects. It is the same on all ranks of the
+  // group.
+  LargeGroup large_group = LargeGroup::kDirect;
   // The largest message of a sum, in bytes: a multiple of 64, at least kDirectBytes. It is the same
   // on all ranks of the group, and no sum depends on it.
   std::size_t slice_bytes = kSliceBytes;
@@ -83,18 +89,20 @@ class Collective {
   // Passes bytes in the same kind of memory as the floats of AllReduceSum: sent[i] to rank i of the
   // group, and what that rank sends here to received[i]. Both ends know each length, and nothing
   // passes where it is 0. A rank's own entries are ignored.
-  // Errors: also kUnimplemented (the group only sums).
+  // Errors: also kUnimplemented (not all ranks are connected with each other).
   using Sent = std::span<const std::span<const std::byte>>;
   using Received = std::span<const std::span<std::byte>>;
   virtual absl::Status Pass(StepId step, Sent sent, Received received);
-  // The calls below are made of Pass. `root` is an index in the group.
+  // The calls below are made of Pass, except where neighbours alone are connected. `root` is an
+  // index in the group.
   // Copies `data` of the root to every rank.
   absl::Status Broadcast(StepId step, int root, std::span<std::byte> data);
-  // Copies part i of rank i to every rank. The parts may differ in length.
-  absl::Status AllGather(StepId step, Received parts);
+  // Copies part i of rank i to every rank. Every rank knows the length of each part.
+  virtual absl::Status AllGather(StepId step, Received parts);
   absl::Status AllGatherParts(StepId step, Parts parts);
   // Copies `mine` of each other rank i to parts[i] of the root. Only the root has `parts`.
-  absl::Status SendTo(StepId step, int root, std::span<const std::byte> mine, Received parts);
+  virtual absl::Status SendTo(StepId step, int root, std::span<const std::byte> mine,
+                              Received parts);
 
   // Returns the stream on which all calls are enqueued, except sums of doubles. Null: calls are
   // done when they return.

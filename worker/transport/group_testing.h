@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -67,6 +68,7 @@ struct OfTerms {
 struct Traffic {
   absl::Mutex mutex;
   std::set<std::pair<int, int>> links;  // the lower rank first
+  std::map<std::string, int> channels;  // that were opened to send, by name
   std::atomic<std::int64_t> messages{0}, bytes{0};
 };
 
@@ -94,6 +96,7 @@ class CountingTransport final : public Transport {
     {
       absl::MutexLock lock(&traffic_.mutex);
       traffic_.links.insert(std::minmax({self_.value(), peer.value()}));
+      ++traffic_.channels[name];
     }
     auto channel = transport_->OpenSend(peer, name, max_bytes);
     if (!channel.ok()) return channel.status();
@@ -114,8 +117,8 @@ class CountingTransport final : public Transport {
 // A rank waits no longer for one that does not come: a test fails before it is given up.
 inline constexpr absl::Duration kGroupPatience = absl::Minutes(1);
 
-// Runs `body(collective, index)` on every rank of a group. options: only sums_only and slice_bytes
-// are used.
+// Runs `body(collective, index)` on every rank of a group. options: only large_group and
+// slice_bytes are used.
 template <class Body>
 void OnEveryRank(int size, Traffic& traffic, const Body& body,
                  const CollectiveOptions& options = {}) {
@@ -133,7 +136,7 @@ void OnEveryRank(int size, Traffic& traffic, const Body& body,
       auto collective = CreateCollective(&transport, {.name = "dp",
                                                       .ranks = ranks,
                                                       .index = index,
-                                                      .sums_only = options.sums_only,
+                                                      .large_group = options.large_group,
                                                       .slice_bytes = options.slice_bytes});
       ASSERT_TRUE(collective.ok()) << collective.status();
       body(**collective, index);

@@ -2,12 +2,14 @@
 // Computes causal attention of one (sequence, key/value head) on one thread, after FlashAttention-2
 // (Dao 2023, algorithms 1 and 2). The outer loop goes over blocks of queries, the inner loop over
 // blocks of keys, and no score outside the current block is kept. Blocks that a window, or the
-// start of a document, hides wholly are left out. Unlike the paper, the backward has queries in the
-// outer loop too, because one thread owns d_k and d_v of its head and can add to them.
+// start of a document, hides wholly are left out, and so is what a few queries in a row do not see
+// of other blocks. Unlike the paper, the backward has queries in the outer loop too, because one
+// thread owns d_k and d_v of its head and can add to them.
 //
 // Everything is first packed into scratch with rows of W floats: D is rounded up to full vectors
 // and the rest is filled with zeros. The padding adds nothing to any product, rows do not compete
 // for cache sets, and loads never pass the end of a tensor.
+#include "worker/backend/cpu/attention_tiles.h"
 #include "worker/backend/cpu/isa_kernels.h"
 #include "worker/backend/cpu/vec.h"
 
@@ -18,115 +20,6 @@ namespace {
 constexpr std::int64_t kQueries = 32;
 constexpr std::int64_t kKeys = 64;
 constexpr float kLowest = -3.402823466e+38F;
-
-// c[m,n] (+)= a * b. Element (i, j) of a is a[i * row + j * column]; n is a multiple of kWidth.
-struct Left {
-  const float* data;
-  std::int64_t row, column;
-};
-struct Right {
-  const float* data;
-  std::int64_t stride;
-};
-struct Out {
-  float* data;
-  std::int64_t stride;
-  bool accumulate;
-};
-
-// Computes R rows times C vectors of the product in registers, so every loop over them is unrolled.
-template <int R, int C>
-inline void Tile(Left a, Right b, Out c, std::int64_t k) {
-  Vec sums[R][C];
-#pragma GCC unroll 8
-  for (int i = 0; i < R; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < C; ++j) {
-      sums[i][j] = c.accumulate ? Load(c.data + i * c.stride + j * kWidth) : Vec{};
-    }
-  }
-  for (std::int64_t p = 0; p < k; ++p) {
-    Vec right[C];
-#pragma GCC unroll 8
-    for (int j = 0; j < C; ++j) right[j] = Load(b.data + p * b.stride + j * kWidth);
-#pragma GCC unroll 8
-    for (int i = 0; i < R; ++i) {
-      const Vec left = Splat(a.data[i * a.row + p * a.column]);
-#pragma GCC unroll 8
-      for (int j = 0; j < C; ++j) sums[i][j] += left * right[j];
-    }
-  }
-#pragma GCC unroll 8
-  for (int i = 0; i < R; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < C; ++j) Store(c.data + i * c.stride + j * kWidth, sums[i][j]);
-  }
-}
-
-template <int R>
-inline void TileRow(Left a, Right b, Out c, std::int64_t n, std::int64_t k) {
-  constexpr int kColumns = kWidth == 16 ? 4 : 2;  // as many as the register file holds
-  std::int64_t j = 0;
-  for (; j + kColumns * kWidth <= n; j += kColumns * kWidth) {
-    Tile<R, kColumns>(a, {b.data + j, b.stride}, {c.data + j, c.stride, c.accumulate}, k);
-  }
-  for (; j < n; j += kWidth)
-    Tile<R, 1>(a, {b.data + j, b.stride}, {c.data + j, c.stride, c.accumulate}, k);
-}
-
-void Multiply(Left a, Right b, Out c, std::int64_t m, std::int64_t n, std::int64_t k) {
-  std::int64_t i = 0;
-  const auto rows_from = [&](std::int64_t row) {
-    return Left{a.data + row * a.row, a.row, a.column};
-  };
-  const auto out_from = [&](std::int64_t row) {
-    return Out{c.data + row * c.stride, c.stride, c.accumulate};
-  };
-  for (; i + 4 <= m; i += 4) TileRow<4>(rows_from(i), b, out_from(i), n, k);
-  for (; i < m; ++i) TileRow<1>(rows_from(i), b, out_from(i), n, k);
-}
-
-// to[rows, padded] becomes factor * from[rows, size]; the padding becomes zeros.
-void PackRows(const float* from, std::int64_t stride, std::int64_t rows, std::int64_t size,
-              std::int64_t padded, float factor, float* to) {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t i = 0; i < padded; i += kWidth) {
-      Store(to + r * padded + i, LoadN(from + r * stride + i, size - i) * factor);
-    }
-  }
-}
-
-// to[size, padded_rows] becomes the transpose of from[rows, size]; the padding becomes zeros.
-void PackTransposed(const float* from, std::int64_t stride, std::int64_t rows, std::int64_t size,
-                    std::int64_t padded_rows, float* to) {
-  for (std::int64_t begin = 0; begin < rows; begin += kWidth) {
-    const std::int64_t n = Min(kWidth, rows - begin);
-    for (std::int64_t d = 0; d < size; ++d) {
-      const float* column = from + begin * stride + d;
-      float* row = to + d * padded_rows + begin;
-      if (n == kWidth) {
-#pragma GCC unroll 16
-        for (int i = 0; i < kWidth; ++i) row[i] = column[i * stride];
-      } else {
-        for (std::int64_t i = 0; i < kWidth; ++i) row[i] = i < n ? column[i * stride] : 0;
-      }
-    }
-  }
-}
-
-// Writes from[rows, padded] * factor to the first `size` columns of `to`.
-void Unpack(const float* from, std::int64_t padded, std::int64_t rows, std::int64_t size,
-            float factor, float* to, std::int64_t stride) {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t i = 0; i < size; i += kWidth) {
-      StoreN(to + r * stride + i, Load(from + r * padded + i) * factor, size - i);
-    }
-  }
-}
-
-void Zero(float* p, std::int64_t count) {
-  __builtin_memset(p, 0, static_cast<std::size_t>(count) * sizeof(float));
-}
 
 // The sizes and places of one item, which both directions share.
 struct Item {
@@ -186,23 +79,107 @@ inline std::int64_t FirstSeen(const Item& item, std::int64_t query) {
   return start > first ? start : (first > 0 ? first : 0);
 }
 
+// The numbers [begin, end).
+struct Interval {
+  std::int64_t begin, end;
+  std::int64_t size() const { return end - begin; }
+  bool empty() const { return begin >= end; }
+};
+
 // A block of scores: queries [q_begin, q_begin + rows), keys [k_begin, k_begin + columns).
 struct Block {
   const Item& item;
   std::int64_t q_begin, rows, k_begin, columns;
   std::int64_t padded() const { return RoundUp(columns, kWidth); }
 
-  // Query `row` sees the keys [first, end) of the block. `end` is 0 if it sees none.
-  struct Seen {
-    std::int64_t first, end;
-  };
-  Seen SeenBy(std::int64_t row) const {
+  // Returns the keys of the block that query `row` sees; both are 0 if it sees none.
+  Interval SeenBy(std::int64_t row) const {
     const std::int64_t end = Clip(q_begin + row + 1 - k_begin);
     const std::int64_t first = Clip(FirstSeen(item, q_begin + row) - k_begin);
-    return first < end ? Seen{first, end} : Seen{0, 0};
+    return first < end ? Interval{first, end} : Interval{0, 0};
   }
   std::int64_t Clip(std::int64_t key) const { return key < 0 ? 0 : Min(columns, key); }
 };
+
+// Says which queries of a block see which keys. Neither the first nor the last key that a query
+// sees comes before that of an earlier query.
+class Visible {
+ public:
+  explicit Visible(const Block& block) : block_(block) {
+    for (std::int64_t row = 0; row < block.rows; ++row) seen_[row] = block.SeenBy(row);
+    while (seeing_.begin < block.rows && seen_[seeing_.begin].empty()) ++seeing_.begin;
+    seeing_.end = seeing_.begin;
+    while (seeing_.end < block.rows && !seen_[seeing_.end].empty()) ++seeing_.end;
+  }
+
+  const Interval& SeenBy(std::int64_t row) const { return seen_[row]; }
+
+  // Calls f(rows, keys) for every kTogether rows of the block. `keys` are those that at least one
+  // of these rows sees. Rows that see none are left out.
+  template <class F>
+  void ForRows(const F& f) const {
+    for (std::int64_t row = 0; row < block_.rows; row += kTogether) {
+      const Interval rows{row, Min(row + kTogether, block_.rows)};
+      const Interval some{Max(rows.begin, seeing_.begin), Min(rows.end, seeing_.end)};
+      if (some.begin < some.end)
+        f(rows, Interval{seen_[some.begin].begin, seen_[some.end - 1].end});
+    }
+  }
+
+  // Calls f(keys, rows) for every kTogether keys of the block. `rows` are those that see at least
+  // one of these keys. Keys that no row sees are left out.
+  template <class F>
+  void ForKeys(const F& f) const {
+    Interval rows{seeing_.begin, seeing_.begin};
+    for (std::int64_t key = 0; key < block_.columns; key += kTogether) {
+      const Interval keys{key, Min(key + kTogether, block_.columns)};
+      while (rows.begin < seeing_.end && seen_[rows.begin].end <= keys.begin) ++rows.begin;
+      while (rows.end < seeing_.end && seen_[rows.end].begin < keys.end) ++rows.end;
+      if (rows.begin < rows.end) f(keys, rows);
+    }
+  }
+
+ private:
+  const Block& block_;
+  Interval seen_[kQueries];
+  Interval seeing_{0, 0};  // the rows that see any key
+};
+
+// Computes scores[rows, kKeys] of a block: those that some of kTogether rows see, up to whole
+// vectors. queries: [rows, width]. keys: a column for each key of the block.
+void Scores(const Block& block, const Visible& visible, const float* queries, Right keys,
+            float* scores) {
+  const std::int64_t width = block.item.width;
+  visible.ForRows([&](Interval rows, Interval seen) {
+    const std::int64_t first = seen.begin / kWidth * kWidth;
+    MultiplyRows({queries + rows.begin * width, width, 1}, {keys.data + first, keys.stride},
+                 {scores + rows.begin * kKeys + first, kKeys, false}, rows.size(),
+                 RoundUp(seen.end, kWidth) - first, block.item.size);
+  });
+}
+
+// out[rows, width] += weights[rows, kKeys] * values[keys, width] of a block. The weights of keys
+// that a row does not see are 0.
+void AddValues(const Block& block, const Visible& visible, const float* weights,
+               const float* values, float* out) {
+  const std::int64_t width = block.item.width;
+  visible.ForRows([&](Interval rows, Interval seen) {
+    MultiplyRows({weights + rows.begin * kKeys + seen.begin, kKeys, 1},
+                 {values + seen.begin * width, width}, {out + rows.begin * width, width, true},
+                 rows.size(), width, seen.size());
+  });
+}
+
+// out[keys, width] += the transpose of weights[rows, kKeys] * values[rows, width] of a block.
+void AddToKeys(const Block& block, const Visible& visible, const float* weights,
+               const float* values, float* out) {
+  const std::int64_t width = block.item.width;
+  visible.ForKeys([&](Interval keys, Interval rows) {
+    MultiplyRows({weights + rows.begin * kKeys + keys.begin, 1, kKeys},
+                 {values + rows.begin * width, width}, {out + keys.begin * width, width, true},
+                 keys.size(), width, rows.size());
+  });
+}
 
 // Calls f(block) for all blocks of keys of which some of the queries [q_begin, q_end) see a key. No
 // later query sees an earlier key than the first one does. Blocks begin at whole vectors.
@@ -214,12 +191,12 @@ inline void ForKeyBlocks(const Item& item, std::int64_t q_begin, std::int64_t q_
 
 // Makes the scores that are seen e^(score - shift), and the others up to `padded` zero. Returns the
 // sum.
-float ExpScores(float* scores, float shift, const Block::Seen& seen, std::int64_t padded) {
+float ExpScores(float* scores, float shift, const Interval& seen, std::int64_t padded) {
   Vec sum = {};
   std::int64_t i = 0;
-  for (; i + kWidth <= seen.first; i += kWidth) Store(scores + i, Vec{});
-  if (i < seen.first) {
-    const Vec e = DropFirst(Exp(Load(scores + i) - shift), seen.first - i);
+  for (; i + kWidth <= seen.begin; i += kWidth) Store(scores + i, Vec{});
+  if (i < seen.begin) {
+    const Vec e = DropFirst(Exp(Load(scores + i) - shift), seen.begin - i);
     const Vec kept = KeepFirst(e, seen.end - i);
     Store(scores + i, kept);
     sum += kept;
@@ -250,14 +227,14 @@ struct Running {
   float max[kQueries], sum[kQueries];
 };
 
-void SoftmaxBlock(const Block& block, float* scores, Running& running, float* output,
-                  std::int64_t width) {
+void SoftmaxBlock(const Block& block, const Visible& visible, float* scores, Running& running,
+                  float* output, std::int64_t width) {
   for (std::int64_t r = 0; r < block.rows; ++r) {
     float* row = scores + r * kKeys;
-    const Block::Seen seen = block.SeenBy(r);
+    const Interval& seen = visible.SeenBy(r);
     Vec row_max = Splat(running.max[r]);
-    std::int64_t i = seen.first / kWidth * kWidth;
-    for (std::int64_t hidden = i; hidden < seen.first; ++hidden) row[hidden] = kLowest;
+    std::int64_t i = seen.begin / kWidth * kWidth;
+    for (std::int64_t hidden = i; hidden < seen.begin; ++hidden) row[hidden] = kLowest;
     for (; i + kWidth <= seen.end; i += kWidth) row_max = Max(Load(row + i), row_max);
     if (i < seen.end) row_max = Max(LoadPart(row + i, seen.end - i, kLowest), row_max);
     const float max = MaxElement(row_max);
@@ -306,11 +283,10 @@ void AttentionForwardItem(const AttentionForward& op, std::int64_t item_index, f
         running.sum[r] = 0;
       }
       ForKeyBlocks(item, begin, begin + rows, [&](const Block& block) {
-        Multiply({q, width, 1}, {k_transposed + block.k_begin, item.keys}, {scores, kKeys, false},
-                 rows, block.padded(), item.size);
-        SoftmaxBlock(block, scores, running, output, width);
-        Multiply({scores, kKeys, 1}, {v + block.k_begin * width, width}, {output, width, true},
-                 rows, width, block.columns);
+        const Visible visible(block);
+        Scores(block, visible, q, {k_transposed + block.k_begin, item.keys}, scores);
+        SoftmaxBlock(block, visible, scores, running, output, width);
+        AddValues(block, visible, scores, v + block.k_begin * width, output);
       });
       for (std::int64_t r = 0; r < rows; ++r) {
         ScaleRow(output + r * width, width, 1.0F / running.sum[r]);
@@ -332,24 +308,19 @@ std::int64_t AttentionBackwardScratch(const AttentionShape& shape) {
 namespace {
 
 // Turns scores into probabilities P, and d_scores (which hold d_output v^T) into P (d_scores -
-// delta). delta is the row's d_output . output.
-void SoftmaxBackwardBlock(const Block& block, const float* logsumexp, const float* delta,
-                          float* scores, float* d_scores) {
+// delta). delta is the row's d_output . output. Both become 0 where a row does not see a key.
+void SoftmaxBackwardBlock(const Block& block, const Visible& visible, const float* logsumexp,
+                          const float* delta, float* scores, float* d_scores) {
   for (std::int64_t r = 0; r < block.rows; ++r) {
     float* p = scores + r * kKeys;
     float* d = d_scores + r * kKeys;
-    ExpScores(p, logsumexp[r], block.SeenBy(r), block.padded());
-    for (std::int64_t i = 0; i < block.padded(); i += kWidth)
-      Store(d + i, Load(p + i) * (Load(d + i) - delta[r]));
+    const Interval& seen = visible.SeenBy(r);
+    ExpScores(p, logsumexp[r], seen, block.padded());
+    std::int64_t i = 0;
+    for (; i < seen.begin / kWidth * kWidth; i += kWidth) Store(d + i, Vec{});
+    for (; i < seen.end; i += kWidth) Store(d + i, Load(p + i) * (Load(d + i) - delta[r]));
+    for (; i < block.padded(); i += kWidth) Store(d + i, Vec{});
   }
-}
-
-float Dot(const float* a, const float* b, std::int64_t n) {
-  Vec sum = {};
-  std::int64_t i = 0;
-  for (; i + kWidth <= n; i += kWidth) sum += Load(a + i) * Load(b + i);
-  if (i < n) sum += LoadPart(a + i, n - i) * LoadPart(b + i, n - i);
-  return Sum(sum);
 }
 
 }  // namespace
@@ -387,22 +358,18 @@ void AttentionBackwardItem(const AttentionBackward& op, std::int64_t item_index,
       Zero(d_q, rows * width);
       float delta[kQueries];
       for (std::int64_t r = 0; r < rows; ++r) {
-        delta[r] =
-            Dot(op.output.f32 + out_offset + r * shape.out_stride, d_output + r * width, size);
+        delta[r] = Dot(op.output.f32 + out_offset + r * shape.out_stride, shape.out_stride,
+                       d_output + r * width, size);
       }
       ForKeyBlocks(item, begin, begin + rows, [&](const Block& block) {
         const std::int64_t first = block.k_begin * width;
-        Multiply({q, width, 1}, {k_transposed + block.k_begin, item.keys}, {scores, kKeys, false},
-                 rows, block.padded(), size);
-        Multiply({d_output, width, 1}, {v_transposed + block.k_begin, item.keys},
-                 {d_scores, kKeys, false}, rows, block.padded(), size);
-        SoftmaxBackwardBlock(block, logsumexp + row, delta, scores, d_scores);
-        Multiply({scores, 1, kKeys}, {d_output, width}, {d_v + first, width, true}, block.columns,
-                 width, rows);
-        Multiply({d_scores, 1, kKeys}, {q, width}, {d_k + first, width, true}, block.columns, width,
-                 rows);
-        Multiply({d_scores, kKeys, 1}, {k + first, width}, {d_q, width, true}, rows, width,
-                 block.columns);
+        const Visible visible(block);
+        Scores(block, visible, q, {k_transposed + block.k_begin, item.keys}, scores);
+        Scores(block, visible, d_output, {v_transposed + block.k_begin, item.keys}, d_scores);
+        SoftmaxBackwardBlock(block, visible, logsumexp + row, delta, scores, d_scores);
+        AddToKeys(block, visible, scores, d_output, d_v + first);
+        AddToKeys(block, visible, d_scores, q, d_k + first);
+        AddValues(block, visible, d_scores, k + first, d_q);
       });
       Unpack(d_q, width, rows, size, item.scale, op.d_q.f32 + item.q_offset(shape, head, row),
              shape.q_stride);

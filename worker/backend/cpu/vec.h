@@ -35,6 +35,7 @@ typedef std::int32_t IntVec __attribute__((vector_size(4 * kWidth)));
 typedef std::uint32_t UintVec __attribute__((vector_size(4 * kWidth)));
 
 inline std::int64_t Min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+inline std::int64_t Max(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 inline std::int64_t RoundUp(std::int64_t a, std::int64_t unit) {
   return (a + unit - 1) / unit * unit;
 }

@@ -135,6 +135,30 @@ class StagedCollective final : public Collective {
       return inner_->ReduceScatterTree(step, staged);
     });
   }
+  absl::Status AllGather(StepId step, Received parts) override {
+    TAKT_CHECK(parts.size() == static_cast<std::size_t>(size()));
+    ASSIGN_OR_RETURN(const std::vector<std::span<std::byte>> staged, StageParts(parts));
+    const auto mine = static_cast<std::size_t>(index());
+    if (!parts[mine].empty())
+      RETURN_IF_ERROR(backend_->CopyToHost(parts[mine].data(), staged[mine]));
+    RETURN_IF_ERROR(stage_.Await(*backend_, aborted_));
+    RETURN_IF_ERROR(inner_->AllGather(step, staged));
+    return ReceivedToDevice(staged, parts);
+  }
+  absl::Status SendTo(StepId step, int root, std::span<const std::byte> mine,
+                      Received parts) override {
+    if (index() == root) {
+      TAKT_CHECK(parts.size() == static_cast<std::size_t>(size()));
+      ASSIGN_OR_RETURN(const std::vector<std::span<std::byte>> staged, StageParts(parts));
+      RETURN_IF_ERROR(inner_->SendTo(step, root, {}, staged));
+      return ReceivedToDevice(staged, parts);
+    }
+    RETURN_IF_ERROR(Reserve(mine.size()));
+    const std::span<std::byte> staged(stage_.buffer.data(), mine.size());
+    if (!mine.empty()) RETURN_IF_ERROR(backend_->CopyToHost(mine.data(), staged));
+    RETURN_IF_ERROR(stage_.Await(*backend_, aborted_));
+    return inner_->SendTo(step, root, staged, {});
+  }
   absl::Status Pass(StepId step, Sent sent, Received received) override {
     const auto ranks = static_cast<std::size_t>(size()), mine = static_cast<std::size_t>(index());
     TAKT_CHECK(sent.size() == ranks && received.size() == ranks);
@@ -169,13 +193,27 @@ class StagedCollective final : public Collective {
     }
     RETURN_IF_ERROR(stage_.Await(*backend_, aborted_));
     RETURN_IF_ERROR(inner_->Pass(step, out, in));
-    for (std::size_t i = 0; i < ranks; ++i) {
-      if (!in[i].empty()) RETURN_IF_ERROR(backend_->CopyFromHost(in[i], received[i].data()));
+    return ReceivedToDevice(in, received);
+  }
+
+ private:
+  // Makes room for the parts in the host's buffer and returns where they lie.
+  absl::StatusOr<std::vector<std::span<std::byte>>> StageParts(Received parts) {
+    std::size_t bytes = 0;
+    for (const std::span<std::byte> part : parts) bytes += part.size();
+    RETURN_IF_ERROR(Reserve(bytes));
+    return PlacesOf(parts, std::span(stage_.buffer.data(), bytes));
+  }
+  // Copies what the other ranks sent.
+  absl::Status ReceivedToDevice(const std::vector<std::span<std::byte>>& staged, Received parts) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const bool mine = static_cast<int>(i) == index();
+      if (!mine && !staged[i].empty())
+        RETURN_IF_ERROR(backend_->CopyFromHost(staged[i], parts[i].data()));
     }
     return stage_.Await(*backend_, aborted_);
   }
 
- private:
   // reduce(staged, terms): leaves the sums of the rank's part in the host's buffer.
   template <class Reduce>
   absl::Status ReduceParts(Parts parts, const Terms& terms, const Reduce& reduce) {
@@ -183,7 +221,7 @@ class StagedCollective final : public Collective {
     for (const std::span<float> part : parts) floats += part.size();
     const Terms staged_terms{.count = terms.count, .stride = floats};
     RETURN_IF_ERROR(Reserve(floats * sizeof(float) * static_cast<std::size_t>(terms.count)));
-    const std::vector<std::span<float>> staged = PlacesOf(parts);
+    const std::vector<std::span<float>> staged = PlacesOf(parts, stage_.buffer.float_span());
     for (std::size_t i = 0; i < parts.size(); ++i)
       RETURN_IF_ERROR(TermsToHost(parts[i], terms, staged[i], staged_terms));
     RETURN_IF_ERROR(stage_.Await(*backend_, aborted_));
@@ -200,13 +238,14 @@ class StagedCollective final : public Collective {
     return absl::OkStatus();
   }
 
-  // Returns where the parts lie in the host's buffer, one behind the other.
-  std::vector<std::span<float>> PlacesOf(Parts parts) {
-    std::vector<std::span<float>> places;
-    std::span<float> left = stage_.buffer.float_span();
-    for (const std::span<float> part : parts) {
-      places.push_back(left.first(part.size()));
-      left = left.subspan(part.size());
+  // Returns where the parts lie in `room`, one behind the other.
+  template <class T>
+  static std::vector<std::span<T>> PlacesOf(std::span<const std::span<T>> parts,
+                                            std::span<T> room) {
+    std::vector<std::span<T>> places;
+    for (const std::span<T> part : parts) {
+      places.push_back(room.first(part.size()));
+      room = room.subspan(part.size());
     }
     return places;
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "common/base/direct_ranks.h"
 #include "tests/testing/inproc_hub.h"
 #include "worker/backend/discrete/discrete_backend.h"
 #include "worker/backend/discrete/task_stream.h"
@@ -24,7 +25,7 @@ constexpr std::size_t kFloats = 1000;
 std::unique_ptr<Transport> Connect(testing::InprocHub& hub, int rank) {
   TransportOptions options;
   options.rank = Rank(rank);
-  options.num_ranks = 3;
+  options.num_ranks = kMostDirectRanks + 1;
   return hub.Connect(options);
 }
 
@@ -200,6 +201,47 @@ TEST(StagedCollective, SumsAndGathersPartsOfTheMemoryOfDevices) {
   std::thread other([&] { share(1); });
   share(0);
   other.join();
+}
+
+TEST(StagedCollective, SumsAndGathersInALargeGroup) {
+  constexpr int kRanks = kMostDirectRanks + 1;
+  testing::InprocHub hub;
+  std::vector<std::unique_ptr<Node>> nodes;
+  std::vector<Rank> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    nodes.push_back(std::make_unique<Node>(hub, rank));
+    ranks.push_back(Rank(rank));
+  }
+  const auto share = [&](int rank) {
+    Node& node = *nodes[static_cast<std::size_t>(rank)];
+    const auto group =
+        node.staged()
+            .OpenSums(
+                {.name = "g", .ranks = ranks, .index = rank, .large_group = LargeGroup::kRing})
+            .value();
+    const backend::Buffer buffer = node.Allocate();
+    node.Fill(buffer, static_cast<float>(1 + rank));
+    std::vector<std::span<float>> parts(kRanks, buffer.float_span().first(0));
+    parts[2] = buffer.float_span().first(300);
+    parts[kRanks - 1] = buffer.float_span().subspan(300, kFloats - 300);
+    constexpr float kSum = kRanks * (kRanks + 1) / 2;
+    EXPECT_TRUE(group->ReduceScatterSum(StepId(1), parts).ok());
+    EXPECT_TRUE(group->AllGatherParts(StepId(1), parts).ok());
+    std::vector<float> expected(kFloats, kSum);
+    EXPECT_EQ(node.Read(buffer), expected) << "rank " << rank;
+    node.Fill(buffer, static_cast<float>(1 + rank));
+    // Rank 2 takes a value of each other one.
+    const std::span<std::byte> all = std::as_writable_bytes(buffer.float_span());
+    std::vector<std::span<std::byte>> from;
+    for (std::size_t i = 0; rank == 2 && i < kRanks; ++i) from.push_back(all.subspan(4 * i, 4));
+    EXPECT_TRUE(group->SendTo(StepId(1), 2, all.last(4), from).ok());
+    expected.assign(kFloats, static_cast<float>(1 + rank));
+    for (int i = 0; rank == 2 && i < kRanks; ++i) expected[i] = static_cast<float>(1 + i);
+    EXPECT_EQ(node.Read(buffer), expected) << "rank " << rank;
+  };
+  std::vector<std::jthread> others;
+  for (int rank = 1; rank < kRanks; ++rank) others.emplace_back([&share, rank] { share(rank); });
+  share(0);
 }
 
 TEST(StagedCollective, PassesBytesOfTheMemoryOfDevices) {
