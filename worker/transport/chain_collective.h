@@ -13,8 +13,8 @@
 //   bytes a rank sends: size (0 at the end), and the parts of the ranks before it.
 // In a ring, parts that every rank wants go round: each rank passes on what it got last.
 //   bytes a rank sends: all parts but that of the rank behind it.
-// What only the root wants passes towards it from both sides, each rank's behind a message with its
-// length, since the ranks between do not know that.
+// What only the root wants passes towards it from both sides. A message with its length comes
+// before each rank's part, since the ranks between do not know that.
 //   bytes a rank sends: its own, those of the ranks that are further from the root on its side, and
 //   8 for each.
 #pragma once

@@ -100,19 +100,6 @@ TEST(ChainCollective, ASmallGroupConnectsEachWithEach) {
   EXPECT_EQ(traffic.links.size(), kSize * (kSize - 1u) / 2);
 }
 
-// Cuts so many values into parts of different lengths. The second one is empty, and the last one
-// fills several messages.
-template <class T>
-std::vector<std::span<T>> Cut(std::span<T> values, int size) {
-  std::vector<std::span<T>> parts;
-  for (int i = 0; i < size; ++i) {
-    const std::size_t count = i + 1 == size ? values.size() : i == 1 ? 0 : values.size() / 11;
-    parts.push_back(values.first(count));
-    values = values.subspan(count);
-  }
-  return parts;
-}
-
 template <class T>
 void ExpectSameBits(std::span<T> actual, std::span<T> expected) {
   EXPECT_TRUE(std::ranges::equal(std::as_bytes(actual), std::as_bytes(expected)));

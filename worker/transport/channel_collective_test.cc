@@ -80,19 +80,6 @@ TEST(Collective, SendsAsManyMessagesAndBytesAsTheFormulaSays) {
   }
 }
 
-// Cuts so many values into parts of different lengths. The second one is empty, the last one
-// longest.
-template <class T>
-std::vector<std::span<T>> Cut(std::span<T> values, int size) {
-  std::vector<std::span<T>> parts;
-  for (int i = 0; i < size; ++i) {
-    const std::size_t count = i + 1 == size ? values.size() : i == 1 ? 0 : values.size() / 5;
-    parts.push_back(values.first(count));
-    values = values.subspan(count);
-  }
-  return parts;
-}
-
 TEST(Collective, EachRankGetsTheSumsOfItsPartInRankOrder) {
   for (const int size : {1, 2, 3, 4, 5}) {
     for (const std::size_t count : {0u, 1u, 9u, 8193u, 300'001u}) {

@@ -17,10 +17,14 @@ namespace takt::transport {
 // The largest message of a sum, in bytes, by default.
 inline constexpr std::size_t kSliceBytes = 512 * 1024;
 
+// Says which ranks of a large group connect.
 enum class LargeGroup : std::uint8_t {
   kDirect,  // each with each
-  kChain,   // neighbours; AllGather, Pass, Broadcast and ReduceScatterTree return kUnimplemented
-  kRing     // neighbours, and the last with the first; all but AllGather of these do
+  // Each with its neighbours. AllGather, Pass, Broadcast and ReduceScatterTree return
+  // kUnimplemented.
+  kChain,
+  // As in a chain, and the last with the first, so AllGather works.
+  kRing
 };
 
 struct CollectiveOptions {
@@ -30,8 +34,7 @@ struct CollectiveOptions {
   std::vector<Rank> ranks;      // in the order of summation; at least one
   int index = 0;                // of this rank in `ranks`
   std::int64_t generation = 0;  // goes into the tags of messages
-  // How a group of more than kMostDirectRanks connects. It is the same on all ranks of the
-  // group.
+  // Of a group of more than kMostDirectRanks. It is the same on all ranks of the group.
   LargeGroup large_group = LargeGroup::kDirect;
   // The largest message of a sum, in bytes: a multiple of 64, at least kDirectBytes. It is the same
   // on all ranks of the group, and no sum depends on it.

@@ -47,6 +47,20 @@ std::vector<T> SumInRankOrder(int size, std::size_t count) {
   return sum;
 }
 
+// Cuts values into one part for each rank. The parts differ in length: the second one is empty, the
+// last one longest.
+template <class T>
+std::vector<std::span<T>> Cut(std::span<T> values, int size) {
+  std::vector<std::span<T>> parts;
+  for (int i = 0; i < size; ++i) {
+    const std::size_t shorter = i == 1 ? 0 : values.size() / static_cast<std::size_t>(size + 1);
+    const std::size_t count = i + 1 == size ? values.size() : shorter;
+    parts.push_back(values.first(count));
+    values = values.subspan(count);
+  }
+  return parts;
+}
+
 // Holds `count` terms of a rank as Collective::Terms has them. Term i of rank r is what rank
 // count * r + i would hold in a sum of one term each.
 struct OfTerms {
