@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -83,19 +85,35 @@ Holder CoordinatorOf(const Inventory& inventory) {
   return holder;
 }
 
+// Sets apart what the workers of a host with a relay must not share: they run as
+// takt-worker@NUMBER, and their folders all go to /etc/takt of the host.
+void SetPlaceOnHost(Holder& holder, std::string_view host) {
+  const std::string number = holder.identity.name.substr(host.size() + 1);
+  constexpr int kFirstPort = 9470;  // behind those of the packages' settings
+  int offset = 0;
+  const bool has_port = absl::SimpleAtoi(number, &offset) && offset < 1000;
+  holder.settings_file = absl::StrCat("worker-", number, ".yaml");
+  Set(holder.settings, "relay", kRelaySocket);
+  Set(holder.settings, "metrics_listen",
+      absl::StrCat("127.0.0.1:", has_port ? kFirstPort + offset : 0));
+  Set(holder.settings, "health_socket", absl::StrCat("/run/takt-worker-", number, "/health.sock"));
+}
+
 Holder WorkerOf(const Inventory& inventory, const Inventory::Worker& worker) {
   Holder holder{.identity = {.role = access::Role::kWorker, .name = worker.name},
                 .settings_file = "worker.yaml",
                 .settings = kWorkerSettings};
   Set(holder.settings, "name", worker.name);
   Set(holder.settings, "coordinator", EndpointOf(inventory));
-  Set(holder.settings, "data_address", worker.data_address);
+  const std::string host(access::HostOf(worker.name));
+  const std::vector<std::string>& relays = inventory.relays;
+  const bool has_relay = std::ranges::find(relays, host) != relays.end();
+  const bool names_itself = worker.data_address == worker.name;
+  Set(holder.settings, "data_address", has_relay && names_itself ? host : worker.data_address);
   if (!inventory.data_root.empty()) Set(holder.settings, "data_root", inventory.data_root);
   if (!inventory.checkpoint_root.empty())
     Set(holder.settings, "checkpoint_root", inventory.checkpoint_root);
-  const std::vector<std::string>& relays = inventory.relays;
-  if (std::find(relays.begin(), relays.end(), access::HostOf(worker.name)) != relays.end())
-    Set(holder.settings, "relay", kRelaySocket);
+  if (has_relay) SetPlaceOnHost(holder, host);
   SetTls(holder.settings, worker.name);
   return holder;
 }
@@ -215,7 +233,7 @@ void AddCertsCluster(CLI::App& certs, Context& context) {
       Cluster)
       ->footer(
           "Each folder has tls/NAME.pem, tls/NAME.key, tls/ca.pem, and for a machine the settings "
-          "file: its content\nbelongs into /etc/takt there. Run the command again for what the "
+          "file: its contents\ngo to /etc/takt there. Run the command again for what the "
           "inventory names since; what is there\nstays. docs/security.md has an inventory.\n\n"
           "Example:\n"
           "  takt certs cluster inventory.yaml takt-cluster\n"

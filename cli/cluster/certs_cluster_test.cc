@@ -73,7 +73,12 @@ TEST_F(CertsClusterTest, TheWorkersOfAHostWithARelayNameIt) {
   EXPECT_TRUE(fs::exists(Out("n2/tls/n2.key")));
   EXPECT_THAT(Read("n1/relay.yaml"), AllOf(HasSubstr("\ncoordinator: c1.lab.example:7070\n"),
                                            HasSubstr("\ntls_certificate: /etc/takt/tls/n1.pem\n")));
-  EXPECT_THAT(Read("n1-1/worker.yaml"), HasSubstr("\nrelay: unix:/run/takt-relay/relay.sock\n"));
+  EXPECT_THAT(Read("n1-1/worker-1.yaml"),
+              AllOf(HasSubstr("\nrelay: unix:/run/takt-relay/relay.sock\n"),
+                    HasSubstr("\nmetrics_listen: 127.0.0.1:9471\n"),
+                    HasSubstr("\nhealth_socket: /run/takt-worker-1/health.sock\n"),
+                    HasSubstr("\ndata_address: n1\n")));
+  EXPECT_TRUE(fs::exists(Out("n1-0/worker-0.yaml")));
   EXPECT_THAT(Read("n3-0/worker.yaml"), HasSubstr("\n# relay: "));
 }
 

@@ -79,9 +79,9 @@ void AddTrace(CLI::App& app, Context& context) {
                        "html (a page), perfetto (for ui.perfetto.dev) or svg (a picture)")
             ->check(CLI::IsMember({"html", "perfetto", "svg"}))
             ->capture_default_str();
-        CLI::Option* steps =
-            app.add_option("--steps", options.steps, "A..B, or one step (default: the newest)")
-                ->type_name("A..B");
+        CLI::Option* steps = app.add_option("--steps", options.steps,
+                                            "A..B, or one step (default: the newest three)")
+                                 ->type_name("A..B");
         app.add_option("--last", options.last, "How many of the newest steps")
             ->check(CLI::Range(1, 1000))
             ->excludes(steps)

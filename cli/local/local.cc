@@ -14,7 +14,7 @@ void AddProcessOptions(CLI::App& command, ProcessOptions& options) {
       .add_option("--threads", options.threads,
                   "Compute threads of a worker; 0: the cores divided by the workers")
       ->type_name("N")
-      ->check(CLI::Range(0, 4096));
+      ->check(CLI::Range(0, 1024));
 }
 
 void AddLocal(CLI::App& app, Context& context) {

@@ -43,14 +43,24 @@ bool HasTrained(const v1::Job& job) {
                      [](const auto& t) { return t.state() == v1::JOB_STATE_RUNNING; });
 }
 
-int WorkersFor(const RunOptions& options, const v1::JobSpec& job) {
-  if (options.workers > 0) return options.workers;
+// Errors: kInvalidArgument (FieldError on --workers: the cluster, which does not grow, is too
+// small).
+absl::StatusOr<int> WorkersFor(const RunOptions& options, const v1::JobSpec& job) {
   const v1::ParallelismSpec& parallelism = job.parallelism();
   const v1::ElasticSpec& elastic = job.elastic();
   // A size that is not named, or is `auto`, is 0 or less here.
   const int pipeline = std::max({1, parallelism.pipeline(), elastic.pipeline().min()});
   const int data = std::max({1, parallelism.data(), elastic.data().min()});
-  const int least = pipeline * data;
+  const int least =
+      pipeline * data * std::max(1, parallelism.context()) * std::max(1, parallelism.tensor());
+  if (options.workers > 0 && options.workers < least && !job.has_elastic()) {
+    return InvalidField(
+        {.field = "--workers",
+         .value = absl::StrCat(options.workers),
+         .rule = absl::StrCat("must be at least ", least, ", as many ranks as the job has"),
+         .fix = "leave it out, or change parallelism"});
+  }
+  if (options.workers > 0) return options.workers;
   const bool open = !parallelism.has_pipeline() || parallelism.data() < 0 || job.has_elastic();
   return open ? std::max(kDefaultWorkers, least) : least;
 }
@@ -211,7 +221,7 @@ class LocalRun {
 absl::StatusOr<ExitCode> RunLocally(const Context& context, const RunOptions& options) {
   ASSIGN_OR_RETURN(const PreparedJob job, PrepareJob(options.job));
   if (!options.trace.empty()) RETURN_IF_ERROR(CheckNewFile(options.trace));
-  const int num_workers = WorkersFor(options, job.spec);
+  ASSIGN_OR_RETURN(const int num_workers, WorkersFor(options, job.spec));
   const bool temporary = options.state.empty();
   ASSIGN_OR_RETURN(LocalState state, temporary ? LocalState::OpenTemporary(context)
                                                : LocalState::Open(options.state));

@@ -12,7 +12,9 @@ namespace takt::config {
 // Compares the job with the spec of the job that was saved, as FormatJobFile wrote it (`saved`).
 // These fields may differ, for they say how long and where a job runs and what it writes beside
 // checkpoints: `name`, `steps`, `parallelism`, `checkpoint`, `logging`, `exact`, `priority`,
-// `replan`, `data.validation`. init_from may differ too, for the weights are in the checkpoint.
+// `replan`, `elastic`, `data.validation`, `optimizer.barrier`. `model.init_from` and
+// `model.hf_config` may differ too, for the weights are in the checkpoint, and the fields that such
+// a file gave the model are compared by themselves.
 // Errors: kInvalidArgument with one FieldError for each other field that differs.
 absl::Status CheckResumes(const JobSpec& job, std::string_view saved);
 

@@ -101,7 +101,7 @@ void AddSettings(CLI::App& app, const std::string& default_file, const std::stri
     if (setting) option->envname(prefix + "_" + absl::AsciiStrToUpper(KeyOf(*option)));
   }
   app.set_config(std::string("--") + kSettingsOption, default_file,
-                 "Settings file (YAML): the options below, `-` written as `_`")
+                 "Settings file (YAML): these options, `-` written as `_`")
       ->configurable(false);
   app.config_formatter(std::make_shared<YamlSettings>(app));
 }

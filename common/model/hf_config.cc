@@ -47,6 +47,7 @@ class Reader {
   Reader(const json& object, std::string_view name) : object_(object), name_(name) {}
 
   bool IsThere(const char* key) const { return Find(key) != nullptr; }
+  bool IsZero(const char* key) const { return IsThere(key) && *Find(key) == 0; }
   int RequiredInt(const char* key) { return Has(key) ? Int(key, 0) : 0; }
   double RequiredNumber(const char* key) { return Has(key) ? Number(key, 0) : 0; }
   int Int(const char* key, int fallback) {
@@ -315,7 +316,9 @@ ModelConfig ReadLlama(Reader& reader, std::string_view name, Family family) {
   config.heads = reader.RequiredInt("num_attention_heads");
   config.kv_heads = reader.Int("num_key_value_heads", config.heads);
   const bool even = config.heads > 0 && config.hidden % config.heads == 0;
-  config.head_size = reader.Int("head_dim", even ? config.hidden / config.heads : 0);
+  const int share = even ? config.hidden / config.heads : 0;
+  // Checkpoints of earlier builds say 0 where the job left it out.
+  config.head_size = reader.IsZero("head_dim") ? share : reader.Int("head_dim", share);
   config.inner = reader.RequiredInt("intermediate_size");
   config.vocab = reader.RequiredInt("vocab_size");
   config.positions = reader.RequiredInt("max_position_embeddings");

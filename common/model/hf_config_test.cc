@@ -98,6 +98,10 @@ TEST(HfConfig, ReadsLlamaWithHuggingFacesDefaults) {
   EXPECT_FALSE(config.rope_scaling.has_value());
 }
 
+TEST(HfConfig, AHeadSizeOfZeroIsOneThatWasLeftOut) {
+  EXPECT_EQ(ParseLlama(R"("head_dim": 0)")->head_size, 16);
+}
+
 TEST(HfConfig, ReadsGroupedHeadsAndScaledPositions) {
   const ModelConfig config =
       ParseLlama(R"("num_key_value_heads": 2, "head_dim": 24, "tie_word_embeddings": true,

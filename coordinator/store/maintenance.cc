@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -91,6 +92,28 @@ absl::Status MoveIfThere(const std::string& from, const std::string& to) {
   return FileError(errno, absl::StrCat("cannot move ", from, " to ", to));
 }
 
+constexpr const char* kSuffixes[] = {"", "-wal", "-shm", ".commits"};  // of a state's files
+
+bool IsState(const std::string& file) {
+  struct stat info = {};
+  return ::stat(file.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+}
+
+// Gives a state that was replaced earlier the first number that is free.
+absl::Status MakeWay(const std::string& replaced) {
+  if (!IsState(replaced)) {
+    // A log without its state must not stay beside another one.
+    for (const char* const suffix : kSuffixes) ::unlink((replaced + suffix).c_str());
+    return absl::OkStatus();
+  }
+  int number = 1;
+  while (IsState(absl::StrCat(replaced, "-", number))) ++number;
+  for (const char* const suffix : kSuffixes) {
+    RETURN_IF_ERROR(MoveIfThere(replaced + suffix, absl::StrCat(replaced, "-", number, suffix)));
+  }
+  return absl::OkStatus();
+}
+
 int ExitOf(const absl::Status& status, std::ostream& errors) {
   if (status.ok()) return 0;
   errors << "takt-coordinator: " << std::string(status.message()) << "\n";
@@ -164,11 +187,8 @@ absl::Status RestoreState(const std::string& from, const std::string& state_dir)
   const std::string restored = file + kRestored, old = file + ".replaced";
   RemoveDatabase(copy);
   RETURN_IF_ERROR(CopyOrNothing(from, copy));
-  // A log of an earlier one must not stay beside another database. What an interrupted restore has
-  // moved away is the state itself.
-  if (::access(restored.c_str(), F_OK) != 0) {
-    for (const char* suffix : {"", "-wal", "-shm", ".commits"}) ::unlink((old + suffix).c_str());
-  }
+  // What an interrupted restore has moved away is the state itself.
+  if (::access(restored.c_str(), F_OK) != 0) RETURN_IF_ERROR(MakeWay(old));
   // No store opens from this move to the last one.
   RETURN_IF_ERROR(MoveIfThere(copy, restored));
   RETURN_IF_ERROR(SyncFolderOf(file));

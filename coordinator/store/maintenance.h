@@ -38,8 +38,9 @@ absl::StatusOr<FileDescriptor> OpenBackup(Store& store, const std::string& scrat
 absl::Status ImportState(const std::string& from, const std::string& scratch, Store& to);
 
 // Puts a copy into the directory, whose coordinator must not run. What was there is kept beside it
-// as coordinator.sqlite.replaced. The state goes on kEpochsSkipped epochs later. If it ends between
-// two moves, the state does not open until a later call has succeeded.
+// as coordinator.sqlite.replaced, and what earlier calls replaced as coordinator.sqlite.replaced-1
+// and so on. The state goes on kEpochsSkipped epochs later. If it ends between two moves, the state
+// does not open until a later call has succeeded.
 // Errors: kFailedPrecondition (a coordinator runs), kNotFound (no such file), kDataLoss (the copy
 // is damaged).
 absl::Status RestoreState(const std::string& from, const std::string& state_dir);

@@ -103,6 +103,20 @@ TEST_F(MaintenanceTest, ABackupOfARunningCoordinatorIsRestoredAtALaterEpoch) {
   EXPECT_EQ(OpenSqliteStore(file_ + ".replaced").value()->Load().value().jobs.size(), 2u);
 }
 
+TEST_F(MaintenanceTest, NoRestoreLosesWhatAnEarlierOneReplaced) {
+  const std::string copy = root_ + "/copy";
+  ASSERT_TRUE(Put(*Open(), 1).ok());
+  ASSERT_EQ(Run({"backup", state_, copy}), 0) << errors_.str();
+  for (int jobs = 2; jobs <= 3; ++jobs) ASSERT_TRUE(Put(*Open(), jobs).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(Run({"restore", copy, state_}), 0) << errors_.str();
+  const auto jobs_of = [&](const std::string& name) {
+    return OpenSqliteStore(file_ + name).value()->Load().value().jobs.size();
+  };
+  EXPECT_EQ(jobs_of(".replaced-1"), 3u);
+  EXPECT_EQ(jobs_of(".replaced-2"), 1u);
+  EXPECT_EQ(jobs_of(".replaced"), 1u);
+}
+
 TEST_F(MaintenanceTest, AStateWhoseRestoreWasInterruptedIsRefusedUntilItIsRestored) {
   const std::string copy = root_ + "/copy";
   ASSERT_TRUE(Put(*Open(), 1).ok());

@@ -185,7 +185,9 @@ absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data
 
 absl::StatusOr<std::string> FormatCheckpointConfig(const config::JobSpec& job,
                                                    std::string_view data_root) {
-  if (job.init_from.empty()) return model::FormatHfConfig(job.model);
+  // The job may leave fields out. The model has them.
+  ASSIGN_OR_RETURN(const model::Model model, model::BuildModel(job.model, job.microbatch));
+  if (job.init_from.empty()) return model::FormatHfConfig(model.config);
   const absl::StatusOr<checkpoint::HfFolder> folder = OpenInitFrom(job, data_root);
   if (!folder.ok()) return RefuseInitFrom(job, folder.status());
   ASSIGN_OR_RETURN(const std::string path,
@@ -193,13 +195,12 @@ absl::StatusOr<std::string> FormatCheckpointConfig(const config::JobSpec& job,
                                           absl::StrCat(job.init_from, "/config.json")));
   const absl::StatusOr<MappedFile> source = MappedFile::OpenReal(path);
   if (!source.ok()) return RefuseInitFrom(job, source.status());
-  ASSIGN_OR_RETURN(const model::Model model, model::BuildModel(job.model, job.microbatch));
   std::vector<std::string> names;
   for (const model::Parameter* parameter : model.AllParameters()) names.push_back(parameter->name);
   const std::span<const std::byte> text = source->bytes();
   return model::FormatHfConfig(
-      job.model, {.torch_dtype = checkpoint::TorchDtypeOf(folder->CommonFormat(names)),
-                  .source = {reinterpret_cast<const char*>(text.data()), text.size()}});
+      model.config, {.torch_dtype = checkpoint::TorchDtypeOf(folder->CommonFormat(names)),
+                     .source = {reinterpret_cast<const char*>(text.data()), text.size()}});
 }
 
 }  // namespace takt::train

@@ -15,6 +15,7 @@
 #include "common/checkpoint/hf_index.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/layout/parameter_layout.h"
+#include "common/model/hf_config.h"
 #include "common/model/split_layers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -345,6 +346,25 @@ TEST_F(InitFrom, CheckpointsKeepItsConfigAndDtype) {
   job_.init_from.clear();
   EXPECT_THAT(FormatCheckpointConfig(job_, root_.string()).value(),
               ::testing::HasSubstr("\"torch_dtype\": \"float32\""));
+}
+
+TEST(FormatCheckpointConfig, HasWhatTheJobLeavesOut) {
+  config::JobSpec job;
+  job.microbatch = 2;
+  job.model = {.family = model::Family::kLlama,
+               .layers = 1,
+               .hidden = 8,
+               .heads = 2,
+               .kv_heads = 1,
+               .inner = 12,
+               .context = 4,
+               .positions = 4,
+               .vocab = 16};
+  ASSERT_EQ(job.model.head_size, 0);
+  const std::string text = FormatCheckpointConfig(job, "").value();
+  const auto read = model::ParseHfConfig(text, "config.json");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->head_size, 4);
 }
 
 }  // namespace
