@@ -122,10 +122,13 @@ std::string DocumentsText(const v1::DataSpec& data) {
 void PrintJob(const Context& context, const v1::Job& job) {
   if (context.json()) return PrintJson(context, ToJson(job));
   std::ostringstream out;
-  out << "name: " << job.name() << '\n' << "state: " << StateName(job.state()) << '\n';
+  out << "name: " << job.name() << '\n';
+  const bool is_there = job.state() != v1::JOB_STATE_UNSPECIFIED;  // else it was only checked
+  if (is_there) out << "state: " << StateName(job.state()) << '\n';
   if (!job.reason().empty()) out << "reason: " << job.reason() << '\n';
   if (!job.owner().empty()) out << "owner: " << job.owner() << '\n';
-  out << "steps: " << StepsText(job) << '\n' << "priority: " << PriorityOf(job) << '\n';
+  if (is_there) out << "steps: " << StepsText(job) << '\n';
+  out << "priority: " << PriorityOf(job) << '\n';
   if (job.spec().data().train_size() > 0)
     out << "documents: " << DocumentsText(job.spec().data()) << '\n';
   if (job.state() == v1::JOB_STATE_RUNNING)

@@ -107,7 +107,7 @@ void CheckLlama(const ModelConfig& config, FieldRules& rules) {
   rules.Check(config.head_size % 2 == 0, {.field = "model.head_size",
                                           .value = absl::StrCat(config.head_size),
                                           .rule = "must be even: rotary positions turn pairs",
-                                          .fix = "change model.hidden or model.heads"});
+                                          .fix = "change it, or model.hidden or model.heads"});
   CheckNumber(rules, "model.rope_theta", config.rope_theta, config.rope_theta > 1,
               "must be a finite number above 1", "use 10000");
   if (config.rope_scaling.has_value()) CheckRopeScaling(*config.rope_scaling, rules);

@@ -307,14 +307,14 @@ TEST(CheckConfig, NamesTheFieldAndTheRule) {
          c.family = Family::kLlama;
          c.kv_heads = 3;
        }},
-      {"model.head_size is 15: must be even: rotary positions turn pairs; change model.hidden or "
-       "model.heads",
+      {"model.head_size is 15: must be even: rotary positions turn pairs; change it, or "
+       "model.hidden or model.heads",
        [](ModelConfig& c) {
          c.family = Family::kLlama;
          c.head_size = 15;
        }},
-      {"model.head_size is 7: must be even: rotary positions turn pairs; change model.hidden or "
-       "model.heads",
+      {"model.head_size is 7: must be even: rotary positions turn pairs; change it, or "
+       "model.hidden or model.heads",
        [](ModelConfig& c) {
          c.family = Family::kQwen3;
          c.head_size = 7;

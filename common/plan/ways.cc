@@ -41,34 +41,6 @@ bool UpdatesEachBackward(std::string_view schedule) {
   });
 }
 
-absl::Status CheckBatch(const config::JobSpec& job) {
-  const int data = job.parallelism.data.value_or(1);
-  if (!job.DividesBatch(data)) {
-    return InvalidField(
-        {.field = "batch.global",
-         .value = absl::StrCat(job.global_batch),
-         .rule = absl::StrCat("must be divisible by batch.microbatch x parallelism.data = ",
-                              std::int64_t{job.microbatch} * data),
-         .fix = "change one of them"});
-  }
-  if (job.microbatch_auto && UpdatesEachBackward(job.parallelism.schedule)) {
-    return InvalidField({.field = "batch.microbatch",
-                         .value = "auto",
-                         .rule = absl::StrCat("must be a number under ", job.parallelism.schedule,
-                                              ": each microbatch is an update of its own"),
-                         .fix = "name it, or use a schedule that flushes every step"});
-  }
-  const std::optional<config::SizeRange>& range = job.elastic.data;
-  if (range.has_value() && UpdatesEachBackward(job.parallelism.schedule)) {
-    return InvalidField({.field = "elastic.data",
-                         .value = absl::StrCat(range->min, " to ", range->max),
-                         .rule = absl::StrCat("cannot be changed under ", job.parallelism.schedule,
-                                              ": each microbatch is an update of its own"),
-                         .fix = "remove it, or use a schedule that flushes every step"});
-  }
-  return absl::OkStatus();
-}
-
 // Returns all divisors, ascending.
 std::vector<int> DivisorsOf(int number) {
   std::vector<int> divisors;
@@ -250,6 +222,34 @@ class RoughWays {
 };
 
 }  // namespace
+
+absl::Status CheckBatch(const config::JobSpec& job) {
+  const int data = job.parallelism.data.value_or(1);
+  if (!job.DividesBatch(data)) {
+    return InvalidField(
+        {.field = "batch.global",
+         .value = absl::StrCat(job.global_batch),
+         .rule = absl::StrCat("must be divisible by batch.microbatch x parallelism.data = ",
+                              std::int64_t{job.microbatch} * data),
+         .fix = "change one of them"});
+  }
+  if (job.microbatch_auto && UpdatesEachBackward(job.parallelism.schedule)) {
+    return InvalidField({.field = "batch.microbatch",
+                         .value = "auto",
+                         .rule = absl::StrCat("must be a number under ", job.parallelism.schedule,
+                                              ": each microbatch is an update of its own"),
+                         .fix = "name it, or use a schedule that flushes every step"});
+  }
+  const std::optional<config::SizeRange>& range = job.elastic.data;
+  if (range.has_value() && UpdatesEachBackward(job.parallelism.schedule)) {
+    return InvalidField({.field = "elastic.data",
+                         .value = absl::StrCat(range->min, " to ", range->max),
+                         .rule = absl::StrCat("cannot be changed under ", job.parallelism.schedule,
+                                              ": each microbatch is an update of its own"),
+                         .fix = "remove it, or use a schedule that flushes every step"});
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<JobInputs> JobInputs::Create(const config::JobSpec& job,
                                             const PlanOptions& options) {

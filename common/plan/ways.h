@@ -14,6 +14,10 @@
 
 namespace takt::plan {
 
+// Checks that the batch can be divided as the job says, whatever workers there are.
+// Errors: kInvalidArgument (FieldError on batch or elastic).
+absl::Status CheckBatch(const config::JobSpec& job);
+
 // Says how the batch of a step is divided, and each layer.
 struct Division {
   int data = 1;        // replicas

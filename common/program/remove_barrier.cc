@@ -25,9 +25,10 @@ bool IsMessage(Op op) { return op == Op::kSend || op == Op::kRecv; }
 std::string_view Unknown(const Program& program) {
   if (IsAsynchronous(program)) return "has no flush";
   if (program.mirror.value() >= 0) return "has two copies of the weights";
-  if (SpreadsVocabulary(program)) return "spreads the vocabulary";
-  if (FreesWeights(program)) return "frees weights";
-  if (!program.part_lists.empty()) return "has parts";
+  if (SpreadsVocabulary(program)) return "spreads the vocabulary (parallelism.vocabulary)";
+  if (FreesWeights(program)) return "frees weights (parallelism.shard)";
+  if (!program.part_lists.empty())
+    return "meets other ranks inside its passes (parallelism.tensor, context or expert)";
   const bool optimizes = std::ranges::any_of(
       program.body, [](const Instruction& each) { return each.op == Op::kOptimizer; });
   return optimizes ? "" : "has no optimizer";

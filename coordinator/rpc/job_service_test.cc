@@ -9,6 +9,8 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/config/job_spec_serde.h"
+#include "common/config/testing/jobs.h"
 #include "coordinator/rpc/rpc_harness.h"
 #include "gmock/gmock.h"
 #include "proto/rpc_status.h"
@@ -36,6 +38,18 @@ TEST_F(RpcTest, ASpecThatCannotBePlannedIsRefusedAtOnce) {
   const absl::Status status = Submit(Spec("j", 64)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(FieldErrorsOf(status), ::testing::Not(IsEmpty()));
+}
+
+TEST_F(RpcTest, ABatchThatCannotBeDividedIsRefusedWhateverWorkersThereAre) {
+  config::JobSpec job = config::SmallGpt2Job();
+  job.microbatch_auto = true;
+  job.parallelism.schedule = "pipedream";
+  v1::JobSpec spec = config::ToProto(job);
+  v1::CorpusSpec* const train = spec.mutable_data()->add_train();
+  train->set_path("a.txt");
+  train->set_format(v1::DATA_FORMAT_BYTES);
+  EXPECT_THAT(std::string(Submit(spec).status().message()),
+              HasSubstr("batch.microbatch is auto: must be a number under pipedream"));
 }
 
 TEST_F(RpcTest, AnExperimentNeedsATrackingServer) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/plan/ways.h"
 #include "coordinator/placement/placement.h"
 
 namespace takt::submission {
@@ -77,6 +78,7 @@ void Submit(job::Coordinator* coordinator, Submission submission, Done done) {
                                .rule = "needs a tracking server, and this coordinator has none",
                                .fix = "remove it, or start takt-coordinator with --mlflow URL"}));
   }
+  if (const absl::Status batch = plan::CheckBatch(job); !batch.ok()) return done(batch);
   if (job.LeavesSizeOpen() || job.LeavesBitsOpen()) return Enqueue(coordinator, shared, {}, done);
   // The deciding thread alone knows the workers that are there now.
   coordinator->Post([coordinator, shared, done](job::Cluster& cluster, Moment) {
