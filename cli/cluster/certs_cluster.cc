@@ -209,8 +209,9 @@ absl::StatusOr<ExitCode> Cluster(const Context& context, const ClusterOptions& o
     PrintJson(context, json);
   } else {
     context.terminal.out << table.ToString() << std::flush;
-    Say(context, absl::StrCat("give each its folder alone, as /etc/takt; keep ",
-                              (authority / "ca.key").string(), " away from all of them"));
+    Say(context,
+        absl::StrCat("copy the contents of each folder alone to /etc/takt of its machine; keep ",
+                     (authority / "ca.key").string(), " away from all of them"));
   }
   return ExitCode::kDone;
 }
@@ -233,7 +234,8 @@ void AddCertsCluster(CLI::App& certs, Context& context) {
       Cluster)
       ->footer(
           "Each folder has tls/NAME.pem, tls/NAME.key, tls/ca.pem, and for a machine the settings "
-          "file: its contents\ngo to /etc/takt there. Run the command again for what the "
+          "file. The contents\nof a folder go to /etc/takt of its machine, those of a relay's "
+          "workers to their host. Run the command again for what the "
           "inventory names since; what is there\nstays. docs/security.md has an inventory.\n\n"
           "Example:\n"
           "  takt certs cluster inventory.yaml takt-cluster\n"

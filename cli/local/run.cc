@@ -20,6 +20,7 @@
 #include "cli/local/local_state.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/config/job_spec_serde.h"
 
 namespace takt::cli {
 namespace {
@@ -45,23 +46,18 @@ bool HasTrained(const v1::Job& job) {
 
 // Errors: kInvalidArgument (FieldError on --workers: the cluster, which does not grow, is too
 // small).
-absl::StatusOr<int> WorkersFor(const RunOptions& options, const v1::JobSpec& job) {
-  const v1::ParallelismSpec& parallelism = job.parallelism();
-  const v1::ElasticSpec& elastic = job.elastic();
-  // A size that is not named, or is `auto`, is 0 or less here.
-  const int pipeline = std::max({1, parallelism.pipeline(), elastic.pipeline().min()});
-  const int data = std::max({1, parallelism.data(), elastic.data().min()});
-  const int least =
-      pipeline * data * std::max(1, parallelism.context()) * std::max(1, parallelism.tensor());
-  if (options.workers > 0 && options.workers < least && !job.has_elastic()) {
+absl::StatusOr<int> WorkersFor(const RunOptions& options, const v1::JobSpec& proto) {
+  ASSIGN_OR_RETURN(const config::JobSpec job, config::ToJobSpec(proto));
+  const int least = job.LeastPipeline() * job.LeastData() * job.parallelism.RanksPerReplica();
+  if (options.workers > 0 && options.workers < least) {
     return InvalidField(
         {.field = "--workers",
          .value = absl::StrCat(options.workers),
-         .rule = absl::StrCat("must be at least ", least, ", as many ranks as the job has"),
+         .rule = absl::StrCat("must be at least ", least, ", as many ranks as the job begins with"),
          .fix = "leave it out, or change parallelism"});
   }
   if (options.workers > 0) return options.workers;
-  const bool open = !parallelism.has_pipeline() || parallelism.data() < 0 || job.has_elastic();
+  const bool open = job.LeavesSizeOpen() || proto.has_elastic();
   return open ? std::max(kDefaultWorkers, least) : least;
 }
 
@@ -221,13 +217,14 @@ class LocalRun {
 absl::StatusOr<ExitCode> RunLocally(const Context& context, const RunOptions& options) {
   ASSIGN_OR_RETURN(const PreparedJob job, PrepareJob(options.job));
   if (!options.trace.empty()) RETURN_IF_ERROR(CheckNewFile(options.trace));
-  ASSIGN_OR_RETURN(const int num_workers, WorkersFor(options, job.spec));
+  const absl::StatusOr<int> num_workers = WorkersFor(options, job.spec);
+  if (!num_workers.ok()) return job.locate(num_workers.status());
   const bool temporary = options.state.empty();
   ASSIGN_OR_RETURN(LocalState state, temporary ? LocalState::OpenTemporary(context)
                                                : LocalState::Open(options.state));
   LocalRun run(context, state, job, options.trace);
   const absl::StatusOr<v1::Job> ended = run.Run({.program_directory = context.program_directory,
-                                                 .num_workers = num_workers,
+                                                 .num_workers = *num_workers,
                                                  .threads = options.threads,
                                                  .device = options.device,
                                                  .kernel_plans = KernelPlanDirectory(context)});
@@ -255,7 +252,7 @@ void AddLocalRun(CLI::App& local, Context& context) {
       [](CLI::App& app, RunOptions& options) {
         AddJobInput(app, options.job, "optimizer.adamw.learning_rate=1e-3");
         app.add_option("--workers", options.workers,
-                       "Worker processes; default: what the job needs (pipeline x data), else 4")
+                       "Worker processes; default: as many as the job names ranks, else 4")
             ->type_name("N")
             ->check(CLI::Range(1, 1024));
         app.add_option("--state", options.state,

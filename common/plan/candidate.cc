@@ -349,7 +349,8 @@ double EstimateSeconds(const CandidateInputs& inputs, int pp_size) {
   for (StageId stage(0); stage.value() < pp_size; ++stage) {
     largest = std::max(largest, costs.F(stage) + costs.B(stage));
     all += costs.F(stage) + costs.B(stage);
-    const double sums = costs.Reduction(stage);
+    const double sums =
+        inputs.shares ? costs.ReduceScatter(stage) + costs.Gather(stage) : costs.Reduction(stage);
     at_the_end = std::max(at_the_end, sums + costs.Optimizer(PpRank(stage.value())));
   }
   // Blocks of words are small enough to make all ranks equal.

@@ -117,6 +117,7 @@ class StageCosts {
                       .link = Link(partition),
                       .reduction = {},
                       .terms = inputs_.leaves(),
+                      // GPUs are taken to sum by NCCL, which has another way.
                       .chained_sums = inputs_.options.device != config::DeviceKind::kCuda &&
                                       inputs_.num_replicas() > kMostDirectRanks,
                       .tied_reduction = spread ? 0 : TiedReduction(pp_size),

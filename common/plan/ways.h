@@ -14,7 +14,8 @@
 
 namespace takt::plan {
 
-// Checks that the batch can be divided as the job says, whatever workers there are.
+// Checks that the batch can be divided as the job says, whatever workers there are, and that its
+// parts have fixed sizes where each is an update of its own (pipedream).
 // Errors: kInvalidArgument (FieldError on batch or elastic).
 absl::Status CheckBatch(const config::JobSpec& job);
 

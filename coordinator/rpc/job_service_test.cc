@@ -40,7 +40,7 @@ TEST_F(RpcTest, ASpecThatCannotBePlannedIsRefusedAtOnce) {
   EXPECT_THAT(FieldErrorsOf(status), ::testing::Not(IsEmpty()));
 }
 
-TEST_F(RpcTest, ABatchThatCannotBeDividedIsRefusedWhateverWorkersThereAre) {
+TEST_F(RpcTest, MicrobatchesThatAreUpdatesMustBeNamed) {
   config::JobSpec job = config::SmallGpt2Job();
   job.microbatch_auto = true;
   job.parallelism.schedule = "pipedream";

@@ -92,7 +92,9 @@ absl::Status MoveIfThere(const std::string& from, const std::string& to) {
   return FileError(errno, absl::StrCat("cannot move ", from, " to ", to));
 }
 
-constexpr const char* kSuffixes[] = {"", "-wal", "-shm", ".commits"};  // of a state's files
+// Of the files of a state. Its main file is moved last: until then a move that was interrupted can
+// be done again.
+constexpr const char* kSuffixes[] = {"-wal", "-shm", ".commits", ""};
 
 bool IsState(const std::string& file) {
   struct stat info = {};
@@ -187,7 +189,7 @@ absl::Status RestoreState(const std::string& from, const std::string& state_dir)
   const std::string restored = file + kRestored, old = file + ".replaced";
   RemoveDatabase(copy);
   RETURN_IF_ERROR(CopyOrNothing(from, copy));
-  // What an interrupted restore has moved away is the state itself.
+  // After an interrupted restore the replaced state is the one that was in use, so it stays.
   if (::access(restored.c_str(), F_OK) != 0) RETURN_IF_ERROR(MakeWay(old));
   // No store opens from this move to the last one.
   RETURN_IF_ERROR(MoveIfThere(copy, restored));

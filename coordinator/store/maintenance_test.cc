@@ -113,6 +113,15 @@ TEST_F(MaintenanceTest, NoRestoreLosesWhatAnEarlierOneReplaced) {
     return OpenSqliteStore(file_ + name).value()->Load().value().jobs.size();
   };
   EXPECT_EQ(jobs_of(".replaced-1"), 3u);
+  // It is interrupted while it makes way for what it replaces.
+  const std::string in_the_way = file_ + ".replaced-3.commits";
+  std::ofstream(file_ + ".replaced.commits") << "1";
+  std::filesystem::create_directory(in_the_way);
+  EXPECT_EQ(Run({"restore", copy, state_}), 1);
+  std::filesystem::remove(in_the_way);
+  EXPECT_EQ(Run({"restore", copy, state_}), 0) << errors_.str();
+  EXPECT_TRUE(std::filesystem::exists(file_ + ".replaced-3.commits"));
+  EXPECT_TRUE(std::filesystem::exists(file_ + ".replaced-3"));
   EXPECT_EQ(jobs_of(".replaced-2"), 1u);
   EXPECT_EQ(jobs_of(".replaced"), 1u);
 }

@@ -154,6 +154,18 @@ TEST_F(BadFileTest, DirectoryAsJobFile) {
   EXPECT_THAT(ErrorOf({"local", "run", directory_.Path("")}), HasSubstr("directory"));
 }
 
+TEST_F(BadFileTest, FewerWorkersThanRanks) {
+  const std::string job = directory_.Write("job.yaml", kJob);
+  const std::vector<std::string> run = {"local", "run", job, "--workers", "1"};
+  EXPECT_THAT(ErrorOf(run), HasSubstr("--workers is 1: must be at least 2, as many ranks"));
+  std::vector<std::string> elastic = run;
+  for (const char* const set : {"checkpoint.in_memory=auto", "elastic.evict_stragglers=true"})
+    elastic.insert(elastic.end(), {"--set", set});
+  EXPECT_THAT(ErrorOf(elastic), HasSubstr("must be at least 2"));
+  EXPECT_THAT(ErrorOf({"local", "run", job, "--workers", "3", "--set", "parallelism.tensor=2"}),
+              HasSubstr("must be at least 4"));
+}
+
 TEST_F(BadFileTest, TenMegabytesOfGarbage) {
   std::string garbage(10 << 20, '\0');
   std::uint64_t state = 88172645463325252u;
