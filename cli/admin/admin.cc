@@ -54,8 +54,7 @@ void AddRestore(CLI::App& admin, Context& context) {
       ->footer(
           "What was there stays beside it as coordinator.sqlite.replaced, and what an earlier "
           "restore replaced as coordinator.sqlite.replaced-1 and so on. The state goes on a "
-          "million "
-          "epochs later.\n\n"
+          "million epochs later.\n\n"
           "Example:\n  takt admin restore /backup/takt.sqlite --state /var/lib/takt/coordinator");
 }
 

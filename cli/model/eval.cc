@@ -115,10 +115,9 @@ void AddEval(CLI::App& app, Context& context) {
       app, context, "eval", "Say how well a model predicts a set of tokens", Declare, Eval);
   command->footer(
       "The loss is the mean over all scored tokens, in nats. The tokens after the last whole "
-      "window are left out.\nBits per byte are known for files of bytes and of `takt data "
-      "tokenize`. "
-      "With -o json: {\"loss\",\n\"perplexity\", \"bits_per_byte\", \"tokens\", \"windows\", "
-      "\"context\"}.\n\nA job runs on the workers with the mesh and the "
+      "window are left out.\nBits per byte are known for files of bytes and of "
+      "`takt data tokenize`. With -o json: {\"loss\",\n\"perplexity\", \"bits_per_byte\", "
+      "\"tokens\", \"windows\", \"context\"}.\n\nA job runs on the workers with the mesh and the "
       "schedule of JOB.yaml, after all jobs of higher priority. It only\ngoes forward, and it is "
       "deleted at its end. --data is then a path of the workers, as in the file.\n\nExit status: 1 "
       "if the model cannot run or Ctrl-C ended it, 2 for wrong input, 4 if there is no such "

@@ -34,7 +34,7 @@ struct CollectiveOptions {
   std::vector<Rank> ranks;      // in the order of summation; at least one
   int index = 0;                // of this rank in `ranks`
   std::int64_t generation = 0;  // goes into the tags of messages
-  // Of a group of more than kMostDirectRanks. It is the same on all ranks of the group.
+  // Says how a group of more than kMostDirectRanks connects. It is the same on all its ranks.
   LargeGroup large_group = LargeGroup::kDirect;
   // The largest message of a sum, in bytes: a multiple of 64, at least kDirectBytes. It is the same
   // on all ranks of the group, and no sum depends on it.
