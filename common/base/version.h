@@ -50,8 +50,8 @@ inline constexpr int kBf16StreamProtocolVersion = 10;
 // some read several as one. Kernel plans of older ones have other products.
 inline constexpr int kStoredWeightsProtocolVersion = 11;
 
-// From this version on large groups that share the optimizer's state connect neighbours alone
-// (takt.v1.Binding.sharing_chains).
+// From this version on the ranks of a large group that shares the optimizer's state connect with
+// their neighbours alone (takt.v1.Binding.sharing_chains).
 inline constexpr int kSharingChainsProtocolVersion = 12;
 
 // From this version on a worker keeps copies in memory of layers that ranks split, of experts that

@@ -199,8 +199,9 @@ absl::Status ChainCollective::AllGather(StepId step, Received parts) {
   const auto part_of = [&](int rank) {
     return parts[static_cast<std::size_t>((rank + size()) % size())];
   };
-  // Of two neighbours one sends while the other receives. Where the last rank and the first both
-  // send first, as in a group of odd size, the first one's neighbour still receives first.
+  // One of two neighbours sends while the other one receives. In a group of odd size the last rank
+  // and the first both send first. The rank behind the first one receives then, so no ranks wait in
+  // a circle.
   const bool sends_first = index() % 2 == 0;
   for (int round = 0; round + 1 < size(); ++round) {
     const std::span<std::byte> sent = part_of(index() - round);

@@ -8,8 +8,8 @@
 //   messages in a row before the last rank has the result: n - 1 more than slices, each way.
 // Slices follow one another up the chain, so that the ranks add at the same time.
 //
-// Where each rank wants the sums of its part alone, these go down as far as their rank. Messages
-// are for each part, at least one unless it is empty.
+// If each rank wants only the sums of its own part, they go down no further than that rank. Each
+// part that is not empty has messages of its own.
 //   bytes a rank sends: size (0 at the end), and the parts of the ranks before it.
 // In a ring, parts that every rank wants go round: each rank passes on what it got last.
 //   bytes a rank sends: all parts but that of the rank behind it.

@@ -20,10 +20,10 @@ inline constexpr std::size_t kSliceBytes = 512 * 1024;
 // Says which ranks of a large group connect.
 enum class LargeGroup : std::uint8_t {
   kDirect,  // each with each
-  // Each with its neighbours. AllGather, Pass, Broadcast and ReduceScatterTree return
+  // Each rank connects with its neighbours. AllGather, Pass, Broadcast and ReduceScatterTree return
   // kUnimplemented.
   kChain,
-  // As in a chain, and the last with the first, so AllGather works.
+  // The ranks connect as in a chain, and the last one with the first. So AllGather works.
   kRing
 };
 
