@@ -45,7 +45,7 @@ std::string Verdict(const std::vector<Program>& programs) {
 TEST(WeightFlow, NeedsTheBarrierOfAStep) {
   EXPECT_THAT(
       std::string(program::RemoveBarrier(Lowered("interleaved-1f1b", 2, 3, 4)).status().message()),
-      HasSubstr("frees weights, which needs the barrier of its step"));
+      HasSubstr("frees weights (parallelism.shard), which needs the barrier of its step"));
 }
 
 TEST(WeightFlow, EveryStageComputesWithWholeWeightsAndNoneStaysWhole) {
