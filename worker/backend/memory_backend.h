@@ -49,8 +49,8 @@ class MemoryBackend {
  public:
   virtual ~MemoryBackend() = default;
 
-  // Returns zeroed memory and counts AllocatedBytes of it. All backends of one factory share it.
-  // Errors: kResourceExhausted.
+  // Returns memory, zeroed if it is for weights or the optimizer's state, and counts AllocatedBytes
+  // of it. All backends of one factory share it.  Errors: kResourceExhausted.
   virtual absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) = 0;
   // Returns zeroed host memory that ops and copies reach directly (pinned). It is not counted. It
   // may outlive the backend, but not the factory.

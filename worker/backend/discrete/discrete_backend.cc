@@ -89,6 +89,9 @@ class Translation : public IgnoreFields {
   const void* stranger_ = nullptr;
 };
 
+// Each float of such bytes is NaN, in f32, in bf16 and in double, and each integer is -1.
+constexpr int kSpoiled = 0xff;
+
 using Ops = std::vector<Held>;
 
 absl::Status NotWhileRecording(const char* what) {
@@ -132,6 +135,8 @@ class DiscreteBackend final : public Backend, public Recorder {
   absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
     if (recorded_ != nullptr) return NotWhileRecording("making memory");
     ASSIGN_OR_RETURN(std::byte* const data, memory_.Allocate(bytes));
+    if (kind != MemoryKind::kWeights && kind != MemoryKind::kOptimizer)
+      std::memset(memory_.Twin(data), kSpoiled, bytes);
     const std::int64_t counted = AllocatedBytes(static_cast<std::int64_t>(bytes));
     MemoryLedger* const ledger = options_.ledger;
     if (ledger != nullptr) ledger->Add(kind, counted);

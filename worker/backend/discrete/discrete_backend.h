@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A simulated accelerator for tests on any machine. Its memory faults the host, and ops and copies
-// happen later, on streams. CPU kernels compute the ops, so the bits are theirs.
+// happen later, on streams. CPU kernels compute the ops, so the bits are theirs. New memory is full
+// of NaNs unless Allocate promises zeros, so that results show who reads what nobody wrote.
 #pragma once
 
 #include <atomic>

@@ -11,7 +11,9 @@
 namespace takt::backend::testing {
 namespace {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::IsNan;
 
 std::span<const std::byte> BytesOf(const Floats& values) {
   return std::as_bytes(std::span(values));
@@ -220,6 +222,35 @@ TEST(PreparedDevice, RunsOnlyWhatItWasPreparedFor) {
   }
   EXPECT_TRUE(backend->Run(Fill{.output = output.floats(), .count = 3}).ok());
   EXPECT_TRUE(backend->Synchronize().ok());
+}
+
+TEST(NewMemory, ShowsThatNobodyWroteIt) {
+  const std::unique_ptr<BackendFactory> device = CreateDiscreteBackends({});
+  const std::unique_ptr<Backend> backend = device->CreateCompute().value();
+  constexpr std::int64_t kCount = 4;
+  const auto sum_with = [&](const Buffer& written, const Buffer& other) {
+    const Buffer output = backend->Allocate(kCount * sizeof(float), MemoryKind::kScratch).value();
+    EXPECT_TRUE(backend->Run(Fill{.output = written.floats(), .value = 1, .count = kCount}).ok());
+    EXPECT_TRUE(backend
+                    ->Run(Add{.a = written.floats(),
+                              .b = other.floats(),
+                              .output = output.floats(),
+                              .count = kCount})
+                    .ok());
+    Floats values(kCount);
+    EXPECT_TRUE(backend->CopyToHost(output.data(), std::as_writable_bytes(std::span(values))).ok());
+    EXPECT_TRUE(backend->Synchronize().ok());
+    return values;
+  };
+  for (const MemoryKind kind : {MemoryKind::kStash, MemoryKind::kMessages, MemoryKind::kScratch}) {
+    const Buffer one = backend->Allocate(kCount * sizeof(float), kind).value();
+    const Buffer two = backend->Allocate(kCount * sizeof(float), kind).value();
+    EXPECT_THAT(sum_with(one, two), Each(IsNan())) << Name(kind);
+    EXPECT_EQ(sum_with(one, one), Floats(kCount, 2)) << Name(kind);
+  }
+  const Buffer moments = backend->Allocate(kCount * sizeof(float), MemoryKind::kOptimizer).value();
+  const Buffer weights = backend->Allocate(kCount * sizeof(float), MemoryKind::kWeights).value();
+  EXPECT_EQ(sum_with(moments, weights), Floats(kCount, 1)) << "they are zeroed";
 }
 
 TEST(LazyDevice, DoesNothingBeforeSomebodyWaits) {
