@@ -2,7 +2,6 @@
 #include "cli/app.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "CLI/Config.hpp"
@@ -11,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "cli/admin/commands.h"
+#include "cli/base/one_of.h"
 #include "cli/base/report.h"
 #include "cli/checkpoint/commands.h"
 #include "cli/cluster/commands.h"
@@ -137,9 +137,7 @@ void AddGlobalOptions(CLI::App& app, Context& context) {
   app.add_flag("--insecure", context.insecure, "Dial HOST:PORT without TLS");
   app.add_option("-o,--output", context.output, "How to print")
       ->transform(
-          CLI::CheckedTransformer(std::map<std::string, OutputFormat>{
-                                      {"text", OutputFormat::kText}, {"json", OutputFormat::kJson}})
-              .description("{text,json}"))
+          OneOf<OutputFormat>({{"text", OutputFormat::kText}, {"json", OutputFormat::kJson}}))
       ->type_name("")
       ->default_str("text");
   app.add_option("--timeout", context.timeout_seconds,

@@ -57,6 +57,12 @@ TEST(Usage, AnUnreadableValueIsNamedWithItsOption) {
   EXPECT_THAT(outcome.err, Not(HasSubstr("Could not convert")));
 }
 
+TEST(Usage, AnUnknownNameIsToldWithTheNamesThatThereAre) {
+  EXPECT_THAT(RunTakt({"jobs", "-o", "xml"}).err, HasSubstr("--output: xml not in {text,json}"));
+  EXPECT_THAT(RunTakt({"data", "info", "x", "--format", "bits"}).err,
+              HasSubstr("--format: bits not in {bytes,uint16,"));
+}
+
 TEST(Usage, ErrorIsAnObjectWhenJsonIsWanted) {
   const Outcome outcome = RunTakt({"jobs", "--bogus", "-o", "json"});
   EXPECT_EQ(outcome.code, ExitCode::kInvalidInput);

@@ -15,11 +15,6 @@ namespace {
 // limit.
 constexpr std::size_t kMaxPartBytes = 12 << 10;
 
-std::string Cut(const std::string& text) {
-  if (text.size() <= kMaxPartBytes) return text;
-  return std::string(FirstBytes(text, kMaxPartBytes)) + "...";
-}
-
 // Returns the detail with as many violations as fit.
 std::string FittingDetail(const absl::Cord& payload) {
   std::string bytes(payload);
@@ -40,7 +35,7 @@ grpc::Status ToGrpc(const absl::Status& status, grpc::ServerContextBase& context
   }
   // Both enumerations have the canonical numbers.
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
-                      Cut(std::string(status.message())));
+                      Shortened(std::string(status.message()), kMaxPartBytes));
 }
 
 absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context) {

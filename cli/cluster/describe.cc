@@ -10,6 +10,7 @@
 #include "cli/client/connect.h"
 #include "cli/cluster/commands.h"
 #include "cli/job/attached_workers.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/cluster/cluster_serde.h"
 
@@ -33,7 +34,7 @@ absl::StatusOr<ExitCode> Describe(const Context& context, const DescribeOptions&
   const std::string text = cluster::FormatCluster(cluster);
   if (options.out) {
     RETURN_IF_ERROR(WriteNewFile(*options.out, text));
-    Say(context, absl::StrCat(*options.out, ": ", cluster.offers.size(), " workers"));
+    Say(context, absl::StrCat(*options.out, ": ", Counted(std::ssize(cluster.offers), "worker")));
   }
   if (context.json()) {
     PrintJson(context, Json::parse(cluster::FormatClusterJson(cluster)));

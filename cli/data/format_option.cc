@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/data/format_option.h"
 
-#include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "cli/base/one_of.h"
 #include "common/data/token_file.h"
 
 namespace takt::cli {
@@ -12,16 +14,14 @@ using config::DataFormat;
 
 CLI::Option* AddFormat(CLI::App& app, std::optional<DataFormat>& format,
                        const std::string& description) {
-  std::map<std::string, DataFormat> formats;
-  std::string names;
+  std::vector<std::pair<std::string, DataFormat>> formats;
   for (int i = static_cast<int>(DataFormat::kBytes);
        i <= static_cast<int>(DataFormat::kSafetensors); ++i) {
     const auto each = static_cast<DataFormat>(i);
-    formats[data::NameOf(each)] = each;
-    absl::StrAppend(&names, names.empty() ? "" : ",", data::NameOf(each));
+    formats.emplace_back(data::NameOf(each), each);
   }
   return app.add_option("--format", format, description)
-      ->transform(CLI::CheckedTransformer(formats).description("{" + names + "}"))
+      ->transform(OneOf(std::move(formats)))
       ->type_name("");
 }
 

@@ -10,6 +10,7 @@
 #include "cli/data/document_text.h"
 #include "cli/data/format_option.h"
 #include "cli/job/job_input.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
 #include "common/data/corpus.h"
@@ -87,6 +88,7 @@ struct Findings {
   int context = 0;                  // tokens of a window; 0: unknown
   std::optional<absl::Status> fit;  // absent: there were no demands
   std::optional<std::int64_t> num_documents;
+  std::int64_t padding = 0;             // tokens
   std::vector<DocumentText> documents;  // with --tokenizer
 };
 
@@ -111,7 +113,11 @@ Findings Examine(const data::Corpus& corpus, const Demands& demands) {
     findings.fit = CheckFit(corpus, demands);
   findings.num_documents = corpus.num_documents();
   const bool can_count = documents.ok() && (corpus.says_documents() || demands.document_end >= 0);
-  if (can_count) findings.num_documents = corpus.CountDocuments(demands.document_end);
+  if (can_count) {
+    const data::DocumentCount count = corpus.CountDocuments(demands.document_end);
+    findings.num_documents = count.documents;
+    findings.padding = count.padding;
+  }
   return findings;
 }
 
@@ -134,6 +140,7 @@ Json ToJson(const data::Corpus& corpus, const InfoOptions& options, const Findin
                {"bytes", findings.bytes},
                {"tokens", corpus.num_tokens()},
                {"documents", NumberOrNull(findings.num_documents)},
+               {"padding", findings.padding},
                {"scored_targets", NumberOrNull(corpus.num_scored())},
                {"largest_id", findings.largest_id},
                {"context", has_windows ? Json(findings.context) : Json(nullptr)},
@@ -163,21 +170,26 @@ std::string ToText(const data::Corpus& corpus, const Findings& findings) {
   }
   table.Add({"tokens", absl::StrCat(corpus.num_tokens())});
   if (const auto documents = findings.num_documents; documents.has_value()) {
-    const std::int64_t mean = corpus.num_tokens() / std::max<std::int64_t>(1, *documents);
-    table.Add({"documents", absl::StrCat(*documents, ", ", mean, " tokens on average")});
+    const std::int64_t mean =
+        (corpus.num_tokens() - findings.padding) / std::max<std::int64_t>(1, *documents);
+    table.Add({"documents", absl::StrCat(*documents, ", ", Counted(mean, "token"), " on average")});
+  }
+  if (findings.padding > 0) {
+    table.Add({"padding", FormatPercent(static_cast<double>(findings.padding) /
+                                        static_cast<double>(corpus.num_tokens()))});
   }
   if (const auto scored = corpus.num_scored(); scored.has_value())
     table.Add({"scored targets", absl::StrCat(*scored)});
   table.Add({"largest id", absl::StrCat(findings.largest_id)});
   if (findings.context > 0) {
     table.Add({"windows", absl::StrCat(corpus.NumWindows(findings.context), " of ",
-                                       findings.context, " tokens")});
+                                       Counted(findings.context, "token"))});
   }
   if (findings.fit.has_value()) table.Add({"fits", findings.fit->ok() ? "yes" : "no"});
   std::string text = table.ToString();
   for (std::size_t i = 0; i < findings.documents.size(); ++i) {
     const DocumentText& document = findings.documents[i];
-    absl::StrAppend(&text, "\ndocument ", i, ", ", document.tokens, " tokens:\n",
+    absl::StrAppend(&text, "\ndocument ", i, ", ", Counted(document.tokens, "token"), ":\n",
                     Harmless(document.text), document.is_whole ? "\n" : " ...\n");
   }
   return text;

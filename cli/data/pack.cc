@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packs documents of JSON lines into rows of a safetensors file that say where documents begin.
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/base/new_file.h"
+#include "cli/base/one_of.h"
 #include "cli/base/report.h"
 #include "cli/base/text.h"
 #include "cli/data/commands.h"
@@ -241,11 +241,8 @@ void DeclareOptions(CLI::App& app, Options& options) {
       ->type_name("TOKEN");
   app.add_option("--too-long", options.too_long,
                  "What becomes of documents that are longer than a row; default: refuse")
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, TooLong>{{"refuse", TooLong::kRefuse},
-                                                                 {"skip", TooLong::kSkip},
-                                                                 {"cut", TooLong::kCut}})
-              .description("{refuse,skip,cut}"))
+      ->transform(OneOf<TooLong>(
+          {{"refuse", TooLong::kRefuse}, {"skip", TooLong::kSkip}, {"cut", TooLong::kCut}}))
       ->type_name("");
 }
 

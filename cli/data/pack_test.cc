@@ -21,6 +21,7 @@ namespace takt::cli {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Numbers = std::vector<std::int32_t>;
@@ -61,7 +62,10 @@ TEST(DataPack, MakesRowsThatDataInfoReads) {
 
   const Outcome info = RunTakt({"-o", "json", "data", "info", out, "--vocab", "7"});
   EXPECT_EQ(info.code, ExitCode::kDone) << info.err;
-  EXPECT_EQ(json::parse(info.out)["documents"], 4);  // with the padding
+  EXPECT_EQ(json::parse(info.out)["documents"], 3);
+  EXPECT_EQ(json::parse(info.out)["padding"], 2);
+  EXPECT_THAT(RunTakt({"data", "info", out}).out,
+              AllOf(HasSubstr("3, 2 tokens on average"), HasSubstr("25.0%")));
 }
 
 TEST(DataPack, TextsNeedATokenizerAndEndWithItsEnd) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -10,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/base/one_of.h"
 #include "cli/base/report.h"
 #include "cli/base/text.h"
 #include "cli/data/commands.h"
@@ -256,19 +256,15 @@ void DeclareOptions(CLI::App& app, Options& options) {
       ->required();
   app.add_option("--format", options.format,
                  "Of the output; default: uint16 if the vocabulary fits, else uint32")
-      ->transform(CLI::CheckedTransformer(
-                      std::map<std::string, OutFormat>{{"uint16", OutFormat::kUint16},
-                                                       {"uint32", OutFormat::kUint32},
-                                                       {"megatron", OutFormat::kMegatron}})
-                      .description("{uint16,uint32,megatron}"))
+      ->transform(OneOf<OutFormat>({{"uint16", OutFormat::kUint16},
+                                    {"uint32", OutFormat::kUint32},
+                                    {"megatron", OutFormat::kMegatron}}))
       ->type_name("");
   app.add_option("--documents", options.documents,
                  "What a document is; default: jsonl for files that end with .jsonl, else files")
-      ->transform(CLI::CheckedTransformer(
-                      std::map<std::string, DocumentKind>{{"jsonl", DocumentKind::kJsonl},
-                                                          {"lines", DocumentKind::kLines},
-                                                          {"files", DocumentKind::kFiles}})
-                      .description("{jsonl,lines,files}"))
+      ->transform(OneOf<DocumentKind>({{"jsonl", DocumentKind::kJsonl},
+                                       {"lines", DocumentKind::kLines},
+                                       {"files", DocumentKind::kFiles}}))
       ->type_name("");
   app.add_option("--field", options.field, "Field of a JSON line that has the text")
       ->type_name("NAME")

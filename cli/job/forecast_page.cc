@@ -18,6 +18,7 @@
 #include "cli/job/forecast_page_html.h"
 #include "cli/job/forecast_picture.h"
 #include "cli/job/forecast_text.h"
+#include "common/base/counted.h"
 #include "common/base/memory_kind.h"
 #include "common/base/status.h"
 #include "common/schedule/svg_parts.h"
@@ -66,8 +67,8 @@ void AppendRest(std::size_t all, std::size_t shown, std::string& html) {
 void AppendHead(const config::JobSpec& job, const plan::PlanOptions& options, std::string& html) {
   const bool is_gpu = options.device == config::DeviceKind::kCuda;
   absl::StrAppend(&html, "<h1>Plan of job ", Escape(job.name), "</h1>\n<p class=\"quiet\">For ",
-                  options.max_workers, options.max_workers == 1 ? " worker" : " workers",
-                  " that compute on ", is_gpu ? "GPUs" : "cores of CPUs");
+                  Counted(options.max_workers, "worker"), " that compute on ",
+                  is_gpu ? "GPUs" : "cores of CPUs");
   if (options.worker_memory_bytes > 0) {
     absl::StrAppend(&html, ", with ", FormatBytes(static_cast<double>(options.worker_memory_bytes)),
                     " of memory for a rank");

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 
 namespace takt::cli {
 
@@ -20,7 +21,7 @@ mesh::Mesh MeshOf(const v1::Job& job) {
 
 std::string RanksText(const v1::Job& job) {
   const mesh::Mesh mesh = MeshOf(job);
-  const std::string ranks = absl::StrCat(job.ranks_size(), " ranks");
+  const std::string ranks = Counted(job.ranks_size(), "rank");
   return mesh.HasTwoAxes() || !mesh.IsPossible()
              ? ranks
              : absl::StrCat(ranks, " (", mesh::ToString(mesh), ")");

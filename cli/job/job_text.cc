@@ -12,6 +12,7 @@
 #include "cli/base/text.h"
 #include "cli/job/job_mesh.h"
 #include "cli/job/step_printer.h"
+#include "common/base/counted.h"
 #include "common/base/memory_serde.h"
 #include "common/config/job_spec.h"
 #include "common/model/vocabulary.h"
@@ -149,7 +150,7 @@ void PrintJob(const Context& context, const v1::Job& job) {
   if (job.resumed_step() > 0) out << "resumed after step: " << job.resumed_step() << '\n';
   if (job.memory_step() > 0) out << "resumed from memory of step: " << job.memory_step() << '\n';
   if (job.copy_every_steps() > 0)
-    out << "copies in memory: every " << job.copy_every_steps() << " steps\n";
+    out << "copies in memory: every " << Counted(job.copy_every_steps(), "step") << '\n';
   if (!job.kernel_plan().empty()) out << "kernel plan: " << job.kernel_plan() << '\n';
   if (job.has_checkpoint()) {
     out << "checkpoint: step " << job.checkpoint().step() << " ("

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/base/text.h"
 #include "cli/job/attached_workers.h"
+#include "common/base/counted.h"
 #include "common/base/median.h"
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
@@ -66,8 +67,8 @@ std::optional<explain::Advice> AdviseReplanning(Client& client, const std::strin
   if (saved < kLeastFraction * usual) return std::nullopt;
   return explain::Advice{
       .kind = explain::Advice::Kind::kReplan,
-      .text = absl::StrCat("a plan made now (", plan->schedule.name, " on ", plan->mesh.size(),
-                           plan->mesh.size() == 1 ? " rank" : " ranks", ") is predicted to take ",
+      .text = absl::StrCat("a plan made now (", plan->schedule.name, " on ",
+                           Counted(plan->mesh.size(), "rank"), ") is predicted to take ",
                            FormatSeconds(plan->predicted_step_seconds), " a step: ", How(*job)),
       .saved_seconds = saved,
       .saved_fraction = saved / usual};

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/base/new_file.h"
 #include "cli/base/report.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/trace/labels.h"
 #include "common/trace/page.h"
@@ -58,8 +59,9 @@ absl::StatusOr<TimelineFile> WriteTimeline(const Context& context, Client& clien
 void SayTimeline(const Context& context, const TimelineFileOptions& options,
                  const TimelineFile& written) {
   const std::string hint = options.format == "perfetto" ? "; open it at ui.perfetto.dev" : "";
-  Say(context, absl::StrFormat("%s: %s of %d ranks, %.1f MB%s", options.file, written.steps,
-                               written.num_ranks, 1e-6 * static_cast<double>(written.bytes), hint));
+  Say(context, absl::StrFormat("%s: %s of %s, %.1f MB%s", options.file, written.steps,
+                               Counted(written.num_ranks, "rank"),
+                               1e-6 * static_cast<double>(written.bytes), hint));
   if (written.left_out.empty()) return;
   Say(context, absl::StrCat("left out, to stay below 50 MB: ", written.left_out,
                             "; take fewer steps to see all"));

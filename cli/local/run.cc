@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "cli/base/new_file.h"
 #include "cli/base/report.h"
 #include "cli/base/signals.h"
@@ -35,6 +36,9 @@ struct RunOptions : ProcessOptions {
 constexpr int kDefaultWorkers = 4;
 // The time from the first Ctrl-C until everything is killed, if the job does not end by itself.
 constexpr unsigned kCancelSeconds = 15;
+
+// Nothing waits for what a rank measured of a step, so it may come after the end of the job.
+constexpr absl::Duration kTracePatience = absl::Seconds(5), kTracePause = absl::Milliseconds(50);
 
 // A run replaces ended workers at most this often.
 constexpr int kMaxRestarts = 20;
@@ -87,16 +91,26 @@ class LocalRun {
     cluster_->Stop();
     return job;
   }
-  // The reason why the timeline was not written, if it was requested.
+  // The error of writing the timeline, if it was requested and some step was measured.
   const absl::Status& traced() const { return traced_; }
 
  private:
-  // Writes the timeline while the cluster still runs.
+  // Writes the timeline while the cluster still runs. If there is none, it says so.
   absl::Status Trace() {
     const TimelineFileOptions wanted{.job = spec_.name(), .file = trace_file_};
-    ASSIGN_OR_RETURN(const TimelineFile written,
-                     WriteTimeline(context_, cluster_->client(), wanted));
-    SayTimeline(context_, wanted, written);
+    const absl::Time deadline =
+        last_step_ > 0 ? absl::Now() + kTracePatience : absl::InfinitePast();
+    absl::StatusOr<TimelineFile> written = WriteTimeline(context_, cluster_->client(), wanted);
+    while (absl::IsFailedPrecondition(written.status()) && absl::Now() < deadline) {
+      absl::SleepFor(kTracePause);
+      written = WriteTimeline(context_, cluster_->client(), wanted);
+    }
+    if (absl::IsFailedPrecondition(written.status())) {
+      Say(context_, absl::StrCat(trace_file_, " is not written: ", written.status().message()));
+      return absl::OkStatus();
+    }
+    RETURN_IF_ERROR(written.status());
+    SayTimeline(context_, wanted, *written);
     return absl::OkStatus();
   }
 

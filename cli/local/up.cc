@@ -7,6 +7,7 @@
 #include "cli/local/commands.h"
 #include "cli/local/local_cluster.h"
 #include "cli/local/local_state.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 
 namespace takt::cli {
@@ -39,8 +40,9 @@ absl::StatusOr<ExitCode> Up(const Context& context, const UpOptions& options) {
   }
   context.terminal.out << state.coordinator_address() << std::endl;
   const std::string flags = options.state.empty() ? "" : " --state " + options.state;
-  Say(context, absl::StrCat("a coordinator and ", options.workers, " workers run; logs are in ",
-                            state.directory(), "/logs; stop them with: takt local down", flags));
+  Say(context,
+      absl::StrCat("a coordinator and ", Counted(options.workers, "worker"), " run; logs are in ",
+                   state.directory(), "/logs; stop them with: takt local down", flags));
   if (!options.state.empty()) {
     Say(context, absl::StrCat("other commands find them with: export TAKT_COORDINATOR=",
                               state.coordinator_address()));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
-#include <map>
 #include <string>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "cli/base/one_of.h"
 #include "cli/data/format_option.h"
 #include "cli/model/commands.h"
 #include "cli/model/evaluate_here.h"
@@ -91,10 +91,8 @@ void Declare(CLI::App& app, EvalOptions& options) {
   app.add_option("--documents", here.documents,
                  "Whether tokens see other documents of their window; default: as the job had it "
                  "that trained CHECKPOINT")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, config::Documents>{
-                                              {"join", config::Documents::kJoin},
-                                              {"separate", config::Documents::kSeparate}})
-                      .description("{join,separate}"))
+      ->transform(OneOf<config::Documents>(
+          {{"join", config::Documents::kJoin}, {"separate", config::Documents::kSeparate}}))
       ->type_name("");
   app.add_option("--document-end", here.document_end,
                  "Token that ends documents, which are then separate; default: that of the job, "

@@ -19,6 +19,7 @@
 #include "cli/model/model_child.h"
 #include "cli/model/model_options.h"
 #include "cli/model/text_stream.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/tokenizer/bytes.h"
 #include "common/tokenizer/tokenizer_folder.h"
@@ -165,8 +166,9 @@ void PrintResult(const Context& context, const Result& result, std::size_t promp
   context.terminal.out << std::endl;
   Say(context,
       absl::StrCat("model read in ", FormatSeconds(result.load_seconds), "; prompt of ",
-                   prompt_tokens, " tokens in ", FormatSeconds(result.prompt_seconds), "; ",
-                   result.tokens.size(), " tokens in ", FormatSeconds(result.seconds),
+                   Counted(prompt_tokens, "token"), " in ", FormatSeconds(result.prompt_seconds),
+                   "; ", Counted(std::ssize(result.tokens), "token"), " in ",
+                   FormatSeconds(result.seconds),
                    rate.has_value() ? absl::StrFormat(", %.1f tokens/s", *rate) : ""));
 }
 

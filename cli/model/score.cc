@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/base/report.h"
 #include "cli/base/text.h"
+#include "common/base/counted.h"
 
 namespace takt::cli {
 
@@ -36,8 +37,8 @@ void PrintScore(const Context& context, const Score& score) {
        bits.has_value()
            ? absl::StrFormat("%.4f", *bits)
            : "unknown: no file beside the tokens says how many bytes of text these tokens are"});
-  table.Add(
-      {"tokens", absl::StrCat(score.tokens, " in ", score.windows, " windows of ", score.context)});
+  table.Add({"tokens", absl::StrCat(score.tokens, " in ", Counted(score.windows, "window"), " of ",
+                                    score.context)});
   context.terminal.out << table.ToString() << std::flush;
 }
 

@@ -4,6 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/base/input_file.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/text.h"
@@ -98,8 +99,8 @@ absl::StatusOr<LoadedSchedule> FindSchedule(const ScheduleSource& source, const 
   RETURN_IF_ERROR(NameOptions(found.status()));
   return LoadedSchedule{
       .schedule = std::move(found->schedule),
-      .remark = absl::StrCat("auto: best of ", found->num_candidates, " candidates, grown from ",
-                             found->origin, "; what holds it above the work: ",
+      .remark = absl::StrCat("auto: best of ", Counted(found->num_candidates, "candidate"),
+                             ", grown from ", found->origin, "; what holds it above the work: ",
                              std::string(schedule::BindingName(found->bound.binds)),
                              found->time_capped ? "; the clock ended the search" : "")};
 }

@@ -10,6 +10,7 @@
 #include "cli/schedule/schedule_source.h"
 #include "cli/schedule/simulated_schedule.h"
 #include "cli/schedule/step_costs.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 
 namespace takt::cli {
@@ -82,8 +83,9 @@ std::string CriticalPathText(const sim::Report& report) {
     if (absl::StrContains(link.action, "SEND")) messages += link.end - link.start;
     if (i > 0 && link.pp_rank != report.critical_path[i - 1].pp_rank) ++changes;
   }
-  return absl::StrFormat("critical path of %d links: changes rank %d times, %g of it in messages\n",
-                         report.critical_path.size(), changes, messages);
+  return absl::StrFormat("critical path of %s: changes rank %s, %g of it in messages\n",
+                         Counted(std::ssize(report.critical_path), "link"),
+                         Counted(changes, "time"), messages);
 }
 
 std::string BoundText(const SimulatedSchedule& simulated) {

@@ -5,6 +5,7 @@
 #include "cli/schedule/commands.h"
 #include "cli/schedule/schedule_source.h"
 #include "cli/schedule/simulated_schedule.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/schedule/validator.h"
 
@@ -51,11 +52,11 @@ absl::StatusOr<ExitCode> Verify(const Context& context, const VerifyOptions& opt
                         {"warnings", warnings}});
     return ExitCode::kDone;
   }
-  context.terminal.out << absl::StrCat(
-                              "OK: ", schedule->num_ranks(), " ranks, ", schedule->num_stages,
-                              " stages, ", schedule->num_microbatches,
-                              " microbatches; peak in flight by rank: ", absl::StrJoin(peaks, " "),
-                              "\n")
+  context.terminal.out << absl::StrCat("OK: ", Counted(schedule->num_ranks(), "rank"), ", ",
+                                       Counted(schedule->num_stages, "stage"), ", ",
+                                       Counted(schedule->num_microbatches, "microbatch"),
+                                       "; peak in flight by rank: ", absl::StrJoin(peaks, " "),
+                                       "\n")
                        << std::flush;
   for (const std::string& warning : warnings) Say(context, absl::StrCat("warning: ", warning));
   return ExitCode::kDone;

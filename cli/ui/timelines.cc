@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/trace/page.h"
 
@@ -63,8 +64,8 @@ absl::StatusOr<std::shared_ptr<const std::string>> Timelines::Picture(const std:
     Keep(key, loaded);
   }
   if (first_rank >= loaded->trace.num_ranks()) {
-    return absl::OutOfRangeError(
-        absl::StrCat("rank ", first_rank, ": ", job, " has ", loaded->trace.num_ranks(), " ranks"));
+    return absl::OutOfRangeError(absl::StrCat("rank ", first_rank, ": ", job, " has ",
+                                              Counted(loaded->trace.num_ranks(), "rank")));
   }
   const absl::MutexLock lock(&mutex_);
   const auto found = kept_.find(key);

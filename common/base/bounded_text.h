@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace takt {
@@ -13,6 +14,11 @@ constexpr std::string_view FirstBytes(std::string_view text, std::size_t most) {
   std::size_t end = most;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return text.substr(0, end);
+}
+
+// Returns `text`, or its first bytes and "..." if it has more than `most`.
+inline std::string Shortened(std::string_view text, std::size_t most) {
+  return std::string(FirstBytes(text, most)) + (text.size() > most ? "..." : "");
 }
 
 }  // namespace takt

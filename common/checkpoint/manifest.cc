@@ -2,6 +2,7 @@
 #include "common/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <span>
 #include <utility>
@@ -126,7 +127,8 @@ class Fields {
     } else if (value->is_number_integer() && std::in_range<Int>(value->get<std::int64_t>())) {
       return static_cast<Int>(value->get<std::int64_t>());
     }
-    Fail(key, "must be a whole number within its range");
+    using Limits = std::numeric_limits<Int>;
+    Fail(key, absl::StrCat("must be a whole number from ", Limits::min(), " to ", Limits::max()));
     return {};
   }
 

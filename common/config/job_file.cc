@@ -3,15 +3,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/bounded_text.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/config/file_names.h"
 #include "common/config/job_tree.h"
@@ -41,9 +44,8 @@ std::string Shown(const YamlNode& node) {
       break;
   }
   constexpr std::size_t kLongest = 60;
-  const std::string text = absl::Utf8SafeCHexEscape(node.text);
-  if (text.size() > kLongest) return std::string(FirstBytes(text, kLongest)) + "...";
-  return text.empty() ? "\"\"" : text;
+  if (node.text.empty()) return "\"\"";
+  return Shortened(absl::Utf8SafeCHexEscape(node.text), kLongest);
 }
 
 // Returns the Levenshtein distance.
@@ -120,7 +122,9 @@ class Filler {
     if (num_errors_ > errors_.size()) {
       errors_.push_back(
           {.field = what_,
-           .rule = absl::StrCat("has ", num_errors_ - errors_.size(), " more errors")});
+           .rule = absl::StrCat(
+               "has ",
+               Counted(static_cast<std::int64_t>(num_errors_ - errors_.size()), "more error"))});
     }
     return InvalidFields(std::move(errors_));
   }
@@ -184,8 +188,10 @@ class Filler {
     const std::string or_auto = accepts_auto ? ", or auto" : "";
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM)
       return FillEnum(node, message, field, path, or_auto);
-    if (node.kind != Kind::kScalar || !SetScalar(node.text, message, field))
-      Fail(node, path, absl::StrCat("must be ", TypeName(field), or_auto));
+    if (node.kind != Kind::kScalar || !SetScalar(node.text, message, field)) {
+      Fail(node, path,
+           absl::StrCat("must be ", TypeName(field), BoundPassed(node.text, field), or_auto));
+    }
   }
 
   void FillEnum(const YamlNode& node, Message& message, const FieldDescriptor& field,
@@ -216,6 +222,29 @@ class Filler {
         return "true or false";
       default:
         return "text";
+    }
+  }
+
+  // Returns the bound of the field's type that `text` passes if it is a whole number, as the end of
+  // a rule.  Precondition: the field refused `text`.
+  static std::string BoundPassed(const std::string& text, const FieldDescriptor& field) {
+    const bool negative = text.starts_with('-');
+    const std::string_view digits = std::string_view(text).substr(negative ? 1 : 0);
+    if (digits.empty() || !std::ranges::all_of(digits, absl::ascii_isdigit)) return "";
+    const auto bound_of = [&](auto limits) -> std::string {
+      if (!negative) return absl::StrCat(", at most ", limits.max());
+      const bool has_lowest = limits.is_signed && AutoNumber(field) == 0;
+      return has_lowest ? absl::StrCat(", at least ", limits.min()) : "";
+    };
+    switch (field.cpp_type()) {
+      case FieldDescriptor::CPPTYPE_INT32:
+        return bound_of(std::numeric_limits<std::int32_t>());
+      case FieldDescriptor::CPPTYPE_INT64:
+        return bound_of(std::numeric_limits<std::int64_t>());
+      case FieldDescriptor::CPPTYPE_UINT64:
+        return bound_of(std::numeric_limits<std::uint64_t>());
+      default:
+        return "";
     }
   }
 

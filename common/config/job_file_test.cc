@@ -171,11 +171,19 @@ TEST(JobFile, NamesPlaceFieldValueRuleAndFix) {
       {"batch: {global: many}", "job.yaml:1:17: batch.global is many: must be a whole number"},
       {"batch: {global: 1.5}", "job.yaml:1:17: batch.global is 1.5: must be a whole number"},
       {"batch: {global: 99999999999}",
-       "job.yaml:1:17: batch.global is 99999999999: must be a whole number"},
+       "job.yaml:1:17: batch.global is 99999999999: must be a whole number, at most 2147483647"},
+      {"batch: {global: -99999999999}",
+       "job.yaml:1:17: batch.global is -99999999999: must be a whole number, at least -2147483648"},
       {"batch: {global: [1]}", "job.yaml:1:17: batch.global is a list: must be a whole number"},
       {"batch: 3",
        "job.yaml:1:8: batch is 3: must be a mapping of fields; fields: global, microbatch"},
       {"seed: -1", "job.yaml:1:7: seed is -1: must be a whole number, 0 or more"},
+      {"seed: 18446744073709551616",
+       "job.yaml:1:7: seed is 18446744073709551616: must be a whole number, 0 or more, at most "
+       "18446744073709551615"},
+      {"parallelism: {data: 2147483648}",
+       "job.yaml:1:21: parallelism.data is 2147483648: must be a whole number, 1 or more, at most "
+       "2147483647, or auto"},
       {"optimizer: {adamw: {learning_rate: nan}}",
        "job.yaml:1:36: optimizer.adamw.learning_rate is nan: must be a finite number"},
       {"optimizer: {adamw: {learning_rate: .inf}}",
@@ -247,6 +255,17 @@ TEST(JobFile, ErrorsOfOverridesNameThem) {
             "--set steps.x=1: steps.x: has nothing called x in the job file; name a field, or an "
             "element of a list by its "
             "number from 0");
+}
+
+TEST(JobFile, ErrorsShowThatALongOverrideIsCut) {
+  const std::string long_text(200, 'x');
+  const std::string cut = absl::StrCat("steps=", std::string(94, 'x'), "...");
+  EXPECT_EQ(ErrorOf(kJob, {"steps=" + long_text}),
+            absl::StrCat("--set ", cut, ": steps is ", std::string(60, 'x'),
+                         "...: must be a whole number"));
+  EXPECT_THAT(ErrorOf(kJob, {long_text}),
+              HasSubstr(absl::StrCat("--set is ", std::string(100, 'x'), "...: must be")));
+  EXPECT_THAT(ErrorOf(kJob, {"steps." + long_text + "=1"}), HasSubstr("xxx... in the job file"));
 }
 
 TEST(JobFile, RefusesWhatIsNoMapping) {

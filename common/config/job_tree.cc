@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "common/config/spec_rules.h"
 
 namespace takt::config {
 namespace {
@@ -42,12 +42,12 @@ YamlNode* Descend(YamlNode& node, const std::string& part, const std::string& wh
 }
 
 absl::Status ApplyOverride(YamlNode& root, const std::string& text) {
-  const std::string where = absl::StrCat("--set ", absl::Utf8SafeCHexEscape(text.substr(0, 60)));
+  const std::string where = absl::StrCat("--set ", Shown(text));
   const std::size_t equals = text.find('=');
   const std::string path = text.substr(0, equals);
   if (equals == std::string::npos || path.empty()) {
     return InvalidField({.field = "--set",
-                         .value = text.substr(0, 60),
+                         .value = Shown(text),
                          .rule = "must be field=value",
                          .fix = "e.g. steps=100"});
   }
@@ -58,11 +58,11 @@ absl::Status ApplyOverride(YamlNode& root, const std::string& text) {
   for (const auto part : absl::StrSplit(path, '.')) {
     node = Descend(*node, std::string(part), where);
     if (node == nullptr) {
-      return InvalidField(
-          {.field = path,
-           .rule = absl::StrCat("has nothing called ", std::string(part), " in the job file"),
-           .fix = "name a field, or an element of a list by its number from 0",
-           .where = where});
+      return InvalidField({.field = Shown(path),
+                           .rule = absl::StrCat("has nothing called ", Shown(std::string(part)),
+                                                " in the job file"),
+                           .fix = "name a field, or an element of a list by its number from 0",
+                           .where = where});
     }
   }
   *node = std::move(value);

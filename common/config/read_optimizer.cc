@@ -15,6 +15,7 @@
 #include "common/base/field_rules.h"
 #include "common/config/file_names.h"
 #include "common/config/parameter_groups.h"
+#include "common/config/spec_rules.h"
 #include "common/model/model.h"
 #include "takt/v1/job_spec.pb.h"
 
@@ -269,7 +270,7 @@ void ReadBarrier(const std::string& barrier, JobSpec& job, FieldRules& rules) {
   const bool known =
       barrier.empty() || barrier == "auto" || barrier == "true" || barrier == "false";
   rules.Check(known, {.field = "optimizer.barrier",
-                      .value = absl::Utf8SafeCHexEscape(barrier.substr(0, 40)),
+                      .value = Shown(barrier),
                       .rule = "must be auto, true or false",
                       .fix = "use one of them"});
   if (barrier == "true") job.barrier = Barrier::kAlways;

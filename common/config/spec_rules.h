@@ -7,13 +7,14 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/bounded_text.h"
 #include "common/base/field_rules.h"
 
 namespace takt::config {
 
-// Returns the beginning of a text in a form that can be printed.
+// Returns a text in a form that can be printed: its beginning and "..." if it is long.
 inline std::string Shown(const std::string& text) {
-  return absl::Utf8SafeCHexEscape(text.substr(0, 100));
+  return absl::Utf8SafeCHexEscape(Shortened(text, 100));
 }
 
 // The rules of job specs. Every function returns whether its rule holds.

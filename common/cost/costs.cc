@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 
 namespace takt::cost {
@@ -26,7 +27,7 @@ absl::Status CheckByStage(std::string_view name, const std::vector<double>& valu
     return InvalidField(
         {.field = absl::StrCat("cost.", std::string(name)),
          .value = absl::StrCat(values.size(), " values"),
-         .rule = absl::StrCat("one value, or one for each of the ", num_stages, " stages"),
+         .rule = absl::StrCat("one value, or one for each of the ", Counted(num_stages, "stage")),
          .fix = "give one value for all stages"});
   }
   for (const double value : values) RETURN_IF_ERROR(CheckCost(name, value));
@@ -61,7 +62,7 @@ absl::Status CheckByRank(std::string_view name, std::size_t size, int num_ranks)
   return InvalidField(
       {.field = absl::StrCat("cost.", std::string(name)),
        .value = absl::StrCat(size, " values"),
-       .rule = absl::StrCat("one value, or one for each of the ", num_ranks, " ranks"),
+       .rule = absl::StrCat("one value, or one for each of the ", Counted(num_ranks, "rank")),
        .fix = "give one value for all ranks"});
 }
 

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/daemon/log_flags.h"
 
-#include <map>
 #include <string>
 
 namespace takt::daemon {
 
 void AddLogFlags(CLI::App& app, LogLevel& level, LogFormat& format) {
-  std::map<std::string, LogLevel> levels;
-  for (const char* const name : kLogLevelNames) levels.emplace(name, *FindLogLevel(name));
-  app.add_option("--log-level", level, "debug, info, warning or error")
-      ->transform(CLI::CheckedTransformer(levels).description("{debug,info,warning,error}"));
-  const std::map<std::string, LogFormat> formats = {{"text", LogFormat::kText},
-                                                    {"json", LogFormat::kJson}};
-  app.add_option("--log-format", format, "text or json")
-      ->transform(CLI::CheckedTransformer(formats).description("{text,json}"));
+  const auto set_level = [&level](const std::string& name) { level = *FindLogLevel(name); };
+  app.add_option_function<std::string>("--log-level", set_level, "debug, info, warning or error")
+      ->check(CLI::IsMember(kLogLevelNames));
+  const auto set_format = [&format](const std::string& name) {
+    format = name == "json" ? LogFormat::kJson : LogFormat::kText;
+  };
+  app.add_option_function<std::string>("--log-format", set_format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}));
 }
 
 }  // namespace takt::daemon

@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "common/base/bounded_text.h"
 #include "common/base/status.h"
 #include "common/config/yaml_tree.h"
 
@@ -17,6 +19,7 @@ namespace takt::daemon {
 namespace {
 
 constexpr char kSettingsOption[] = "settings";
+constexpr std::size_t kMostShown = 60;  // bytes of a value in an error
 
 std::string KeyOf(const CLI::Option& option) {
   return absl::StrReplaceAll(option.get_lnames().at(0), {{"-", "_"}});
@@ -26,10 +29,19 @@ std::string KeyOf(const CLI::Option& option) {
   throw CLI::ConfigError(error.ToString(), CLI::ExitCodes::ConfigError);
 }
 
+// Returns what is wrong with a value, without the name of the option.
+std::string RuleOf(const CLI::Option& option, const CLI::ParseError& error) {
+  const std::string text = error.what(), name = option.get_name() + ": ";
+  if (text.starts_with(name)) return "is refused: " + text.substr(name.size());
+  return "is no value of this setting, or out of its range";
+}
+
 class YamlSettings final : public CLI::Config {
  public:
-  explicit YamlSettings(const CLI::App& app) : app_(app) {}
+  explicit YamlSettings(CLI::App& app) : app_(app) {}
 
+  // Sets the options, and leaves nothing to the parser, which would refuse a value without its
+  // place.
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
     const std::string file = app_.get_config_ptr()->as<std::string>();
     const std::string text{std::istreambuf_iterator<char>(input), {}};
@@ -45,10 +57,9 @@ class YamlSettings final : public CLI::Config {
               .fix = "write one `name: value` a line",
               .where = root->where});
     }
-    std::vector<CLI::ConfigItem> items;
     std::set<std::string> seen;
     for (std::size_t i = 0; i < root->keys.size(); ++i) {
-      const CLI::Option& option = Known(root->keys[i], root->key_where[i]);
+      CLI::Option& option = Known(root->keys[i], root->key_where[i]);
       if (!seen.insert(root->keys[i]).second) {
         Refuse({.field = root->keys[i],
                 .rule = "is given twice",
@@ -63,10 +74,11 @@ class YamlSettings final : public CLI::Config {
                 .fix = "write it on the same line, without a list or a map",
                 .where = value.where});
       }
-      if (std::getenv(option.get_envname().c_str()) != nullptr) continue;
-      items.push_back({.name = option.get_lnames().at(0), .inputs = {value.text}});
+      // The command line and the environment win over the file.
+      if (!option.empty() || std::getenv(option.get_envname().c_str()) != nullptr) continue;
+      Set(option, root->keys[i], value);
     }
-    return items;
+    return {};
   }
 
   std::string to_config(const CLI::App* /*app*/, bool /*defaults*/, bool /*description*/,
@@ -75,9 +87,23 @@ class YamlSettings final : public CLI::Config {
   }
 
  private:
-  const CLI::Option& Known(const std::string& key, const std::string& where) const {
+  static void Set(CLI::Option& option, const std::string& key, const config::YamlNode& value) {
+    try {
+      const bool is_flag = option.get_expected_min() == 0;
+      option.add_result(is_flag ? option.get_flag_value(option.get_lnames().at(0), value.text)
+                                : value.text);
+      option.run_callback();
+    } catch (const CLI::ParseError& error) {
+      Refuse({.field = key,
+              .value = Shortened(absl::Utf8SafeCHexEscape(value.text), kMostShown),
+              .rule = RuleOf(option, error),
+              .where = value.where});
+    }
+  }
+
+  CLI::Option& Known(const std::string& key, const std::string& where) const {
     std::vector<std::string> known;
-    for (const CLI::Option* option : app_.get_options()) {
+    for (CLI::Option* option : app_.get_options()) {
       if (!option->get_configurable() || option->get_lnames().empty()) continue;
       if (KeyOf(*option) == key) return *option;
       known.push_back(KeyOf(*option));
@@ -88,7 +114,7 @@ class YamlSettings final : public CLI::Config {
             .where = where});
   }
 
-  const CLI::App& app_;
+  CLI::App& app_;
 };
 
 }  // namespace

@@ -89,9 +89,21 @@ TEST_F(SettingsTest, WhatIsNoFlatMapIsRefused) {
   EXPECT_THAT(Refusal(""), HasSubstr("settings file"));
 }
 
-TEST_F(SettingsTest, AValueOutsideItsRangeIsRefusedByName) {
+TEST_F(SettingsTest, AValueThatItsOptionRefusesIsToldWithItsPlace) {
+  Write("insecure: true\nthreads: 9\n");
+  EXPECT_THAT(Refusal(""), HasSubstr(file_ + ":2:10: threads is 9: is refused: "));
+  Write("threads: many\n");
+  EXPECT_THAT(Refusal(""), HasSubstr(file_ + ":1:10: threads is many: is refused: "));
+  Write("insecure: maybe\n");
+  EXPECT_EQ(Refusal(""), file_ +
+                             ":1:11: insecure is maybe: is no value of this setting, or out of "
+                             "its range");
+}
+
+TEST_F(SettingsTest, AValueThatTheCommandLineReplacesIsNotRead) {
   Write("threads: 9\n");
-  EXPECT_THAT(Refusal(""), HasSubstr("--threads"));
+  Parse("--threads 4");
+  EXPECT_EQ(threads_, 4);
 }
 
 TEST_F(SettingsTest, VersionAndTheFileItselfAreNoSettings) {

@@ -5,10 +5,24 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/data/documents.h"
 
 namespace takt::data {
+namespace {
+
+// Returns whether the last document of a row is padding. begin: its first token in the file.
+bool IsPadding(const TokenFile& file, std::int64_t begin, std::int64_t num_tokens) {
+  std::vector<std::int32_t> values(static_cast<std::size_t>(num_tokens));
+  const auto are_all = [&](const TokenValues& source, std::int32_t value) {
+    source.Read(begin, values);
+    return std::ranges::count(values, value) == num_tokens;
+  };
+  return are_all(file.targets, kIgnoredTarget) && are_all(file.tokens, kPaddingToken);
+}
+
+}  // namespace
 
 absl::StatusOr<Corpus> Corpus::Open(CorpusPath path) {
   ASSIGN_OR_RETURN(const std::vector<CorpusFile> files, FindCorpusFiles(path));
@@ -126,7 +140,7 @@ absl::Status Corpus::CheckWindows(int context, std::int64_t min_windows) const {
                   "use a longer file or a shorter context");
   }
   if (num_windows >= min_windows) return absl::OkStatus();
-  return refuse(absl::StrCat("holds ", num_windows, " windows of ", context,
+  return refuse(absl::StrCat("holds ", Counted(num_windows, "window"), " of ", context,
                              " tokens; one step needs ", min_windows),
                 "use a longer file, a shorter context or a smaller batch");
 }
@@ -190,10 +204,10 @@ absl::Status Corpus::CheckDocuments(const Shard& shard) const {
   return absl::OkStatus();
 }
 
-std::int64_t Corpus::CountDocuments(std::int32_t end) const {
+DocumentCount Corpus::CountDocuments(std::int32_t end) const {
   const std::int64_t length = says_documents() ? row_length() : std::int64_t{1} << 16;
   std::vector<std::int32_t> values;
-  std::int64_t count = 0;
+  DocumentCount count;
   std::int32_t last = end;
   for (const Shard& shard : shards_) {
     const TokenFile& file = shard.file;
@@ -204,7 +218,7 @@ std::int64_t Corpus::CountDocuments(std::int32_t end) const {
       values.resize(static_cast<std::size_t>(std::min(length, source.size() - begin)));
       source.Read(begin, values);
       if (!by_ids && !by_positions) {
-        count += std::ranges::count(values, end);
+        count.documents += std::ranges::count(values, end);
         last = values.back();
         continue;
       }
@@ -212,10 +226,15 @@ std::int64_t Corpus::CountDocuments(std::int32_t end) const {
       if (!by_ids) StartsFromPositions(values, values);
       // Starts rise from document to document, so a start that is its own place begins one.
       for (std::size_t t = 0; t < values.size(); ++t)
-        count += values[t] == static_cast<std::int32_t>(t) ? 1 : 0;
+        count.documents += values[t] == static_cast<std::int32_t>(t) ? 1 : 0;
+      const std::int64_t last_start = values.back();
+      if (!IsPadding(file, begin + last_start, length - last_start)) continue;
+      --count.documents;
+      count.padding += length - last_start;
     }
   }
-  return says_documents() || last == end ? count : count + 1;
+  if (!says_documents() && last != end) ++count.documents;
+  return count;
 }
 
 const Corpus::Shard& Corpus::ShardOf(std::int64_t token) const {

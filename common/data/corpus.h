@@ -21,6 +21,11 @@
 
 namespace takt::data {
 
+struct DocumentCount {
+  std::int64_t documents = 0;
+  std::int64_t padding = 0;  // tokens: those of last documents of rows that RowPacker fills up with
+};
+
 // Maps the files into memory; they must not change while the object exists. Move-only; immutable:
 // safe from any thread.
 class Corpus {
@@ -64,10 +69,10 @@ class Corpus {
   // names the first row that is wrong, and the position.
   absl::Status CheckDocuments() const;
 
-  // Counts documents: of rows that say where they begin, those of each row; of other files, those
-  // that end with the token `end`, and what comes after the last one. Reads every file once.
-  // Precondition: CheckDocuments was passed.
-  std::int64_t CountDocuments(std::int32_t end) const;
+  // Counts documents: of rows that say where they begin, those of each row without its padding; of
+  // other files, those that end with the token `end`, and what comes after the last one. Reads
+  // every file once. Precondition: CheckDocuments was passed.
+  DocumentCount CountDocuments(std::int32_t end) const;
 
   // Fills `tokens` and `targets`, each [T]. Allocates nothing.
   // Precondition: 0 <= window < NumWindows(T); CheckVocab was passed.

@@ -66,9 +66,9 @@ TEST(Corpus, CountsDocumentsOverFilesThatMayCutThem) {
   folder.Write("d/b.bin", Stream<std::uint16_t>({3, 0, 0, 4}));
   const Corpus corpus = folder.Open("d", DataFormat::kUint16).value();
   EXPECT_FALSE(corpus.says_documents());
-  EXPECT_EQ(corpus.CountDocuments(0), 4);
-  EXPECT_EQ(corpus.CountDocuments(4), 1);
-  EXPECT_EQ(corpus.CountDocuments(9), 1);
+  EXPECT_EQ(corpus.CountDocuments(0).documents, 4);
+  EXPECT_EQ(corpus.CountDocuments(4).documents, 1);
+  EXPECT_EQ(corpus.CountDocuments(9).documents, 1);
 }
 
 TEST(Corpus, CountsDocumentsOfRows) {
@@ -92,7 +92,7 @@ TEST(Corpus, CountsDocumentsOfRows) {
   const Corpus corpus = folder.Open("d", DataFormat::kSafetensors).value();
   EXPECT_TRUE(corpus.says_documents());
   EXPECT_TRUE(corpus.CheckDocuments().ok());
-  EXPECT_EQ(corpus.CountDocuments(-1), 5);
+  EXPECT_EQ(corpus.CountDocuments(-1).documents, 5);
   write("d/b.safetensors", "other", ids);
   EXPECT_THAT(RuleOf(folder.Open("d", DataFormat::kSafetensors).status()),
               HasSubstr("does not say where documents begin"));

@@ -44,7 +44,7 @@ void RowPacker::Finish() {
 void RowPacker::Close(std::size_t index) {
   Row& row = open_[index];
   padding_ += static_cast<std::int64_t>(context_ - row.tokens.size());
-  row.tokens.resize(context_, 0);
+  row.tokens.resize(context_, kPaddingToken);
   row.targets.resize(context_, kIgnoredTarget);
   row.documents.resize(context_, row.num_documents);
   Append(tokens_, row.tokens);

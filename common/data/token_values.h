@@ -11,6 +11,7 @@
 namespace takt::data {
 
 inline constexpr std::int32_t kIgnoredTarget = -100;
+inline constexpr std::int32_t kPaddingToken = 0;  // with targets that are ignored
 
 // All types are little-endian.
 enum class TokenType : std::uint8_t { kU8, kI8, kU16, kI16, kU32, kI32, kI64, kF32, kF64 };

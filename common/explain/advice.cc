@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/explain/durations.h"
 #include "common/explain/explain.h"
@@ -202,8 +203,9 @@ class Advisor {
     std::string text = absl::StrFormat("schedule %s instead of %s", other->name,
                                        timeline_.trace->programs[0].schedule);
     if (other->peak_in_flight != other->current_peak_in_flight) {
-      absl::StrAppendFormat(&text, ", with %d microbatches in flight instead of %d,",
-                            other->peak_in_flight, other->current_peak_in_flight);
+      absl::StrAppendFormat(&text, ", with %s in flight instead of %d,",
+                            Counted(other->peak_in_flight, "microbatch"),
+                            other->current_peak_in_flight);
     }
     Add(Advice::Kind::kSchedule, usual_seconds_ - other->saved_seconds, std::move(text));
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "common/base/counted.h"
 
 namespace takt::explain {
 namespace {
@@ -77,7 +78,7 @@ std::string ToString(const Explanation& explanation, const std::vector<Advice>& 
   }
   if (explanation.undone.has_value() && explanation.undone->of > 0) {
     const Undone& undone = *explanation.undone;
-    absl::StrAppendFormat(&text, "of %d recorded steps, ", undone.of);
+    absl::StrAppendFormat(&text, "of %s, ", Counted(undone.of, "recorded step"));
     if (undone.steps == 0) {
       text += "none was undone\n";
     } else {

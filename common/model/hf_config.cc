@@ -28,6 +28,14 @@ std::string Shown(const json& value) {
   return text;
 }
 
+// Returns the rule for a number that does not fit. It names the upper bound only if `value` is
+// above it.
+std::string WithBound(const char* rule, const json& value) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  return value.is_number() && value.get<double>() > kMost ? absl::StrCat(rule, ", at most ", kMost)
+                                                          : rule;
+}
+
 constexpr std::pair<const char*, Family> kModelTypes[] = {
     {"gpt2", Family::kGpt2},
     {"llama", Family::kLlama},
@@ -55,7 +63,7 @@ class Reader {
     if (value == nullptr) return fallback;
     if (value->is_number_integer() && *value >= 1 && *value <= std::numeric_limits<int>::max())
       return value->get<int>();
-    Fail(key, Shown(*value), "must be a whole number, 1 or more", "");
+    Fail(key, Shown(*value), WithBound("must be a whole number, 1 or more", *value), "");
     return 0;
   }
   double Number(const char* key, double fallback) {
@@ -98,7 +106,7 @@ class Reader {
     }
     for (const json& value : *values) {
       if (!value.is_number_integer() || value < 0 || value > std::numeric_limits<int>::max()) {
-        Fail(key, Shown(value), "must be a list of whole numbers, 0 or more", "");
+        Fail(key, Shown(value), WithBound("must be a list of whole numbers, 0 or more", value), "");
         return {};
       }
       numbers.push_back(value.get<int>());

@@ -53,6 +53,8 @@ TEST(HfConfig, RefusesByNameWhatItDoesNotCompute) {
       {R"("tie_word_embeddings": false)",
        "c: tie_word_embeddings is false: is not supported by this version, only true"},
       {R"("n_inner": [[1]])", "c: n_inner is a list: must be a whole number, 1 or more"},
+      {R"("n_inner": 2147483648)",
+       "c: n_inner is 2147483648: must be a whole number, 1 or more, at most 2147483647"},
       {R"("layer_norm_epsilon": "small")", "c: layer_norm_epsilon is \"small\": must be a number"},
   };
   for (const auto& [text, message] : cases) {
@@ -294,6 +296,10 @@ TEST(HfConfig, RefusesByNameWhatMixturesHereDoNotCompute) {
       {R"("model_type": "qwen3_moe", "num_experts": 8, "moe_intermediate_size": 8,
           "mlp_only_layers": [-1])",
        "c: mlp_only_layers is -1: must be a list of whole numbers, 0 or more"},
+      {R"("model_type": "qwen3_moe", "num_experts": 8, "moe_intermediate_size": 8,
+          "mlp_only_layers": [2147483648])",
+       "c: mlp_only_layers is 2147483648: must be a list of whole numbers, 0 or more, at most "
+       "2147483647"},
       {R"("model_type": "qwen3_moe", "num_experts": 8, "moe_intermediate_size": 8,
           "scoring_func": "sigmoid", "n_shared_experts": 1)",
        "c: scoring_func is \"sigmoid\": is not supported; remove it\n"

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/model/hf_config.h"
 #include "nlohmann/json.hpp"
 
 namespace takt::model {
@@ -17,6 +18,10 @@ using json = nlohmann::ordered_json;
 json ObjectIn(std::string_view text) {
   json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
   return object.is_object() ? std::move(object) : json::object();
+}
+
+std::string Dump(const json& object) {
+  return object.dump(2, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace) + "\n";
 }
 
 // The keys on which the arithmetic depends. They come from the model and never from the source.
@@ -159,7 +164,17 @@ std::string FormatHfConfig(const ModelConfig& config, const HfConfigOptions& opt
   object.update(gpt2 ? Gpt2Shape(config) : LlamaShape(config));
   object.erase("dtype");
   object["torch_dtype"] = std::string(options.torch_dtype);
-  return object.dump(2, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace) + "\n";
+  return Dump(object);
+}
+
+std::string WithHeadSize(std::string_view config_text) {
+  json object = ObjectIn(config_text);
+  const auto head_size = object.find("head_dim");
+  if (head_size == object.end() || *head_size != 0) return std::string(config_text);
+  const absl::StatusOr<ModelConfig> config = ParseHfConfig(config_text, "config.json");
+  if (!config.ok()) return std::string(config_text);
+  *head_size = config->head_size;
+  return Dump(object);
 }
 
 std::string FormatGenerationConfig(std::string_view config_text) {
@@ -168,7 +183,7 @@ std::string FormatGenerationConfig(std::string_view config_text) {
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
     if (const auto it = config.find(key); it != config.end() && !it->is_null()) object[key] = *it;
   }
-  return object.dump(2, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace) + "\n";
+  return Dump(object);
 }
 
 std::string TorchDtypeIn(std::string_view config_text) {

@@ -22,6 +22,10 @@ struct HfConfigOptions {
 // Precondition: CheckConfig accepts `config`, and the family is not emulated.
 std::string FormatHfConfig(const ModelConfig& config, const HfConfigOptions& options = {});
 
+// Returns a config.json with its head size where an earlier build wrote 0, and otherwise the text
+// as it is.
+std::string WithHeadSize(std::string_view config_text);
+
 // Returns the text of generation_config.json, with the special tokens that a config.json names.
 std::string FormatGenerationConfig(std::string_view config_text);
 

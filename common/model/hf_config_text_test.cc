@@ -93,6 +93,17 @@ TEST(HfConfigText, IsReadBackAsTheSameModel) {
   EXPECT_TRUE(again.tied_head);
 }
 
+TEST(HfConfigText, SaysTheHeadSizeThatAnEarlierBuildLeftOut) {
+  const std::string text = FormatHfConfig(OddLlama());
+  json without = json::parse(text);
+  without["head_dim"] = 0;
+  json with = without;
+  with["head_dim"] = 6;  // hidden / heads
+  EXPECT_EQ(json::parse(WithHeadSize(without.dump())), with);
+  EXPECT_EQ(WithHeadSize(text), text);
+  EXPECT_EQ(WithHeadSize("no object"), "no object");
+}
+
 TEST(HfConfigText, SaysRotaryPositionsInOldAndNewWords) {
   const json object = json::parse(FormatHfConfig(OddLlama()));
   EXPECT_EQ(object["rope_theta"], 5e5);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/layout/rank_layout.h"
 #include "common/layout/slot_layout.h"
@@ -77,7 +78,7 @@ absl::Status SetRecompute(const std::vector<model::Recompute>& modes, mesh::Part
     return InvalidField({.field = "parallelism.recompute",
                          .value = absl::StrCat("[", absl::StrJoin(modes, ", ", name), "]"),
                          .rule = absl::StrCat("must be one mode, or one for each of the ",
-                                              partition.size(), " stages"),
+                                              Counted(std::ssize(partition), "stage")),
                          .fix = "correct the list"});
   }
   for (mesh::Stage& stage : partition) {
@@ -264,20 +265,21 @@ absl::Status CheckFileSizes(const CandidateInputs& inputs, const schedule::Sched
   const config::Parallelism& asked = inputs.job.parallelism;
   const int ranks = schedule.num_ranks(), microbatches = Microbatches(inputs);
   if (asked.pipeline.value_or(ranks) != ranks) {
-    return BadFile(inputs.job,
-                   absl::StrCat("has ", ranks, " ranks; parallelism.pipeline is ", *asked.pipeline),
-                   "make them equal, or leave pipeline out");
+    return BadFile(
+        inputs.job,
+        absl::StrCat("has ", Counted(ranks, "rank"), "; parallelism.pipeline is ", *asked.pipeline),
+        "make them equal, or leave pipeline out");
   }
   if (asked.chunks.has_value() && *asked.chunks * ranks != schedule.num_stages) {
     return BadFile(inputs.job,
-                   absl::StrCat("has ", schedule.num_stages, " stages on ", ranks,
-                                " ranks; parallelism.chunks is ", *asked.chunks),
+                   absl::StrCat("has ", Counted(schedule.num_stages, "stage"), " on ",
+                                Counted(ranks, "rank"), "; parallelism.chunks is ", *asked.chunks),
                    "make them agree, or leave chunks out");
   }
   if (schedule.num_microbatches != microbatches) {
     return BadFile(inputs.job,
-                   absl::StrCat("has ", schedule.num_microbatches,
-                                " microbatches; batch.global / (batch.microbatch x "
+                   absl::StrCat("has ", Counted(schedule.num_microbatches, "microbatch"),
+                                "; batch.global / (batch.microbatch x "
                                 "parallelism.data) makes ",
                                 microbatches),
                    "make them equal");
@@ -399,6 +401,7 @@ std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Place
       .placements = {placement},
       .costs = WithMeetings(inputs, *partition,
                             CostsOf(inputs, *partition, EndsOf(inputs, *partition, pp_size))),
+      .shares = inputs.shares,
       .max_candidates = std::clamp<std::int64_t>(
           kSearchedActions / (std::int64_t{3} * num_stages * Microbatches(inputs)), 100, 5000)};
   for (const program::StageShape& stage : MakeLowerOptions(inputs, *partition, {}).stages)

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/plan/ranking.h"
 #include "common/plan/stage_costs.h"
@@ -79,9 +80,10 @@ absl::Status WarnOfHosts(const CandidateInputs& inputs, Plan& plan) {
   while (sharers % fits != 0) --fits;
   ASSIGN_OR_RETURN(const double seconds, StepOnOneHost(inputs, plan));
   plan.warnings.push_back(absl::StrFormat(
-      "parallelism.%s is %d, and hosts have %d workers for the job: a step takes %.4g s, and "
+      "parallelism.%s is %d, and hosts have %s for the job: a step takes %.4g s, and "
       "%.4g s if each %s group is on one host; use larger hosts, or parallelism.%s: %d",
-      field, sharers, room, plan.predicted_step_seconds, seconds, field, field, fits));
+      field, sharers, Counted(room, "worker"), plan.predicted_step_seconds, seconds, field, field,
+      fits));
   return absl::OkStatus();
 }
 
@@ -163,9 +165,9 @@ absl::StatusOr<Forecasts> MakeForecasts(const config::JobSpec& job, const PlanOp
 
 std::string ToString(const Plan& plan) {
   std::string text =
-      absl::StrFormat("pipeline %d x data %d%s, schedule %s, %d microbatches\n", plan.mesh.pp_size,
+      absl::StrFormat("pipeline %d x data %d%s, schedule %s, %s\n", plan.mesh.pp_size,
                       plan.mesh.dp_size, mesh::OtherAxes(plan.mesh), plan.schedule.name,
-                      plan.schedule.num_microbatches);
+                      Counted(plan.schedule.num_microbatches, "microbatch"));
   for (const mesh::Stage& stage : plan.partition) {
     absl::StrAppendFormat(&text, "stage %d on pp rank %d: layers %d to %d of %d\n",
                           stage.id.value(), stage.pp_rank.value(), stage.first_layer.value(),

@@ -2,6 +2,7 @@
 #include "common/profile/layer_shape.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 
 namespace takt::profile {
@@ -143,9 +144,8 @@ std::string ToString(const LayerShape& shape) {
 std::string ToString(const Conditions& conditions) {
   std::string text = conditions.machine;
   if (conditions.threads == 0) return text;
-  absl::StrAppend(&text, ", ", conditions.threads, conditions.threads == 1 ? " thread" : " threads",
-                  ", ", conditions.ranks_per_host,
-                  conditions.ranks_per_host == 1 ? " rank" : " ranks", " on the host");
+  absl::StrAppend(&text, ", ", Counted(conditions.threads, "thread"), ", ",
+                  Counted(conditions.ranks_per_host, "rank"), " on the host");
   return text;
 }
 

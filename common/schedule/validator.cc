@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/schedule/graph.h"
 #include "common/schedule/marked_grid.h"
@@ -114,10 +115,12 @@ absl::Status CheckRange(const Schedule& schedule) {
                       "is of the vocabulary, which this schedule does not spread",
                       "remove the action");
       }
-      return Guilty(schedule, rank, i, row[i].ToString(),
-                    absl::StrCat("is out of range: there are ", schedule.num_stages, " stages and ",
-                                 schedule.num_microbatches, " microbatches, counted from 0"),
-                    "remove the action");
+      return Guilty(
+          schedule, rank, i, row[i].ToString(),
+          absl::StrCat("is out of range: there are ", Counted(schedule.num_stages, "stage"),
+                       " and ", Counted(schedule.num_microbatches, "microbatch"),
+                       ", counted from 0"),
+          "remove the action");
     }
   }
   if (num_actions > kMaxActions) {
@@ -134,9 +137,9 @@ absl::Status Missing(const Schedule& schedule, const Action& action, int rank, i
   const bool may_split = action.kind == ActionKind::kBackward;
   return Guilty(
       schedule, rank, position, action.ToString(),
-      absl::StrCat("is missing: each of the ", schedule.num_microbatches,
-                   " microbatches has one F and one B (or one I and one W) on each of the ",
-                   schedule.num_stages, " stages"),
+      absl::StrCat("is missing: each of the ", Counted(schedule.num_microbatches, "microbatch"),
+                   " has one F and one B (or one I and one W) on each of the ",
+                   Counted(schedule.num_stages, "stage")),
       absl::StrCat("add it", may_split ? " (or I and W in its place)" : ""));
 }
 

@@ -203,7 +203,7 @@ TEST(Validator, RefusesCountsAndActionsOutOfRange) {
   EXPECT_THAT(std::string(Validate(schedule).message()), HasSubstr("ranks is 0"));
   schedule.ranks.push_back({{StageId(0), ActionKind::kForward, MicrobatchId(1)}});
   EXPECT_THAT(std::string(Validate(schedule).message()),
-              HasSubstr("0F1 is out of range: there are 1 stages and 1 microbatches"));
+              HasSubstr("0F1 is out of range: there are 1 stage and 1 microbatch, counted"));
   schedule.num_microbatches = 0;
   EXPECT_THAT(std::string(Validate(schedule).message()), HasSubstr("microbatches is 0"));
 }

@@ -64,7 +64,8 @@ Problem MakeProblem(const Request& request, schedule::Placement placement, int n
                   .input_grad = request.costs.I(stage),
                   .weight_grad = request.costs.W(stage),
                   .backward = request.costs.B(stage),
-                  .reduction = request.costs.Reduction(stage),
+                  .reduction = request.shares ? request.costs.ReduceScatter(stage)
+                                              : request.costs.Reduction(stage),
                   .weight = by_bytes ? request.stash_bytes[stage.value()] : 1};
     if (chain.previous >= 0) {
       const int from = problem.chains[chain.previous].rank;

@@ -23,6 +23,9 @@ struct Request {
   // it is searched only on demand.
   std::vector<schedule::Placement> placements;
   cost::Costs costs;
+  // Replicas share the optimizer's state: the end of a stage's gradients is a scatter alone. The
+  // gather follows the update, whatever the order of actions is.
+  bool shares = false;
   std::vector<std::int64_t> message_bytes;  // after each stage; empty: 0
   // Microbatch-chunks that a rank may hold in flight. Empty: no limit; one entry: the same for all
   // ranks; else one a rank.

@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/program/lowering.h"
 #include "common/schedule/validator.h"
+#include "common/search/problem.h"
 #include "common/sim/prove.h"
 #include "common/sim/simulate.h"
 #include "gmock/gmock.h"
@@ -44,6 +45,19 @@ Found Checked(const Request& request) {
   EXPECT_EQ(report->makespan, found->makespan);
   EXPECT_GE(found->makespan, found->bound.makespan * (1 - 1e-9));
   return *found;
+}
+
+// The simulator does the same (Simulate.GathersOfShardsTakeTheSecondHalfOfASumAfterTheUpdate).
+TEST(Search, CountsTheScatterAloneWhereReplicasShare) {
+  Request request{.num_ranks = 2, .num_microbatches = 2, .costs = {.reduction = {8}}};
+  const auto reduction = [&] {
+    return MakeProblem(request, Placement::kLoop, 1).holders[0].reduction;
+  };
+  EXPECT_EQ(reduction(), 8);
+  request.shares = true;
+  EXPECT_EQ(reduction(), 4);
+  request.costs.chained_sums = true;  // there a scatter takes as long as a whole sum
+  EXPECT_EQ(reduction(), 8);
 }
 
 // An exact search found it, 2.2 % above the bound.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/program/slot_bytes.h"
 #include "common/schedule/marked_grid.h"
@@ -89,10 +90,11 @@ std::optional<Refusal> FindRefusal(const std::vector<Program>& programs,
 absl::Status Prove(const std::vector<Program>& programs, const ProofOptions& options) {
   RETURN_IF_ERROR(CheckTogether(programs));
   if (!options.byte_limits.empty() && options.byte_limits.size() != programs.size()) {
-    return InvalidField({.field = "byte_limits",
-                         .value = absl::StrCat(options.byte_limits.size(), " values"),
-                         .rule = absl::StrCat("one for each of the ", programs.size(), " ranks"),
-                         .fix = "give one for each rank, or none"});
+    return InvalidField(
+        {.field = "byte_limits",
+         .value = Counted(std::ssize(options.byte_limits), "value"),
+         .rule = absl::StrCat("one for each of the ", Counted(std::ssize(programs), "rank")),
+         .fix = "give one for each rank, or none"});
   }
   const std::optional<Refusal> refusal = FindRefusal(programs, options);
   return refusal.has_value() ? ToStatus(*refusal, programs, options.schedule) : absl::OkStatus();

@@ -155,7 +155,7 @@ TEST(Prove, HoldsEachRankToItsBytes) {
           "rank 0 needs 350 bytes (300 of activations kept, 50 of messages), the limit is 349"));
   EXPECT_THAT(Verdict(programs, {.byte_limits = {350, 70}}), HasSubstr("rank 1 needs 71 bytes"));
   EXPECT_THAT(Verdict(programs, {.byte_limits = {1}}),
-              HasSubstr("byte_limits is 1 values: one for each of the 2 ranks"));
+              HasSubstr("byte_limits is 1 value: one for each of the 2 ranks"));
 }
 
 TEST(Prove, HoldsWeightGradToWhatItsInputGradRecomputed) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "common/base/counted.h"
 
 namespace takt::sim {
 
@@ -32,11 +33,12 @@ namespace {
 // row of steps.
 std::string Title(const std::vector<program::Program>& programs, const Report& report) {
   const bool flushes = std::ranges::none_of(programs, program::IsAsynchronous);
-  return absl::StrFormat("%s: %d ranks, %d stages, %d microbatches, %s %g, bubble %.2f%%",
-                         programs[0].schedule, programs.size(), programs[0].num_stages,
-                         programs[0].num_microbatches, flushes ? "makespan" : "no flush, step time",
-                         flushes ? report.makespan : report.step_time,
-                         100 * (flushes ? report.bubble_fraction : report.step_bubble_fraction));
+  return absl::StrFormat(
+      "%s: %s, %s, %s, %s %g, bubble %.2f%%", programs[0].schedule,
+      Counted(std::ssize(programs), "rank"), Counted(programs[0].num_stages, "stage"),
+      Counted(programs[0].num_microbatches, "microbatch"),
+      flushes ? "makespan" : "no flush, step time", flushes ? report.makespan : report.step_time,
+      100 * (flushes ? report.bubble_fraction : report.step_bubble_fraction));
 }
 
 // A W of several microbatches appears as so many of equal length.

@@ -272,7 +272,7 @@ TEST_F(ClusterTest, ACommitThatNobodyAnswersFails) {
               ElementsAre("the checkpoint of step 1 failed: no worker made it visible within 5m"));
   EXPECT_EQ(Job("j").state, JobState::kQueued);
   EXPECT_THAT(Job("j").transitions.back().reason,
-              HasSubstr("all 1 steps are done, but the checkpoint of step 1 failed"));
+              HasSubstr("its only step is done, but the checkpoint of step 1 failed"));
 }
 
 TEST_F(ClusterTest, AJobWhoseLastCheckpointFailsGoesOnFromTheOneBefore) {

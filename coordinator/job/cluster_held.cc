@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "coordinator/job/cluster.h"
@@ -159,8 +160,9 @@ std::string Cluster::WhyNothingBegins(Moment now) {
     return worker != nullptr && worker->attached();
   });
   if (expected_.empty()) return "";
-  return absl::StrCat("the coordinator was started a moment ago; waiting for ", expected_.size(),
-                      " workers that held ranks or the only state of a job");
+  return absl::StrCat("the coordinator was started a moment ago; waiting for ",
+                      Counted(std::ssize(expected_), "worker"),
+                      " that held ranks or the only state of a job");
 }
 
 }  // namespace takt::job

@@ -476,7 +476,7 @@ TEST_F(HeldTest, NothingBeginsUntilTheWorkersThatHeldRanksAreBack) {
   Attach("w1");
   ASSERT_TRUE(Submit(Spec("k", 1)).ok());
   EXPECT_EQ(Job("k").state, JobState::kQueued);
-  EXPECT_THAT(Job("k").reason, HasSubstr("waiting for 1 workers that held ranks"));
+  EXPECT_THAT(Job("k").reason, HasSubstr("waiting for 1 worker that held ranks"));
   Attach("w0", "a", Hold{key, Rank(0)});
   EXPECT_EQ(Job("k").state, JobState::kStarting);
 }

@@ -152,8 +152,7 @@ TEST_F(MemoryTest, AfterARestartAJobWaitsForThoseThatHoldItsOnlyState) {
   Attach("w2");
   Attach("w3");
   EXPECT_EQ(Job("j").state, JobState::kQueued);
-  EXPECT_THAT(Job("j").reason,
-              HasSubstr("waiting for 1 workers that held ranks or the only state"));
+  EXPECT_THAT(Job("j").reason, HasSubstr("waiting for 1 worker that held ranks or the only state"));
   Attach("w0", "a");
   EXPECT_EQ(Job("j").state, JobState::kStarting);
   EXPECT_EQ(Job("j").ranks[0].worker, "w0");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "coordinator/job/blame.h"
 #include "coordinator/job/cluster.h"
 
@@ -66,7 +67,8 @@ std::optional<absl::Time> WaitsUntil(const JobRecord& job, const DecideOptions& 
 
 std::string WhyItWaits(const JobRecord& job, absl::Time until) {
   return absl::StrCat("begins again at ", absl::FormatTime("%H:%M:%S", until, absl::UTCTimeZone()),
-                      " UTC, after ", job.faults.size(), " faults without a new step");
+                      " UTC, after ", Counted(std::ssize(job.faults), "fault"),
+                      " without a new step");
 }
 
 std::string WhyItIsNotPlanned(absl::Time until) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/counted.h"
 #include "coordinator/job/blame.h"
 #include "coordinator/job/rank_names.h"
 
@@ -206,19 +207,25 @@ std::optional<Decision> FindFault(absl::Duration now, const JobRecord& job, cons
   return std::nullopt;
 }
 
+// Returns "all 4 steps", or "its only step".
+std::string AllOf(std::int64_t number, std::string_view noun) {
+  return number == 1 ? "its only " + std::string(noun) : "all " + Counted(number, noun);
+}
+
 // All ranks have done their last step.
 Decision DecideFinished(absl::Duration now, const JobRecord& job, const JobRun& run,
                         const DecideOptions& options) {
   if (!run.saving.empty()) return Wait(absl::StrCat("waiting for ", run.saving));
   if (run.has_checkpoints && SavedStep(job) < StepId(job.steps)) {
-    return Stop(absl::StrCat("all ", job.steps, " steps are done, but ",
-                             run.failed_save.empty() ? absl::StrCat("the checkpoint of step ",
-                                                                    job.steps, " is not visible")
-                                                     : run.failed_save));
+    return Stop(absl::StrCat(
+        AllOf(job.steps, "step"), job.steps == 1 ? " is done, but " : " are done, but ",
+        run.failed_save.empty()
+            ? absl::StrCat("the checkpoint of step ", job.steps, " is not visible")
+            : run.failed_save));
   }
   if (run.committed_steps() >= job.steps) {
     return {.kind = Decision::Kind::kEnd,
-            .reason = absl::StrCat("all ", job.steps, " steps done"),
+            .reason = absl::StrCat(AllOf(job.steps, "step"), " done"),
             .state = JobState::kSucceeded};
   }
   const std::string missing =
@@ -296,12 +303,12 @@ Decision DecideAdmitted(const JobRecord& job, const JobRun& run) {
   }
   if (resumed == StepId(0) && !run.has_checkpoints && CommittedStep(job) > StepId(0)) {
     return Stop(absl::StrCat("the ranks would begin with step 1, though the job has done ",
-                             CommittedStep(job).value(),
-                             " steps: it saves no files, and its workers keep no copies now"));
+                             Counted(CommittedStep(job).value(), "step"),
+                             ": it saves no files, and its workers keep no copies now"));
   }
   return {.kind = Decision::Kind::kStart,
           .reason = absl::StrCat(
-              "all ", run.ranks.size(), " ranks admitted",
+              AllOf(std::ssize(run.ranks), "rank"), " admitted",
               resumed > StepId(0) ? absl::StrCat("; going on after step ", resumed.value()) : "",
               run.ranks.front().from_memory ? ", from copies in memory" : ""),
           .state = JobState::kRunning};
@@ -341,8 +348,9 @@ std::string DescribeFault(const JobRecord& job, const JobRun& run) {
     if (!blamed && others++ < kMostToldOthers) absl::StrAppend(&text, "; ", WhatItDid(rank));
   }
   if (others > kMostToldOthers) {
-    absl::StrAppend(&text, "; and ", others - kMostToldOthers, " more ranks, which takt job ",
-                    job.name, " shows");
+    absl::StrAppend(&text, "; and ",
+                    Counted(static_cast<std::int64_t>(others - kMostToldOthers), "more rank"),
+                    ", which takt job ", job.name, " shows");
   }
   return text;
 }

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/control/shared_assignment.h"
 #include "coordinator/job/fault_record.h"
@@ -225,7 +226,8 @@ std::string HeldJobs::WhyNotAdoptable(const HeldJob& job, const WorkerTable& wor
   }
   const auto num_ranks = static_cast<std::size_t>(job.assignment->mesh.size());
   if (job.ranks.size() > num_ranks) {
-    return absl::StrCat(job.ranks.size(), " workers claim one of its ", num_ranks, " ranks");
+    return absl::StrCat(job.ranks.size(), " workers claim one of its ",
+                        Counted(static_cast<std::int64_t>(num_ranks), "rank"));
   }
   for (std::size_t rank = 0; rank < num_ranks; ++rank) {
     if (rank >= ranks.size() || ranks[rank].rank != Rank(static_cast<int>(rank)))

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/plan/copies.h"
@@ -87,8 +88,8 @@ void Job::BeginPlanning(const std::vector<std::string>& workers, Moment now) {
   RaiseGeneration();
   record_.plan.device = Device();
   context_.workers->Reserve(workers, key());
-  SetState(JobState::kPlanning, absl::StrCat("planning for up to ", workers.size(), " workers"),
-           now);
+  SetState(JobState::kPlanning,
+           absl::StrCat("planning for up to ", Counted(std::ssize(workers), "worker")), now);
   const placement::Gang gang = context_.workers->Reserved(key(), record_.plan.device);
   config::JobSpec spec = NextSpec();
   plan::PlanOptions options = OptionsFor(spec, gang);
@@ -173,7 +174,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   launch->plan = std::move(plan);
   SetState(
       JobState::kStarting,
-      absl::StrCat("preparing ", launch->ranks.size(), " ranks",
+      absl::StrCat("preparing ", Counted(std::ssize(launch->ranks), "rank"),
                    spec_.elastic.Resizes() ? InsteadOf(record_.plan.mesh.size(), size_before) : "",
                    reordered ? ", placed by measured links" : "", chosen),
       now);

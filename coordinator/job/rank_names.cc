@@ -2,6 +2,7 @@
 #include "coordinator/job/rank_names.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 
 namespace takt::job {
 
@@ -16,8 +17,7 @@ void RankNames::Add(const control::BoundRank& bound) {
 
 std::string RankNames::ToString() const {
   if (count_ <= kMostNamedRanks) return first_;
-  const std::size_t others = count_ - kMostNamedRanks;
-  return absl::StrCat(first_, " and ", others, others == 1 ? " other" : " others");
+  return absl::StrCat(first_, " and ", Counted(count_ - kMostNamedRanks, "other"));
 }
 
 }  // namespace takt::job

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "coordinator/placement/timeline.h"
 #include "coordinator/placement/victims.h"
 #include "coordinator/placement/waiting_reason.h"
@@ -325,7 +326,7 @@ void Round::GrantNow(const WaitingJob& job, const Amounts& taken, Grant& grant) 
   const int number = static_cast<int>(gang.size());
   held_[job.name] += number;
   held_by_owner_[job.owner] += number;
-  grant.reason = absl::StrCat("got ", number, number == 1 ? " worker" : " workers");
+  grant.reason = absl::StrCat("got ", Counted(number, "worker"));
 }
 
 // Chooses the jobs that are paused for this one, and counts their workers as free from then on.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/counted.h"
 
 namespace takt::placement {
 namespace {
@@ -15,12 +16,8 @@ namespace {
 // More names than these make a reason long and let it change with every job that ends.
 constexpr std::size_t kMaxNamed = 4;
 
-std::string Count(int number, const char* noun) {
-  return absl::StrCat(number, " ", noun, number == 1 ? "" : "s");
-}
-
 std::string Wanted(const Need& need) {
-  std::string text = Count(need.workers, "worker");
+  std::string text = Counted(need.workers, "worker");
   if (need.device == config::DeviceKind::kCuda)
     absl::StrAppend(&text, need.nccl ? " with a GPU of its own and NCCL" : " with a GPU");
   return text;
@@ -32,7 +29,8 @@ std::string Jobs(const std::vector<std::string>& names) {
   std::string text = absl::StrCat(names.size() == 1 ? "job " : "jobs ",
                                   absl::StrJoin(names.begin(), names.begin() + named, ", "));
   if (names.size() > named)
-    absl::StrAppend(&text, " and ", Count(static_cast<int>(names.size() - named), "other"));
+    absl::StrAppend(&text, " and ",
+                    Counted(std::ssize(names) - static_cast<std::int64_t>(named), "other"));
   return text;
 }
 

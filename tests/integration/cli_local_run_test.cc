@@ -153,6 +153,15 @@ TEST_F(LocalRunTest, WritesTheTimelineOfItsLastSteps) {
   EXPECT_THAT(again.err(), HasSubstr("nothing is overwritten"));
 }
 
+TEST_F(LocalRunTest, WritesTheTimelineOfAJobOfOneShortStep) {
+  const std::string page = directory_.Path("timeline.html");
+  Command run("takt", {"local", "run", Emulated(), "--set", "steps=1", "--state", state(),
+                       "--trace", page});
+  EXPECT_EQ(run.Wait(), "exit status 0") << run.err();
+  EXPECT_THAT(run.err(), HasSubstr(page + ": step 1"));
+  EXPECT_THAT(ReadFile(page), HasSubstr("job emulated, step 1"));
+}
+
 TEST_F(LocalRunTest, PlanForWorkersOfThisMachineMeasuresThemAndLeavesNothingBehind) {
   directory_.Write("text.txt", std::string(4096, 'a'));
   const std::string temporary = directory_.Path("tmp");

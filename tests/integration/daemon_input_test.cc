@@ -49,6 +49,8 @@ TEST_F(DaemonInput, BrokenSettingsAreToldWithTheirPlace) {
   for (const std::string program : {"takt-coordinator", "takt-worker"})
     ExpectEnd(program, {"--settings", unknown}, "2", {"unknown.yaml:", "listen_on"});
   ExpectEnd("takt-worker", {"--settings", nested}, "2", {"nested.yaml:1:"});
+  const std::string value = directory_.Write("value.yaml", "threads: 5000\n");
+  ExpectEnd("takt-worker", {"--settings", value}, "2", {"value.yaml:1:10: threads is 5000: "});
   ExpectEnd("takt-worker", {"--settings", directory_.Path("absent.yaml")}, "2", {"absent.yaml"});
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 
 namespace takt::backend {
@@ -21,8 +22,9 @@ absl::StatusOr<KernelPlan> PlanCache::Get(
     if (const auto it = plans_.find(key); it != plans_.end()) return it->second;
     if (frozen_) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "the job's kernel plan has no choice for ", std::string(key), " (it has ", plans_.size(),
-          " others); a choice of this rank's own could differ from other ranks', so it makes none. "
+          "the job's kernel plan has no choice for ", std::string(key), " (it has ",
+          Counted(std::ssize(plans_), "other"),
+          "); a choice of this rank's own could differ from other ranks', so it makes none. "
           "The plan was made for all shapes of the job: this is a bug, please report it"));
     }
     if (const auto it = offered_.find(key); it != offered_.end())

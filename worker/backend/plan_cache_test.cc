@@ -83,7 +83,7 @@ TEST(PlanCache, FrozenItOnlyLooksUpAndNamesTheShapeThatIsMissing) {
   EXPECT_EQ(plans.Get("matmul 1x1x1", Never).value(), Plan(1));
   const auto missing = plans.Get(kKey, Never);
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(missing.status().message(), AllOf(HasSubstr(kKey), HasSubstr("it has 1 others")));
+  EXPECT_THAT(missing.status().message(), AllOf(HasSubstr(kKey), HasSubstr("it has 1 other)")));
 }
 
 TEST(PlanCache, AWarningIsTakenOnce) {

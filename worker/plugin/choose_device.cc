@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 
 namespace takt::plugin {
@@ -24,8 +25,8 @@ absl::StatusOr<Device> FindDevice(const DeviceWish& wish, const LoadCudaEntry& l
   if (wish.index >= num_devices && !wish.shared) {
     return InvalidField({.field = "--device",
                          .value = absl::StrCat("cuda:", wish.index),
-                         .rule = absl::StrCat("this process sees ", num_devices, " GPU",
-                                              num_devices == 1 ? "" : "s", ", counted from 0"),
+                         .rule = absl::StrCat("this process sees ", Counted(num_devices, "GPU"),
+                                              ", counted from 0"),
                          .fix = "use a lower number, or check CUDA_VISIBLE_DEVICES"});
   }
   Device device = devices[wish.index % num_devices];

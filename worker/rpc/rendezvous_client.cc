@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/counted.h"
 #include "common/base/status.h"
 #include "common/base/steady_cond_var.h"
 #include "proto/rpc_status.h"
@@ -111,9 +112,10 @@ class RendezvousClient final : public session::AbortableRendezvous {
   absl::StatusOr<std::vector<std::string>> WaitAtOnce(std::span<const std::string> keys,
                                                       absl::Duration timeout,
                                                       transport::AbortSignal& abort) {
-    const std::string names = keys.size() == 1
-                                  ? keys.front()
-                                  : absl::StrCat(keys.front(), " and ", keys.size() - 1, " others");
+    const std::string names =
+        keys.size() == 1
+            ? keys.front()
+            : absl::StrCat(keys.front(), " and ", Counted(std::ssize(keys) - 1, "other"));
     v1::WaitKeysRequest request;
     FillScope(*request.mutable_scope());
     for (const std::string& key : keys) request.add_keys(key);

@@ -144,7 +144,7 @@ TEST_F(RendezvousClientTest, ManyKeysAreWaitedForInFewCalls) {
 TEST_F(RendezvousClientTest, AWaitForManyKeysNamesTheFirstAndCountsTheOthers) {
   const auto waited = Client(3)->WaitAll({"rank/1", "rank/2"}, absl::Milliseconds(50));
   EXPECT_EQ(waited.status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(waited.status().message(), HasSubstr("rank/1 and 1 others"));
+  EXPECT_THAT(waited.status().message(), HasSubstr("rank/1 and 1 other"));
 }
 
 TEST_F(RendezvousClientTest, WaitEndsAtItsTimeoutNamingTheKey) {

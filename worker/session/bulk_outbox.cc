@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/bounded_text.h"
+#include "common/base/counted.h"
 
 namespace takt::session {
 namespace {
@@ -139,7 +140,9 @@ control::LogLine BulkOutbox::NextLogLocked() {
   if (const std::int64_t dropped = std::exchange(dropped_logs_, 0); dropped > 0) {
     control::LogLine gap = logs_.front();
     gap.level = LogLevel::kWarning;
-    gap.text = absl::StrCat(dropped, " lines before this one are lost: nobody took them in time");
+    gap.text = absl::StrCat(Counted(dropped, "line"),
+                            dropped == 1 ? " before this one is lost: nobody took it in time"
+                                         : " before this one are lost: nobody took them in time");
     return gap;
   }
   control::LogLine record = std::move(logs_.front());

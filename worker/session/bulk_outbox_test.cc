@@ -150,7 +150,7 @@ TEST(BulkOutbox, OldestLogLinesAreDroppedReportsNever) {
   outbox.AddReport(Step(1));
   EXPECT_EQ(NextStep(outbox), 1);  // reports come first
   EXPECT_THAT(std::get<control::LogLine>(*outbox.Next()).text,
-              ::testing::HasSubstr("1 lines before this one"));
+              ::testing::HasSubstr("1 line before this one is lost"));
   EXPECT_EQ(std::get<control::LogLine>(*outbox.Next()).text, "b");
   EXPECT_EQ(std::get<control::LogLine>(*outbox.Next()).text, "c");
 }

@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "common/checkpoint/layout.h"
 #include "common/data/data_root.h"
+#include "common/model/hf_config_text.h"
 #include "worker/checkpoint/commit.h"
 #include "worker/checkpoint/load.h"
 #include "worker/checkpoint/ownership.h"
@@ -109,7 +110,7 @@ void RankCheckpoints::KeepConfig() {
 
 void RankCheckpoints::ReadConfig(const checkpoint::StepFiles& step) {
   std::ifstream config(absl::StrCat(step.path(), "/", checkpoint::kConfigFile));
-  config_text_ = {std::istreambuf_iterator<char>(config), {}};
+  config_text_ = model::WithHeadSize(std::string{std::istreambuf_iterator<char>(config), {}});
 }
 
 absl::Status RankCheckpoints::Load(const checkpoint::StepFiles& step,

@@ -54,7 +54,7 @@ class StepReporter {
   bool holds_ = false;  // the last step did
   std::optional<StepMetrics> step_metrics_;
   std::optional<Fp8Metrics> fp8_metrics_;
-  TraceSampler trace_sampler_;
+  TraceSampler trace_sampler_{/*first_steps=*/4};
   StallLog stall_log_;
   const StallWatch stall_watch_{stall_log_};
 };

@@ -3,13 +3,14 @@
 
 #include <set>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace takt::session {
 namespace {
 
-std::set<int> Taken(double seconds, int steps = 256) {
-  TraceSampler sampler;
+std::set<int> Taken(double seconds, int steps = 256, int first_steps = 0) {
+  TraceSampler sampler(first_steps);
   std::set<int> taken;
   for (int step = 1; step <= steps; ++step) {
     if (sampler.Takes(StepId(step), seconds)) taken.insert(step);
@@ -28,6 +29,11 @@ TEST(TraceSampler, TakesAtMostFiftyASecondOfShortOnes) {
     EXPECT_LE(Taken(seconds, steps).size(), 100u) << seconds;
     EXPECT_GE(Taken(seconds, steps).size(), 40u) << seconds;
   }
+}
+
+TEST(TraceSampler, TakesTheFirstStepsHoweverShort) {
+  EXPECT_THAT(Taken(0.0001, 1, 4), testing::ElementsAre(1));
+  EXPECT_THAT(Taken(0.0001, 20, 4), testing::ElementsAre(1, 2, 3, 4));
 }
 
 TEST(TraceSampler, RanksThatDisagreeHaveStepsInCommon) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/counted.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/transport/abort_signal.h"
@@ -206,7 +207,7 @@ class NcclTransport final : public DeviceTransport {
     std::vector<std::string> texts;
     if (!keys.empty()) {
       const std::string others =
-          keys.size() > 1 ? absl::StrCat(" and ", keys.size() - 1, " others") : "";
+          keys.size() > 1 ? absl::StrCat(" and ", Counted(std::ssize(keys) - 1, "other")) : "";
       ASSIGN_OR_RETURN(
           texts,
           AwaitKeys(rendezvous_, keys, options_.transport.connect_timeout, abort_,
