@@ -7,7 +7,10 @@
 #include <limits>
 #include <random>
 
+#include "common/config/job_file.h"
+#include "common/config/job_spec.h"
 #include "gtest/gtest.h"
+#include "takt/v1/job_spec.pb.h"
 
 namespace takt::cli {
 namespace {
@@ -58,6 +61,23 @@ TEST(MessageJson, EnumeratorsAreShort) {
   const Json json = ToJson(job);
   EXPECT_EQ(json["state"], "RUNNING");
   EXPECT_EQ(json["spec"]["model"]["family"], "gpt2");
+}
+
+TEST(MessageJson, ASpecIsAJobFile) {
+  v1::JobSpec spec;
+  spec.set_name("j");
+  spec.mutable_model()->set_family(v1::MODEL_FAMILY_GPT2);
+  spec.mutable_data()->mutable_validation()->set_path("v.txt");
+  const Json json = ToJson(spec);
+  EXPECT_FALSE(json.contains("replan"));  // a word for what nobody said would be no value
+  EXPECT_FALSE(json["data"].contains("documents"));
+  EXPECT_EQ(json["priority"], config::kDefaultPriority);
+  spec.set_priority(config::kDefaultPriority);
+  const absl::StatusOr<v1::JobSpec> back = config::ParseJobFile(Dump(json), {});
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->SerializeAsString(), spec.SerializeAsString());
+  spec.set_priority(0);
+  EXPECT_EQ(ToJson(spec)["priority"], 0);
 }
 
 TEST(MessageJson, AutoIsAWord) {

@@ -449,14 +449,14 @@ absl::Status Client::BackUpState(
   return Judge(ReadAll(context, *wire().cluster->BackUpState(&context, {}), on_part));
 }
 
-absl::StatusOr<trace::JobTrace> Client::GetTrace(const std::string& name, std::int64_t first,
-                                                 std::int64_t last, int newest,
+absl::StatusOr<trace::JobTrace> Client::GetTrace(const std::string& name, const TracedSteps& steps,
                                                  absl::Duration timeout) {
   v1::GetTraceRequest request;
   request.set_name(name);
-  request.set_first_step(first);
-  request.set_last_step(last);
-  request.set_newest_steps(newest);
+  request.set_first_step(steps.first);
+  request.set_last_step(steps.last);
+  request.set_newest_steps(steps.newest);
+  request.set_around_step(steps.around);
   grpc::ClientContext context;
   context.set_deadline(Deadline(absl::Now() + timeout));
   trace::TraceReader reader;

@@ -46,6 +46,15 @@ struct ClientOptions {
   absl::Duration call_timeout = absl::Seconds(15);  // includes retries
 };
 
+// The steps whose traces are wanted: first to last, or if both are 0, the `newest`. If step
+// `around` is kept, it is wanted instead, with the `newest` - 1 kept before it and as many after
+// it; older coordinators read the range.
+struct TracedSteps {
+  std::int64_t first = 0, last = 0;
+  int newest = 1;
+  std::int64_t around = 0;  // 0: none
+};
+
 // Thread-safe.
 class Client final {
  public:
@@ -108,10 +117,10 @@ class Client final {
   // Calls `on_part` with each part of a copy of the coordinator's state. It ends as WatchJob does.
   absl::Status BackUpState(absl::Duration timeout, StreamStop& stop,
                            const std::function<bool(const v1::BackUpStateResponse&)>& on_part);
-  // Reads the traces of steps first to last, or if both are 0, of the `newest` steps. More errors:
-  // kFailedPrecondition (no step was measured yet), kNotFound (none of those is kept).
-  absl::StatusOr<trace::JobTrace> GetTrace(const std::string& name, std::int64_t first,
-                                           std::int64_t last, int newest, absl::Duration timeout);
+  // Reads traces. More errors: kFailedPrecondition (no step was measured yet), kNotFound (none of
+  // those is kept).
+  absl::StatusOr<trace::JobTrace> GetTrace(const std::string& name, const TracedSteps& steps,
+                                           absl::Duration timeout);
 
  private:
   struct Wire;

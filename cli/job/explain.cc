@@ -15,8 +15,10 @@
 namespace takt::cli {
 namespace {
 
-// The usual time of a rank comes from this many steps around the requested one.
-constexpr int kNeighbours = 8;
+// The usual time of a rank, and how far its clock is from those of others, come from this many kept
+// steps up to the requested one and as many from it on. So the newest step has the same numbers
+// whether its number is given or not.
+constexpr int kSteps = 8;
 
 struct ExplainOptions {
   std::string name;
@@ -89,11 +91,14 @@ Json ToJson(const explain::Explanation& explanation, const std::vector<explain::
 absl::StatusOr<ExitCode> Explain(const Context& context, const ExplainOptions& options) {
   ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
   const bool newest = options.step == 0;
-  ASSIGN_OR_RETURN(
-      const trace::JobTrace trace,
-      client->GetTrace(options.name,
-                       newest ? 0 : std::max<std::int64_t>(1, options.step - kNeighbours),
-                       newest ? 0 : options.step + kNeighbours, kNeighbours, context.timeout()));
+  TracedSteps steps{.newest = kSteps};
+  if (!newest) {
+    steps.first = std::max<std::int64_t>(1, options.step - kSteps + 1);
+    steps.last = options.step + kSteps - 1;
+    steps.around = options.step;
+  }
+  ASSIGN_OR_RETURN(const trace::JobTrace trace,
+                   client->GetTrace(options.name, steps, context.timeout()));
   ASSIGN_OR_RETURN(const trace::Timeline timeline, trace::MakeTimeline(trace));
   const StepId step = newest ? timeline.steps.back().step : StepId(options.step);
   ASSIGN_OR_RETURN(const explain::Explanation explanation, explain::Explain(timeline, step));

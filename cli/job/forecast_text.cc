@@ -140,7 +140,12 @@ void PrintForecastsJson(const Context& context, const config::JobSpec& job,
   for (const plan::Refusal& refusal : forecasts.refused) {
     Json chunks, stage_layers;  // null where there are no stages
     Json recompute = Json::array();
-    for (const model::Recompute mode : refusal.recompute) recompute.push_back(model::Name(mode));
+    // One mode is that of all stages. Without stages nobody knows how many there would be.
+    const bool of_all = refusal.recompute.size() == 1;
+    const std::size_t entries =
+        of_all ? std::max<std::size_t>(1, refusal.stage_layers.size()) : refusal.recompute.size();
+    for (std::size_t i = 0; i < entries; ++i)
+      recompute.push_back(model::Name(refusal.recompute[of_all ? 0 : i]));
     if (!refusal.stage_layers.empty()) {
       chunks = static_cast<int>(refusal.stage_layers.size()) / refusal.mesh.pp_size;
       stage_layers = refusal.stage_layers;

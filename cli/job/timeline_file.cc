@@ -41,7 +41,9 @@ absl::StatusOr<TimelineFile> WriteTimeline(const Context& context, Client& clien
                                            const TimelineFileOptions& options) {
   ASSIGN_OR_RETURN(
       const trace::JobTrace trace,
-      client.GetTrace(options.job, options.first, options.last, options.newest, context.timeout()));
+      client.GetTrace(options.job,
+                      {.first = options.first, .last = options.last, .newest = options.newest},
+                      context.timeout()));
   ASSIGN_OR_RETURN(const trace::Timeline timeline, trace::MakeTimeline(trace));
   ASSIGN_OR_RETURN(Picture picture, Draw(timeline, options.format));
   RETURN_IF_ERROR(WriteNewFile(options.file, picture.text));

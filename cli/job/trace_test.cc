@@ -134,6 +134,18 @@ TEST_F(TraceCommand, ExplainAddsUp) {
   EXPECT_EQ(RunTakt(coordinator_, {"explain", "j", "--step", "9"}).code, ExitCode::kNotFound);
 }
 
+// With the same steps the newest one has the same numbers, however it is requested.
+TEST_F(TraceCommand, ExplainReadsAsManyStepsBeforeAnyStep) {
+  RunTakt(coordinator_, {"explain", "j"});
+  EXPECT_EQ(request_.first_step(), 0);
+  EXPECT_EQ(request_.newest_steps(), 8);
+  RunTakt(coordinator_, {"explain", "j", "--step", "20"});
+  EXPECT_EQ(request_.first_step(), 20 - 8 + 1);
+  EXPECT_EQ(request_.last_step(), 20 + 8 - 1);
+  EXPECT_EQ(request_.around_step(), 20);
+  EXPECT_EQ(request_.newest_steps(), 8);
+}
+
 // A pass of a layer was measured to take 10 ms; the job says 1 ms.
 TEST_F(TraceCommand, ExplainAdvisesAnotherPlan) {
   v1::Job job;

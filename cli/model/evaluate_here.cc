@@ -113,7 +113,7 @@ void ShowProgress(const Context& context, const std::string& text) {
 }  // namespace
 
 absl::StatusOr<Score> EvaluateHere(const Context& context, const EvaluateOptions& options) {
-  ASSIGN_OR_RETURN(const std::string folder, ModelFolder(options.model));
+  ASSIGN_OR_RETURN(const std::string folder, ModelFolder(context, options.model));
   ASSIGN_OR_RETURN(const data::Corpus corpus, OpenData(options));
   ASSIGN_OR_RETURN(const Documents documents, DocumentsOf(options, folder));
   ASSIGN_OR_RETURN(const std::unique_ptr<ModelChild> child,

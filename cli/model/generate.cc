@@ -173,7 +173,7 @@ void PrintResult(const Context& context, const Result& result, std::size_t promp
 }
 
 absl::StatusOr<ExitCode> Generate(const Context& context, const GenerateOptions& options) {
-  ASSIGN_OR_RETURN(const std::string folder, ModelFolder(options.model));
+  ASSIGN_OR_RETURN(const std::string folder, ModelFolder(context, options.model));
   ASSIGN_OR_RETURN(const Vocabulary vocabulary, OpenVocabulary(options, folder));
   ASSIGN_OR_RETURN(const std::vector<std::int32_t> prompt, Encode(options, vocabulary));
   ASSIGN_OR_RETURN(const std::unique_ptr<ModelChild> child,

@@ -7,6 +7,7 @@
 
 #include "CLI/App.hpp"
 #include "absl/status/statusor.h"
+#include "cli/base/context.h"
 
 namespace takt::cli {
 
@@ -20,9 +21,11 @@ struct ModelOptions {
 void AddModelOptions(CLI::App& app, ModelOptions& options);
 
 // Returns the absolute path of the model's folder: the checkpoint itself if it is a Hugging Face
-// folder, else the directory of a complete step in it. Errors: kNotFound (there is no such
-// directory, or no step in it), kDataLoss (the step is damaged), kInvalidArgument (--step of a
-// folder without steps).
-absl::StatusOr<std::string> ModelFolder(const ModelOptions& options);
+// folder or the directory of a step, else the directory of the newest step in it that is whole. It
+// compares the model's files with the hashes in the manifest, and says which newer steps it passes
+// over. Errors: kNotFound (there is no such directory, or no step in it), kDataLoss (the step that
+// was named, or every step, is damaged), kInvalidArgument (--step of a folder without steps); those
+// of the disk, which may hide a whole step.
+absl::StatusOr<std::string> ModelFolder(const Context& context, const ModelOptions& options);
 
 }  // namespace takt::cli

@@ -10,6 +10,7 @@
 #include "cli/model/evaluate_here.h"
 #include "cli/model/evaluate_on_cluster.h"
 #include "cli/model/model_child.h"
+#include "cli/model/model_options.h"
 #include "cli/model/score.h"
 #include "cli/testing/fake_coordinator.h"
 #include "cli/testing/test_checkpoint.h"
@@ -190,20 +191,87 @@ TEST(Generate, RefusesWrongNumbers) {
   }
 }
 
+// Finds the folder of a model, and keeps what is said about that.
+struct FoundFolder {
+  explicit FoundFolder(const ModelOptions& options) {
+    std::ostringstream out, err;
+    const Context context{.terminal = {.out = out, .err = err},
+                          .environment = [](const char*) { return std::optional<std::string>(); }};
+    folder = ModelFolder(context, options);
+    said = err.str();
+  }
+  absl::StatusOr<std::string> folder;
+  std::string said;
+};
+
 TEST(ModelFolder, IsTheNewestStepOfADirectoryOfCheckpoints) {
   const TestDirectory directory;
   WriteCheckpoint(directory.path(), 5, kModel);
   const std::string newest = WriteCheckpoint(directory.path(), 20, kModel);
-  EXPECT_EQ(ModelFolder({.checkpoint = directory.path()}).value(), newest);
-  EXPECT_THAT(ModelFolder({.checkpoint = directory.path(), .step = 5}).value(),
+  const auto find = [](const ModelOptions& options) { return FoundFolder(options).folder; };
+  EXPECT_EQ(find({.checkpoint = directory.path()}).value(), newest);
+  EXPECT_THAT(find({.checkpoint = directory.path(), .step = 5}).value(),
               testing::EndsWith(checkpoint::StepDirectoryName(StepId(5))));
-  EXPECT_EQ(ModelFolder({.checkpoint = newest}).value(), newest);
-  EXPECT_EQ(ModelFolder({.checkpoint = directory.path(), .step = 6}).status().code(),
+  EXPECT_EQ(find({.checkpoint = newest}).value(), newest);
+  EXPECT_EQ(find({.checkpoint = directory.path(), .step = 6}).status().code(),
             absl::StatusCode::kNotFound);
-  EXPECT_EQ(ModelFolder({.checkpoint = newest, .step = 20}).status().code(),
+  EXPECT_EQ(find({.checkpoint = newest, .step = 20}).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ModelFolder({.checkpoint = directory.Path("nothing")}).status().code(),
+  EXPECT_EQ(find({.checkpoint = directory.Path("nothing")}).status().code(),
             absl::StatusCode::kNotFound);
+}
+
+// Changes one byte of a file, whose size stays.
+void Damage(const std::string& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-1, std::ios::end);
+  const int last = file.get();
+  file.seekp(-1, std::ios::end);
+  file.put(static_cast<char>(last ^ 1));
+}
+
+TEST(ModelFolder, PassesOverADamagedStepAndSaysSo) {
+  const TestDirectory directory;
+  const std::string older = WriteCheckpoint(directory.path(), 5, kModel);
+  const std::string newest = WriteCheckpoint(directory.path(), 20, kModel);
+  for (const char* const file : {"config.json", "model-00002-of-00006.safetensors",
+                                 "model.safetensors.index.json", "manifest.json"}) {
+    const std::string path = newest + "/" + file, whole = ReadFile(path);
+    Damage(path);
+    const FoundFolder found({.checkpoint = directory.path()});
+    ASSERT_TRUE(found.folder.ok()) << found.folder.status();
+    EXPECT_EQ(*found.folder, older) << file;
+    EXPECT_THAT(found.said, AllOf(HasSubstr(path), HasSubstr("step-00000005 is used instead")))
+        << file;
+    std::ofstream(path, std::ios::binary) << whole;
+  }
+  EXPECT_EQ(FoundFolder({.checkpoint = directory.path()}).said, "");
+}
+
+TEST(ModelFolder, NeverReplacesAStepThatWasNamed) {
+  const TestDirectory directory;
+  const std::string older = WriteCheckpoint(directory.path(), 5, kModel);
+  const std::string newest = WriteCheckpoint(directory.path(), 20, kModel);
+  Damage(newest + "/config.json");
+  for (const ModelOptions& named : {ModelOptions{.checkpoint = newest},
+                                    ModelOptions{.checkpoint = directory.path(), .step = 20}}) {
+    const FoundFolder found(named);
+    EXPECT_EQ(found.folder.status().code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(found.folder.status().message()),
+                AllOf(HasSubstr(newest + "/config.json is damaged: its XXH3-128 is "),
+                      HasSubstr("its manifest says "), HasSubstr("restore the file")));
+    EXPECT_EQ(found.said, "");
+  }
+  Damage(older + "/config.json");
+  const absl::Status none = FoundFolder({.checkpoint = directory.path()}).folder.status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(none.message()),
+              AllOf(HasSubstr("step-00000020/config.json"), HasSubstr("step-00000005/config.json"),
+                    HasSubstr("no other checkpoint is there or whole")));
+  const Outcome outcome = RunTakt(
+      {"generate", directory.path(), "--prompt", "ab", "--tokenizer", "bytes", "--step", "5"});
+  EXPECT_EQ(outcome.code, ExitCode::kFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("config.json is damaged"));
 }
 
 TEST(Eval, PrintsLossPerplexityAndBitsPerByte) {

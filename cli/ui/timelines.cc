@@ -22,7 +22,7 @@ absl::StatusOr<std::shared_ptr<const Timelines::Loaded>> Timelines::Read(const s
                                                                          std::int64_t step) {
   const auto loaded = std::make_shared<Loaded>();
   ASSIGN_OR_RETURN(loaded->trace,
-                   client_.GetTrace(job, step, step, step == 0 ? 1 : 0, kReadTimeout));
+                   client_.GetTrace(job, {.first = step, .last = step}, kReadTimeout));
   ASSIGN_OR_RETURN(loaded->timeline, trace::MakeTimeline(loaded->trace));
   return std::shared_ptr<const Loaded>(loaded);
 }

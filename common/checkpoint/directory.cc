@@ -53,6 +53,39 @@ absl::Status CheckSize(const std::string& directory, const FileEntry& file) {
       absl::StrCat(path, " has ", opened->size(), " bytes, its manifest says ", file.bytes));
 }
 
+// Reads the whole file and compares its hash with the manifest's.
+absl::Status VerifyFile(const std::string& directory, const FileEntry& file) {
+  const std::string path = absl::StrCat(directory, "/", file.name);
+  RETURN_IF_ERROR(CheckSize(directory, file));
+  ASSIGN_OR_RETURN(SequentialFile opened, SequentialFile::Open(path));
+  std::vector<std::byte> block(kBlockBytes);
+  Hasher hasher;
+  for (std::int64_t left = file.bytes; left > 0;) {
+    const std::size_t count = std::min(static_cast<std::size_t>(left), block.size());
+    RETURN_IF_ERROR(opened.Read(std::span(block).first(count)));
+    hasher.Add(std::span(block).first(count));
+    left -= static_cast<std::int64_t>(count);
+  }
+  const std::string hash = hasher.Digest();
+  return hash == file.xxh3_128 ? absl::OkStatus() : HashMismatch(path, hash, file);
+}
+
+// Returns the manifest in a directory, which must be that of its step if it is named as one.
+absl::StatusOr<Manifest> ReadManifestIn(const std::string& path) {
+  const std::string manifest_path = absl::StrCat(path, "/", kManifestFile);
+  const absl::StatusOr<std::string> text = ReadManifestText(manifest_path);
+  if (absl::IsNotFound(text.status()))
+    return absl::DataLossError(absl::StrCat(manifest_path, " is missing"));
+  RETURN_IF_ERROR(text.status());
+  ASSIGN_OR_RETURN(Manifest manifest, ParseManifest(*text, manifest_path));
+  const auto directory = ParseStepDirectoryName(fs::path(path).filename().string());
+  if (directory.has_value() && directory->step != manifest.step) {
+    return absl::DataLossError(absl::StrCat(
+        manifest_path, " is that of ", StepDirectoryName(manifest.step), ", not of its directory"));
+  }
+  return manifest;
+}
+
 // Finds a shard that has no hash: Hugging Face's readers would load it.
 absl::Status CheckNoOtherShards(const std::string& directory, const Manifest& manifest) {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(directory));
@@ -109,17 +142,7 @@ absl::StatusOr<std::vector<ListedStep>> ListSteps(const std::string& directory) 
 }
 
 absl::StatusOr<Manifest> ReadCompleteStep(const std::string& path) {
-  const std::string manifest_path = absl::StrCat(path, "/", kManifestFile);
-  const absl::StatusOr<std::string> text = ReadManifestText(manifest_path);
-  if (absl::IsNotFound(text.status()))
-    return absl::DataLossError(absl::StrCat(manifest_path, " is missing"));
-  RETURN_IF_ERROR(text.status());
-  ASSIGN_OR_RETURN(Manifest manifest, ParseManifest(*text, manifest_path));
-  const auto directory = ParseStepDirectoryName(fs::path(path).filename().string());
-  if (directory.has_value() && directory->step != manifest.step) {
-    return absl::DataLossError(absl::StrCat(
-        manifest_path, " is that of ", StepDirectoryName(manifest.step), ", not of its directory"));
-  }
+  ASSIGN_OR_RETURN(Manifest manifest, ReadManifestIn(path));
   RETURN_IF_ERROR(CheckFiles(path, manifest));
   return manifest;
 }
@@ -133,6 +156,15 @@ absl::Status HashMismatch(std::string_view path, std::string_view hash, const Fi
   return absl::DataLossError(absl::StrCat(std::string(path), " is damaged: its XXH3-128 is ",
                                           std::string(hash), ", its manifest says ",
                                           file.xxh3_128));
+}
+
+absl::Status VerifyModelFiles(const std::string& path) {
+  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifestIn(path));
+  RETURN_IF_ERROR(CheckNoOtherShards(path, manifest));
+  for (const FileEntry& file : manifest.files) {
+    if (!IsOptimizerFile(file.name)) RETURN_IF_ERROR(VerifyFile(path, file));
+  }
+  return absl::OkStatus();
 }
 
 ChosenStep ChooseStep(std::span<const ListedStep> steps, StepId at_most,
@@ -169,21 +201,7 @@ absl::StatusOr<StepFiles> StepFiles::Open(const std::string& path) {
   return step;
 }
 
-absl::Status StepFiles::Verify(const FileEntry& file) const {
-  const std::string path = absl::StrCat(path_, "/", file.name);
-  RETURN_IF_ERROR(CheckSize(path_, file));
-  ASSIGN_OR_RETURN(SequentialFile opened, SequentialFile::Open(path));
-  std::vector<std::byte> block(kBlockBytes);
-  Hasher hasher;
-  for (std::int64_t left = file.bytes; left > 0;) {
-    const std::size_t count = std::min(static_cast<std::size_t>(left), block.size());
-    RETURN_IF_ERROR(opened.Read(std::span(block).first(count)));
-    hasher.Add(std::span(block).first(count));
-    left -= static_cast<std::int64_t>(count);
-  }
-  const std::string hash = hasher.Digest();
-  return hash == file.xxh3_128 ? absl::OkStatus() : HashMismatch(path, hash, file);
-}
+absl::Status StepFiles::Verify(const FileEntry& file) const { return VerifyFile(path_, file); }
 
 absl::Status StepFiles::VerifyAll() const {
   for (const FileEntry& file : manifest_.files) RETURN_IF_ERROR(Verify(file));

@@ -58,6 +58,11 @@ absl::Status CheckFiles(const std::string& directory, const Manifest& manifest);
 // Returns the error (kDataLoss) for a file whose hash is `hash` and differs from the manifest's.
 absl::Status HashMismatch(std::string_view path, std::string_view hash, const FileEntry& file);
 
+// Reads the files of a step's directory that its model is made from, which are all but those of the
+// optimizer, and compares them with the manifest. The others need not be there.
+// Errors: kDataLoss or kInvalidArgument, with file and rule; those of the disk.
+absl::Status VerifyModelFiles(const std::string& path);
+
 struct PassedOver {
   StepId step;
   std::string reason;

@@ -94,6 +94,22 @@ TEST_F(DirectoryTest, ListsNewestFirstWithTheirStates) {
   EXPECT_THAT(List()[1].reason, HasSubstr("config.json is missing"));
 }
 
+TEST_F(DirectoryTest, TheFilesOfTheModelVerifyWithoutThoseOfTheOptimizer) {
+  const std::string step = MakeStep(100);
+  Manifest manifest = *ReadCompleteStep(step);
+  manifest.files.push_back({OptimizerFile(LayerId(0), 1), 3, HashOf({})});
+  Write(fs::path(step) / kManifestFile, *FormatManifest(manifest));
+  EXPECT_FALSE(ReadCompleteStep(step).ok());
+  EXPECT_TRUE(VerifyModelFiles(step).ok()) << VerifyModelFiles(step);
+  Write(fs::path(step) / kConfigFile, "[]\n");
+  const absl::Status changed = VerifyModelFiles(step);
+  EXPECT_TRUE(absl::IsDataLoss(changed)) << changed;
+  EXPECT_THAT(std::string(changed.message()), HasSubstr("config.json is damaged"));
+  Write(fs::path(step) / kConfigFile, "{}\n");
+  Write(fs::path(step) / "model-9.safetensors", "");
+  EXPECT_THAT(std::string(VerifyModelFiles(step).message()), HasSubstr("is not in the manifest"));
+}
+
 TEST_F(DirectoryTest, OnlyWhatIsReadShowsDamage) {
   EXPECT_TRUE(IsDamage(absl::DataLossError("its XXH3-128 is another")));
   EXPECT_TRUE(IsDamage(absl::InvalidArgumentError("not a manifest")));

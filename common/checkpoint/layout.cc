@@ -83,6 +83,8 @@ std::string OptimizerFile(LayerId layer, int num_layers) {
   return ShardName("optimizer", layer.value(), num_layers);
 }
 
+bool IsOptimizerFile(std::string_view name) { return name.starts_with("optimizer-"); }
+
 std::string FirstMomentName(std::string_view parameter) {
   return absl::StrCat("exp_avg.", std::string(parameter));
 }

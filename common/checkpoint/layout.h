@@ -63,6 +63,7 @@ std::optional<PartialWriter> WriterOf(std::string_view suffix);
 // file of the layer that owns it.
 std::string ModelFile(LayerId layer, int num_layers);
 std::string OptimizerFile(LayerId layer, int num_layers);
+bool IsOptimizerFile(std::string_view name);
 
 // Returns the names of the tensors of an optimizer file: the first and the second moment of a
 // parameter, as far as the optimizer has them, and its last update where errors are fed back.

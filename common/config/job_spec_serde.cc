@@ -126,6 +126,33 @@ void ReadDropout(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
                                       ", but this job trains without; dropout: 0 confirms that"));
 }
 
+// Reads what layers that only take time take and hold.
+void ReadEmulated(const v1::ModelSpec& proto, model::ModelConfig& model) {
+  model.context = std::max(model.context, 1);  // it only scales the count of tokens
+  model.forward_seconds = proto.forward_ms() * 1e-3;
+  model.input_grad_seconds = proto.input_grad_ms() * 1e-3;
+  model.weight_grad_seconds = proto.weight_grad_ms() * 1e-3;
+  model.activation_bytes = proto.activation_bytes();
+  model.parameter_bytes = proto.parameter_bytes();
+  model.collective_bytes = proto.collective_bytes();
+}
+
+// Checks that a model whose layers compute leaves the same fields out.
+void CheckNothingEmulated(const v1::ModelSpec& proto, Rules& rules) {
+  const auto check = [&](const char* field, auto value) {
+    rules.Check(value == 0, {.field = absl::StrCat("model.", field),
+                             .value = absl::StrCat(value),
+                             .rule = "is of family emulated alone",
+                             .fix = "remove it"});
+  };
+  check("forward_ms", proto.forward_ms());
+  check("input_grad_ms", proto.input_grad_ms());
+  check("weight_grad_ms", proto.weight_grad_ms());
+  check("activation_bytes", proto.activation_bytes());
+  check("parameter_bytes", proto.parameter_bytes());
+  check("collective_bytes", proto.collective_bytes());
+}
+
 void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
   if (!rules.Check(
           v1::ModelFamily_IsValid(proto.family()) && proto.family() != v1::MODEL_FAMILY_UNSPECIFIED,
@@ -154,19 +181,15 @@ void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
   if (proto.has_attention_window()) model.attention_window = proto.attention_window();
   if (proto.has_experts()) ReadExperts(proto.experts(), model, rules);
   ReadDropout(proto, job, rules);
-  model.forward_seconds = proto.forward_ms() * 1e-3;
-  model.input_grad_seconds = proto.input_grad_ms() * 1e-3;
-  model.weight_grad_seconds = proto.weight_grad_ms() * 1e-3;
-  model.activation_bytes = proto.activation_bytes();
-  model.parameter_bytes = proto.parameter_bytes();
-  model.collective_bytes = proto.collective_bytes();
   job.init_from = proto.init_from();
   if (model.family == model::Family::kEmulated) {
-    model.context = std::max(model.context, 1);  // it only scales the count of tokens
+    ReadEmulated(proto, model);
     rules.Check(job.init_from.empty(), {.field = "model.init_from",
                                         .value = Shown(job.init_from),
                                         .rule = "emulated layers have no weights",
                                         .fix = "remove it"});
+  } else {
+    CheckNothingEmulated(proto, rules);
   }
   for (FieldError& error : model::CheckConfig(model)) rules.Check(false, std::move(error));
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -56,6 +57,26 @@ void DropSection(const std::string& prefix, std::map<std::string, std::string>& 
   std::erase_if(fields, [&](const auto& field) { return absl::StartsWith(field.first, prefix); });
 }
 
+// Returns the field by which the schedule of learning rates ends with the job, as it does where the
+// job's file leaves that field out, or "" if it ends elsewhere or nowhere.
+std::string FieldThatFollowsSteps(const JobSpec& job) {
+  const LrSchedule& schedule = job.lr_schedule;
+  const std::int64_t last = std::max(job.steps, schedule.warmup_steps);
+  switch (schedule.decay) {
+    case LrDecay::kCosine:
+    case LrDecay::kLinear:
+      return schedule.decay_steps == last ? "optimizer.lr_schedule.decay_steps" : "";
+    case LrDecay::kWsd: {
+      const std::int64_t stable = last - schedule.warmup_steps - schedule.decay_steps;
+      return schedule.stable_steps == stable ? "optimizer.lr_schedule.stable_steps" : "";
+    }
+    case LrDecay::kConstant:
+    case LrDecay::kInverseSqrt:
+      return "";
+  }
+  return "";
+}
+
 absl::StatusOr<JobSpec> ParseSaved(std::string_view saved) {
   ASSIGN_OR_RETURN(const v1::JobSpec spec, ParseJobFile(saved, {.name = "job_spec"}));
   return ToJobSpec(spec);
@@ -88,6 +109,11 @@ absl::Status CheckResumes(const JobSpec& job, std::string_view saved) {
                              "weights by model.init_from")});
     DropSection(absl::StrCat("optimizer.", optimizer, "."), is);
     DropSection(absl::StrCat("optimizer.", saved_one, "."), was);
+  }
+  const std::string follows = FieldThatFollowsSteps(job);
+  if (!follows.empty() && follows == FieldThatFollowsSteps(*before)) {
+    is.erase(follows);
+    was.erase(follows);
   }
   for (const auto& [field, value] : is) {
     const auto it = was.find(field);

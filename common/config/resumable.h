@@ -14,7 +14,8 @@ namespace takt::config {
 // checkpoints: `name`, `steps`, `parallelism`, `checkpoint`, `logging`, `exact`, `priority`,
 // `replan`, `elastic`, `data.validation`, `optimizer.barrier`. `model.init_from` and
 // `model.hf_config` may differ too, for the weights are in the checkpoint, and the fields that such
-// a file gave the model are compared by themselves.
+// a file gave the model are compared by themselves. A schedule of learning rates that ends with the
+// job, by `decay_steps` or wsd's `stable_steps`, may end with the new one: it follows `steps`.
 // Errors: kInvalidArgument with one FieldError for each other field that differs.
 absl::Status CheckResumes(const JobSpec& job, std::string_view saved);
 

@@ -27,9 +27,11 @@ steps: 20
 
 v1::JobSpec KjvJob(std::vector<std::string> overrides) { return Parse(std::move(overrides), kJob); }
 
-std::vector<std::string> DifferingFields(std::vector<std::string> overrides) {
+// before: the overrides of the job that wrote the checkpoint.
+std::vector<std::string> DifferingFields(std::vector<std::string> overrides,
+                                         std::vector<std::string> before = {}) {
   const JobSpec job = *ToJobSpec(KjvJob(std::move(overrides)));
-  const std::string saved = FormatJobFile(ToProto(*ToJobSpec(KjvJob({}))));
+  const std::string saved = FormatJobFile(ToProto(*ToJobSpec(KjvJob(std::move(before)))));
   std::vector<std::string> fields;
   for (const FieldError& error : FieldErrorsOf(CheckResumes(job, saved)))
     fields.push_back(error.field);
@@ -57,6 +59,39 @@ TEST(Resumable, EverythingElseIsRefusedByName) {
               testing::UnorderedElementsAre("optimizer.groups.0.parameters",
                                             "optimizer.groups.0.learning_rate_scale",
                                             "optimizer.groups.0.weight_decay"));
+}
+
+TEST(Resumable, ARateThatFallsUntilTheLastStepFollowsTheSteps) {
+  for (const char* decay : {"cosine", "linear"}) {
+    const std::string schedule = std::string("optimizer.lr_schedule.decay=") + decay;
+    EXPECT_THAT(DifferingFields({schedule, "steps=30"}, {schedule}), testing::IsEmpty());
+    EXPECT_THAT(DifferingFields({schedule, "steps=10"}, {schedule}), testing::IsEmpty());
+    // It makes no difference who said so.
+    EXPECT_THAT(
+        DifferingFields({schedule, "steps=30"}, {schedule, "optimizer.lr_schedule.decay_steps=20"}),
+        testing::IsEmpty());
+    EXPECT_THAT(
+        DifferingFields({schedule, "steps=30"}, {schedule, "optimizer.lr_schedule.decay_steps=15"}),
+        testing::ElementsAre("optimizer.lr_schedule.decay_steps"));
+    EXPECT_THAT(
+        DifferingFields({schedule, "steps=30", "optimizer.lr_schedule.decay_steps=25"}, {schedule}),
+        testing::ElementsAre("optimizer.lr_schedule.decay_steps"));
+  }
+  EXPECT_THAT(DifferingFields({"optimizer.lr_schedule.decay=linear", "steps=30"},
+                              {"optimizer.lr_schedule.decay=cosine"}),
+              testing::ElementsAre("optimizer.lr_schedule.decay"));
+}
+
+TEST(Resumable, WsdsPlateauFollowsTheSteps) {
+  const std::string wsd =
+      "optimizer.lr_schedule={decay: wsd, warmup_steps: 2, decay_steps: 5, stable_steps: 13}";
+  const std::string open = "optimizer.lr_schedule={decay: wsd, warmup_steps: 2, decay_steps: 5}";
+  EXPECT_THAT(DifferingFields({open, "steps=40"}, {open}), testing::IsEmpty());
+  EXPECT_THAT(DifferingFields({open, "steps=40"}, {wsd}), testing::IsEmpty());
+  EXPECT_THAT(DifferingFields({wsd, "steps=40"}, {open}), testing::IsEmpty());
+  EXPECT_THAT(DifferingFields({open, "steps=40"}, {open, "steps=30"}), testing::IsEmpty());
+  EXPECT_THAT(DifferingFields({wsd, "steps=40"}, {open, "steps=30"}),
+              testing::ElementsAre("optimizer.lr_schedule.stable_steps"));
 }
 
 TEST(Resumable, AnotherOptimizerIsRefusedWithTheReason) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Splits the predicted step of a candidate into what it consists of.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -57,6 +58,18 @@ absl::StatusOr<double> SyncSeconds(const Plan& plan) {
   return plan.predicted_step_seconds - report.step_time;
 }
 
+// Counts parts that are only what sums of times were rounded by as computing, so that they are 0
+// and all parts are still the step.
+void DropRounding(double step, Parts& parts) {
+  constexpr double kRounding = 1e-9;  // of the step
+  for (double* const part :
+       {&parts.imbalance, &parts.communication, &parts.sync, &parts.schedule}) {
+    if (std::abs(*part) > kRounding * step) continue;
+    parts.compute += *part;
+    *part = 0;
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& candidate) {
@@ -92,6 +105,7 @@ absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& ca
     parts.lower_bound = std::max(bound.makespan, most_work) + longest_update;
   }
   parts.schedule = step - parts.compute - parts.imbalance - parts.communication - parts.sync;
+  DropRounding(step, parts);
   return parts;
 }
 

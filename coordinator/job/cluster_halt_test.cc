@@ -109,9 +109,16 @@ TEST_F(HaltTest, WhatCannotBePausedOrResumedIsRefused) {
   const auto status = Pause("j").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.ToString(), HasSubstr("job j has no checkpoint section"));
-  EXPECT_THAT(Resume("j").status().ToString(), HasSubstr("job j is RUNNING, not PAUSED"));
+  EXPECT_THAT(
+      Resume("j").status().ToString(),
+      HasSubstr("job j is RUNNING, not PAUSED, so it cannot be resumed; it goes on by itself"));
   Say("w0", key, 0, control::Phase::kFailed, "boom");
-  EXPECT_THAT(Pause("j").status().ToString(), HasSubstr("job j is FAILED"));
+  EXPECT_EQ(Pause("j").status().message(),
+            "job j is FAILED: only a job that has not ended can be paused; to train on, run takt "
+            "delete j and submit its file again");
+  EXPECT_EQ(Resume("j").status().message(),
+            "job j is FAILED, not PAUSED, so it cannot be resumed; to train on, run takt delete j "
+            "and submit its file again");
   EXPECT_EQ(Pause("nobody").status().code(), absl::StatusCode::kNotFound);
 }
 

@@ -114,7 +114,11 @@ TEST_F(ClusterTest, AnEndedJobCannotBeCancelled) {
   AttachWorkers(1);
   const control::JobKey key = RunJob("j", 1);
   Say("w0", key, 0, control::Phase::kFailed, "boom");
-  EXPECT_EQ(Cancel("j").status().code(), absl::StatusCode::kFailedPrecondition);
+  const absl::Status status = Cancel("j").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "job j is FAILED already: only a job that has not ended can be cancelled; takt delete "
+            "j removes it");
   EXPECT_EQ(Cancel("nobody").status().code(), absl::StatusCode::kNotFound);
 }
 

@@ -22,6 +22,12 @@ constexpr std::size_t kMaxNotices = 20;
 // A plan that ends the coordinator would otherwise do so at each of its starts.
 constexpr int kMostPlanningEnds = 3;
 
+// Tells people what they can do with a job that has ended.
+std::string HowToTrainOn(const store::JobRecord& record) {
+  return absl::StrCat("to train on, run takt delete ", record.name, " and submit its file again",
+                      record.state == JobState::kSucceeded ? ", with more steps" : "");
+}
+
 }  // namespace
 
 void Job::Enqueue(config::JobSpec spec, Moment now) {
@@ -116,7 +122,9 @@ absl::Status Job::Cancel(Moment now) {
   const JobState state = record_.state;
   if (state == JobState::kSucceeded || state == JobState::kFailed) {
     return absl::FailedPreconditionError(
-        absl::StrCat("job ", record_.name, " is ", store::Name(state), " already"));
+        absl::StrCat("job ", record_.name, " is ", store::Name(state),
+                     " already: only a job that has not ended can be cancelled; takt delete ",
+                     record_.name, " removes it"));
   }
   if (state == JobState::kCancelled || StopsForGood()) return absl::OkStatus();
   if (!run_) {
@@ -132,11 +140,13 @@ absl::Status Job::Cancel(Moment now) {
 absl::Status Job::Pause(Moment now) {
   if (store::HasEnded(record_.state)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("job ", record_.name, " is ", store::Name(record_.state)));
+        absl::StrCat("job ", record_.name, " is ", store::Name(record_.state),
+                     ": only a job that has not ended can be paused; ", HowToTrainOn(record_)));
   }
   if (StopsForGood()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("job ", record_.name, " ends: ", record_.stop->reason));
+        absl::StrCat("job ", record_.name, " ends, so it cannot be paused: ", record_.stop->reason,
+                     "; takt wait ", record_.name, " tells when it has"));
   }
   if (!spec_.checkpoint) {
     return absl::FailedPreconditionError(
@@ -156,8 +166,10 @@ absl::Status Job::Resume(Moment now) {
   } else if (pausing) {
     RequestHalt({.next = JobState::kQueued, .reason = "resumed by request"}, now);
   } else {
-    return absl::FailedPreconditionError(
-        absl::StrCat("job ", record_.name, " is ", store::Name(record_.state), ", not PAUSED"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job ", record_.name, " is ", store::Name(record_.state),
+        ", not PAUSED, so it cannot be resumed; ",
+        store::HasEnded(record_.state) ? HowToTrainOn(record_) : "it goes on by itself"));
   }
   return absl::OkStatus();
 }

@@ -43,7 +43,8 @@ absl::StatusOr<trace::JobTrace> Find(const traces::TraceKeeper* traces,
   if (traces == nullptr) return absl::FailedPreconditionError("no traces are kept here");
   return traces->Read(request.name(), {.first = request.first_step(),
                                        .last = request.last_step(),
-                                       .newest = request.newest_steps()});
+                                       .newest = request.newest_steps(),
+                                       .around = request.around_step()});
 }
 
 class TraceStream final : public WritingStream<Reactor, v1::GetTraceResponse>,

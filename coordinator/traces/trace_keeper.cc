@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <sstream>
@@ -50,6 +51,12 @@ absl::Status NoneKept(const std::string& job) {
 absl::StatusOr<std::set<StepId>> Select(const std::string& job, const std::set<StepId>& steps,
                                         const StepRange& range) {
   if (steps.empty()) return NoneKept(job);
+  if (const auto center = steps.find(StepId(range.around)); center != steps.end()) {
+    auto first = center, end = std::next(center);
+    for (int i = 1; i < range.newest && first != steps.begin(); ++i) --first;
+    for (int i = 1; i < range.newest && end != steps.end(); ++i) ++end;
+    return std::set<StepId>(first, end);
+  }
   std::set<StepId> selected;
   if (range.first == 0 && range.last == 0) {
     for (auto step = steps.rbegin();

@@ -29,10 +29,12 @@ struct TraceKeeperOptions {
   std::int64_t max_all_recent_bytes = 64ll << 20;  // of all jobs
 };
 
-// Which steps are wanted: first to last, or, both 0, the newest.
+// Which steps are wanted: first to last, or, both 0, the newest. If step `around` is kept, it is
+// wanted instead, with the `newest` - 1 kept before it and as many after it.
 struct StepRange {
   std::int64_t first = 0, last = 0;
   int newest = 1;
+  std::int64_t around = 0;  // 0: none
 };
 
 // Thread-safe. It stops nobody: what cannot be kept is dropped, with one line in the log.

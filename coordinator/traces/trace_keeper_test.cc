@@ -142,6 +142,20 @@ TEST_F(TraceKeeperTest, SaysWhatThereIsNot) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("between 2 and 3"));
 }
 
+TEST_F(TraceKeeperTest, GivesBackTheKeptStepsAroundOne) {
+  TraceKeeper keeper(Options());
+  keeper.Begin(Launch("j"));
+  for (const int step : {1, 2, 4, 5}) Tell(keeper, step);
+  const auto around = [&](std::int64_t step, int newest) {
+    return Steps(keeper.Read("j", {.first = 4, .last = 6, .newest = newest, .around = step}));
+  };
+  EXPECT_THAT(around(4, 2), ElementsAre(2, 4, 5));
+  EXPECT_THAT(around(4, 1), ElementsAre(4));
+  EXPECT_THAT(around(5, 3), ElementsAre(2, 4, 5));  // as the three newest
+  EXPECT_THAT(around(1, 99), ElementsAre(1, 2, 4, 5));
+  EXPECT_THAT(around(3, 2), ElementsAre(4, 5));  // the range, as step 3 is not kept
+}
+
 TEST_F(TraceKeeperTest, TakesNothingFromStrangers) {
   TraceKeeper keeper(Options());
   keeper.Begin(Launch("j", 2));

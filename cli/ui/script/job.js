@@ -85,7 +85,8 @@ function overviewTab(job) {
         el('p', {}, saved ? `The newest complete one is of step ${saved.step}, from ${clockTime(saved.time)}.`
             : (job.spec.checkpoint && job.spec.checkpoint.directory) ? 'None is complete yet.' : 'This job saves none.'),
         job.spec.checkpoint && job.spec.checkpoint.directory
-            ? el('p', {class: 'small quiet'}, `In ${job.spec.checkpoint.directory}, every ${job.spec.checkpoint.every_steps} steps.`) : null,
+            ? el('p', {class: 'small quiet'}, `In ${job.spec.checkpoint.directory}, ${
+                job.spec.checkpoint.every_steps ? `every ${plural(job.spec.checkpoint.every_steps, 'step')}` : 'at its end'}.`) : null,
         job.resumed_step > 0 ? el('p', {}, `The job went on from step ${job.resumed_step}.`) : null,
         job.memory_step > 0 ? el('p', {}, `This generation went on from copies in memory of step ${job.memory_step}.`) : null,
         job.copy_every_steps > 0 ? el('p', {class: 'small quiet'}, `Copies in memory: every ${plural(job.copy_every_steps, 'step')}.`) : null),
