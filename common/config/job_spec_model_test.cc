@@ -71,6 +71,13 @@ TEST(JobSpecModel, DocumentsAreJoinedUnlessTheJobSaysWhereTheyEnd) {
       ToJobSpec(Parse({"data={documents: separate, train: {path: a, format: safetensors}}"})).ok());
 }
 
+TEST(JobSpecModel, WarnsOfFieldsOfEmulatedLayersWhereLayersCompute) {
+  EXPECT_THAT(ToJobSpec(Parse({"model.forward_ms=5", "model.parameter_bytes=1024"}))->warnings,
+              testing::ElementsAre(
+                  "model.forward_ms: has no effect, because it is of family emulated alone",
+                  "model.parameter_bytes: has no effect, because it is of family emulated alone"));
+}
+
 TEST(JobSpecModel, ReadsExperts) {
   constexpr char kMixtral[] =
       "model={family: mixtral, layers: 2, hidden: 48, heads: 4, context: 8, vocab: 9, inner: 40, "

@@ -137,20 +137,19 @@ void ReadEmulated(const v1::ModelSpec& proto, model::ModelConfig& model) {
   model.collective_bytes = proto.collective_bytes();
 }
 
-// Checks that a model whose layers compute leaves the same fields out.
-void CheckNothingEmulated(const v1::ModelSpec& proto, Rules& rules) {
-  const auto check = [&](const char* field, auto value) {
-    rules.Check(value == 0, {.field = absl::StrCat("model.", field),
-                             .value = absl::StrCat(value),
-                             .rule = "is of family emulated alone",
-                             .fix = "remove it"});
+// Warns of the same fields where layers compute.
+void WarnOfEmulated(const v1::ModelSpec& proto, JobSpec& job) {
+  const auto warn = [&job](const char* field, bool is_set) {
+    if (!is_set) return;
+    job.warnings.push_back(
+        absl::StrCat("model.", field, ": has no effect, because it is of family emulated alone"));
   };
-  check("forward_ms", proto.forward_ms());
-  check("input_grad_ms", proto.input_grad_ms());
-  check("weight_grad_ms", proto.weight_grad_ms());
-  check("activation_bytes", proto.activation_bytes());
-  check("parameter_bytes", proto.parameter_bytes());
-  check("collective_bytes", proto.collective_bytes());
+  warn("forward_ms", proto.forward_ms() != 0);
+  warn("input_grad_ms", proto.input_grad_ms() != 0);
+  warn("weight_grad_ms", proto.weight_grad_ms() != 0);
+  warn("activation_bytes", proto.activation_bytes() != 0);
+  warn("parameter_bytes", proto.parameter_bytes() != 0);
+  warn("collective_bytes", proto.collective_bytes() != 0);
 }
 
 void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
@@ -189,7 +188,7 @@ void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
                                         .rule = "emulated layers have no weights",
                                         .fix = "remove it"});
   } else {
-    CheckNothingEmulated(proto, rules);
+    WarnOfEmulated(proto, job);
   }
   for (FieldError& error : model::CheckConfig(model)) rules.Check(false, std::move(error));
 }

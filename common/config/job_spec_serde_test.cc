@@ -334,11 +334,6 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "model.dropout is 0.1: is not supported: its random numbers would have to be the same with "
        "every schedule, partition and number of ranks, so that losses keep their bits; remove it; "
        "weight_decay and loss.label_smoothing regularize, too"},
-      {"model.forward_ms=5", "model.forward_ms is 5: is of family emulated alone; remove it"},
-      {"model.weight_grad_ms=-1",
-       "model.weight_grad_ms is -1: is of family emulated alone; remove it"},
-      {"model.parameter_bytes=1024",
-       "model.parameter_bytes is 1024: is of family emulated alone; remove it"},
       {"loss={label_smoothing: 1}",
        "loss.label_smoothing is 1: must be at least 0 and below 1; correct it, e.g. 0.1"},
       {"loss={z_loss: -1}",
