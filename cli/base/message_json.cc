@@ -8,8 +8,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
-#include "common/config/job_file.h"
-#include "common/config/job_spec.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/timestamp.pb.h"
 #include "takt/v1/job_spec.pb.h"
@@ -30,7 +28,7 @@ class FieldReader {
   Json Read() const {
     switch (field_.cpp_type()) {
       case FieldDescriptor::CPPTYPE_INT32:
-        return Get(&Reflection::GetInt32, &Reflection::GetRepeatedInt32);
+        return CountOrAuto(Get(&Reflection::GetInt32, &Reflection::GetRepeatedInt32));
       case FieldDescriptor::CPPTYPE_INT64:
         return Get(&Reflection::GetInt64, &Reflection::GetRepeatedInt64);
       case FieldDescriptor::CPPTYPE_UINT32:
@@ -44,7 +42,7 @@ class FieldReader {
       case FieldDescriptor::CPPTYPE_BOOL:
         return Get(&Reflection::GetBool, &Reflection::GetRepeatedBool);
       case FieldDescriptor::CPPTYPE_ENUM:
-        return ShortName(*Get(&Reflection::GetEnum, &Reflection::GetRepeatedEnum));
+        return EnumName(*Get(&Reflection::GetEnum, &Reflection::GetRepeatedEnum));
       case FieldDescriptor::CPPTYPE_STRING: {
         const std::string text = Get(&Reflection::GetString, &Reflection::GetRepeatedString);
         return field_.type() == FieldDescriptor::TYPE_BYTES ? absl::Base64Escape(text) : text;
@@ -65,11 +63,30 @@ class FieldReader {
                                 : (reflection_.*one)(message_, &field_);
   }
 
+  // Job specs have a number for `auto` in some fields.
+  Json CountOrAuto(std::int32_t number) const {
+    const bool is_auto = number != 0 && number == field_.options().GetExtension(v1::auto_number);
+    return is_auto ? Json("auto") : Json(number);
+  }
+
+  Json EnumName(const google::protobuf::EnumValueDescriptor& value) const {
+    const std::string name = ShortName(value);
+    const bool spelled_as_in_files = value.file() == v1::JobSpec::descriptor()->file();
+    return spelled_as_in_files ? absl::AsciiStrToLower(name) : name;
+  }
+
   const Message& message_;
   const Reflection& reflection_;
   const FieldDescriptor& field_;
   const int index_;
 };
+
+// Returns whether the field of a job spec is a choice that nobody made. A job file cannot say so.
+bool IsLeftOut(const Message& message, const FieldDescriptor& field) {
+  return field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM && !field.is_repeated() &&
+         field.enum_type()->file() == v1::JobSpec::descriptor()->file() &&
+         message.GetReflection()->GetEnumValue(message, &field) == 0;
+}
 
 std::string TimestampText(const google::protobuf::Timestamp& timestamp) {
   const absl::Time time =
@@ -77,15 +94,9 @@ std::string TimestampText(const google::protobuf::Timestamp& timestamp) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E*SZ", time, absl::UTCTimeZone());
 }
 
-Json SpecJson(v1::JobSpec spec) {
-  if (!spec.has_priority()) spec.set_priority(config::kDefaultPriority);
-  return Json::parse(config::FormatJobFile(spec));
-}
-
 }  // namespace
 
 Json ToJson(const Message& message) {
-  if (const auto* spec = dynamic_cast<const v1::JobSpec*>(&message)) return SpecJson(*spec);
   if (const auto* timestamp = dynamic_cast<const google::protobuf::Timestamp*>(&message)) {
     return TimestampText(*timestamp);
   }
@@ -99,7 +110,8 @@ Json ToJson(const Message& message) {
         list.push_back(FieldReader(message, field, k).Read());
       }
       json[field.name()] = std::move(list);
-    } else if (!field.has_presence() || reflection.HasField(message, &field)) {
+    } else if ((!field.has_presence() || reflection.HasField(message, &field)) &&
+               !IsLeftOut(message, field)) {
       json[field.name()] = FieldReader(message, field, 0).Read();
     }
   }

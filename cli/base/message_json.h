@@ -2,8 +2,9 @@
 // Turns messages into the JSON that `-o json` prints. It is protobuf's own mapping with the field
 // names of the .proto, with these differences: every number is a JSON number (64-bit ones, too),
 // doubles read back to the same bits, a double that is not finite is null, timestamps are RFC 3339
-// text, and enumerators are short: `RUNNING`. A job spec is a job file that can be submitted
-// (config::FormatJobFile), with its priority even if that is the default one.
+// text, and enumerators are short: `RUNNING`, or as job files spell them (`gpt2`) in a job spec,
+// where the number that stands for `auto` is that word, and what nobody chose is left out. So a job
+// spec can be submitted again.
 #pragma once
 
 #include <string>

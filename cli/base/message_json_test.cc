@@ -7,10 +7,7 @@
 #include <limits>
 #include <random>
 
-#include "common/config/job_file.h"
-#include "common/config/job_spec.h"
 #include "gtest/gtest.h"
-#include "takt/v1/job_spec.pb.h"
 
 namespace takt::cli {
 namespace {
@@ -63,21 +60,13 @@ TEST(MessageJson, EnumeratorsAreShort) {
   EXPECT_EQ(json["spec"]["model"]["family"], "gpt2");
 }
 
-TEST(MessageJson, ASpecIsAJobFile) {
+TEST(MessageJson, ASpecLeavesOutWhatNobodyChose) {
   v1::JobSpec spec;
-  spec.set_name("j");
   spec.mutable_model()->set_family(v1::MODEL_FAMILY_GPT2);
-  spec.mutable_data()->mutable_validation()->set_path("v.txt");
   const Json json = ToJson(spec);
-  EXPECT_FALSE(json.contains("replan"));  // a word for what nobody said would be no value
-  EXPECT_FALSE(json["data"].contains("documents"));
-  EXPECT_EQ(json["priority"], config::kDefaultPriority);
-  spec.set_priority(config::kDefaultPriority);
-  const absl::StatusOr<v1::JobSpec> back = config::ParseJobFile(Dump(json), {});
-  ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_EQ(back->SerializeAsString(), spec.SerializeAsString());
-  spec.set_priority(0);
-  EXPECT_EQ(ToJson(spec)["priority"], 0);
+  EXPECT_FALSE(json.contains("precision"));
+  EXPECT_EQ(json["steps"], 0);
+  EXPECT_EQ(ToJson(v1::Job())["state"], "UNSPECIFIED") << "it is no choice of a job file";
 }
 
 TEST(MessageJson, AutoIsAWord) {
