@@ -6,7 +6,10 @@
 
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "cli/admin/commands.h"
@@ -84,20 +87,81 @@ void FinishHelp(CLI::App& command) {
   for (CLI::App* sub : command.get_subcommands([](CLI::App*) { return true; })) FinishHelp(*sub);
 }
 
-ExitCode Usage(const CLI::App& app, const Context& context, const std::string& message) {
-  PrintError(context, absl::InvalidArgumentError(message));
+ExitCode Usage(const CLI::App& app, const Context& context, const absl::Status& status) {
+  PrintError(context, status);
   if (!context.json()) Say(context, absl::StrCat("see: ", PathOf(*CommandOf(app)), " --help"));
   return ExitCode::kInvalidInput;
 }
 
-// The parser's own words for a value that it cannot read name no rule.
-std::string TextOf(const CLI::ParseError& error) {
+// The option or argument of the command that the user named, or of one above it; null: none.
+const CLI::Option* FindOption(const CLI::App& app, const std::string& name) {
+  const CLI::Option* option = nullptr;
+  for (const CLI::App* command = CommandOf(app); command != nullptr && option == nullptr;
+       command = command->get_parent())
+    option = command->get_option_no_throw(name);
+  return option;
+}
+
+// The parser prints the ends of a range with six decimals.
+absl::string_view WithoutZeros(absl::string_view number) {
+  if (!absl::StrContains(number, '.')) return number;
+  while (absl::ConsumeSuffix(&number, "0")) {
+  }
+  absl::ConsumeSuffix(&number, ".");
+  return number;
+}
+
+// Returns the rule of a range of numbers. One that has no upper end has 309 digits in the parser's
+// words, and does not say whether 0 is in it.
+std::string RangeRule(absl::string_view low, absl::string_view high, const CLI::Option* option) {
+  constexpr std::size_t kLongestNumber = 100;
+  if (high.size() <= kLongestNumber)
+    return absl::StrCat("must be from ", WithoutZeros(low), " to ", WithoutZeros(high));
+  const bool with_zero =
+      option != nullptr && absl::StrContains(option->get_type_name(), "NONNEGATIVE");
+  return with_zero ? "must be 0 or more" : "must be above 0";
+}
+
+// Returns the parts of `text` before and after the last `separator`; the second is empty if there
+// is none.
+std::pair<absl::string_view, absl::string_view> SplitAtLast(absl::string_view text,
+                                                            absl::string_view separator) {
+  const std::size_t at = text.rfind(separator);
+  if (at == absl::string_view::npos) return {text, ""};
+  return {text.substr(0, at), text.substr(at + separator.size())};
+}
+
+// Makes an error of a field from the parser's own words, where these name a value that an option
+// refuses.
+absl::Status StatusOf(const CLI::App& app, const CLI::ParseError& error) {
   const std::string text = error.what();
   absl::string_view rest = text;
-  if (!absl::ConsumePrefix(&rest, "Could not convert: ")) return text;
-  const std::pair<std::string, std::string> parts = absl::StrSplit(rest, absl::MaxSplits(" = ", 1));
-  return absl::StrCat(parts.first, " is ", parts.second,
-                      ": is no value of this option, or out of its range");
+  if (absl::ConsumePrefix(&rest, "Could not convert: ")) {
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(rest, absl::MaxSplits(" = ", 1));
+    return InvalidField({.field = parts.first,
+                         .value = parts.second,
+                         .rule = "is no value of this option, or out of its range"});
+  }
+  absl::Status status = absl::InvalidArgumentError(text);
+  if (dynamic_cast<const CLI::ValidationError*>(&error) == nullptr) return status;
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(": ", 1));
+  const auto& [field, why] = parts;
+  if (const auto [value, range] = SplitAtLast(why, " not in range "); !range.empty()) {
+    const std::pair<absl::string_view, absl::string_view> ends = SplitAtLast(range, " to ");
+    return InvalidField({.field = field,
+                         .value = std::string(absl::StripPrefix(value, "Value ")),
+                         .rule = RangeRule(ends.first, ends.second, FindOption(app, field))});
+  }
+  if (const auto [value, names] = SplitAtLast(why, " not in {"); !names.empty()) {
+    const std::string rule = absl::StrCat(
+        "must be one of ", absl::StrReplaceAll(absl::StripSuffix(names, "}"), {{",", ", "}}));
+    const absl::Status of_field =
+        InvalidField({.field = field, .value = std::string(value), .rule = rule});
+    if (const auto detail = of_field.GetPayload(kErrorDetailUrl))
+      status.SetPayload(kErrorDetailUrl, *detail);
+  }
+  return status;
 }
 
 ExitCode ReportParseError(const CLI::App& app, Context& context,
@@ -107,7 +171,7 @@ ExitCode ReportParseError(const CLI::App& app, Context& context,
     return ExitCode::kDone;
   }
   if (AsksForJson(arguments)) context.output = OutputFormat::kJson;
-  return Usage(app, context, TextOf(error));
+  return Usage(app, context, StatusOf(app, error));
 }
 
 // Adds the commands on jobs and workers without their noun, under a heading of their own.
@@ -188,7 +252,8 @@ ExitCode RunApp(const std::vector<std::string>& arguments, Context& context) {
   }
   if (!context.action) {
     return Usage(*app, context,
-                 absl::StrCat("a command is missing after ", PathOf(*CommandOf(*app))));
+                 absl::InvalidArgumentError(
+                     absl::StrCat("a command is missing after ", PathOf(*CommandOf(*app)))));
   }
   const absl::StatusOr<ExitCode> code = context.action();
   if (code.ok()) return *code;

@@ -69,6 +69,40 @@ TEST(Usage, ErrorIsAnObjectWhenJsonIsWanted) {
   EXPECT_EQ(json::parse(outcome.err)["error"]["code"], "INVALID_ARGUMENT");
 }
 
+TEST(Usage, AValueThatAnOptionRefusesIsAViolation) {
+  struct Case {
+    std::vector<std::string> line;
+    std::string field, value, rule;
+  };
+  const Case cases[] = {
+      {{"ui", "--port", "0"}, "--port", "0", "must be from 1 to 65535"},
+      {{"profile", "j.yaml", "--time", "x"}, "--time", "x", "must be from 0.1 to 600"},
+      {{"generate", "m", "--prompt", "a", "--tokens", "0"}, "--tokens", "0", "must be above 0"},
+      {{"generate", "m", "--prompt", "a", "--temperature", "-1"},
+       "--temperature",
+       "-1",
+       "must be 0 or more"},
+      {{"jobs", "--timeout", "0"}, "--timeout", "0", "must be above 0"},
+      {{"trace", "j", "t", "-f", "pdf"}, "--format", "pdf", "must be one of html, perfetto, svg"},
+      {{"checkpoint", "verify", "d", "--step", "1.5"},
+       "--step",
+       "1.5",
+       "is no value of this option, or out of its range"}};
+  for (const auto& [line, field, value, rule] : cases) {
+    std::vector<std::string> with_json = line;
+    with_json.insert(with_json.end(), {"-o", "json"});
+    const Outcome outcome = RunTakt(with_json);
+    EXPECT_EQ(outcome.code, ExitCode::kInvalidInput);
+    const json violations = json::parse(outcome.err)["error"]["violations"];
+    ASSERT_EQ(violations.size(), 1u) << outcome.err;
+    EXPECT_EQ(violations[0]["field"], field);
+    EXPECT_EQ(violations[0]["value"], value);
+    EXPECT_EQ(violations[0]["rule"], rule);
+  }
+  EXPECT_THAT(RunTakt({"ui", "--port", "0"}).err,
+              HasSubstr("error: --port is 0: must be from 1 to 65535\n"));
+}
+
 // Checks the help of every command of the tree.
 void CheckHelp(const CLI::App& command, std::vector<std::string> path) {
   std::vector<std::string> line = path;

@@ -8,12 +8,15 @@
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cli/admin/maintenance.h"
+#include "cli/app.h"
 #include "cli/testing/fake_coordinator.h"
 #include "cli/testing/test_directory.h"
 #include "common/checkpoint/hash.h"
 #include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
 
 namespace takt::cli {
 namespace {
@@ -56,6 +59,32 @@ TEST(Admin, AnErrorIsOneOfTakt) {
   const absl::Status locked =
       RunScript("echo 'takt-coordinator: it runs' >&2; exit 1").code.status();
   EXPECT_EQ(locked, absl::FailedPreconditionError("it runs"));
+}
+
+// Runs a command with -o json and a takt-coordinator that does `script`. Returns what it printed.
+nlohmann::json RunForJson(const std::string& script, std::vector<std::string> command) {
+  const TestDirectory directory;
+  const std::string program = directory.Write("takt-coordinator", "#!/bin/sh\n" + script + "\n");
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  std::ostringstream out, err;
+  Context context{.terminal = {.out = out, .err = err},
+                  .environment = [](const char*) { return std::optional<std::string>(); },
+                  .program_directory = std::filesystem::path(program).parent_path().string()};
+  command.insert(command.begin(), {"-o", "json", "admin"});
+  EXPECT_EQ(RunApp(command, context), ExitCode::kDone) << err.str();
+  return nlohmann::json::parse(out.str(), nullptr, /*allow_exceptions=*/false);
+}
+
+TEST(Admin, EachCommandOnADirectoryPrintsOneObject) {
+  using nlohmann::json;
+  const TestDirectory directory;
+  const std::string copy = directory.Path("copy");
+  EXPECT_EQ(RunForJson("printf state > \"$4\"", {"backup", copy, "--state", "/state"}),
+            json({{"file", copy}, {"size_bytes", 5}}));
+  EXPECT_EQ(RunForJson("true", {"restore", copy, "--state", "/state"}),
+            json({{"file", copy}, {"size_bytes", 5}, {"state", "/state"}}));
+  EXPECT_EQ(RunForJson("true", {"forget-profile", "--state", "/state"}),
+            json({{"state", "/state"}}));
 }
 
 // Streams "state", with the hash of `hashed`.

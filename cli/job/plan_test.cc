@@ -180,6 +180,19 @@ TEST_F(PlanTest, WhatFitsNowhereExitsWith1AndSaysWhatItLacks) {
   EXPECT_THAT(outcome.err, HasSubstr("\"exit_code\":1,"));
 }
 
+TEST_F(PlanTest, RefusesWaysThatNeedMoreWorkersThanThereAre) {
+  const std::vector<std::string> two = {"--set", "parallelism={pipeline: 2, schedule: 1f1b}", "-o",
+                                        "json"};
+  const Outcome outcome = PlanFor("1", two);
+  EXPECT_EQ(outcome.code, ExitCode::kFailed);
+  const json plan = json::parse(outcome.out);
+  EXPECT_THAT(plan["candidates"], IsEmpty());
+  ASSERT_THAT(plan["refused"], Not(IsEmpty()));
+  EXPECT_EQ(plan["refused"][0]["reason"], "needs 2 workers, and there is 1");
+  EXPECT_THAT(outcome.err, HasSubstr("parallelism.pipeline is 2"));
+  EXPECT_THAT(Parse(PlanFor("2", two))["candidates"], SizeIs(1));
+}
+
 TEST_F(PlanTest, PlansForTheCoordinatorsWorkers) {
   FakeCoordinator coordinator;
   coordinator.workers = [](auto&, auto&, v1::ListWorkersResponse& response) {

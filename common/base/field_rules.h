@@ -23,7 +23,9 @@ class FieldRules {
                  {.field = field,
                   .value = value == 0 ? "0 or missing" : absl::StrCat(value),
                   .rule = absl::StrCat("must be between ", least, " and ", most),
-                  .fix = "set it"});
+                  .fix = value == 0      ? "set it"
+                         : value < least ? "raise it"
+                                         : "lower it"});
   }
 
   bool ok() const { return errors_.empty(); }

@@ -162,7 +162,8 @@ TEST(ClusterFile, NamesPlaceFieldValueRuleAndFix) {
       {"workers: {device: cpu, uuid: a}",
        "c.yaml:1:30: workers[0].uuid: names a GPU, and these workers have none; remove it"},
       {"workers: {device: cpu}\nlinks: {between_racks: {latency_seconds: 1}}",
-       "c.yaml:2:9: links.between_racks: is not a known field; did you mean between_hosts? "
+       "c.yaml:2:9: links.between_racks is a mapping: is not a known field; did you mean "
+       "between_hosts? "
        "fields here: same_host, between_hosts"},
       {"workers: {device: cpu}\nlinks:\n  same_host: {latency_seconds: -1, bytes_per_second: 5}",
        "c.yaml:3:32: links.same_host.latency_seconds is -1: must be between 0 and 3600; give the "
@@ -170,7 +171,8 @@ TEST(ClusterFile, NamesPlaceFieldValueRuleAndFix) {
       {"workers: {device: cpu}\nlinks:\n  same_host: {latency_seconds: 0}",
        "c.yaml:3:3: links.same_host.bytes_per_second: is missing; give the rate of a long message"},
       {"workers: {device: cpu, cuont: 3}",
-       "c.yaml:1:24: workers.cuont: is not a known field; did you mean count? fields here: count, "
+       "c.yaml:1:24: workers.cuont is 3: is not a known field; did you mean count? fields here: "
+       "count, "
        "per_host, device, memory_bytes, flops_per_second, host, uuid"},
       {"workers: {device: cpu}\nprofile: {program_version: 0.0.1}",
        absl::StrCat("c.yaml:2:28: profile.program_version is 0.0.1: must be ", kTaktVersion,

@@ -20,6 +20,12 @@ inline std::string FileName(const google::protobuf::EnumValueDescriptor& value) 
   return absl::AsciiStrToLower(value.name().substr(prefix));
 }
 
+// Returns whether errors and the schema name the enumerator. Those that no job may ask for are read
+// alone, so that the error says why.
+inline bool IsOffered(const google::protobuf::EnumValueDescriptor& value) {
+  return value.number() != 0 && value.full_name() != "takt.v1.SHARD_MODE_GRADIENTS";
+}
+
 // Returns the name of an enumerator in files, or its number if it has no name.
 template <class Enum>
 std::string NameOf(Enum value) {

@@ -79,10 +79,42 @@ std::string Suggestion(std::string_view written, const std::vector<std::string>&
   return closest == nullptr ? "" : absl::StrCat("did you mean ", *closest, "?");
 }
 
+// Returns the suggestion for a value that is none of `names`, or `otherwise` if there is none.
+std::string SuggestionOr(const YamlNode& node, const std::vector<std::string>& names,
+                         const std::string& otherwise) {
+  const std::string suggestion = node.kind == Kind::kScalar ? Suggestion(node.text, names) : "";
+  return suggestion.empty() ? otherwise : suggestion;
+}
+
+// Returns the names that a field of this type can have in files.
 std::vector<std::string> NamesOf(const google::protobuf::EnumDescriptor& type) {
   std::vector<std::string> names;
-  for (int i = 1; i < type.value_count(); ++i) names.push_back(FileName(*type.value(i)));
+  for (int i = 1; i < type.value_count(); ++i) {
+    if (IsOffered(*type.value(i))) names.push_back(FileName(*type.value(i)));
+  }
   return names;
+}
+
+// Returns the enumerator of this name, or null if there is none.
+const google::protobuf::EnumValueDescriptor* FindNamed(const google::protobuf::EnumDescriptor& type,
+                                                       std::string_view name) {
+  for (int i = 1; i < type.value_count(); ++i) {
+    if (FileName(*type.value(i)) == name) return type.value(i);
+  }
+  return nullptr;
+}
+
+// Returns the rule of a field of text that takes few texts. Who reads its section checks them, and
+// this is for values that are no text at all.
+std::string_view TextsOf(const FieldDescriptor& field) {
+  static constexpr std::pair<std::string_view, std::string_view> kTexts[] = {
+      {"takt.v1.OptimizerSpec.barrier", "auto, true or false"},
+      {"takt.v1.CheckpointSpec.in_memory", "auto, off or a number of steps above 0"},
+      {"takt.v1.CheckpointSpec.resume", "auto, none or the number of a step"}};
+  for (const auto& [name, texts] : kTexts) {
+    if (name == field.full_name()) return texts;
+  }
+  return "text";
 }
 
 // Fills a message from a tree. What does not fit becomes an error and is left out.
@@ -105,7 +137,7 @@ class Filler {
       const auto [first, is_first] = first_of.try_emplace(key, i);
       const auto field = std::ranges::find(names, key) - names.begin();
       if (field == type.field_count()) {
-        UnknownField(names, key, field_path, node.key_where[i]);
+        UnknownField(names, key, field_path, node.values[i], node.key_where[i]);
       } else if (!is_first) {
         Add({.field = field_path,
              .rule = absl::StrCat("is given twice, first at ", node.key_where[first->second]),
@@ -150,10 +182,11 @@ class Filler {
   }
 
   void UnknownField(const std::vector<std::string>& names, const std::string& key,
-                    const std::string& path, const std::string& where) {
+                    const std::string& path, const YamlNode& value, const std::string& where) {
     if (errors_.size() >= kMaxErrors) return Add({});  // it is counted, and nobody sees it
     const std::string suggestion = Suggestion(key, names);
     Add({.field = path,
+         .value = Shown(value),
          .rule = "is not a known field",
          .fix = absl::StrCat(suggestion, suggestion.empty() ? "" : " ",
                              "fields here: ", absl::StrJoin(names, ", ")),
@@ -190,19 +223,20 @@ class Filler {
       return FillEnum(node, message, field, path, or_auto);
     if (node.kind != Kind::kScalar || !SetScalar(node.text, message, field)) {
       Fail(node, path,
-           absl::StrCat("must be ", TypeName(field), BoundPassed(node.text, field), or_auto));
+           absl::StrCat("must be ", TypeName(field), BoundPassed(node.text, field), or_auto),
+           FixOf(node, field));
     }
   }
 
   void FillEnum(const YamlNode& node, Message& message, const FieldDescriptor& field,
                 const std::string& path, const std::string& or_auto) {
-    const std::vector<std::string> names = NamesOf(*field.enum_type());
-    const auto it = std::find(names.begin(), names.end(), node.text);
-    if (node.kind != Kind::kScalar || it == names.end()) {
+    const auto* const value =
+        node.kind == Kind::kScalar ? FindNamed(*field.enum_type(), node.text) : nullptr;
+    if (value == nullptr) {
+      const std::vector<std::string> names = NamesOf(*field.enum_type());
       return Fail(node, path, absl::StrCat("must be one of ", absl::StrJoin(names, ", "), or_auto),
-                  node.kind == Kind::kScalar ? Suggestion(node.text, names) : "");
+                  SuggestionOr(node, names, "use one of them"));
     }
-    const auto* value = field.enum_type()->value(static_cast<int>(it - names.begin()) + 1);
     const Reflection& reflection = *message.GetReflection();
     field.is_repeated() ? reflection.AddEnum(&message, &field, value)
                         : reflection.SetEnum(&message, &field, value);
@@ -221,7 +255,28 @@ class Filler {
       case FieldDescriptor::CPPTYPE_BOOL:
         return "true or false";
       default:
-        return "text";
+        return std::string(TextsOf(field));
+    }
+  }
+
+  // Returns what to do about a value of another type than the field's. The rule says all about a
+  // whole number that is out of range.
+  static std::string FixOf(const YamlNode& node, const FieldDescriptor& field) {
+    std::string_view digits = node.text;
+    if (digits.starts_with('-')) digits.remove_prefix(1);
+    const bool is_whole = !digits.empty() && std::ranges::all_of(digits, absl::ascii_isdigit);
+    switch (field.cpp_type()) {
+      case FieldDescriptor::CPPTYPE_INT32:
+      case FieldDescriptor::CPPTYPE_INT64:
+      case FieldDescriptor::CPPTYPE_UINT64:
+        return is_whole ? "" : "write digits alone, e.g. 8";
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        return "write digits, e.g. 0.001";
+      case FieldDescriptor::CPPTYPE_BOOL:
+        return "use one of them";
+      default:
+        return TextsOf(field) == "text" ? "write it as one text, in quotes if need be"
+                                        : "use one of them";
     }
   }
 

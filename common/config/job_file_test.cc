@@ -113,8 +113,10 @@ TEST(JobFile, TakesAutoOnlyWhereTheProtoSaysSo) {
       Parse("parallelism: {pipeline: auto, recompute: auto, stage_layers: null, transport: auto}");
   EXPECT_FALSE(spec.parallelism().has_pipeline());
   EXPECT_EQ(spec.parallelism().recompute_size(), 0);
-  EXPECT_EQ(ErrorOf("steps: auto"), "job.yaml:1:8: steps is auto: must be a whole number");
-  EXPECT_EQ(ErrorOf("steps: null"), "job.yaml:1:8: steps is null: must be a whole number");
+  EXPECT_EQ(ErrorOf("steps: auto"),
+            "job.yaml:1:8: steps is auto: must be a whole number; write digits alone, e.g. 8");
+  EXPECT_EQ(ErrorOf("steps: null"),
+            "job.yaml:1:8: steps is null: must be a whole number; write digits alone, e.g. 8");
 }
 
 // A field whose choice changes bits is left out, `auto`, or a number: three different things.
@@ -134,15 +136,38 @@ TEST(JobFile, AutoIsNotTheSameAsLeftOutWhereAPlanMayChangeBits) {
   EXPECT_TRUE(MessageDifferencer::Equals(Parse(text), open));
 }
 
+TEST(JobFile, OffersNoValueThatNoJobMayHave) {
+  EXPECT_EQ(ErrorOf("parallelism: {shard: bogus}"),
+            "job.yaml:1:22: parallelism.shard is bogus: must be one of none, optimizer, "
+            "parameters, or auto; use one of them");
+  // It is read, so that the rules of jobs say why not.
+  EXPECT_EQ(Parse("parallelism: {shard: gradients}").parallelism().shard(),
+            v1::SHARD_MODE_GRADIENTS);
+}
+
+TEST(JobFile, NamesTheTextsThatAFieldTakes) {
+  EXPECT_EQ(
+      ErrorOf("optimizer: {barrier: null}"),
+      "job.yaml:1:22: optimizer.barrier is null: must be auto, true or false; use one of them");
+  EXPECT_EQ(ErrorOf("checkpoint: {in_memory: null}"),
+            "job.yaml:1:25: checkpoint.in_memory is null: must be auto, off or a number of steps "
+            "above 0; use one of them");
+  EXPECT_EQ(ErrorOf("checkpoint: {resume: [1]}"),
+            "job.yaml:1:22: checkpoint.resume is a list: must be auto, none or the number of a "
+            "step; use one of them");
+}
+
 TEST(JobFile, NoNumberStandsForAuto) {
   EXPECT_EQ(ErrorOf("parallelism: {data: -1}"),
             "job.yaml:1:21: parallelism.data is -1: must be a whole number, 1 or more, or auto");
   EXPECT_EQ(ErrorOf("batch: {microbatch: -01}"),
             "job.yaml:1:21: batch.microbatch is -01: must be a whole number, 1 or more, or auto");
   EXPECT_EQ(ErrorOf("batch: {microbatch: null}"),
-            "job.yaml:1:21: batch.microbatch is null: must be a whole number, 1 or more, or auto");
-  EXPECT_EQ(ErrorOf("batch: {global: auto}"),
-            "job.yaml:1:17: batch.global is auto: must be a whole number");
+            "job.yaml:1:21: batch.microbatch is null: must be a whole number, 1 or more, or auto; "
+            "write digits alone, e.g. 8");
+  EXPECT_EQ(
+      ErrorOf("batch: {global: auto}"),
+      "job.yaml:1:17: batch.global is auto: must be a whole number; write digits alone, e.g. 8");
 }
 
 TEST(JobFile, TakesNullForASection) {
@@ -160,7 +185,8 @@ TEST(JobFile, NamesPlaceFieldValueRuleAndFix) {
     const char* message;
   } cases[] = {
       {"model:\n  hiden: 3",
-       "job.yaml:2:3: model.hiden: is not a known field; did you mean hidden? fields here: family, "
+       "job.yaml:2:3: model.hiden is 3: is not a known field; did you mean hidden? fields here: "
+       "family, "
        "layers, hidden, heads, "
        "context, vocab, init_from, hf_config, positions, norm_epsilon, inner, initializer_range, "
        "kv_heads, head_size, tied_head, rope_theta, rope_scaling, attention_window, experts, "
@@ -168,13 +194,16 @@ TEST(JobFile, NamesPlaceFieldValueRuleAndFix) {
        "input_grad_ms, weight_grad_ms, activation_bytes, parameter_bytes, collective_bytes"},
       {"batch: {global: 1, global: 2}",
        "job.yaml:1:20: batch.global: is given twice, first at job.yaml:1:9; remove one"},
-      {"batch: {global: many}", "job.yaml:1:17: batch.global is many: must be a whole number"},
-      {"batch: {global: 1.5}", "job.yaml:1:17: batch.global is 1.5: must be a whole number"},
+      {"batch: {global: many}",
+       "job.yaml:1:17: batch.global is many: must be a whole number; write digits alone, e.g. 8"},
+      {"batch: {global: 1.5}",
+       "job.yaml:1:17: batch.global is 1.5: must be a whole number; write digits alone, e.g. 8"},
       {"batch: {global: 99999999999}",
        "job.yaml:1:17: batch.global is 99999999999: must be a whole number, at most 2147483647"},
       {"batch: {global: -99999999999}",
        "job.yaml:1:17: batch.global is -99999999999: must be a whole number, at least -2147483648"},
-      {"batch: {global: [1]}", "job.yaml:1:17: batch.global is a list: must be a whole number"},
+      {"batch: {global: [1]}",
+       "job.yaml:1:17: batch.global is a list: must be a whole number; write digits alone, e.g. 8"},
       {"batch: 3",
        "job.yaml:1:8: batch is 3: must be a mapping of fields; fields: global, microbatch"},
       {"seed: -1", "job.yaml:1:7: seed is -1: must be a whole number, 0 or more"},
@@ -185,12 +214,15 @@ TEST(JobFile, NamesPlaceFieldValueRuleAndFix) {
        "job.yaml:1:21: parallelism.data is 2147483648: must be a whole number, 1 or more, at most "
        "2147483647, or auto"},
       {"optimizer: {adamw: {learning_rate: nan}}",
-       "job.yaml:1:36: optimizer.adamw.learning_rate is nan: must be a finite number"},
+       "job.yaml:1:36: optimizer.adamw.learning_rate is nan: must be a finite number; "
+       "write digits, e.g. 0.001"},
       {"optimizer: {adamw: {learning_rate: .inf}}",
-       "job.yaml:1:36: optimizer.adamw.learning_rate is .inf: must be a finite number"},
-      {"exact: no", "job.yaml:1:8: exact is no: must be true or false"},
-      {"exact: auto", "job.yaml:1:8: exact is auto: must be true or false"},
-      {"data: {shuffle: yes}", "job.yaml:1:17: data.shuffle is yes: must be true or false"},
+       "job.yaml:1:36: optimizer.adamw.learning_rate is .inf: must be a finite number; "
+       "write digits, e.g. 0.001"},
+      {"exact: no", "job.yaml:1:8: exact is no: must be true or false; use one of them"},
+      {"exact: auto", "job.yaml:1:8: exact is auto: must be true or false; use one of them"},
+      {"data: {shuffle: yes}",
+       "job.yaml:1:17: data.shuffle is yes: must be true or false; use one of them"},
       {"data:\n  train:\n  - {path: a, format: byte}",
        "job.yaml:3:23: data.train[0].format is byte: must be one of bytes, uint16, uint32, llmc, "
        "megatron, safetensors; did "
@@ -200,8 +232,9 @@ TEST(JobFile, NamesPlaceFieldValueRuleAndFix) {
        "did you mean tcp?"},
       {"model: {family: unspecified}",
        "job.yaml:1:17: model.family is unspecified: must be one of gpt2, llama, qwen2, emulated, "
-       "qwen3, mistral, mixtral, qwen3_moe"},
-      {"name: [a]", "job.yaml:1:7: name is a list: must be text"},
+       "qwen3, mistral, mixtral, qwen3_moe; use one of them"},
+      {"name: [a]",
+       "job.yaml:1:7: name is a list: must be text; write it as one text, in quotes if need be"},
   };
   for (const auto& [text, message] : cases) EXPECT_EQ(ErrorOf(text), message);
 }
@@ -245,11 +278,12 @@ TEST(JobFile, OverridesReplaceAndAdd) {
 }
 
 TEST(JobFile, ErrorsOfOverridesNameThem) {
-  EXPECT_EQ(ErrorOf(kJob, {"batch.globl=64"}),
-            "--set batch.globl=64: batch.globl: is not a known field; did you mean global? fields "
-            "here: global, microbatch");
+  EXPECT_EQ(
+      ErrorOf(kJob, {"batch.globl=64"}),
+      "--set batch.globl=64: batch.globl is 64: is not a known field; did you mean global? fields "
+      "here: global, microbatch");
   EXPECT_EQ(ErrorOf(kJob, {"steps=many"}),
-            "--set steps=many: steps is many: must be a whole number");
+            "--set steps=many: steps is many: must be a whole number; write digits alone, e.g. 8");
   EXPECT_EQ(ErrorOf(kJob, {"steps"}), "--set is steps: must be field=value; e.g. steps=100");
   EXPECT_EQ(ErrorOf(kJob, {"steps.x=1"}),
             "--set steps.x=1: steps.x: has nothing called x in the job file; name a field, or an "
@@ -262,7 +296,7 @@ TEST(JobFile, ErrorsShowThatALongOverrideIsCut) {
   const std::string cut = absl::StrCat("steps=", std::string(94, 'x'), "...");
   EXPECT_EQ(ErrorOf(kJob, {"steps=" + long_text}),
             absl::StrCat("--set ", cut, ": steps is ", std::string(60, 'x'),
-                         "...: must be a whole number"));
+                         "...: must be a whole number; write digits alone, e.g. 8"));
   EXPECT_THAT(ErrorOf(kJob, {long_text}),
               HasSubstr(absl::StrCat("--set is ", std::string(100, 'x'), "...: must be")));
   EXPECT_THAT(ErrorOf(kJob, {"steps." + long_text + "=1"}), HasSubstr("xxx... in the job file"));

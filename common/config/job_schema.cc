@@ -111,8 +111,10 @@ class SchemaWriter {
         return Reference(*field.message_type());
       case FieldDescriptor::CPPTYPE_ENUM: {
         ordered_json names = ordered_json::array();
-        for (int i = 1; i < field.enum_type()->value_count(); ++i)
-          names.push_back(FileName(*field.enum_type()->value(i)));
+        for (int i = 0; i < field.enum_type()->value_count(); ++i) {
+          const auto& named = *field.enum_type()->value(i);
+          if (IsOffered(named)) names.push_back(FileName(named));
+        }
         return Rule("enum", names);
       }
       case FieldDescriptor::CPPTYPE_INT32:

@@ -155,6 +155,12 @@ TEST(JobSchema, HasEveryFieldAndTakesWhatTheReaderTakes) {
   }
 }
 
+TEST(JobSchema, OffersNoValueThatNoJobMayHave) {
+  const Schema schema;
+  EXPECT_TRUE(schema.Fits(json::parse(R"({"parallelism": {"shard": "parameters"}})")));
+  EXPECT_FALSE(schema.Fits(json::parse(R"({"parallelism": {"shard": "gradients"}})")));
+}
+
 TEST(JobSchema, RefusesNumbersBelowTheLeast) {
   const Schema schema;
   EXPECT_TRUE(schema.Fits(json::parse(R"({"batch": {"microbatch": 1}})")));

@@ -316,7 +316,7 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
       {"parallelism.data=3",
        "batch.global is 8: must be divisible by batch.microbatch (2) x parallelism.data (3) = 6; "
        "use 6 or 12"},
-      {"batch.microbatch=-2", "batch.microbatch is -2: must be between 1 and 16777216; set it"},
+      {"batch.microbatch=-2", "batch.microbatch is -2: must be between 1 and 16777216; raise it"},
       {"batch={global: 131074, microbatch: 1}",
        "batch.microbatch is 1: makes 131074 microbatches a step; at most 65536 are possible; use "
        "larger microbatches"},
@@ -369,7 +369,7 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "auto, shm or tcp, or device: cuda"},
       {"checkpoint.every_steps=5", "checkpoint.directory: is missing; name a folder"},
       {"checkpoint={directory: c, every_steps: -1}",
-       "checkpoint.every_steps is -1: must be 0 or more; set it"},
+       "checkpoint.every_steps is -1: must be 0 or more; raise it"},
       {"checkpoint={directory: c, keep: 0}",
        "checkpoint.keep is 0 or missing: must be 1 or more; set it"},
       {"checkpoint={directory: c, in_memory: 0}",

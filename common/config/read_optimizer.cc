@@ -96,7 +96,9 @@ void ReadMuon(const v1::MuonSpec& proto, Muon& muon, FieldRules& rules) {
                .value = "0",
                .rule = "must be above 0: the rate of AdamW keeps its proportion to it",
                .fix = "set it, or use optimizer.adamw alone"});
-  muon.adamw.learning_rate = muon.learning_rate;
+  // A rate that is wrong is an error of Muon's alone.
+  if (std::isfinite(muon.learning_rate) && muon.learning_rate >= 0)
+    muon.adamw.learning_rate = muon.learning_rate;
   ReadAdamw(proto.adamw(), "optimizer.muon.adamw", muon.adamw, rules);
   rules.Check(!proto.adamw().has_clip_norm(),
               {.field = "optimizer.muon.adamw.clip_norm",

@@ -164,6 +164,8 @@ TEST(ReadOptimizer, EachRuleHasItsOwnMessage) {
       {"optimizer={muon: {learning_rate: 0}}",
        "optimizer.muon.learning_rate is 0: must be above 0: the rate of AdamW keeps its proportion "
        "to it; set it, or use optimizer.adamw alone"},
+      {"optimizer={muon: {learning_rate: -1}}",
+       "optimizer.muon.learning_rate is -1: must be a finite number, 0 or more; correct it"},
       {"optimizer={muon: {momentum: 1}}",
        "optimizer.muon.momentum is 1: must be at least 0 and below 1; correct it"},
       {"optimizer={muon: {adamw: {beta2: 1}}}",

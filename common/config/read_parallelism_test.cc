@@ -181,7 +181,9 @@ TEST(ReadParallelism, SizesAreJudgedBeforeWhatTheyDivide) {
       ErrorsOf({"parallelism.tensor=0"}),
       ElementsAre("parallelism.tensor is 0 or missing: must be between 1 and 1024; set it"));
   EXPECT_THAT(ErrorsOf({"parallelism.context=-2"}),
-              ElementsAre("parallelism.context is -2: must be between 1 and 4096; set it"));
+              ElementsAre("parallelism.context is -2: must be between 1 and 4096; raise it"));
+  EXPECT_THAT(ErrorsOf({"parallelism.data=5000"}),
+              Contains("parallelism.data is 5000: must be between 1 and 4096; lower it"));
 }
 
 TEST(ReadParallelism, AMeshHasAtMostAMillionRanks) {

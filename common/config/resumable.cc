@@ -9,9 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "common/config/file_names.h"
 #include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
 #include "nlohmann/json.hpp"
@@ -50,6 +53,32 @@ std::map<std::string, std::string> Fields(const JobSpec& job) {
     if (!MayDiffer(field)) fields[std::move(field)] = value.dump();
   }
   return fields;
+}
+
+// Returns the value of a field that a job file leaves out: what the proto means by that, or "none".
+std::string LeftOut(const std::string& path) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Descriptor* type = v1::JobSpec::descriptor();
+  const FieldDescriptor* field = nullptr;
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(path, '.'))) {
+    if (std::ranges::all_of(part, absl::ascii_isdigit)) continue;  // an element of the list
+    field = nullptr;
+    for (int i = 0; type != nullptr && i < type->field_count(); ++i) {
+      if (FileName(*type->field(i)) == part) field = type->field(i);
+    }
+    if (field == nullptr) return "none";
+    type = field->message_type();
+  }
+  if (field == nullptr || field->is_repeated() || field->has_presence()) return "none";
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return "false";
+    case FieldDescriptor::CPPTYPE_ENUM:
+    case FieldDescriptor::CPPTYPE_STRING:
+      return "none";
+    default:
+      return "0";
+  }
 }
 
 // Drops the fields whose paths begin with `prefix`.
@@ -117,11 +146,11 @@ absl::Status CheckResumes(const JobSpec& job, std::string_view saved) {
   }
   for (const auto& [field, value] : is) {
     const auto it = was.find(field);
-    const std::string then = it == was.end() ? "none" : it->second;
+    const std::string then = it == was.end() ? LeftOut(field) : it->second;
     if (then != value) add(field, value, then);
     if (it != was.end()) was.erase(it);
   }
-  for (const auto& [field, value] : was) add(field, "none", value);
+  for (const auto& [field, value] : was) add(field, LeftOut(field), value);
   return errors.empty() ? absl::OkStatus() : InvalidFields(std::move(errors));
 }
 

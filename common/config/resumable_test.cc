@@ -118,6 +118,20 @@ TEST(Resumable, TheMessageSaysWhatItWas) {
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("a job with 2"));
 }
 
+TEST(Resumable, AFieldThatIsLeftOutHasItsValue) {
+  const auto error = [](std::vector<std::string> was, std::vector<std::string> is) {
+    const std::string saved = FormatJobFile(ToProto(*ToJobSpec(KjvJob(std::move(was)))));
+    return std::string(CheckResumes(*ToJobSpec(KjvJob(std::move(is))), saved).message());
+  };
+  EXPECT_THAT(error({"data.shuffle=true"}, {"data.shuffle=false"}),
+              testing::StartsWith("data.shuffle is false: the checkpoint is of a job with true;"));
+  EXPECT_THAT(error({}, {"data.shuffle=true"}),
+              testing::StartsWith("data.shuffle is true: the checkpoint is of a job with false;"));
+  EXPECT_THAT(error({"loss.z_loss=1e-4"}, {}), testing::StartsWith("loss.z_loss is 0: "));
+  EXPECT_THAT(error({"data.document_end=3"}, {}),
+              testing::HasSubstr("data.document_end is none: "));
+}
+
 TEST(Resumable, ASpecThatDoesNotReadIsNamed) {
   const JobSpec job = *ToJobSpec(KjvJob({}));
   EXPECT_THAT(std::string(CheckResumes(job, "{\"colour\": 3}").message()),

@@ -24,7 +24,7 @@ class SpecRules final : public FieldRules {
     return Check(value >= least, {.field = field,
                                   .value = value == 0 ? "0 or missing" : absl::StrCat(value),
                                   .rule = absl::StrCat("must be ", least, " or more"),
-                                  .fix = "set it"});
+                                  .fix = value == 0 ? "set it" : "raise it"});
   }
   // Checks that the value is one that this version can serve. `supported` lists these for people.
   bool Supported(const std::string& field, const std::string& value, bool is_supported,

@@ -9,6 +9,7 @@
 #include "common/base/median.h"
 #include "common/base/status.h"
 #include "common/trace/messages.h"
+#include "common/trace/nearest_steps.h"
 
 namespace takt::explain {
 namespace {
@@ -153,10 +154,11 @@ Work WorkOf(Op op) {
 absl::StatusOr<MeasuredStep> MeasuredStep::Create(const trace::Timeline& timeline, StepId step) {
   const auto window = std::ranges::find(timeline.steps, step, &trace::StepWindow::step);
   if (window == timeline.steps.end()) {
-    return absl::NotFoundError(absl::StrCat("job ", timeline.trace->job, ": step ", step.value(),
-                                            " is not in the trace, which has steps ",
-                                            timeline.steps.front().step.value(), " to ",
-                                            timeline.steps.back().step.value()));
+    std::vector<StepId> steps;
+    for (const trace::StepWindow& each : timeline.steps) steps.push_back(each.step);
+    return absl::NotFoundError(
+        absl::StrCat("step ", step.value(), " of job ", timeline.trace->job,
+                     " is not in the trace: ", trace::NearestSteps(steps, step, step)));
   }
   MeasuredStep measured;
   measured.window_ = *window;

@@ -329,7 +329,8 @@ TEST(Explain, SaysWhichStepsThereAre) {
   SyntheticTrace synthetic("1f1b", 2, 2);
   const auto explanation = Explain(trace::MakeTimeline(synthetic.Get()).value(), StepId(9));
   EXPECT_EQ(explanation.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(explanation.status().message()), HasSubstr("steps 1 to 2"));
+  EXPECT_THAT(std::string(explanation.status().message()),
+              HasSubstr("is not in the trace: the last that is: 2;"));
 }
 
 TEST(Explain, MeetingsOfRanksThatShareLayersAreCommunication) {

@@ -134,7 +134,7 @@ TEST(CheckMixture, NamesTheFieldAndTheRule) {
       {"model.experts.per_token is 0: must be between 1 and model.experts.count (8); correct one "
        "of them",
        [](ModelConfig& c) { c.mixture->chosen = 0; }},
-      {"model.experts.count is -1: must be between 1 and 4096; set it\n"
+      {"model.experts.count is -1: must be between 1 and 4096; raise it\n"
        "model.experts.per_token is 2: must be between 1 and model.experts.count (-1); correct one "
        "of them",
        [](ModelConfig& c) { c.mixture->experts = -1; }},

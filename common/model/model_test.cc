@@ -297,7 +297,7 @@ TEST(CheckConfig, NamesTheFieldAndTheRule) {
        [](ModelConfig& c) { c.heads = c.kv_heads = 5; }},
       {"model.layers is 0 or missing: must be between 1 and 4096; set it",
        [](ModelConfig& c) { c.layers = 0; }},
-      {"model.vocab is -1: must be between 1 and 16777216; set it",
+      {"model.vocab is -1: must be between 1 and 16777216; raise it",
        [](ModelConfig& c) { c.vocab = -1; }},
       {"model.context is 33: must be at most the model's positions (32); train on shorter "
        "sequences",

@@ -39,6 +39,27 @@ absl::Status CheckMemory(const config::JobSpec& job, const Candidate& candidate,
                                            may_share ? ", or parallelism.shard: optimizer" : "")});
 }
 
+// Says how many workers the mesh needs and how many there are.
+std::string LackOfWorkers(const mesh::Mesh& mesh, int max_workers) {
+  return absl::StrCat("needs ", mesh.size(), mesh.size() == 1 ? " worker" : " workers",
+                      ", and there ", max_workers == 1 ? "is " : "are ", max_workers);
+}
+
+// Refuses a mesh that is too large for the workers. The error is about its longest axis.
+absl::Status TooFewWorkers(const mesh::Mesh& mesh, int max_workers) {
+  const std::pair<const char*, int> axes[] = {{"parallelism.pipeline", mesh.pp_size},
+                                              {"parallelism.data", mesh.dp_size},
+                                              {"parallelism.tensor", mesh.tp_size},
+                                              {"parallelism.context", mesh.cp_size}};
+  const auto& [field, size] =
+      *std::ranges::max_element(axes, {}, &std::pair<const char*, int>::second);
+  return InvalidField({.field = field,
+                       .value = absl::StrCat(size),
+                       .rule = absl::StrCat("makes a mesh of ", mesh::ToString(mesh), ", which ",
+                                            LackOfWorkers(mesh, max_workers)),
+                       .fix = "use fewer ranks or more workers"});
+}
+
 void AppendMergedWeightGrads(const Plan& plan, std::string& text) {
   int all = 0, instructions = 0;
   for (const program::Program& program : plan.programs) {
@@ -151,7 +172,18 @@ absl::StatusOr<Forecasts> MakeForecasts(const config::JobSpec& job, const PlanOp
   Forecasts forecasts{.refused = std::move(ranking.refused),
                       .fits = CheckMemory(job, ranking.candidates.front(), options)};
   if (!forecasts.fits.ok()) return forecasts;
+  // A job that names a larger mesh may be submitted, but waits for more workers than there are.
+  std::vector<Refusal> too_large;
+  for (const Candidate& candidate : ranking.candidates) {
+    const mesh::Mesh& mesh = candidate.plan.mesh;
+    if (mesh.size() <= options.max_workers) continue;
+    too_large.push_back(RefusalOf(inputs, candidate, LackOfWorkers(mesh, options.max_workers)));
+  }
+  if (too_large.size() == ranking.candidates.size())
+    forecasts.fits = TooFewWorkers(too_large.front().mesh, options.max_workers);
+  forecasts.refused.insert(forecasts.refused.begin(), too_large.begin(), too_large.end());
   for (Candidate& candidate : ranking.candidates) {
+    if (candidate.plan.mesh.size() > options.max_workers) continue;
     const CandidateInputs its = inputs.Of(candidate);
     ASSIGN_OR_RETURN(const Parts parts, PartsOf(its, candidate));
     AddOrigins(its, candidate.plan.partition, candidate.plan.vocabulary_ends, forecasts.origins);

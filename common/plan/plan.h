@@ -184,12 +184,14 @@ struct Forecasts {
   // The first is what MakePlan takes; the others follow by their steps. Empty: none fits.
   std::vector<Forecast> candidates;
   std::vector<Refusal> refused;
-  Origins origins;    // of all candidates' times
-  absl::Status fits;  // if none fits: how much the one lacks that needs least (FieldError)
+  Origins origins;  // of all candidates' times
+  // If none fits: how much memory the one lacks that needs least, or how many workers there would
+  // have to be (FieldError).
+  absl::Status fits;
 };
 
-// Ranks the ways to run the job, at most `top` of them, as MakePlan chooses among them. Errors: as
-// MakePlan, but for the memory of workers.
+// Ranks the ways to run the job, at most `top` of them, as MakePlan chooses among them, but refuses
+// those with more ranks than max_workers. Errors: as MakePlan, but for the memory of workers.
 absl::StatusOr<Forecasts> MakeForecasts(const config::JobSpec& job, const PlanOptions& options,
                                         int top);
 

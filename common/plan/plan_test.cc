@@ -152,6 +152,21 @@ TEST(MakeForecasts, OfAJobThatFitsNowhereSayWhatItLacks) {
   for (const Refusal& refusal : forecasts.refused) EXPECT_FALSE(refusal.reason.empty());
 }
 
+TEST(MakeForecasts, RefuseWhatNeedsMoreWorkersThanThereAre) {
+  config::JobSpec job = SmallGpt2Job();
+  job.parallelism = {.pipeline = 2, .data = 4, .schedule = "1f1b"};
+  const Forecasts forecasts = *MakeForecasts(job, {.max_workers = 1}, 5);
+  EXPECT_THAT(forecasts.candidates, IsEmpty());
+  ASSERT_FALSE(forecasts.refused.empty());
+  EXPECT_EQ(forecasts.refused.front().reason, "needs 8 workers, and there is 1");
+  EXPECT_THAT(forecasts.refused.front().stage_layers, SizeIs(2));
+  EXPECT_EQ(forecasts.fits.message(),
+            "parallelism.data is 4: makes a mesh of 2 x 4, which needs 8 workers, and there is 1; "
+            "use fewer ranks or more workers");
+  EXPECT_THAT(MakeForecasts(job, {.max_workers = 8}, 5)->candidates, SizeIs(1));
+  EXPECT_TRUE(MakePlan(job, {.max_workers = 1}).ok()) << "it may wait for workers";
+}
+
 TEST(MakePlan, AutoScheduleIsNeverSlowerThanAFamily) {
   for (const int microbatches : {1, 2, 4, 8, 12}) {
     config::JobSpec job = EmulatedJob(8, microbatches);

@@ -107,17 +107,10 @@ class Ranker {
       ranking_.candidates.push_back(std::move(candidate));
       return;
     }
-    ranking_.refused.push_back(
-        {.mesh = candidate.plan.mesh,
-         .microbatch = candidate.plan.microbatch,
-         .schedule = candidate.plan.schedule.name,
-         .recompute = RecomputeOf(candidate),
-         .spread = Spreads(candidate),
-         .shares = SharesOptimizer(candidate.plan),
-         .stage_layers = StageLayers(inputs_.Of(candidate).model, candidate.plan.partition),
-         .reason =
-             absl::StrCat("a rank needs ", FormatBytes(MostBytes(candidate, inputs_.options())),
-                          " of ", FormatBytes(inputs_.options().worker_memory_bytes))});
+    ranking_.refused.push_back(RefusalOf(
+        inputs_, candidate,
+        absl::StrCat("a rank needs ", FormatBytes(MostBytes(candidate, inputs_.options())), " of ",
+                     FormatBytes(inputs_.options().worker_memory_bytes))));
     KeepNearest(std::move(candidate));
   }
 
@@ -428,6 +421,17 @@ const MemoryBytes& Largest(const Candidate& candidate, const PlanOptions& option
   return *std::ranges::max_element(candidate.plan.memory, {}, [&](const MemoryBytes& bytes) {
     return CountedBytes(bytes, options.device);
   });
+}
+
+Refusal RefusalOf(JobInputs& inputs, const Candidate& candidate, std::string reason) {
+  return {.mesh = candidate.plan.mesh,
+          .microbatch = candidate.plan.microbatch,
+          .schedule = candidate.plan.schedule.name,
+          .recompute = RecomputeOf(candidate),
+          .spread = Spreads(candidate),
+          .shares = SharesOptimizer(candidate.plan),
+          .stage_layers = StageLayers(inputs.Of(candidate).model, candidate.plan.partition),
+          .reason = std::move(reason)};
 }
 
 absl::StatusOr<Ranking> RankCandidates(JobInputs& inputs, std::size_t top) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -25,6 +26,9 @@ bool Fits(const Candidate& candidate, const PlanOptions& options);
 
 // Returns the memory of the rank that needs most of what counts (CountedBytes).
 const MemoryBytes& Largest(const Candidate& candidate, const PlanOptions& options);
+
+// Describes a candidate that is left out.
+Refusal RefusalOf(JobInputs& inputs, const Candidate& candidate, std::string reason);
 
 // Compares the ways to divide the job (ways.h), schedules and, if the job leaves that open, what is
 // computed again, as MakePlan describes it. Precondition: top >= 1. Errors: kInvalidArgument

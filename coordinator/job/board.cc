@@ -58,6 +58,16 @@ void Board::Remove(const std::string& id) {
   for (const Subscription& listener : listeners) (*listener)();
 }
 
+void Board::ShowHeld(std::set<std::string> names) {
+  absl::MutexLock lock(&mutex_);
+  held_ = std::move(names);
+}
+
+bool Board::IsHeld(const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  return held_.contains(name);
+}
+
 void Board::ShowSplit(const std::string& name, StepSplit split) {
   std::vector<Subscription> listeners;
   {

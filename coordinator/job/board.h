@@ -34,9 +34,14 @@ class Board final {
   void Publish(JobView job);  // not null
   void Publish(store::JobRecord job);
   void Remove(const std::string& id);
+  // Replaces the names of the jobs that only workers know. They are not among those that Find and
+  // List return.
+  void ShowHeld(std::set<std::string> names);
   // Nothing happens unless the job is there and its generation is the split's.
   void ShowSplit(const std::string& name, StepSplit split);
 
+  // Returns whether workers hold a job of this name, as of the last ShowHeld.
+  bool IsHeld(const std::string& name) const;
   // Returns whether the worker holds a rank of the job. The cost does not grow with the ranks.
   bool HoldsRank(const std::string& job, const std::string& worker) const;
   // Returns whether a worker whose name is `prefix` and digits holds a rank of the job.
@@ -68,6 +73,7 @@ class Board final {
   std::map<std::int64_t, SplitView> splits_ ABSL_GUARDED_BY(mutex_);  // of jobs in `jobs_`
   // By number: the workers of each job that has ranks, of the generation that is shown.
   std::map<std::int64_t, std::set<std::string>> holders_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> held_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::int64_t> number_by_name_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::int64_t> number_by_id_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::set<std::int64_t>> numbers_by_owner_ ABSL_GUARDED_BY(mutex_);

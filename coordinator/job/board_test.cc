@@ -99,6 +99,15 @@ TEST_F(BoardTest, AHostHoldsARankIfOneOfItsNumberedWorkersDoes) {
   EXPECT_FALSE(board_.HoldsNumberedRank("job-1", "n10-"));
 }
 
+TEST_F(BoardTest, HeldJobsAreThoseThatWereShownLast) {
+  EXPECT_FALSE(board_.IsHeld("j"));
+  board_.ShowHeld({"j", "k"});
+  EXPECT_TRUE(board_.IsHeld("j"));
+  EXPECT_EQ(board_.FindByName("j"), nullptr);
+  board_.ShowHeld({"k"});
+  EXPECT_FALSE(board_.IsHeld("j"));
+}
+
 TEST_F(BoardTest, JobsAreCountedByTheStateThatIsShown) {
   JobRecord job = JobOf(1, "");
   board_.Publish(job);

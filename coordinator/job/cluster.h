@@ -112,6 +112,7 @@ class Cluster final {
                Moment now);
   std::vector<HeldJobView> ListHeld() const { return held_.List(workers_); }
   std::size_t num_held() const { return held_.size(); }
+  std::set<std::string> NamesOfHeld() const;
   // Returns nullopt if no job of that name is held.
   std::optional<std::string> OwnerOfHeld(const std::string& job) const;
   bool IsHeld(const std::string& worker) const { return held_.Holds(worker); }
@@ -157,6 +158,8 @@ class Cluster final {
   // The worker has attached with a rank that no job of this coordinator gave it.
   void HoldOrAbort(const control::Hello& hello, Moment now);
   void TickHeld(Moment now);
+  // Returns the error of a request about a job that there is not.
+  absl::Status NoJobNamed(const std::string& name) const;
   absl::StatusOr<store::JobRecord> TakeOver(const std::string& name, Moment now);
   // Tells the workers of all held generations of the job, or of this one, to abort it.
   absl::Status LetGo(const std::string& name);

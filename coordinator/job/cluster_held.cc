@@ -108,6 +108,16 @@ std::optional<std::string> Cluster::OwnerOfHeld(const std::string& job) const {
   return held != nullptr ? std::optional(HeldJobs::OwnerOf(*held)) : std::nullopt;
 }
 
+std::set<std::string> Cluster::NamesOfHeld() const {
+  std::set<std::string> names;
+  for (const auto& [key, job] : held_) names.insert(key.job);
+  return names;
+}
+
+absl::Status Cluster::NoJobNamed(const std::string& name) const {
+  return NoSuchJob(name, held_.Find(name) != nullptr);
+}
+
 absl::StatusOr<JobRecord> Cluster::TakeOver(const std::string& name, Moment now) {
   const HeldJob* const held = held_.Find(name);
   if (held == nullptr) return NoSuchHeldJob(name);

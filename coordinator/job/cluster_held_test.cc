@@ -112,6 +112,8 @@ TEST_F(HeldTest, AJobThatTheStateDoesNotKnowTrainsOn) {
   EXPECT_EQ(Job("k").state, JobState::kQueued);
   EXPECT_THAT(Job("k").reason, HasSubstr("held by job j"));
   EXPECT_EQ(Submit(Spec("j", 1)).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(cluster_->NamesOfHeld(), ElementsAre("j"));
+  EXPECT_THAT(std::string(Pause("j").status().message()), HasSubstr("`takt adopt j`"));
 }
 
 TEST_F(HeldTest, AnAdoptedJobGoesOnWithStepsFromThenOn) {

@@ -111,8 +111,13 @@ void ClusterMetrics::RecordJob(const JobRecord& job, Shown& shown) {
   }
   RecordLastStep(job, shown);
   RecordCheckpoint(job, shown);
-  SplitView split = board_.FindSplit(job.id);
-  if (split != nullptr && split != shown.split) RecordSplit(name, *split);
+  shown.id = job.id;
+  RecordNewSplit(name, shown);
+}
+
+void ClusterMetrics::RecordNewSplit(const std::string& job, Shown& shown) {
+  SplitView split = board_.FindSplit(shown.id);
+  if (split != nullptr && split != shown.split) RecordSplit(job, *split);
   shown.split = std::move(split);
 }
 
@@ -229,8 +234,15 @@ void ClusterMetrics::CountCheckpoint(const SettledCheckpoint& checkpoint) {
 void ClusterMetrics::Tick(const std::map<std::string, membership::Worker>& workers,
                           absl::Time now) {
   std::vector<std::string> over;
-  for (const auto& [name, shown] : jobs_) {
-    if (shown.end && *shown.end + timeouts::kKeepEndedMetrics <= now) over.push_back(name);
+  for (auto& [name, shown] : jobs_) {
+    if (!shown.end) continue;
+    if (*shown.end + timeouts::kKeepEndedMetrics <= now) {
+      over.push_back(name);
+    } else {
+      // The last step is explained after the end, and of a short job no other one. Nothing else
+      // records such a job again.
+      RecordNewSplit(name, shown);
+    }
   }
   for (const std::string& name : over) DropJob(name);
   std::map<JobState, int> by_state = board_.CountByState();

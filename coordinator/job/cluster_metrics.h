@@ -32,8 +32,8 @@ class ClusterMetrics final {
   void Record(const Outbox& outbox, absl::Time now);
   void SetReadOnly(bool read_only);
   void SetHeldJobs(std::size_t count);
-  // Updates what may change without any outbox: the counts of jobs and workers, and which workers
-  // are lost.
+  // Updates what may change without any outbox: the counts of jobs and workers, which workers are
+  // lost, and the split of the newest explained step of a job that has ended.
   void Tick(const std::map<std::string, membership::Worker>& workers, absl::Time now);
 
  private:
@@ -45,6 +45,7 @@ class ClusterMetrics final {
     // Series of the job that change with each step, so that each is looked up once.
     std::map<const metrics::Metric*, prometheus::Gauge*> gauges;
     std::vector<prometheus::Gauge*> bubbles;  // by pp rank
+    std::string id;                           // of the job
     SplitView split;
     std::optional<absl::Time> end;
   };
@@ -56,6 +57,8 @@ class ClusterMetrics final {
   void RecordPlan(const store::JobRecord& job, Shown& shown);
   void RecordLastStep(const store::JobRecord& job, Shown& shown);
   void RecordCheckpoint(const store::JobRecord& job, Shown& shown);
+  // Shows the newest split of the board if it is another one than before.
+  void RecordNewSplit(const std::string& job, Shown& shown);
   void RecordSplit(const std::string& job, const StepSplit& split);
   void CountStep(const std::string& job, const store::StepRecord& step);
   void CountCheckpoint(const SettledCheckpoint& checkpoint);

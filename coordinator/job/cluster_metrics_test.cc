@@ -100,6 +100,20 @@ TEST_F(ClusterMetricsTest, EveryMetricOfAJobIsFedAndWithinItsBound) {
   }
 }
 
+TEST_F(ClusterMetricsTest, AStepThatIsExplainedAfterTheEndOfItsJobIsShown) {
+  store::JobRecord job = Running();
+  job.state = JobState::kSucceeded;
+  job.end_time = now_;
+  Publish(job);
+  EXPECT_EQ(CountOf("takt_step_component_seconds{job=\"j\""), 0);
+  board_.ShowSplit("j", {.generation = Generation(1),
+                         .step = StepId(5),
+                         .pp_ranks = std::vector<PpRankSplit>(kNumPpRanks)});
+  Tick();
+  EXPECT_EQ(CountOf("takt_step_component_seconds{job=\"j\""), 7);
+  EXPECT_EQ(CountOf("takt_rank_compute_seconds{job=\"j\""), kNumPpRanks);
+}
+
 TEST_F(ClusterMetricsTest, GaugesSayWhatIsKnownOfTheLastStep) {
   store::JobRecord job = Running();
   job.replan_gain = 0.125;

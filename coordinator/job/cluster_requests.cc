@@ -67,7 +67,7 @@ void Cluster::ChangeJob(const std::string& method, const std::string& request_id
   if (!read_only_.ok()) return reply(read_only_);
   if (Replayed<JobRecord>(method, request_id, name, reply, JobAsBefore)) return;
   Job* const job = jobs_.Find(name);
-  if (job == nullptr) return ReplyLater<JobRecord>(reply, NoSuchJob(name));
+  if (job == nullptr) return ReplyLater<JobRecord>(reply, NoJobNamed(name));
   if (absl::Status status = (job->*change)(now); !status.ok())
     return ReplyLater<JobRecord>(reply, status);
   requests_.Add(method, request_id, job->record());
@@ -94,7 +94,7 @@ void Cluster::Delete(const std::string& request_id, const std::string& name, Rep
                      [](const store::RequestRecord&) { return true; }))
     return;
   Job* const job = jobs_.Find(name);
-  if (job == nullptr) return ReplyLater<bool>(reply, NoSuchJob(name));
+  if (job == nullptr) return ReplyLater<bool>(reply, NoJobNamed(name));
   const store::JobState state = job->record().state;
   if (!store::HasEnded(state)) {
     return ReplyLater<bool>(

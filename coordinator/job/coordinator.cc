@@ -147,10 +147,13 @@ bool Coordinator::DecideOnce() {
   rendezvous_.Expire(before.steady);
   if (!waiting_) cluster_->Tick(before);
   const absl::Status status = Flush(cluster_->TakeOutbox(), before);
-  if (metrics_ && before.steady - last_metrics_ >= options_.tick) {
-    last_metrics_ = before.steady;
-    metrics_->Tick(cluster_->workers(), before.wall);
-    metrics_->SetHeldJobs(cluster_->num_held());
+  if (before.steady - last_shown_ >= options_.tick) {
+    last_shown_ = before.steady;
+    board_.ShowHeld(cluster_->NamesOfHeld());
+    if (metrics_) {
+      metrics_->Tick(cluster_->workers(), before.wall);
+      metrics_->SetHeldJobs(cluster_->num_held());
+    }
   }
   if (status.ok()) return true;
   Log(LogLevel::kError, "state cannot be stored; the coordinator ends",

@@ -150,7 +150,7 @@ class Coordinator final {
   // Only the deciding thread uses these.
   std::unique_ptr<Cluster> cluster_;
   std::optional<ClusterMetrics> metrics_;
-  absl::Duration last_round_, last_metrics_;
+  absl::Duration last_round_, last_shown_;
   absl::Duration gather_;                      // how long events gather before the next round
   std::optional<Outbox> waiting_;              // while the coordinator is read-only
   absl::Status read_only_;                     // why; what requests are refused with

@@ -35,7 +35,14 @@ std::string FirstPlanned(const std::vector<store::JobRecord>& jobs) {
 
 }  // namespace
 
-absl::Status NoSuchJob(const std::string& name) {
+absl::Status NoSuchJob(const std::string& name, bool held) {
+  if (held) {
+    return absl::NotFoundError(
+        absl::StrCat("job ", name,
+                     " is held: its workers train it, and this coordinator does not know it; "
+                     "`takt adopt ",
+                     name, "` takes it over, and `takt abandon ", name, "` ends it"));
+  }
   return absl::NotFoundError(absl::StrCat("no job named ", name, "; `takt jobs` lists them"));
 }
 

@@ -19,8 +19,8 @@
 
 namespace takt::job {
 
-// Returns kNotFound with a message for people.
-absl::Status NoSuchJob(const std::string& name);
+// Returns kNotFound with a message for people. held: workers hold a job of that name.
+absl::Status NoSuchJob(const std::string& name, bool held);
 
 // One thread.
 class JobTable final {

@@ -101,7 +101,7 @@ AuditEntry JobService::AuditEntryOn(const grpc::CallbackServerContext& context,
 absl::StatusOr<job::JobView> JobService::Find(const grpc::CallbackServerContext& context,
                                               const std::string& name) const {
   job::JobView job = coordinator_->board().FindByName(name);
-  if (job == nullptr) return job::NoSuchJob(name);
+  if (job == nullptr) return job::NoSuchJob(name, coordinator_->board().IsHeld(name));
   RETURN_IF_ERROR(access::MayUseJob(guard_->CallerOf(context), name, job->owner));
   return job;
 }

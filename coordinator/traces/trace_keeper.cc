@@ -16,6 +16,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/trace/encoding.h"
+#include "common/trace/nearest_steps.h"
 #include "coordinator/traces/frame_file.h"
 #include "coordinator/traces/kept_trace_serde.h"
 
@@ -70,10 +71,13 @@ absl::StatusOr<std::set<StepId>> Select(const std::string& job, const std::set<S
     if (step >= StepId(range.first) && step <= StepId(range.last)) selected.insert(step);
   }
   if (!selected.empty()) return selected;
-  return absl::NotFoundError(absl::StrCat("steps ", range.first, " to ", range.last, " of job ",
-                                          job, " are not kept: those that are lie between ",
-                                          steps.begin()->value(), " and ",
-                                          steps.rbegin()->value()));
+  const std::string wanted =
+      range.first == range.last
+          ? absl::StrCat("step ", range.first, " of job ", job, " is")
+          : absl::StrCat("steps ", range.first, " to ", range.last, " of job ", job, " are");
+  const std::vector<StepId> kept(steps.begin(), steps.end());
+  return absl::NotFoundError(absl::StrCat(
+      wanted, " not kept: ", trace::NearestSteps(kept, StepId(range.first), StepId(range.last))));
 }
 
 }  // namespace

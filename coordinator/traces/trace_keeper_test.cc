@@ -139,7 +139,11 @@ TEST_F(TraceKeeperTest, SaysWhatThereIsNot) {
   Tell(keeper, 3);
   const absl::Status status = keeper.Read("j", {.first = 7, .last = 9}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("between 2 and 3"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("steps 7 to 9 of job j are not kept: the last that is: 3;"));
+  Tell(keeper, 5);
+  EXPECT_THAT(std::string(keeper.Read("j", {.first = 4, .last = 4}).status().message()),
+              HasSubstr("step 4 of job j is not kept: the nearest that are: 3 and 5;"));
 }
 
 TEST_F(TraceKeeperTest, GivesBackTheKeptStepsAroundOne) {

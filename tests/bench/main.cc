@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/base/lock_checks.h"
+#include "tests/bench/command.h"
 #include "tests/bench/commands.h"
 
 int main(int argc, char** argv) {
@@ -13,6 +14,8 @@ int main(int argc, char** argv) {
       "object with -o json.",
       "takt-bench");
   app.require_subcommand(1);
+  takt::bench::CommonOptions common;
+  takt::bench::AddOutput(app, common.output);
   absl::Status result;
 #define TAKT_COMMAND(name) takt::bench::name##_command::Add(app, result);
 #include "tests/bench/command_list.inc"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests that `takt-bench train` runs with virtual ranks, and what it reports. Speed is not tested.
+// Tests that `takt-bench train` runs with virtual ranks, what it reports, and where options may
+// stand. Speed is not tested.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -71,6 +72,19 @@ TEST(TrainBench, ItsCostsArePredictedWith) {
             "tiny f32 on cpu, 2 virtual ranks, zb-h1, microbatches of 1 x 16 tokens");
   EXPECT_DOUBLE_EQ(predicted["step_time"].get<double>(),
                    measured["prediction"]["step_seconds"].get<double>());
+}
+
+TEST(TaktBench, TakesItsOutputBeforeTheSubcommandToo) {
+  Command command("takt-bench", {"-o", "json", "count", "--model", "gpt2-124m"});
+  ASSERT_EQ(command.Wait(), "exit status 0") << command.err();
+  const json report = json::parse(command.out());
+  for (const json& row : report["rows"]) {
+    EXPECT_EQ(row["goal_launches"].is_null(), row["kind"] != "total");
+    EXPECT_EQ(row["holds"].is_null(), row["kind"] != "total");
+  }
+  Command text("takt-bench", {"-o", "json", "count", "--model", "gpt2-124m", "-o", "text"});
+  ASSERT_EQ(text.Wait(), "exit status 0") << text.err();
+  EXPECT_NE(text.out().find("launches"), std::string::npos);
 }
 
 TEST(TrainBench, MoreStagesThanLayersAreRefused) {
