@@ -41,8 +41,8 @@ absl::Status CheckMemory(const config::JobSpec& job, const Candidate& candidate,
 
 // Says how many workers the mesh needs and how many there are.
 std::string LackOfWorkers(const mesh::Mesh& mesh, int max_workers) {
-  return absl::StrCat("needs ", mesh.size(), mesh.size() == 1 ? " worker" : " workers",
-                      ", and there ", max_workers == 1 ? "is " : "are ", max_workers);
+  return absl::StrCat("needs ", Counted(mesh.size(), "worker"), ", and there ",
+                      max_workers == 1 ? "is " : "are ", max_workers);
 }
 
 // Refuses a mesh that is too large for the workers. The error is about its longest axis.

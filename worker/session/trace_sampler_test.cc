@@ -32,8 +32,8 @@ TEST(TraceSampler, TakesAtMostFiftyASecondOfShortOnes) {
 }
 
 TEST(TraceSampler, TakesTheFirstStepsHoweverShort) {
-  EXPECT_THAT(Taken(0.0001, 1, 4), testing::ElementsAre(1));
-  EXPECT_THAT(Taken(0.0001, 20, 4), testing::ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(Taken(0.0001, 1, 4), ::testing::ElementsAre(1));
+  EXPECT_THAT(Taken(0.0001, 20, 4), ::testing::ElementsAre(1, 2, 3, 4));
 }
 
 TEST(TraceSampler, RanksThatDisagreeHaveStepsInCommon) {
