@@ -53,6 +53,11 @@ absl::Status CheckPrecision(const config::JobSpec& job, const Device& device) {
        .fix = "use precision: bf16, or parallelism.device: cpu"});
 }
 
+// Returns whether ranks meet inside layers.
+bool MeetInLayers(const control::Assignment& assignment) {
+  return assignment.mesh.tp_size > 1 || assignment.job.parallelism.expert > 1;
+}
+
 }  // namespace
 
 int SmsForCommunication(const control::Assignment& assignment) {
@@ -62,7 +67,7 @@ int SmsForCommunication(const control::Assignment& assignment) {
   constexpr int kOfChannels = 8, kOfGroups = 8;
   return (assignment.mesh.pp_size > 1 ? kOfChannels : 0) +
          (assignment.mesh.num_replicas() > 1 ? kOfGroups : 0) +
-         (assignment.mesh.tp_size > 1 ? kOfGroups : 0);
+         (MeetInLayers(assignment) ? kOfGroups : 0);
 }
 
 std::int64_t BytesOfLibraries(const control::Assignment& assignment) {
@@ -75,7 +80,8 @@ std::int64_t BytesOfLibraries(const control::Assignment& assignment) {
   if (SmsForCommunication(assignment) == 0) return bytes;
   if (assignment.mesh.pp_size > 1) bytes += kChannels;
   if (assignment.mesh.num_replicas() > 1) bytes += 3 * kGroup;
-  if (assignment.mesh.tp_size > 1) bytes += kGroup;
+  if (MeetInLayers(assignment)) bytes += kGroup;
+  if (assignment.job.parallelism.expert > 1) bytes += kGroup;  // of those with the same experts
   return bytes;
 }
 

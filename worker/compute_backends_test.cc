@@ -34,6 +34,10 @@ TEST(ComputeBackends, ProductsLeaveRoomForTheKernelsOfNccl) {
   assignment.mesh.tp_size = 2;
   EXPECT_EQ(SmsForCommunication(assignment), 24);
   EXPECT_GT(BytesOfLibraries(assignment), of_replicas);
+  assignment.mesh.tp_size = 1;
+  assignment.job.parallelism.expert = 2;
+  EXPECT_EQ(SmsForCommunication(assignment), 24);
+  EXPECT_GT(BytesOfLibraries(assignment), of_replicas);
   const std::int64_t with_nccl = BytesOfLibraries(assignment);
   assignment.transport = config::TransportKind::kShm;
   EXPECT_EQ(SmsForCommunication(assignment), 0);

@@ -12,7 +12,7 @@ extern const char* const kTaktBuild;
 
 // The version of the protocol between coordinator and workers (takt.v1.AttachmentService, and what
 // the workers of one job send to each other). It rises with each change that a peer must know of.
-inline constexpr int kProtocolVersion = 12;
+inline constexpr int kProtocolVersion = 13;
 
 // From this version on a worker keeps copies of the state in memory (takt.v1.MemoryCopies) as it
 // does today. Workers of version 3 send them to each other in another form.
@@ -53,6 +53,9 @@ inline constexpr int kStoredWeightsProtocolVersion = 11;
 // From this version on the ranks of a large group that shares the optimizer's state connect with
 // their neighbours alone (takt.v1.Binding.sharing_chains).
 inline constexpr int kSharingChainsProtocolVersion = 12;
+
+// From this version on workers with GPUs share experts.
+inline constexpr int kGpuExpertsProtocolVersion = 13;
 
 // From this version on a worker keeps copies in memory of layers that ranks split, of experts that
 // they share, and of kernel plans.

@@ -81,6 +81,11 @@ Section LayOutShared(const model::Model& model, const StageLayouts& stages,
     section.AddAlone(MemoryKind::kScratch,
                      {.role = Role::kRotaryTable, .bytes = kFloatBytes * elements});
   }
+  if (const std::int64_t rows = model::MostRowsOfSource(model); rows > 0) {
+    section.AddAlone(MemoryKind::kScratch,
+                     {.role = Role::kRowNumbers,
+                      .bytes = static_cast<std::int64_t>(sizeof(std::int32_t)) * rows});
+  }
   std::int64_t scratch = MuonScratchBytes(model, stages);
   for (const auto& [id, stage] : stages) scratch = std::max(scratch, stage.scratch_bytes);
   if (vocabulary.has_value())

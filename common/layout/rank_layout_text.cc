@@ -118,7 +118,8 @@ std::string_view Name(Role role) {
                                                               "sharing of experts",
                                                               "gradients of a leaf",
                                                               "weights to pack",
-                                                              "last update"};
+                                                              "last update",
+                                                              "numbers of rows"};
   return kNames[static_cast<std::size_t>(role)];
 }
 

@@ -47,9 +47,10 @@ enum class Role : std::uint8_t {
   kLeafGradients,    // a layer's, of an earlier one of the leaves that its replica has
   kGatheredWeights,  // whole in f32, between their gathering and their packing
   kLastUpdate,       // of weights, without what was fed back
+  kRowNumbers,       // 0, 1, 2, ...: for rows that come to shared experts
 };
 
-inline constexpr std::size_t kNumRoles = 23;
+inline constexpr std::size_t kNumRoles = 24;
 
 std::string_view Name(Role role);
 

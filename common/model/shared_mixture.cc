@@ -52,7 +52,7 @@ void ShareBlock(Layer& layer, const ModelConfig& config, std::int64_t rows,
     layer.stash[tensor].bytes = kFloatBytes * room * mixture.inner;
     layer.stash[tensor].bf16 = false;  // products round what they read
   }
-  layer.stash.push_back(Product("expert_counts", share.size, mixture.experts));
+  layer.stash.push_back(Product("arrived_offsets", share.size, mixture.experts));
   layer.stash.push_back(Product("arrived", room, config.hidden));
   layer.stash.push_back(Product("arrived_weights", room, 1));
   layer.stash.push_back({"arrived_grad", Origin::kInputGrad, kFloatBytes * room * config.hidden});
@@ -76,14 +76,15 @@ void ShareExperts(Model& model) {
 }
 
 std::int64_t SharingBytes(const Model& model) {
+  const bool shares = model.experts.shares() && model.config.mixture.has_value();
+  return shares ? kFloatBytes * kExpertSumFloats : 0;
+}
+
+std::int64_t MostRowsOfSource(const Model& model) {
   if (!model.experts.shares() || !model.config.mixture.has_value()) return 0;
-  // An integer for each row of one source, and the rows before those of each expert.
   const Mixture& mixture = *model.config.mixture;
   const std::int64_t here = mixture.experts / model.experts.size;
-  const std::int64_t most_of_token = std::min<std::int64_t>(mixture.chosen, here);
-  const std::int64_t rows = Tokens(model.config, model.microbatch) * most_of_token;
-  const std::int64_t integers = rows + model.experts.size * (here + 1);
-  return kFloatBytes * kExpertSumFloats + std::int64_t{sizeof(std::int32_t)} * integers;
+  return Tokens(model.config, model.microbatch) * std::min<std::int64_t>(mixture.chosen, here);
 }
 
 double SlowestShare(const Model& model, const Layer& layer, double imbalance) {

@@ -26,7 +26,9 @@ constexpr std::int64_t RoomForArrivals(std::int64_t rows, std::int64_t chosen) {
 // and in f32.
 struct ArrivalsStash {
   enum Tensor : std::uint8_t {
-    kCounts,   // [e,E] integers: the rows of each rank for each expert
+    // [e, E/e + 1] integers: ExpertRows::offsets of what came from each rank. There is room for
+    // [e,E], which is no less.
+    kOffsets,
     kInput,    // [R,C] the norm's output, as it came
     kWeights,  // [R] the router's, as they came
     kDOutput,  // [R,C] the gradients that came to I, for W
@@ -49,9 +51,19 @@ struct ArrivalsScratch {
 // that one adds a slice while the next one passes on another, and what came takes little memory.
 inline constexpr std::int64_t kExpertSumFloats = std::int64_t{128} << 10;
 
-// Returns what a rank takes at most for the rows that come to it and for sums of gradients, beside
-// its layers' tensors. It does not count more rows than R. 0: the model's ranks share no experts.
+// Returns what a rank takes for sums of gradients, beside its layers' tensors. 0: the model's ranks
+// share no experts.
 std::int64_t SharingBytes(const Model& model);
+
+// Returns how many rows may come from one rank. 0: the model's ranks share no experts.
+std::int64_t MostRowsOfSource(const Model& model);
+
+// A rank has e gradients of each of its experts, one behind the other. Returns which of them is by
+// the rows of rank `source`. That of the last rank is the first one, and gets the sum, because
+// groups add terms that lie like this (transport::Collective::Terms).
+constexpr int GradientOfSource(const ExpertShare& share, int source) {
+  return (source + 1) % share.size;
+}
 
 // Leaves the rank `model.experts` its part of each mixture. It has all parameters of the model, of
 // which those of other ranks' experts are `away`.

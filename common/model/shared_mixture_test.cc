@@ -41,9 +41,11 @@ Model ModelOf(const ExpertShare& share) {
 // Of the experts that a token has, so many at most are on one rank.
 TEST(SharedMixture, TakesLittleMemoryBesideItsTensors) {
   EXPECT_EQ(SharingBytes(ModelOf({})), 0);
+  EXPECT_EQ(MostRowsOfSource(ModelOf({})), 0);
   constexpr std::int64_t kSlice = 512 << 10, kTokens = kMicrobatch * 19;
-  EXPECT_EQ(SharingBytes(ModelOf({.size = 2})), kSlice + 4 * (kTokens * 3 + 2 * (4 + 1)));
-  EXPECT_EQ(SharingBytes(ModelOf({.size = 8})), kSlice + 4 * (kTokens * 1 + 8 * (1 + 1)));
+  EXPECT_EQ(SharingBytes(ModelOf({.size = 2})), kSlice);
+  EXPECT_EQ(MostRowsOfSource(ModelOf({.size = 2})), kTokens * 3);
+  EXPECT_EQ(MostRowsOfSource(ModelOf({.size = 8})), kTokens);
 }
 
 TEST(SharedMixture, EachExpertIsOnOneRank) {
@@ -91,7 +93,7 @@ TEST(SharedMixture, KeepsRoomForHalfAsManyRowsAgain) {
   }
   EXPECT_EQ(block.scratch[LlamaBlockScratch::kDProduct].bytes, 4 * kRoom * 20);
   const std::size_t first = all.stash.size();
-  EXPECT_EQ(block.stash[first + ArrivalsStash::kCounts].bytes, 4 * 4 * 8);
+  EXPECT_EQ(block.stash[first + ArrivalsStash::kOffsets].bytes, 4 * 4 * 8);
   EXPECT_EQ(block.stash[first + ArrivalsStash::kInput].bytes, 4 * kRoom * 36);
   EXPECT_EQ(block.stash[first + ArrivalsStash::kWeights].bytes, 4 * kRoom);
   EXPECT_EQ(block.stash[first + ArrivalsStash::kDOutput].bytes, 4 * kRoom * 36);

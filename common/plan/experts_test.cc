@@ -6,8 +6,10 @@
 #include <string>
 
 #include "common/base/memory_kind.h"
+#include "common/base/version.h"
 #include "common/config/testing/jobs.h"
 #include "common/plan/plan.h"
+#include "common/plan/worker_programs.h"
 #include "common/program/part_lists.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -93,11 +95,22 @@ TEST(PlanWithExperts, WarnsOfGroupsThatSpanHosts) {
               Not(Contains(HasSubstr("parallelism.expert"))));
 }
 
-TEST(PlanWithExperts, GpusComputeThemButDoNotShareThem) {
+TEST(PlanWithExperts, GpusShareThem) {
   const PlanOptions options{.max_workers = 8, .device = config::DeviceKind::kCuda};
-  EXPECT_TRUE(MakePlan(ExpertJob(1), options).ok());
-  EXPECT_EQ(MakePlan(ExpertJob(2), options).status().message(),
-            "parallelism.expert is 2: workers share experts on CPUs only; use 1, or device: cpu");
+  const Plan whole = MakePlan(ExpertJob(1), options).value();
+  const Plan shared = MakePlan(ExpertJob(4), options).value();
+  EXPECT_LT(MostOf(shared, MemoryKind::kWeights), MostOf(whole, MemoryKind::kWeights) / 2);
+  EXPECT_GT(NumMeetings(shared.programs.front()), 0U);
+}
+
+TEST(PlanWithExperts, GpusShareThemOnNewWorkersAlone) {
+  const config::JobSpec job = ExpertJob(2);
+  EXPECT_LT(NeededProtocol(job, config::DeviceKind::kCpu), kGpuExpertsProtocolVersion);
+  EXPECT_EQ(NeededProtocol(job, config::DeviceKind::kCuda), kGpuExpertsProtocolVersion);
+  const PlanOptions old{.max_workers = 8,
+                        .device = config::DeviceKind::kCuda,
+                        .oldest_protocol = kGpuExpertsProtocolVersion - 1};
+  EXPECT_THAT(MakePlan(job, old).status().message(), HasSubstr("parallelism.expert: is not known"));
 }
 
 TEST(PlanWithExperts, SaysThatMemoryDoesNotSufficeWhereReplicasCannotShareMore) {

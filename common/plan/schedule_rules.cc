@@ -144,8 +144,6 @@ absl::Status CheckSharedExperts(const CandidateInputs& inputs, const schedule::S
                          .rule = std::move(rule),
                          .fix = std::move(fix)});
   };
-  if (inputs.options.device == config::DeviceKind::kCuda)
-    return refuse("workers share experts on CPUs only", "use 1, or device: cpu");
   if (inputs.dp_size % size != 0) {
     return refuse(absl::StrCat("must divide parallelism.data (", inputs.dp_size, ")"),
                   "correct one of them");

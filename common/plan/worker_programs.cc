@@ -100,6 +100,13 @@ std::string_view StoredWeightsFieldOf(const config::JobSpec& job, config::Device
   return precisions.ReadsWeightsAsStored() ? "precision" : "";
 }
 
+// Returns the field of the job that workers older than kGpuExpertsProtocolVersion refuse; empty:
+// there is none.
+std::string_view GpuExpertsFieldOf(const config::JobSpec& job, config::DeviceKind device) {
+  const bool shares = device == config::DeviceKind::kCuda && job.parallelism.expert > 1;
+  return shares ? "parallelism.expert" : "";
+}
+
 // A version that the job's workers must speak, and the field that needs it; empty: none does.
 struct Need {
   int version;
@@ -107,8 +114,9 @@ struct Need {
 };
 
 // Returns all of them, the newest version first.
-std::array<Need, 8> NeedsOf(const config::JobSpec& job, config::DeviceKind device) {
-  return {{{kStoredWeightsProtocolVersion, StoredWeightsFieldOf(job, device)},
+std::array<Need, 9> NeedsOf(const config::JobSpec& job, config::DeviceKind device) {
+  return {{{kGpuExpertsProtocolVersion, GpuExpertsFieldOf(job, device)},
+           {kStoredWeightsProtocolVersion, StoredWeightsFieldOf(job, device)},
            {kBf16StreamProtocolVersion, StreamFieldOf(job, device)},
            {kErrorFeedbackProtocolVersion, FeedbackFieldOf(job)},
            {kPackedShardsProtocolVersion, ShardFieldOf(job)},

@@ -91,6 +91,15 @@ TEST_P(GpuTraining, SplitLayersAgreeAndGiveTheSameBitsForOneRankAndTwo) {
   ExpectSameBits(one, Train(parallelism, {.size = 2, .leaves = 2}));
 }
 
+// Two ranks pass the rows of experts through the host.
+TEST_P(GpuTraining, ReplicasThatShareExpertsGiveTheSameBitsAsThoseThatShareNone) {
+  if (!golden_.job.model.mixture.has_value()) GTEST_SKIP() << "the model has no experts";
+  config::Parallelism parallelism{.pipeline = 1, .data = 2, .chunks = 1, .schedule = "1f1b"};
+  const RunResult whole = Train(parallelism);
+  parallelism.expert = 2;
+  ExpectSameBits(whole, Train(parallelism));
+}
+
 TEST_P(GpuTraining, GivesTheSameBitsForAllSchedulesAndStages) {
   const RunResult first = Train({.pipeline = 1, .data = 1, .chunks = 1, .schedule = "naive"});
   const std::pair<const char*, int> chunks_of[] = {

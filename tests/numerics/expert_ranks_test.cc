@@ -1,16 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests that the number of replicas that share the experts of blocks changes no bit.
+#include <cstddef>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "tests/numerics/bit_equality.h"
+#include "worker/backend/discrete/discrete_backend.h"
 
 namespace takt::numerics {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+// The backend of a device that has no more memory once it computes.
+class FullOnceItComputes final : public backend::Backend {
+ public:
+  explicit FullOnceItComputes(std::unique_ptr<backend::Backend> inner) : inner_(std::move(inner)) {}
+
+  absl::Status Run(const backend::Op& op) override {
+    computes_ = computes_ || std::holds_alternative<backend::RouteTokens>(op);
+    return inner_->Run(op);
+  }
+  absl::StatusOr<backend::Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
+    if (computes_) return absl::ResourceExhaustedError("the device is full");
+    return inner_->Allocate(bytes, kind);
+  }
+  absl::StatusOr<backend::Buffer> AllocateHost(std::size_t bytes) override {
+    return inner_->AllocateHost(bytes);
+  }
+  absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
+    return inner_->CopyFromHost(source, destination);
+  }
+  absl::Status CopyToHost(const std::byte* source, std::span<std::byte> destination) override {
+    return inner_->CopyToHost(source, destination);
+  }
+  absl::Status Synchronize() override { return inner_->Synchronize(); }
+  backend::Stream* stream() override { return inner_->stream(); }
+  bool memory_is_host() const override { return inner_->memory_is_host(); }
+  std::string description() const override { return inner_->description(); }
+
+ private:
+  const std::unique_ptr<backend::Backend> inner_;
+  bool computes_ = false;
+};
+
+class FullBackends final : public backend::BackendFactory {
+ public:
+  absl::StatusOr<std::unique_ptr<backend::Backend>> CreateCompute() override {
+    absl::StatusOr<std::unique_ptr<backend::Backend>> inner = inner_->CreateCompute();
+    if (!inner.ok()) return inner;
+    return std::make_unique<FullOnceItComputes>(*std::move(inner));
+  }
+  absl::StatusOr<std::unique_ptr<backend::MemoryBackend>> CreateMemory(
+      backend::StreamKind kind) override {
+    return inner_->CreateMemory(kind);
+  }
+  bool memory_is_host() const override { return false; }
+
+ private:
+  const std::unique_ptr<backend::BackendFactory> inner_ = backend::CreateDiscreteBackends({});
+};
 
 class ExpertRanks : public BitEquality {
  protected:
@@ -148,6 +203,58 @@ TEST_F(ExpertRanks, HaveThemWhereRowsAreManyMoreOnOneRank) {
   job.parallelism.schedule = "zb-h1";
   job.parallelism.recompute = {model::Recompute::kFull};
   ExpectSameBitsOverRanks(job);
+}
+
+// The ranks meet in memory of their devices. With one expert of a token, some rank gets more rows
+// than the stash has room for.
+TEST_F(ExpertRanks, HaveThemOnDevices) {
+  struct Case {
+    const char* schedule;
+    int pipeline, data, expert, chosen;
+    model::Recompute recompute = model::Recompute::kNone;
+  };
+  for (const Case& c :
+       {Case{"1f1b", 1, 4, 2, 2}, Case{"1f1b", 1, 4, 4, 1},
+        Case{"zb-h1", 2, 4, 2, 1, model::Recompute::kFull},
+        Case{"1f1b", 2, 4, 4, 2, model::Recompute::kSelective}, Case{"dualpipe", 2, 2, 2, 2}}) {
+    SCOPED_TRACE(std::string(c.schedule) + " expert " + std::to_string(c.expert));
+    config::JobSpec job = SharedJob(/*experts=*/8, c.chosen);
+    job.model.mixture->auxiliary_loss = 0;
+    job.adamw.learning_rate = 3e-2;
+    job.parallelism.pipeline = c.pipeline;
+    job.parallelism.data = c.data;
+    job.parallelism.schedule = c.schedule;
+    job.parallelism.recompute = {c.recompute};
+    const RunResult one = TrainWith(job, 1);
+    job.parallelism.expert = c.expert;
+    for (const bool lazy : {false, true}) {
+      ExpectSameBits(one, Trained({.job = job,
+                                   .planned_for = config::DeviceKind::kCuda,
+                                   .make_backends = [lazy](int threads) {
+                                     return backend::CreateDiscreteBackends(
+                                         {.threads = threads, .lazy = lazy});
+                                   }}));
+    }
+  }
+}
+
+TEST_F(ExpertRanks, SayWhichRowsHaveNoRoomOnADevice) {
+  config::JobSpec job = SharedJob(/*experts=*/8, /*chosen=*/1);
+  job.model.mixture->auxiliary_loss = 0;
+  job.steps = 6;
+  job.adamw.learning_rate = 3e-2;
+  job.parallelism.expert = 4;
+  const absl::Status status =
+      TrainInProcess({.job = job,
+                      .make_backends = [](int) -> std::unique_ptr<FullBackends> {
+                        return std::make_unique<FullBackends>();
+                      }})
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("parallelism.expert is 4: "),
+                    HasSubstr("rows came to the experts of this rank, which has room for "),
+                    HasSubstr("the device is full"), HasSubstr("use a smaller microbatch")));
 }
 
 TEST_F(ExpertRanks, GoOnFromTheStateOfAnyNumber) {

@@ -157,6 +157,7 @@ class SharedSums final : public Collective {
   }
   // The terms of all ranks lie alike.
   absl::Status AllReduceTerms(StepId step, std::span<float> data, const Terms& terms) override {
+    if (terms.in_turns > 1) return absl::UnimplementedError("ranks take no turns here");
     const MessageTag tag{.generation = generation_,
                          .step = step.value(),
                          .direction = kSharedSum,

@@ -143,6 +143,38 @@ struct ExpertMatmul {
   bool in_bf16() const { return !matrices.empty() && matrices.front().packed != nullptr; }
 };
 
+// by_row[r] = by_token[token of r]
+struct PackTokens {
+  ExpertRows rows;
+  const float* by_token = nullptr;  // [N,C]
+  float* by_row = nullptr;          // [N*k,C]
+  std::int64_t columns = 0;         // C
+};
+
+// by_token[token of r] += by_row[r], for the rows of each token in ascending order of experts, as
+// ExpertMatmul adds them.
+struct AddRowsToTokens {
+  ExpertRows rows;
+  const std::int32_t* choices = nullptr;  // [N*k]: the expert of each pair
+  const float* by_row = nullptr;          // [N*k,C]
+  float* by_token = nullptr;              // [N,C]
+  std::int64_t columns = 0;               // C
+};
+
+// by_row[r] = by_pair[the pair of r]
+struct PackPairs {
+  ExpertRows rows;
+  const float* by_pair = nullptr;  // [N*k]
+  float* by_row = nullptr;         // [N*k]
+};
+
+// by_pair[the pair of r] = by_row[r]
+struct UnpackPairs {
+  ExpertRows rows;
+  const float* by_row = nullptr;  // [N*k]
+  float* by_pair = nullptr;       // [N*k]
+};
+
 // The gradient of one expert's matrix.
 struct ExpertGradient {
   float* c = nullptr;  // [m,n]

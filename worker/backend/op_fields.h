@@ -357,5 +357,28 @@ void DescribeFields(ExpertMatmulTransposed& o, auto& v) {
   v.Flag(o.a_by_token), v.Flag(o.in_bf16), v.Flag(o.accumulate);
   v.Tensor("a", o.a), v.Tensor("b", o.b);
 }
+void DescribeFields(PackTokens& o, auto& v) {
+  v.Name("PackTokens");
+  DescribeFields(o.rows, v);
+  v.Size("columns", o.columns);
+  v.Tensor("by_token", o.by_token), v.Tensor("by_row", o.by_row);
+}
+void DescribeFields(AddRowsToTokens& o, auto& v) {
+  v.Name("AddRowsToTokens");
+  DescribeFields(o.rows, v);
+  v.Size("columns", o.columns);
+  v.Tensor("choices", o.choices);
+  v.Tensor("by_row", o.by_row), v.Tensor("by_token", o.by_token);
+}
+void DescribeFields(PackPairs& o, auto& v) {
+  v.Name("PackPairs");
+  DescribeFields(o.rows, v);
+  v.Tensor("by_pair", o.by_pair), v.Tensor("by_row", o.by_row);
+}
+void DescribeFields(UnpackPairs& o, auto& v) {
+  v.Name("UnpackPairs");
+  DescribeFields(o.rows, v);
+  v.Tensor("by_row", o.by_row), v.Tensor("by_pair", o.by_pair);
+}
 
 }  // namespace takt::backend

@@ -434,16 +434,15 @@ struct Add {
   std::int64_t count = 0;
 };
 
-using Op =
-    std::variant<Matmul, PackBf16, MatmulBf16, MatmulTransposedBf16, BiasGrad, LayerNormForward,
-                 LayerNormBackwardInput, LayerNormBackwardWeights, RmsNormForward,
-                 RmsNormBackwardInput, RmsNormBackwardWeights, Rotary, SwigluForward,
-                 SwigluBackward, GeluForward, GeluBackward, AttentionForward, AttentionBackward,
-                 CachedAttention, EmbeddingForward, EmbeddingBackward, SoftmaxBlock, CrossEntropy,
-                 CrossEntropyGradient, AdamwUpdate, LionUpdate, SgdUpdate, MuonUpdate,
-                 FeedBackError, SumOfSquares, Fill, Copy, Add, RouteTokens, RouteTokensBackward,
-                 CountExpertRows, AddExpertRows, BalanceExperts, ExpertSwigluForward,
-                 ExpertSwigluBackward, ExpertMatmul, ExpertMatmulTransposed>;
+using Op = std::variant<
+    Matmul, PackBf16, MatmulBf16, MatmulTransposedBf16, BiasGrad, LayerNormForward,
+    LayerNormBackwardInput, LayerNormBackwardWeights, RmsNormForward, RmsNormBackwardInput,
+    RmsNormBackwardWeights, Rotary, SwigluForward, SwigluBackward, GeluForward, GeluBackward,
+    AttentionForward, AttentionBackward, CachedAttention, EmbeddingForward, EmbeddingBackward,
+    SoftmaxBlock, CrossEntropy, CrossEntropyGradient, AdamwUpdate, LionUpdate, SgdUpdate,
+    MuonUpdate, FeedBackError, SumOfSquares, Fill, Copy, Add, RouteTokens, RouteTokensBackward,
+    CountExpertRows, AddExpertRows, BalanceExperts, ExpertSwigluForward, ExpertSwigluBackward,
+    ExpertMatmul, ExpertMatmulTransposed, PackTokens, AddRowsToTokens, PackPairs, UnpackPairs>;
 
 // The ops that update many parameters element by element.
 template <class O>

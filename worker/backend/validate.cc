@@ -252,6 +252,10 @@ struct CrossFieldRules {
     return Rule(o.in_bf16 || (o.a.bf16 == nullptr && o.b.bf16 == nullptr), kOp,
                 "factors in bf16 need in_bf16");
   }
+  absl::Status operator()(const PackTokens& o) const { return CheckChosen("PackTokens", o.rows); }
+  absl::Status operator()(const AddRowsToTokens& o) const {
+    return CheckChosen("AddRowsToTokens", o.rows);
+  }
 };
 
 }  // namespace

@@ -46,6 +46,7 @@ struct RunOptions {
   std::string resume = "none";
   int pipeline = 2;  // 2: two stages
   int tensor = 1;    // 2: the ranks split all layers. Both 1: two replicas
+  int expert = 0;    // ranks that share experts; 0: the model has none
   config::Shard shard = config::Shard::kNone;
   config::Precision precision = config::Precision::kF32;
   bool has_nccl = false;  // a fake one
@@ -103,6 +104,13 @@ class DeviceRunTest : public ::testing::Test {
     job.parallelism.shard = options.shard;
     job.precision = options.precision;
     job.parallelism.data = 2 / options.pipeline / options.tensor;
+    if (options.expert > 0) {
+      job.model.family = model::Family::kMixtral;
+      job.model.tied_head = false;
+      job.model.inner = 20;
+      job.model.mixture = model::Mixture{.experts = 4, .chosen = 2, .inner = 20};
+      job.parallelism.expert = options.expert;
+    }
     const plan::Plan plan = plan::MakePlan(job, {.max_workers = 2}).value();
     const auto map = std::make_shared<testing::MapRendezvous>();
     const std::unique_ptr<worker_checkpoint::FileSystem> files =
@@ -287,6 +295,35 @@ TEST_F(DeviceRunTest, SplitLayersHaveTheLossesAndCheckpointsOfTheCpu) {
       EXPECT_EQ(nccl.num_given() > 0, has_nccl);
       EXPECT_EQ(nccl.num_aborted(), 0);
       EXPECT_THAT(nccl.misuse(), IsEmpty());
+    }
+  }
+}
+
+// Rows pass between the memories of two devices: through the host, and by NCCL. Checkpoints have
+// all experts.
+TEST_F(DeviceRunTest, SharedExpertsHaveTheLossesAndCheckpointsOfReplicasThatShareNone) {
+  for (const config::Precision precision : {config::Precision::kF32, config::Precision::kBf16}) {
+    const Outcome expected = Train(OnCores, {.pipeline = 1, .expert = 1, .precision = precision});
+    EXPECT_EQ(expected.losses.size(), 3u);
+    for (const bool has_nccl : {false, true}) {
+      for (const bool lazy : {false, true}) {
+        SCOPED_TRACE(absl::StrCat(has_nccl ? "nccl" : "host", lazy ? ", lazy" : ""));
+        const auto make_backends =
+            [lazy](const control::Assignment&,
+                   int threads) -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
+          return backend::CreateDiscreteBackends({.threads = threads, .lazy = lazy});
+        };
+        transport::nccl::FakeNccl nccl;
+        const Outcome device =
+            Train(make_backends,
+                  {.pipeline = 1, .expert = 2, .precision = precision, .has_nccl = has_nccl});
+        EXPECT_EQ(device.losses, expected.losses);
+        EXPECT_EQ(device.validation_losses, expected.validation_losses);
+        EXPECT_EQ(Hashes(device), Hashes(expected));
+        EXPECT_EQ(nccl.num_given() > 0, has_nccl);
+        EXPECT_EQ(nccl.num_aborted(), 0);
+        EXPECT_THAT(nccl.misuse(), IsEmpty());
+      }
     }
   }
 }

@@ -46,7 +46,14 @@ absl::Status ExpertState::Pass(StepId step, int owner, int writer, std::span<con
     parts.resize(static_cast<std::size_t>(group_.size()));
     parts[static_cast<std::size_t>(owner)] = std::as_writable_bytes(whole);
   }
-  return group_.SendTo(step, writer, std::as_bytes(mine), parts);
+  backend::Backend& backend = store_.backend();
+  if (backend.memory_is_host() || mine.empty())
+    return group_.SendTo(step, writer, std::as_bytes(mine), parts);
+  std::vector<float> on_host(mine.size());
+  RETURN_IF_ERROR(backend.CopyToHost(reinterpret_cast<const std::byte*>(mine.data()),
+                                     std::as_writable_bytes(std::span(on_host))));
+  RETURN_IF_ERROR(backend.Synchronize());
+  return group_.SendTo(step, writer, std::as_bytes(std::span<const float>(on_host)), parts);
 }
 
 absl::Status ExpertState::JoinParameter(StepId step, LayerId layer,

@@ -18,11 +18,12 @@
 
 namespace takt::session {
 
-// One caller at a time, which also calls nothing else of the group. The store is in host memory.
+// One caller at a time, which also calls nothing else of the group, and nothing of the store's
+// backend.
 class ExpertState {
  public:
-  // model: this rank's; ranks share its experts. group: of these ranks, in their order. All are
-  // borrowed for the object's life.
+  // model: this rank's; ranks share its experts. group: of these ranks, in their order, in host
+  // memory. All are borrowed for the object's life.
   ExpertState(const control::Assignment& assignment, const model::Model& model,
               const train::ParameterStore& store, transport::Collective& group);
 
@@ -38,7 +39,8 @@ class ExpertState {
  private:
   // Returns the rank of the group that has the expert of a parameter.
   int OwnerOf(const model::Parameter& parameter) const;
-  // Copies what the owner has to the writer. mine: on the owner. whole: on the writer.
+  // Copies what the owner has to the writer. mine: on the owner, in the store's memory. whole: on
+  // the writer.
   absl::Status Pass(StepId step, int owner, int writer, std::span<const float> mine,
                     std::span<float> whole) const;
   absl::Status JoinParameter(StepId step, LayerId layer, const model::Parameter& parameter,

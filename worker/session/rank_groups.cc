@@ -93,8 +93,8 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
                                  LargeGroup::kDirect));
     if (holders != nullptr) groups.expert_holders_[stage] = holders;
   }
-  // These are the options of groups that sum no gradients. Only the ranks that split layers meet in
-  // device memory.
+  // These are the options of groups that sum no gradients. Of these, only the ranks that split
+  // layers or share experts meet in device memory.
   Options inside = options;
   inside.bucket_bytes = 0;
   Options host = inside;
@@ -109,8 +109,8 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
       experts ? mesh::ExpertRanksOf(options.mesh, options.rank, options.expert_size)
               : mesh::RanksOf(options.mesh, mesh::Group::kTensor, options.rank);
   const std::string_view kind = experts ? "experts" : mesh::NameOf(mesh::Group::kTensor);
-  ASSIGN_OR_RETURN(groups.tensor_, groups.Open(transport, experts ? host : inside, kind, sharing,
-                                               LargeGroup::kDirect));
+  ASSIGN_OR_RETURN(groups.tensor_,
+                   groups.Open(transport, inside, kind, sharing, LargeGroup::kDirect));
   ASSIGN_OR_RETURN(groups.context_, open(mesh::Group::kContext, LargeGroup::kDirect));
   if (program::PairsMeet(*options.program)) {
     ASSIGN_OR_RETURN(groups.pair_tensor_,

@@ -50,8 +50,8 @@ class RankGroups {
     const program::Program* program = nullptr;   // this rank's
     bool tied_embeddings = false;
     int expert_size = 1;  // so many neighbouring replicas share experts
-    // Opens a group in device memory, for sums of gradients or for ranks that split layers. Empty:
-    // these are in host memory.
+    // Opens a group in device memory, for sums of gradients or for ranks that split layers or share
+    // experts. Empty: these are in host memory.
     std::function<absl::StatusOr<std::unique_ptr<transport::Collective>>(
         const transport::CollectiveOptions&)>
         make_sums;

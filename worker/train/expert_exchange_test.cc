@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -71,12 +72,27 @@ struct Source {
       std::vector<std::int32_t>(static_cast<std::size_t>(tokens * kChosen));
 };
 
+absl::StatusOr<std::unique_ptr<ExpertExchange>> ExchangeOf(transport::Collective& group,
+                                                           backend::Backend& backend) {
+  return ExpertExchange::Create({.group = &group, .backend = &backend, .experts = kExperts});
+}
+
+absl::StatusOr<ExpertArrivals> Announce(ExpertExchange& exchange, transport::Collective& group,
+                                        const Source& source) {
+  std::vector<std::int32_t> counts(static_cast<std::size_t>(group.size() * kExperts));
+  RETURN_IF_ERROR(exchange.Announce(StepId(1), source.Rows(), counts));
+  return ExpertArrivals(counts, group.size(), group.index(), {});
+}
+
 TEST(ExpertArrivals, AreSortedBySourceThenExpert) {
   // Three ranks have two experts each. Rank 2 has no row for those of rank 1.
   const std::vector<std::int32_t> counts = {1, 0, 2, 3, 0, 4,   // of rank 0
                                             5, 6, 0, 7, 1, 1,   // of rank 1
                                             2, 2, 0, 0, 9, 0};  // of rank 2
-  const ExpertArrivals arrivals(counts, 3, 1);
+  const std::vector<std::int32_t> numbers(12);  // as many as the longest run has, and more
+  std::vector<std::int32_t> offsets(9);
+  const ExpertArrivals arrivals(counts, 3, 1,
+                                {.offsets = offsets.data(), .row_numbers = numbers.data()});
   EXPECT_EQ(arrivals.SentTo(0), (Range{0, 11}));
   EXPECT_EQ(arrivals.SentTo(1), (Range{11, 7}));
   EXPECT_EQ(arrivals.SentTo(2), (Range{18, 2}));
@@ -85,9 +101,11 @@ TEST(ExpertArrivals, AreSortedBySourceThenExpert) {
   EXPECT_EQ(arrivals.ReceivedFrom(1), (Range{5, 7}));
   EXPECT_EQ(arrivals.ReceivedFrom(2), (Range{12, 0}));
   EXPECT_EQ(arrivals.num_received(), 12);
+  EXPECT_THAT(arrivals.offsets(), ElementsAre(0, 2, 5, 0, 0, 7, 0, 0, 0));
   const backend::ExpertRows rows = arrivals.RowsFrom(0);
-  EXPECT_THAT(std::vector(rows.offsets, rows.offsets + 3), ElementsAre(0, 2, 5));
-  EXPECT_THAT(std::vector(rows.pairs, rows.pairs + 5), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_EQ(rows.offsets, offsets.data());
+  EXPECT_EQ(arrivals.RowsFrom(1).offsets, offsets.data() + 3);
+  EXPECT_EQ(rows.pairs, numbers.data());
   EXPECT_EQ(rows.tokens, 5);
   EXPECT_EQ(rows.experts, 2);
   EXPECT_EQ(rows.chosen, 1);
@@ -99,17 +117,15 @@ TEST(ExpertExchange, CombineBringsBackWhatDispatchSent) {
       ASSIGN_OR_RETURN(const auto backend, backend::CreateCpuBackend({}));
       Source source(group.index());
       RETURN_IF_ERROR(source.Route(*backend));
-      ExpertExchange exchange(group, kExperts);
-      std::vector<std::int32_t> counts(static_cast<std::size_t>(ranks * kExperts));
-      RETURN_IF_ERROR(exchange.Announce(StepId(1), source.offsets, counts));
-      const ExpertArrivals arrivals(counts, ranks, group.index());
+      ASSIGN_OR_RETURN(const std::unique_ptr<ExpertExchange> exchange, ExchangeOf(group, *backend));
+      ASSIGN_OR_RETURN(const ExpertArrivals arrivals, Announce(*exchange, group, source));
       const Floats packed = source.Packed();
       EXPECT_EQ(arrivals.num_sent(), std::ssize(source.pairs));
       Floats arrived(static_cast<std::size_t>(arrivals.num_received() * Source::kColumns), -7);
-      RETURN_IF_ERROR(exchange.Dispatch(StepId(1), arrivals, packed, arrived));
+      RETURN_IF_ERROR(exchange->Dispatch(StepId(1), arrivals, packed, arrived));
       EXPECT_EQ(std::ranges::count(arrived, -7.0F), 0);
       Floats back(packed.size(), -7);
-      RETURN_IF_ERROR(exchange.Combine(StepId(1), arrivals, arrived, back));
+      RETURN_IF_ERROR(exchange->Combine(StepId(1), arrivals, arrived, back));
       EXPECT_EQ(back, packed) << "rank " << group.index() << " of " << ranks;
       return absl::OkStatus();
     });
@@ -144,22 +160,25 @@ TEST(ExpertExchange, ProductsOfArrivalsHaveTheBitsOfThoseAtHome) {
       Floats at_home(source.pairs.size() * kOut);
       RETURN_IF_ERROR(multiply(source.Rows(), 0, source.input.data(), at_home.data()));
 
-      ExpertExchange exchange(group, kExperts);
-      std::vector<std::int32_t> counts(static_cast<std::size_t>(ranks * kExperts));
-      RETURN_IF_ERROR(exchange.Announce(StepId(1), source.offsets, counts));
-      const ExpertArrivals arrivals(counts, ranks, group.index());
+      ASSIGN_OR_RETURN(const std::unique_ptr<ExpertExchange> exchange, ExchangeOf(group, *backend));
+      ASSIGN_OR_RETURN(const ExpertArrivals arrivals, Announce(*exchange, group, source));
       const auto received = static_cast<std::size_t>(arrivals.num_received());
       Floats arrived(received * Source::kColumns), products(received * kOut);
-      RETURN_IF_ERROR(exchange.Dispatch(StepId(1), arrivals, source.Packed(), arrived));
+      std::vector<std::int32_t> numbers(received);
+      std::iota(numbers.begin(), numbers.end(), 0);
+      RETURN_IF_ERROR(exchange->Dispatch(StepId(1), arrivals, source.Packed(), arrived));
       for (int rank = 0; rank < ranks; ++rank) {
         const auto [first, count] = arrivals.ReceivedFrom(rank);
         if (count == 0) continue;
-        RETURN_IF_ERROR(multiply(arrivals.RowsFrom(rank), group.index() * kExperts / ranks,
+        backend::ExpertRows rows = arrivals.RowsFrom(rank);
+        rows.offsets = arrivals.offsets().data() + rank * (kExperts / ranks + 1);
+        rows.pairs = numbers.data();
+        RETURN_IF_ERROR(multiply(rows, group.index() * kExperts / ranks,
                                  arrived.data() + first * Source::kColumns,
                                  products.data() + first * kOut));
       }
       Floats back(at_home.size());
-      RETURN_IF_ERROR(exchange.Combine(StepId(1), arrivals, products, back));
+      RETURN_IF_ERROR(exchange->Combine(StepId(1), arrivals, products, back));
       EXPECT_EQ(back, at_home) << "rank " << group.index() << " of " << ranks;
       return absl::OkStatus();
     });

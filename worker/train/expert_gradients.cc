@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -46,7 +47,7 @@ class ExpertSum {
         stride_(ref.elements()),
         count_(static_cast<std::size_t>(slice.count)) {}
 
-  // Adds them up on the way to the last holder.
+  // Adds them up on the way to the last holder. The last contribution is in the first gradient.
   absl::Status Add(StepId step) {
     const int contributions = groups_.replicas->size();
     std::span<float> sum;  // the part of the running sum that this rank made last
@@ -62,8 +63,6 @@ class ExpertSum {
       }
       sum = mine;
     }
-    if (index_ == HolderOf(contributions - 1) && sum.data() != gradients_)
-      std::ranges::copy(sum, gradients_);
     return absl::OkStatus();
   }
 
@@ -75,7 +74,7 @@ class ExpertSum {
   }
   std::span<float> GradientOf(int contribution) const {
     const int source = contribution / copies_ % groups_.share.size;
-    return {gradients_ + source * stride_, count_};
+    return {gradients_ + model::GradientOfSource(groups_.share, source) * stride_, count_};
   }
 
   static void AddTo(std::span<const float> sum, std::span<float> addend) {
@@ -104,23 +103,69 @@ class ExpertSum {
 
 }  // namespace
 
-absl::Status SumGradients(StepId step, const LayerParameters& layer, const GradientGroups& groups) {
+absl::StatusOr<std::unique_ptr<GradientSums>> GradientSums::Create(const GradientGroups& groups) {
   const int holders = groups.holders == nullptr ? 1 : groups.holders->size();
   TAKT_CHECK(groups.replicas->size() == holders * groups.share.size &&
-             holders % groups.copies == 0);
-  RETURN_IF_ERROR(SumOthers(step, layer, *groups.replicas));
+             holders % groups.copies == 0 && groups.backend != nullptr);
+  backend::Stream* const of_all = groups.replicas->stream();
+  backend::Stream* const of_experts =
+      groups.holders == nullptr ? groups.backend->stream() : groups.holders->stream();
+  ASSIGN_OR_RETURN(backend::StreamLink there, backend::StreamLink::Create(of_all, of_experts));
+  ASSIGN_OR_RETURN(backend::StreamLink back, backend::StreamLink::Create(of_experts, of_all));
+  return std::unique_ptr<GradientSums>(new GradientSums(groups, std::move(there), std::move(back)));
+}
+
+absl::Status GradientSums::Sum(StepId step, const LayerParameters& layer) {
+  RETURN_IF_ERROR(SumOthers(step, layer, *groups_.replicas));
+  return groups_.backend->memory_is_host() ? SumOfHost(step, layer) : SumOfDevice(step, layer);
+}
+
+absl::Status GradientSums::SumOfHost(StepId step, const LayerParameters& layer) {
   for (const ParameterRef& ref : layer.refs) {
     if (!IsOfExpert(ref)) continue;
     for (std::int64_t first = 0; first < ref.elements(); first += kExpertSumFloats) {
       const std::int64_t count = std::min(kExpertSumFloats, ref.elements() - first);
-      RETURN_IF_ERROR(ExpertSum(ref, {.first = first, .count = count}, groups).Add(step));
+      RETURN_IF_ERROR(ExpertSum(ref, {.first = first, .count = count}, groups_).Add(step));
     }
   }
   for (const ParameterRef& ref : layer.refs) {
-    if (!IsOfExpert(ref) || groups.holders == nullptr) continue;
+    if (!IsOfExpert(ref) || groups_.holders == nullptr) continue;
     const std::span<float> sum(ref.gradient, static_cast<std::size_t>(ref.elements()));
     // The last holder has it.
-    RETURN_IF_ERROR(groups.holders->Broadcast(step, holders - 1, std::as_writable_bytes(sum)));
+    RETURN_IF_ERROR(
+        groups_.holders->Broadcast(step, groups_.holders->size() - 1, std::as_writable_bytes(sum)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GradientSums::SumOfDevice(StepId step, const LayerParameters& layer) {
+  RETURN_IF_ERROR(there_.Pass());
+  for (const ParameterRef& ref : layer.refs) {
+    if (!IsOfExpert(ref)) continue;
+    if (groups_.holders == nullptr) {
+      RETURN_IF_ERROR(AddTerms(ref));
+      continue;
+    }
+    const auto elements = static_cast<std::size_t>(ref.elements());
+    // Contributions are those of the copies of replica 0, of replica 1, and so on.
+    RETURN_IF_ERROR(groups_.holders->AllReduceTerms(
+        step, std::span(ref.gradient, elements),
+        {.count = groups_.share.size, .stride = elements, .in_turns = groups_.copies}));
+  }
+  return back_.Pass();
+}
+
+absl::Status GradientSums::AddTerms(const ParameterRef& ref) {
+  const int size = groups_.share.size;
+  const auto gradient_of = [&](int source) {
+    return ref.gradient + model::GradientOfSource(groups_.share, source) * ref.elements();
+  };
+  for (int source = 1; source < size; ++source) {
+    const int into = source + 1 == size ? source : 0;
+    RETURN_IF_ERROR(groups_.backend->Run(backend::Add{.a = gradient_of(0),
+                                                      .b = gradient_of(source),
+                                                      .output = gradient_of(into),
+                                                      .count = ref.elements()}));
   }
   return absl::OkStatus();
 }

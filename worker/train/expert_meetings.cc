@@ -6,6 +6,14 @@
 
 namespace takt::train {
 
+absl::StatusOr<std::unique_ptr<ExpertMeetings>> ExpertMeetings::Create(const Options& options) {
+  std::unique_ptr<ExpertMeetings> meetings(new ExpertMeetings(options));
+  ASSIGN_OR_RETURN(meetings->exchange_, ExpertExchange::Create({.group = options.group,
+                                                                .backend = options.backend,
+                                                                .experts = options.experts}));
+  return meetings;
+}
+
 ExpertMeetings::ExpertMeetings(const Options& options) : options_(options) {
   TAKT_CHECK(options_.group != nullptr && options_.cursor != nullptr &&
              options_.group->size() == options_.share.size &&
@@ -16,22 +24,10 @@ absl::Status ExpertMeetings::Meet(absl::FunctionRef<absl::Status()> meeting) {
   return options_.cursor->Meet(model::PartKind::kExchange, model::PartGroup::kExpert, meeting);
 }
 
-ExpertMeetings::Surplus& ExpertMeetings::SurplusOf(const std::int32_t* counts) {
-  if (options_.surplus_of != nullptr) return options_.surplus_of->SurplusOf(counts);
+ExpertMeetings::Arrived& ExpertMeetings::ArrivedAt(const std::int32_t* offsets) {
+  if (options_.arrivals_of != nullptr) return options_.arrivals_of->ArrivedAt(offsets);
   absl::MutexLock lock(&mutex_);
-  return surplus_[counts];
-}
-
-void ExpertMeetings::Free(const std::int32_t* counts) {
-  if (options_.surplus_of != nullptr) return options_.surplus_of->Free(counts);
-  absl::MutexLock lock(&mutex_);
-  surplus_.erase(counts);
-}
-
-std::size_t ExpertMeetings::num_surplus() const {
-  if (options_.surplus_of != nullptr) return options_.surplus_of->num_surplus();
-  absl::MutexLock lock(&mutex_);
-  return surplus_.size();
+  return arrived_[offsets];
 }
 
 }  // namespace takt::train

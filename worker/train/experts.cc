@@ -47,7 +47,9 @@ backend::ExpertRows Experts::RowsOf(const StashView& s) const {
 }
 
 SharedExperts::Routed Experts::RoutedOf(const StashView& s) const {
-  return {.rows = RowsOf(s), .weights = Floats(s, MixtureStash::kWeights)};
+  return {.rows = RowsOf(s),
+          .choices = Integers(s, MixtureStash::kChoices),
+          .weights = Floats(s, MixtureStash::kWeights)};
 }
 
 absl::Status Experts::Route(backend::Backend& backend, const StashView& s) const {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/rank_state.h"
 
+#include <cstdint>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <span>
@@ -11,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/model/context_layers.h"
 #include "common/model/llama.h"
+#include "common/model/shared_mixture.h"
 #include "common/program/program.h"
 #include "common/program/split_pairs.h"
 
@@ -50,6 +53,7 @@ absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOption
   ASSIGN_OR_RETURN(state->load, options.backends->CreateMemory(StreamKind::kTransfer));
   RETURN_IF_ERROR(state->CreateParameters());
   if (state->RunsHalvesBeside()) state->pair = std::make_unique<PairState>(*state->compute);
+  RETURN_IF_ERROR(state->AllocateShared());
   RETURN_IF_ERROR(state->CreateMeetings());
   RETURN_IF_ERROR(state->CreateExpertMeetings());
   RETURN_IF_ERROR(state->CreateContextMeetings());
@@ -69,7 +73,8 @@ GradientGroups RankState::GradientGroupsOf(StageId stage) const {
   return {.replicas = ReplicasOf(stage),
           .holders = holders == options.expert_holders.end() ? nullptr : holders->second,
           .copies = options.program->mirror.value() < 0 ? 1 : 2,
-          .share = options.model->experts};
+          .share = options.model->experts,
+          .backend = reduce.get()};
 }
 
 ResultGroups RankState::Groups() const {
@@ -219,10 +224,6 @@ absl::Status RankState::CreateExpertMeetings() {
     return absl::InvalidArgumentError(absl::StrCat(
         "experts are shared by ", share.size, " ranks, but the group of this rank has ", size));
   }
-  if (!compute->memory_is_host() && !options.shapes_only) {
-    return absl::InvalidArgumentError(
-        "experts are on devices, whose memory the meetings of their ranks cannot reach");
-  }
   if (program::IsAsynchronous(*options.program) || program::ShardsOptimizer(*options.program)) {
     return absl::InvalidArgumentError(
         "replicas share experts, so their gradients are summed at the end of a step and updated "
@@ -230,14 +231,19 @@ absl::Status RankState::CreateExpertMeetings() {
   }
   ExpertMeetings::Options about{.group = options.tensor_group,
                                 .cursor = &part_cursor,
+                                .backend = compute.get(),
                                 .share = share,
+                                .experts = options.model->config.mixture->experts,
+                                .row_numbers = row_numbers,
                                 .shapes_only = options.shapes_only};
-  experts = std::make_unique<ExpertMeetings>(about);
+  if (pair != nullptr) about.backend = &pair->forward;
+  ASSIGN_OR_RETURN(experts, ExpertMeetings::Create(about));
   if (pair == nullptr) return absl::OkStatus();
   about.group = options.pair_tensor_group;
   about.cursor = &pair->cursor;
-  about.surplus_of = experts.get();
-  pair->experts = std::make_unique<ExpertMeetings>(about);
+  about.backend = &pair->backward;
+  about.arrivals_of = experts.get();
+  ASSIGN_OR_RETURN(pair->experts, ExpertMeetings::Create(about));
   return absl::OkStatus();
 }
 
@@ -308,7 +314,6 @@ StageOptions RankState::PairOptionsOf(const layout::StageLayout& stage) const {
 }
 
 absl::Status RankState::CreateStages() {
-  RETURN_IF_ERROR(AllocateShared());
   for (const auto& [id, stage] : layout.stages) {
     stages.try_emplace(id, OptionsOf(stage));
     if (pair != nullptr) pair->stages.try_emplace(id, PairOptionsOf(stage));
@@ -321,7 +326,7 @@ absl::Status RankState::CreateStages() {
   return absl::OkStatus();
 }
 
-// Allocates what all stages share, and fills the rotary table.
+// Allocates what all stages share, and fills its tables.
 absl::Status RankState::AllocateShared() {
   ASSIGN_OR_RETURN(shared, SectionMemory::Create(layout.shared, *compute));
   for (const layout::Tensor& tensor : layout.shared.tensors) {
@@ -330,12 +335,22 @@ absl::Status RankState::AllocateShared() {
       pair->scratch = shared.At(tensor);
     if (tensor.role == layout::Role::kMeetingScratch) meeting_scratch = shared.At(tensor);
     if (tensor.role == layout::Role::kRotaryTable) rotary_table = shared.FloatsAt(tensor);
+    if (tensor.role == layout::Role::kRowNumbers)
+      row_numbers = reinterpret_cast<std::int32_t*>(shared.At(tensor));
   }
-  if (rotary_table == nullptr || options.shapes_only) return absl::OkStatus();
-  const std::vector<float> table = model::RotaryTable(options.model->config);
-  RETURN_IF_ERROR(compute->CopyFromHost(std::as_bytes(std::span(table)),
-                                        reinterpret_cast<std::byte*>(rotary_table)));
-  return compute->Synchronize();
+  if (options.shapes_only) return absl::OkStatus();
+  const auto fill = [this](const auto& values, auto* table) -> absl::Status {
+    if (table == nullptr) return absl::OkStatus();
+    RETURN_IF_ERROR(compute->CopyFromHost(std::as_bytes(std::span(values)),
+                                          reinterpret_cast<std::byte*>(table)));
+    return compute->Synchronize();
+  };
+  std::vector<std::int32_t> numbers(
+      static_cast<std::size_t>(model::MostRowsOfSource(*options.model)));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  RETURN_IF_ERROR(fill(numbers, row_numbers));
+  if (rotary_table == nullptr) return absl::OkStatus();
+  return fill(model::RotaryTable(options.model->config), rotary_table);
 }
 
 }  // namespace takt::train

@@ -81,6 +81,7 @@ struct RankState {
   std::byte* scratch = nullptr;              // of layers
   std::byte* meeting_scratch = nullptr;      // null: there are no meetings
   float* rotary_table = nullptr;             // null: the model's family has no rotary positions
+  std::int32_t* row_numbers = nullptr;       // ExpertMeetings::Options; null: no shared experts
   engine::PartCursor part_cursor;            // the compute lane's
   std::unique_ptr<TensorMeetings> meetings;  // null: layers are not split
   std::unique_ptr<ExpertMeetings> experts;   // null: ranks share no experts

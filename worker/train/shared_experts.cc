@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/shared_experts.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -42,44 +41,48 @@ absl::Status SharedExperts::Multiply(const Source& source, const Product& produc
                                                      .k = k});
 }
 
-void SharedExperts::PackRows(const backend::ExpertRows& rows, const float* by_token,
-                             std::int64_t columns, float* packed) {
-  for (std::int64_t row = 0; row < rows.count(); ++row)
-    packed = std::copy_n(by_token + rows.pairs[row] / rows.chosen * columns, columns, packed);
+absl::Status SharedExperts::PackRows(const Routed& routed, const float* by_token, float* packed) {
+  return options_.backend->Run(backend::PackTokens{
+      .rows = routed.rows, .by_token = by_token, .by_row = packed, .columns = options_.hidden});
 }
 
-void SharedExperts::AddToTokens(const backend::ExpertRows& rows, const float* packed,
-                                float* tokens) const {
-  for (std::int64_t row = 0; row < rows.count(); ++row) {
-    float* const token = tokens + rows.pairs[row] / rows.chosen * options_.hidden;
-    for (std::int64_t i = 0; i < options_.hidden; ++i) token[i] += *packed++;
-  }
+absl::Status SharedExperts::AddToTokens(const Routed& routed, const float* packed, float* tokens) {
+  return options_.backend->Run(backend::AddRowsToTokens{.rows = routed.rows,
+                                                        .choices = routed.choices,
+                                                        .by_row = packed,
+                                                        .by_token = tokens,
+                                                        .columns = options_.hidden});
 }
 
-absl::StatusOr<ExpertArrivals> SharedExperts::Announce(const Routed& routed,
-                                                       std::span<std::int32_t> counts) {
-  const auto experts = static_cast<std::size_t>(options_.experts);
-  const std::span<const std::int32_t> offsets(routed.rows.offsets, experts + 1);
-  RETURN_IF_ERROR(options_.meetings->Meet(
-      [&] { return exchange_.Announce(options_.meetings->step(), offsets, counts); }));
-  const model::ExpertShare& share = options_.meetings->share();
-  return ExpertArrivals(counts, share.size, share.index);
+absl::StatusOr<const ExpertArrivals*> SharedExperts::Announce(const Routed& routed,
+                                                              std::int32_t* offsets) {
+  ExpertMeetings& meetings = *options_.meetings;
+  const model::ExpertShare& share = meetings.share();
+  std::vector<std::int32_t> counts(static_cast<std::size_t>(share.size * options_.experts));
+  RETURN_IF_ERROR(meetings.Meet(
+      [&] { return meetings.exchange().Announce(meetings.step(), routed.rows, counts); }));
+  // Nothing copies from the arrivals that are replaced: the meeting has waited for the backend.
+  const ExpertArrivals& arrivals = meetings.ArrivedAt(offsets).rows.emplace(
+      counts, share.size, share.index,
+      ExpertArrivals::Places{.offsets = offsets, .row_numbers = meetings.row_numbers()});
+  RETURN_IF_ERROR(options_.backend->CopyFromHost(std::as_bytes(arrivals.offsets()),
+                                                 reinterpret_cast<std::byte*>(offsets)));
+  return &arrivals;
 }
 
 absl::Status SharedExperts::Forward(const Routed& routed, const ExpertArrivals& arrivals,
                                     const float* norm, const Stash& stash, const Scratch& scratch) {
-  const backend::ExpertRows& rows = routed.rows;
-  const std::int64_t received = arrivals.num_received();
-  const StepId step = options_.meetings->step();
-  PackRows(rows, norm, options_.hidden, scratch.rows);
-  for (std::int64_t row = 0; row < rows.count(); ++row)
-    scratch.pairs[row] = routed.weights[rows.pairs[row]];
-  RETURN_IF_ERROR(options_.meetings->Meet([&]() -> absl::Status {
-    RETURN_IF_ERROR(exchange_.Dispatch(step, arrivals,
-                                       RowsOf(scratch.rows, rows.count(), options_.hidden),
-                                       RowsOf(stash.input, received, options_.hidden)));
-    return exchange_.Dispatch(step, arrivals, RowsOf(scratch.pairs, rows.count(), 1),
-                              RowsOf(stash.weights, received, 1));
+  const std::int64_t sent = routed.rows.count(), received = arrivals.num_received();
+  ExpertMeetings& meetings = *options_.meetings;
+  RETURN_IF_ERROR(PackRows(routed, norm, scratch.rows));
+  RETURN_IF_ERROR(options_.backend->Run(
+      backend::PackPairs{.rows = routed.rows, .by_pair = routed.weights, .by_row = scratch.pairs}));
+  RETURN_IF_ERROR(meetings.Meet([&]() -> absl::Status {
+    RETURN_IF_ERROR(meetings.exchange().Dispatch(meetings.step(), arrivals,
+                                                 RowsOf(scratch.rows, sent, options_.hidden),
+                                                 RowsOf(stash.input, received, options_.hidden)));
+    return meetings.exchange().Dispatch(meetings.step(), arrivals, RowsOf(scratch.pairs, sent, 1),
+                                        RowsOf(stash.weights, received, 1));
   }));
   RETURN_IF_ERROR(ForSources(arrivals, [&](const Source& source) -> absl::Status {
     RETURN_IF_ERROR(Multiply(
@@ -110,28 +113,29 @@ absl::Status SharedExperts::Output(const Routed& routed, const ExpertArrivals& a
     return Multiply(source, {.matrix = &Matrices::down, .a = stash.product, .c = scratch.results});
   }));
   const std::int64_t sent = routed.rows.count(), received = arrivals.num_received();
-  RETURN_IF_ERROR(options_.meetings->Meet([&] {
-    return exchange_.Combine(options_.meetings->step(), arrivals,
-                             RowsOf(scratch.results, received, options_.hidden),
-                             RowsOf(scratch.rows, sent, options_.hidden));
+  ExpertMeetings& meetings = *options_.meetings;
+  RETURN_IF_ERROR(meetings.Meet([&] {
+    return meetings.exchange().Combine(meetings.step(), arrivals,
+                                       RowsOf(scratch.results, received, options_.hidden),
+                                       RowsOf(scratch.rows, sent, options_.hidden));
   }));
-  AddToTokens(routed.rows, scratch.rows, output);
-  return absl::OkStatus();
+  return AddToTokens(routed, scratch.rows, output);
 }
 
 absl::Status SharedExperts::InputGrad(const Routed& routed, const ExpertArrivals& arrivals,
                                       const Backward& backward, const Stash& stash,
                                       const Scratch& scratch,
                                       absl::FunctionRef<absl::Status()> begin_d_norm) {
-  const backend::ExpertRows& rows = routed.rows;
-  const std::int64_t received = arrivals.num_received();
-  const StepId step = options_.meetings->step();
-  const std::span<float> own = RowsOf(scratch.rows, rows.count(), options_.hidden);
+  const std::int64_t sent = routed.rows.count(), received = arrivals.num_received();
+  ExpertMeetings& meetings = *options_.meetings;
+  ExpertExchange& exchange = meetings.exchange();
+  const StepId step = meetings.step();
+  const std::span<float> own = RowsOf(scratch.rows, sent, options_.hidden);
   const std::span<float> results = RowsOf(scratch.results, received, options_.hidden);
-  PackRows(rows, backward.d_output, options_.hidden, scratch.rows);
-  RETURN_IF_ERROR(options_.meetings->Meet([&] {
-    return exchange_.Dispatch(step, arrivals, own,
-                              RowsOf(stash.d_output, received, options_.hidden));
+  RETURN_IF_ERROR(PackRows(routed, backward.d_output, scratch.rows));
+  RETURN_IF_ERROR(meetings.Meet([&] {
+    return exchange.Dispatch(step, arrivals, own,
+                             RowsOf(stash.d_output, received, options_.hidden));
   }));
   RETURN_IF_ERROR(ForSources(arrivals, [&](const Source& source) -> absl::Status {
     const std::int64_t first = source.first * options_.inner;
@@ -155,23 +159,21 @@ absl::Status SharedExperts::InputGrad(const Routed& routed, const ExpertArrivals
         source,
         {.matrix = &Matrices::gate, .backward = true, .a = stash.gate, .c = scratch.results});
   }));
-  RETURN_IF_ERROR(options_.meetings->Meet([&]() -> absl::Status {
-    RETURN_IF_ERROR(exchange_.Combine(step, arrivals, RowsOf(scratch.d_weights, received, 1),
-                                      RowsOf(scratch.pairs, rows.count(), 1)));
-    return exchange_.Combine(step, arrivals, results, own);
+  RETURN_IF_ERROR(meetings.Meet([&]() -> absl::Status {
+    RETURN_IF_ERROR(exchange.Combine(step, arrivals, RowsOf(scratch.d_weights, received, 1),
+                                     RowsOf(scratch.pairs, sent, 1)));
+    return exchange.Combine(step, arrivals, results, own);
   }));
-  for (std::int64_t row = 0; row < rows.count(); ++row)
-    backward.d_weights[rows.pairs[row]] = scratch.pairs[row];
+  RETURN_IF_ERROR(options_.backend->Run(backend::UnpackPairs{
+      .rows = routed.rows, .by_row = scratch.pairs, .by_pair = backward.d_weights}));
   RETURN_IF_ERROR(begin_d_norm());
-  AddToTokens(rows, scratch.rows, backward.d_norm);
+  RETURN_IF_ERROR(AddToTokens(routed, scratch.rows, backward.d_norm));
   RETURN_IF_ERROR(ForSources(arrivals, [&](const Source& source) {
     return Multiply(
         source, {.matrix = &Matrices::up, .backward = true, .a = stash.up, .c = scratch.results});
   }));
-  RETURN_IF_ERROR(
-      options_.meetings->Meet([&] { return exchange_.Combine(step, arrivals, results, own); }));
-  AddToTokens(rows, scratch.rows, backward.d_norm);
-  return absl::OkStatus();
+  RETURN_IF_ERROR(meetings.Meet([&] { return exchange.Combine(step, arrivals, results, own); }));
+  return AddToTokens(routed, scratch.rows, backward.d_norm);
 }
 
 absl::Status SharedExperts::WeightGrad(const ExpertArrivals& arrivals, const Stash& stash,

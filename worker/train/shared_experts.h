@@ -18,8 +18,8 @@
 
 namespace takt::train {
 
-// Every rank of the group makes the same calls in the same order. Memory is the host's.
-// Thread: one caller at a time.  Blocks: until the other ranks have come.
+// Every rank of the group makes the same calls in the same order. Memory is the backend's.
+// Thread: one caller at a time.  Blocks: as ExpertExchange.
 // Errors: as ExpertExchange and the backend.
 class SharedExperts {
  public:
@@ -47,13 +47,13 @@ class SharedExperts {
     std::vector<Matrices> here;                       // of this rank's E/e experts
   };
   // All pointers are borrowed.
-  explicit SharedExperts(const Options& options)
-      : options_(options), exchange_(options.meetings->group(), options.experts) {}
+  explicit SharedExperts(const Options& options) : options_(options) {}
 
   // A microbatch of this rank, as its router chose for it.
   struct Routed {
     backend::ExpertRows rows;
-    const float* weights = nullptr;  // [N*k], by pair
+    const std::int32_t* choices = nullptr;  // [N*k]: the expert of each pair
+    const float* weights = nullptr;         // [N*k], by pair
   };
   // Has what F of a microbatch leaves to I and W on the rank that has the experts: the rows that
   // came to it, and what it computed of them.
@@ -70,8 +70,9 @@ class SharedExperts {
     float* d_product = nullptr;                      // [R,F], which only I needs
   };
   // Tells all ranks how many rows each one has for each expert, and returns which rows go where.
-  // counts: [e,E], from which ExpertArrivals can be made again.
-  absl::StatusOr<ExpertArrivals> Announce(const Routed& routed, std::span<std::int32_t> counts);
+  // What is returned is kept by ExpertMeetings until the next such call with these offsets.
+  // offsets: [e, E/e + 1], where it writes those of ExpertArrivals for ops.
+  absl::StatusOr<const ExpertArrivals*> Announce(const Routed& routed, std::int32_t* offsets);
   // Computes the rows that came up to what the last product reads. norm: [N,C].
   absl::Status Forward(const Routed& routed, const ExpertArrivals& arrivals, const float* norm,
                        const Stash& stash, const Scratch& scratch);
@@ -116,18 +117,16 @@ class SharedExperts {
   absl::Status Multiply(const Source& source, const Product& product);
   // Makes the gradients of an expert's matrices zeros, for each of these.
   absl::Status Clear(std::span<const Gradients> gradients);
-  // Fills `packed` [N*k,columns] with the rows of what is by token.
-  static void PackRows(const backend::ExpertRows& rows, const float* by_token, std::int64_t columns,
-                       float* packed);
+  // Fills `packed` [N*k,C] with the rows of what is by token.
+  absl::Status PackRows(const Routed& routed, const float* by_token, float* packed);
   // Adds rows [N*k,C] to their tokens, in ascending order of experts.
-  void AddToTokens(const backend::ExpertRows& rows, const float* packed, float* tokens) const;
+  absl::Status AddToTokens(const Routed& routed, const float* packed, float* tokens);
 
   static std::span<float> RowsOf(float* memory, std::int64_t rows, std::int64_t columns) {
     return {memory, static_cast<std::size_t>(rows * columns)};
   }
 
   const Options options_;
-  ExpertExchange exchange_;
 };
 
 }  // namespace takt::train

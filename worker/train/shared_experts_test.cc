@@ -1,26 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares shared experts, bit by bit, with ops over all experts on the tokens' own rank, which are
-// those of Experts.
+// those of Experts: in memory of the host, by the emulated kernels of GPUs, and in memory of
+// simulated devices that do nothing before the host waits for them.
 #include "worker/train/shared_experts.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <numeric>
 #include <random>
+#include <span>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "common/base/status.h"
 #include "gtest/gtest.h"
 #include "worker/backend/cpu/cpu_backend.h"
+#include "worker/train/device_group_testing.h"
 #include "worker/train/group_testing.h"
+#ifdef TAKT_EMULATES_CUDA
+#include "worker/backend/cuda/emulator/emulated_backend.h"
+#endif
 
 namespace takt::train {
 namespace {
 
 using Floats = std::vector<float>;
+using Integers = std::vector<std::int32_t>;
 
 constexpr std::int64_t kExperts = 4, kChosen = 2, kHidden = 19, kInner = 23;
 constexpr std::int64_t kMatrix = kHidden * kInner;
+constexpr int kMostRanks = 4;
 
 Floats Random(std::int64_t count, unsigned seed) {
   std::mt19937 random(seed);
@@ -29,62 +39,100 @@ Floats Random(std::int64_t count, unsigned seed) {
   return values;
 }
 
-// Returns the matrices of all experts: gate, up and down of each.
-const Floats& Weights() {
-  static const auto* const weights = new Floats(Random(kExperts * 3 * kMatrix, 99));
-  return *weights;
-}
-const float* MatrixOf(std::int64_t expert, std::int64_t matrix) {
-  return Weights().data() + (expert * 3 + matrix) * kMatrix;
-}
+// Memory of a backend.
+class Memory {
+ public:
+  explicit Memory(backend::Backend& backend) : backend_(backend) {}
+
+  template <class T>
+  T* Put(const std::vector<T>& values) {
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+    buffers_.push_back(backend_.Allocate(bytes.size(), MemoryKind::kStash).value());
+    EXPECT_TRUE(backend_.CopyFromHost(bytes, buffers_.back().data()).ok());
+    EXPECT_TRUE(backend_.Synchronize().ok());
+    return reinterpret_cast<T*>(buffers_.back().data());
+  }
+  float* Unset(std::int64_t count) { return Put(Floats(static_cast<std::size_t>(count), -7)); }
+  float* Zeros(std::int64_t count) { return Put(Floats(static_cast<std::size_t>(count))); }
+  Floats Get(const float* from, std::int64_t count) {
+    Floats values(static_cast<std::size_t>(count));
+    EXPECT_TRUE(backend_
+                    .CopyToHost(reinterpret_cast<const std::byte*>(from),
+                                std::as_writable_bytes(std::span(values)))
+                    .ok());
+    EXPECT_TRUE(backend_.Synchronize().ok());
+    return values;
+  }
+  backend::Backend& backend() { return backend_; }
+
+ private:
+  backend::Backend& backend_;
+  std::vector<backend::Buffer> buffers_;
+};
+
+// The matrices of all experts: gate, up and down of each.
+class Weights {
+ public:
+  explicit Weights(Memory& memory) : all_(memory.Put(Random(kExperts * 3 * kMatrix, 99))) {}
+  const float* Of(std::int64_t expert, std::int64_t matrix) const {
+    return all_ + (expert * 3 + matrix) * kMatrix;
+  }
+
+ private:
+  const float* const all_;
+};
 
 // Has a microbatch of one rank. Ranks have different numbers of tokens, and loads are uneven:
 // expert 1 has rows from odd ranks alone.
 class Microbatch {
  public:
-  Microbatch(int rank, unsigned seed)
-      : tokens_(270 + 30 * rank),
-        norm_(Random(tokens_ * kHidden, seed)),
-        d_output_(Random(tokens_ * kHidden, seed + 1)),
-        logits_(Random(tokens_ * kExperts, seed + 2)) {
+  Microbatch(Memory& memory, std::int64_t tokens, int rank, unsigned seed)
+      : tokens_(tokens),
+        norm_(memory.Put(Random(tokens_ * kHidden, seed))),
+        d_output_(memory.Put(Random(tokens_ * kHidden, seed + 1))),
+        offsets_(memory.Put(Integers(kExperts + 1))),
+        pairs_(memory.Put(Integers(static_cast<std::size_t>(num_pairs())))),
+        choices_(memory.Put(Integers(static_cast<std::size_t>(num_pairs())))),
+        weights_(memory.Zeros(num_pairs())) {
+    Floats logits = Random(tokens_ * kExperts, seed + 2);
     for (std::size_t t = 0; t < static_cast<std::size_t>(tokens_); ++t) {
-      logits_[t * kExperts] += 1;
-      if (rank % 2 == 0) logits_[t * kExperts + 1] = -9;
+      logits[t * kExperts] += 1;
+      if (rank % 2 == 0) logits[t * kExperts + 1] = -9;
     }
+    logits_ = memory.Put(logits);
   }
 
   absl::Status Route(backend::Backend& backend) {
-    return backend.Run(backend::RouteTokens{.rows = {.offsets = offsets_.data(),
-                                                     .pairs = pairs_.data(),
+    return backend.Run(backend::RouteTokens{.rows = {.offsets = offsets_,
+                                                     .pairs = pairs_,
                                                      .tokens = tokens_,
                                                      .experts = kExperts,
                                                      .chosen = kChosen},
-                                            .logits = logits_.data(),
-                                            .choices = choices_.data(),
-                                            .weights = weights_.data(),
+                                            .logits = logits_,
+                                            .choices = choices_,
+                                            .weights = weights_,
                                             .normalised = true});
   }
-  const Floats& norm() const { return norm_; }
-  const Floats& d_output() const { return d_output_; }
+  const float* norm() const { return norm_; }
+  const float* d_output() const { return d_output_; }
+  std::int64_t num_tokens() const { return tokens_; }
+  std::int64_t num_pairs() const { return tokens_ * kChosen; }
   SharedExperts::Routed routed() const {
-    return {.rows = {.offsets = offsets_.data(),
-                     .pairs = pairs_.data(),
+    return {.rows = {.offsets = offsets_,
+                     .pairs = pairs_,
                      .tokens = tokens_,
                      .experts = kExperts,
                      .chosen = kChosen},
-            .weights = weights_.data()};
+            .choices = choices_,
+            .weights = weights_};
   }
 
  private:
-  std::size_t NumPairs() const { return static_cast<std::size_t>(tokens_ * kChosen); }
-
   const std::int64_t tokens_;
-  const Floats norm_, d_output_;
-  Floats logits_;
-  std::vector<std::int32_t> offsets_ = std::vector<std::int32_t>(kExperts + 1);
-  std::vector<std::int32_t> pairs_ = std::vector<std::int32_t>(NumPairs());
-  std::vector<std::int32_t> choices_ = pairs_;
-  Floats weights_ = Floats(NumPairs());
+  const float *const norm_, *const d_output_;
+  const float* logits_ = nullptr;
+  std::int32_t *const offsets_, *const pairs_, *const choices_;
+  float* const weights_;
 };
 
 struct Results {
@@ -92,164 +140,184 @@ struct Results {
   Floats gradients = Floats(kExperts * 3 * kMatrix);  // by expert: gate, up, down
 };
 
-// Computes a microbatch as one rank with all experts does.
-absl::Status ComputeAtHome(backend::Backend& backend, const Microbatch& microbatch, bool accumulate,
-                           Results& results) {
-  const SharedExperts::Routed routed = microbatch.routed();
-  const backend::ExpertRows& rows = routed.rows;
-  const auto pairs = static_cast<std::size_t>(rows.count());
-  Floats gate(pairs * kInner), up = gate, product = gate, d_product = gate;
-  results.output = results.d_norm = Floats(microbatch.norm().size());
-  results.d_weights = Floats(pairs);
-  const auto multiply = [&](std::int64_t matrix, const float* a, float* c, bool from_hidden,
-                            bool backward, bool to_tokens) -> absl::Status {
-    std::vector<backend::ExpertMatrix> matrices;
-    for (std::int64_t e = 0; e < kExperts; ++e) matrices.push_back({.b = MatrixOf(e, matrix)});
-    return backend.Run(backend::ExpertMatmul{.rows = rows,
-                                             .matrices = matrices,
-                                             .a = a,
-                                             .c = c,
-                                             .b_transposed = !backward,
-                                             .to_tokens = to_tokens,
-                                             .n = from_hidden ? kInner : kHidden,
-                                             .k = from_hidden ? kHidden : kInner});
-  };
-  RETURN_IF_ERROR(multiply(0, microbatch.norm().data(), gate.data(), true, false, false));
-  RETURN_IF_ERROR(multiply(1, microbatch.norm().data(), up.data(), true, false, false));
-  RETURN_IF_ERROR(backend.Run(backend::ExpertSwigluForward{.rows = rows,
-                                                           .gate = gate.data(),
-                                                           .up = up.data(),
-                                                           .weights = routed.weights,
-                                                           .output = product.data(),
-                                                           .columns = kInner}));
-  RETURN_IF_ERROR(multiply(2, product.data(), results.output.data(), false, false, true));
-  RETURN_IF_ERROR(multiply(2, microbatch.d_output().data(), d_product.data(), true, true, false));
-  RETURN_IF_ERROR(backend.Run(backend::ExpertSwigluBackward{.rows = rows,
-                                                            .gate = gate.data(),
-                                                            .up = up.data(),
-                                                            .weights = routed.weights,
-                                                            .d_output = d_product.data(),
-                                                            .d_gate = gate.data(),
-                                                            .d_up = up.data(),
-                                                            .d_weights = results.d_weights.data(),
-                                                            .columns = kInner}));
-  RETURN_IF_ERROR(multiply(0, gate.data(), results.d_norm.data(), false, true, true));
-  RETURN_IF_ERROR(multiply(1, up.data(), results.d_norm.data(), false, true, true));
-  for (std::int64_t matrix = 0; matrix < 3; ++matrix) {
-    const bool down = matrix == 2;
-    const Floats& of_inner = down ? product : matrix == 0 ? gate : up;
-    const float* const of_tokens = (down ? microbatch.d_output() : microbatch.norm()).data();
-    std::vector<backend::ExpertGradient> gradients;
-    for (std::int64_t e = 0; e < kExperts; ++e)
-      gradients.push_back({.c = results.gradients.data() + (e * 3 + matrix) * kMatrix});
-    RETURN_IF_ERROR(
-        backend.Run(backend::ExpertMatmulTransposed{.rows = rows,
-                                                    .gradients = gradients,
-                                                    .a = down ? of_tokens : of_inner.data(),
-                                                    .b = down ? of_inner.data() : of_tokens,
-                                                    .a_by_token = down,
-                                                    .accumulate = accumulate,
-                                                    .m = down ? kHidden : kInner,
-                                                    .n = down ? kInner : kHidden}));
+// Computes two microbatches as one rank with all experts does. The gradients are of both, and what
+// else there is of the second one.
+absl::StatusOr<Results> ComputeAtHome(backend::Backend& backend, std::int64_t tokens, int rank) {
+  Memory memory(backend);
+  const Weights weights(memory);
+  float* const gradients = memory.Unset(kExperts * 3 * kMatrix);
+  Results results;
+  for (const bool second : {false, true}) {
+    Microbatch microbatch(memory, tokens, rank, second ? 20 : 10);
+    RETURN_IF_ERROR(microbatch.Route(backend));
+    const SharedExperts::Routed routed = microbatch.routed();
+    const backend::ExpertRows& rows = routed.rows;
+    const std::int64_t of_inner = rows.count() * kInner, of_tokens = tokens * kHidden;
+    float *const gate = memory.Unset(of_inner), *const up = memory.Unset(of_inner);
+    float *const product = memory.Unset(of_inner), *const d_product = memory.Unset(of_inner);
+    float *const output = memory.Zeros(of_tokens), *const d_norm = memory.Zeros(of_tokens);
+    float* const d_weights = memory.Unset(rows.count());
+    const auto multiply = [&](std::int64_t matrix, const float* a, float* c, bool from_hidden,
+                              bool backward, bool to_tokens) -> absl::Status {
+      std::vector<backend::ExpertMatrix> matrices;
+      for (std::int64_t e = 0; e < kExperts; ++e) matrices.push_back({.b = weights.Of(e, matrix)});
+      return backend.Run(backend::ExpertMatmul{.rows = rows,
+                                               .matrices = matrices,
+                                               .a = a,
+                                               .c = c,
+                                               .b_transposed = !backward,
+                                               .to_tokens = to_tokens,
+                                               .n = from_hidden ? kInner : kHidden,
+                                               .k = from_hidden ? kHidden : kInner});
+    };
+    RETURN_IF_ERROR(multiply(0, microbatch.norm(), gate, true, false, false));
+    RETURN_IF_ERROR(multiply(1, microbatch.norm(), up, true, false, false));
+    RETURN_IF_ERROR(backend.Run(backend::ExpertSwigluForward{.rows = rows,
+                                                             .gate = gate,
+                                                             .up = up,
+                                                             .weights = routed.weights,
+                                                             .output = product,
+                                                             .columns = kInner}));
+    RETURN_IF_ERROR(multiply(2, product, output, false, false, true));
+    RETURN_IF_ERROR(multiply(2, microbatch.d_output(), d_product, true, true, false));
+    RETURN_IF_ERROR(backend.Run(backend::ExpertSwigluBackward{.rows = rows,
+                                                              .gate = gate,
+                                                              .up = up,
+                                                              .weights = routed.weights,
+                                                              .d_output = d_product,
+                                                              .d_gate = gate,
+                                                              .d_up = up,
+                                                              .d_weights = d_weights,
+                                                              .columns = kInner}));
+    RETURN_IF_ERROR(multiply(0, gate, d_norm, false, true, true));
+    RETURN_IF_ERROR(multiply(1, up, d_norm, false, true, true));
+    for (std::int64_t matrix = 0; matrix < 3; ++matrix) {
+      const bool down = matrix == 2;
+      const float* const by_row = down ? product : matrix == 0 ? gate : up;
+      const float* const by_token = down ? microbatch.d_output() : microbatch.norm();
+      std::vector<backend::ExpertGradient> list;
+      for (std::int64_t e = 0; e < kExperts; ++e)
+        list.push_back({.c = gradients + (e * 3 + matrix) * kMatrix});
+      RETURN_IF_ERROR(backend.Run(backend::ExpertMatmulTransposed{.rows = rows,
+                                                                  .gradients = list,
+                                                                  .a = down ? by_token : by_row,
+                                                                  .b = down ? by_row : by_token,
+                                                                  .a_by_token = down,
+                                                                  .accumulate = second,
+                                                                  .m = down ? kHidden : kInner,
+                                                                  .n = down ? kInner : kHidden}));
+    }
+    results = {.output = memory.Get(output, of_tokens),
+               .d_weights = memory.Get(d_weights, rows.count()),
+               .d_norm = memory.Get(d_norm, of_tokens)};
   }
-  return absl::OkStatus();
+  results.gradients = memory.Get(gradients, kExperts * 3 * kMatrix);
+  return results;
 }
 
-// The memory of a microbatch of so many pairs, to which so many rows come.
-class Memory {
- public:
-  Memory(std::int64_t pairs, std::int64_t arrived)
-      : input_(Of(arrived * kHidden)),
-        weights_(Of(arrived)),
-        gate_(Of(arrived * kInner)),
-        up_(gate_),
-        product_(gate_),
-        d_output_(input_),
-        rows_(Of(pairs * kHidden)),
-        pairs_(Of(pairs)),
-        results_(input_),
-        d_weights_(weights_),
-        d_product_(gate_) {}
+// Has what a microbatch of so many pairs needs, of which so many rows come to the rank.
+struct Pass {
+  Pass(Memory& memory, std::int64_t pairs, std::int64_t arrived)
+      : stash{.input = memory.Unset(arrived * kHidden),
+              .weights = memory.Unset(arrived),
+              .gate = memory.Unset(arrived * kInner),
+              .up = memory.Unset(arrived * kInner),
+              .product = memory.Unset(arrived * kInner),
+              .d_output = memory.Unset(arrived * kHidden)},
+        scratch{.rows = memory.Unset(pairs * kHidden),
+                .pairs = memory.Unset(pairs),
+                .results = memory.Unset(arrived * kHidden),
+                .d_weights = memory.Unset(arrived),
+                .d_product = memory.Unset(arrived * kInner)} {}
 
-  SharedExperts::Stash stash() {
-    return {.input = input_.data(),
-            .weights = weights_.data(),
-            .gate = gate_.data(),
-            .up = up_.data(),
-            .product = product_.data(),
-            .d_output = d_output_.data()};
-  }
-  SharedExperts::Scratch scratch() {
-    return {.rows = rows_.data(),
-            .pairs = pairs_.data(),
-            .results = results_.data(),
-            .d_weights = d_weights_.data(),
-            .d_product = d_product_.data()};
-  }
-
- private:
-  static Floats Of(std::int64_t count) { return Floats(static_cast<std::size_t>(count), -7); }
-
-  Floats input_, weights_, gate_, up_, product_, d_output_;
-  Floats rows_, pairs_, results_, d_weights_, d_product_;
+  const SharedExperts::Stash stash;
+  const SharedExperts::Scratch scratch;
 };
 
-// Computes two microbatches of the rank, and compares them with those at home. home: of each rank,
-// after both.
-absl::Status CompareOnRank(transport::Collective& group, const std::vector<Results>& home) {
-  ASSIGN_OR_RETURN(const auto backend, backend::CreateCpuBackend({}));
+// Has what the ranks of a test compute at home, and how many tokens each has.
+struct Expected {
+  std::vector<std::int64_t> tokens;
+  std::vector<Results> home;
+};
+
+absl::StatusOr<Expected> ExpectedBy(backend::Backend& backend, std::int64_t tokens) {
+  Expected expected;
+  for (int rank = 0; rank < kMostRanks; ++rank) {
+    expected.tokens.push_back(tokens + 30 * rank);
+    ASSIGN_OR_RETURN(expected.home.emplace_back(),
+                     ComputeAtHome(backend, expected.tokens.back(), rank));
+  }
+  return expected;
+}
+
+// Computes two microbatches of the rank, and compares them with those at home.
+absl::Status CompareOnRank(backend::Backend& backend, transport::Collective& group,
+                           const Expected& all) {
+  Memory memory(backend);
+  const Weights weights(memory);
   const std::int64_t here = kExperts / group.size(), first = group.index() * here;
+  Integers numbers(static_cast<std::size_t>(all.tokens.back() * kChosen));
+  std::iota(numbers.begin(), numbers.end(), 0);
   engine::PartCursor cursor;
-  ExpertMeetings meetings(ExpertMeetings::Options{
-      .group = &group, .cursor = &cursor, .share = {.size = group.size(), .index = group.index()}});
-  SharedExperts::Options options{.meetings = &meetings,
-                                 .backend = backend.get(),
+  ASSIGN_OR_RETURN(const std::unique_ptr<ExpertMeetings> meetings,
+                   ExpertMeetings::Create({.group = &group,
+                                           .cursor = &cursor,
+                                           .backend = &backend,
+                                           .share = {.size = group.size(), .index = group.index()},
+                                           .experts = kExperts,
+                                           .row_numbers = memory.Put(numbers)}));
+  SharedExperts::Options options{.meetings = meetings.get(),
+                                 .backend = &backend,
                                  .experts = kExperts,
                                  .hidden = kHidden,
                                  .inner = kInner,
                                  .here = {}};
   for (std::int64_t e = first; e < first + here; ++e) {
-    options.here.push_back({.gate = {.weight = MatrixOf(e, 0)},
-                            .up = {.weight = MatrixOf(e, 1)},
-                            .down = {.weight = MatrixOf(e, 2)}});
+    options.here.push_back({.gate = {.weight = weights.Of(e, 0)},
+                            .up = {.weight = weights.Of(e, 1)},
+                            .down = {.weight = weights.Of(e, 2)}});
   }
   SharedExperts experts(options);
-  Floats memory(static_cast<std::size_t>(group.size() * here * 3 * kMatrix), -5);
+  float* const of_all = memory.Unset(group.size() * here * 3 * kMatrix);
   std::vector<SharedExperts::Gradients> gradients;
   for (std::int64_t i = 0; i < group.size() * here; ++i) {
-    float* const of_expert = memory.data() + i * 3 * kMatrix;
+    float* const of_expert = of_all + i * 3 * kMatrix;
     gradients.push_back({of_expert, of_expert + kMatrix, of_expert + 2 * kMatrix});
   }
+  std::int32_t* const offsets =
+      memory.Put(Integers(static_cast<std::size_t>(group.size() * (here + 1))));
+  const std::int64_t tokens = all.tokens[static_cast<std::size_t>(group.index())];
   Results results;
   for (const bool second : {false, true}) {
-    Microbatch microbatch(group.index(), second ? 20 : 10);
-    RETURN_IF_ERROR(microbatch.Route(*backend));
+    Microbatch microbatch(memory, tokens, group.index(), second ? 20 : 10);
+    RETURN_IF_ERROR(microbatch.Route(backend));
     const SharedExperts::Routed routed = microbatch.routed();
-    results.output = results.d_norm = Floats(microbatch.norm().size());
-    results.d_weights = Floats(static_cast<std::size_t>(routed.rows.count()));
-    std::vector<std::int32_t> counts(static_cast<std::size_t>(group.size() * kExperts));
-    ASSIGN_OR_RETURN(const ExpertArrivals arrivals, experts.Announce(routed, counts));
-    Memory pass(routed.rows.count(), arrivals.num_received());
+    float *const output = memory.Zeros(tokens * kHidden), *const d_norm =
+                                                              memory.Zeros(tokens * kHidden);
+    float* const d_weights = memory.Unset(microbatch.num_pairs());
+    ASSIGN_OR_RETURN(const ExpertArrivals* const arrivals, experts.Announce(routed, offsets));
+    const Pass pass(memory, microbatch.num_pairs(), arrivals->num_received());
     RETURN_IF_ERROR(
-        experts.Forward(routed, arrivals, microbatch.norm().data(), pass.stash(), pass.scratch()));
-    RETURN_IF_ERROR(
-        experts.Output(routed, arrivals, pass.stash(), pass.scratch(), results.output.data()));
+        experts.Forward(routed, *arrivals, microbatch.norm(), pass.stash, pass.scratch));
+    RETURN_IF_ERROR(experts.Output(routed, *arrivals, pass.stash, pass.scratch, output));
     // The router's part of the gradient is 0.
-    RETURN_IF_ERROR(experts.InputGrad(routed, arrivals,
-                                      {.d_output = microbatch.d_output().data(),
-                                       .d_weights = results.d_weights.data(),
-                                       .d_norm = results.d_norm.data()},
-                                      pass.stash(), pass.scratch(),
-                                      [] { return absl::OkStatus(); }));
-    RETURN_IF_ERROR(experts.WeightGrad(arrivals, pass.stash(), gradients, second));
+    RETURN_IF_ERROR(experts.InputGrad(
+        routed, *arrivals,
+        {.d_output = microbatch.d_output(), .d_weights = d_weights, .d_norm = d_norm}, pass.stash,
+        pass.scratch, [] { return absl::OkStatus(); }));
+    RETURN_IF_ERROR(experts.WeightGrad(*arrivals, pass.stash, gradients, second));
+    results = {.output = memory.Get(output, tokens * kHidden),
+               .d_weights = memory.Get(d_weights, microbatch.num_pairs()),
+               .d_norm = memory.Get(d_norm, tokens * kHidden)};
   }
-  const Results& expected = home[static_cast<std::size_t>(group.index())];
+  const Results& expected = all.home[static_cast<std::size_t>(group.index())];
   EXPECT_EQ(results.output, expected.output);
   EXPECT_EQ(results.d_weights, expected.d_weights);
   EXPECT_EQ(results.d_norm, expected.d_norm);
+  const Floats sums = memory.Get(of_all, group.size() * here * 3 * kMatrix);
   for (int source = 0; source < group.size(); ++source) {
-    const auto mine = memory.begin() + source * here * 3 * kMatrix;
-    const auto whole = home[static_cast<std::size_t>(source)].gradients.begin();
+    const auto mine = sums.begin() + source * here * 3 * kMatrix;
+    const auto whole = all.home[static_cast<std::size_t>(source)].gradients.begin();
     EXPECT_TRUE(std::equal(mine, mine + here * 3 * kMatrix, whole + first * 3 * kMatrix))
         << "gradients by the rows of rank " << source;
   }
@@ -257,21 +325,80 @@ absl::Status CompareOnRank(transport::Collective& group, const std::vector<Resul
 }
 
 TEST(SharedExperts, HaveTheBitsOfExpertsOnTheTokensOwnRank) {
-  const auto backend = backend::CreateCpuBackend({}).value();
-  std::vector<Results> home(4);
-  for (int rank = 0; rank < 4; ++rank) {
-    for (const bool second : {false, true}) {
-      Microbatch microbatch(rank, second ? 20 : 10);
-      ASSERT_TRUE(microbatch.Route(*backend).ok());
-      ASSERT_TRUE(
-          ComputeAtHome(*backend, microbatch, second, home[static_cast<std::size_t>(rank)]).ok());
-    }
-  }
+  const auto home = backend::CreateCpuBackend({}).value();
+  const Expected expected = ExpectedBy(*home, 270).value();
   for (const int ranks : {1, 2, 4}) {
     SCOPED_TRACE(ranks);
-    ForAllRanks(ranks, [&](transport::Collective& group) { return CompareOnRank(group, home); });
+    ForAllRanks(ranks, [&](transport::Collective& group) -> absl::Status {
+      ASSIGN_OR_RETURN(const auto backend, backend::CreateCpuBackend({}));
+      return CompareOnRank(*backend, group, expected);
+    });
   }
 }
+
+TEST(SharedExperts, HaveThemOnDevices) {
+  const auto home = backend::CreateCpuBackend({}).value();
+  const Expected expected = ExpectedBy(*home, 270).value();
+  for (const bool has_nccl : {false, true}) {
+    for (const int ranks : {2, 4}) {
+      SCOPED_TRACE(ranks);
+      ForAllDevices(ranks, has_nccl,
+                    [&](transport::nccl::TestRank& rank, int index) -> absl::Status {
+                      transport::CollectiveOptions about{.name = "experts", .index = index};
+                      for (int other = 0; other < ranks; ++other) about.ranks.emplace_back(other);
+                      ASSIGN_OR_RETURN(const auto group, rank.transport->OpenSums(about));
+                      EXPECT_EQ(group->stream() != nullptr, has_nccl);
+                      const absl::Status status = CompareOnRank(*rank.backend, *group, expected);
+                      EXPECT_TRUE(rank.backend->Synchronize().ok());
+                      return status;
+                    });
+    }
+  }
+}
+
+#ifdef TAKT_EMULATES_CUDA
+// The emulated kernels have one caller at a time.
+class InTurn final : public backend::Backend {
+ public:
+  absl::Status Run(const backend::Op& op) override {
+    static absl::Mutex mutex(absl::kConstInit);
+    absl::MutexLock lock(&mutex);
+    return kernels_->Run(op);
+  }
+  absl::StatusOr<backend::Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
+    return kernels_->Allocate(bytes, kind);
+  }
+  absl::StatusOr<backend::Buffer> AllocateHost(std::size_t bytes) override {
+    return kernels_->AllocateHost(bytes);
+  }
+  absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
+    return kernels_->CopyFromHost(source, destination);
+  }
+  absl::Status CopyToHost(const std::byte* source, std::span<std::byte> destination) override {
+    return kernels_->CopyToHost(source, destination);
+  }
+  absl::Status Synchronize() override { return kernels_->Synchronize(); }
+  backend::Stream* stream() override { return kernels_->stream(); }
+  bool memory_is_host() const override { return kernels_->memory_is_host(); }
+  std::string description() const override { return kernels_->description(); }
+
+ private:
+  const std::unique_ptr<backend::Backend> kernels_ =
+      backend::cuda::CreateEmulatedBackend(emulator::ThreadOrder::kShuffled);
+};
+
+TEST(SharedExperts, HaveThemByTheKernelsOfGpus) {
+  InTurn home;
+  const Expected expected = ExpectedBy(home, 50).value();
+  for (const int ranks : {2, 4}) {
+    SCOPED_TRACE(ranks);
+    ForAllRanks(ranks, [&](transport::Collective& group) -> absl::Status {
+      InTurn backend;
+      return CompareOnRank(backend, group, expected);
+    });
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace takt::train

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/shared_mixture.h"
 
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/llama.h"
 
@@ -57,36 +60,61 @@ SharedExperts SharedMixture::Over(backend::Backend& backend) const {
   return SharedExperts(options);
 }
 
-std::span<std::int32_t> SharedMixture::CountsOf(const StashView& s) const {
-  return {reinterpret_cast<std::int32_t*>(s[first_stash_ + ArrivalsStash::kCounts]),
-          static_cast<std::size_t>(std::int64_t{share_.size} * mixture_.experts)};
+std::int32_t* SharedMixture::OffsetsOf(const StashView& s) const {
+  return reinterpret_cast<std::int32_t*>(s[first_stash_ + ArrivalsStash::kOffsets]);
 }
 
-void SharedMixture::PrepareStash(const StashView& s, std::int64_t received) const {
-  const std::int32_t* const key = CountsOf(s).data();
-  meetings_.Free(key);
-  if (received <= room_) return;
-  ExpertMeetings::Surplus& surplus = meetings_.SurplusOf(key);
-  const auto rows = static_cast<std::size_t>(received);
-  const std::size_t of_hidden = rows * static_cast<std::size_t>(hidden_);
-  const std::size_t of_inner = rows * static_cast<std::size_t>(mixture_.inner);
-  surplus.input.resize(of_hidden);
-  surplus.weights.resize(rows);
-  surplus.gate.resize(of_inner);
-  surplus.up.resize(of_inner);
-  surplus.product.resize(of_inner);
-  surplus.d_output.resize(of_hidden);
+ExpertMeetings::Arrived& SharedMixture::ArrivedOf(const StashView& s) const {
+  return meetings_.ArrivedAt(OffsetsOf(s));
 }
 
-SharedExperts::Stash SharedMixture::StashOf(const StashView& s, std::int64_t received) const {
-  if (received > room_) {
-    ExpertMeetings::Surplus& surplus = meetings_.SurplusOf(CountsOf(s).data());
-    return {.input = surplus.input.data(),
-            .weights = surplus.weights.data(),
-            .gate = surplus.gate.data(),
-            .up = surplus.up.data(),
-            .product = surplus.product.data(),
-            .d_output = surplus.d_output.data()};
+absl::StatusOr<backend::Buffer> SharedMixture::Allocate(backend::Backend& backend,
+                                                        std::int64_t rows, std::int64_t columns,
+                                                        MemoryKind kind) const {
+  const auto bytes = static_cast<std::size_t>(rows * columns) * sizeof(float);
+  absl::StatusOr<backend::Buffer> buffer = backend.Allocate(bytes, kind);
+  if (buffer.ok()) return buffer;
+  return absl::Status(
+      buffer.status().code(),
+      absl::StrCat("parallelism.expert is ", share_.size, ": ", rows,
+                   " rows came to the experts of this rank, which has room for ", room_,
+                   ", and there is no memory for more (", buffer.status().message(),
+                   "); use a smaller microbatch, or balance experts by "
+                   "model.experts.auxiliary_loss"));
+}
+
+absl::Status SharedMixture::FreeSurplus(backend::Backend& backend, const StashView& s) const {
+  std::optional<ExpertMeetings::Surplus>& surplus = ArrivedOf(s).surplus;
+  if (!surplus.has_value()) return absl::OkStatus();
+  RETURN_IF_ERROR(backend.Synchronize());  // what was given before uses it
+  surplus.reset();
+  return absl::OkStatus();
+}
+
+absl::Status SharedMixture::PrepareStash(backend::Backend& backend, const StashView& s) const {
+  RETURN_IF_ERROR(FreeSurplus(backend, s));
+  const std::int64_t received = ArrivalsOf(s).num_received();
+  if (received <= room_) return absl::OkStatus();
+  ExpertMeetings::Surplus& surplus = ArrivedOf(s).surplus.emplace();
+  const std::pair<backend::Buffer*, std::int64_t> buffers[] = {
+      {&surplus.input, hidden_},          {&surplus.weights, 1},
+      {&surplus.gate, mixture_.inner},    {&surplus.up, mixture_.inner},
+      {&surplus.product, mixture_.inner}, {&surplus.d_output, hidden_}};
+  for (const auto& [buffer, columns] : buffers) {
+    ASSIGN_OR_RETURN(*buffer, Allocate(backend, received, columns, MemoryKind::kStash));
+  }
+  return absl::OkStatus();
+}
+
+SharedExperts::Stash SharedMixture::StashOf(const StashView& s) const {
+  const std::optional<ExpertMeetings::Surplus>& surplus = ArrivedOf(s).surplus;
+  if (surplus.has_value()) {
+    return {.input = surplus->input.floats(),
+            .weights = surplus->weights.floats(),
+            .gate = surplus->gate.floats(),
+            .up = surplus->up.floats(),
+            .product = surplus->product.floats(),
+            .d_output = surplus->d_output.floats()};
   }
   return {.input = s[first_stash_ + ArrivalsStash::kInput],
           .weights = s[first_stash_ + ArrivalsStash::kWeights],
@@ -96,21 +124,28 @@ SharedExperts::Stash SharedMixture::StashOf(const StashView& s, std::int64_t rec
           .d_output = s[first_stash_ + ArrivalsStash::kDOutput]};
 }
 
-SharedMixture::Room SharedMixture::RoomIn(std::byte* scratch, std::int64_t received) const {
-  Room room;
-  room.scratch = {.rows = FloatsAt(scratch, scratch_[ArrivalsScratch::kRows]),
-                  .pairs = FloatsAt(scratch, scratch_[ArrivalsScratch::kPairs]),
-                  .results = FloatsAt(scratch, scratch_[ArrivalsScratch::kResults]),
-                  .d_weights = FloatsAt(scratch, scratch_[ArrivalsScratch::kDWeights]),
-                  .d_product = FloatsAt(scratch, d_product_)};
-  if (received <= room_) return room;
-  room.results.resize(static_cast<std::size_t>(received * hidden_));
-  room.d_weights.resize(static_cast<std::size_t>(received));
-  room.d_product.resize(static_cast<std::size_t>(received * mixture_.inner));
-  room.scratch.results = room.results.data();
-  room.scratch.d_weights = room.d_weights.data();
-  room.scratch.d_product = room.d_product.data();
-  return room;
+absl::Status SharedMixture::WithRoom(
+    backend::Backend& backend, std::byte* scratch, std::int64_t received,
+    absl::FunctionRef<absl::Status(const SharedExperts::Scratch&)> use) const {
+  SharedExperts::Scratch room = {
+      .rows = FloatsAt(scratch, scratch_[ArrivalsScratch::kRows]),
+      .pairs = FloatsAt(scratch, scratch_[ArrivalsScratch::kPairs]),
+      .results = FloatsAt(scratch, scratch_[ArrivalsScratch::kResults]),
+      .d_weights = FloatsAt(scratch, scratch_[ArrivalsScratch::kDWeights]),
+      .d_product = FloatsAt(scratch, d_product_)};
+  if (received <= room_) return use(room);
+  const auto allocate = [&](std::int64_t columns) {
+    return Allocate(backend, received, columns, MemoryKind::kScratch);
+  };
+  ASSIGN_OR_RETURN(const backend::Buffer results, allocate(hidden_));
+  ASSIGN_OR_RETURN(const backend::Buffer d_weights, allocate(1));
+  ASSIGN_OR_RETURN(const backend::Buffer d_product, allocate(mixture_.inner));
+  room.results = results.floats();
+  room.d_weights = d_weights.floats();
+  room.d_product = d_product.floats();
+  absl::Status status = use(room);
+  status.Update(backend.Synchronize());  // what was given uses the memory that is freed now
+  return status;
 }
 
 absl::Status SharedMixture::MeetForShapes(int times) const {
@@ -122,25 +157,25 @@ absl::Status SharedMixture::Forward(const RecomputeCall& call, const StashView& 
                                     const SharedExperts::Routed& routed, bool products) const {
   if (meetings_.shapes_only()) return MeetForShapes(products ? kMeetingsOfForward : 0);
   SharedExperts experts = Over(*call.backend);
-  if (!products) {
-    const ExpertArrivals arrivals(CountsOf(s), share_.size, share_.index);
-    return experts.Activate(arrivals, StashOf(s, arrivals.num_received()));
-  }
-  ASSIGN_OR_RETURN(const ExpertArrivals arrivals, experts.Announce(routed, CountsOf(s)));
-  const std::int64_t received = arrivals.num_received();
-  PrepareStash(s, received);
-  const Room room = RoomIn(call.scratch, received);
-  return experts.Forward(routed, arrivals, s[LlamaBlockStash::kNorm2], StashOf(s, received),
-                         room.scratch);
+  if (!products) return experts.Activate(ArrivalsOf(s), StashOf(s));
+  ASSIGN_OR_RETURN(const ExpertArrivals* const arrivals, experts.Announce(routed, OffsetsOf(s)));
+  RETURN_IF_ERROR(PrepareStash(*call.backend, s));
+  return WithRoom(*call.backend, call.scratch, arrivals->num_received(),
+                  [&](const SharedExperts::Scratch& scratch) {
+                    return experts.Forward(routed, *arrivals, s[LlamaBlockStash::kNorm2],
+                                           StashOf(s), scratch);
+                  });
 }
 
 absl::Status SharedMixture::Output(const ForwardCall& call, const StashView& s,
                                    const SharedExperts::Routed& routed) const {
   if (meetings_.shapes_only()) return MeetForShapes(kMeetingsOfOutput);
-  const ExpertArrivals arrivals(CountsOf(s), share_.size, share_.index);
-  const Room room = RoomIn(call.scratch, arrivals.num_received());
-  return Over(*call.backend)
-      .Output(routed, arrivals, StashOf(s, arrivals.num_received()), room.scratch, call.output.f32);
+  const ExpertArrivals& arrivals = ArrivalsOf(s);
+  return WithRoom(
+      *call.backend, call.scratch, arrivals.num_received(),
+      [&](const SharedExperts::Scratch& scratch) {
+        return Over(*call.backend).Output(routed, arrivals, StashOf(s), scratch, call.output.f32);
+      });
 }
 
 absl::Status SharedMixture::InputGrad(const InputGradCall& call, const StashView& s,
@@ -151,32 +186,30 @@ absl::Status SharedMixture::InputGrad(const InputGradCall& call, const StashView
     RETURN_IF_ERROR(MeetForShapes(kMeetingsOfInputGrad));
     return begin_d_norm();
   }
-  const ExpertArrivals arrivals(CountsOf(s), share_.size, share_.index);
-  const Room room = RoomIn(call.scratch, arrivals.num_received());
-  return Over(*call.backend)
-      .InputGrad(routed, arrivals, backward, StashOf(s, arrivals.num_received()), room.scratch,
-                 begin_d_norm);
+  const ExpertArrivals& arrivals = ArrivalsOf(s);
+  return WithRoom(*call.backend, call.scratch, arrivals.num_received(),
+                  [&](const SharedExperts::Scratch& scratch) {
+                    return Over(*call.backend)
+                        .InputGrad(routed, arrivals, backward, StashOf(s), scratch, begin_d_norm);
+                  });
 }
 
 absl::Status SharedMixture::WeightGrad(backend::Backend& backend, const StashView& s,
                                        bool accumulate) const {
   if (meetings_.shapes_only()) return absl::OkStatus();
-  const ExpertArrivals arrivals(CountsOf(s), share_.size, share_.index);
   std::vector<SharedExperts::Gradients> gradients;
   for (int source = 0; source < share_.size; ++source) {
     for (int e = 0; e < experts_here_; ++e) {
       const ParameterRef* const first = experts_ + std::int64_t{3} * e;
-      const auto of_source = [source](const ParameterRef& ref) {
-        return ref.gradient + source * ref.elements();
+      const auto of_source = [&](const ParameterRef& ref) {
+        return ref.gradient + model::GradientOfSource(share_, source) * ref.elements();
       };
       gradients.push_back(
           {.gate = of_source(first[0]), .up = of_source(first[1]), .down = of_source(first[2])});
     }
   }
-  RETURN_IF_ERROR(Over(backend).WeightGrad(arrivals, StashOf(s, arrivals.num_received()), gradients,
-                                           accumulate));
-  meetings_.Free(CountsOf(s).data());
-  return absl::OkStatus();
+  RETURN_IF_ERROR(Over(backend).WeightGrad(ArrivalsOf(s), StashOf(s), gradients, accumulate));
+  return FreeSurplus(backend, s);
 }
 
 }  // namespace takt::train

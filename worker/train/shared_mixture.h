@@ -10,6 +10,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/memory_kind.h"
 #include "common/layout/stash_layout.h"
 #include "common/model/model.h"
 #include "common/model/shared_mixture.h"
@@ -23,7 +25,7 @@
 
 namespace takt::train {
 
-// It has no state except what it points to. Memory is the host's.
+// It has no state except what it points to. Memory is the backend's.
 class SharedMixture {
  public:
   // experts: the matrices of this rank's first expert, which those of the others follow: gate, up
@@ -49,17 +51,21 @@ class SharedMixture {
 
  private:
   SharedExperts Over(backend::Backend& backend) const;
-  std::span<std::int32_t> CountsOf(const StashView& s) const;
+  std::int32_t* OffsetsOf(const StashView& s) const;
+  // Returns what came in F.
+  ExpertMeetings::Arrived& ArrivedOf(const StashView& s) const;
+  const ExpertArrivals& ArrivalsOf(const StashView& s) const { return *ArrivedOf(s).rows; }
   // Returns where the rows that came are: in the stash, or if they are too many for it, elsewhere.
-  SharedExperts::Stash StashOf(const StashView& s, std::int64_t received) const;
+  SharedExperts::Stash StashOf(const StashView& s) const;
   // Makes room elsewhere for rows that are too many, or frees what the last microbatch left there.
-  void PrepareStash(const StashView& s, std::int64_t received) const;
-  // Scratch, with what has no room in it.
-  struct Room {
-    SharedExperts::Scratch scratch;
-    std::vector<float> results, d_weights, d_product;
-  };
-  Room RoomIn(std::byte* scratch, std::int64_t received) const;
+  absl::Status PrepareStash(backend::Backend& backend, const StashView& s) const;
+  absl::Status FreeSurplus(backend::Backend& backend, const StashView& s) const;
+  // Allocates memory for rows that have no room.
+  absl::StatusOr<backend::Buffer> Allocate(backend::Backend& backend, std::int64_t rows,
+                                           std::int64_t columns, MemoryKind kind) const;
+  // Calls `use` with scratch, in which everything has room.
+  absl::Status WithRoom(backend::Backend& backend, std::byte* scratch, std::int64_t received,
+                        absl::FunctionRef<absl::Status(const SharedExperts::Scratch&)> use) const;
   absl::Status MeetForShapes(int times) const;
 
   const model::Mixture& mixture_;

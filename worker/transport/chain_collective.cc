@@ -135,6 +135,7 @@ absl::Status ChainCollective::Meet(Transport& transport, bool behind) {
 
 template <class T>
 absl::Status ChainCollective::SumUp(const MessageTag& tag, std::span<T> data, const Terms& terms) {
+  if (terms.in_turns > 1) return absl::UnimplementedError("ranks of a chain take no turns");
   const std::size_t most = options_.slice_bytes / sizeof(T);
   for (std::size_t begin = 0; begin < data.size(); begin += most) {
     const std::span<T> slice = data.subspan(begin, std::min(most, data.size() - begin));

@@ -139,7 +139,7 @@ class ChannelCollective final : public Collective {
   template <class T>
   void Sum(std::span<T> data, const Terms& terms) {
     const auto values = [&](int place) -> const T* {
-      const int index = place / terms.count, term = place % terms.count;
+      const auto [index, term] = terms.At(place);
       return index == options_.index
                  ? terms.Of(data.data(), term)
                  : reinterpret_cast<const T*>(Contribution(index, terms, term).data());

@@ -127,6 +127,25 @@ TEST(Collective, AddsSeveralTermsOfEachRankInOrder) {
   }
 }
 
+TEST(Collective, AddsTermsOfRanksThatTakeTurnsOneByOne) {
+  constexpr int kSize = 4, kTerms = 2, kInTurns = 2;
+  constexpr std::size_t kCount = 8193;
+  std::vector<float> sums = SumInRankOrder<float>(kSize * kTerms, kCount);
+  Traffic traffic;
+  OnEveryRank(kSize, traffic, [&](Collective& collective, int index) {
+    OfTerms values(index, kTerms, kCount);
+    values.terms.in_turns = kInTurns;
+    for (int term = 0; term < kTerms; ++term) {
+      const int place = index / kInTurns * kInTurns * kTerms + term * kInTurns + index % kInTurns;
+      std::ranges::copy(Values<float>(place, kCount), values.terms.Of(values.memory.data(), term));
+    }
+    const absl::Status status = collective.AllReduceTerms(StepId(3), values.data(), values.terms);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(std::ranges::equal(std::as_bytes(values.data()),
+                                   std::as_bytes(std::span<const float>(sums))));
+  });
+}
+
 // Returns the sum of leaves [first, first + count) along a binary tree. count: a power of two.
 std::vector<float> TreeOfLeaves(int first, int count, std::size_t size) {
   if (count == 1) return Values<float>(first, size);

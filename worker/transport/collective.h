@@ -59,7 +59,18 @@ class Collective {
   struct Terms {
     int count = 1;
     std::size_t stride = 0;  // in floats
+    // So many neighbouring ranks take turns: first each has its first term added, then each its
+    // second one. It divides the number of ranks.
+    int in_turns = 1;
 
+    // Says whose term is added at a place of the order, and which of its terms.
+    struct Turn {
+      int rank, term;
+    };
+    Turn At(int place) const {
+      const int round = place / in_turns, ranks = round / count * in_turns;
+      return {ranks + place % in_turns, round % count};
+    }
     // Returns term `index` of the values that begin here. The last one is in their place, and the
     // others lie behind them.
     template <class T>
@@ -68,8 +79,9 @@ class Collective {
     }
   };
   // Adds as AllReduceSum does, but all terms one by one: those of rank 0, then those of rank 1, and
-  // so on. Afterwards all terms but the last mean nothing.
-  // Errors: also kUnimplemented, for several terms in a group without a way of its own.
+  // so on, but for ranks that take turns. Afterwards all terms but the last mean nothing.
+  // Errors: also kUnimplemented, for several terms in a group without a way of its own, and for
+  // turns in a group whose ranks are not connected with each other.
   virtual absl::Status AllReduceTerms(StepId step, std::span<float> data, const Terms& terms);
 
   // The parts of one piece of data, by rank of the group. They lie where floats of AllReduceSum do.

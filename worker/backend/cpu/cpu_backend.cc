@@ -310,6 +310,16 @@ class CpuBackend final : public HostMemory<Backend> {
   absl::Status Execute(const ExpertMatmulTransposed& op) {
     return experts_.Run(op, [this](const Matmul& product) { return Execute(product); });
   }
+  void Execute(const PackTokens& op) { experts_.Run(op); }
+  void Execute(const AddRowsToTokens& op) { experts_.Run(op); }
+  void Execute(const PackPairs& op) {
+    for (std::int64_t row = 0; row < op.rows.count(); ++row)
+      op.by_row[row] = op.by_pair[op.rows.pairs[row]];
+  }
+  void Execute(const UnpackPairs& op) {
+    for (std::int64_t row = 0; row < op.rows.count(); ++row)
+      op.by_pair[op.rows.pairs[row]] = op.by_row[row];
+  }
 
   void Execute(const CachedAttention& op) {
     team_.ParallelFor(op.kv_heads, [&](std::int64_t item, int thread) {

@@ -61,12 +61,19 @@ absl::Status ExpertProducts::RunPart(const ExpertMatmul& op, const ExpertMatrix&
   }
   float* const products = Room(products_, rows * op.n);
   RETURN_IF_ERROR(Multiply(op, matrix, rows, From(op.a, part.begin * op.k), products, in_f32));
-  // The rows of one expert are of different tokens.
-  ForRows(op.rows, part, op.n, [&](std::int64_t row, std::int64_t token) {
-    float* const c = op.c + token * op.n;
-    kernels_.add({.a = c, .b = products + row * op.n, .output = c, .count = op.n}, {0, op.n});
-  });
+  AddToTokens(op.rows, part, op.n, products, op.c);
   return absl::OkStatus();
+}
+
+void ExpertProducts::Run(const PackTokens& op) {
+  GatherTo(op.rows, {0, op.rows.count()}, op.by_token, op.columns, op.by_row);
+}
+
+void ExpertProducts::Run(const AddRowsToTokens& op) {
+  for (std::int64_t e = 0; e < op.rows.experts; ++e) {
+    const Range rows = RowsOf(op.rows, e);
+    AddToTokens(op.rows, rows, op.columns, op.by_row + rows.begin * op.columns, op.by_token);
+  }
 }
 
 absl::Status ExpertProducts::Multiply(const ExpertMatmul& op, const ExpertMatrix& matrix,
@@ -129,12 +136,26 @@ void ExpertProducts::ForRows(const ExpertRows& rows, Range part, std::int64_t co
   });
 }
 
-const float* ExpertProducts::Gather(const ExpertRows& rows, Range part, const float* by_token,
-                                    std::int64_t columns) {
-  float* const gathered = Room(gathered_, (part.end - part.begin) * columns);
+void ExpertProducts::AddToTokens(const ExpertRows& rows, Range part, std::int64_t columns,
+                                 const float* by_row, float* by_token) {
+  ForRows(rows, part, columns, [&](std::int64_t row, std::int64_t token) {
+    float* const sums = by_token + token * columns;
+    kernels_.add({.a = sums, .b = by_row + row * columns, .output = sums, .count = columns},
+                 {0, columns});
+  });
+}
+
+void ExpertProducts::GatherTo(const ExpertRows& rows, Range part, const float* by_token,
+                              std::int64_t columns, float* gathered) {
   ForRows(rows, part, columns, [&](std::int64_t row, std::int64_t token) {
     std::copy_n(by_token + token * columns, columns, gathered + row * columns);
   });
+}
+
+const float* ExpertProducts::Gather(const ExpertRows& rows, Range part, const float* by_token,
+                                    std::int64_t columns) {
+  float* const gathered = Room(gathered_, (part.end - part.begin) * columns);
+  GatherTo(rows, part, by_token, columns, gathered);
   return gathered;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the products of experts. The rows of one expert are brought together, some hundred at a
-// time, and multiplied as an ordinary matrix, whose blocks the threads share.
+// Runs the products of experts, and the ops between rows and tokens. For a product, the rows of one
+// expert are brought together, some hundred at a time, and multiplied as an ordinary matrix, whose
+// blocks the threads share.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,8 @@ class ExpertProducts {
 
   absl::Status Run(const ExpertMatmul& op, InF32 in_f32);
   absl::Status Run(const ExpertMatmulTransposed& op, InF32 in_f32);
+  void Run(const PackTokens& op);
+  void Run(const AddRowsToTokens& op);
 
  private:
   // Each computes what the rows of a part give to the result.
@@ -45,7 +48,14 @@ class ExpertProducts {
   // Calls body(row, token) for the rows of a part, with `row` counted from the first of them.
   template <class Body>
   void ForRows(const ExpertRows& rows, Range part, std::int64_t columns, const Body& body);
-  // Returns the rows of a part from a tensor that has one for each token.
+  // Adds rows of one expert, which are of different tokens, to these. by_row: from the first of
+  // them on.
+  void AddToTokens(const ExpertRows& rows, Range part, std::int64_t columns, const float* by_row,
+                   float* by_token);
+  // Copies the rows of a part from a tensor that has one for each token.
+  void GatherTo(const ExpertRows& rows, Range part, const float* by_token, std::int64_t columns,
+                float* gathered);
+  // Does the same into memory of this object, and returns it.
   const float* Gather(const ExpertRows& rows, Range part, const float* by_token,
                       std::int64_t columns);
 

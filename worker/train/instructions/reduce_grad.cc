@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <iterator>
+#include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -50,10 +52,11 @@ Bound BindReduceGrad(ProgramState& state, const program::Instruction& instructio
     });
   }
   if (state.rank.experts != nullptr && !state.rank.experts->shapes_only()) {
-    const auto run = [layer, groups = state.rank.GradientGroupsOf(instruction.stage)](StepId step) {
-      return SumGradients(step, *layer, groups);
-    };
-    return engine::MakeBound(group->stream(), run);
+    ASSIGN_OR_RETURN(std::unique_ptr<GradientSums> sums,
+                     GradientSums::Create(state.rank.GradientGroupsOf(instruction.stage)));
+    return engine::MakeBound(group->stream(), [layer, sums = std::move(sums)](StepId step) {
+      return sums->Sum(step, *layer);
+    });
   }
   const auto run = [group, layer](StepId step) {
     return group->AllReduceTerms(step, layer->gradients, layer->leaves);

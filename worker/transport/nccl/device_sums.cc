@@ -125,7 +125,7 @@ class DeviceSums final : public Collective {
   // mine[i] = ((x0[i] + x1[i]) + x2[i]) + ..., with our own terms in their place among the others'.
   absl::Status Sum(std::span<float> mine, const Terms& terms) {
     const auto values = [&](int place) {
-      const int rank = place / terms.count, term = place % terms.count;
+      const auto [rank, term] = terms.At(place);
       return rank == options_.index ? terms.Of(mine.data(), term)
                                     : TermSlot(rank, terms, term).data();
     };

@@ -182,6 +182,24 @@ TEST(DeviceSums, AddTheTermsOfOneRankBeforeThoseOfTheNext) {
   });
 }
 
+TEST(DeviceSums, AddTheTermsOfRanksThatTakeTurnsOneByOne) {
+  // Ranks 0 and 1 take turns, and so do ranks 2 and 3. Without turns the sum is 1.
+  constexpr float kTerms[4][2] = {{1e8F, 1}, {-1e8F, 1}, {1e8F, 1}, {-1e8F, 1}};
+  Ranks ranks(4);
+  ranks.OnEach([&](int r) {
+    std::vector<float> values(kFloats, kTerms[r][1]);  // the last term
+    std::fill_n(values.begin() + kFloats / 2, kFloats / 2, kTerms[r][0]);
+    ranks.Write(r, values);
+    Collective::Terms terms = kTwoTerms;
+    terms.in_turns = 2;
+    const std::span<float> data = ranks.data(r).first(kFloats / 2);
+    EXPECT_TRUE(ranks.group(r).AllReduceTerms(StepId(1), data, terms).ok());
+    std::vector<float> sums = ranks.Read(r);
+    sums.resize(kFloats / 2);
+    EXPECT_EQ(sums, std::vector<float>(kFloats / 2, 2));
+  });
+}
+
 TEST(DeviceSums, PassBytesOfDifferentLengths) {
   Ranks ranks(3);
   ranks.OnEach([&](int r) {

@@ -112,7 +112,8 @@ class StagedCollective final : public Collective {
   absl::Status AllReduceTerms(StepId step, std::span<float> data, const Terms& terms) override {
     RETURN_IF_ERROR(Reserve(data.size_bytes() * static_cast<std::size_t>(terms.count)));
     const std::span<float> staged = stage_.buffer.float_span().first(data.size());
-    const Terms staged_terms{.count = terms.count, .stride = data.size()};
+    const Terms staged_terms{
+        .count = terms.count, .stride = data.size(), .in_turns = terms.in_turns};
     RETURN_IF_ERROR(TermsToHost(data, terms, staged, staged_terms));
     RETURN_IF_ERROR(stage_.Await(*backend_, aborted_));
     RETURN_IF_ERROR(inner_->AllReduceTerms(step, staged, staged_terms));
@@ -219,7 +220,7 @@ class StagedCollective final : public Collective {
   absl::Status ReduceParts(Parts parts, const Terms& terms, const Reduce& reduce) {
     std::size_t floats = 0;
     for (const std::span<float> part : parts) floats += part.size();
-    const Terms staged_terms{.count = terms.count, .stride = floats};
+    const Terms staged_terms{.count = terms.count, .stride = floats, .in_turns = terms.in_turns};
     RETURN_IF_ERROR(Reserve(floats * sizeof(float) * static_cast<std::size_t>(terms.count)));
     const std::vector<std::span<float>> staged = PlacesOf(parts, stage_.buffer.float_span());
     for (std::size_t i = 0; i < parts.size(); ++i)

@@ -185,6 +185,56 @@ TEST(CudaExperts, Swiglu) {
   }
 }
 
+TEST(CudaExperts, RowsAndTokens) {
+  for (const Mixture& m : kMixtures) {
+    for (const std::int64_t columns : {1, 12, 131, 516}) {
+      if (columns > 12 && m.tokens > 66) continue;
+      Check(Name("rows", m), kExact, [&](Backend& backend, Tensors& t) {
+        const Routed routed(backend, t, m);
+        const std::int64_t rows = routed.count() * columns;
+        float *packed = t.Unset(rows), *sums = t.Random(m.tokens * columns);
+        float *by_row = t.Unset(routed.count()), *by_pair = t.Unset(routed.count());
+        RunOp(backend, PackTokens{.rows = routed.Rows(),
+                                  .by_token = t.Random(m.tokens * columns),
+                                  .by_row = packed,
+                                  .columns = columns});
+        RunOp(backend, AddRowsToTokens{.rows = routed.Rows(),
+                                       .choices = routed.choices.data(),
+                                       .by_row = t.Random(rows),
+                                       .by_token = sums,
+                                       .columns = columns});
+        RunOp(backend,
+              PackPairs{
+                  .rows = routed.Rows(), .by_pair = t.Random(routed.count()), .by_row = by_row});
+        RunOp(backend, UnpackPairs{.rows = routed.Rows(), .by_row = by_row, .by_pair = by_pair});
+        Result result;
+        result.Add(packed, rows);
+        result.Add(sums, m.tokens * columns);
+        result.Add(by_row, routed.count());
+        result.Add(by_pair, routed.count());
+        return result;
+      });
+    }
+  }
+}
+
+// A block finds the rows of so many pairs at a time, which are fewer than a token may have.
+TEST(CudaExperts, AddsAllRowsOfATokenWithManyExperts) {
+  const Mixture m{.tokens = 3, .context = 3, .experts = 300, .chosen = 290};
+  Check(Name("many rows", m), kExact, [&](Backend& backend, Tensors& t) {
+    const Routed routed(backend, t, m);
+    float* const sums = t.Random(m.tokens * 5);
+    RunOp(backend, AddRowsToTokens{.rows = routed.Rows(),
+                                   .choices = routed.choices.data(),
+                                   .by_row = t.Random(routed.count() * 5),
+                                   .by_token = sums,
+                                   .columns = 5});
+    Result result;
+    result.Add(sums, m.tokens * 5);
+    return result;
+  });
+}
+
 struct Sides {
   std::int64_t n, k;
 };

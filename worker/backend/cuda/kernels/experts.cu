@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops of a mixture of experts between its products, and those on the counts of rows by expert.
+// The ops of a mixture of experts between its products, those between rows and tokens, and those on
+// the counts of rows by expert.
 #include "worker/backend/cuda/kernels/device.cuh"
 #include "worker/backend/cuda/kernels/kernels.h"
 
@@ -52,20 +53,85 @@ __global__ __launch_bounds__(kThreads) void ExpertSwigluBackwardKernel(ExpertSwi
   if (threadIdx.x == 0) op.d_weights[pair] = d_weight;
 }
 
-// Each thread has an expert.
+// Each block has a row.
+template <bool kFours>
+__global__ __launch_bounds__(kThreads) void PackTokensKernel(PackTokens op) {
+  const std::int64_t row = blockIdx.x, columns = op.columns;
+  const float* from = op.by_token + op.rows.pairs[row] / op.rows.chosen * columns;
+  for (std::int64_t i = threadIdx.x * 4; i < columns; i += kColumns)
+    Store<kFours>(op.by_row + row * columns, i, columns, Load<kFours>(from, i, columns));
+}
+
+// Returns the row of a pair. The pairs of an expert's rows ascend.
+__device__ inline std::int32_t RowOf(const AddRowsToTokens& op, std::int64_t pair) {
+  const std::int32_t e = op.choices[pair];
+  std::int32_t first = op.rows.offsets[e], last = op.rows.offsets[e + 1] - 1;
+  while (first < last) {
+    const std::int32_t middle = first + (last - first) / 2;
+    if (op.rows.pairs[middle] < pair) {
+      first = middle + 1;
+    } else {
+      last = middle;
+    }
+  }
+  return first;
+}
+
+// Each block has a token. Its threads find the rows of the token's pairs, and then each thread adds
+// these in some columns. The experts of a token, and so its pairs, are in ascending order.
+struct TokenShared {
+  std::int32_t rows[kThreads];
+};
+template <bool kFours>
+__global__ __launch_bounds__(kThreads) void AddRowsToTokensKernel(AddRowsToTokens op) {
+  const std::int64_t token = blockIdx.x, columns = op.columns, chosen = op.rows.chosen;
+  float* sums = op.by_token + token * columns;
+  auto& rows = Shared<TokenShared>().rows;
+  for (std::int64_t begin = 0; begin < chosen; begin += kThreads) {
+    const auto count = static_cast<int>(chosen - begin < kThreads ? chosen - begin : kThreads);
+    const auto mine = static_cast<int>(threadIdx.x);
+    if (mine < count) rows[mine] = RowOf(op, token * chosen + begin + mine);
+    __syncthreads();
+    for (std::int64_t i = threadIdx.x * 4; i < columns; i += kColumns) {
+      Four sum = Load<kFours>(sums, i, columns);
+      for (int j = 0; j < count; ++j) {
+        const Four x = Load<kFours>(op.by_row + rows[j] * columns, i, columns);
+        sum = Each([&](int k) { return sum.v[k] + x.v[k]; });
+      }
+      Store<kFours>(sums, i, columns, sum);
+    }
+    __syncthreads();
+  }
+}
+
+// Each thread has one of so many.
 template <class Body>
-__global__ __launch_bounds__(kThreads) void ForExpertsKernel(Body body, std::int64_t experts) {
-  const std::int64_t e = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (e < experts) body(e);
+__global__ __launch_bounds__(kThreads) void ForEachKernel(Body body, std::int64_t count) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) body(i);
 }
 
 template <class Body>
-void ForExperts(const Body& body, std::int64_t experts, const LaunchContext& context) {
-  if (experts == 0) return;
-  LaunchKernel(ForExpertsKernel<Body>,
-               Blocks{{static_cast<unsigned>(CeilDiv(experts, kThreads))}, kThreads},
-               context.stream, body, experts);
+void ForEach(const Body& body, std::int64_t count, const LaunchContext& context) {
+  if (count == 0) return;
+  LaunchKernel(ForEachKernel<Body>,
+               Blocks{{static_cast<unsigned>(CeilDiv(count, kThreads))}, kThreads}, context.stream,
+               body, count);
 }
+
+struct PackPair {
+  PackPairs op;
+  __device__ void operator()(std::int64_t row) const {
+    op.by_row[row] = op.by_pair[op.rows.pairs[row]];
+  }
+};
+
+struct UnpackPair {
+  UnpackPairs op;
+  __device__ void operator()(std::int64_t row) const {
+    op.by_pair[op.rows.pairs[row]] = op.by_row[row];
+  }
+};
 
 __device__ inline std::int32_t RowsOf(const ExpertRows& rows, std::int64_t expert) {
   return rows.offsets[expert + 1] - rows.offsets[expert];
@@ -116,16 +182,39 @@ void Launch(const ExpertSwigluBackward& op, const LaunchContext& context) {
   });
 }
 
+void Launch(const PackTokens& op, const LaunchContext& context) {
+  Choose(InFours(op.columns, op.by_token, op.by_row), [&](auto kFours) {
+    LaunchKernel(PackTokensKernel<decltype(kFours)::value>, BlocksOfRows(op.rows, 0),
+                 context.stream, op);
+  });
+}
+
+void Launch(const AddRowsToTokens& op, const LaunchContext& context) {
+  Choose(InFours(op.columns, op.by_row, op.by_token), [&](auto kFours) {
+    LaunchKernel(AddRowsToTokensKernel<decltype(kFours)::value>,
+                 Blocks{{static_cast<unsigned>(op.rows.tokens)}, kThreads, sizeof(TokenShared)},
+                 context.stream, op);
+  });
+}
+
+void Launch(const PackPairs& op, const LaunchContext& context) {
+  ForEach(PackPair{op}, op.rows.count(), context);
+}
+
+void Launch(const UnpackPairs& op, const LaunchContext& context) {
+  ForEach(UnpackPair{op}, op.rows.count(), context);
+}
+
 void Launch(const CountExpertRows& op, const LaunchContext& context) {
-  ForExperts(Count{op}, op.rows.experts, context);
+  ForEach(Count{op}, op.rows.experts, context);
 }
 
 void Launch(const AddExpertRows& op, const LaunchContext& context) {
-  ForExperts(AddCount{op}, op.rows.experts, context);
+  ForEach(AddCount{op}, op.rows.experts, context);
 }
 
 void Launch(const BalanceExperts& op, const LaunchContext& context) {
-  ForExperts(Balance{op}, op.count, context);
+  ForEach(Balance{op}, op.count, context);
 }
 
 }  // namespace takt::backend::cuda

@@ -102,6 +102,10 @@ inline constexpr int kMostExpertsOfLaunch = 128;
 void Launch(const ExpertMatmul& op, std::int64_t first, std::int64_t end,
             const LaunchContext& context);
 void Launch(const ExpertMatmulTransposed& op, const LaunchContext& context);
+void Launch(const PackTokens& op, const LaunchContext& context);
+void Launch(const AddRowsToTokens& op, const LaunchContext& context);
+void Launch(const PackPairs& op, const LaunchContext& context);
+void Launch(const UnpackPairs& op, const LaunchContext& context);
 
 // The parts of MuonUpdate between its products (muon.h), by what they compute.
 enum class MuonPart : std::uint8_t {
