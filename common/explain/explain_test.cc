@@ -75,7 +75,7 @@ TEST(Explain, NamesWhatRanAgainBecauseTheStepBeforeWasClipped) {
   synthetic.AddStep(/*pause=*/0.02);
   EXPECT_EQ(ExplainStep(synthetic).redone_seconds, 0);
   EXPECT_EQ(ExplainStep(synthetic).undone->steps, 0);
-  EXPECT_THAT(ToString(ExplainStep(synthetic), {}), HasSubstr("recorded steps, none was undone\n"));
+  EXPECT_THAT(ToString(ExplainStep(synthetic), {}), HasSubstr("recorded step, none was undone\n"));
   for (trace::RankTrace& rank : synthetic.Get().ranks) {
     std::int64_t& start = rank.steps[1].start_nanos;
     start = 0;
@@ -88,7 +88,7 @@ TEST(Explain, NamesWhatRanAgainBecauseTheStepBeforeWasClipped) {
   EXPECT_EQ(explanation.undone->steps, 1);
   EXPECT_EQ(explanation.undone->of, 1);
   EXPECT_EQ(explanation.undone->seconds, explanation.redone_seconds);
-  EXPECT_THAT(ToString(explanation, {}), HasSubstr("of 1 recorded steps, 1 was undone: "));
+  EXPECT_THAT(ToString(explanation, {}), HasSubstr("of 1 recorded step, 1 was undone: "));
 }
 
 // ---- exactness
