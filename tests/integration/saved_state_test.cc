@@ -102,7 +102,7 @@ TEST_F(SavedStateTest, OtherOptimizersResumeWithTheirMoments) {
                     .optimizer = "adamw: {clip_norm: 0}"};
   cluster_.Submit(alone.Yaml());
   EXPECT_THAT(cluster_.AwaitEnd(alone.name).reason(),
-              HasSubstr("optimizer.error_feedback is none: the checkpoint is of a job with 1"));
+              HasSubstr("optimizer.error_feedback is 0: the checkpoint is of a job with 1"));
 }
 
 }  // namespace
