@@ -38,6 +38,10 @@ struct Options : CommonOptions {
   std::int64_t steps = 1000;
   int batch = 0;  // sequences of a step; 0: the example's
   std::optional<double> auxiliary_loss;
+  // Of the learning rate of experts, or of the dense model's MLP if that is the only one. None: the
+  // example's, which the dense model does not have.
+  std::optional<double> rate_scale;
+  int cuts = 1;  // each expert of the example is cut into so many
 };
 
 // How evenly the experts of each block were used, over some steps.
@@ -72,6 +76,11 @@ struct Outcome {
   double minutes = 0;
 };
 
+void ScaleRate(const char* parameters, const Options& options, config::JobSpec& job) {
+  if (options.rate_scale.has_value())
+    job.groups = {{.parameters = parameters, .learning_rate_scale = *options.rate_scale}};
+}
+
 absl::StatusOr<config::JobSpec> ExpertsJob(const Options& options) {
   ASSIGN_OR_RETURN(config::JobSpec job, ExampleJob("experts.yaml", options.threads));
   if (options.scores == "sigmoid") {
@@ -80,6 +89,11 @@ absl::StatusOr<config::JobSpec> ExpertsJob(const Options& options) {
   }
   if (options.auxiliary_loss.has_value())
     job.model.mixture->auxiliary_loss = *options.auxiliary_loss;
+  ScaleRate("*.experts.*", options, job);
+  model::Mixture& mixture = *job.model.mixture;
+  mixture.experts *= options.cuts;
+  mixture.chosen *= options.cuts;
+  mixture.inner /= options.cuts;
   if (options.batch > 0) job.global_batch = job.microbatch = options.batch;
   job.steps = options.steps;
   job.lr_schedule.warmup_steps = options.steps / 20;
@@ -90,7 +104,10 @@ absl::StatusOr<config::JobSpec> ExpertsJob(const Options& options) {
 }
 
 // Puts one MLP in the place of the experts. It is as wide as those of a token together.
-void MakeDense(model::ModelConfig& model) {
+void MakeDense(const Options& options, config::JobSpec& job) {
+  job.groups.clear();
+  if (options.only == kDense) ScaleRate("*.mlp.*", options, job);
+  model::ModelConfig& model = job.model;
   model.family = model::Family::kLlama;
   model.inner = model.mixture->chosen * model.mixture->inner;
   model.mixture.reset();
@@ -148,7 +165,7 @@ absl::Status Run(const Options& options) {
                                {"minutes", "minutes", 7, 1}});
   ASSIGN_OR_RETURN(config::JobSpec experts_job, ExpertsJob(options));
   config::JobSpec dense_job = experts_job;
-  MakeDense(dense_job.model);
+  MakeDense(options, dense_job);
   bool holds = true;
   for (int i = 0; i < options.seeds; ++i) {
     const std::uint64_t seed = options.first_seed + static_cast<std::uint64_t>(i);
@@ -175,6 +192,9 @@ absl::Status Run(const Options& options) {
     holds = holds && learns && even;
   }
   table.End({{"scores", options.scores},
+             {"rate_scale", options.rate_scale.has_value() ? nlohmann::json(*options.rate_scale)
+                                                           : nlohmann::json(nullptr)},
+             {"cuts", options.cuts},
              {"load_limit", kLoadLimit},
              {"steps", options.steps},
              {"holds", holds}});
@@ -214,6 +234,15 @@ void Add(CLI::App& app, absl::Status& result) {
             .add_option("--auxiliary-loss", options.auxiliary_loss,
                         "Weight of the loss that balances experts, in place of that of --scores")
             ->check(CLI::Range(0.0, 1.0));
+        command
+            .add_option("--rate-scale", options.rate_scale,
+                        "The learning rate of experts, or with --only dense of the MLP, over that "
+                        "of all other parameters; default: the example's")
+            ->check(CLI::Range(0.01, 100.0));
+        command
+            .add_option("--cuts", options.cuts,
+                        "Cut each expert into so many, of which a token uses as many times more")
+            ->check(CLI::IsMember({1, 2, 4}));
         command.add_option("--threads", options.threads, "Of the worker")
             ->check(CLI::Range(1, 1024));
       },
