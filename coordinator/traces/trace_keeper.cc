@@ -71,13 +71,14 @@ absl::StatusOr<std::set<StepId>> Select(const std::string& job, const std::set<S
     if (step >= StepId(range.first) && step <= StepId(range.last)) selected.insert(step);
   }
   if (!selected.empty()) return selected;
+  const std::int64_t first = range.around > 0 ? range.around : range.first;
+  const std::int64_t last = range.around > 0 ? range.around : range.last;
   const std::string wanted =
-      range.first == range.last
-          ? absl::StrCat("step ", range.first, " of job ", job, " is")
-          : absl::StrCat("steps ", range.first, " to ", range.last, " of job ", job, " are");
+      first == last ? absl::StrCat("step ", first, " of job ", job, " is")
+                    : absl::StrCat("steps ", first, " to ", last, " of job ", job, " are");
   const std::vector<StepId> kept(steps.begin(), steps.end());
-  return absl::NotFoundError(absl::StrCat(
-      wanted, " not kept: ", trace::NearestSteps(kept, StepId(range.first), StepId(range.last))));
+  return absl::NotFoundError(
+      absl::StrCat(wanted, " not kept: ", trace::NearestSteps(kept, StepId(first), StepId(last))));
 }
 
 }  // namespace

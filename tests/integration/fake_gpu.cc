@@ -69,27 +69,18 @@ class FakeMemory final : public backend::cuda::MemorySource {
   std::map<std::byte*, std::int64_t> sizes_;
 };
 
-class FakeBackend final : public backend::Backend {
+class FakeBackend final : public backend::ForwardingBackend {
  public:
   FakeBackend(backend::cuda::Arena& arena, std::unique_ptr<backend::Backend> inner)
-      : arena_(arena), inner_(std::move(inner)) {}
+      : ForwardingBackend(*inner), arena_(arena), inner_(std::move(inner)) {}
   absl::Status Run(const backend::Op& op) override {
-    return IsLost() ? Lost("enqueueing an op") : inner_->Run(op);
+    return IsLost() ? Lost("enqueueing an op") : ForwardingBackend::Run(op);
   }
   absl::StatusOr<backend::Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
     ASSIGN_OR_RETURN(std::byte* const data,
                      arena_.Allocate(static_cast<std::int64_t>(bytes), kind));
     std::fill_n(data, bytes, std::byte{0});
     return backend::Buffer(data, bytes, [arena = &arena_](std::byte* p) { arena->Free(p); });
-  }
-  absl::StatusOr<backend::Buffer> AllocateHost(std::size_t bytes) override {
-    return inner_->AllocateHost(bytes);
-  }
-  absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
-    return inner_->CopyFromHost(source, destination);
-  }
-  absl::Status CopyToHost(const std::byte* source, std::span<std::byte> destination) override {
-    return inner_->CopyToHost(source, destination);
   }
   absl::Status Synchronize() override { return IsLost() ? Lost("waiting") : absl::OkStatus(); }
   backend::Stream* stream() override { return nullptr; }

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "tests/numerics/bit_equality.h"
 #include "worker/backend/discrete/discrete_backend.h"
+#include "worker/backend/forwarding_backend.h"
 
 namespace takt::numerics {
 namespace {
@@ -19,31 +20,19 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // The backend of a device that has no more memory once it computes.
-class FullOnceItComputes final : public backend::Backend {
+class FullOnceItComputes final : public backend::ForwardingBackend {
  public:
-  explicit FullOnceItComputes(std::unique_ptr<backend::Backend> inner) : inner_(std::move(inner)) {}
+  explicit FullOnceItComputes(std::unique_ptr<backend::Backend> inner)
+      : ForwardingBackend(*inner), inner_(std::move(inner)) {}
 
   absl::Status Run(const backend::Op& op) override {
     computes_ = computes_ || std::holds_alternative<backend::RouteTokens>(op);
-    return inner_->Run(op);
+    return ForwardingBackend::Run(op);
   }
   absl::StatusOr<backend::Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
     if (computes_) return absl::ResourceExhaustedError("the device is full");
-    return inner_->Allocate(bytes, kind);
+    return ForwardingBackend::Allocate(bytes, kind);
   }
-  absl::StatusOr<backend::Buffer> AllocateHost(std::size_t bytes) override {
-    return inner_->AllocateHost(bytes);
-  }
-  absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
-    return inner_->CopyFromHost(source, destination);
-  }
-  absl::Status CopyToHost(const std::byte* source, std::span<std::byte> destination) override {
-    return inner_->CopyToHost(source, destination);
-  }
-  absl::Status Synchronize() override { return inner_->Synchronize(); }
-  backend::Stream* stream() override { return inner_->stream(); }
-  bool memory_is_host() const override { return inner_->memory_is_host(); }
-  std::string description() const override { return inner_->description(); }
 
  private:
   const std::unique_ptr<backend::Backend> inner_;

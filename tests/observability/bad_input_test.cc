@@ -45,7 +45,8 @@ TEST_F(BadInput, JobsAndStepsThatAreNotThere) {
   cluster_.Submit(EmulatedJob{.name = "ran", .pipeline = 2, .milliseconds = 4}.Yaml());
   ASSERT_EQ(cluster_.AwaitEnd("ran").state(), v1::JOB_STATE_SUCCEEDED);
   Expect({"trace", "ran", File(), "--steps", "500..600"}, "4", "are not kept: the last that is: ");
-  Expect({"explain", "ran", "--step", "500"}, "4", "are not kept: the last that is: ");
+  Expect({"explain", "ran", "--step", "500"}, "4",
+         "step 500 of job ran is not kept: the last that is: ");
   Expect({"trace", "ran", File(), "--steps", "6..5"}, "2", "--steps");
   EXPECT_FALSE(std::filesystem::exists(File()));
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/forwarding_backend.h"
 #include "worker/backend/kernel_plans.h"
 #include "worker/backend/plan_cache.h"
 
@@ -68,34 +69,18 @@ class PlannedBackends final : public backend::BackendFactory, public backend::Ke
   }
 
  private:
-  class Planned final : public backend::Backend {
+  class Planned final : public backend::ForwardingBackend {
    public:
     Planned(PlannedBackends& owner, std::unique_ptr<backend::Backend> inner)
-        : owner_(owner), inner_(std::move(inner)) {}
+        : ForwardingBackend(*inner), owner_(owner), inner_(std::move(inner)) {}
     absl::Status Run(const backend::Op& op) override {
       RETURN_IF_ERROR(owner_.Choose(op));
-      return inner_->Run(op);
+      return ForwardingBackend::Run(op);
     }
     absl::Status Prepare(const backend::Op& op) override {
       RETURN_IF_ERROR(owner_.Choose(op));
-      return inner_->Prepare(op);
+      return ForwardingBackend::Prepare(op);
     }
-    absl::StatusOr<backend::Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
-      return inner_->Allocate(bytes, kind);
-    }
-    absl::StatusOr<backend::Buffer> AllocateHost(std::size_t bytes) override {
-      return inner_->AllocateHost(bytes);
-    }
-    absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
-      return inner_->CopyFromHost(source, destination);
-    }
-    absl::Status CopyToHost(const std::byte* source, std::span<std::byte> destination) override {
-      return inner_->CopyToHost(source, destination);
-    }
-    absl::Status Synchronize() override { return inner_->Synchronize(); }
-    backend::Stream* stream() override { return inner_->stream(); }
-    bool memory_is_host() const override { return inner_->memory_is_host(); }
-    std::string description() const override { return inner_->description(); }
 
    private:
     PlannedBackends& owner_;

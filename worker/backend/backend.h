@@ -31,10 +31,10 @@ class Backend : public MemoryBackend {
 
   // Allocates the memory and makes the choices that ops like `op` need beside their tensors, and
   // loads the kernels of libraries by launching them once on other memory. Afterwards, Run of such
-  // an op on this backend allocates, loads and waits for nothing. An op is
-  // like another if it has the same sizes, the same pointers are null, and the others have the same
-  // alignment; the memory behind the pointers is not used. Fill, Copy, Add and PackBf16 need no
-  // preparation. No work of this backend may be under way.
+  // an op on this backend allocates, loads and waits for nothing. An op is like another if it has
+  // the same sizes, the same pointers are null, and the others have the same alignment; the memory
+  // behind the pointers is not used. Fill, Copy, Add, PackBf16 and ops with ExpertRows, but for
+  // RouteTokensBackward, need no preparation. No work of this backend may be under way.
   // Errors: as Run; kResourceExhausted.
   virtual absl::Status Prepare(const Op& /*op*/) { return absl::OkStatus(); }
 

@@ -311,7 +311,8 @@ TEST_F(DeviceRunTest, SharedExpertsHaveTheLossesAndCheckpointsOfReplicasThatShar
         const auto make_backends =
             [lazy](const control::Assignment&,
                    int threads) -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
-          return backend::CreateDiscreteBackends({.threads = threads, .lazy = lazy});
+          return backend::CreateDiscreteBackends(
+              {.threads = threads, .lazy = lazy, .prepared_only = true});
         };
         transport::nccl::FakeNccl nccl;
         const Outcome device =

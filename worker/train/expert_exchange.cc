@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "common/base/status.h"
-#include "worker/backend/stream_link.h"
 
 namespace takt::train {
 namespace {
@@ -67,23 +66,8 @@ absl::StatusOr<std::unique_ptr<ExpertExchange>> ExpertExchange::Create(const Opt
         exchange->own_counts_,
         backend.AllocateHost(static_cast<std::size_t>(options.experts) * sizeof(std::int32_t)));
   }
-  backend::Stream *const compute = backend.stream(), *const group = options.group->stream();
-  if (compute == nullptr || group == nullptr) return exchange;
-  ASSIGN_OR_RETURN(exchange->computed_, compute->CreateEvent());
-  ASSIGN_OR_RETURN(exchange->met_, group->CreateEvent());
+  ASSIGN_OR_RETURN(exchange->on_group_, GroupCalls::Create(backend, *options.group));
   return exchange;
-}
-
-absl::Status ExpertExchange::OnGroup(absl::FunctionRef<absl::Status()> calls) {
-  if (computed_ == nullptr) {
-    // The group reads and writes before its calls return.
-    RETURN_IF_ERROR(options_.backend->Synchronize());
-    return calls();
-  }
-  backend::Stream &compute = *options_.backend->stream(), &group = *options_.group->stream();
-  RETURN_IF_ERROR(backend::Follow(group, compute, *computed_));
-  RETURN_IF_ERROR(calls());
-  return backend::Follow(compute, group, *met_);
 }
 
 absl::Status ExpertExchange::Announce(StepId step, const backend::ExpertRows& rows,
@@ -145,7 +129,7 @@ absl::Status ExpertExchange::PassRuns(StepId step,
         backend::Copy{.input = own.data(), .output = place.data(), .count = std::ssize(own)}));
   }
   if (group.size() == 1) return absl::OkStatus();
-  return OnGroup([&] { return group.Pass(step, sent, received); });
+  return on_group_->Make([&] { return group.Pass(step, sent, received); });
 }
 
 absl::Status ExpertExchange::Dispatch(StepId step, const ExpertArrivals& arrivals,

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "worker/backend/backend.h"
+#include "worker/train/group_calls.h"
 #include "worker/transport/collective.h"
 
 namespace takt::train {
@@ -70,10 +71,9 @@ class ExpertArrivals {
 class ExpertExchange {
  public:
   struct Options {
-    // Of the ranks that share the experts, in their order.
-    transport::Collective* group = nullptr;
-    backend::Backend* backend = nullptr;  // the lane's; both are borrowed
-    std::int64_t experts = 0;             // E
+    transport::Collective* group = nullptr;  // of the ranks that share the experts, in their order
+    backend::Backend* backend = nullptr;     // the lane's; both are borrowed
+    std::int64_t experts = 0;                // E
   };
   static absl::StatusOr<std::unique_ptr<ExpertExchange>> Create(const Options& options);
 
@@ -98,13 +98,10 @@ class ExpertExchange {
   // to a rank, and received_from(rank) where its rows go here.
   absl::Status PassRuns(StepId step, absl::FunctionRef<std::span<const float>(int rank)> sent_to,
                         absl::FunctionRef<std::span<float>(int rank)> received_from);
-  // Makes calls of the group that run after the backend's work so far and before its later work.
-  absl::Status OnGroup(absl::FunctionRef<absl::Status()> calls);
 
   const Options options_;
   backend::Buffer own_counts_;  // [E] integers in host memory that ops write
-  // Points of the backend's stream and of the group's. Null unless both have one.
-  std::unique_ptr<backend::Event> computed_, met_;
+  std::unique_ptr<GroupCalls> on_group_;
 };
 
 }  // namespace takt::train

@@ -60,7 +60,7 @@ class ExpertMeetings {
   struct Surplus {
     backend::Buffer input, weights, gate, up, product, d_output;
   };
-  // What came for one microbatch to one block.
+  // Has what came for one microbatch to one block.
   struct Arrived {
     std::optional<ExpertArrivals> rows;  // from its first Announce on
     std::optional<Surplus> surplus;

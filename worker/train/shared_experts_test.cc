@@ -16,6 +16,7 @@
 #include "common/base/status.h"
 #include "gtest/gtest.h"
 #include "worker/backend/cpu/cpu_backend.h"
+#include "worker/backend/forwarding_backend.h"
 #include "worker/train/device_group_testing.h"
 #include "worker/train/group_testing.h"
 #ifdef TAKT_EMULATES_CUDA
@@ -358,42 +359,29 @@ TEST(SharedExperts, HaveThemOnDevices) {
 
 #ifdef TAKT_EMULATES_CUDA
 // The emulated kernels have one caller at a time.
-class InTurn final : public backend::Backend {
+class InTurn final : public backend::ForwardingBackend {
  public:
+  // kernels: borrowed.
+  explicit InTurn(backend::Backend& kernels) : ForwardingBackend(kernels) {}
   absl::Status Run(const backend::Op& op) override {
     static absl::Mutex mutex(absl::kConstInit);
     absl::MutexLock lock(&mutex);
-    return kernels_->Run(op);
+    return ForwardingBackend::Run(op);
   }
-  absl::StatusOr<backend::Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
-    return kernels_->Allocate(bytes, kind);
-  }
-  absl::StatusOr<backend::Buffer> AllocateHost(std::size_t bytes) override {
-    return kernels_->AllocateHost(bytes);
-  }
-  absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
-    return kernels_->CopyFromHost(source, destination);
-  }
-  absl::Status CopyToHost(const std::byte* source, std::span<std::byte> destination) override {
-    return kernels_->CopyToHost(source, destination);
-  }
-  absl::Status Synchronize() override { return kernels_->Synchronize(); }
-  backend::Stream* stream() override { return kernels_->stream(); }
-  bool memory_is_host() const override { return kernels_->memory_is_host(); }
-  std::string description() const override { return kernels_->description(); }
-
- private:
-  const std::unique_ptr<backend::Backend> kernels_ =
-      backend::cuda::CreateEmulatedBackend(emulator::ThreadOrder::kShuffled);
 };
 
 TEST(SharedExperts, HaveThemByTheKernelsOfGpus) {
-  InTurn home;
+  const auto make_kernels = [] {
+    return backend::cuda::CreateEmulatedBackend(emulator::ThreadOrder::kShuffled);
+  };
+  const auto kernels = make_kernels();
+  InTurn home(*kernels);
   const Expected expected = ExpectedBy(home, 50).value();
   for (const int ranks : {2, 4}) {
     SCOPED_TRACE(ranks);
     ForAllRanks(ranks, [&](transport::Collective& group) -> absl::Status {
-      InTurn backend;
+      const auto of_rank = make_kernels();
+      InTurn backend(*of_rank);
       return CompareOnRank(backend, group, expected);
     });
   }

@@ -7,7 +7,6 @@
 
 #include "common/base/status.h"
 #include "common/model/split_layers.h"
-#include "worker/backend/stream_link.h"
 
 namespace takt::train {
 namespace {
@@ -19,11 +18,7 @@ using model::PartKind;
 absl::StatusOr<std::unique_ptr<TensorMeetings>> TensorMeetings::Create(const Options& options) {
   auto meetings = std::unique_ptr<TensorMeetings>(new TensorMeetings(options));
   if (options.group == nullptr) return meetings;
-  backend::Stream* const compute = options.backend->stream();
-  backend::Stream* const group = options.group->stream();
-  if (compute == nullptr || group == nullptr) return meetings;
-  ASSIGN_OR_RETURN(meetings->computed_, compute->CreateEvent());
-  ASSIGN_OR_RETURN(meetings->met_, group->CreateEvent());
+  ASSIGN_OR_RETURN(meetings->on_group_, GroupCalls::Create(*options.backend, *options.group));
   return meetings;
 }
 
@@ -42,18 +37,6 @@ absl::Status TensorMeetings::Meet(PartKind kind, absl::FunctionRef<absl::Status(
   return options_.cursor->Meet(kind, model::PartGroup::kTensor, meeting);
 }
 
-absl::Status TensorMeetings::OnGroup(absl::FunctionRef<absl::Status()> calls) {
-  if (computed_ == nullptr) {
-    // The group reads and writes before its calls return.
-    RETURN_IF_ERROR(options_.backend->Synchronize());
-    return calls();
-  }
-  backend::Stream &compute = *options_.backend->stream(), &group = *options_.group->stream();
-  RETURN_IF_ERROR(backend::Follow(group, compute, *computed_));
-  RETURN_IF_ERROR(calls());
-  return backend::Follow(compute, group, *met_);
-}
-
 absl::Status TensorMeetings::AddTo(float* sum, const float* addend, std::int64_t count) {
   return options_.backend->Run(backend::Add{.a = sum, .b = addend, .output = sum, .count = count});
 }
@@ -66,8 +49,9 @@ absl::Status TensorMeetings::GatherRows(const backend::Output& tensor) {
                         ? std::as_writable_bytes(std::span(tensor.f32 + rank * count, count))
                         : std::as_writable_bytes(std::span(tensor.bf16 + rank * count, count)));
   }
-  return Meet(PartKind::kGather,
-              [&] { return OnGroup([&] { return options_.group->AllGather(step_, parts); }); });
+  return Meet(PartKind::kGather, [&] {
+    return on_group_->Make([&] { return options_.group->AllGather(step_, parts); });
+  });
 }
 
 absl::Status TensorMeetings::ScatterRows(float* partial) {
@@ -76,7 +60,7 @@ absl::Status TensorMeetings::ScatterRows(float* partial) {
   for (std::size_t rank = 0; rank < num_ranks(); ++rank)
     parts.emplace_back(partial + rank * count, count);
   return Meet(PartKind::kScatter, [&] {
-    return OnGroup([&] { return options_.group->ReduceScatterTree(step_, parts); });
+    return on_group_->Make([&] { return options_.group->ReduceScatterTree(step_, parts); });
   });
 }
 
@@ -89,8 +73,9 @@ absl::Status TensorMeetings::GatherSoftmax(backend::SoftmaxPart* parts) {
         static_cast<std::size_t>((ends_[rank] - first) * options_.rows));
     by_rank.push_back(std::as_writable_bytes(its));
   }
-  return Meet(PartKind::kGather,
-              [&] { return OnGroup([&] { return options_.group->AllGather(step_, by_rank); }); });
+  return Meet(PartKind::kGather, [&] {
+    return on_group_->Make([&] { return options_.group->AllGather(step_, by_rank); });
+  });
 }
 
 absl::StatusOr<const float*> TensorMeetings::ScatterSums(std::span<float* const> mine,
@@ -128,7 +113,7 @@ absl::StatusOr<const float*> TensorMeetings::ScatterSums(std::span<float* const>
     }
     return absl::OkStatus();
   };
-  RETURN_IF_ERROR(Meet(PartKind::kScatter, [&] { return OnGroup(pass); }));
+  RETURN_IF_ERROR(Meet(PartKind::kScatter, [&] { return on_group_->Make(pass); }));
   std::vector<float*> stack;
   const auto add = [&](int i) -> absl::Status {
     RETURN_IF_ERROR(
@@ -166,7 +151,8 @@ absl::Status TensorMeetings::SumOverHolders(const model::Split& split, std::span
       std::vector<std::span<std::byte>> from_ranks(num_ranks());
       to_ranks[other] = std::as_bytes(sums);
       from_ranks[other] = std::as_writable_bytes(std::span(scratch, sums.size()));
-      RETURN_IF_ERROR(OnGroup([&] { return options_.group->Pass(step_, to_ranks, from_ranks); }));
+      RETURN_IF_ERROR(
+          on_group_->Make([&] { return options_.group->Pass(step_, to_ranks, from_ranks); }));
       RETURN_IF_ERROR(AddTo(sums.data(), scratch, std::ssize(sums)));
     }
   }

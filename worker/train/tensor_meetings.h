@@ -19,6 +19,7 @@
 #include "common/model/tree_sum.h"
 #include "worker/backend/backend.h"
 #include "worker/engine/part_cursor.h"
+#include "worker/train/group_calls.h"
 #include "worker/transport/collective.h"
 
 namespace takt::train {
@@ -73,17 +74,14 @@ class TensorMeetings {
   explicit TensorMeetings(const Options& options);
   // Runs a meeting, unless there is nobody to meet.
   absl::Status Meet(model::PartKind kind, absl::FunctionRef<absl::Status()> meeting);
-  // Makes calls of the group that run after the backend's work so far and before its later work.
-  absl::Status OnGroup(absl::FunctionRef<absl::Status()> calls);
   // Adds the `count` elements of `addend` to those of `sum`.
   absl::Status AddTo(float* sum, const float* addend, std::int64_t count);
   bool alone() const { return options_.share.size == 1; }
   std::size_t num_ranks() const { return static_cast<std::size_t>(options_.share.size); }
 
   const Options options_;
-  std::vector<int> ends_;  // one past the last block of each rank
-  // Points of the backend's stream and of the group's. Null unless both have one.
-  std::unique_ptr<backend::Event> computed_, met_;
+  std::vector<int> ends_;                 // one past the last block of each rank
+  std::unique_ptr<GroupCalls> on_group_;  // null: there is nobody to meet
   StepId step_{0};
 };
 

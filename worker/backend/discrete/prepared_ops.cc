@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/backend/discrete/prepared_ops.h"
 
+#include <concepts>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -44,9 +46,17 @@ class Likeness : public IgnoreFields {
   std::string text_;
 };
 
+// Data may say how many rows these have, so nobody can prepare a device for them.
+template <class O>
+concept OfExpertRows = requires(const O& op) {
+  { op.rows } -> std::same_as<const ExpertRows&>;
+}
+&&!std::is_same_v<O, RouteTokensBackward>;
+
 bool NeedsNothing(const Op& op) {
   return std::holds_alternative<Fill>(op) || std::holds_alternative<Copy>(op) ||
-         std::holds_alternative<Add>(op) || std::holds_alternative<PackBf16>(op);
+         std::holds_alternative<Add>(op) || std::holds_alternative<PackBf16>(op) ||
+         std::visit([]<class O>(const O&) { return OfExpertRows<O>; }, op);
 }
 
 }  // namespace
