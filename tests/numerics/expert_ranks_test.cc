@@ -29,9 +29,9 @@ class FullOnceItComputes final : public backend::ForwardingBackend {
     computes_ = computes_ || std::holds_alternative<backend::RouteTokens>(op);
     return ForwardingBackend::Run(op);
   }
-  absl::StatusOr<backend::Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
+  absl::StatusOr<backend::Buffer> AllocateInOrder(std::size_t bytes, MemoryKind kind) override {
     if (computes_) return absl::ResourceExhaustedError("the device is full");
-    return ForwardingBackend::Allocate(bytes, kind);
+    return ForwardingBackend::AllocateInOrder(bytes, kind);
   }
 
  private:
@@ -221,7 +221,7 @@ TEST_F(ExpertRanks, HaveThemOnDevices) {
                                    .planned_for = config::DeviceKind::kCuda,
                                    .make_backends = [lazy](int threads) {
                                      return backend::CreateDiscreteBackends(
-                                         {.threads = threads, .lazy = lazy});
+                                         {.threads = threads, .lazy = lazy, .prepared_only = true});
                                    }}));
     }
   }

@@ -2,6 +2,7 @@
 // Runs kernels behind one interface: a device's memory, and ops that run on it in order.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/base/matmul_rates.h"
+#include "common/base/memory_kind.h"
 #include "worker/backend/memory_backend.h"
 #include "worker/backend/ops.h"
 #include "worker/backend/recorder.h"
@@ -37,6 +39,14 @@ class Backend : public MemoryBackend {
   // RouteTokensBackward, need no preparation. No work of this backend may be under way.
   // Errors: as Run; kResourceExhausted.
   virtual absl::Status Prepare(const Op& /*op*/) { return absl::OkStatus(); }
+
+  // Returns memory for what this backend is given from now on, with unspecified contents. The end
+  // of the buffer frees it behind what the backend was given before. Unlike Allocate, none of this
+  // waits for work that is under way, so it may happen in a step. Other streams may use the memory
+  // in work that this backend's stream waits for before the end.  Errors: as Allocate.
+  virtual absl::StatusOr<Buffer> AllocateInOrder(std::size_t bytes, MemoryKind kind) {
+    return Allocate(bytes, kind);
+  }
 
   // Null: this backend cannot record.
   virtual Recorder* recorder() { return nullptr; }

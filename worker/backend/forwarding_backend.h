@@ -22,6 +22,9 @@ class ForwardingBackend : public Backend {
   absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
     return inner_.Allocate(bytes, kind);
   }
+  absl::StatusOr<Buffer> AllocateInOrder(std::size_t bytes, MemoryKind kind) override {
+    return inner_.AllocateInOrder(bytes, kind);
+  }
   absl::StatusOr<Buffer> AllocateHost(std::size_t bytes) override {
     return inner_.AllocateHost(bytes);
   }

@@ -50,7 +50,8 @@ class MemoryBackend {
   virtual ~MemoryBackend() = default;
 
   // Returns memory, zeroed if it is for weights or the optimizer's state, and counts AllocatedBytes
-  // of it. All backends of one factory share it.  Errors: kResourceExhausted.
+  // of it. All backends of one factory share it.  Blocks: on a device until that is idle, so make
+  // all memory before step 1.  Errors: kResourceExhausted.
   virtual absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) = 0;
   // Returns zeroed host memory that ops and copies reach directly (pinned). It is not counted. It
   // may outlive the backend, but not the factory.

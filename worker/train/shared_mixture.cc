@@ -72,7 +72,7 @@ absl::StatusOr<backend::Buffer> SharedMixture::Allocate(backend::Backend& backen
                                                         std::int64_t rows, std::int64_t columns,
                                                         MemoryKind kind) const {
   const auto bytes = static_cast<std::size_t>(rows * columns) * sizeof(float);
-  absl::StatusOr<backend::Buffer> buffer = backend.Allocate(bytes, kind);
+  absl::StatusOr<backend::Buffer> buffer = backend.AllocateInOrder(bytes, kind);
   if (buffer.ok()) return buffer;
   return absl::Status(
       buffer.status().code(),
@@ -83,19 +83,12 @@ absl::StatusOr<backend::Buffer> SharedMixture::Allocate(backend::Backend& backen
                    "model.experts.auxiliary_loss"));
 }
 
-absl::Status SharedMixture::FreeSurplus(backend::Backend& backend, const StashView& s) const {
-  std::optional<ExpertMeetings::Surplus>& surplus = ArrivedOf(s).surplus;
-  if (!surplus.has_value()) return absl::OkStatus();
-  RETURN_IF_ERROR(backend.Synchronize());  // what was given before uses it
-  surplus.reset();
-  return absl::OkStatus();
-}
-
 absl::Status SharedMixture::PrepareStash(backend::Backend& backend, const StashView& s) const {
-  RETURN_IF_ERROR(FreeSurplus(backend, s));
-  const std::int64_t received = ArrivalsOf(s).num_received();
+  ExpertMeetings::Arrived& arrived = ArrivedOf(s);
+  arrived.surplus.reset();
+  const std::int64_t received = arrived.rows->num_received();
   if (received <= room_) return absl::OkStatus();
-  ExpertMeetings::Surplus& surplus = ArrivedOf(s).surplus.emplace();
+  ExpertMeetings::Surplus& surplus = arrived.surplus.emplace();
   const std::pair<backend::Buffer*, std::int64_t> buffers[] = {
       {&surplus.input, hidden_},          {&surplus.weights, 1},
       {&surplus.gate, mixture_.inner},    {&surplus.up, mixture_.inner},
@@ -143,9 +136,7 @@ absl::Status SharedMixture::WithRoom(
   room.results = results.floats();
   room.d_weights = d_weights.floats();
   room.d_product = d_product.floats();
-  absl::Status status = use(room);
-  status.Update(backend.Synchronize());  // what was given uses the memory that is freed now
-  return status;
+  return use(room);
 }
 
 absl::Status SharedMixture::MeetForShapes(int times) const {
@@ -209,7 +200,8 @@ absl::Status SharedMixture::WeightGrad(backend::Backend& backend, const StashVie
     }
   }
   RETURN_IF_ERROR(Over(backend).WeightGrad(ArrivalsOf(s), StashOf(s), gradients, accumulate));
-  return FreeSurplus(backend, s);
+  ArrivedOf(s).surplus.reset();
+  return absl::OkStatus();
 }
 
 }  // namespace takt::train

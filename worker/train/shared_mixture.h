@@ -59,7 +59,6 @@ class SharedMixture {
   SharedExperts::Stash StashOf(const StashView& s) const;
   // Makes room elsewhere for rows that are too many, or frees what the last microbatch left there.
   absl::Status PrepareStash(backend::Backend& backend, const StashView& s) const;
-  absl::Status FreeSurplus(backend::Backend& backend, const StashView& s) const;
   // Allocates memory for rows that have no room.
   absl::StatusOr<backend::Buffer> Allocate(backend::Backend& backend, std::int64_t rows,
                                            std::int64_t columns, MemoryKind kind) const;

@@ -24,6 +24,7 @@
 #include "worker/backend/cuda/capture.h"
 #include "worker/backend/cuda/cudnn_shape.h"
 #include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device_memory.h"
 #include "worker/backend/cuda/fp8_tally.h"
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/kernels/muon.h"
@@ -81,35 +82,10 @@ bool IsUpdate(const Op& op) {
   return std::visit([]<class O>(const O& /*op*/) { return UpdateOp<O>; }, op);
 }
 
-class DeviceMemory final : public MemorySource {
- public:
-  explicit DeviceMemory(int device) : device_(device) {}
-
-  absl::StatusOr<std::byte*> Reserve(std::int64_t bytes) override {
-    RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
-    void* base = nullptr;
-    RETURN_IF_ERROR(ToStatus(cudaMalloc(&base, static_cast<std::size_t>(bytes)),
-                             absl::StrCat("reserving ", FormatBytes(bytes))));
-    return static_cast<std::byte*>(base);
-  }
-  void Release(std::byte* base) override {
-    static_cast<void>(cudaSetDevice(device_));
-    static_cast<void>(cudaFree(base));
-  }
-  std::int64_t FreeBytes() override {
-    std::size_t free = 0, total = 0;
-    if (cudaSetDevice(device_) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess)
-      return 0;
-    return static_cast<std::int64_t>(free);
-  }
-
- private:
-  const int device_;
-};
-
 // What the backends of one device share.
 struct Shared {
   int device;
+  DeviceMemory& memory;
   Arena& arena;
   PlanCache& plans;
   DeviceClock& clock;
@@ -285,6 +261,13 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
     return std::visit([this](const auto& o) { return MakeRoom(o); }, op);
   }
 
+  absl::StatusOr<Buffer> AllocateInOrder(std::size_t bytes, MemoryKind kind) override {
+    if (Captures())
+      return absl::FailedPreconditionError("memory in the order of work cannot be recorded");
+    RETURN_IF_ERROR(Use());
+    return shared_.memory.AllocateInOrder(bytes, kind, stream_->get());
+  }
+
   // Chooses the kernel that Run would choose, and runs nothing.
   absl::Status Choose(const Op& op) {
     RETURN_IF_ERROR(Use());
@@ -416,7 +399,8 @@ class DeviceImpl final : public CudaDevice {
                       .sm_count = properties.multiProcessorCount,
                       .cublaslt = CublasLtVersion(),
                       .cudnn = CudnnVersion()};
-    auto device = std::unique_ptr<DeviceImpl>(new DeviceImpl(options.device, std::move(target)));
+    auto device = std::unique_ptr<DeviceImpl>(new DeviceImpl(options, std::move(target)));
+    RETURN_IF_ERROR(device->memory_.KeepPool());
     ASSIGN_OR_RETURN(device->arena_,
                      Arena::Create(device->memory_, {.predicted = options.predicted,
                                                      .beside_bytes = options.beside_bytes,
@@ -424,6 +408,7 @@ class DeviceImpl final : public CudaDevice {
     ASSIGN_OR_RETURN(device->clock_, DeviceClock::Create(options.device));
     device->shared_ = std::unique_ptr<Shared>(new Shared{
         .device = options.device,
+        .memory = device->memory_,
         .arena = *device->arena_,
         .plans = device->plans_,
         .clock = *device->clock_,
@@ -469,8 +454,10 @@ class DeviceImpl final : public CudaDevice {
   const Arena& arena() const override { return *arena_; }
 
  private:
-  DeviceImpl(int device, PlanTarget target)
-      : device_(device), memory_(device), plans_(std::move(target)) {}
+  DeviceImpl(const CudaOptions& options, PlanTarget target)
+      : device_(options.device),
+        memory_(options.device, options.ledger),
+        plans_(std::move(target)) {}
 
   static std::string Description(const PlanTarget& target, bool tf32) {
     return absl::StrCat("cuda ", ToString(target), tf32 ? ", tf32" : "");

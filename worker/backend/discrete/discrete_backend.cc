@@ -133,16 +133,19 @@ class DiscreteBackend final : public Backend, public Recorder {
   }
 
   absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
-    if (recorded_ != nullptr) return NotWhileRecording("making memory");
-    ASSIGN_OR_RETURN(std::byte* const data, memory_.Allocate(bytes));
-    if (kind != MemoryKind::kWeights && kind != MemoryKind::kOptimizer)
-      std::memset(memory_.Twin(data), kSpoiled, bytes);
-    const std::int64_t counted = AllocatedBytes(static_cast<std::int64_t>(bytes));
-    MemoryLedger* const ledger = options_.ledger;
-    if (ledger != nullptr) ledger->Add(kind, counted);
-    return Buffer(data, bytes, [&memory = memory_, ledger, kind, counted](std::byte* p) {
-      memory.Free(p);
-      if (ledger != nullptr) ledger->Add(kind, -counted);
+    if (prepared_.any_used()) {
+      return absl::FailedPreconditionError(
+          "a device that computes makes memory only in the order of its work: it would wait for "
+          "its peers");
+    }
+    return Allocated(bytes, kind);
+  }
+
+  absl::StatusOr<Buffer> AllocateInOrder(std::size_t bytes, MemoryKind kind) override {
+    ASSIGN_OR_RETURN(Buffer buffer, Allocated(bytes, kind));
+    const auto held = std::make_shared<Buffer>(std::move(buffer));
+    return Buffer(held->data(), bytes, [this, held](std::byte* /*data*/) mutable {
+      stream_.Push([held = std::move(held)] { return absl::OkStatus(); });
     });
   }
 
@@ -184,6 +187,20 @@ class DiscreteBackend final : public Backend, public Recorder {
   std::string description() const override { return cpu_->description(); }
 
  private:
+  absl::StatusOr<Buffer> Allocated(std::size_t bytes, MemoryKind kind) {
+    if (recorded_ != nullptr) return NotWhileRecording("making memory");
+    ASSIGN_OR_RETURN(std::byte* const data, memory_.Allocate(bytes));
+    if (kind != MemoryKind::kWeights && kind != MemoryKind::kOptimizer)
+      std::memset(memory_.Twin(data), kSpoiled, bytes);
+    const std::int64_t counted = AllocatedBytes(static_cast<std::int64_t>(bytes));
+    MemoryLedger* const ledger = options_.ledger;
+    if (ledger != nullptr) ledger->Add(kind, counted);
+    return Buffer(data, bytes, [&memory = memory_, ledger, kind, counted](std::byte* p) {
+      memory.Free(p);
+      if (ledger != nullptr) ledger->Add(kind, -counted);
+    });
+  }
+
   // Calls copy(twin) on the stream, with the twin of `device`.
   template <class Copy>
   absl::Status EnqueueCopy(const std::byte* device, std::size_t bytes, const Copy& copy) {

@@ -20,7 +20,8 @@ struct DiscreteOptions {
   // True: a stream does nothing before the host waits for it, which shows every missing wait.
   // False: it does what it is given at once, beside the host.
   bool lazy = false;
-  // True: backends refuse ops that they were not prepared for (Backend::Prepare).
+  // True: backends refuse ops that they were not prepared for (Backend::Prepare), and once such an
+  // op has run, also Allocate.
   bool prepared_only = false;
   // Where replays of recordings are counted; borrowed, outlives the backends. Null: nowhere.
   std::atomic<std::int64_t>* replays = nullptr;

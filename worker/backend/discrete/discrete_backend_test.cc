@@ -37,7 +37,9 @@ class Discrete : public ::testing::TestWithParam<bool> {
     return values;
   }
 
-  const std::unique_ptr<BackendFactory> device_ = CreateDiscreteBackends({.lazy = GetParam()});
+  MemoryLedger ledger_;
+  const std::unique_ptr<BackendFactory> device_ =
+      CreateDiscreteBackends({.lazy = GetParam(), .ledger = &ledger_});
   const std::unique_ptr<Backend> backend_ = device_->CreateCompute().value();
 };
 INSTANTIATE_TEST_SUITE_P(, Discrete, ::testing::Bool(),
@@ -132,6 +134,20 @@ TEST_P(Discrete, RefusesMemoryOfTheHost) {
               HasSubstr("output is null"));
 }
 
+// The copy reads the memory after its buffer ended.
+TEST_P(Discrete, FreesMemoryInTheOrderOfWork) {
+  const Buffer host = backend_->AllocateHost(8).value();
+  {
+    const Buffer buffer = backend_->AllocateInOrder(8, MemoryKind::kScratch).value();
+    ASSERT_TRUE(backend_->Run(Fill{.output = buffer.floats(), .value = 3, .count = 2}).ok());
+    ASSERT_TRUE(backend_->CopyToHost(buffer.data(), {host.data(), 8}).ok());
+    EXPECT_EQ(ledger_.Read()[MemoryKind::kScratch], AllocatedBytes(8));
+  }
+  ASSERT_TRUE(backend_->Synchronize().ok());
+  EXPECT_THAT(host.float_span(), Each(3));
+  EXPECT_EQ(ledger_.Read().total(), 0);
+}
+
 TEST_P(Discrete, StreamsWaitForEachOther) {
   const std::unique_ptr<MemoryBackend> other = device_->CreateMemory(StreamKind::kTransfer).value();
   const Buffer buffer = OnDevice(Floats(1000, 1));
@@ -221,6 +237,25 @@ TEST(PreparedDevice, RunsOnlyWhatItWasPreparedFor) {
     EXPECT_THAT(refused.message(), HasSubstr("not prepared"));
   }
   EXPECT_TRUE(backend->Run(Fill{.output = output.floats(), .count = 3}).ok());
+  EXPECT_TRUE(backend->Synchronize().ok());
+}
+
+TEST(PreparedDevice, MakesMemoryInOrderOnceItComputes) {
+  const std::unique_ptr<BackendFactory> device = CreateDiscreteBackends({.prepared_only = true});
+  const std::unique_ptr<Backend> backend = device->CreateCompute().value();
+  const Buffer tensor = backend->Allocate(64, MemoryKind::kScratch).value();
+  const Matmul product{.a = tensor.floats(),
+                       .b = tensor.floats() + 4,
+                       .c = tensor.floats() + 8,
+                       .m = 2,
+                       .n = 2,
+                       .k = 2};
+  ASSERT_TRUE(backend->Prepare(product).ok());
+  EXPECT_TRUE(backend->Allocate(64, MemoryKind::kScratch).ok());
+  ASSERT_TRUE(backend->Run(product).ok());
+  EXPECT_EQ(backend->Allocate(64, MemoryKind::kScratch).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(backend->AllocateInOrder(64, MemoryKind::kScratch).ok());
   EXPECT_TRUE(backend->Synchronize().ok());
 }
 

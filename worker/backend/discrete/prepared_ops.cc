@@ -63,12 +63,15 @@ bool NeedsNothing(const Op& op) {
 
 void PreparedOps::Add(const Op& op) { likes_.insert(Likeness()(op)); }
 
-absl::Status PreparedOps::Check(const Op& op) const {
+absl::Status PreparedOps::Check(const Op& op) {
   if (NeedsNothing(op)) return absl::OkStatus();
   const std::string like = Likeness()(op);
-  if (likes_.contains(like)) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the backend was not prepared for \"", like, "\""));
+  if (!likes_.contains(like)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the backend was not prepared for \"", like, "\""));
+  }
+  any_used_ = true;
+  return absl::OkStatus();
 }
 
 }  // namespace takt::backend
