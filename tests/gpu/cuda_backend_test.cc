@@ -203,6 +203,62 @@ TEST_F(CudaBackendTest, EpiloguesAgreeWithTheCpu) {
   }
 }
 
+// Also where they are recorded, and where ops were recorded in vain before.
+TEST_F(CudaBackendTest, SumsThatWaitAreAddedOnceWithTheSameBits) {
+  constexpr std::int64_t kM = 64, kN = 128, kK = 256;
+  for (const bool fused : {false, true}) {
+    SCOPED_TRACE(fused);
+    buffers_.clear();
+    backend_ = nullptr;
+    device_ = gpu::OpenGpu({.ledger = &ledger_, .fused_epilogues = fused}).value();
+    backend_ = device_->CreateCompute().value();
+    const Floats old = Random(kN, 1);
+    std::vector<MatmulTransposedBf16> ops;
+    for (const unsigned seed : {2U, 3U}) {
+      ops.push_back({.a = UploadBf16(RandomBf16(kK * kM, seed)),
+                     .b = UploadBf16(RandomBf16(kK * kN, seed + 2)),
+                     .c = Upload(Floats(kM * kN)),
+                     .column_sums = Upload(old),
+                     .accumulate = true,
+                     .m = kM,
+                     .n = kN,
+                     .k = kK});
+    }
+    const auto run = [&]() -> absl::Status {
+      for (const MatmulTransposedBf16& op : ops) RETURN_IF_ERROR(backend_->Run(op));
+      return absl::OkStatus();
+    };
+    const auto sums = [&](absl::FunctionRef<absl::Status()> body) {
+      for (const MatmulTransposedBf16& op : ops) {
+        EXPECT_TRUE(backend_
+                        ->CopyFromHost(std::as_bytes(std::span(old)),
+                                       reinterpret_cast<std::byte*>(op.column_sums))
+                        .ok());
+      }
+      EXPECT_EQ(body().message(), "");
+      return std::pair(Download(ops[0].column_sums, kN), Download(ops[1].column_sums, kN));
+    };
+    const auto expected = sums(run);
+    EXPECT_NE(expected.first, old);
+    ops[0].sums_may_wait = true;
+    for (const MatmulTransposedBf16& op : ops) ASSERT_EQ(backend_->Prepare(op).message(), "");
+    const std::int64_t taken = ledger_.Read().total();
+    EXPECT_EQ(sums(run), expected);
+    EXPECT_EQ(ledger_.Read().total(), taken);
+    Recorder& recorder = *backend_->recorder();
+    EXPECT_FALSE(recorder
+                     .Record([&]() -> absl::Status {
+                       RETURN_IF_ERROR(backend_->Run(ops[0]));
+                       return absl::CancelledError("in vain");
+                     })
+                     .ok());
+    EXPECT_EQ(sums(run), expected);
+    const std::unique_ptr<Recording> recording = recorder.Record(run).value();
+    EXPECT_EQ(sums([&] { return recording->Replay(); }), expected);
+  }
+  buffers_.clear();
+}
+
 TEST_F(CudaBackendTest, AKernelPlanReadBackGivesTheSameBits) {
   const Floats a = Random(384 * 640, 1), b = Random(640 * 512, 2), bias = Random(512, 3);
   const auto multiply = [&] {

@@ -64,6 +64,7 @@ void DescribeFields(MatmulTransposedBf16& o, auto& v) {
   v.Name("MatmulTransposedBf16");
   v.Stride("a_stride", o.a_stride, o.m), v.Stride("b_stride", o.b_stride, o.n);
   v.Size("m", o.m), v.Size("n", o.n), v.Size("k", o.k), v.Flag(o.accumulate);
+  v.Flag(o.sums_may_wait);
   v.Tensor("a", o.a), v.Tensor("b", o.b), v.Tensor("c", o.c);
   v.Optional(o.column_sums);
 }

@@ -114,7 +114,9 @@ struct MatmulBf16 {
 };
 
 // c[m,n] (+)= a^T * b;  column_sums[n] (+)= the sums over the rows of b as it comes, which is the
-// bias part of W.
+// bias part of W. With sums_may_wait the backend may add these sums later, in one launch with those
+// of a later op. They are complete after the next MatmulTransposedBf16 of this backend that has
+// column_sums and may not wait. Until then no op but such products reads or writes them.
 struct MatmulTransposedBf16 {
   Operand a;  // [k,m]
   Operand b;  // [k,n]
@@ -122,6 +124,7 @@ struct MatmulTransposedBf16 {
   std::int64_t a_stride = 0, b_stride = 0;
   float* c = nullptr;            // [m,n]
   float* column_sums = nullptr;  // [n]; needs a dense b
+  bool sums_may_wait = false;
   bool accumulate = false;
   std::int64_t m = 0, n = 0, k = 0;
 };

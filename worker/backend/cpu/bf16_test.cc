@@ -386,6 +386,44 @@ TEST_P(Bf16Test, WeightGradientWithStridesAndSumsOfColumns) {
   ExpectNear(sums, expected_sums, SumTolerance(s.k, 8), "sums that overwrite");
 }
 
+TEST_P(Bf16Test, SumsThatMayWaitAreCompleteAfterTheNextThatMayNot) {
+  const Product first = {36, 72, 70}, second = {16, 40, 70};
+  struct Tensors {
+    Floats c, sums;
+  };
+  const auto compute = [&](bool may_wait) {
+    std::vector<Tensors> computed;
+    std::vector<Bf16s> operands;
+    std::vector<MatmulTransposedBf16> ops;
+    for (const Product& s : {first, first, second}) {
+      const auto seed = static_cast<unsigned>(10 * operands.size());
+      operands.push_back(NearestOf(Random(s.k * s.m, seed + 1)));
+      operands.push_back(NearestOf(Random(s.k * s.n, seed + 2)));
+      computed.push_back({Random(s.m * s.n, seed + 3), Random(s.n, seed + 4)});
+    }
+    for (std::size_t i = 0; i < computed.size(); ++i) {
+      const Product& s = i < 2 ? first : second;
+      Tensors& to = computed[i < 2 ? 0 : i];  // the second op adds to what the first one has added
+      ops.push_back({.a = operands[2 * i].data(),
+                     .b = operands[2 * i + 1].data(),
+                     .c = to.c.data(),
+                     .column_sums = to.sums.data(),
+                     .sums_may_wait = may_wait && i < 2,
+                     .accumulate = true,
+                     .m = s.m,
+                     .n = s.n,
+                     .k = s.k});
+    }
+    for (const MatmulTransposedBf16& op : ops) Run(op);
+    return computed;
+  };
+  const std::vector<Tensors> expected = compute(false), got = compute(true);
+  for (const std::size_t i : {0, 2}) {
+    EXPECT_EQ(got[i].c, expected[i].c) << i;
+    EXPECT_EQ(got[i].sums, expected[i].sums) << i;
+  }
+}
+
 TEST_P(Bf16Test, FormsThatDoNotExistAreRefused) {
   Bf16 half{};
   float number = 0;

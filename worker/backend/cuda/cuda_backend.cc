@@ -276,7 +276,9 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
 
   absl::StatusOr<std::unique_ptr<Recording>> Record(
       absl::FunctionRef<absl::Status()> ops) override {
-    return Capture(shared_.device, *stream_, shared_.arena, ops);
+    auto recording = Capture(shared_.device, *stream_, shared_.arena, ops);
+    if (!recording.ok()) matmuls_->DropWaitingSums();
+    return recording;
   }
 
   Recorder* recorder() override { return this; }

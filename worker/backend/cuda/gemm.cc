@@ -2,6 +2,7 @@
 #include "worker/backend/cuda/gemm.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 
@@ -137,6 +138,30 @@ Remainder RemainderOf(const Product& p, const Gemm& gemm) {
           .gelu_grad = p.shape.epilogue == Epilogue::kGeluGrad && !HasAux(gemm.epilogue),
           .column_sums = p.column_sums != nullptr && !sums_are_fused,
           .add_sums = sums_are_fused && p.shape.addend == Addend::kOutput};
+}
+
+bool WaitingSums::Waits(const Product& product, const Gemm& gemm) {
+  return product.sums_may_wait && RemainderOf(product, gemm).add_sums;
+}
+
+AddSums WaitingSums::Before(const Product& product, const Gemm& gemm) {
+  if (!Waits(product, gemm)) return {};
+  return {.first = std::exchange(waiting_, {})};
+}
+
+AddSums WaitingSums::After(const Product& product, const Gemm& gemm, const void* vector) {
+  AddSums::Vector left;
+  if (RemainderOf(product, gemm).add_sums) {
+    left = {.addends = static_cast<const float*>(vector),
+            .sums = product.column_sums,
+            .count = product.shape.n};
+  }
+  if (Waits(product, gemm)) {
+    waiting_ = left;
+    return {};
+  }
+  if (product.column_sums == nullptr || product.sums_may_wait) return {};
+  return {.first = std::exchange(waiting_, {}), .second = left};
 }
 
 }  // namespace takt::backend::cuda

@@ -93,4 +93,26 @@ struct Remainder {
 };
 Remainder RemainderOf(const Product& product, const Gemm& gemm);
 
+// Sums of columns that products have left beside older ones, from one product to the next. So one
+// launch adds those of two (MatmulTransposedBf16::sums_may_wait). Memory is borrowed.
+class WaitingSums {
+ public:
+  // Returns whether the product leaves sums that may wait.
+  static bool Waits(const Product& product, const Gemm& gemm);
+
+  // Called before the product. Returns what is to be added first: what waits, if the product's own
+  // sums will take its place.
+  AddSums Before(const Product& product, const Gemm& gemm);
+
+  // Called after it. vector: where it has left its sums, if it has. Returns what is to be added
+  // now.
+  AddSums After(const Product& product, const Gemm& gemm, const void* vector);
+
+  // Forgets what waits.
+  void Drop() { waiting_ = {}; }
+
+ private:
+  AddSums::Vector waiting_;  // no count: none
+};
+
 }  // namespace takt::backend::cuda

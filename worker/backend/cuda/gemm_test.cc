@@ -266,6 +266,99 @@ ProductShape Shape(Epilogue epilogue, std::int64_t n = kColumns) {
           .alignment = 16};
 }
 
+// Three products with sums of their columns, whose addition one product passes on to the next.
+class WaitingSumsTest : public ::testing::Test {
+ protected:
+  static constexpr std::int64_t kCounts[] = {16, 24, 8};
+
+  Product Of(int i, bool may_wait) {
+    Product product{.shape = Shape(Epilogue::kColumnSums, kCounts[i]),
+                    .column_sums = sums_[i],
+                    .sums_may_wait = may_wait};
+    product.shape.addend = Addend::kOutput;
+    return product;
+  }
+  static Gemm GemmOf(const Product& product, bool fused = true) {
+    return cuda::GemmOf(product.shape, fused);
+  }
+  void ExpectVector(const AddSums::Vector& vector, int i) {
+    EXPECT_EQ(vector.addends, left_[i]);
+    EXPECT_EQ(vector.sums, sums_[i]);
+    EXPECT_EQ(vector.count, kCounts[i]);
+  }
+  static void ExpectNothing(const AddSums& op) {
+    EXPECT_EQ(op.first.count, 0);
+    EXPECT_EQ(op.second.count, 0);
+  }
+  // Leaves sums of product i, which wait.
+  void Leave(int i) {
+    const Product product = Of(i, /*may_wait=*/true);
+    ExpectNothing(waiting_.Before(product, GemmOf(product)));
+    ExpectNothing(waiting_.After(product, GemmOf(product), left_[i]));
+  }
+
+  WaitingSums waiting_;
+  float sums_[3][24], left_[3][24];
+};
+
+TEST_F(WaitingSumsTest, AreAddedWithThoseOfTheNextProductThatMayNotWait) {
+  Leave(0);
+  const Product without{.shape = Shape(Epilogue::kNone)};
+  ExpectNothing(waiting_.Before(without, GemmOf(without)));
+  ExpectNothing(waiting_.After(without, GemmOf(without), nullptr));
+  const Product last = Of(1, /*may_wait=*/false);
+  ExpectNothing(waiting_.Before(last, GemmOf(last)));
+  const AddSums both = waiting_.After(last, GemmOf(last), left_[1]);
+  ExpectVector(both.first, 0);
+  ExpectVector(both.second, 1);
+  const AddSums again = waiting_.After(last, GemmOf(last), left_[1]);
+  EXPECT_EQ(again.first.count, 0);
+  ExpectVector(again.second, 1);
+}
+
+TEST_F(WaitingSumsTest, GiveWayToOthersThatMayWait) {
+  Leave(0);
+  const Product second = Of(1, /*may_wait=*/true);
+  const AddSums before = waiting_.Before(second, GemmOf(second));
+  ExpectVector(before.first, 0);
+  EXPECT_EQ(before.second.count, 0);
+  ExpectNothing(waiting_.After(second, GemmOf(second), left_[1]));
+  const Product last = Of(2, /*may_wait=*/false);
+  const AddSums both = waiting_.After(last, GemmOf(last), left_[2]);
+  ExpectVector(both.first, 1);
+  ExpectVector(both.second, 2);
+}
+
+// A kernel of ours adds the sums of such a product at once.
+TEST_F(WaitingSumsTest, StayWhereAProductThatMayWaitLeavesNone) {
+  Leave(0);
+  Product apart = Of(1, /*may_wait=*/true);
+  const Gemm gemm = GemmOf(apart, /*fused=*/false);
+  EXPECT_FALSE(WaitingSums::Waits(apart, gemm));
+  ExpectNothing(waiting_.Before(apart, gemm));
+  ExpectNothing(waiting_.After(apart, gemm, nullptr));
+  apart.sums_may_wait = false;
+  const AddSums alone = waiting_.After(apart, gemm, nullptr);
+  ExpectVector(alone.first, 0);
+  EXPECT_EQ(alone.second.count, 0);
+}
+
+TEST_F(WaitingSumsTest, NeverWaitWhereTheyOverwrite) {
+  Product first = Of(0, /*may_wait=*/true);
+  first.shape.addend = Addend::kNone;
+  EXPECT_FALSE(WaitingSums::Waits(first, GemmOf(first)));
+  ExpectNothing(waiting_.After(first, GemmOf(first), first.column_sums));
+  const Product last = Of(1, /*may_wait=*/false);
+  EXPECT_EQ(waiting_.After(last, GemmOf(last), left_[1]).first.count, 0);
+}
+
+TEST_F(WaitingSumsTest, AreForgotten) {
+  Leave(0);
+  waiting_.Drop();
+  const Product last = Of(1, /*may_wait=*/false);
+  EXPECT_EQ(waiting_.After(last, GemmOf(last), left_[1]).first.count, 0);
+}
+
 TEST(Gemm, WhatIsFusedWithoutTimingsHangsOnTheDevice) {
   EXPECT_THAT(GemmVariants(Shape(Epilogue::kNone), "9.0"), ElementsAre(false));
   EXPECT_THAT(GemmVariants(Shape(Epilogue::kBias), "8.0"), ElementsAre(true, false));

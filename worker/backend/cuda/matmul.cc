@@ -107,6 +107,7 @@ Matmuls::Matmuls(const MatmulOptions& options)
       a_(*options.arena),
       b_(*options.arena),
       vector_(*options.arena),
+      waiting_vector_(*options.arena),
       workspace_(*options.arena) {}
 
 absl::StatusOr<std::unique_ptr<Matmuls>> Matmuls::Create(const MatmulOptions& options) {
@@ -210,7 +211,7 @@ absl::Status Matmuls::MakeRoom(const Product& product) {
   RETURN_IF_ERROR(workspace_.AtLeast(plan.workspace_bytes).status());
   const bool has_vector = described.gemm.has_vector();
   if (has_vector && PointersOf(product, described.gemm).vector == nullptr)
-    RETURN_IF_ERROR(vector_.AtLeast(VectorBytes(product)).status());
+    RETURN_IF_ERROR(VectorOf(product, described.gemm).status());
   if (RemainderOf(product, described.gemm).column_sums)
     RETURN_IF_ERROR(vector_.AtLeast(ScratchBytes(ColumnSumsOf(product))).status());
   return prepared->launched ? absl::OkStatus() : LaunchOnce(product.shape, *prepared);
@@ -307,9 +308,12 @@ absl::Status Matmuls::Enqueue(const Product& product, const Prepared& prepared) 
   const Described& described = prepared.described;
   const KernelPlan& plan = prepared.plan;
   const Gemm& gemm = described.gemm;
+  Launch(waiting_sums_.Before(product, gemm), {.stream = options_.stream});
   GemmPointers p = PointersOf(product, gemm);
   if (gemm.has_vector() && p.vector == nullptr) {
-    ASSIGN_OR_RETURN(p.vector, VectorOf(product, gemm));
+    ASSIGN_OR_RETURN(std::byte* const vector, VectorOf(product, gemm));
+    if (product.bias != nullptr) RETURN_IF_ERROR(RoundBias(product, vector));
+    p.vector = vector;
   }
   RETURN_IF_ERROR(SetPointers(described.desc.get(), gemm, p));
   ASSIGN_OR_RETURN(std::byte* const workspace, workspace_.AtLeast(plan.workspace_bytes));
@@ -324,23 +328,24 @@ absl::Status Matmuls::Enqueue(const Product& product, const Prepared& prepared) 
   return Finish(product, gemm, p.vector);
 }
 
-// Returns the bias as the library wants it, or memory for sums.
-absl::StatusOr<const void*> Matmuls::VectorOf(const Product& product, const Gemm& gemm) {
-  ASSIGN_OR_RETURN(std::byte* const data, vector_.AtLeast(VectorBytes(product)));
-  if (gemm.epilogue == GemmEpilogue::kBGradA) return data;
+// Returns memory for a bias as the library wants it, or for sums.
+absl::StatusOr<std::byte*> Matmuls::VectorOf(const Product& product, const Gemm& gemm) {
+  Scratch& scratch = WaitingSums::Waits(product, gemm) ? waiting_vector_ : vector_;
+  return scratch.AtLeast(VectorBytes(product));
+}
+
+absl::Status Matmuls::RoundBias(const Product& product, std::byte* vector) const {
   Launch(RoundBf16{.input = product.bias,
-                   .rounded = reinterpret_cast<Bf16*>(data),
+                   .rounded = reinterpret_cast<Bf16*>(vector),
                    .rows = 1,
                    .columns = product.shape.n},
          {.stream = options_.stream});
-  RETURN_IF_ERROR(ToStatus(cudaGetLastError(), "rounding a bias to bf16"));
-  return data;
+  return ToStatus(cudaGetLastError(), "rounding a bias to bf16");
 }
 
 absl::Status Matmuls::Finish(const Product& product, const Gemm& gemm, const void* vector) {
   const ProductShape& s = product.shape;
   const Remainder left = RemainderOf(product, gemm);
-  if (left == Remainder{}) return absl::OkStatus();
   const auto output = [&s](void* data) {
     return s.bf16_c ? Output(static_cast<Bf16*>(data)) : Output(static_cast<float*>(data));
   };
@@ -357,13 +362,7 @@ absl::Status Matmuls::Finish(const Product& product, const Gemm& gemm, const voi
     Launch(GeluBackward{.input = product.inner, .d_output = c, .d_input = c, .count = s.m * s.n},
            context);
   }
-  if (left.add_sums) {
-    Launch(Add{.a = product.column_sums,
-               .b = static_cast<const float*>(vector),
-               .output = product.column_sums,
-               .count = s.n},
-           context);
-  }
+  Launch(waiting_sums_.After(product, gemm, vector), context);
   if (left.column_sums) {
     const BiasGrad sums = ColumnSumsOf(product);
     ASSIGN_OR_RETURN(context.scratch, vector_.AtLeast(ScratchBytes(sums)));

@@ -60,6 +60,9 @@ class Matmuls {
     return ForProducts(op, Operands::kAllocated, [&](const Product& p) { return MakeRoom(p); });
   }
 
+  // Forgets the sums that wait to be added. Call it where ops were recorded in vain.
+  void DropWaitingSums() { waiting_sums_.Drop(); }
+
   // Chooses how Run would compute `op`, and computes nothing. Only the alignment of its pointers
   // matters, and which of them are null.
   absl::Status Plan(const ProductOp auto& op) {
@@ -118,7 +121,8 @@ class Matmuls {
   absl::Status Check(const Prepared& prepared) const;
 
   absl::Status Enqueue(const Product& product, const Prepared& prepared);
-  absl::StatusOr<const void*> VectorOf(const Product& product, const Gemm& gemm);
+  absl::StatusOr<std::byte*> VectorOf(const Product& product, const Gemm& gemm);
+  absl::Status RoundBias(const Product& product, std::byte* vector) const;
   absl::Status Finish(const Product& product, const Gemm& gemm, const void* vector);
 
   absl::StatusOr<KernelPlan> Choose(const ProductShape& shape);
@@ -132,6 +136,8 @@ class Matmuls {
   Handle handle_;
   Scratch a_, b_;   // rounded operands; one in FP8 has its scales behind it
   Scratch vector_;  // a rounded bias, or sums that are to be added
+  Scratch waiting_vector_;
+  WaitingSums waiting_sums_;  // in waiting_vector_
   Scratch workspace_;
   // Pointers to the elements are handed out, so the elements must not move.
   absl::flat_hash_map<ProductShape, std::unique_ptr<Prepared>> prepared_;

@@ -178,6 +178,7 @@ Product ProductOf(const MatmulTransposedBf16& op, const RoundedOperand& a,
                     .c = op.c,
                     .addend = op.accumulate ? op.c : nullptr,
                     .column_sums = op.column_sums,
+                    .sums_may_wait = op.sums_may_wait,
                     .summed = op.b,
                     .summed_rows = op.k});
 }
@@ -233,6 +234,7 @@ Product Fp8ProductOf(const MatmulTransposedBf16& op, const Fp8Codes& a, const Fp
                     .c = op.c,
                     .addend = op.accumulate ? op.c : nullptr,
                     .column_sums = op.column_sums,
+                    .sums_may_wait = op.sums_may_wait,
                     .summed = op.b,
                     .summed_rows = op.k,
                     .a_inverse_scales = a.inverse_scales,

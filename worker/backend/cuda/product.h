@@ -71,6 +71,7 @@ struct Product {
   const void* addend = nullptr;
   Bf16* inner = nullptr;         // of kBiasGelu and kGelu written, of kGeluGrad read
   float* column_sums = nullptr;  // (+)=, as c
+  bool sums_may_wait = false;    // of MatmulTransposedBf16
   Operand summed;                // b as it came, dense
   std::int64_t summed_rows = 0;  // of `summed`
   // In FP8: the factors of the codes of a and of b, in the device's memory.

@@ -224,6 +224,19 @@ __global__ __launch_bounds__(kThreads) void AddBiasKernel(T* x, const float* bia
   }
 }
 
+// The first blocks have the first vector, the others have the second.
+template <bool kFours>
+__global__ __launch_bounds__(kThreads) void AddSumsKernel(AddSums op, unsigned blocks_of_first) {
+  const bool is_first = blockIdx.x < blocks_of_first;
+  const AddSums::Vector& vector = is_first ? op.first : op.second;
+  const unsigned block = is_first ? blockIdx.x : blockIdx.x - blocks_of_first;
+  const std::int64_t i = (static_cast<std::int64_t>(block) * kThreads + threadIdx.x) * 4;
+  if (i >= vector.count) return;
+  const Four old = Load<kFours>(vector.sums, i, vector.count);
+  const Four more = Load<kFours>(vector.addends, i, vector.count);
+  Store<kFours>(vector.sums, i, vector.count, Each([&](int k) { return old.v[k] + more.v[k]; }));
+}
+
 // Each block has a row of all heads, and each thread a group of pairs at a time.
 constexpr unsigned kRotaryThreads = 128;
 
@@ -319,6 +332,21 @@ void Launch(const AddBias& op, const LaunchContext& context) {
       LaunchKernel(AddBiasKernel<decltype(kFours)::value, T>, blocks, context.stream, x, op.bias,
                    op.columns, stride);
     });
+  });
+}
+
+void Launch(const AddSums& op, const LaunchContext& context) {
+  const auto blocks_of = [](const AddSums::Vector& vector) {
+    return static_cast<unsigned>(CeilDiv(vector.count, 4 * kThreads));
+  };
+  const auto in_fours = [](const AddSums::Vector& vector) {
+    return InFours(vector.count, vector.sums, vector.addends);
+  };
+  const unsigned first = blocks_of(op.first), all = first + blocks_of(op.second);
+  if (all == 0) return;
+  const Blocks blocks = {{all}, kThreads};
+  Choose(in_fours(op.first) && in_fours(op.second), [&](auto kFours) {
+    LaunchKernel(AddSumsKernel<decltype(kFours)::value>, blocks, context.stream, op, first);
   });
 }
 

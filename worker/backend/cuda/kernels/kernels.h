@@ -208,6 +208,17 @@ struct AddBias {
 };
 void Launch(const AddBias& op, const LaunchContext& context);
 
+// sums[i] += addends[i] for each of two vectors.
+struct AddSums {
+  struct Vector {
+    const float* addends = nullptr;
+    float* sums = nullptr;
+    std::int64_t count = 0;  // may be 0
+  };
+  Vector first, second;
+};
+void Launch(const AddSums& op, const LaunchContext& context);
+
 // Our own attention, for head sizes up to kMaxHeadSize. In bf16, probabilities and gradients of
 // scores are rounded where they are multiplied, except for head sizes above 128.
 inline constexpr std::int64_t kMaxHeadSize = 256;
