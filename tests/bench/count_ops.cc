@@ -150,7 +150,7 @@ void CountProduct(const Product& product, OpCount& count) {
   finish(left.bias, 2 * output);
   finish(left.gelu, 2 * output);
   finish(left.gelu_grad, 3 * output);
-  finish(left.add_sums, 0);
+  finish(left.add_sums && !product.sums_may_wait, 0);  // else with those of a later product
   if (!left.column_sums) return;
   const BiasGrad sums{.d_output = product.summed,
                       .d_bias = product.column_sums,

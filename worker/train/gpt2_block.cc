@@ -36,7 +36,7 @@ class Gpt2Block final : public Block {
     const auto bias =
         call.follows_i ? Linear::BiasGradient::kElsewhere : Linear::BiasGradient::kApart;
     RETURN_IF_ERROR(mlp_projection_.WeightGrad(backend, s(kActivated), call.d_output(), add, bias));
-    RETURN_IF_ERROR(fc_.WeightGrad(backend, s(kNorm2), d_inner, add));
+    RETURN_IF_ERROR(fc_.WeightGrad(backend, s(kNorm2), d_inner, add, Linear::BiasGradient::kLater));
     RETURN_IF_ERROR(projection_.WeightGrad(backend, s(kAttention), d_middle, add, bias));
     RETURN_IF_ERROR(qkv_.WeightGrad(backend, s(kNorm1), d_qkv, add));
     if (call.follows_i) return absl::OkStatus();

@@ -135,9 +135,10 @@ class Linear {
   // Returns b's gradient, for whoever computes it in place of WeightGrad; null: there is no b.
   float* bias_gradient() const { return bias_ == nullptr ? nullptr : GradientOfBias(); }
 
-  // kHere: with the product, where it can sum; kApart: by an op of its own, which has the bits of
-  // the sums of a norm's backward; kElsewhere: by such a backward.
-  enum class BiasGradient { kHere, kApart, kElsewhere };
+  // kHere: with the product, where it can sum; kLater: there, but it may be added only after the
+  // next one that is kHere (MatmulTransposedBf16::sums_may_wait); kApart: by an op of its own,
+  // which has the bits of the sums of a norm's backward; kElsewhere: by such a backward.
+  enum class BiasGradient { kHere, kLater, kApart, kElsewhere };
   // Computes dW (+)= x^T dy, or its transpose, and, unless it is computed elsewhere, db (+)= column
   // sums of dy. x, dy: by microbatch. Microbatches that follow each other in memory, in both x and
   // dy, are one product with that many more rows.
@@ -228,9 +229,14 @@ class Linear {
   absl::Status WeightGrad(backend::Backend& backend, std::int64_t rows, const backend::Operand& x,
                           const backend::Operand& dy, bool accumulate, BiasGradient bias) const {
     if (in_bf16()) {
-      const bool sums = bias == BiasGradient::kHere && SumsWithMatrix();
-      RETURN_IF_ERROR(MatrixGradBf16(backend, rows, x, dy, accumulate, sums));
-      if (sums) return absl::OkStatus();
+      backend::MatmulTransposedBf16 product = MatrixGradBf16(rows, x, dy, accumulate);
+      const bool later = bias == BiasGradient::kLater;
+      if ((later || bias == BiasGradient::kHere) && SumsWithMatrix()) {
+        product.column_sums = GradientOfBias();
+        product.sums_may_wait = later;
+        return backend.Run(product);
+      }
+      RETURN_IF_ERROR(backend.Run(product));
     } else {
       RETURN_IF_ERROR(MatrixGrad(backend, rows, x.f32, dy.f32, accumulate));
     }
@@ -246,22 +252,19 @@ class Linear {
   // factors.
   bool SumsWithMatrix() const { return !out_in_; }
 
-  absl::Status MatrixGradBf16(backend::Backend& backend, std::int64_t rows,
-                              const backend::Operand& x, const backend::Operand& dy,
-                              bool accumulate, bool sums) const {
-    return backend.Run(
-        backend::MatmulTransposedBf16{.a = out_in_ ? dy : x,
-                                      .b = out_in_ ? x : dy,
-                                      .a_fp8 = out_in_ ? OfGradient() : OfInput(),
-                                      .b_fp8 = out_in_ ? OfInput() : OfGradient(),
-                                      .a_stride = out_in_ ? y_stride_ : 0,
-                                      .b_stride = out_in_ ? 0 : y_stride_,
-                                      .c = Gradient(),
-                                      .column_sums = sums ? GradientOfBias() : nullptr,
-                                      .accumulate = accumulate,
-                                      .m = out_in_ ? out_ : in_,
-                                      .n = out_in_ ? in_ : out_,
-                                      .k = rows});
+  backend::MatmulTransposedBf16 MatrixGradBf16(std::int64_t rows, const backend::Operand& x,
+                                               const backend::Operand& dy, bool accumulate) const {
+    return {.a = out_in_ ? dy : x,
+            .b = out_in_ ? x : dy,
+            .a_fp8 = out_in_ ? OfGradient() : OfInput(),
+            .b_fp8 = out_in_ ? OfInput() : OfGradient(),
+            .a_stride = out_in_ ? y_stride_ : 0,
+            .b_stride = out_in_ ? 0 : y_stride_,
+            .c = Gradient(),
+            .accumulate = accumulate,
+            .m = out_in_ ? out_ : in_,
+            .n = out_in_ ? in_ : out_,
+            .k = rows};
   }
 
   absl::Status MatrixGrad(backend::Backend& backend, std::int64_t rows, const float* x,

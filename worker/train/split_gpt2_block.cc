@@ -86,8 +86,9 @@ class Gpt2Leaf final : public SplitLeaf {
                           const WeightGradInputs& inputs) const override {
     const auto& [norm1, norm2, d_attention, d_output, s, add] = inputs;
     RETURN_IF_ERROR(mlp_projection_.WeightGrad(backend, s(kActivated), d_output, add));
-    RETURN_IF_ERROR(fc_.WeightGrad(backend, norm2, s(kInner), add));
-    RETURN_IF_ERROR(projection_.WeightGrad(backend, s(kAttention), d_attention, add));
+    constexpr auto kLater = Linear::BiasGradient::kLater;
+    RETURN_IF_ERROR(fc_.WeightGrad(backend, norm2, s(kInner), add, kLater));
+    RETURN_IF_ERROR(projection_.WeightGrad(backend, s(kAttention), d_attention, add, kLater));
     return qkv_.WeightGrad(backend, norm1, s(kQkv), add);
   }
 
