@@ -19,6 +19,7 @@
 namespace takt::backend {
 
 class KernelPlans;
+class PeerMemory;
 
 // A MemoryBackend that runs every op.
 class Backend : public MemoryBackend {
@@ -68,6 +69,8 @@ class BackendFactory {
   virtual bool memory_is_host() const = 0;  // that of its backends
   // Null: the shape of an op alone says which kernel computes it.
   virtual KernelPlans* kernel_plans() { return nullptr; }
+  // Null: no other process can reach the memory of its backends.
+  virtual PeerMemory* peer_memory() { return nullptr; }
   // Returns an error, for good, once this process has lost the device.  Blocks: never.
   virtual absl::Status status() { return absl::OkStatus(); }
 };

@@ -100,6 +100,13 @@ int Arena::num_reservations() const {
   return static_cast<int>(regions_.size());
 }
 
+std::vector<Arena::Region> Arena::regions() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<Region> regions;
+  for (const auto& [base, bytes] : regions_) regions.push_back({.base = base, .bytes = bytes});
+  return regions;
+}
+
 std::int64_t Arena::reserved_bytes() const {
   absl::MutexLock lock(&mutex_);
   std::int64_t sum = 0;

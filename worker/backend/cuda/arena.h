@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -66,6 +67,11 @@ class Arena {
 
   // The regions taken from the source so far. Their number is constant after step 1.
   int num_reservations() const;
+  struct Region {
+    std::byte* base = nullptr;
+    std::int64_t bytes = 0;
+  };
+  std::vector<Region> regions() const;
   std::int64_t reserved_bytes() const;
   MemoryBytes taken() const;
   // The number of kScratch pieces that came back so far. An address in one of them is no longer

@@ -70,6 +70,19 @@ TEST(Arena, ReservesThePredictionAtOnceAndNoMoreWhileItHolds) {
   EXPECT_EQ(arena->num_reservations(), 1);
 }
 
+TEST(Arena, ListsItsRegions) {
+  FakeSource source(1000 * kMebi);
+  const auto arena = Create(source, {.predicted = Predicted(300 * kMebi, 0)});
+  std::byte* const first = arena->Allocate(300 * kMebi, kWeights).value();
+  std::byte* const second = arena->Allocate(100 * kMebi, kStash).value();
+  const std::vector<Arena::Region> regions = arena->regions();
+  ASSERT_EQ(regions.size(), 2u);
+  EXPECT_EQ(regions[0].base, first);
+  EXPECT_EQ(regions[0].bytes, 300 * kMebi);
+  EXPECT_EQ(regions[1].base, second);
+  EXPECT_EQ(regions[1].bytes, 100 * kMebi);
+}
+
 TEST(Arena, LeavesWhatLibrariesTakeBesideIt) {
   FakeSource source(1000 * kMebi);
   const MemoryBytes predicted = Predicted(600 * kMebi, 100 * kMebi);

@@ -29,6 +29,7 @@
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/kernels/muon.h"
 #include "worker/backend/cuda/matmul.h"
+#include "worker/backend/cuda/peer_memory.h"
 #include "worker/backend/cuda/product.h"
 #include "worker/backend/cuda/scratch.h"
 #include "worker/backend/cuda/stream.h"
@@ -407,6 +408,7 @@ class DeviceImpl final : public CudaDevice {
                      Arena::Create(device->memory_, {.predicted = options.predicted,
                                                      .beside_bytes = options.beside_bytes,
                                                      .ledger = options.ledger}));
+    device->peer_memory_ = CreateCudaPeerMemory(options.device, *device->arena_);
     ASSIGN_OR_RETURN(device->clock_, DeviceClock::Create(options.device));
     device->shared_ = std::unique_ptr<Shared>(new Shared{
         .device = options.device,
@@ -434,6 +436,7 @@ class DeviceImpl final : public CudaDevice {
     return std::make_unique<CudaMemory>(*shared_, std::move(stream));
   }
   bool memory_is_host() const override { return false; }
+  PeerMemory* peer_memory() override { return peer_memory_.get(); }
   // An error of any kernel stays with the process: each later call repeats it.
   absl::Status status() override {
     RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "looking at the device"));
@@ -469,6 +472,7 @@ class DeviceImpl final : public CudaDevice {
   DeviceMemory memory_;
   PlanCache plans_;
   std::unique_ptr<Arena> arena_;
+  std::unique_ptr<PeerMemory> peer_memory_;
   std::unique_ptr<DeviceClock> clock_;
   std::unique_ptr<Shared> shared_;
   absl::Mutex chooser_mutex_;

@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/backend/discrete/device_memory.h"
+#include "worker/backend/discrete/discrete_peer_memory.h"
 #include "worker/backend/discrete/prepared_ops.h"
 #include "worker/backend/discrete/task_stream.h"
 #include "worker/backend/launch_window.h"
@@ -248,6 +249,8 @@ class DiscreteBackends final : public BackendFactory {
  public:
   explicit DiscreteBackends(const DiscreteOptions& options) : options_(options) {
     if (options.queue_capacity > 0) queue_.emplace(options.queue_capacity, options.queue_patience);
+    if (options.shared_bytes > 0 && memory_.ReserveRegion(options.shared_bytes).ok())
+      peer_memory_.emplace(memory_, options.peer_copies);
   }
 
   absl::StatusOr<std::unique_ptr<Backend>> CreateCompute() override {
@@ -257,6 +260,7 @@ class DiscreteBackends final : public BackendFactory {
     return Create(/*threads=*/1, kind);
   }
   bool memory_is_host() const override { return false; }
+  PeerMemory* peer_memory() override { return peer_memory_.has_value() ? &*peer_memory_ : nullptr; }
 
  private:
   absl::StatusOr<std::unique_ptr<Backend>> Create(int threads, StreamKind kind) {
@@ -267,7 +271,8 @@ class DiscreteBackends final : public BackendFactory {
 
   const DiscreteOptions options_;
   DeviceMemory memory_;
-  std::optional<BoundedQueue> queue_;  // none: queues take any amount
+  std::optional<DiscretePeerMemory> peer_memory_;  // none: nobody else can open the memory
+  std::optional<BoundedQueue> queue_;              // none: queues take any amount
 };
 
 }  // namespace

@@ -30,6 +30,11 @@ struct DiscreteOptions {
   // blocks every enqueue of the device; after `queue_patience` the stream fails. 0: any number.
   std::size_t queue_capacity = 0;
   absl::Duration queue_patience = absl::Seconds(20);
+  // More than 0: all its memory lies in one region of so many bytes, which other devices may open
+  // (peer_memory.h). Memory that was freed is not used again.
+  std::size_t shared_bytes = 0;
+  // Where copies from regions of other devices are counted, as `replays`.
+  std::atomic<std::int64_t>* peer_copies = nullptr;
   // False: streams are given work as far ahead as the host gets, without a LaunchWindow.
   bool bounds_launches = true;
 };
