@@ -45,6 +45,7 @@ config::TransportKind KindOf(const std::string& kind) {
 absl::StatusOr<std::unique_ptr<transport::Transport>> MakeTransport(
     const std::string& kind, const transport::TransportOptions& options,
     transport::Rendezvous& rendezvous) {
+  if (kind == "ipc") return MakeIpcTransport(options, rendezvous);
   transport::TransportOptions own = options;
   own.plain_sockets = kind == "tcp" || kind == "auto";
   own.sparse_meeting = kind == "sparse";

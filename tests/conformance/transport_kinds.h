@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The transports under test, by name: "inproc", "shm", "tcp", "gloo", "auto"; "sparse" is gloo with
-// options.sparse_meeting; "nccl" is the one between simulated devices, with the library faked,
-// behind ends that take memory of the host and wait.
+// options.sparse_meeting. "nccl", with the library faked, and "ipc", over "auto", are between
+// simulated devices, behind ends that take memory of the host and wait (device_ends.h).
 #pragma once
 
 #include <memory>
@@ -27,6 +27,10 @@ std::unique_ptr<TransportGroup> MakeNcclGroup();
 absl::StatusOr<std::unique_ptr<transport::Transport>> MakeTransport(
     const std::string& kind, const transport::TransportOptions& options,
     transport::Rendezvous& rendezvous);
+
+// Makes that of "ipc".
+absl::StatusOr<std::unique_ptr<transport::Transport>> MakeIpcTransport(
+    const transport::TransportOptions& options, transport::Rendezvous& rendezvous);
 
 // Options for rank `rank` of two on the loopback interface, with deadlines that a test can wait
 // for.

@@ -172,7 +172,8 @@ TEST_P(TransportProcessTest, AbortEndsAWaitForAStoppedPeer) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(10));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TransportProcessTest, ::testing::Values("shm", "tcp", "gloo", "auto"),
+INSTANTIATE_TEST_SUITE_P(All, TransportProcessTest,
+                         ::testing::Values("shm", "tcp", "gloo", "auto", "ipc"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace
