@@ -58,14 +58,21 @@ bool MeetInLayers(const control::Assignment& assignment) {
   return assignment.mesh.tp_size > 1 || assignment.job.parallelism.expert > 1;
 }
 
+// Returns whether ranks exchange by NCCL, where they have it.
+bool UsesNccl(const control::Assignment& assignment) {
+  using enum config::TransportKind;
+  return assignment.transport == kAuto || assignment.transport == kNccl ||
+         assignment.transport == kCudaIpc;
+}
+
 }  // namespace
 
 int SmsForCommunication(const control::Assignment& assignment) {
-  const config::TransportKind transport = assignment.transport;
-  if (transport != config::TransportKind::kAuto && transport != config::TransportKind::kNccl)
-    return 0;
+  if (!UsesNccl(assignment)) return 0;
   constexpr int kOfChannels = 8, kOfGroups = 8;
-  return (assignment.mesh.pp_size > 1 ? kOfChannels : 0) +
+  // Copy engines take none. A pair of ranks that cannot use them competes with products.
+  const bool copies = assignment.transport == config::TransportKind::kCudaIpc;
+  return (assignment.mesh.pp_size > 1 && !copies ? kOfChannels : 0) +
          (assignment.mesh.num_replicas() > 1 ? kOfGroups : 0) +
          (MeetInLayers(assignment) ? kOfGroups : 0);
 }
@@ -77,7 +84,7 @@ std::int64_t BytesOfLibraries(const control::Assignment& assignment) {
   constexpr std::int64_t kRecordings = 32 * kMebi;
   constexpr std::int64_t kChannels = 4 * 16 * kMebi, kGroup = 32 * kMebi;
   std::int64_t bytes = kHandles + kRecordings;
-  if (SmsForCommunication(assignment) == 0) return bytes;
+  if (!UsesNccl(assignment)) return bytes;
   if (assignment.mesh.pp_size > 1) bytes += kChannels;
   if (assignment.mesh.num_replicas() > 1) bytes += 3 * kGroup;
   if (MeetInLayers(assignment)) bytes += kGroup;

@@ -23,7 +23,8 @@ struct ComputeOptions {
 };
 
 // Returns how many multiprocessors products leave to kernels of NCCL: what a rank's four channels,
-// and the one group that sums beside them, take at most. 0: the ranks exchange through the host.
+// and the one group that sums beside them, take at most. Channels by CUDA IPC take none. 0: nothing
+// goes through NCCL.
 int SmsForCommunication(const control::Assignment& assignment);
 
 // Returns about how much memory of a GPU libraries take beside what the plan predicts: handles,

@@ -39,6 +39,9 @@ TEST(ComputeBackends, ProductsLeaveRoomForTheKernelsOfNccl) {
   EXPECT_EQ(SmsForCommunication(assignment), 24);
   EXPECT_GT(BytesOfLibraries(assignment), of_replicas);
   const std::int64_t with_nccl = BytesOfLibraries(assignment);
+  assignment.transport = config::TransportKind::kCudaIpc;
+  EXPECT_EQ(SmsForCommunication(assignment), 16) << "the channels take none";
+  EXPECT_EQ(BytesOfLibraries(assignment), with_nccl) << "a pair may go by NCCL";
   assignment.transport = config::TransportKind::kShm;
   EXPECT_EQ(SmsForCommunication(assignment), 0);
   EXPECT_LT(BytesOfLibraries(assignment), with_nccl);

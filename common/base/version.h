@@ -12,7 +12,7 @@ extern const char* const kTaktBuild;
 
 // The version of the protocol between coordinator and workers (takt.v1.AttachmentService, and what
 // the workers of one job send to each other). It rises with each change that a peer must know of.
-inline constexpr int kProtocolVersion = 13;
+inline constexpr int kProtocolVersion = 14;
 
 // From this version on a worker keeps copies of the state in memory (takt.v1.MemoryCopies) as it
 // does today. Workers of version 3 send them to each other in another form.
@@ -56,6 +56,10 @@ inline constexpr int kSharingChainsProtocolVersion = 12;
 
 // From this version on workers with GPUs share experts.
 inline constexpr int kGpuExpertsProtocolVersion = 13;
+
+// From this version on a worker copies messages between GPUs of its host
+// (takt.v1.TRANSPORT_KIND_CUDA_IPC).
+inline constexpr int kCudaIpcProtocolVersion = 14;
 
 // From this version on a worker keeps copies in memory of layers that ranks split, of experts that
 // they share, and of kernel plans.

@@ -228,8 +228,8 @@ TEST(JobFile, NamesPlaceFieldValueRuleAndFix) {
        "megatron, safetensors; did "
        "you mean bytes?"},
       {"parallelism: {transport: udp}",
-       "job.yaml:1:26: parallelism.transport is udp: must be one of shm, tcp, gloo, nccl, or auto; "
-       "did you mean tcp?"},
+       "job.yaml:1:26: parallelism.transport is udp: must be one of shm, tcp, gloo, nccl, "
+       "cuda_ipc, or auto; did you mean tcp?"},
       {"model: {family: unspecified}",
        "job.yaml:1:17: model.family is unspecified: must be one of gpt2, llama, qwen2, emulated, "
        "qwen3, mistral, mixtral, qwen3_moe; use one of them"},

@@ -25,7 +25,7 @@ enum class DataFormat : std::uint8_t {
   kSafetensors
 };
 enum class LrDecay : std::uint8_t { kConstant = 1, kCosine, kLinear, kWsd, kInverseSqrt };
-enum class TransportKind : std::uint8_t { kAuto = 0, kShm, kTcp, kNccl };
+enum class TransportKind : std::uint8_t { kAuto = 0, kShm, kTcp, kNccl, kCudaIpc };
 enum class DeviceKind : std::uint8_t { kAuto = 0, kCpu, kCuda };
 // Where the words of the head and of the embedding are: on the ranks with the last and the first
 // stage, or on all ranks.

@@ -223,6 +223,8 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
   EXPECT_EQ(job.parallelism.transport, TransportKind::kTcp);
   EXPECT_EQ(Parse({"parallelism={transport: tcp}"}).parallelism().transport(),
             v1::TRANSPORT_KIND_GLOO);
+  EXPECT_EQ(ToJobSpec(Parse({"parallelism={transport: cuda_ipc}"}))->parallelism.transport,
+            TransportKind::kCudaIpc);
   EXPECT_EQ(job.parallelism.device, DeviceKind::kCuda);
   EXPECT_EQ(job.validation->batches, 3);
   EXPECT_EQ(job.model.positions, 64);
@@ -367,6 +369,9 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
       {"parallelism={device: cpu, transport: nccl}",
        "parallelism.transport is nccl: moves memory of GPUs, and this job computes on CPUs; use "
        "auto, shm or tcp, or device: cuda"},
+      {"parallelism={device: cpu, transport: cuda_ipc}",
+       "parallelism.transport is cuda_ipc: moves memory of GPUs, and this job computes on CPUs; "
+       "use auto, shm or tcp, or device: cuda"},
       {"checkpoint.every_steps=5", "checkpoint.directory: is missing; name a folder"},
       {"checkpoint={directory: c, every_steps: -1}",
        "checkpoint.every_steps is -1: must be 0 or more; raise it"},

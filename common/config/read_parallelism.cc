@@ -122,21 +122,23 @@ void ReadVocabulary(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules
 // Whether there are such devices shows when the job gets its workers.
 void CheckDevice(const v1::ParallelismSpec& proto, const JobSpec& job, Rules& rules) {
   rules.Supported("parallelism.transport", NameOf(proto.transport()),
-                  v1::TransportKind_IsValid(proto.transport()), "auto, shm, tcp or nccl");
+                  v1::TransportKind_IsValid(proto.transport()), "auto, shm, tcp, nccl or cuda_ipc");
   rules.Supported("parallelism.device", NameOf(proto.device()),
                   v1::DeviceKind_IsValid(proto.device()), "auto, cpu or cuda");
   const bool cuda = proto.device() == v1::DEVICE_KIND_CUDA;
-  const bool nccl = proto.transport() == v1::TRANSPORT_KIND_NCCL;
+  const bool between_gpus = proto.transport() == v1::TRANSPORT_KIND_NCCL ||
+                            proto.transport() == v1::TRANSPORT_KIND_CUDA_IPC;
   const bool emulated = job.model.family == model::Family::kEmulated;
   rules.Check(!cuda || !emulated, {.field = "parallelism.device",
                                    .value = "cuda",
                                    .rule = "emulated layers compute nothing",
                                    .fix = "use auto or cpu"});
   const bool on_cpus = emulated || proto.device() == v1::DEVICE_KIND_CPU;
-  rules.Check(!nccl || !on_cpus, {.field = "parallelism.transport",
-                                  .value = "nccl",
-                                  .rule = "moves memory of GPUs, and this job computes on CPUs",
-                                  .fix = "use auto, shm or tcp, or device: cuda"});
+  rules.Check(!between_gpus || !on_cpus,
+              {.field = "parallelism.transport",
+               .value = NameOf(proto.transport()),
+               .rule = "moves memory of GPUs, and this job computes on CPUs",
+               .fix = "use auto, shm or tcp, or device: cuda"});
 }
 
 // Returns "use one of 1, 2, 4" with all sizes that fit.

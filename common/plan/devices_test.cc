@@ -3,6 +3,7 @@
 #include "common/config/testing/jobs.h"
 #include "common/plan/offers.h"
 #include "common/plan/plan.h"
+#include "common/plan/worker_programs.h"
 #include "gtest/gtest.h"
 
 namespace takt::plan {
@@ -33,6 +34,20 @@ TEST(PlanDevices, GpusOfOlderWorkersComputeNoneOfThem) {
   old.device = config::DeviceKind::kCuda;
   EXPECT_EQ(MakePlan(job, old).status().message(),
             "optimizer.muon: is not known to a worker, whose program is too old; upgrade "
+            "takt-worker, or remove it");
+}
+
+TEST(PlanDevices, CopiesBetweenGpusNeedGpusOfNewWorkers) {
+  config::JobSpec job = SmallGpt2Job();
+  job.parallelism = {.pipeline = 2, .data = 1, .schedule = "1f1b"};
+  job.parallelism.transport = config::TransportKind::kCudaIpc;
+  EXPECT_EQ(DeviceOf(job, config::DeviceKind::kAuto, /*any_gpu=*/false), config::DeviceKind::kCuda);
+  EXPECT_EQ(NeededProtocol(job, config::DeviceKind::kCuda), kCudaIpcProtocolVersion);
+  PlanOptions options{.max_workers = 2, .device = config::DeviceKind::kCuda};
+  EXPECT_EQ(MakePlan(job, options).status(), absl::OkStatus());
+  options.oldest_protocol = kCudaIpcProtocolVersion - 1;
+  EXPECT_EQ(MakePlan(job, options).status().message(),
+            "parallelism.transport: is not known to a worker, whose program is too old; upgrade "
             "takt-worker, or remove it");
 }
 

@@ -32,7 +32,8 @@ DeviceKind DeviceOf(const config::JobSpec& job, DeviceKind before, bool any_gpu)
   const config::Parallelism& p = job.parallelism;
   if (p.device != DeviceKind::kAuto) return p.device;
   if (job.model.family == model::Family::kEmulated) return DeviceKind::kCpu;
-  if (p.transport == config::TransportKind::kNccl) return DeviceKind::kCuda;
+  using enum config::TransportKind;
+  if (p.transport == kNccl || p.transport == kCudaIpc) return DeviceKind::kCuda;
   if (before != DeviceKind::kAuto) return before;
   return any_gpu ? DeviceKind::kCuda : DeviceKind::kCpu;
 }

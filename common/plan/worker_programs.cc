@@ -107,6 +107,13 @@ std::string_view GpuExpertsFieldOf(const config::JobSpec& job, config::DeviceKin
   return shares ? "parallelism.expert" : "";
 }
 
+// Returns the field of the job that workers older than kCudaIpcProtocolVersion would pass over;
+// empty: there is none.
+std::string_view CudaIpcFieldOf(const config::JobSpec& job) {
+  const bool copies = job.parallelism.transport == config::TransportKind::kCudaIpc;
+  return copies ? "parallelism.transport" : "";
+}
+
 // A version that the job's workers must speak, and the field that needs it; empty: none does.
 struct Need {
   int version;
@@ -114,8 +121,9 @@ struct Need {
 };
 
 // Returns all of them, the newest version first.
-std::array<Need, 9> NeedsOf(const config::JobSpec& job, config::DeviceKind device) {
-  return {{{kGpuExpertsProtocolVersion, GpuExpertsFieldOf(job, device)},
+std::array<Need, 10> NeedsOf(const config::JobSpec& job, config::DeviceKind device) {
+  return {{{kCudaIpcProtocolVersion, CudaIpcFieldOf(job)},
+           {kGpuExpertsProtocolVersion, GpuExpertsFieldOf(job, device)},
            {kStoredWeightsProtocolVersion, StoredWeightsFieldOf(job, device)},
            {kBf16StreamProtocolVersion, StreamFieldOf(job, device)},
            {kErrorFeedbackProtocolVersion, FeedbackFieldOf(job)},

@@ -37,8 +37,9 @@ config::JobSpec MessageProbeJob(const config::JobSpec& job, int num_ranks, std::
   p.schedule = "1f1b";
   p.threads = job.parallelism.threads;
   p.transport = job.parallelism.transport;
-  // Emulated layers run on cores, whose messages NCCL does not carry.
-  if (p.transport == config::TransportKind::kNccl) p.transport = config::TransportKind::kAuto;
+  // Emulated layers run on cores, whose messages these do not carry.
+  using enum config::TransportKind;
+  if (p.transport == kNccl || p.transport == kCudaIpc) p.transport = kAuto;
   return probe;
 }
 

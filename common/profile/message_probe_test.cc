@@ -40,8 +40,10 @@ TEST(MessageProbe, PassesOnMessagesOfThatSize) {
 
 TEST(MessageProbe, LeavesOutWhatOnlyGpusHave) {
   config::JobSpec job = Job();
-  job.parallelism.transport = config::TransportKind::kNccl;
-  EXPECT_EQ(MessageProbeJob(job, 2, 1).parallelism.transport, config::TransportKind::kAuto);
+  for (const auto kind : {config::TransportKind::kNccl, config::TransportKind::kCudaIpc}) {
+    job.parallelism.transport = kind;
+    EXPECT_EQ(MessageProbeJob(job, 2, 1).parallelism.transport, config::TransportKind::kAuto);
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs two ranks of a real job on the CPU and on a simulated device. Losses and the bytes of
 // checkpoints must be the same, also with NCCL and on a device whose kernels are chosen.
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -50,7 +51,8 @@ struct RunOptions {
   config::Shard shard = config::Shard::kNone;
   config::Precision precision = config::Precision::kF32;
   bool has_nccl = false;  // a fake one
-  int layers = 0;         // 0: as many as the small job has
+  bool copies_between_devices = false;
+  int layers = 0;  // 0: as many as the small job has
   // The ranks' copies in memory, from one run to the next. None: nothing is copied.
   std::vector<worker_checkpoint::CopyStore*> copies = {};
   StepId copied = {};  // the newest step that the run may go on from by them
@@ -130,6 +132,7 @@ class DeviceRunTest : public ::testing::Test {
         assignment.validation_program = plan.validation_programs[pp_rank];
         assignment.secret = "secret";
         if (options.has_nccl) assignment.transport = config::TransportKind::kNccl;
+        if (options.copies_between_devices) assignment.transport = config::TransportKind::kCudaIpc;
         assignment.resume = options.resume;
         if (!options.copies.empty()) {
           assignment.job_id = "id";
@@ -235,6 +238,33 @@ TEST_F(DeviceRunTest, LossesAndCheckpointsByNcclAreThoseOfTheCpu) {
     EXPECT_GT(nccl.num_given(), 0);
     EXPECT_EQ(nccl.num_open(), 0);
     EXPECT_EQ(nccl.num_aborted(), 0);
+    EXPECT_TRUE(nccl.misuse().empty()) << nccl.misuse().front();
+  }
+}
+
+// Stages copy from each other's memory, and sum through the host or by NCCL.
+TEST_F(DeviceRunTest, LossesAndCheckpointsByCopiesBetweenDevicesAreThoseOfTheCpu) {
+  const Outcome expected = Train(OnCores);
+  for (const auto& [lazy, has_nccl] :
+       {std::pair(false, false), std::pair(true, false), std::pair(false, true)}) {
+    SCOPED_TRACE(absl::StrCat(lazy ? "lazy" : "eager", has_nccl ? ", NCCL" : ""));
+    std::atomic<std::int64_t> copies = 0;
+    const auto make_backends = [&copies, lazy = lazy](const control::Assignment&, int threads)
+        -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
+      return backend::CreateDiscreteBackends({.threads = threads,
+                                              .lazy = lazy,
+                                              .prepared_only = true,
+                                              .shared_bytes = std::size_t{1} << 30,
+                                              .peer_copies = &copies});
+    };
+    transport::nccl::FakeNccl nccl;
+    const Outcome device =
+        Train(make_backends, {.has_nccl = has_nccl, .copies_between_devices = true});
+    EXPECT_EQ(device.losses, expected.losses);
+    EXPECT_EQ(device.validation_losses, expected.validation_losses);
+    EXPECT_EQ(Hashes(device), Hashes(expected));
+    EXPECT_GT(copies, 6) << "each step has messages of both directions";
+    EXPECT_EQ(nccl.num_open(), 0);
     EXPECT_TRUE(nccl.misuse().empty()) << nccl.misuse().front();
   }
 }

@@ -12,6 +12,7 @@
 #include "worker/transport/abort_signal.h"
 #include "worker/transport/gloo/gloo.h"
 #include "worker/transport/handshake.h"
+#include "worker/transport/ipc/ipc_transport.h"
 #include "worker/transport/nccl/nccl_transport.h"
 #include "worker/transport/shm/shm.h"
 #include "worker/transport/staged/staged.h"
@@ -96,27 +97,34 @@ absl::StatusOr<std::unique_ptr<DeviceTransport>> CreateDeviceTransport(
     DeviceTransportOptions options, Rendezvous& rendezvous, Transport& host,
     backend::BackendFactory& backends) {
   using config::TransportKind;
-  const bool required = options.kind == TransportKind::kNccl;
+  const bool nccl = options.kind == TransportKind::kNccl,
+             ipc = options.kind == TransportKind::kCudaIpc;
   std::unique_ptr<DeviceTransport> staged = StageTransport(host, backends);
-  if (staged == nullptr && required) {
+  if (staged == nullptr && (nccl || ipc)) {
     return InvalidField({.field = "parallelism.transport",
-                         .value = "nccl",
+                         .value = nccl ? "nccl" : "cuda_ipc",
                          .rule = "carries what is in the memory of GPUs, and this job computes on "
                                  "cores",
                          .fix = "use auto, shm or tcp, or parallelism.device: cuda"});
   }
-  if (staged == nullptr || (options.kind != TransportKind::kAuto && !required)) return staged;
-  const auto on_aborted = [on_stuck = std::move(options.on_stuck)](const absl::Status& reason,
-                                                                   bool stuck) {
+  const bool through_host =
+      options.kind == TransportKind::kShm || options.kind == TransportKind::kTcp;
+  if (staged == nullptr || through_host) return staged;
+  const auto on_aborted = [on_stuck = options.on_stuck](const absl::Status& reason, bool stuck) {
     if (!stuck || !on_stuck) return;
     on_stuck(absl::StrCat("NCCL cannot be aborted after: ", std::string(reason.message())));
   };
-  return nccl::CreateNcclTransport(
-      {.transport = std::move(options.transport),
-       .library = options.nccl != nullptr ? *options.nccl : nccl::Library(),
-       .required = required,
-       .on_aborted = on_aborted},
-      rendezvous, host, std::move(staged), backends);
+  ASSIGN_OR_RETURN(auto chosen,
+                   nccl::CreateNcclTransport(
+                       {.transport = options.transport,
+                        .library = options.nccl != nullptr ? *options.nccl : nccl::Library(),
+                        .required = nccl,
+                        .on_aborted = on_aborted},
+                       rendezvous, host, std::move(staged), backends));
+  if (!ipc) return chosen;
+  return ipc::CreateIpcTransport(
+      {.transport = std::move(options.transport), .on_stuck = std::move(options.on_stuck)}, host,
+      std::move(chosen), backends);
 }
 
 }  // namespace takt::transport
