@@ -214,6 +214,16 @@ TEST_F(BitEquality, OfADeviceOverFamilies) {
       SCOPED_TRACE(std::string(family.name) + (lazy ? " late" : " early"));
       ExpectSame(reference, TrainOnDevice(job, lazy));
     }
+    SCOPED_TRACE(std::string(family.name) + " that copies");
+    std::atomic<std::int64_t> copies = 0;
+    const auto make_backends = [&copies](int threads) {
+      return backend::CreateDiscreteBackends({.threads = threads,
+                                              .prepared_only = true,
+                                              .shared_bytes = std::size_t{1} << 30,
+                                              .peer_copies = &copies});
+    };
+    ExpectSame(reference, Trained({.job = job, .make_backends = make_backends}));
+    EXPECT_GT(copies, 0);
   }
 }
 

@@ -3,8 +3,10 @@
 
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "common/base/status.h"
+#include "worker/transport/ipc/ipc_transport.h"
 #include "worker/transport/staged/staged.h"
 
 namespace takt::testing {
@@ -30,10 +32,16 @@ absl::StatusOr<std::unique_ptr<VirtualRanks>> VirtualRanks::Create(const Options
     rank->program_ = &options.plan->programs[mesh.PpRankOf(id).value()];
     if (options.make_backends) rank->own_backends_ = options.make_backends();
     rank->backends_ = options.make_backends ? rank->own_backends_.get() : options.device;
-    rank->host_ = all->hub_.Connect({.rank = id, .num_ranks = mesh.size(), .job = "virtual"});
+    const transport::TransportOptions transport{
+        .rank = id, .num_ranks = mesh.size(), .job = "virtual"};
+    rank->host_ = all->hub_.Connect(transport);
     rank->device_ = all->shared_ != nullptr
                         ? all->shared_->Connect(*rank->host_, id)
                         : transport::StageTransport(*rank->host_, *rank->backends_);
+    if (all->shared_ == nullptr && rank->backends_->peer_memory() != nullptr) {
+      rank->device_ = transport::ipc::CreateIpcTransport(
+          {.transport = transport}, *rank->host_, std::move(rank->device_), *rank->backends_);
+    }
     all->ranks_.push_back(std::move(rank));
   }
   RETURN_IF_ERROR(all->ForAll([&](VirtualRank& rank) { return all->Prepare(options, rank); }));

@@ -60,7 +60,8 @@ class VirtualRanks {
     // ranks have the plan's.
     std::vector<model::Model> models;
     std::string data_root = "/";
-    // What each rank computes on. Null: all of them share `device`.
+    // What each rank computes on. Null: all of them share `device`. Devices with peer_memory copy
+    // messages from each other.
     std::function<std::unique_ptr<backend::BackendFactory>()> make_backends;
     // Messages and sums stay in its memory, unless that is the host's.
     backend::BackendFactory* device = nullptr;

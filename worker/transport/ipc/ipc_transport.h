@@ -28,7 +28,8 @@ namespace takt::transport::ipc {
 struct IpcTransportOptions {
   TransportOptions transport;
   // How long a sender that ends waits for a receiver to close its memory.
-  absl::Duration close_timeout = absl::Seconds(5);
+  // An abort of NCCL on the receiver's device, which this may have to wait for, takes up to 5 s.
+  absl::Duration close_timeout = absl::Seconds(10);
   // Called when a receiver has not closed it and its process has not ended: the driver may only
   // give this memory back by the end of this process. May be empty.
   std::function<void(const std::string& reason)> on_stuck;

@@ -35,6 +35,11 @@ LeaseWords& WordsOf(const SharedMemory& memory) {
   return *reinterpret_cast<LeaseWords*>(memory.bytes.get());
 }
 
+absl::Status NotShared(const std::string& why) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("the two processes do not share memory of the host", why));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Lender>> Lender::Create(const std::string& label) {
@@ -84,10 +89,11 @@ bool Lender::TakeBack(absl::Duration timeout) {
 absl::StatusOr<std::unique_ptr<Borrower>> Borrower::Attach(const std::string& announcement) {
   const std::vector<std::string> fields = absl::StrSplit(announcement, ';');
   if (fields.size() != 2) return absl::FailedPreconditionError("its lease cannot be read");
-  ASSIGN_OR_RETURN(SharedMemory memory, AttachSharedMemory(fields[0]));
-  if (memory.size_bytes < sizeof(LeaseWords) || ToHex(AsText(WordsOf(memory).token)) != fields[1])
-    return absl::FailedPreconditionError("the two processes do not share memory of the host");
-  std::unique_ptr<Borrower> borrower(new Borrower(std::move(memory)));
+  absl::StatusOr<SharedMemory> memory = AttachSharedMemory(fields[0]);
+  if (!memory.ok()) return NotShared(absl::StrCat(": ", memory.status().message()));
+  if (memory->size_bytes < sizeof(LeaseWords) || ToHex(AsText(WordsOf(*memory).token)) != fields[1])
+    return NotShared("");
+  std::unique_ptr<Borrower> borrower(new Borrower(*std::move(memory)));
   borrower->words_.borrower.store(getpid());
   if (borrower->asked()) return absl::UnavailableError("it wants its memory back already");
   return borrower;

@@ -58,7 +58,7 @@ class Lender final {
 class Borrower final {
  public:
   // Errors: kFailedPrecondition: the two processes do not share memory; kUnavailable: the lender
-  // has gone, or wants the memory back already.
+  // wants the memory back already.
   static absl::StatusOr<std::unique_ptr<Borrower>> Attach(const std::string& announcement);
   // Returns the memory.
   ~Borrower() { Return(); }

@@ -2,6 +2,7 @@
 #include "worker/transport/ipc/memory_lease.h"
 
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -66,6 +67,7 @@ TEST(MemoryLease, AKilledBorrowerHasReturnedIt) {
   ASSERT_EQ(pipe(attached), 0);
   const pid_t child = fork();
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     const auto borrower = Borrower::Attach(lender->announcement());
     const char told = borrower.ok() ? 1 : 0;
     if (write(attached[1], &told, 1) == 1) pause();
