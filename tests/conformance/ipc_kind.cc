@@ -4,32 +4,12 @@
 #include "common/base/status.h"
 #include "tests/conformance/device_ends.h"
 #include "tests/conformance/transport_kinds.h"
+#include "tests/testing/no_other_way.h"
 #include "worker/backend/discrete/discrete_backend.h"
 #include "worker/transport/ipc/ipc_transport.h"
 
 namespace takt::conformance {
 namespace {
-
-// Refuses everything, so that no message goes another way.
-class NoOtherWay final : public transport::DeviceTransport {
- public:
-  absl::StatusOr<std::unique_ptr<transport::SendChannel>> OpenSend(Rank, const std::string&,
-                                                                   std::size_t) override {
-    return Refusal();
-  }
-  absl::StatusOr<std::unique_ptr<transport::RecvChannel>> OpenRecv(Rank, const std::string&,
-                                                                   std::size_t) override {
-    return Refusal();
-  }
-  absl::StatusOr<std::unique_ptr<transport::Collective>> OpenSums(
-      const transport::CollectiveOptions&) override {
-    return Refusal();
-  }
-  void Abort() override {}
-
- private:
-  static absl::Status Refusal() { return absl::FailedPreconditionError("it does not copy"); }
-};
 
 class IpcRank final : public DeviceRank {
  public:
@@ -37,7 +17,7 @@ class IpcRank final : public DeviceRank {
       : host_(std::move(host)),
         transport_(transport::ipc::CreateIpcTransport(
             {.transport = options, .close_timeout = absl::Milliseconds(200)}, *host_,
-            std::make_unique<NoOtherWay>(), *device_)) {}
+            std::make_unique<testing::NoOtherWay>(), *device_)) {}
 
   backend::BackendFactory& device() override { return *device_; }
   transport::DeviceTransport& transport() override { return *transport_; }

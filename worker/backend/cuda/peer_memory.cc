@@ -4,14 +4,13 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
-#include <cstring>
+#include <charconv>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "worker/backend/cuda/capture.h"
 #include "worker/backend/cuda/device.h"
@@ -39,6 +38,27 @@ std::string ToText(const std::string& pci_bus_id, const cudaIpcMemHandle_t& hand
   return absl::StrCat(pci_bus_id, " ", absl::BytesToHexString(bytes));
 }
 
+// What ToText made of a handle.  Errors: kFailedPrecondition (it is no such text).
+struct Shown {
+  std::string pci_bus_id;
+  cudaIpcMemHandle_t handle{};
+};
+absl::StatusOr<Shown> FromText(const std::string& text) {
+  Shown shown;
+  const std::size_t end = text.find(' ');
+  const std::size_t digits = 2 * sizeof(shown.handle.reserved);
+  bool whole = end != std::string::npos && text.size() == end + 1 + digits;
+  for (std::size_t i = 0; whole && i < sizeof(shown.handle.reserved); ++i) {
+    const char* const byte = text.data() + end + 1 + 2 * i;
+    unsigned value = 0;
+    whole = std::from_chars(byte, byte + 2, value, 16).ptr == byte + 2;
+    shown.handle.reserved[i] = static_cast<char>(value);
+  }
+  if (!whole) return absl::FailedPreconditionError("the handle of its memory cannot be read");
+  shown.pci_bus_id = text.substr(0, end);
+  return shown;
+}
+
 class CudaPeerMemory final : public PeerMemory {
  public:
   CudaPeerMemory(int device, const Arena& arena) : device_(device), arena_(arena) {}
@@ -61,18 +81,14 @@ class CudaPeerMemory final : public PeerMemory {
 
   // The library opens handles of GPUs that this process does not see, too.
   absl::StatusOr<const std::byte*> Open(const std::string& text) override {
-    const std::vector<std::string> fields = absl::StrSplit(text, ' ');
-    cudaIpcMemHandle_t handle{};
-    const std::string bytes = fields.size() == 2 ? absl::HexStringToBytes(fields[1]) : "";
-    if (bytes.size() != sizeof(handle.reserved))
-      return absl::FailedPreconditionError("the handle of its memory cannot be read");
-    std::memcpy(handle.reserved, bytes.data(), bytes.size());
+    ASSIGN_OR_RETURN(const Shown shown, FromText(text));
     const NoCapture none;
     RETURN_IF_ERROR(Use());
-    RETURN_IF_ERROR(CheckAccess(fields[0]));
+    RETURN_IF_ERROR(CheckAccess(shown.pci_bus_id));
     void* base = nullptr;
-    RETURN_IF_ERROR(Unreachable(cudaIpcOpenMemHandle(&base, handle, cudaIpcMemLazyEnablePeerAccess),
-                                "cudaIpcOpenMemHandle"));
+    RETURN_IF_ERROR(
+        Unreachable(cudaIpcOpenMemHandle(&base, shown.handle, cudaIpcMemLazyEnablePeerAccess),
+                    "cudaIpcOpenMemHandle"));
     return static_cast<const std::byte*>(base);
   }
 
