@@ -233,9 +233,9 @@ void DescribeFields(SoftmaxBlock& o, auto& v) {
 }
 void DescribeFields(CrossEntropy& o, auto& v) {
   v.Name("CrossEntropy");
-  v.Size("rows", o.rows), v.Size("blocks", o.blocks);
+  v.Stride("parts_stride", o.parts_stride, o.rows);
+  v.Size("rows", o.rows), v.Size("blocks", o.blocks), v.Flag(o.loss_sum != nullptr);
   v.Tensor("parts", o.parts), v.Tensor("targets", o.targets), v.Tensor("softmax", o.softmax);
-  v.Host("loss_sum", o.loss_sum);
 }
 void DescribeFields(CrossEntropyGradient& o, auto& v) {
   v.Name("CrossEntropyGradient");

@@ -277,7 +277,7 @@ struct EmbeddingBackward {
 
 // Softmax and cross-entropy over rows of logits that come in blocks of columns, in three ops:
 //   SoftmaxBlock          of each block
-//   CrossEntropy          once, from what the blocks have left: the loss
+//   CrossEntropy          once, from what the blocks have left: the loss, the softmax of whole rows
 //   CrossEntropyGradient  of each block
 // A target is kIgnoredTarget, where the row is not scored, or a column of the whole row.
 
@@ -322,14 +322,15 @@ struct SoftmaxBlock {
 // blocks are in double in ascending order. Row losses are summed in double, in an order that
 // depends on their number alone, and not divided.
 struct CrossEntropy {
-  const SoftmaxPart* parts = nullptr;     // [blocks,N]
+  const SoftmaxPart* parts = nullptr;     // [blocks,N], blocks `parts_stride` apart
   const std::int32_t* targets = nullptr;  // [N]
   SoftmaxRow* softmax = nullptr;          // [N]
-  double* loss_sum = nullptr;             // one number, host memory
+  double* loss_sum = nullptr;             // one number, host memory; null: nobody asks
   std::int64_t rows = 0, blocks = 0;
   // For the gradient of the mean over the global batch: 1 / (its number of scored tokens).
   float scale = 1;
   double z_loss = 0;
+  std::int64_t parts_stride = 0;  // 0: rows
 };
 
 // logits: overwritten by scale * ((1 + 2 z_loss Z) softmax - shares), with zeros in rows that are

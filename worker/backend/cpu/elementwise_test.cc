@@ -127,6 +127,24 @@ TEST_P(CrossEntropyTest, LossAndGradientAgreeWithDouble) {
   }
 }
 
+TEST_P(CrossEntropyTest, ASliceOfRowsHasTheirSoftmax) {
+  const std::int64_t rows = 300, vocab = 40;
+  auto targets = RandomTokens(rows, vocab, 1);
+  targets[2] = kIgnoredTarget;
+  std::vector<Floats> blocks = Cut(Random(rows * vocab, 2, 3), vocab, 16);
+  BlockedCrossEntropy<float> cross_entropy = Over(*backend_, blocks, targets);
+  cross_entropy.Loss(0.25F);
+  for (const std::int64_t slice : {1, 7, 256, 300}) {
+    const std::vector<SoftmaxRow> softmax = cross_entropy.SoftmaxBySlices(slice, 0.25F);
+    for (std::size_t r = 0; r < targets.size(); ++r) {
+      const SoftmaxRow& whole = cross_entropy.softmax()[r];
+      ASSERT_EQ(softmax[r].factor, whole.factor) << "row " << r << " in slices of " << slice;
+      ASSERT_EQ(softmax[r].max, whole.max);
+      ASSERT_EQ(softmax[r].scale, whole.scale);
+    }
+  }
+}
+
 // No rounding is added where there is one block.
 TEST_P(CrossEntropyTest, ASingleBlockIsTheSoftmaxOfTheRow) {
   const std::int64_t rows = 3, vocab = 1000;

@@ -232,6 +232,21 @@ class BlockedCrossEntropy {
     }
   }
 
+  // Returns the softmax of the rows, computed from so many of them at a time. Call it after Loss.
+  std::vector<SoftmaxRow> SoftmaxBySlices(std::int64_t slice, float scale) {
+    std::vector<SoftmaxRow> softmax(targets_.size());
+    for (std::int64_t first = 0; first < rows(); first += slice) {
+      Run(CrossEntropy{.parts = parts_.data() + first,
+                       .targets = targets_.data() + first,
+                       .softmax = softmax.data() + first,
+                       .rows = std::min(slice, rows() - first),
+                       .blocks = static_cast<std::int64_t>(blocks_.size()),
+                       .scale = scale,
+                       .parts_stride = rows()});
+    }
+    return softmax;
+  }
+
   const std::vector<SoftmaxPart>& parts() const { return parts_; }
   const std::vector<SoftmaxRow>& softmax() const { return softmax_; }
 

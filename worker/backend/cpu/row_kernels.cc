@@ -242,20 +242,21 @@ void SoftmaxBlockRows(const SoftmaxBlock& op, Range rows) {
 }
 
 void CrossEntropyRows(const CrossEntropy& op, Range rows, double* row_losses) {
+  const std::int64_t stride = op.parts_stride == 0 ? op.rows : op.parts_stride;
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-    const SoftmaxPart* parts = op.parts + r;  // those of a row are op.rows apart
+    const SoftmaxPart* parts = op.parts + r;
     SoftmaxRow& softmax = op.softmax[r];
     row_losses[r] = softmax.factor = 0;
     softmax.max = softmax.scale = 0;
     if (op.targets[r] == kIgnoredTarget) continue;
     float max = parts->max;
     for (std::int64_t b = 1; b < op.blocks; ++b) {
-      const float of_block = parts[b * op.rows].max;
+      const float of_block = parts[b * stride].max;
       max = of_block > max ? of_block : max;
     }
     double sum = 0, target_logit = 0;
     for (std::int64_t b = 0; b < op.blocks; ++b) {
-      const SoftmaxPart& part = parts[b * op.rows];
+      const SoftmaxPart& part = parts[b * stride];
       sum += part.sum * __builtin_exp(static_cast<double>(part.max) - static_cast<double>(max));
       target_logit += static_cast<double>(part.target_logit);
     }

@@ -66,7 +66,8 @@ class MetaBackend final : public Backend {
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
     counts_.flops += FlopsOf(op);
-    if (const auto* loss = std::get_if<CrossEntropy>(&op)) *loss->loss_sum = 0;
+    const auto* loss = std::get_if<CrossEntropy>(&op);
+    if (loss != nullptr && loss->loss_sum != nullptr) *loss->loss_sum = 0;
     if (const auto* squares = std::get_if<SumOfSquares>(&op)) ClearSums(*squares);
     return listener_ ? listener_(op) : absl::OkStatus();
   }

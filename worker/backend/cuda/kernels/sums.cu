@@ -185,15 +185,16 @@ __global__ __launch_bounds__(kRowThreads) void SoftmaxBlockKernel(SoftmaxBlock o
 }
 
 __device__ inline void LossOfRow(const CrossEntropy& op, std::int64_t row, double* row_losses) {
-  const SoftmaxPart* parts = op.parts + row;  // those of a row are op.rows apart
+  const SoftmaxPart* parts = op.parts + row;
+  const std::int64_t stride = op.parts_stride == 0 ? op.rows : op.parts_stride;
   SoftmaxRow softmax = {0, 0, 0};
   double loss = 0;
   if (op.targets[row] != kIgnoredTarget) {
     float max = parts->max;
-    for (std::int64_t b = 1; b < op.blocks; ++b) max = fmaxf(max, parts[b * op.rows].max);
+    for (std::int64_t b = 1; b < op.blocks; ++b) max = fmaxf(max, parts[b * stride].max);
     double sum = 0, target_logit = 0;
     for (std::int64_t b = 0; b < op.blocks; ++b) {
-      const SoftmaxPart& part = parts[b * op.rows];
+      const SoftmaxPart& part = parts[b * stride];
       sum += part.sum * exp(static_cast<double>(part.max) - static_cast<double>(max));
       target_logit += static_cast<double>(part.target_logit);
     }
@@ -214,7 +215,8 @@ struct LossShared {
   unsigned block;
 };
 
-// Each thread of the first stage has a row. The second stage is one block.
+// Each thread of the first stage has a row. The second stage is one block, or none if nobody asks
+// for the loss.
 __global__ __launch_bounds__(kThreads) void CrossEntropyKernel(CrossEntropy op, double* row_losses,
                                                                TwoStages stages) {
   auto& shared = Shared<LossShared>();
@@ -290,7 +292,7 @@ void Launch(const SoftmaxBlock& op, const LaunchContext& context) {
 void Launch(const CrossEntropy& op, const LaunchContext& context) {
   const TwoStages stages = {.counts = context.block_counts,
                             .first = static_cast<unsigned>(CeilDiv(op.rows, kThreads)),
-                            .second = 1};
+                            .second = op.loss_sum == nullptr ? 0U : 1U};
   LaunchKernel(CrossEntropyKernel, stages.Launched(kThreads, sizeof(LossShared)), context.stream,
                op, static_cast<double*>(context.scratch), stages);
 }
