@@ -61,6 +61,10 @@ inline constexpr int kGpuExpertsProtocolVersion = 13;
 // (takt.v1.TRANSPORT_KIND_CUDA_IPC).
 inline constexpr int kCudaIpcProtocolVersion = 14;
 
+// From this version on the head's products on GPUs go over slices of rows. Kernel plans of older
+// ones have other products.
+inline constexpr int kHeadSlicesProtocolVersion = 14;
+
 // From this version on a worker keeps copies in memory of layers that ranks split, of experts that
 // they share, and of kernel plans.
 inline constexpr int kAllCopiesProtocolVersion = 6;

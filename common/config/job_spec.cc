@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/model/head_slices.h"
 
 namespace takt::config {
 
@@ -122,6 +123,7 @@ absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, De
                    model::BuildModel(job.model, microbatch, PrecisionsOf(job, device), share,
                                      p.context, experts));
   model.separate_documents = job.SeparatesDocuments();
+  if (device == DeviceKind::kCuda) model.head_slice = model::HeadSliceOf(model.rows());
   const int moments = TraitsOf(job).moments;
   for (model::Layer& layer : model.layers) {
     for (model::Parameter& parameter : layer.parameters) {

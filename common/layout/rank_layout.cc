@@ -29,10 +29,10 @@ bool Spreads(const RankInputs& inputs) { return !inputs.vocabulary_ends.empty();
 
 StageLayouts LayOutStages(const RankInputs& inputs) {
   StageLayouts stages;
+  const HeadLogits logits = HeadLogitsOf(inputs.model, inputs.program);
   const std::set<StageId> held = program::HeldStages(inputs.program);
   for (const mesh::Stage& stage : inputs.partition) {
-    if (held.contains(stage.id))
-      stages.emplace(stage.id, LayOutStage(inputs.model, stage, Spreads(inputs)));
+    if (held.contains(stage.id)) stages.emplace(stage.id, LayOutStage(inputs.model, stage, logits));
   }
   return stages;
 }

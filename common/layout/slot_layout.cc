@@ -73,14 +73,28 @@ std::vector<model::LayerParts> PartsOf(const model::Model& model, const mesh::St
 
 }  // namespace
 
-program::StageShape ShapeOf(const model::Model& model, const mesh::Stage& stage, bool spread) {
-  const StageLayout layout = LayOutStage(model, stage, spread);
+program::StageShape ShapeOf(const model::Model& model, const mesh::Stage& stage,
+                            HeadLogits logits) {
+  const StageLayout layout = LayOutStage(model, stage, logits);
   return {.first_layer = stage.first_layer,
           .last_layer = stage.last_layer,
           .output_bytes = model.layers[stage.last_layer.value() - 1].cost.output_bytes,
           .stash_bytes = layout.stash_bytes,
           .recomputed_bytes = layout.recomputed_bytes,
           .layers = PartsOf(model, stage)};
+}
+
+void SizeHeadStash(const model::Model& model, const mesh::Partition& partition,
+                   std::vector<program::Program>& programs) {
+  const mesh::Stage& last = partition.back();
+  for (program::Program& program : programs) {
+    const StageLayout layout = LayOutStage(model, last, HeadLogitsOf(model, program));
+    for (program::Slot& slot : program.slots) {
+      if (slot.stage != last.id) continue;
+      if (slot.kind == SlotKind::kStash) slot.bytes = layout.stash_bytes;
+      if (slot.kind == SlotKind::kRecomputed) slot.bytes = layout.recomputed_bytes;
+    }
+  }
 }
 
 Section LayOutSlots(const model::Model& model, const StageLayouts& stages,

@@ -18,9 +18,14 @@ namespace takt::layout {
 // The layouts of the stages whose weights a rank holds.
 using StageLayouts = std::map<StageId, StageLayout>;
 
-// Returns the sizes of a stage's slots, from which programs are lowered. spread: as of LayOutStage.
+// Returns the sizes of a stage's slots, from which programs are lowered. logits: as of LayOutStage.
 program::StageShape ShapeOf(const model::Model& model, const mesh::Stage& stage,
-                            bool spread = false);
+                            HeadLogits logits = HeadLogits::kStashed);
+
+// Sets the sizes of the slots for the stash of the head's stage. Where its logits are is known only
+// of programs that are there (HeadLogitsOf), so these are lowered as if logits were stashed.
+void SizeHeadStash(const model::Model& model, const mesh::Partition& partition,
+                   std::vector<program::Program>& programs);
 
 // Lays out the slots of a program, with a tensor for each slot that has bytes, in the order of the
 // program. Each slot has an allocation of its own, with one exception. In a program whose W are of

@@ -11,6 +11,7 @@
 namespace takt::layout {
 namespace {
 
+using model::HeadScratch;
 using model::HeadStash;
 using model::Recompute;
 using model::ScratchTensor;
@@ -21,11 +22,11 @@ bool IsHead(const model::Layer& layer) {
   return layer.kind == kGpt2Head || layer.kind == kLlamaHead;
 }
 
-StashLayout LayOutStash(const model::Layer& layer, Recompute recompute, bool spread) {
+StashLayout LayOutStash(const model::Layer& layer, Recompute recompute, HeadLogits logits) {
   if (!IsHead(layer)) return StashLayout(layer.stash, recompute);
-  if (spread) {
-    const std::span<const StashTensor> stash = layer.stash;
-    const auto of_norm = stash.first(HeadStash::kSoftmaxParts);
+  const std::span<const StashTensor> stash = layer.stash;
+  const auto of_norm = stash.first(HeadStash::kSoftmaxParts);
+  if (logits == HeadLogits::kSpread) {
     std::vector<StashTensor> tensors(of_norm.begin(), of_norm.end());
     tensors[HeadStash::kNorm].bytes = 0;
     // A few numbers a row are left, so nothing is computed again.
@@ -33,8 +34,28 @@ StashLayout LayOutStash(const model::Layer& layer, Recompute recompute, bool spr
   }
   // A head keeps its logits under kFull too. I and W both need them and may run at different times,
   // so each of them would have to compute the logits again.
-  return StashLayout(layer.stash,
+  return StashLayout(logits == HeadLogits::kSliced ? of_norm : stash,
                      recompute == Recompute::kFull ? Recompute::kSelective : recompute);
+}
+
+// Returns the scratch of a head as HeadScratch lists it.
+std::vector<ScratchTensor> HeadScratchOf(const model::Model& model, const model::Layer& layer,
+                                         HeadLogits logits) {
+  // T adds up the gradient of the norm's output in a spread head's place.
+  if (logits == HeadLogits::kSpread) return {};
+  std::vector<ScratchTensor> scratch = layer.scratch;
+  if (logits == HeadLogits::kStashed) return scratch;
+  const auto of_slice = [&](std::int64_t bytes) {
+    return bytes / model.rows() * model.head_slice_rows();
+  };
+  for (std::size_t i = HeadScratch::kDNorm + 1; i < scratch.size(); ++i)
+    scratch[i].bytes = of_slice(scratch[i].bytes);
+  for (std::size_t i = HeadStash::kSoftmaxParts; i < layer.stash.size(); ++i) {
+    const StashTensor& tensor = layer.stash[i];
+    const bool is_logits = i >= HeadStash::kLogits;
+    scratch.push_back({tensor.name, is_logits ? of_slice(tensor.bytes) : tensor.bytes});
+  }
+  return scratch;
 }
 
 // Fills the places of the layer's scratch, from `begin` on, and returns where it ends.
@@ -71,14 +92,23 @@ std::int64_t WidenedBytes(const model::Model& model) {
 
 }  // namespace
 
-StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage, bool spread) {
+HeadLogits HeadLogitsOf(const model::Model& model, const program::Program& program) {
+  if (program::SpreadsVocabulary(program)) return HeadLogits::kSpread;
+  const bool slices = model.head_slice_rows() < model.rows() && !model.tensor.splits();
+  return slices && program::BackwardFollowsForward(program, StageId(program.num_stages - 1))
+             ? HeadLogits::kSliced
+             : HeadLogits::kStashed;
+}
+
+StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage, HeadLogits logits) {
   StageLayout layout{.rounded_bytes = RoundedBytes(model), .widened_bytes = WidenedBytes(model)};
   const std::int64_t begin = 2 * (layout.rounded_bytes + layout.widened_bytes);
   Regions kept, recomputed;
   for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
     const model::Layer& layer = model.layers[id.value()];
     StageLayout::LayerPlace place{.layer = id,
-                                  .stash = LayOutStash(layer, stage.recompute, spread)};
+                                  .stash = LayOutStash(layer, stage.recompute, logits),
+                                  .sliced = IsHead(layer) && logits == HeadLogits::kSliced};
     place.kept = kept.Add(place.stash.kept_bytes());
     place.recomputed = recomputed.Add(place.stash.recomputed_bytes());
     if (id.value() + 1 < stage.last_layer.value()) {
@@ -86,10 +116,10 @@ StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage, boo
       place.output = kept.Add(place.output_bytes);
       place.output_room = kept.size() - place.output;
     }
-    // T adds up the gradient of the norm's output in a spread head's place.
-    std::span<const ScratchTensor> scratch = layer.scratch;
-    if (spread && IsHead(layer)) scratch = {};
-    layout.scratch_bytes = std::max(layout.scratch_bytes, LayOutScratch(scratch, begin, place));
+    layout.scratch_bytes =
+        std::max(layout.scratch_bytes,
+                 IsHead(layer) ? LayOutScratch(HeadScratchOf(model, layer, logits), begin, place)
+                               : LayOutScratch(layer.scratch, begin, place));
     layout.layers.push_back(std::move(place));
   }
   layout.stash_bytes = kept.size();

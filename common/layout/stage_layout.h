@@ -7,8 +7,22 @@
 #include "common/layout/stash_layout.h"
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
+#include "common/program/program.h"
 
 namespace takt::layout {
+
+// Says where the logits of the head are, and who computes them.
+enum class HeadLogits : std::uint8_t {
+  kStashed,  // F, in the stash; I writes their gradient over them, for W
+  // B, slice by slice (model/head_slices.h), in scratch. F leaves the norm's output alone. In a
+  // program that only goes forward, F computes them slice by slice and leaves none.
+  kSliced,
+  kSpread,  // S and T, in slots of their own (vocabulary_layout.h)
+};
+
+// Returns it for a rank that runs the program. Logits are sliced if the rows are several slices,
+// each B follows its F at once, and no ranks meet in the head.
+HeadLogits HeadLogitsOf(const model::Model& model, const program::Program& program);
 
 // The memory of one stage and microbatch, in bytes. It holds the stashes of the stage's layers and,
 // between two layers, the activation that one passes on, which I overwrites with its gradient.
@@ -22,6 +36,7 @@ struct StageLayout {
     std::int64_t output = 0, output_bytes = 0, output_room = 0;
     std::vector<std::int64_t> scratch;       // offsets of model::Layer::scratch, in scratch
     std::int64_t recomputed_in_scratch = 0;  // offset there, where W follows its I
+    bool sliced = false;                     // a head with HeadLogits::kSliced
   };
   std::vector<LayerPlace> layers;
   std::int64_t stash_bytes = 0;       // from F to W
@@ -37,11 +52,15 @@ struct StageLayout {
   // instead with two tensors for these: the input of the layer that runs, on which its gradient is
   // written, and its output or the gradient of that.
   std::int64_t widened_bytes = 0;  // of one; 0: there is none
+
+  // Returns whether its last layer is a head with HeadLogits::kSliced.
+  bool slices_head() const { return !layers.empty() && layers.back().sliced; }
 };
 
-// spread: the vocabulary is. Of a head, F then leaves only what the norm's backward needs. The
-// norm's output has no room in the stash, because it has a slot of its own, and S and T have the
-// rest (vocabulary_layout.h).
-StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage, bool spread = false);
+// logits: of the head, if the stage has it. Where they are not stashed, F leaves only what the
+// norm's backward needs. Where they are spread, the norm's output has no room in the stash, either,
+// because it has a slot of its own.
+StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage,
+                        HeadLogits logits = HeadLogits::kStashed);
 
 }  // namespace takt::layout

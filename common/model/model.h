@@ -262,6 +262,8 @@ struct Model {
   Precisions precisions;
   // No token sees those of other documents in its sequence, and positions count within a document.
   bool separate_documents = false;
+  // The rows of which products of the head take so many at a time (head_slices.h); 0: all at once.
+  std::int64_t head_slice = 0;
   TensorShare tensor;         // the rank that the layers are for
   int context_ranks = 1;      // that share the tokens of each sequence (context_layers.h)
   ExpertShare experts;        // of the rank that the layers are for
@@ -270,6 +272,10 @@ struct Model {
   // Returns how many tokens of each sequence a rank has, and of a microbatch.
   std::int64_t context_here() const { return config.context / context_ranks; }
   std::int64_t rows() const { return std::int64_t{microbatch} * context_here(); }
+  // Returns the rows of each of the head's slices but the last.
+  std::int64_t head_slice_rows() const {
+    return head_slice == 0 ? rows() : std::min(head_slice, rows());
+  }
   // Returns the parameters in the model's own order, a tied one once. The norm exchange has them in
   // this order.
   std::vector<const Parameter*> AllParameters() const;

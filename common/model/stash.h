@@ -35,7 +35,9 @@ struct HeadStash {
 struct HeadScratch {
   enum Tensor : std::uint8_t {
     // The first of TreeSum::MostBuffers(K) tensors, which add up to it: [N,C] gradient of the
-    // norm's output; * if there is one block, else in f32.
+    // norm's output; * if there is one block, else in f32. Where the head goes slice by slice
+    // (head_slices.h), all but the first have the rows of a slice, and these follow:
+    // HeadStash::kSoftmaxParts, kSoftmax, and the logits of a slice by block.
     kDNorm,
   };
 };

@@ -105,7 +105,9 @@ program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
                                 .separate_documents = inputs.model.separate_documents,
                                 .merge_weight_grads = MayMerge(inputs.job)};
   for (const mesh::Stage& stage : partition) {
-    options.stages.push_back(layout::ShapeOf(inputs.model, stage, !vocabulary_ends.empty()));
+    options.stages.push_back(layout::ShapeOf(
+        inputs.model, stage,
+        vocabulary_ends.empty() ? layout::HeadLogits::kStashed : layout::HeadLogits::kSpread));
     const model::Layer& last = inputs.model.layers[stage.last_layer.value() - 1];
     options.tied_embeddings |= !last.tied_parameters.empty();
   }
@@ -244,6 +246,7 @@ absl::Status OverlapSteps(const CandidateInputs& inputs, const sim::ExpectedSums
                                 std::string(programs.status().message())),
                    "use auto or true, or change what the reason names");
   }
+  layout::SizeHeadStash(inputs.model, plan.partition, *programs);
   RETURN_IF_ERROR(sim::Prove(*programs, {.sums = sums}));
   ASSIGN_OR_RETURN(candidate.report, SimulateSteps(plan.schedule, *programs, plan.costs));
   plan.programs = *std::move(programs);
@@ -301,6 +304,7 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
   const program::LowerOptions options =
       MakeLowerOptions(inputs, plan.schedule, plan.partition, plan.vocabulary_ends);
   ASSIGN_OR_RETURN(plan.programs, program::Lower(plan.schedule, options));
+  layout::SizeHeadStash(inputs.model, plan.partition, plan.programs);
   const sim::ExpectedSums sums = {.gradients = options.reduce_gradients,
                                   .tied_embeddings = options.tied_embeddings};
   RETURN_IF_ERROR(sim::Prove(plan.programs, {.sums = sums, .schedule = &plan.schedule}));

@@ -287,6 +287,39 @@ TEST(MakePlan, ReadsWeightsAsTheyAreStoredOnNewWorkersAlone) {
   EXPECT_THAT(MakePlan(job, old).status().message(), HasSubstr("precision: is not known"));
 }
 
+TEST(MakePlan, CutsTheRowsOfTheHeadOnNewWorkersAlone) {
+  config::JobSpec job = SmallGpt2Job();
+  EXPECT_LT(NeededProtocol(job, config::DeviceKind::kCuda), kHeadSlicesProtocolVersion);
+  job.model.context = job.model.positions = 1500;  // two sequences a microbatch
+  EXPECT_LT(NeededProtocol(job, config::DeviceKind::kCpu), kHeadSlicesProtocolVersion);
+  EXPECT_EQ(NeededProtocol(job, config::DeviceKind::kCuda), kHeadSlicesProtocolVersion);
+  const PlanOptions old{.max_workers = 4,
+                        .device = config::DeviceKind::kCuda,
+                        .oldest_protocol = kHeadSlicesProtocolVersion - 1};
+  EXPECT_THAT(MakePlan(job, old).status().message(), HasSubstr("batch.microbatch: is not known"));
+}
+
+// Only where B follows F at once do logits leave the stash.
+TEST(MakePlan, KeepsNoLogitsOnGpusWhereBackwardsFollowForwardsAtOnce) {
+  config::JobSpec job = SmallGpt2Job();
+  job.model.context = job.model.positions = 1500;
+  job.parallelism.pipeline = 2;
+  const auto last_stash = [&](const char* schedule, config::DeviceKind device) {
+    job.parallelism.schedule = schedule;
+    const absl::StatusOr<Plan> plan = MakePlan(job, {.max_workers = 2, .device = device});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    std::int64_t bytes = 0;  // of one slot
+    for (const program::Slot& slot : plan->programs.back().slots) {
+      if (slot.kind == program::SlotKind::kStash) bytes = slot.bytes;
+    }
+    return bytes;
+  };
+  const std::int64_t kept = last_stash("gpipe", config::DeviceKind::kCuda);
+  const std::int64_t rows = 2 * 1500;
+  EXPECT_EQ(kept, last_stash("1f1b", config::DeviceKind::kCpu));
+  EXPECT_EQ(kept - last_stash("1f1b", config::DeviceKind::kCuda), (4 * 256 + 2 * 16) * rows);
+}
+
 TEST(MakePlan, MergesWeightGradsOfAJobThatNeedNotBeExact) {
   config::JobSpec job = SmallGpt2Job();
   job.parallelism.pipeline = 4;

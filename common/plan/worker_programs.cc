@@ -2,11 +2,13 @@
 #include "common/plan/worker_programs.h"
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/model/head_slices.h"
 #include "common/plan/copies.h"
 
 namespace takt::plan {
@@ -114,6 +116,16 @@ std::string_view CudaIpcFieldOf(const config::JobSpec& job) {
   return copies ? "parallelism.transport" : "";
 }
 
+// Returns the field of the job with which workers older than kHeadSlicesProtocolVersion would have
+// other products; empty: there is none.
+std::string_view HeadSlicesFieldOf(const config::JobSpec& job, config::DeviceKind device) {
+  if (device != config::DeviceKind::kCuda || job.model.family == model::Family::kEmulated)
+    return "";
+  const std::int64_t rows =
+      std::int64_t{job.microbatch} * job.model.context / job.parallelism.context;
+  return job.microbatch_auto || model::HeadSliceOf(rows) < rows ? "batch.microbatch" : "";
+}
+
 // A version that the job's workers must speak, and the field that needs it; empty: none does.
 struct Need {
   int version;
@@ -121,8 +133,9 @@ struct Need {
 };
 
 // Returns all of them, the newest version first.
-std::array<Need, 10> NeedsOf(const config::JobSpec& job, config::DeviceKind device) {
+std::array<Need, 11> NeedsOf(const config::JobSpec& job, config::DeviceKind device) {
   return {{{kCudaIpcProtocolVersion, CudaIpcFieldOf(job)},
+           {kHeadSlicesProtocolVersion, HeadSlicesFieldOf(job, device)},
            {kGpuExpertsProtocolVersion, GpuExpertsFieldOf(job, device)},
            {kStoredWeightsProtocolVersion, StoredWeightsFieldOf(job, device)},
            {kBf16StreamProtocolVersion, StreamFieldOf(job, device)},

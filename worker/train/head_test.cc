@@ -111,6 +111,10 @@ class HeadTest : public ::testing::TestWithParam<Precision> {
   // Computes the same where rank i has the blocks from ends[i-1] (0 for the first rank) to ends[i].
   Computed ByRanks(const Floats& norm, const std::vector<int>& ends);
 
+  // Computes F and B of two microbatches, with slices of so many rows.
+  struct Passes;
+  Passes TwoMicrobatches(std::int64_t slice, layout::HeadLogits logits);
+
   absl::Status AddFloats(float* sum, const float* other) const {
     return backend_->Run(
         backend::Add{.a = sum, .b = other, .output = sum, .count = kRows * kHidden});
@@ -263,6 +267,92 @@ Computed Reference(const Floats& norm, const float* weight,
     }
   }
   return reference;
+}
+
+// Of two microbatches, the second of which adds its gradients to those of the first.
+struct HeadTest::Passes {
+  double loss = 0;  // of the second
+  Floats d_input, d_matrix, d_norm_weight;
+};
+
+HeadTest::Passes HeadTest::TwoMicrobatches(std::int64_t slice, layout::HeadLogits logits) {
+  model::Model model = model_;
+  model.head_slice = slice;
+  const layout::StageLayout layout =
+      layout::LayOutStage(model, {StageId(1), PpRank(0), kHead, LayerId(3)}, logits);
+  const Buffer stash = Allocate(layout.stash_bytes), scratch = Allocate(layout.scratch_bytes);
+  Stage stage({.model = model,
+               .layout = layout,
+               .parameters = *store_,
+               .backend = *backend_,
+               .scratch = scratch.data()});
+  Passes passes;
+  const LossCall loss{.sum = &passes.loss, .scale = kScale};
+  const bool sliced = logits == layout::HeadLogits::kSliced;
+  EXPECT_EQ(layout.slices_head(), sliced);
+  const Buffer d_input = Allocate(kRows * kHidden * 4);
+  for (const unsigned microbatch : {0, 1}) {
+    const Buffer input = Copied(backend::testing::Random(kRows * kHidden, 9 + microbatch));
+    const StageBuffers buffers{
+        .view = {.tokens = targets_.data(),
+                 .targets = targets_.data(),
+                 .terms = {.shares = {.target = 0.875F, .each = 1e-5F}, .z_loss = 1e-2}},
+        .input = input.floats(),
+        .d_input = d_input.floats(),
+        .stash = stash.data()};
+    EXPECT_TRUE(stage.Forward(buffers, sliced ? LossCall() : loss).ok());
+    EXPECT_EQ(passes.loss == 0, sliced && microbatch == 0);
+    EXPECT_TRUE(stage.Backward(buffers, microbatch > 0, sliced ? loss : LossCall()).ok());
+  }
+  passes.d_input = Values(d_input.floats(), kRows * kHidden);
+  passes.d_matrix = Values(matrix().gradient, kVocab * kHidden);
+  passes.d_norm_weight = Values(store_->Layer(kHead).refs.front().gradient, kHidden);
+  return passes;
+}
+
+// The slices are 4 and 2 rows, or one row each.
+TEST_P(HeadTest, HasTheSameBitsWhereLogitsAreSliced) {
+  const Passes whole = TwoMicrobatches(0, layout::HeadLogits::kStashed);
+  for (const std::int64_t slice : {4, 1}) {
+    const Passes stashed = TwoMicrobatches(slice, layout::HeadLogits::kStashed);
+    const Passes sliced = TwoMicrobatches(slice, layout::HeadLogits::kSliced);
+    EXPECT_EQ(sliced.loss, stashed.loss);
+    EXPECT_EQ(sliced.d_input, stashed.d_input);
+    EXPECT_EQ(sliced.d_matrix, stashed.d_matrix);
+    EXPECT_EQ(sliced.d_norm_weight, stashed.d_norm_weight);
+    // Without slices only the order of sums is another one, which products in bf16 may round up or
+    // down.
+    EXPECT_NEAR(sliced.loss, whole.loss, 1e-3);
+    const Doubles expected(whole.d_matrix.begin(), whole.d_matrix.end());
+    const double allowed = GetParam() == Precision::kF32 ? SumTolerance(kVocab, 1) : 1e-2;
+    backend::testing::ExpectNear(sliced.d_matrix, expected, allowed, "gradient of the matrix");
+  }
+}
+
+// A validation has no backward.
+TEST_P(HeadTest, HasTheSameLossWithoutABackward) {
+  model::Model model = model_;
+  model.head_slice = 4;
+  std::vector<double> losses;
+  for (const layout::HeadLogits logits :
+       {layout::HeadLogits::kStashed, layout::HeadLogits::kSliced}) {
+    const layout::StageLayout layout =
+        layout::LayOutStage(model, {StageId(1), PpRank(0), kHead, LayerId(3)}, logits);
+    const Buffer stash = Allocate(layout.stash_bytes), scratch = Allocate(layout.scratch_bytes);
+    Stage stage({.model = model,
+                 .layout = layout,
+                 .parameters = *store_,
+                 .backend = *backend_,
+                 .scratch = scratch.data()});
+    const Buffer input = Copied(backend::testing::Random(kRows * kHidden, 9));
+    const StageBuffers buffers{.view = {.tokens = targets_.data(), .targets = targets_.data()},
+                               .input = input.floats(),
+                               .stash = stash.data()};
+    double& loss = losses.emplace_back();
+    EXPECT_TRUE(stage.Forward(buffers, {.sum = &loss, .scale = kScale}).ok());
+  }
+  EXPECT_GT(losses[0], 0);
+  EXPECT_EQ(losses[0], losses[1]);
 }
 
 TEST_P(HeadTest, AgreesWithDouble) {

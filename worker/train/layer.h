@@ -64,7 +64,9 @@ struct ForwardCall {
   StashMemory stash;
   std::byte* scratch = nullptr;  // as of InputGradCall
   float loss_scale = 0;          // head: 1 / scored tokens of the global batch
-  double* loss_sum = nullptr;    // head: sum of the token losses of the microbatch
+  // Head: the sum of the token losses of the microbatch. Null: a head that is sliced leaves logits
+  // and loss to I.
+  double* loss_sum = nullptr;
   // Blocks with experts: the rows of each expert, in host memory. Null: nobody asks.
   std::int32_t* expert_counts = nullptr;
   TensorProbe probe;
@@ -95,6 +97,9 @@ struct InputGradCall {
   // may compute a part of W. Its value is W's `accumulate`.
   // Not set: what W reads must go to the stash.
   std::optional<bool> with_w;
+  // As of ForwardCall, for a head that is sliced. It also computes its W.
+  float loss_scale = 0;
+  double* loss_sum = nullptr;
   TensorProbe probe;
 
   // Returns d_output as products read it.

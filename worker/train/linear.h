@@ -92,6 +92,13 @@ class Linear {
         bias_gradient_behind_(bias == nullptr ? 0 : piece.gradient * bias->elements()),
         adds_bias_(piece.adds_bias) {}
 
+  // Returns the same layer for another number of rows.
+  Linear ForRows(std::int64_t rows) const {
+    Linear layer = *this;
+    layer.rows_ = rows;
+    return layer;
+  }
+
   // Computes y [N,out] = x W + b + addend (optional, [N,out], of y's type).
   absl::Status Forward(backend::Backend& backend, const backend::Operand& x,
                        const backend::Operand& addend, const backend::Output& y) const {
@@ -279,7 +286,7 @@ class Linear {
                                        .k = rows});
   }
 
-  const std::int64_t rows_;
+  std::int64_t rows_;
   const bool out_in_;
   const std::int64_t in_, out_;
   const ParameterRef& weight_;

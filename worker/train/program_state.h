@@ -57,7 +57,7 @@ struct ProgramState {
     StepId step{0};
     std::int64_t scored = 0;
   } counted;
-  StepLosses losses;           // F of the compute lane writes them, the reduce lane reads them
+  StepLosses losses;           // F or B of the compute lane writes them, the reduce lane reads them
   ExpertCounts expert_counts;  // F writes them, and who reports a step reads them
   Replays replays;             // only the compute lane uses them
   // For a validation program: the sums over all batches since Validator::Reset, equal on all ranks.

@@ -21,14 +21,14 @@ SpreadHead::SpreadHead(const model::Model& model, const mesh::BlockRun& blocks,
          .first = first,
          .words = words,
          .stride = stride,
-         .product = Linear(rows_, *matrix, {first - matrix->first_row, words}, stride)});
+         .product = HeadProduct(model, *matrix, {first - matrix->first_row, words}, stride)});
   }
 }
 
 absl::Status SpreadHead::Forward(backend::Backend& backend, const SpreadHeadMemory& memory) const {
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = blocks_[i];
-    RETURN_IF_ERROR(block.product.Forward(backend, memory.norm, nullptr, memory.logits[i]));
+    RETURN_IF_ERROR(block.product.Forward(backend, rows_, memory.norm, memory.logits[i]));
     RETURN_IF_ERROR(backend.Run(backend::SoftmaxBlock{.logits = memory.logits[i],
                                                       .targets = memory.view.targets,
                                                       .parts = memory.parts + block.number * rows_,
@@ -76,7 +76,7 @@ absl::Status SpreadHead::ForEachInputGrad(backend::Backend& backend, const Sprea
                                                   .stride = block.stride,
                                                   .first = block.first,
                                                   .shares = memory.view.terms.shares}));
-    RETURN_IF_ERROR(block.product.InputGrad(backend, logits, buffer(sum.size())));
+    RETURN_IF_ERROR(block.product.InputGrad(backend, rows_, logits, buffer(sum.size())));
     RETURN_IF_ERROR(sum.Push({.first = block.number, .size = 1}, add));
     RETURN_IF_ERROR(then(i));
   }

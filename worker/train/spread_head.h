@@ -15,8 +15,8 @@
 #include "common/model/model.h"
 #include "common/model/tree_sum.h"
 #include "worker/backend/backend.h"
+#include "worker/train/head_product.h"
 #include "worker/train/layer.h"
-#include "worker/train/linear.h"
 #include "worker/train/parameter_store.h"
 #include "worker/train/stage.h"
 
@@ -72,7 +72,7 @@ class SpreadHead {
   struct Block {
     int number;  // among all
     std::int64_t first, words, stride;
-    Linear product;  // weight [words,C]
+    HeadProduct product;  // weight [words,C]
   };
 
   // Runs I of each block in ascending order, and after each absl::Status then(index).

@@ -278,8 +278,8 @@ TEST_P(SpreadVocabularyTest, HasTheBitsOfOneRankForAnySplit) {
 
 TEST_P(SpreadVocabularyTest, TheNormBeforeItHasTheBitsOfTheWholeHead) {
   ByOneRank();
-  const layout::StageLayout layout =
-      layout::LayOutStage(model_, {StageId(1), PpRank(0), kHead, LayerId(3)}, /*spread=*/true);
+  const layout::StageLayout layout = layout::LayOutStage(
+      model_, {StageId(1), PpRank(0), kHead, LayerId(3)}, layout::HeadLogits::kSpread);
   const auto store =
       ParameterStore::Create(model_, layout::LayOutParameters(model_, {kHead}, {.spread = true}),
                              *backend_)

@@ -46,9 +46,9 @@ absl::Status Stage::WeightGrad(std::span<const StageBuffers> microbatches, bool 
   return absl::OkStatus();
 }
 
-absl::Status Stage::Backward(const StageBuffers& buffers, bool accumulate) {
+absl::Status Stage::Backward(const StageBuffers& buffers, bool accumulate, const LossCall& loss) {
   for (std::size_t i = layers_.size(); i-- > 0;) {
-    RETURN_IF_ERROR(BackwardLayer(buffers, accumulate, i));
+    RETURN_IF_ERROR(BackwardLayer(buffers, accumulate, i, loss));
   }
   return absl::OkStatus();
 }
@@ -69,13 +69,14 @@ absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& lo
   return PassOn(i, output, Room::kOutput);
 }
 
-absl::Status Stage::BackwardLayer(const StageBuffers& buffers, bool accumulate, std::size_t i) {
-  RETURN_IF_ERROR(InputGradLayer(buffers, i, /*with_w=*/accumulate));
+absl::Status Stage::BackwardLayer(const StageBuffers& buffers, bool accumulate, std::size_t i,
+                                  const LossCall& loss) {
+  RETURN_IF_ERROR(InputGradLayer(buffers, i, /*with_w=*/accumulate, loss));
   return WeightGradLayer({&buffers, 1}, accumulate, i, /*follows_i=*/true);
 }
 
 absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i,
-                                   std::optional<bool> with_w) {
+                                   std::optional<bool> with_w, const LossCall& loss) {
   const StashMemory stash = BackwardStash(buffers, i);
   ASSIGN_OR_RETURN(const backend::Operand input, Read(i, InputOf(buffers, i), Room::kInput));
   if (layout_.layers[i].stash.recomputed_bytes() > 0) {
@@ -98,6 +99,8 @@ absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i,
                                          .stash = stash,
                                          .scratch = scratch_,
                                          .with_w = with_w,
+                                         .loss_scale = loss.scale,
+                                         .loss_sum = loss.sum,
                                          .probe = {observer_, buffers.microbatch, &backend_}}));
   return rounded == d_input ? absl::OkStatus() : PassOn(i, d_input, Room::kInput);
 }

@@ -33,7 +33,8 @@ struct StageBuffers {
   bool operator==(const StageBuffers&) const = default;
 };
 
-// Has what the last stage's F needs for the loss, and where F puts what is reported of a step.
+// Has what the last stage's F needs for the loss, or its B if the head is sliced, and where F puts
+// what is reported of a step.
 struct LossCall {
   double* sum = nullptr;
   float scale = 0;  // 1 / scored tokens of the global batch, or of the microbatch
@@ -75,19 +76,22 @@ class Stage {
   // Computes W of one microbatch, or of several in ascending order. accumulate: false for the first
   // one of a step.
   absl::Status WeightGrad(std::span<const StageBuffers> microbatches, bool accumulate);
-  // Computes I and W with the same bits: both of one layer, then both of the layer below.
-  absl::Status Backward(const StageBuffers& buffers, bool accumulate);
+  // Computes I and W with the same bits: both of one layer, then both of the layer below. loss: of
+  // a stage that slices its head (layout::StageLayout::slices_head); its F in a program that trains
+  // has none.
+  absl::Status Backward(const StageBuffers& buffers, bool accumulate, const LossCall& loss = {});
 
   // The passes layer by layer, for work between two layers. F goes through the layers in ascending
   // order, backward in descending order.
   std::size_t num_layers() const { return layers_.size(); }
   absl::Status ForwardLayer(const StageBuffers& buffers, const LossCall& loss, std::size_t i);
-  absl::Status BackwardLayer(const StageBuffers& buffers, bool accumulate, std::size_t i);
+  absl::Status BackwardLayer(const StageBuffers& buffers, bool accumulate, std::size_t i,
+                             const LossCall& loss = {});
 
  private:
   // with_w: as of InputGradCall.
   absl::Status InputGradLayer(const StageBuffers& buffers, std::size_t i,
-                              std::optional<bool> with_w);
+                              std::optional<bool> with_w, const LossCall& loss = {});
   // follows_i: as of WeightGradCall.
   absl::Status WeightGradLayer(std::span<const StageBuffers> microbatches, bool accumulate,
                                std::size_t i, bool follows_i);

@@ -47,6 +47,11 @@ inline backend::Output From(const backend::Output& tensor, std::int64_t offset) 
   return tensor.f32 + offset;
 }
 
+inline backend::Operand From(const backend::Operand& tensor, std::int64_t offset) {
+  if (tensor.bf16 != nullptr) return tensor.bf16 + offset;
+  return tensor.f32 + offset;
+}
+
 // The tensors of a stash. Borrows the layout.
 class StashView {
  public:

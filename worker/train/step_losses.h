@@ -34,8 +34,8 @@ class StepLosses {
   // Returns where the loss of a microbatch is kept, in every step with this remainder by kSteps.
   Microbatch* At(std::int64_t remainder, MicrobatchId microbatch) const;
 
-  // Returns the sum over a step whose Fs are done. Call it before the Fs of the step after the next
-  // begin.
+  // Returns the sum over a step whose losses are computed. Call it before those of the step after
+  // the next are.
   LossShare Share(StepId step) const;
 
  private:

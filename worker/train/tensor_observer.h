@@ -14,7 +14,8 @@ namespace takt::train {
 // Sees activations and their gradients as they are computed, on the compute lane and on the thread
 // of the B of a pair, which may be at the same time. For tests. Names: "act.blocks.3.input",
 // "act.final_norm.input", "act.final_norm.output", "logits" (once for each block of the
-// vocabulary), and "act_grad." instead of "act." for gradients. Values in bf16 are widened.
+// vocabulary, and of each slice of rows if the head is sliced), and "act_grad." instead of "act."
+// for gradients. Values in bf16 are widened.
 using TensorObserver = std::function<void(const std::string& name, MicrobatchId microbatch,
                                           std::span<const float> values)>;
 

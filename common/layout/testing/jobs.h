@@ -96,7 +96,8 @@ struct Job {
            .first_layer = LayerId(id.value() * num_layers / schedule.num_stages),
            .last_layer = LayerId((id.value() + 1) * num_layers / schedule.num_stages),
            .recompute = c.recompute});
-      options.stages.push_back(ShapeOf(model, partition.back(), spread));
+      options.stages.push_back(
+          ShapeOf(model, partition.back(), spread ? HeadLogits::kSpread : HeadLogits::kStashed));
     }
     if (spread) options.vocabulary = ShapeOfVocabulary(model, ends);
     options.tied_embeddings = !model.layers.back().tied_parameters.empty();

@@ -15,9 +15,11 @@ Bound BindBackward(ProgramState& state, const program::Instruction& instruction)
   auto bound = BindPart(
       state, part.version,
       {.op = instruction.op, .backward_stage = instruction.stage, .backward = part.buffers},
-      [part](StepId) { return PartArguments{.accumulate = part.Accumulates()}; },
+      [part](StepId step) {
+        return PartArguments{.loss = part.loss.Call(step), .accumulate = part.Accumulates()};
+      },
       [part](const PartArguments& arguments) {
-        return part.stage.Backward(part.buffers, arguments.accumulate);
+        return part.stage.Backward(part.buffers, arguments.accumulate, arguments.loss);
       });
   return KeepingLeaf(state, instruction, *state.rank.compute, std::move(bound));
 }

@@ -68,6 +68,15 @@ absl::Status CheckBuffers(const ProgramState& state, const ComputePart& part, co
   return absl::OkStatus();
 }
 
+// Returns whether it is the part of the last stage that computes the loss: F, or the B that has
+// what a sliced head computes. Where the vocabulary is spread, T and LOSS compute the loss.
+bool ComputesLoss(const ProgramState& state, const ComputePart& part, const Stage& stage) {
+  const bool is_last = part.stage.value() + 1 == state.program.num_stages;
+  if (!is_last || program::SpreadsVocabulary(state.program)) return false;
+  const bool by_backward = state.trains && stage.layout().slices_head();
+  return part.op == (by_backward ? Op::kBackward : Op::kForward);
+}
+
 // Checks that all weights that a part reads are of one version, and that there is a slot for each
 // layer of its stage. Returns the version.
 absl::StatusOr<int> VersionOf(const ProgramState& state, const Stage& stage, StageId id,
@@ -143,14 +152,12 @@ absl::StatusOr<BoundPart> ResolvePart(ProgramState& state, const ComputePart& pa
                   .begins_leaf = state.rank.BeginsLeaf(part.microbatch)};
   ASSIGN_OR_RETURN(bound.version, VersionOf(state, bound.stage, part.stage, weights));
   RETURN_IF_ERROR(CheckBuffers(state, part, bound.stage, bound.buffers));
-  if (part.op != Op::kForward) return bound;
-  // Where the vocabulary is spread, T and LOSS compute the loss.
-  const bool is_last = part.stage.value() + 1 == state.program.num_stages;
   for (const SlotId slot : part.reads) {
-    if (!is_last || program::SpreadsVocabulary(state.program)) break;
+    if (!ComputesLoss(state, part, bound.stage)) break;
     if (state.program.slots[slot.value()].kind == SlotKind::kTokens)
       bound.loss = ResolveLoss(state, slot, part.microbatch);
   }
+  if (part.op != Op::kForward) return bound;
   for (std::int64_t i = 0; i < ExpertCounts::kSteps; ++i)
     bound.loss.expert_counts[i] = state.expert_counts.At(i, part.microbatch);
   return bound;

@@ -20,7 +20,8 @@ namespace takt::train {
 // Returns a microbatch of a kTokens slot.
 TokenView ViewOf(const ProgramState& state, SlotId tokens, MicrobatchId microbatch);
 
-// Says where the loss of a microbatch, and what else F reports, goes. By default it goes nowhere.
+// Says where the loss of a microbatch, and what else its F or B reports, goes. By default it goes
+// nowhere.
 struct BoundLoss {
   // The count by which the gradient is divided, as LOAD counts it.
   const std::int64_t* scored = nullptr;
@@ -40,7 +41,7 @@ struct BoundPart {
   int version = 0;      // of the weights
   bool& has_gradients;  // the stage's entry in RankState
   bool begins_leaf = false;
-  BoundLoss loss;  // of F of the last stage, if that computes the loss
+  BoundLoss loss;  // of the part of the last stage that computes the loss
 
   // Returns whether W adds to existing gradients, and notes that there are some from now on. Call
   // it once for each W.
