@@ -249,6 +249,10 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
   } else if (parallelism.expert > 1) {
     ASSIGN_OR_RETURN(models, ModelsOfExpertRanks(options, plan));
   }
+  if (options.head_slice > 0) {
+    plan.model.head_slice = options.head_slice;
+    for (model::Model& model : models) model.head_slice = options.head_slice;
+  }
   std::mutex observer_mutex;
   const train::TensorObserver observer = [&](const std::string& name, MicrobatchId m,
                                              std::span<const float> values) {

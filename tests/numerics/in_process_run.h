@@ -3,6 +3,7 @@
 // engine.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -36,6 +37,8 @@ struct RunOptions {
   // The device that the plan is made for, whatever computes: kCuda has activations of a bf16 job in
   // bf16.
   config::DeviceKind planned_for = config::DeviceKind::kCpu;
+  // The head's slices have so many rows (model::Model::head_slice); 0: as the plan says.
+  std::int64_t head_slice = 0;
   // The plan has no barrier, whatever the job says.
   bool planned_without_barrier = false;
   // False: the halves of pairs run one after the other, even where ranks meet inside them.

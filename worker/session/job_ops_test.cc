@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/session/job_ops.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <string_view>
@@ -80,6 +81,31 @@ TEST(ShowOps, TellsOfEveryProductOfEveryRank) {
     }
   }
   EXPECT_EQ(programs, 144);
+}
+
+// Products of the head have the rows of slices, wherever its logits are.
+TEST(ShowOps, TellsOfEveryProductOfAHeadInSlices) {
+  model::ModelConfig model = testing::WithWholeVectors(Llama(false));
+  model.context = model.positions = 1072;
+  for (const char* schedule : {"1f1b", "zb-h1"}) {
+    config::JobSpec job = JobOf(model, schedule);
+    job.precision = config::Precision::kBf16;
+    job.validation = {.path = "nowhere", .every_steps = 2, .batches = 2};
+    const auto plan = plan::MakePlan(job, {.max_workers = 8, .device = config::DeviceKind::kCuda});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    std::set<std::string> shown, run;
+    ASSERT_EQ(ShowOps(job, plan->partition, config::DeviceKind::kCuda, Gatherer(shown)),
+              absl::OkStatus());
+    for (int rank = 0; rank < plan->mesh.pp_size; ++rank)
+      ASSERT_TRUE(testing::RunRank(job, *plan, rank, Gatherer(run)).ok());
+    for (const std::string& key : run) EXPECT_TRUE(shown.contains(key)) << schedule << ": " << key;
+    const auto has = [&](const std::string& text) {
+      return std::ranges::any_of(
+          run, [&](const std::string& key) { return key.find(text) != std::string::npos; });
+    };
+    EXPECT_TRUE(has("1088")) << schedule;
+    EXPECT_TRUE(has("1056")) << schedule;
+  }
 }
 
 TEST(ShowOps, TellsOfEveryProductOfSplitLayers) {

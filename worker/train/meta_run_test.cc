@@ -41,13 +41,17 @@ double OfWords(const plan::Plan& plan, PpRank rank, const program::Instruction& 
 }
 
 // Returns the FLOPs of a stage's passes according to the description of the model.
-double Described(const plan::Plan& plan, const program::ComputePart& part) {
+double Described(const plan::Plan& plan, const program::ComputePart& part, bool slices_head) {
   const mesh::Stage& stage = plan.partition[part.stage.value()];
   double flops = 0;
   for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
     const bool is_head = id.value() + 1 == std::ssize(plan.model.layers);
     if (is_head && !plan.vocabulary_ends.empty()) continue;  // S and T have its products
     const model::LayerCost& cost = plan.model.layers[id.value()].cost;
+    if (is_head && slices_head) {  // B has all of them
+      if (part.op == Op::kBackward) flops += cost.Work();
+      continue;
+    }
     if (part.op == Op::kForward) flops += cost.forward_flops;
     if (part.op == Op::kInputGrad || part.op == Op::kBackward) {
       flops += cost.InputGradFlops(stage.recompute);
@@ -57,8 +61,10 @@ double Described(const plan::Plan& plan, const program::ComputePart& part) {
   return flops;
 }
 
+// slicing_rank: the rank that computes logits slice by slice; -1: none does.
 void ExpectAsPredicted(const config::JobSpec& job,
-                       config::DeviceKind device = config::DeviceKind::kCpu) {
+                       config::DeviceKind device = config::DeviceKind::kCpu,
+                       int slicing_rank = -1) {
   const absl::StatusOr<plan::Plan> plan = plan::MakePlan(job, {.max_workers = 8, .device = device});
   ASSERT_TRUE(plan.ok()) << plan.status();
   for (int rank = 0; rank < plan->mesh.pp_size; ++rank) {
@@ -74,6 +80,8 @@ void ExpectAsPredicted(const config::JobSpec& job,
     EXPECT_EQ(report->counts.bytes, predicted);
     EXPECT_EQ(report->counts.peak_bytes, predicted.total());
     const program::Program& program = plan->programs[rank];
+    const bool sliced = layout::HeadLogitsOf(plan->model, program) == layout::HeadLogits::kSliced;
+    EXPECT_EQ(sliced, rank == slicing_rank);
     for (std::size_t i = 0; i < program.body.size(); ++i) {
       const program::Instruction& instruction = program.body[i];
       if (!program::IsCompute(instruction.op)) continue;
@@ -82,10 +90,11 @@ void ExpectAsPredicted(const config::JobSpec& job,
         described = OfWords(*plan, program.pp_rank, instruction);
       } else if (instruction.op == Op::kOverlap) {
         const program::OverlapParts parts = PartsOf(instruction, program);
-        described = Described(*plan, parts.forward) + Described(*plan, parts.backward);
-      } else {
         described =
-            instruction.num_microbatches * Described(*plan, program::WholePart(instruction));
+            Described(*plan, parts.forward, sliced) + Described(*plan, parts.backward, sliced);
+      } else {
+        described = instruction.num_microbatches *
+                    Described(*plan, program::WholePart(instruction), sliced);
       }
       EXPECT_DOUBLE_EQ(report->flops[i], described) << ToString(instruction, program);
     }
@@ -371,6 +380,32 @@ TEST(MetaRun, AllocatesWhatIsPredictedOfBf16OnGpus) {
           job.validation = config::Validation{.path = "v", .every_steps = 1};
         }
         ExpectAsPredicted(job, config::DeviceKind::kCuda);
+      }
+    }
+  }
+}
+
+// A microbatch has two slices of 1,088 and 1,056 rows.
+TEST(MetaRun, AllocatesAndComputesWhatIsPredictedOfAHeadInSlices) {
+  for (model::ModelConfig model : {Gpt2(), testing::WithWholeVectors(Llama(false))}) {
+    model.context = model.positions = 1072;
+    for (const int blocks : {1, 3}) {
+      model.vocab = blocks * model::kVocabularyBlock - 70;
+      for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        for (const std::string schedule : {"1f1b", "gpipe", "zb-h1"}) {
+          SCOPED_TRACE(absl::StrCat(schedule, " family ", static_cast<int>(model.family),
+                                    " blocks ", blocks, " recompute ", std::string(Name(mode))));
+          config::JobSpec job = JobOf(model, schedule);
+          job.global_batch = 8;
+          job.parallelism.vocabulary = config::Vocabulary::kLast;
+          job.parallelism.recompute = {mode};
+          job.validation = config::Validation{.path = "v", .every_steps = 1};
+          const int slicing_rank = schedule == "1f1b" ? 1 : -1;
+          ExpectAsPredicted(job, config::DeviceKind::kCuda, slicing_rank);
+          job.precision = model::Precision::kBf16;
+          ExpectAsPredicted(job, config::DeviceKind::kCuda, slicing_rank);
+          ExpectAsPredicted(job);
+        }
       }
     }
   }
