@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/layout/regions.h"
+#include "common/program/sliced_head.h"
 
 namespace takt::layout {
 namespace {
@@ -94,10 +95,7 @@ std::int64_t WidenedBytes(const model::Model& model) {
 
 HeadLogits HeadLogitsOf(const model::Model& model, const program::Program& program) {
   if (program::SpreadsVocabulary(program)) return HeadLogits::kSpread;
-  const bool slices = model.head_slice_rows() < model.rows() && !model.tensor.splits();
-  return slices && program::BackwardFollowsForward(program, StageId(program.num_stages - 1))
-             ? HeadLogits::kSliced
-             : HeadLogits::kStashed;
+  return program::SlicesHead(model, program) ? HeadLogits::kSliced : HeadLogits::kStashed;
 }
 
 StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage, HeadLogits logits) {

@@ -20,8 +20,8 @@ enum class HeadLogits : std::uint8_t {
   kSpread,  // S and T, in slots of their own (vocabulary_layout.h)
 };
 
-// Returns it for a rank that runs the program. Logits are sliced if the rows are several slices,
-// each B follows its F at once, and no ranks meet in the head.
+// Returns it for a rank that runs the program. program::SlicesHead decides whether logits are
+// sliced.
 HeadLogits HeadLogitsOf(const model::Model& model, const program::Program& program);
 
 // The memory of one stage and microbatch, in bytes. It holds the stashes of the stage's layers and,

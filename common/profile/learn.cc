@@ -11,6 +11,7 @@
 #include "common/base/direct_ranks.h"
 #include "common/base/median.h"
 #include "common/base/status.h"
+#include "common/profile/head_share.h"
 #include "common/profile/pair_ratio.h"
 #include "common/profile/parameter_counts.h"
 #include "common/program/part_lists.h"
@@ -114,14 +115,16 @@ class Learner {
   std::map<StageKey, PassSamples> PassesOfStages() const {
     std::map<StageKey, PassSamples> samples;
     for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
+      const HeadShare head(job_.model, job_.partition, trace_.ProgramOf(rank));
       for (int step = 0; step < trace_.num_steps(); ++step) {
         std::map<std::pair<StageId, Op>, Mean> means;
         ForEach(rank, step, [&](const Slice& slice, const Instruction& instruction) {
-          const bool counts = program::IsCompute(instruction.op) &&
-                              instruction.op != Op::kOverlap && !IsOfRows(instruction);
-          if (!counts) return;
-          means[{instruction.stage, instruction.op}].Add(ComputeSeconds(step, slice),
-                                                         instruction.num_microbatches);
+          const Op op = instruction.op;
+          if (!program::IsCompute(op) || op == Op::kOverlap || IsOfRows(instruction)) return;
+          const double seconds = ComputeSeconds(step, slice),
+                       moved = seconds * head.In(instruction);
+          means[{instruction.stage, op}].Add(seconds - moved, instruction.num_microbatches);
+          if (moved > 0) means[{instruction.stage, Op::kForward}].sum += moved;
         });
         for (const auto& [stage_and_op, mean] : means) {
           samples[{stage_and_op.first, ConditionsOf(rank)}][stage_and_op.second].push_back(

@@ -91,6 +91,37 @@ TEST(Learn, TellsTheLayersOfAProbeApart) {
   EXPECT_THAT(SecondsOf(profile, plan, 3).weight_grad, DoubleNear(0.020, 1e-8));
 }
 
+// What a layer takes does not depend on the pass that computes it.
+TEST(Learn, CountsTheForwardOfASlicedHeadThatIsInB) {
+  const plan::Plan plan = PlanOf(Job());
+  plan::Plan sliced = plan;
+  sliced.model.head_slice = 8;
+  const mesh::Stage& last = plan.partition.back();
+  const double head = plan.model.layers.back().cost.forward_flops;
+  double backward = 0;
+  for (LayerId id = last.first_layer; id < last.last_layer; ++id) {
+    const model::LayerCost& cost = plan.model.layers[id.value()].cost;
+    backward += cost.input_grad_flops + cost.weight_grad_flops;
+  }
+  const double share = head / (head + backward);
+  const auto learned = [&](const plan::Plan& run, double f, double b) {
+    trace::SyntheticTrace synthetic(run.programs, {});
+    Set(synthetic, last.id, Op::kForward, f);
+    Set(synthetic, last.id, Op::kBackward, b);
+    return LearnFrom(run, synthetic);
+  };
+  const Profile of_slices = learned(sliced, 0.004, 0.020);
+  const Profile of_whole = learned(plan, 0.004 + share * 0.020, (1 - share) * 0.020);
+  for (LayerId id = last.first_layer; id < last.last_layer; ++id) {
+    const Passes expected = SecondsOf(of_whole, plan, id.value());
+    const Passes seconds = SecondsOf(of_slices, plan, id.value());
+    EXPECT_GT(seconds.forward, 0);
+    EXPECT_THAT(seconds.forward, DoubleNear(expected.forward, 1e-7));
+    EXPECT_THAT(seconds.input_grad, DoubleNear(expected.input_grad, 1e-7));
+    EXPECT_THAT(seconds.weight_grad, DoubleNear(expected.weight_grad, 1e-7));
+  }
+}
+
 TEST(Learn, ReadsUpdatesAndSums) {
   const plan::Plan plan = PlanOf(ProbeJob(Job(), {.num_ranks = 2}));
   trace::SyntheticTrace synthetic(plan.programs, {.dp_size = 2, .norm = 0.003, .optimizer = 0.007});

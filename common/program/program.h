@@ -216,11 +216,6 @@ bool MergesWeightGrads(const Program& program);
 // weights have several versions.
 bool IsAsynchronous(const Program& program);
 
-// Returns whether on the compute lane each F of the stage has its B right behind it, and the rank
-// has the stage at all. Then nothing else is computed between the two, with these weights or
-// others.
-bool BackwardFollowsForward(const Program& program, StageId stage);
-
 // Returns whether every microbatch's gradient is applied on its own.
 bool UpdatesEachMicrobatch(const Program& program);
 

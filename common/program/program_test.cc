@@ -5,7 +5,6 @@
 
 #include "common/program/lowering.h"
 #include "common/program/program_serde.h"
-#include "common/program/remove_barrier.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/text.h"
 #include "gmock/gmock.h"
@@ -64,44 +63,6 @@ TEST(Dependencies, WaitForTheLatestOfSeveralReaders) {
   const auto waits = Dependencies(program);
   ASSERT_EQ(waits[0].size(), 1u);
   EXPECT_EQ(waits[0][0].position, -1);
-}
-
-TEST(BackwardFollowsForward, WhereALastStageRunsNothingAhead) {
-  struct Expected {
-    const char* schedule;
-    int ranks;
-    bool follows;
-  };
-  for (const auto& [name, ranks, follows] : {Expected{"1f1b", 3, true},
-                                             {"1f1b", 1, true},
-                                             {"gpipe", 3, false},
-                                             {"zb-h1", 3, false},
-                                             {"pipedream", 3, true},
-                                             {"pipedream-2bw", 3, true},
-                                             {"dualpipe-v", 2, false}}) {
-    const auto schedule = schedule::Generate(name, {.num_ranks = ranks, .num_microbatches = 6});
-    ASSERT_TRUE(schedule.ok()) << name << ": " << schedule.status();
-    const std::vector<Program> programs = Lower(*schedule, {}).value();
-    int holders = 0;
-    for (const Program& program : programs) {
-      const StageId last(program.num_stages - 1);
-      const bool holds = HeldStages(program).contains(last);
-      EXPECT_EQ(BackwardFollowsForward(program, last), holds && follows) << name;
-      holders += holds ? 1 : 0;
-    }
-    EXPECT_EQ(holders, 1) << name;
-    EXPECT_FALSE(ranks > 1 && BackwardFollowsForward(programs[0], StageId(0))) << name;
-  }
-}
-
-// The first forward of a step runs in the body before it.
-TEST(BackwardFollowsForward, NotWhereStepsOverlap) {
-  const auto schedule = schedule::Generate("1f1b", {.num_ranks = 2, .num_microbatches = 6});
-  const std::vector<Program> programs = Lower(*schedule, {}).value();
-  ASSERT_TRUE(BackwardFollowsForward(programs[1], StageId(1)));
-  const absl::StatusOr<std::vector<Program>> overlapped = RemoveBarrier(programs);
-  ASSERT_TRUE(overlapped.ok()) << overlapped.status();
-  EXPECT_FALSE(BackwardFollowsForward((*overlapped)[1], StageId(1)));
 }
 
 TEST(ProgramSerde, ReadsBackWhatItWrote) {
