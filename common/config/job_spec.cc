@@ -123,7 +123,8 @@ absl::StatusOr<model::Model> BuildModelOf(const JobSpec& job, int microbatch, De
                    model::BuildModel(job.model, microbatch, PrecisionsOf(job, device), share,
                                      p.context, experts));
   model.separate_documents = job.SeparatesDocuments();
-  if (device == DeviceKind::kCuda) model.head_slice = model::HeadSliceOf(model.rows());
+  if (device == DeviceKind::kCuda)
+    model.head_slice = model::HeadSliceOf(model.rows(), model.config.vocab);
   const int moments = TraitsOf(job).moments;
   for (model::Layer& layer : model.layers) {
     for (model::Parameter& parameter : layer.parameters) {

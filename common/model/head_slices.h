@@ -11,17 +11,19 @@
 
 namespace takt::model {
 
-// The most rows of a slice. With fewer, reading and writing the gradient of the matrix once a slice
-// takes longer than it can be hidden behind the product. Another number changes the bits of jobs on
-// devices with more rows in a microbatch.
-inline constexpr std::int64_t kMostHeadRows = 2048;
+// The most logits of a slice, which take 512 MiB in bf16. kUncutRows are not cut, however many
+// words there are: a slice reads and writes the gradient of the matrix, and the product of fewer
+// rows would not hide that. Other numbers change the bits of jobs on devices.
+inline constexpr std::int64_t kMostSliceLogits = std::int64_t{1} << 28;
+inline constexpr std::int64_t kUncutRows = 1024;
 
 // Returns the rows of each slice but the last, which has what is left. Slices are about equal, and
 // begin at multiples of 64 rows, where rows are aligned for every kernel.
-constexpr std::int64_t HeadSliceOf(std::int64_t rows) {
+constexpr std::int64_t HeadSliceOf(std::int64_t rows, std::int64_t vocab) {
   constexpr std::int64_t kAligned = 64;
-  if (rows <= kMostHeadRows) return rows;
-  const std::int64_t slices = (rows + kMostHeadRows - 1) / kMostHeadRows;
+  if (rows <= kUncutRows || rows * vocab <= kMostSliceLogits) return rows;
+  const std::int64_t most = std::max(kUncutRows, kMostSliceLogits / vocab / kAligned * kAligned);
+  const std::int64_t slices = (rows + most - 1) / most;
   const std::int64_t least = (rows + slices - 1) / slices;
   return (least + kAligned - 1) / kAligned * kAligned;
 }

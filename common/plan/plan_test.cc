@@ -290,6 +290,7 @@ TEST(MakePlan, ReadsWeightsAsTheyAreStoredOnNewWorkersAlone) {
 TEST(MakePlan, CutsTheRowsOfTheHeadOnNewWorkersAlone) {
   config::JobSpec job = SmallGpt2Job();
   EXPECT_LT(NeededProtocol(job, config::DeviceKind::kCuda), kHeadSlicesProtocolVersion);
+  job.model.vocab = 1 << 17;
   job.model.context = job.model.positions = 1500;  // two sequences a microbatch
   EXPECT_LT(NeededProtocol(job, config::DeviceKind::kCpu), kHeadSlicesProtocolVersion);
   EXPECT_EQ(NeededProtocol(job, config::DeviceKind::kCuda), kHeadSlicesProtocolVersion);
@@ -302,8 +303,10 @@ TEST(MakePlan, CutsTheRowsOfTheHeadOnNewWorkersAlone) {
 // Only where B follows F at once do logits leave the stash.
 TEST(MakePlan, KeepsNoLogitsOnGpusWhereBackwardsFollowForwardsAtOnce) {
   config::JobSpec job = SmallGpt2Job();
+  job.model.vocab = 1 << 17;  // 32 blocks
   job.model.context = job.model.positions = 1500;
   job.parallelism.pipeline = 2;
+  job.parallelism.vocabulary = config::Vocabulary::kLast;
   const auto last_stash = [&](const char* schedule, config::DeviceKind device) {
     job.parallelism.schedule = schedule;
     const absl::StatusOr<Plan> plan = MakePlan(job, {.max_workers = 2, .device = device});
@@ -317,7 +320,8 @@ TEST(MakePlan, KeepsNoLogitsOnGpusWhereBackwardsFollowForwardsAtOnce) {
   const std::int64_t kept = last_stash("gpipe", config::DeviceKind::kCuda);
   const std::int64_t rows = 2 * 1500;
   EXPECT_EQ(kept, last_stash("1f1b", config::DeviceKind::kCpu));
-  EXPECT_EQ(kept - last_stash("1f1b", config::DeviceKind::kCuda), (4 * 256 + 2 * 16) * rows);
+  EXPECT_EQ(kept - last_stash("1f1b", config::DeviceKind::kCuda),
+            (std::int64_t{4} * job.model.vocab + 33 * 16) * rows);
 }
 
 TEST(MakePlan, MergesWeightGradsOfAJobThatNeedNotBeExact) {

@@ -123,7 +123,9 @@ std::string_view HeadSlicesFieldOf(const config::JobSpec& job, config::DeviceKin
     return "";
   const std::int64_t rows =
       std::int64_t{job.microbatch} * job.model.context / job.parallelism.context;
-  return job.microbatch_auto || model::HeadSliceOf(rows) < rows ? "batch.microbatch" : "";
+  return job.microbatch_auto || model::HeadSliceOf(rows, job.model.vocab) < rows
+             ? "batch.microbatch"
+             : "";
 }
 
 // A version that the job's workers must speak, and the field that needs it; empty: none does.

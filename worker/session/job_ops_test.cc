@@ -87,10 +87,12 @@ TEST(ShowOps, TellsOfEveryProductOfEveryRank) {
 TEST(ShowOps, TellsOfEveryProductOfAHeadInSlices) {
   model::ModelConfig model = testing::WithWholeVectors(Llama(false));
   model.context = model.positions = 1072;
+  model.vocab = (1 << 17) - 70;
   for (const char* schedule : {"1f1b", "zb-h1"}) {
     config::JobSpec job = JobOf(model, schedule);
     job.precision = config::Precision::kBf16;
     job.validation = {.path = "nowhere", .every_steps = 2, .batches = 2};
+    job.parallelism.vocabulary = config::Vocabulary::kLast;
     const auto plan = plan::MakePlan(job, {.max_workers = 8, .device = config::DeviceKind::kCuda});
     ASSERT_TRUE(plan.ok()) << plan.status();
     std::set<std::string> shown, run;
