@@ -11,7 +11,7 @@
 
 namespace takt::coordinator {
 
-// Where the state is, if it is not in a file under --state.
+// How to reach the state in etcd, if it is not in a file under --state.
 struct EtcdFlags {
   std::vector<std::string> endpoints;  // HOST:PORT
   certificates::TlsFiles tls;

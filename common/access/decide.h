@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides what a peer may do, as pure functions. A refusal is kPermissionDenied, or
-// kUnauthenticated if the peer showed no certificate. It says which peers may do it and what to do,
-// as a FieldError too.
+// kUnauthenticated if the peer showed no certificate. Its message and its FieldError say which
+// peers may do it and what to do.
 #pragma once
 
 #include <string>

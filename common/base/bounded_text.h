@@ -7,8 +7,8 @@
 
 namespace takt {
 
-// Returns the longest beginning of `text` of at most `most` bytes that ends between two characters
-// of UTF-8. Half a character would make a message unreadable.
+// Returns the longest prefix of `text` that has at most `most` bytes and ends between two UTF-8
+// characters. Half a character would make a message unreadable.
 constexpr std::string_view FirstBytes(std::string_view text, std::size_t most) {
   if (text.size() <= most) return text;
   std::size_t end = most;
@@ -16,7 +16,7 @@ constexpr std::string_view FirstBytes(std::string_view text, std::size_t most) {
   return text.substr(0, end);
 }
 
-// Returns `text`, or its first bytes and "..." if it has more than `most`.
+// Returns `text`, or its first bytes and "..." if it has more than `most` bytes.
 inline std::string Shortened(std::string_view text, std::size_t most) {
   return std::string(FirstBytes(text, most)) + (text.size() > most ? "..." : "");
 }

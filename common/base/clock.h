@@ -31,8 +31,8 @@ struct Moment {
   }
 };
 
-// Measures waits that are stored. It begins as the wall clock and then goes at the pace of the
-// steady clock, so nobody can set it.
+// Measures waits that are stored. It starts at the time of the wall clock and then advances with
+// the steady clock, so setting the wall clock does not change it.
 class WaitClock final {
  public:
   explicit WaitClock(Moment begin) : begin_(begin) {}

@@ -7,7 +7,7 @@
 
 namespace takt {
 
-// Owns a file descriptor and closes it at its end. -1: it has none.
+// Owns a file descriptor and closes it when destroyed. -1: it has none.
 class FileDescriptor final {
  public:
   FileDescriptor() = default;

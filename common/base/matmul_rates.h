@@ -4,8 +4,8 @@
 
 namespace takt {
 
-// FLOPs per second, by the type of the operands. 0: not measured. Of FP8 it is the rate of cores,
-// which round one operand for the product; no GPU has one.
+// FLOPs per second, by the type of the operands. 0: not measured. `fp8` is measured on CPU cores
+// only, which round one operand for the product.
 struct MatmulRates {
   double f32 = 0, bf16 = 0, fp8 = 0;
   bool operator==(const MatmulRates&) const = default;

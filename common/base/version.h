@@ -29,7 +29,8 @@ inline constexpr int kAllFieldsProtocolVersion = 4;
 // what this version added.
 inline constexpr int kAllWaysProtocolVersion = 5;
 
-// From this version on a worker passes on what layers add up in bf16 (takt.v1.JobSpec.residual).
+// From this version on a worker can pass the residual stream between layers in bf16
+// (takt.v1.JobSpec.residual).
 inline constexpr int kResidualProtocolVersion = 6;
 
 // From this version on a replica can have several leaves (takt.v1.ParallelismSpec.data_leaves).
@@ -42,12 +43,12 @@ inline constexpr int kPackedShardsProtocolVersion = 8;
 // From this version on a worker feeds errors back (takt.v1.OptimizerSpec.error_feedback).
 inline constexpr int kErrorFeedbackProtocolVersion = 9;
 
-// From this version on layers of a worker with GPUs compute in bf16 with what they add up, where
-// they pass it on in bf16. Kernel plans of older ones have other products.
+// From this version on a worker with GPUs also computes the residual stream inside a layer in bf16,
+// where layers pass it on in bf16. Kernel plans of older workers have other products.
 inline constexpr int kBf16StreamProtocolVersion = 10;
 
 // From this version on products of a worker with GPUs read weights in bf16 as they are stored, and
-// some read several as one. Kernel plans of older ones have other products.
+// some read several as one. Kernel plans of older workers have other products.
 inline constexpr int kStoredWeightsProtocolVersion = 11;
 
 // From this version on the ranks of a large group that shares the optimizer's state connect with

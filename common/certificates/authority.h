@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small private certificate authority in a directory. It closes a cluster to strangers where no
-// larger authority is at hand. Its keys are P-256, its key files have mode 0600.
+// A small private certificate authority in a directory. It keeps strangers out of a cluster where
+// no other authority is available. Its keys are P-256; its key files have mode 0600.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ struct IssueOptions {
   std::vector<std::string> hosts;  // names and addresses at which a coordinator is reached
   absl::Duration validity;
   absl::Time now;
-  // The certificate takes the place of an older one for the same key: one file changes, at once.
+  // The certificate replaces an older one for the same key. Only that file changes, atomically.
   bool renew = false;
 };
 

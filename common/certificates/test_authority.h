@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An authority for tests, in a directory of its own that goes with the object, and certificates of
-// it.
+// An authority for tests, in a directory that is removed with the object, and the certificates that
+// it issues.
 #pragma once
 
 #include <stdlib.h>

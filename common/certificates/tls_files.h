@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three files with which a process shows who it is and decides whom to believe.
+// The three files with which a process proves its identity and decides which peers to trust.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace takt::certificates {
 struct TlsFiles {
   std::string certificate;  // PEM: its own, then those between it and the authority's
   std::string key;          // PEM: the certificate's key; nobody else may read it
-  std::string authority;    // PEM: the certificates whose signatures are believed
+  std::string authority;    // PEM: the certificates whose signatures are trusted
 
   bool any() const { return !certificate.empty() || !key.empty() || !authority.empty(); }
 };
@@ -35,7 +35,7 @@ absl::StatusOr<CertificateFacts> CheckTlsFiles(const TlsFiles& files, absl::Time
 // on --tls-authority.
 absl::Status CheckAuthority(const TlsFiles& files);
 
-// Returns what the certificate says, without judging it.
+// Returns what the certificate says, without checking it.
 absl::StatusOr<CertificateFacts> ReadFacts(const std::string& certificate_path);
 
 // Checks that only the owner can read a private key. Its group may read it too if root owns it,

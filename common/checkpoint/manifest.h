@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// manifest.json says what a checkpoint holds and how to verify that nothing of it changed. It is
+// manifest.json says what a checkpoint holds and how to verify that none of it has changed. It is
 // written last: a directory without it is not a checkpoint. docs/checkpoints.md describes the
 // fields.
 #pragma once

@@ -3,9 +3,9 @@
 // It is a fence: a generation writes it before it changes anything else, and whoever wants to move
 // or remove something reads it first. docs/checkpoints.md describes the text.
 //
-// The file `owner.epoch` fences off coordinators of a former life in the same way. Whoever makes a
-// checkpoint visible notes the epoch of the coordinator that asked for it first, and a lower epoch
-// of the same generation is refused from then on.
+// The file `owner.epoch` fences off earlier lives of the coordinator in the same way. Whoever makes
+// a checkpoint visible notes the epoch of the coordinator that asked for it first, and a lower
+// epoch of the same generation is refused from then on.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +36,9 @@ std::string FormatOwner(const Owner& owner);
 // Accepts only what FormatOwner writes. name: the file's, for errors. Errors: kDataLoss.
 absl::StatusOr<Owner> ParseOwner(std::string_view text, std::string_view name);
 
-// Returns nullopt if nobody owns the directory. It opens the file anew, because on NFS only that
-// shows what another host has written. Errors: kDataLoss (the text is damaged), others from the
-// disk.
+// Returns nullopt if nobody owns the directory. It opens the file each time, because on NFS only
+// that shows what another host has written. Errors: kDataLoss (the text is damaged), others from
+// the disk.
 absl::StatusOr<std::optional<Owner>> ReadOwner(const std::string& directory);
 
 std::string FormatEpoch(const Owner& owner);

@@ -31,7 +31,7 @@ struct JobFileOptions {
 
 // Reads a spec and reports everything that is wrong at once: unknown and repeated keys, wrong
 // types, unknown enumerators. It accepts `null` for a section, `auto` or `null` where the proto
-// says accepts_auto, and one value where the proto has a list. ToJobSpec (job_spec_serde.h) judges
+// says accepts_auto, and one value where the proto has a list. ToJobSpec (job_spec_serde.h) checks
 // the values. Errors: kInvalidArgument (FieldError with `where`).
 absl::StatusOr<v1::JobSpec> ParseJobFile(std::string_view text, const JobFileOptions& options);
 

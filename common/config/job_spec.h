@@ -30,14 +30,15 @@ enum class DeviceKind : std::uint8_t { kAuto = 0, kCpu, kCuda };
 // Where the words of the head and of the embedding are: on the ranks with the last and the first
 // stage, or on all ranks.
 enum class Vocabulary : std::uint8_t { kAuto = 0, kLast, kSpread };
-// Says whether tokens see those of other documents in their window. With kUnstated they do, unless
-// the job names the token that ends documents.
+// Says whether tokens attend to those of other documents in their window. With kUnstated they do,
+// unless the job names the token that ends documents.
 enum class Documents : std::uint8_t { kUnstated = 0, kJoin, kSeparate };
-// Says what data-parallel replicas share out among them. With kAuto the job leaves it to the plan.
-// No job may ask for kGradients.
+// Says what data-parallel replicas divide among themselves. With kAuto the job leaves it to the
+// plan. No job may ask for kGradients.
 enum class Shard : std::uint8_t { kAuto, kNone, kOptimizer, kGradients, kParameters };
-// Says whether a rank frees weights in a step that its replicas share. With kAlways it does so
-// wherever it has more stages than compute at a time, with kAuto only if it does not fit otherwise.
+// Says whether a rank frees, within a step, the weights that its replicas share. With kAlways it
+// does so wherever it has more stages than compute at a time, with kAuto only if it does not fit
+// otherwise.
 enum class Reshard : std::uint8_t { kAuto, kAlways, kNever };
 // Says whether all ranks wait for one another before the update. With kAuto the plan decides.
 enum class Barrier : std::uint8_t { kAuto, kAlways, kNever };
@@ -128,7 +129,7 @@ struct LrSchedule {
 //   kInverseSqrt       peak * sqrt(warmup_steps / k)  (Vaswani et al. 2017)
 double LearningRate(double peak, const LrSchedule& schedule, std::int64_t step);
 
-// Names parameters that the optimizer treats otherwise than the rest (parameter_groups.h).
+// Names parameters that the optimizer treats differently from the rest (parameter_groups.h).
 struct ParameterGroup {
   std::string parameters;  // a name, in which `*` stands for any characters
   double learning_rate_scale = 1;
@@ -182,8 +183,8 @@ struct SizeRange {
   bool operator==(const SizeRange&) const = default;
 };
 
-// What may change of a job while it lives. An axis without a range keeps to what `parallelism`
-// says of it.
+// What may change in a job between its generations. An axis without a range keeps what
+// `parallelism` says.
 struct Elastic {
   std::optional<SizeRange> data, pipeline;
   bool evict_stragglers = false;  // an idle worker takes the place of one that is too slow
@@ -223,7 +224,7 @@ struct JobSpec {
   Precision precision = Precision::kF32;
   // With a recipe `precision` is bf16, which all but the products of blocks has.
   model::Fp8Recipe fp8 = model::Fp8Recipe::kNone;
-  // Of what layers add up and pass on. It is f32 where `precision` is.
+  // The precision of the residual stream between layers. It is f32 where `precision` is.
   Precision residual = Precision::kF32;
   std::optional<Checkpoint> checkpoint;  // nullopt: nothing is saved in files
   // Steps from one copy of the state in the workers' memory to the next; kAutoCopies, or 0: none
@@ -236,7 +237,8 @@ struct JobSpec {
   int priority = kDefaultPriority;  // 0 to kHighestPriority
   Replan replan = Replan::kNever;   // when a running job changes to a faster plan
   Elastic elastic;
-  // Warn people of settings that have no effect on this job. They are not a part of the proto.
+  // Warnings about settings that have no effect on this job, for people. They are not part of the
+  // proto.
   std::vector<std::string> warnings;
 
   bool SeparatesDocuments() const {

@@ -13,9 +13,9 @@ class ModelSpec;
 
 namespace takt::config {
 
-// Applies defaults and judges every field. The planner judges what needs a mesh or a schedule
-// (pipeline: auto, schedule names), and the worker what needs the data files. Precondition for a
-// spec that names hf_config, init_from or a schedule file: FillFromFiles (spec_files.h) has
+// Applies defaults and checks every field. The planner checks what needs a mesh or a schedule
+// (pipeline: auto, schedule names), and the worker checks what needs the data files. Precondition
+// for a spec that names hf_config, init_from or a schedule file: FillFromFiles (spec_files.h) has
 // completed it. Errors: kInvalidArgument with one FieldError for each rule broken.
 absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto);
 

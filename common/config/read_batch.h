@@ -16,7 +16,7 @@ namespace takt::config {
 // A step has at most so many microbatches, because programs have an instruction for each.
 inline constexpr int kMaxMicrobatches = 1 << 16;
 
-// Reads proto.batch() into `job`, whose model was read before, and judges it. The rules concern the
+// Reads proto.batch() into `job`, whose model was read before, and checks it. The rules concern the
 // replicas and the schedule too, which are read from `proto`.
 void ReadBatch(const v1::JobSpec& proto, JobSpec& job, FieldRules& rules);
 

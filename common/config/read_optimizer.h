@@ -13,7 +13,7 @@ class OptimizerSpec;
 
 namespace takt::config {
 
-// Reads `proto` into `job`, whose model and steps were read before, and judges it.
+// Reads `proto` into `job`, whose model and steps were read before, and checks it.
 void ReadOptimizer(const v1::OptimizerSpec& proto, JobSpec& job, FieldRules& rules);
 
 }  // namespace takt::config

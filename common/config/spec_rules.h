@@ -26,7 +26,7 @@ class SpecRules final : public FieldRules {
                                   .rule = absl::StrCat("must be ", least, " or more"),
                                   .fix = value == 0 ? "set it" : "raise it"});
   }
-  // Checks that the value is one that this version can serve. `supported` lists these for people.
+  // Checks that this version supports the value. `supported` lists the supported values for people.
   bool Supported(const std::string& field, const std::string& value, bool is_supported,
                  const char* supported) {
     return Check(is_supported, {.field = field,

@@ -88,7 +88,7 @@ struct Failure {
 // a field. The text of any other status begins with its code. An OK status is no failure.
 Failure FailureOf(const absl::Status& status);
 
-// What an admitted rank goes on from.
+// The state from which an admitted rank resumes.
 struct Resumed {
   StepId step;               // 0: the beginning
   bool from_memory = false;  // from copies that workers held, not from a checkpoint

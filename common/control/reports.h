@@ -32,10 +32,10 @@ struct RankStepReport {
   double loss = 0, grad_norm = 0, learning_rate = 0;
   std::int64_t tokens = 0;
   std::optional<double> validation_loss;
-  // Of an evaluation, told by the ranks that read the set.
+  // Of an evaluation; reported by the ranks that read the validation set.
   std::optional<double> validation_bytes_per_token;
-  // Of the ranks that share this rank's experts, the rows of the one that has most over the mean, a
-  // mean over blocks and microbatches; 0: none do.
+  // How unevenly the ranks that share this rank's experts are loaded: the most rows of any of them,
+  // divided by their mean, averaged over blocks and microbatches. 0: no ranks share experts.
   double expert_imbalance = 0;
 };
 

@@ -19,8 +19,8 @@ struct LinkCost {
   double seconds_per_byte = 0;  // it occupies the link's lane
 };
 
-// Has what the ranks that meet inside a pass share: how many they are, and the worst latency and
-// rate of their links.
+// Describes the ranks that meet inside a pass: their number, and the worst latency and rate of
+// their links.
 struct GroupCost {
   int size = 1;
   LinkCost link;
@@ -35,13 +35,14 @@ struct Costs {
   LinkCost link;                                        // for each pair that `links` does not name
   std::map<std::pair<PpRank, PpRank>, LinkCost> links;  // by (from, to)
   // The time of all REDUCE_GRAD of a stage together, by stage as above. Each layer takes an equal
-  // part. An entry more than there are stages is that of the rows of a spread vocabulary, of all
-  // ranks together; without it they take no time.
+  // part. One more entry than there are stages may follow: the time for the rows of a spread
+  // vocabulary, of all ranks together. Without it these rows take no time.
   std::vector<double> reduction{0};
-  // What each rank brings to these sums: so many times the gradients that `reduction` is of.
+  // How many terms each rank adds to these sums. `reduction` is the time of sums with one term a
+  // rank.
   int terms = 1;
-  // The ranks of these sums are a chain. It passes all terms of a rank as one, and as much for the
-  // scatter alone as for a whole sum, since the last rank has all sums first.
+  // The ranks of these sums are a chain. It passes all terms of a rank as one. A scatter alone
+  // passes as much as a whole sum, because the last rank is the first to have all sums.
   bool chained_sums = false;
   double tied_reduction = 0;  // REDUCE_TIED
   // OPT, after NORM_EXCHANGE, which is a barrier; by pp rank. One entry serves all ranks.
@@ -50,8 +51,8 @@ struct Costs {
   std::vector<double> vocabulary_forward{0}, vocabulary_backward{0};
   // The groups that meet inside passes, by pp rank. One entry serves all ranks.
   std::vector<GroupCost> tensor{GroupCost{}}, context{GroupCost{}};
-  // The halves of a pair run beside each other where ranks meet in both, so that one computes while
-  // the other one meets. On GPUs one follows the other.
+  // The halves of a pair run concurrently where ranks meet in both, so that one computes while the
+  // other one meets. On GPUs one half follows the other.
   bool halves_run_beside = true;
 
   double F(StageId stage) const { return Of(forward, stage); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Watches a daemon's certificate while it runs. A log line and a metric say when the certificate
-// ends.
+// expires.
 #pragma once
 
 #include <functional>
@@ -25,8 +25,8 @@ struct CertificateNews {
   std::string error;  // set if the files cannot be used
 };
 
-// Finds out what there is to say about the files. It says each thing when it begins, and again from
-// time to time. It reads files but no clock.
+// Finds what is to be reported about the files. It reports each finding when it first appears, and
+// again from time to time. It reads files but no clock.
 class CertificateJudge final {
  public:
   explicit CertificateJudge(certificates::TlsFiles files) : files_(std::move(files)) {}

@@ -18,8 +18,8 @@ namespace takt::daemon {
 void NotifyReady(const std::string& status);
 void NotifyStopping(const std::string& status);
 
-// Returns how long the service manager waits for a sign of life. It is infinite if it does not
-// wait.
+// Returns how long the service manager waits for a sign of life. It is infinite if there is no
+// watchdog.
 absl::Duration WatchdogTimeout();
 
 // Feeds the watchdog for as long as the one thread that decides things answers. If that thread

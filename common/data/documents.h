@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Says where documents begin in a window, and which targets are not scored for that reason. A
-// window begins a document, even where it begins amid one. docs/data.md says it for users.
+// document begins at the start of each window, even where the window begins in the middle of one.
+// docs/data.md says it for users.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says which window of which corpus each row of a run is. Users rely on this order. It is a pure
+// Says which window of which corpus each row of a run reads. Users rely on this order. It is a pure
 // function of weights, sizes and seed, so any (step, rank) finds its data alone.
 //
 // Corpora take turns in a cycle of L rows, m_c of them from corpus c. L is the smallest number up

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says which window each row of each microbatch is. Users rely on this order. Any (step, rank)
+// Says which window each row of each microbatch reads. Users rely on this order. Any (step, rank)
 // finds its data alone, and a run that is resumed, or has another number of stages or replicas,
 // consumes the same windows.
 //

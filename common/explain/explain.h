@@ -60,7 +60,8 @@ struct WorstLink {
   double seconds = 0, others_seconds = 0;  // medians: of its messages, of all other links'
 };
 
-// How often forwards that had run ahead of a step ran again, in the steps that were recorded.
+// How often forwards that had run ahead of a step had to run again, in the steps that were
+// recorded.
 struct Undone {
   int steps = 0;       // that were undone
   int of = 0;          // steps that are followed by another one that was recorded

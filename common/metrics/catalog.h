@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Declares every metric that a Takt program exposes, with name, unit, help and labels.
 // docs/metrics.md is made from this. Metrics have base units only. No label grows without bound, so
-// there is no label for steps or microbatches. The series of a job go some time after it has ended.
+// there is no label for steps or microbatches. The series of a job are removed some time after it
+// has ended.
 #pragma once
 
 #include <span>

@@ -28,7 +28,7 @@ struct Metric {
   LabelNames label_names = {};
 
   int num_labels() const;
-  // Returns whether its series belong to a job and go with it.
+  // Returns whether its series belong to a job and are removed with it.
   bool of_job() const { return label_names[0] == "job"; }
 };
 

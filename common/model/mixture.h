@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block has in place of an MLP if its family has experts: parameters, tensors and costs.
-// Every token has `chosen` experts and none is dropped, so all sizes are known before the router
-// has chosen.
+// The mixture of experts that replaces the MLP of a block: its parameters, tensors and costs. Every
+// token has `chosen` experts and none is dropped, so all sizes are known before the router has
+// chosen.
 #pragma once
 
 #include <cstdint>

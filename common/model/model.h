@@ -28,8 +28,8 @@ enum class Precision : std::uint8_t { kF32 = 1, kBf16 = 2 };
 // for a whole operand, or with one for each block of it.
 enum class Fp8Recipe : std::uint8_t { kNone = 0, kTensor = 1, kBlock = 2 };
 
-// Says which values are rounded to bf16 or FP8, if any. Always f32 are weights and their gradients,
-// sums inside an operation, statistics and the loss.
+// Says which values are rounded to bf16 or FP8, if any. Weights and their gradients, sums inside an
+// operation, statistics and the loss are always f32.
 struct Precisions {
   Precision products = Precision::kF32;  // operands of products of matrices
   // The results of a layer's products, attention and activation functions, and their gradients.
@@ -64,7 +64,7 @@ enum class Family : std::uint8_t {
   kQwen3Moe = 8
 };
 
-// Returns whether the family turns queries and keys by the angles of their positions.
+// Returns whether the family rotates queries and keys by the angles of their positions (RoPE).
 constexpr bool HasRotaryPositions(Family family) {
   return family != Family::kGpt2 && family != Family::kEmulated;
 }
@@ -129,8 +129,8 @@ struct ModelConfig {
   // Rotary positions of the families that have them.
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;
-  // The most keys that a token of mistral sees: its own, and those of the tokens right before it.
-  // Without it a token sees all keys up to its own.
+  // Sliding-window attention: the most keys that a token of mistral sees, its own and those of the
+  // tokens right before it. Without it a token sees all keys up to its own.
   std::optional<int> attention_window;
   std::optional<int> end_token;    // the first eos_token_id that a config.json names
   std::optional<Mixture> mixture;  // of the families that have experts
@@ -193,9 +193,9 @@ struct Parameter {
   // It is kept rounded right before the next parameter of its layer, so that products read both as
   // one matrix.
   bool adjoins_next = false;
-  // A bias by which a router chooses. Its gradient is not one: it counts the rows of each expert,
-  // of which the optimizer looks at the sign of the difference to the mean. It has no part in the
-  // norm, in clipping and in decay.
+  // A bias that a router adds to its scores to balance experts. What stands in place of its
+  // gradient counts the rows of each expert, and the optimizer uses only the sign of their
+  // difference from the mean. It takes no part in the norm, in clipping and in decay.
   bool balances = false;
   int expert = -1;    // of its block, to which it belongs alone; -1: to none
   bool away = false;  // another rank has it, where ranks share experts

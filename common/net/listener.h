@@ -28,14 +28,14 @@ class Connection {
 struct ListenerOptions {
   std::string name;  // of the thread, at most 15 bytes, and for the log: "metrics"
   // The listener serves at most so many connections at once. One more closes the oldest. So silent
-  // connections keep no client out that says what it wants within a round trip.
+  // connections cannot keep out a client that sends its request within a round trip.
   int max_connections = 128;
   // A connection that is not done by then is closed.
   std::chrono::milliseconds time_limit = std::chrono::seconds(10);
   // The listener accepts so many connections at once, and then so many a second. More of them wait
-  // in the kernel's queue. If that is full too, the kernel lets their clients ask again, later each
-  // time. So clients that all come back at the same moment cost no handshakes that are given up. 0:
-  // there is no limit.
+  // in the kernel's queue. If that is full too, the kernel makes their clients retry, later each
+  // time. So clients that all reconnect at the same moment cost no handshakes that are then
+  // abandoned. 0: there is no limit.
   double accepts_per_second = 0;
   int accepts_at_once = 1;
   // Returns what serves a new connection, or null if there is nothing to serve. It is called on the

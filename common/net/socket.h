@@ -12,7 +12,7 @@
 
 namespace takt::net {
 
-// Owns a descriptor and closes it in the end.
+// Owns a descriptor and closes it when destroyed.
 class Socket {
  public:
   Socket() = default;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes one schedule for one pipeline size all the way: partition, programs, proof, simulated step.
+// Turns one schedule for one pipeline size into a candidate: partition, programs, proof, simulated
+// step.
 #pragma once
 
 #include <string_view>

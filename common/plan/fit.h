@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes candidates fit the workers' memory, for jobs that leave it open how: replicas share the
-// optimizer's state, ranks free weights, or stages compute again what they would keep.
+// Makes candidates fit the workers' memory, for jobs that leave open how: replicas share the
+// optimizer's state, ranks free weights, or stages recompute activations instead of keeping them.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -60,12 +60,12 @@ struct PlanOptions {
   std::int64_t worker_memory_bytes = 0;
   // Of the job's last steps, the share whose gradients were clipped; nullopt: too few are known.
   std::optional<double> clipped_share;
-  // Of ranks that share experts, the rows of the one that has most over the mean.
+  // The most rows of any of the ranks that share experts, divided by the mean of these ranks.
   double expert_imbalance = model::kExpertImbalance;
 };
 
-// On a GPU, libraries take about so much for themselves: a guess, until docs/gpu-checks.md measures
-// it.
+// How much memory libraries take for themselves on a GPU. It is a guess, until docs/gpu-checks.md
+// measures it.
 inline constexpr std::int64_t kLibraryBytes = std::int64_t{448} << 20;
 
 // Returns the bytes that count against PlanOptions::worker_memory_bytes.
@@ -138,9 +138,9 @@ inline bool FreesWeights(const Plan& plan) {
 // memory needed than the workers have.
 absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& options);
 
-// Returns the seconds of a step of `plan` by what `options` know, which may be more than when the
-// plan was made. job: the one that the plan is for. Of the plan it reads model, mesh, partition,
-// vocabulary_ends and schedule, and makes the programs again.
+// Predicts the seconds of a step of `plan` from what is known in `options`, which may be more than
+// when the plan was made. job: the one that the plan is for. It reads only model, mesh, partition,
+// vocabulary_ends and schedule of the plan, and makes the programs again.
 absl::StatusOr<double> PredictStep(const config::JobSpec& job, const PlanOptions& options,
                                    const Plan& plan);
 

@@ -9,7 +9,7 @@
 
 namespace takt::plan {
 
-// From this version on a worker foresees weights of which it updates a shard.
+// From this version on a worker can foresee weights even if it updates only its shard of them.
 inline constexpr int kForeseenShardsProtocolVersion = kResidualProtocolVersion;
 
 // Returns whether ranks that share the optimizer's state of this job need

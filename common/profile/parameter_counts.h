@@ -11,11 +11,11 @@
 
 namespace takt::profile {
 
-// Returns how many parameters each pp rank updates, where one whose optimizer has fewer moments
-// than AdamW counts for less, as its update takes less time, and one of Muon's counts for its
-// products too: those of its layers, and its copies of
-// those that they share with layers of other ranks. A rank with all uses of a parameter has one
-// copy. vocabulary_ends: if the words are spread, each rank updates its rows of every table.
+// Returns how many parameters each pp rank updates: those of its layers, and its copies of those
+// that they share with layers of other ranks. A rank with all uses of a parameter has one copy. A
+// parameter whose optimizer has fewer moments than AdamW counts for less, because its update takes
+// less time, and one that Muon updates counts for its products too. vocabulary_ends: if the words
+// are spread, each rank updates its rows of every table.
 std::vector<double> UpdatedParameters(const model::Model& model, const mesh::Partition& partition,
                                       int pp_size,
                                       const mesh::VocabularyEnds& vocabulary_ends = {});

@@ -11,7 +11,7 @@ namespace takt::profile {
 struct ProbeOptions {
   int num_ranks = 1;               // those that the job will have on one host, all busy at once
   double target_seconds = 3;       // of all steps, about
-  double flops_per_second = 1e11;  // of a rank: from it follows how many steps these are
+  double flops_per_second = 1e11;  // of a rank: determines the number of steps
 };
 
 // Returns a job whose model has a few of the job's blocks. Each rank is a data-parallel copy with

@@ -17,7 +17,7 @@ namespace takt::rpc {
 // The files are read again when they change, which is checked every second. Connections that exist
 // go on, and new ones use the new files. Endpoints must have passed CheckEndpoint.
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsFor(const Endpoint& endpoint);
-// strangers: a client that shows no certificate at all connects, too, as kNobody.
+// strangers: a client that shows no certificate may connect too, as kNobody.
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsFor(const Endpoint& endpoint,
                                                               bool strangers = false);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds which action of a schedule needs which: it numbers actions by row and position, and has the
-// data dependencies between them and an order that respects both these and the rows.
+// The dependency graph of a schedule. It numbers actions by row and position, and has the data
+// dependencies between them and an order that respects both these and the rows.
 #pragma once
 
 #include <array>

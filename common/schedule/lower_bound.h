@@ -42,8 +42,7 @@ struct Bound {
 //   fill            r cannot begin before its first input, and then it has its work to do;
 //   first gradient  until r's first gradient can be there, r runs at most K forwards;
 //   last gradient   when r's last gradient leaves, at most K of r's W remain, and the gradient has
-//   to
-//                   travel to stage 0;
+//                   to travel to stage 0;
 //   one microbatch  it passes all stages forward and back;
 //   lifetimes       each of r's chunks is in flight for as long as its gradient is away, at most K
 //                   at a time.

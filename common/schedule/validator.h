@@ -17,13 +17,11 @@ struct ValidateOptions {
 // which prints the grid with the guilty cell marked:
 // - each (stage, microbatch) has exactly one F and one B, or one F, one I and one W;
 // - each action is on the rank that the placement says; under bidirectional each microbatch goes
-// one
-//   way, and some go each way;
+//   one way, and some go each way;
 // - only an F joins, and what it joins is the B of another microbatch;
 // - in the row F comes before I, and I before W;
 // - data dependencies and rows together have no cycle, where an overlapped pair waits for the
-// inputs
-//   of both its halves;
+//   inputs of both its halves;
 // - where the vocabulary is spread, there is a flush and one copy of the weights, every rank has
 //   one S and one T for each microbatch, both in ascending order, and S comes before T; elsewhere
 //   there are none;

@@ -23,8 +23,8 @@ struct Request {
   // it is searched only on demand.
   std::vector<schedule::Placement> placements;
   cost::Costs costs;
-  // Replicas share the optimizer's state: the end of a stage's gradients is a scatter alone. The
-  // gather follows the update, whatever the order of actions is.
+  // Replicas share the optimizer's state, so the sum of a stage's gradients ends with the scatter.
+  // The gather follows the update, whatever the order of actions is.
   bool shares = false;
   std::vector<std::int64_t> message_bytes;  // after each stage; empty: 0
   // Microbatch-chunks that a rank may hold in flight. Empty: no limit; one entry: the same for all

@@ -10,11 +10,11 @@
 namespace takt::tokenizer {
 
 // Takes byte-level BPE: normalizers none and NFC; pre-tokenizers ByteLevel, or a Sequence of Split,
-// Digits and at last ByteLevel; merges as pairs and as strings. Truncation and
-// padding are left alone, and of the post-processor only the token before a text counts. Errors:
-// kInvalidArgument (FieldError, `where` = `name`): the text is not JSON or has another shape, a
-// part that would change ids is not among the above (its name is in the message), or vocabulary and
-// merges do not fit each other.
+// Digits and at last ByteLevel; merges as pairs and as strings. Truncation and padding are ignored,
+// and only the token before a text is taken from the post-processor. Errors: kInvalidArgument
+// (FieldError, `where` = `name`): the text is not JSON or has another shape, a part that would
+// change ids is not among the above (its name is in the message), or vocabulary and merges do not
+// fit each other.
 absl::StatusOr<ByteLevelModel> ParseTokenizerJson(std::string_view text, std::string_view name);
 
 }  // namespace takt::tokenizer

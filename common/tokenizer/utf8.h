@@ -14,9 +14,9 @@ struct CleanText {
 };
 
 // Returns `text` with U+FFFD for each malformed sequence of bytes, as Python's
-// bytes.decode("utf-8", errors="replace") does: the longest beginning of a character that could
-// have been completed is one sequence, and so is every other wrong byte. The result is `text`
-// itself if it is UTF-8 already, else a view of `storage`.
+// bytes.decode("utf-8", errors="replace") does: the longest prefix of a character that could have
+// been completed is one sequence, and so is every other wrong byte. The result is `text` itself if
+// it is UTF-8 already, else a view of `storage`.
 CleanText ReplaceInvalidUtf8(std::string_view text, std::string& storage);
 
 // Returns the bytes of the character that begins with `first`. Precondition: it begins one.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says which steps there are where the ones that somebody asked for are missing.
+// Names the nearest steps that are kept when the requested ones are missing.
 #pragma once
 
 #include <span>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts the newest step of a timeline into a few bytes a rank, for pictures of thousands of ranks.
+// Summarizes the newest step of a timeline in a few bytes for each rank, for pictures of thousands
+// of ranks.
 #pragma once
 
 #include <string>

@@ -33,9 +33,8 @@ enum class Cause : std::uint8_t {
   kReduction = 3,  // a sum of gradients, all ranks being there
   kSync = 4,       // the exchange of norms, all ranks being there
   kData = 5,       // tokens
-  kRuntime =
-      6,       // nothing: from when it could have begun to when it did; or its process stood still
-  kPause = 7,  // between two steps: validation, a snapshot, the pipeline filling again
+  kRuntime = 6,    // nothing: it could have begun but did not yet; or its process stood still
+  kPause = 7,      // between two steps: validation, a snapshot, the pipeline filling again
 };
 inline constexpr int kNumCauses = 7;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides which coordinator leads. One transaction takes the key `leader` under a lease, if nobody
-// has it, and raises the epoch. The lease only says when another one may try. What keeps a leader
-// that was deposed from doing harm is that each of its writes compares the key
-// (coordinator/etcd/etcd_store.h), and that workers compare the epoch.
+// holds it, and raises the epoch. The lease only says when another coordinator may try. A deposed
+// leader can do no harm, because each of its writes compares the key
+// (coordinator/etcd/etcd_store.h), and workers compare the epoch.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ struct EtcdOptions {
 //   kOutOfRange          a wanted revision was compacted, or is not there yet
 //   kPermissionDenied    etcd refuses this client's certificate
 //   kFailedPrecondition  the member belongs to another etcd cluster than the first that answered
-//   kInternal            etcd finds the request wrong, which is our bug
+//   kInternal            etcd finds the request invalid, which is our bug
 class EtcdClient final {
  public:
   // Connects when it is first used. Errors: kInvalidArgument (FieldError on --etcd-endpoints or

@@ -40,11 +40,11 @@ class FakeEtcd final : public etcdserverpb::KV::Service, public etcdserverpb::Le
   void SetFull(bool full);
   // The next reads answer with the state before the last change.
   void AnswerStale(int count);
-  // All leases end, and their keys go.
+  // All leases end, and their keys are removed.
   void ExpireLeases();
   // All states but the newest are forgotten.
   void Compact();
-  // Is counted from the start: transactions that took effect.
+  // Returns how many transactions have taken effect since the start.
   int num_transactions() const;
 
   // Writes a key as another client would.

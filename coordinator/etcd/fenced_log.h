@@ -40,7 +40,7 @@ class FencedLog final {
   absl::Status CommitInParts(const std::vector<Operations>& parts);
   // Raises the number of commits together with `operations`.
   absl::Status Decide(Operations operations);
-  // Does something that may be done twice.
+  // Carries out operations that may be carried out twice.
   absl::Status Carry(const Operations& operations);
   // Sends until the outcome is known. decides: it raises the number of commits.
   absl::Status Send(const etcdserverpb::TxnRequest& txn, bool decides);

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says who is to blame for a fault, and whether its job goes on after it. All functions are pure.
+// Decides who is to blame for a fault, and whether the job continues after it. All functions are
+// pure.
 //
 // The order of guilt:
-//   1. A worker that is gone without a word. It makes its neighbours fail.
+//   1. A worker that is gone without notice. It makes its neighbours fail.
 //   2. A rank that reported an error of its own: it says that its worker is the cause
 //      (control::Cause), or it refused inputs that not all ranks refuse. A rank that cannot tell
 //      the cause comes after these, unless its error tells only that another rank is gone.
 //   3. A rank that was stuck: it waited for nothing while another rank waited until its time was
 //      over.
-// A connection that broke between two living ranks is the link's fault: no worker is blamed. Nor is
-// one for an error of the job: what its ranks say of the job, inputs that all of them refuse, or
-// the checkpoint of its last step that failed.
+// A connection that broke between two living ranks is the link's fault: no worker is blamed. No
+// worker is blamed either for an error of the job: one that its ranks ascribe to the job, inputs
+// that all of them refuse, or a failed checkpoint of its last step.
 //
 // A worker that was asked to leave refuses its next rank. That counts as the loss of the worker,
 // not as an error: all workers that leave say the same.
@@ -33,13 +34,13 @@
 
 namespace takt::job {
 
-// Returns the first rank that is gone without a word, null if there is none.
+// Returns the first rank whose worker is gone without notice, null if there is none.
 const RankRun* FindSilentlyLost(const JobRun& run);
 
 // Returns the rank that is guilty by the first two rules, null if there is none.
 const RankRun* FindAtFault(const JobRun& run);
 
-// True if the rank refused what the job names, and other ranks look at the same.
+// True if the rank refused inputs that the job names and that other ranks check too.
 bool RefusesInputs(const RankRun& rank);
 
 struct Culprit {

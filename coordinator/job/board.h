@@ -61,7 +61,7 @@ class Board final {
   Subscription Subscribe(const std::string& id, Listener listener);
 
  private:
-  // Call it before the job is shown. before: what is shown now, or null.
+  // Call this before the job is shown. before: what is shown now, or null.
   void SetHoldersLocked(const JobView& before, const store::JobRecord& job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Subscription> ListenersLocked(const std::string& id)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Holds everything that the coordinator knows (the workers, the jobs and their queue) and every
 // rule by which it changes. One thread calls it (coordinator.h), and times come in as arguments. It
-// lists what shall follow in an outbox. The caller stores that first, and only then shows and sends
-// it, so that nothing is visible that is not durable, but for why a job that starts still waits.
+// lists what is to be stored, shown and sent in an outbox. The caller stores first, and only then
+// shows and sends, so that nothing is visible before it is durable. The one exception is the reason
+// why a job that starts still waits.
 #pragma once
 
 #include <functional>
@@ -125,15 +126,16 @@ class Cluster final {
   void Replanned(const std::string& job_id, Generation generation,
                  absl::StatusOr<ReplanOffer> offer, Moment now);
 
-  // While `why` is an error, requests that change something are refused with it; deletions are not.
+  // While `why` is an error, requests that change something are refused with it, except deletions.
   void SetReadOnly(absl::Status why) { read_only_ = std::move(why); }
 
   // The coordinator did nothing for `stall`, because it was stopped or swapped out. That workers
   // were silent meanwhile proves nothing, and a worker whose stream ended because it got no answer
   // has return_grace to come back. Call this before any event that came during the stall.
   void ResumeAfterStall(absl::Duration stall, Moment now);
-  // Applies what follows from the events so far and from the time. What only time changes is looked
-  // at every timeouts::kTick: with thousands of jobs and workers, rounds come more often.
+  // Applies what follows from the events so far and from the time. What only time changes is
+  // checked at most every timeouts::kTick, because with thousands of jobs and workers Tick is
+  // called more often.
   void Tick(Moment now);
   // True while reports or log lines wait for their batch.
   bool HasWaitingBatch() const;
@@ -158,7 +160,7 @@ class Cluster final {
   // The worker has attached with a rank that no job of this coordinator gave it.
   void HoldOrAbort(const control::Hello& hello, Moment now);
   void TickHeld(Moment now);
-  // Returns the error of a request about a job that there is not.
+  // Returns the error of a request about a job that does not exist.
   absl::Status NoJobNamed(const std::string& name) const;
   absl::StatusOr<store::JobRecord> TakeOver(const std::string& name, Moment now);
   // Tells the workers of all held generations of the job, or of this one, to abort it.
@@ -177,7 +179,7 @@ class Cluster final {
   // there are any of both.
   bool AddGrowing(std::vector<placement::WaitingJob>& waiting, std::vector<Job*>& jobs, Moment now);
   placement::Capacity CapacityForQueue(Moment now) const;
-  // Returns false if the queue was asked the same a short time ago.
+  // Returns false if the queue was asked the same question a short time ago.
   bool AsksAnew(std::vector<placement::WaitingJob> waiting, placement::Capacity capacity,
                 Moment now);
 

@@ -40,9 +40,9 @@ struct CoordinatorOptions {
   const Clock* clock = &Clock::Real();
   absl::Duration tick = timeouts::kTick;
   absl::Duration retry_full_disk = timeouts::kRetryFullDisk;
-  // If so many events wait, TryPost refuses another one.
+  // While this many events wait, TryPost refuses more.
   std::size_t max_events = 100'000;
-  // If clients wait for so many plans, TryPlan refuses another one.
+  // While clients wait for this many plans, TryPlan refuses more.
   std::size_t max_asked_plans = 16;
   metrics::Registry* metrics = nullptr;  // may be null
   // These are called when a generation is handed out, and when the job of a name is deleted: after
@@ -66,8 +66,8 @@ class Coordinator final {
   // store: borrowed.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(CoordinatorOptions options,
                                                             store::Store* store);
-  // Returns one that decides nothing and takes no events, as after Stop. Its caller shows on its
-  // board what another coordinator has decided. store: borrowed; it is only read.
+  // Returns a coordinator that decides nothing and takes no events, as after Stop. Its caller shows
+  // on its board what another coordinator has decided. store: borrowed; it is only read.
   static std::unique_ptr<Coordinator> Follow(store::Store* store);
   ~Coordinator();
 

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // What to do with a job that holds its gang: a pure function of what is known about its ranks.
 //
-//   QUEUED --(gang is there)--> PLANNING --(plan)--> STARTING --(all admitted)--> RUNNING --(all
-//   finished)--> SUCCEEDED
-//    ^  |                          |                     |                          | |
-//    |  +------ (paused) ----------+---------------------+--- kStop, ranks let go --+ |
-//    |  v                                                                           | |
-//    | PAUSED <----------------------- (asked to halt, all halted) -----------------|-+
-//    |                                                                              |
-//    +-- (resumed; a worker left while planning; all halted for another reason)     |
-//    |                                                                              |
-//    +-- (ranks let go) -- RECOVERING <-- (fault, and it may go on) -------- kStop --+
-//                                                                                   |
-//                          FAILED | CANCELLED <-- (ranks let go) ----------- kStop --+
+//   QUEUED -(gang)-> PLANNING -(plan)-> STARTING -(admitted)-> RUNNING -(finished)-> SUCCEEDED
+//
+//   From                To              When
+//   QUEUED, PLANNING    PAUSED          a user pauses the job
+//   PAUSED              QUEUED          a user resumes it
+//   PLANNING            QUEUED          a worker left meanwhile
+//   PLANNING            FAILED          there is no plan
+//   STARTING            PAUSED, QUEUED  it was asked to halt (kStop): its ranks have let go
+//   RUNNING             PAUSED, QUEUED  it was asked to halt: all ranks have halted
+//   STARTING, RUNNING   RECOVERING      a fault after which the job may go on (kStop)
+//   RECOVERING          QUEUED          its ranks have let go
+//   STARTING, RUNNING   FAILED          a fault that ends the job (kStop): its ranks have let go
+//   any before its end  CANCELLED       a user cancels it (kStop): its ranks have let go
 //
 // RECOVERING leads to PAUSED if that was asked for, and to FAILED if the job is given up (blame.h).
 // A job that halted for a better plan goes from RUNNING through PLANNING to STARTING at once, with
@@ -23,9 +24,9 @@
 // done yet. Decide covers STARTING, RUNNING and RECOVERING; placement/queue.h decides which job
 // leaves QUEUED, job.h has what users and leaving workers ask for.
 //
-// Invalid input is never tried again. So the job counts as wrong only if a rank says that whoever
-// runs it would find it wrong, or if all ranks refuse the inputs that all of them look at. If only
-// some ranks do, something is wrong with their workers.
+// A job with invalid input is never retried. So its input counts as invalid only if a rank says
+// that any worker would find it so, or if all ranks refuse the inputs that all of them check. If
+// only some ranks refuse them, something is wrong with their workers.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +66,7 @@ struct RankRun {
   control::BoundRank bound;
   RankPhase phase = RankPhase::kPreparing;
   std::optional<std::string> lost;  // why its worker is gone
-  std::optional<std::string> away;  // why nothing is heard of its worker now; not if it is lost
+  std::optional<std::string> away;  // why its worker is silent now; unset if it is lost
   bool leaves = false;              // its worker was asked to end
   std::string error;                // of kRefused, kFailed, kAborted
   control::Cause cause = control::Cause::kUnknown;  // likewise
@@ -105,7 +106,7 @@ struct JobRun {
   absl::Duration since;     // steady; when the state began here
   // Steady; when the job had its last fault, or this coordinator came to know it after that.
   absl::Duration tried_since;
-  // Steady; when a rank was last known to get further: to do, load or connect something else.
+  // Steady; when a rank was last known to make progress: to do, load or connect something else.
   absl::Duration progress = -absl::InfiniteDuration();
   std::optional<absl::Duration> refused_since;  // when the first rank refused
   std::optional<absl::Duration> stop_since;     // when the stop was told

@@ -69,7 +69,7 @@ struct Replan {
   config::JobSpec spec;                       // what must not change is fixed
   plan::PlanOptions options;                  // for the workers that the job has or could have
 };
-// A generation is handed out. This effect comes before any rank hears of it.
+// A generation is handed out. This effect comes before any command to its ranks.
 struct BeginGeneration {
   std::shared_ptr<const Launch> launch;
 };
@@ -93,11 +93,11 @@ struct EffectTargets {
 };
 
 void CarryOut(const Effect& effect, const EffectTargets& targets);
-// Lets the sessions send what the effects told them.
+// Lets the sessions send what the effects gave them.
 void FlushSessions(const std::vector<Effect>& effects);
 
-// Takes the answers to requests out of `effects` and gives them now, although what they tell of is
-// not stored: errors as they are, and `why` in place of everything else.
+// Takes the answers to requests out of `effects` and sends them now, although their changes are not
+// stored: errors as they are, and `why` in place of everything else.
 void AnswerWithout(std::vector<Effect>& effects, const absl::Status& why);
 
 }  // namespace takt::job

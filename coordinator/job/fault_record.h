@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps of a fault what every rank was doing, from its flight recorder. A rank that ended reports
-// it. For a rank whose worker is lost, its last heartbeat is taken.
+// Records what every rank was doing at a fault, from its flight recorder. A rank that ended reports
+// it. For a rank whose worker is lost, the last heartbeat tells it.
 #pragma once
 
 #include <string>

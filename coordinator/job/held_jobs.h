@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps the jobs that workers hold and the store does not know, as after the loss of a state
-// directory. Their ranks train on. Nobody is told to abort until a user adopts or abandons the job.
-// All of it comes from workers and is forgotten with the process. It is pure.
+// directory. Their ranks keep training. No rank is told to abort until a user adopts or abandons
+// the job. All of it comes from workers and is forgotten with the process. It is pure.
 //
 //   (a worker attaches with a rank of it) -> held --(every rank is here and described)--> adoptable
 //      held, adoptable --(Cluster::Adopt)-->   a job of this coordinator
@@ -65,7 +65,7 @@ class HeldJobs final {
   // A worker has attached with the rank of hello.running. Returns true if no worker had claimed a
   // rank of that generation.
   bool Claim(const control::Hello& hello, Moment now);
-  // The worker is lost, or has let go.
+  // The worker is lost, or has released its rank.
   void Forget(const std::string& worker);
   void Remove(const control::JobKey& key) { jobs_.erase(key); }
 

@@ -93,11 +93,11 @@ class Job final {
   // The worker is lost, or away. Return: it is heard again on the same stream.
   void Lose(const membership::Loss& loss);
   void Return(const membership::Worker& worker);
-  // Returns two workers whose ranks are heard, or fewer if there are not two. So at least one of
-  // two differs from any silent worker.
+  // Returns two workers whose ranks are not silent, or fewer if there are not two. With two, at
+  // least one differs from any given silent worker.
   std::vector<std::string> Witnesses() const;
-  // Returns what the other ranks say for this worker, which is silent. They cannot get further than
-  // about a step without it. witnesses: as Witnesses returns them, which looks at all ranks.
+  // Returns what the other ranks show about this worker, which is silent. Without it they cannot
+  // get further than about a step. witnesses: as Witnesses returns them, which looks at all ranks.
   membership::Voucher Vouch(const membership::Worker& silent,
                             const std::vector<std::string>& witnesses) const;
   bool HoldsRank(const membership::Worker& worker, Rank rank) const;
@@ -113,7 +113,7 @@ class Job final {
   // The line is dropped unless its worker has held a rank of the job.
   void AddLog(const control::LogLine& line);
 
-  // Says that something may have happened to the job, so that a tick looks at it.
+  // Says that something may have happened to the job, so that the next tick checks it.
   void HasNews() { news_ = true; }
   bool TakeNews() { return std::exchange(news_, false); }
   // Applies what follows from the events so far and from the time. batch: step reports and log
@@ -132,12 +132,12 @@ class Job final {
   // Returns the workers that hold copies of its state in memory, while it waits for its next
   // generation to train.
   std::set<std::string> CopyHolders() const;
-  // Whether the job's state is in the memory of those workers and nowhere else. After an hour it is
-  // given up: they may serve others.
+  // Returns whether the job's state is in the memory of those workers and nowhere else. After an
+  // hour it returns false, and they may serve other jobs.
   bool HasOnlyCopies(Moment now) const;
-  // The workers that it has evicted, and takes again only where there is no other.
+  // The workers that it has evicted. It takes them again only if there is no other.
   const std::set<std::string>& evicted_workers() const { return evicted_workers_; }
-  // A job whose plan may have ended the last coordinator is not planned before.
+  // A job whose plan may have ended the last coordinator is not planned before this time.
   Moment plans_again() const { return plans_again_; }
   // True if its ranks halt, and the next generation gets their workers.
   bool keeps_workers() const { return run_ && run_->next_plan; }

@@ -28,8 +28,8 @@ class JobTable final {
   // context: borrowed. Jobs that had not ended when `snapshot` was stored go on.
   JobTable(const JobContext* context, store::Snapshot snapshot, Moment now);
 
-  // Returns the job of that name, or null. FindById does so by id. A job that is found so may be
-  // changed, so it is among the live ones until Settle.
+  // Returns the job of that name, or null; FindById does the same by id. The caller may change the
+  // job, so it is among the live ones until Settle.
   Job* Find(const std::string& name);
   const Job* Find(const std::string& name) const;
   Job* FindById(const std::string& id);
@@ -59,7 +59,7 @@ class JobTable final {
   // Call this after every job in live() was flushed. Those that have ended leave it.
   void Settle();
 
-  // Returns how many jobs have ended and settled, and the ones of them that ended first.
+  // Return how many jobs have ended and settled, and those of them that ended first.
   std::int64_t num_ended() const { return static_cast<std::int64_t>(ended_.size()); }
   std::vector<EndedJob> FirstEnded(int most) const;
 

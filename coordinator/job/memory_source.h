@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says how often the ranks of a generation copy their state in memory, and who keeps whose copies.
-// It is pure. Which step the next generation goes on from, its ranks find out
+// Decides how often the ranks of a generation copy their state in memory, and which rank keeps
+// whose copies. It is pure. The ranks of the next generation find out which step they resume from
 // (worker/session/copy_choice.h).
 #pragma once
 
@@ -21,7 +21,7 @@ struct CopyFacts {
   config::DeviceKind device = config::DeviceKind::kCpu;
   std::vector<std::string> hosts;  // of the workers, by rank
   int oldest_protocol = 0;         // of those that the workers speak
-  // Training stands still for so long while a worker copies a byte; nullopt: it was not measured.
+  // How long training pauses for each byte that a worker copies; nullopt: it was not measured.
   std::optional<double> seconds_per_byte;
 };
 
@@ -32,10 +32,10 @@ struct CopyPlan {
 };
 
 // For `auto` it takes the smallest number of steps over which a copy takes at most 1 % of the time
-// of training, and within which it is sent. A copy takes the pause, and on a worker without a
-// device the sending too. If the plan counts no memory for copies, they do not fit, and a job that
-// did not ask for them keeps none. A rank's copies go to the rank that is `shift` further: the
-// smallest shift by which most ranks' copies are on another host.
+// of training, and within which it is sent. The time of a copy is that of the pause, and on a
+// worker without a device also that of sending. If the plan counts no memory for copies, they do
+// not fit, and a job that did not ask for them keeps none. A rank's copies go to the rank that is
+// `shift` further: the smallest shift by which most ranks' copies are on another host.
 CopyPlan PlanCopies(const CopyFacts& facts);
 
 }  // namespace takt::job

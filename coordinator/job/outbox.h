@@ -19,7 +19,7 @@ struct SettledCheckpoint {
   double snapshot_seconds = 0, write_seconds = 0;  // of the slowest rank
 };
 
-// Says how long a job did not train after a fault, by what it waited for. It is for metrics.
+// How long a job did not train after a fault, by what it waited for. For metrics.
 struct RecoveryTimes {
   absl::Duration stop;   // until its ranks had let go
   absl::Duration queue;  // until its gang was there

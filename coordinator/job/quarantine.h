@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps the faults that workers are blamed for, and decides which workers get no work for a while.
+// Keeps the faults for which workers are blamed, and decides which workers get no work for a while.
 //
 //   - Two faults within an hour, or three within a day, quarantine a worker, if at least two jobs
 //     blame it. From one job alone, only that job avoids it.
 //   - A quarantine lasts ten minutes, and each time in a row for twice as long, a day at most.
 //     After a day without a fault, everything is forgotten.
-//   - At most a twentieth of the workers, but always one, is quarantined at once. Beyond that the
-//     cluster or a job is more likely at fault than its workers, so only people are told.
+//   - At most a twentieth of the workers, but always at least one, is quarantined at the same time.
+//     Beyond that the cluster or a job is more likely at fault than its workers, so faults are only
+//     shown.
 #pragma once
 
 #include <map>
@@ -32,8 +33,8 @@ struct QuarantineOptions {
   double share = 0.05;
 };
 
-// Pure, but for what it keeps. One caller at a time. Times are of a WaitClock, because they are
-// stored.
+// Pure, except for the state that it keeps. One caller at a time. Times are of a WaitClock, because
+// they are stored.
 class Quarantine final {
  public:
   using Records = std::map<std::string, store::WorkerRecord>;
@@ -58,7 +59,7 @@ class Quarantine final {
   Records TakeChanges();
 
  private:
-  // True if the faults of the record suffice.
+  // True if the faults of the record suffice for a quarantine.
   bool Deserves(const store::WorkerRecord& record, absl::Time now) const;
   bool IsQuarantined(const store::WorkerRecord& record, absl::Time now) const;
 

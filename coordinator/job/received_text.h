@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bounds what a worker says for people. Most of it is stored with the job, and a message may have
-// 8 MiB.
+// Bounds the texts for people that a worker sends. Most of them are stored with the job, and a
+// message may have 8 MiB.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace takt::job {
 inline constexpr std::size_t kMostTextBytes = 4096;  // of each text
 inline constexpr std::size_t kMostTexts = 16;        // of notes, and of violations
 
-// Returns the beginning of the text.
+// Returns the text, cut to kMostTextBytes.
 std::string Bounded(const std::string& text);
 // Returns the update with the beginnings of its texts, and with the first notes and violations.
 control::JobUpdate Bounded(control::JobUpdate update);

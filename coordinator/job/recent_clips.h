@@ -8,8 +8,8 @@
 
 namespace takt::job {
 
-// Says how often the last steps of a job were clipped, on which the plan decides whether steps
-// overlap. It begins anew with each coordinator. One caller at a time.
+// Counts how often the last steps of a job were clipped. The plan uses this to decide whether steps
+// overlap. Each coordinator starts counting from zero. One caller at a time.
 class RecentClips {
  public:
   static constexpr std::size_t kMost = 100, kLeast = 50;

@@ -46,8 +46,8 @@ class Rendezvous final {
   // Calls Stop.
   ~Rendezvous() { Stop(); }
 
-  // Makes (job, generation) current, which has so many ranks. The values of an older generation are
-  // dropped, and its waits end with kAborted.
+  // Makes (job, generation), which has `num_ranks` ranks, the current one. The values of an older
+  // generation are dropped, and its waits end with kAborted.
   void Open(const std::string& job, Generation generation, int num_ranks = 1);
   void Close(const std::string& job);
   // Closes every scope. Waits and all later calls end with kUnavailable.
@@ -65,8 +65,8 @@ class Rendezvous final {
   void Expire(absl::Duration now);
 
  private:
-  // A wait stands in the queue of the first of its keys that is not there. So a new key is compared
-  // with no wait that another key keeps, and a wait of n keys costs n looks in all.
+  // A wait is queued at the first of its keys that is missing. So a new key touches no wait that is
+  // queued at another key, and a wait of n keys costs n look-ups in all.
   struct Waiting {
     std::vector<std::string> keys;
     std::size_t there = 0;  // so many of them, from the first on

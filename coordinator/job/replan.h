@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides when a running job is planned again with what was measured since, and when it goes on
-// with the plan that comes out of it. All functions are pure. job_replan.cc has what follows.
+// Decides when a running job is planned again with what was measured since, and when it changes to
+// the resulting plan. All functions are pure. job_replan.cc carries the decisions out.
 //
 //   a profile has changed --(kAsk)--> the planner predicts a step of the plan that the job has, and
 //   makes the best plan for the same workers, by the same profile --> the gain, which metrics show
@@ -10,7 +10,7 @@
 // An elastic job grows in the same way: when workers have been idle for a while, they are counted
 // as its own, and it changes to a plan that needs some of them at the next step boundary. The while
 // is ten times what a start takes, so that a job whose workers come and go spends little of its
-// time on starts. Jobs that wait come first (placement/queue.h).
+// time on starts. Waiting jobs are served first (placement/queue.h).
 #pragma once
 
 #include <cstdint>

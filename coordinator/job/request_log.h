@@ -24,7 +24,7 @@ class RequestLog final {
                                                            const std::string& request_id,
                                                            const std::string& job) const;
 
-  // Adds a request that was answered with `job`, nullopt if its answer is no job.
+  // Adds a request that was answered with `job`; nullopt: the answer was not a job.
   void Add(const std::string& method, const std::string& request_id,
            std::optional<store::JobRecord> job);
 

@@ -13,7 +13,8 @@ namespace takt::job {
 struct RetentionOptions {
   std::int64_t jobs = 1000;                   // that ended last, and are kept; 0: any number
   absl::Duration age = absl::Hours(90 * 24);  // since a job's end; infinite: any
-  // So many go in one transaction, or fewer with so many steps together, so that none takes long.
+  // One transaction deletes at most this many jobs, and fewer if they have more than steps_at_once
+  // steps together, so that none takes long.
   int at_once = 100;
   std::int64_t steps_at_once = 10'000;
 };

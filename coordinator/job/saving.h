@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Puts the ranks' parts of a checkpoint together. All functions are pure. The state is stored with
-// the job, so a coordinator that is started again goes on where the earlier one was.
+// the job, so a coordinator that is restarted continues where the earlier one was.
 //
 //   (first rank reports) -> kWriting --(all have)--> kComplete --(a worker made it visible, or
 //                             |                        could not)--> settled

@@ -32,11 +32,10 @@ class StepCollector final {
 
   // Returns the next steps that are complete: rank 0 has reported them, and so has every other
   // rank, unless it ended or is more than kMaxLag steps behind. If rank 0 ended, the result of a
-  // step may come from another rank. The caller fills in job,
-  // generation, schedule and time.
+  // step may come from another rank. The caller fills in job, generation, schedule and time.
   std::vector<store::StepRecord> TakeReady();
-  // Returns the remaining steps when nothing more will come, also those that lack parts of other
-  // ranks.
+  // Returns the remaining steps when no more reports will come, including those that lack parts of
+  // other ranks.
   std::vector<store::StepRecord> TakeRest();
 
   StepId last_taken() const { return last_taken_; }

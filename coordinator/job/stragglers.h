@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds ranks that compute slower than the plan says, beside the other ranks. It is pure.
+// Finds ranks that compute slower than the plan says, compared with the other ranks. It is pure.
 //
-// A plan may be wrong by one factor for all ranks, so what a rank takes is divided by its
-// prediction, and then compared with the median of all ranks. Where a pp rank has several ranks,
-// one must also be slow beside the others of these: else the plan is wrong about the stage.
+// A plan may be wrong by one factor for all ranks, so the time of a rank is divided by its
+// prediction, and the quotient is compared with the median of all ranks. Where a pp rank has
+// several ranks, a straggler must also be slow compared with the others of them: otherwise the plan
+// is wrong about the stage.
 #pragma once
 
 #include <optional>
@@ -18,7 +19,8 @@ namespace takt::job {
 
 struct StragglerOptions {
   double slowdown = 1.5;
-  // So many steps in a row name a rank. After as many that are not slow it is a straggler no more.
+  // A rank is named after this many slow steps in a row. After as many steps that are not slow it
+  // is no longer a straggler.
   int steps = 20;
 };
 

@@ -6,8 +6,8 @@
 //             will grow by it, and it is held while the job's ranks halt.
 //   Bind      The plan is there, or the worker came back with a rank that it still runs. It is
 //             held with that rank.
-// A worker that is away keeps its hold, as its job trains on. It is released when it is lost, and
-// by
+// A worker that is away keeps its hold, because its job keeps training. It is released when it is
+// lost, and by
 //   ReleaseReserved   The plan does not need it, has failed or is not wanted any more.
 //   Release           The end of its rank is acknowledged: at the end of the run, or later if the
 //                     worker reports its end only then.
@@ -66,7 +66,7 @@ class WorkerTable final {
   // Returns the workers that are lost, or away from now on (Membership::Expire).
   std::vector<membership::Loss> Expire(Moment now, const membership::Membership::Vouch& vouch);
 
-  // A fault of the job is the worker's. Nothing happens if the worker is about to end.
+  // Blames the worker for a fault of the job. Nothing happens if the worker is about to end.
   void Blame(const std::string& worker, const std::string& job, const std::string& what,
              Moment now);
   // Forgets what is held against the worker.
@@ -86,7 +86,7 @@ class WorkerTable final {
   void Bind(const std::string& worker, const control::JobKey& key, Rank rank) {
     members_.SetHold(worker, {key, rank});
   }
-  // Returns whether the worker was held for `key`. Now it is held for nothing then.
+  // Ends the worker's hold if it is held for `key`. Returns whether it was.
   bool Release(const std::string& worker, const control::JobKey& key) {
     return members_.Release(worker, key);
   }

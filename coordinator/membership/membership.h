@@ -12,10 +12,10 @@
 //      +---------------------------- away ---> as before: Heard, or Attach of the same incarnation
 //          Expire, Attach of a new incarnation
 //
-// A worker that is away keeps its hold: its job trains on without the coordinator. It is lost when
-// it does not come back in time, unless its silence is excused:
-//   - Other ranks of its job get further, which they cannot for long without it (Voucher).
-//   - Most workers fell silent at once. Then the coordinator or its network is at fault.
+// A worker that is away keeps its hold: its job keeps training without the coordinator. It is lost
+// when it does not come back in time, unless its silence is excused:
+//   - Other ranks of its job make progress, which they cannot for long without it (Voucher).
+//   - Most workers fell silent at the same time. Then the coordinator or its network is at fault.
 #pragma once
 
 #include <cstdint>
@@ -85,7 +85,7 @@ struct Worker {
   bool TakesWork() const { return state() == WorkerState::kIdle && !retired(); }
 };
 
-// A worker of which nothing is heard any more, and what it is or was held for.
+// A worker that has fallen silent or ended, and what it is or was held for.
 struct Loss {
   std::string worker, incarnation;
   SessionId session;  // which is over; 0: none
@@ -96,7 +96,7 @@ struct Loss {
 
 // Says what the other ranks of a job know of a rank whose worker is silent.
 struct Voucher {
-  // Steady; when one of them last got further. None says anything: infinitely long ago.
+  // Steady; when one of them last made progress. Infinitely long ago if none says anything.
   absl::Duration progress = -absl::InfiniteDuration();
   absl::Duration step;  // how long a step of the job takes
 };
@@ -142,7 +142,7 @@ class Membership final {
   // The session's stream ended: the worker is away, or lost if it was about to end. Empty if it was
   // not the worker's current one.
   std::optional<Loss> Detach(SessionId session, std::string reason, Moment now);
-  // The coordinator did not listen until now: nobody is lost before `patience`, or a lease, has
+  // The coordinator did not listen until now: no worker is lost before `patience`, or a lease, has
   // passed.
   void RenewLeases(Moment now, absl::Duration patience);
   // Workers that were silent for too long are lost, or away if they are excused. Each is returned
@@ -155,7 +155,7 @@ class Membership final {
   absl::Status SetDrained(const std::string& worker, bool drained);
   // This incarnation gets no new work any more. An unknown session is ignored.
   void SetLeaving(SessionId session);
-  // Nothing happens if no such worker is known. It holds until the worker attaches again.
+  // Nothing happens if no such worker is known. The setting lasts until the worker attaches again.
   void SetRefuses(const std::string& worker, std::string why);
   // Nothing happens if no such worker is known.
   void SetBlame(const std::string& worker, Blame blame);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says for people what a job in the queue waits for. The text changes seldom while time passes,
+// Tells people what a job in the queue waits for. The text rarely changes while time passes,
 // because each change is stored and logged.
 #pragma once
 

@@ -33,7 +33,7 @@ class ChildPlanner final {
   // time limit), kInternal (it crashed), kCancelled (Stop).
   absl::StatusOr<plan::Plan> Make(const config::JobSpec& job, const plan::PlanOptions& options);
 
-  // Kills the child, and every later one at once. Any thread may call it.
+  // Kills the child, and every later one as soon as it starts. Any thread may call it.
   void Stop();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The child process that makes one plan. The coordinator runs its own program as such a child
-// (child_planner.h); people do not call it.
+// (child_planner.h); it is not meant for users.
 #pragma once
 
 #include <functional>

@@ -31,9 +31,9 @@ namespace takt::profiles {
 struct ProfileKeeperOptions {
   absl::Duration save_interval = timeouts::kSaveProfile;
   std::size_t max_jobs = 32;  // the ones that began last are learned from
-  // A profile that has so many layers begins anew, so that it never grows without bound.
+  // A profile that has this many layers is emptied, so that it never grows without bound.
   std::size_t max_layers = 10'000;
-  // The same for messages between pairs of hosts. Only these begin anew then.
+  // The same for messages between pairs of hosts. Only these are then emptied.
   std::size_t max_links = 10'000;
   const Clock* clock = &Clock::Real();
 };
@@ -41,7 +41,7 @@ struct ProfileKeeperOptions {
 // Thread-safe, but Learn has one caller at a time. The destructor stores what is not stored yet.
 class ProfileKeeper final {
  public:
-  // Goes on with the profile of the store. One that is damaged, or that another version of the
+  // Continues with the profile in the store. One that is damaged, or that another version of the
   // program measured, is dropped with a line in the log. store: borrowed. Errors: the store's.
   static absl::StatusOr<std::unique_ptr<ProfileKeeper>> Open(
       store::Store* store, const ProfileKeeperOptions& options = {});

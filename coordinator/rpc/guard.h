@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Knows the caller of every call and whether the table of common/access allows it, and writes the
+// Identifies the caller of every call, checks it against the table of common/access, and writes the
 // audit log. Every call passes Admit before its handler runs; the handler then decides about what
 // the request names.
 #pragma once

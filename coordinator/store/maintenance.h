@@ -15,7 +15,7 @@
 
 namespace takt::store {
 
-// takt-coordinator does this instead of serving if it is its first argument.
+// If this is its first argument, takt-coordinator does maintenance instead of serving.
 inline constexpr char kMaintenance[] = "--maintain-state";
 
 // Copies the state of the directory to a new file of mode 0600. The coordinator may run.

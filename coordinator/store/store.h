@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's durable state behind a small interface. It is implemented by SQLite
+// The coordinator's durable state behind a small interface. It is implemented in SQLite
 // (sqlite_store.h), in etcd (coordinator/etcd) and in memory (memory_store.h, for tests). One
-// suite, store_test.cc, runs on all.
+// suite, store_test.cc, tests all of them.
 #pragma once
 
 #include <cstdint>

@@ -7,8 +7,8 @@
 
 namespace takt::store {
 
-// Makes the names in the folder of `path` durable: a file that was made, moved or removed there is
-// so after a power cut too. Errors: kUnavailable.  Blocks: for the disk.
+// Makes the names in the folder of `path` durable: a file that was made, moved or removed there
+// stays so after a power cut. Errors: kUnavailable.  Blocks: for the disk.
 absl::Status SyncFolderOf(const std::string& path);
 
 }  // namespace takt::store

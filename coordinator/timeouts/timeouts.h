@@ -23,10 +23,10 @@ inline constexpr absl::Duration kFollow = absl::Seconds(1);
 // A worker sends a heartbeat this often. The coordinator tells it so when it attaches.
 inline constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 // A worker whose stream ended has dialled again after this time, even if one attempt failed, and
-// the other ranks of its job have sent a heartbeat since. If it has not, and they get no further,
+// the other ranks of its job have sent a heartbeat since. If it has not, and they make no progress,
 // it is lost.
 inline constexpr absl::Duration kRedial = absl::Milliseconds(1500);
-// A member of etcd that does not answer for this long is not waited for.
+// The coordinator does not wait longer than this for an answer of a member of etcd.
 inline constexpr absl::Duration kStateCall = absl::Seconds(2);
 // This long after an Abort, a rank that has not said how it ended counts as ended. Together with
 // the lease this is less than ten seconds, so that a fault is settled within that time.
@@ -55,13 +55,13 @@ inline constexpr absl::Duration kSaveProfile = absl::Seconds(10);
 inline constexpr absl::Duration kReturnGrace = absl::Seconds(15);
 // This long after the end of a job's last rank, its missing step reports are given up.
 inline constexpr absl::Duration kReportsGrace = absl::Seconds(30);
-// While most workers are silent and some are heard, nobody is lost for this long.
+// While most workers are silent and some are not, no worker is lost for this long.
 inline constexpr absl::Duration kCutOff = absl::Seconds(30);
 // After a coordinator has ended while it made a job's plan, the next one waits for this long before
 // it makes that plan, and after the second one for twice as long.
 inline constexpr absl::Duration kPlanningPause = absl::Seconds(30);
-// The other ranks of a silent worker's job need not get further sooner than their steps take, if
-// these take at most this long.
+// The other ranks of a silent worker's job need not make progress sooner than within one of their
+// steps, if a step takes at most this long.
 inline constexpr absl::Duration kLongestStep = absl::Seconds(30);
 // A peer that does not take one message for this long loses its stream.
 inline constexpr absl::Duration kStreamStall = absl::Minutes(1);
@@ -71,7 +71,7 @@ inline constexpr absl::Duration kReplan = absl::Minutes(1);
 inline constexpr absl::Duration kLongestBackoff = absl::Minutes(5);
 // A plan that takes longer is given up, if the planner runs in a child process.
 inline constexpr absl::Duration kPlanningLimit = absl::Minutes(5);
-// While ranks connect, at least one of them must get further within this time.
+// While ranks connect, at least one of them must make progress within this time.
 inline constexpr absl::Duration kAdmissionTimeout = absl::Minutes(5);
 // Within this time after the last rank has reported its part of a checkpoint, a worker must have
 // made the whole visible.

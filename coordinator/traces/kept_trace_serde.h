@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contents of the keeper's files.
+// The contents of the files of TraceKeeper.
 #pragma once
 
 #include <string>

@@ -37,7 +37,8 @@ struct StepRange {
   std::int64_t around = 0;  // 0: none
 };
 
-// Thread-safe. It stops nobody: what cannot be kept is dropped, with one line in the log.
+// Thread-safe. It never fails its callers: what cannot be kept is dropped, with one line in the
+// log.
 class TraceKeeper {
  public:
   using JobKey = control::JobKey;

@@ -24,13 +24,13 @@ class Deliveries final {
   Deliveries(Tracker* tracker, store::Store* store, absl::Time since)
       : tracker_(tracker), store_(store), since_(since) {}
 
-  // The most rounds that leave out a job which the server refuses.
+  // The most rounds for which a job that the server refuses is left out.
   static constexpr int kMostRest = 150;
 
   // Delivers what the server lacks of these jobs, which are all that there are. If the server is
   // away (kUnavailable) the round ends there, and the next one tries again. A job that the server
   // refuses is left out of the next 1, 2, 4, ... rounds, and delays no other job.
-  // Returns that the server is away, or the first refusal, also of a job that is left out.
+  // Returns that the server is away, or the first refusal, even if it is of a job that is left out.
   absl::Status Round(const Jobs& jobs);
 
  private:

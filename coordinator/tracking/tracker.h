@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Describes a tracking server as the coordinator sees it: a place where people compare the curves
-// of jobs.
+// The interface to a tracking server, where people compare the curves of jobs.
 #pragma once
 
 #include <map>
