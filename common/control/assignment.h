@@ -31,8 +31,8 @@ struct MemoryCopies {
   // Rank r sends its copies to rank r + shift, and keeps those of rank r - shift, modulo the number
   // of ranks. 0: none are sent, because every layer is held by a replica too.
   int shift = 0;
-  // The newest step that the job may go on from by copies of an earlier generation; 0: it must not.
-  // It may be set although this generation keeps none.
+  // The newest step that the job may resume from by copies of an earlier generation; 0: it must
+  // not. It may be set even if this generation keeps none.
   StepId at_most;
   // Without copies the job could only start over, because it saves no files and has trained.
   bool required = false;

@@ -200,7 +200,7 @@ struct CommitCheckpoint {
   int keep = 1;
   // The text of manifest.json; empty: the checkpoint failed, remove its files.
   std::string manifest;
-  // This generation went on from the checkpoint of this step, which must not be removed; 0: none.
+  // This generation resumed from the checkpoint of this step, which must not be removed; 0: none.
   StepId resumed;
   // Tells this job from others of the same name; empty: the coordinator did not say.
   std::string job_id;

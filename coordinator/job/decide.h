@@ -74,7 +74,7 @@ struct RankRun {
   std::vector<FieldError> violations;  // of kRefused
   control::RankStatus status;          // last reported
   StepId resumed_step;                 // from kAdmitted on
-  bool from_memory = false;            // likewise: it goes on from copies in memory
+  bool from_memory = false;            // likewise: it resumes from copies in memory
   std::string kernel_plan;             // likewise, of rank 0
   std::shared_ptr<BulkSession> bulk;   // of its last report, which is acknowledged there
 };
@@ -148,7 +148,7 @@ struct Decision {
 };
 
 // Returns the newest step of which the job has a checkpoint, as far as is known: its own, or the
-// one that a generation went on from. 0: none. No generation goes on from an older one unless this
+// one that a generation resumed from. 0: none. No generation resumes from an older one unless this
 // one is damaged.
 StepId SavedStep(const store::JobRecord& job);
 

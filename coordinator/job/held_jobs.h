@@ -105,7 +105,7 @@ class HeldJobs final {
   std::map<control::JobKey, HeldJob> jobs_;
 };
 
-// A job that is adopted goes on from this.
+// The state with which an adopted job continues.
 struct Adoption {
   store::JobRecord record;
   config::JobSpec spec;

@@ -50,7 +50,7 @@ class JobTable final {
   Job& TakeOver(Adoption adoption, Moment now);
   // Returns true if this generation is known to be over, or a later one is known.
   bool IsOver(const control::JobKey& key) const;
-  // A job of that name that is added later goes on from the generation of this one.
+  // A job of that name that is added later continues the generation numbers of this one.
   void Remove(const Job& job);
 
   // Lists by number the jobs that have not ended, and those that may have changed since Settle. So

@@ -54,7 +54,7 @@ struct Snapshot {
   std::map<std::string, WorkerRecord> workers;
   std::int64_t last_number = 0;  // highest job number ever given
   std::map<std::string, Generation>
-      generations;  // highest of deleted jobs, by name: a new job of that name goes on from there
+      generations;  // highest of deleted jobs, by name: a new job of that name continues there
   std::string cluster_id;  // 32 hexadecimal digits, made with the state; copies have the same
   std::int64_t epoch = 0;  // raised by each coordinator that starts on this state
 };

@@ -100,7 +100,7 @@ class Oracle final {
   const DurableJob* Find(const std::string& name) const;
   const std::set<std::string>& drained() const { return drained_; }
   std::int64_t committed_steps() const { return committed_steps_; }
-  // Returns how many generations went on from copies in memory.
+  // Returns how many generations resumed from copies in memory.
   std::int64_t from_memory() const { return from_memory_; }
   // Return how many generations had fewer or more ranks than the one before.
   std::int64_t shrunk() const { return shrunk_; }

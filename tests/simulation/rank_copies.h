@@ -40,7 +40,7 @@ class RankCopies final : public std::enable_shared_from_this<RankCopies> {
   // Returns the state of this rank by the offers of all ranks; nullopt: it cannot be had.
   std::optional<std::uint64_t> StateOf(const session::CopyChoice& choice,
                                        const std::vector<session::CopyOffer>& offers) const;
-  // All ranks have loaded. resumed: what the rank goes on from.
+  // All ranks have loaded. resumed: what the rank resumes from.
   void Begin(const control::Resumed& resumed);
 
   bool CopiesAfter(StepId step) const {

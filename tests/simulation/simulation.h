@@ -19,7 +19,7 @@ struct Outcome {
   std::uint64_t trace_hash = 0;
   std::vector<std::string> last_events;
   double virtual_seconds = 0;
-  // So many events, committed steps, generations that went on from copies in memory, that had fewer
+  // So many events, committed steps, generations that resumed from copies in memory, that had fewer
   // or more ranks than the one before, boundaries of the coordinator and calls to the disk.
   std::int64_t events = 0, steps = 0, from_memory = 0, shrunk = 0, grown = 0, boundaries = 0,
                disk_calls = 0;

@@ -42,7 +42,7 @@ absl::StatusOr<std::vector<std::string>> Publish(FileSystem& files, const std::s
 struct RetainOptions {
   StepId step;     // the checkpoint that was published
   int keep = 1;    // so many complete checkpoints stay, with this one; >= 1
-  StepId resumed;  // the running generation went on from this one, so it stays too; 0: none
+  StepId resumed;  // the running generation resumed from this one, so it stays too; 0: none
   checkpoint::Owner owner;  // must own the directory when anything is removed (ownership.h)
 };
 

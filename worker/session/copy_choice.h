@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the step that a job goes on from by the copies that its workers hold in memory, and who
+// Chooses the step that a job resumes from by the copies that its workers hold in memory, and who
 // sends which layers to whom. Where ranks have parts of layers, each part counts as a layer of its
 // own, with the number PieceOf. Everything here is pure. Ranks tell each other offers and
 // choices as text, through the rendezvous.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lets the ranks of a generation agree, through its rendezvous, on the step that they go on from by
-// the copies in their workers' memory, and brings each rank its state over the data plane.
+// Lets the ranks of a generation agree, through its rendezvous, on the step that they resume from
+// by the copies in their workers' memory, and brings each rank its state over the data plane.
 #pragma once
 
 #include <optional>

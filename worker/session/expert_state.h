@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Brings the state of experts that several ranks share into checkpoints. Checkpoints have all
 // experts of a block in one file, so the rank that writes it takes those of the others. So a job
-// goes on from them with any number of ranks that share experts.
+// resumes from them with any number of ranks that share experts.
 #pragma once
 
 #include <span>

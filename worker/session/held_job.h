@@ -132,7 +132,7 @@ class HeldJob {
   const control::JobKey& key() const { return key_; }  // meaningful only while not idle
   Rank rank() const { return rank_; }
   bool Holds(const control::JobKey& key) const { return state_ != State::kIdle && key == key_; }
-  // What the rank goes on from; meaningful only once it was admitted.
+  // What the rank resumes from; meaningful only once it was admitted.
   const control::Resumed& resumed() const { return resumed_; }
   // The end that was sent, once there is one.
   const std::optional<control::JobUpdate>& end() const { return end_; }

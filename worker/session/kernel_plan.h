@@ -46,7 +46,7 @@ struct KernelPlanOptions {
   backend::KernelPlans* kernels = nullptr;  // for this rank's device
   // For rank 0: shows every op that any rank may run (ShowOps).
   std::function<absl::Status(const std::function<absl::Status(const backend::Op&)>&)> show_ops;
-  // For rank 0: the plan of the checkpoint that the job goes on from.
+  // For rank 0: the plan of the checkpoint that the job resumes from.
   std::optional<KeptPlan> checkpoint;
   KernelPlanFiles kept;  // for rank 0
   // Whether shapes that the plan lacks may be chosen later, without timings, until the plan is

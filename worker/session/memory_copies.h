@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps the state of one rank a second time in memory: two copies of its own state in its worker's
 // memory, and, if no replica holds the same, two in the memory of another rank's worker. They stay
-// there when the generation ends (worker/checkpoint/state_copy.h), and the next one goes on from
+// there when the generation ends (worker/checkpoint/state_copy.h), and the next one resumes from
 // them (copy_restore.h).
 //
 // Where ranks share the optimizer's state, no replica holds the same. Then each rank copies only
@@ -57,7 +57,7 @@ class MemoryCopies {
   explicit MemoryCopies(MemoryCopiesOptions options);
 
   // Fills `store` from the copies of an earlier generation. Returns nullopt if there is no step to
-  // go on from. Blocks and errors: as RestoreFromCopies. transport: of host memory, borrowed.
+  // resume from. Blocks and errors: as RestoreFromCopies. transport: of host memory, borrowed.
   absl::StatusOr<std::optional<control::Resumed>> Restore(transport::Transport& transport,
                                                           train::ParameterStore& store);
   // Returns the kernel plan of the job that Restore found, for rank 0 alone; nullopt: none.
@@ -67,7 +67,7 @@ class MemoryCopies {
   // The calls from here on need copies.every_steps above 0 in the assignment.
 
   // Allocates the copies, or takes those of the earlier generation that have the same layers, and
-  // opens the channels. resumed: what the rank goes on from. sharers: RankGroups::sharers. store,
+  // opens the channels. resumed: what the rank resumes from. sharers: RankGroups::sharers. store,
   // transport, sharers: borrowed until the object ends. Blocks: until the neighbours do the same.
   // Errors: kResourceExhausted, those of the transport.
   absl::Status Begin(transport::Transport& transport, train::ParameterStore& store,

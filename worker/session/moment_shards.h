@@ -2,7 +2,7 @@
 // The moments of layers whose optimizer's state several ranks share, and the weights where they
 // share these too, on their way to checkpoints and to copies in memory. These have whole ones,
 // whoever has which shard of them, so the rank that writes a layer takes the shards of all. So a
-// job goes on from them whether it shares or not.
+// job resumes from them whether it shares or not.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handles the checkpoints of a job for one rank. It finds the checkpoint to go on from, loads the
+// Handles the checkpoints of a job for one rank. It finds the checkpoint to resume from, loads the
 // rank's part, and saves the rank's part. Emulated models have no state, so their checkpoints
 // contain only the step.
 #pragma once
@@ -59,7 +59,7 @@ class RankCheckpoints {
   // Fills `store` (null: the model has no state) from the checkpoint that all ranks agree on.
   // Blocks: until all ranks do the same. Errors: as AgreeOnResume.
   absl::StatusOr<control::Resumed> Restore(train::ParameterStore* store);
-  // For a job that goes on from copies in memory instead: keeps the config of the checkpoint that
+  // For a job that resumes from copies in memory instead: keeps the config of the checkpoint that
   // it has, as Restore does, so that the next checkpoints have the same. Without one that can be
   // read, they get that of the job.
   void KeepConfig();

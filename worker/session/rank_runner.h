@@ -27,7 +27,7 @@ enum class RunEnd : std::uint8_t { kLastStep, kHalted };
 class RankRunner {
  public:
   virtual ~RankRunner() = default;
-  // Opens files, allocates memory, connects to the peers and loads the checkpoint to go on from.
+  // Opens files, allocates memory, connects to the peers and loads the checkpoint to resume from.
   // Blocks: until all peers have connected. Errors: kInvalidArgument (something is wrong with the
   // job); all others mean that something is wrong here or with a peer.
   virtual absl::StatusOr<control::Resumed> Prepare() = 0;

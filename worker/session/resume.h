@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lets the ranks of a generation agree, through its rendezvous, on the checkpoint to go on from.
+// Lets the ranks of a generation agree, through its rendezvous, on the checkpoint to resume from.
 // Rank 0 proposes checkpoints, newest first, and every rank tries to load. If one rank cannot, rank
 // 0 proposes the next older one.
 #pragma once

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Brings the state of layers that several ranks split into checkpoints. Checkpoints have whole
 // tensors, whoever has which pieces of them, so the rank that writes a layer takes the pieces of
-// all. So a job goes on from them with any number of ranks.
+// all. So a job resumes from them with any number of ranks.
 #pragma once
 
 #include <map>
