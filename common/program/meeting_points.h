@@ -25,11 +25,11 @@ using MeetingPoints = std::vector<MeetingPoint>;
 // Returns the meetings by rank; empty ones if the schedule does not spread the vocabulary.
 //
 // The actions of all ranks have one order, by their ends if F, I, W, S and T took one unit, B two
-// and messages none. In it a meeting stands right behind the last action that it needs: SHARE
-// behind the F of the last stage, GATHER behind the last S, RETURN behind the last T, ROWS_GRAD
-// behind the I or B of stage 0. ROWS stands behind the second last F of stage 0 before its own.
-// Every instruction of every rank then waits only for what stands before it in this order, so the
-// programs cannot wait in a circle, whatever the costs are.
+// and messages none. In it a meeting stands right after the last action that it needs: SHARE after
+// the F of the last stage, GATHER after the last S, RETURN after the last T, ROWS_GRAD after the I
+// or B of stage 0. ROWS stands after the second last F of stage 0 before its own. Every instruction
+// of every rank then waits only for what stands before it in this order, so the programs cannot
+// wait in a circle, whatever the costs are.
 std::vector<MeetingPoints> FindMeetingPoints(const schedule::ActionGraph& graph);
 
 }  // namespace takt::program

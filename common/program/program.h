@@ -145,8 +145,8 @@ struct Instruction {
 
 // The parts of every instruction of one op and stage, whose meetings all ranks of a group come to
 // in this order. The list depends on nothing else, so all ranks of a pp rank have the same one, and
-// one chain of ranks proves that all chains complete (docs/adr/0010-mesh-of-more-axes.md). Where
-// nobody meets there is no list.
+// one chain of ranks proves that all chains complete (docs/adr/0010-mesh-of-more-axes.md). Where no
+// ranks meet there is no list.
 struct PartList {
   Op op = Op::kForward;        // F, I, W, B, O or NORM_PARTIAL
   StageId stage;               // -1: NORM_PARTIAL

@@ -21,9 +21,9 @@ namespace takt::program {
 // their messages do. So the prologue and a body each have as many sends as receives, in one order
 // on both ends, and either may follow a body.
 // Where replicas share the optimizer's state, each GATHER_WEIGHTS is there twice: between SPECULATE
-// and NORM_EXCHANGE for the foreseen weights, and behind OPT for the true ones.
-// Errors: kInvalidArgument (a program that has no optimizer or no flush; two copies of the weights,
-// a spread vocabulary, weights that are freed, parts).
+// and NORM_EXCHANGE for the foreseen weights, and after OPT for the true ones. Errors:
+// kInvalidArgument (a program that has no optimizer or no flush; two copies of the weights, a
+// spread vocabulary, weights that are freed, parts).
 absl::StatusOr<std::vector<Program>> RemoveBarrier(const std::vector<Program>& programs);
 
 // Returns whether the instruction is a GATHER_WEIGHTS of foreseen weights.

@@ -12,7 +12,7 @@
 namespace takt::schedule {
 
 // Returns `schedule` with an S and a T of every microbatch on every rank.
-// 1. On every rank each I, W and B moves behind `depth` more forwards, as far as there are any. A
+// 1. On every rank each I, W and B moves to after `depth` more forwards, as far as there are any. A
 //    rank then holds at most `depth` microbatch-chunks more. Where a rank has several stages, some
 //    depths let ranks wait for each other.
 // 2. The rows are run with the given costs. Before a rank begins its next action it takes T if one

@@ -8,8 +8,8 @@
 
 namespace takt::schedule {
 
-// Ranks that wait for one another. Each is stuck at a cell, and behind that cell stands what the
-// rank before it in the cycle needs.
+// Ranks that wait for one another. Each is stuck at a cell, and after that cell comes what the rank
+// before it in the cycle needs.
 struct WaitingCycle {
   int rank = 0, position = 0;  // one of the cells
   std::string text;            // all of them: "0B0 (rank 0, cell 2) waits for 1B0, which is ..."

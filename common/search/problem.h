@@ -67,8 +67,8 @@ struct Problem {
 
 Problem MakeProblem(const Request& request, schedule::Placement placement, int num_chunks);
 
-// Returns the schedule of `rows`, with microbatches. An I with its own W right behind it becomes a
-// B where that costs nothing more.
+// Returns the schedule of `rows`, with microbatches. An I with its own W right after it becomes a B
+// where that costs nothing more.
 schedule::Schedule ToSchedule(const Problem& problem, const Rows& rows);
 
 // Returns the rows of a schedule of this size. Microbatches lose their labels, as explained at Row.

@@ -36,7 +36,7 @@ struct MachineOptions {
   // durations of the instructions are without it. Null: these meetings take no time. Borrowed.
   const Durations* meetings = nullptr;
   // The programs are those of chains side by side (SpreadOverCopies), and so many neighbours share
-  // layers and meet inside F, I and W. With 1 of each, a rank has nobody to wait for there.
+  // layers and meet inside F, I and W. With 1 of each, a rank waits for no other rank there.
   int tensor = 1, context = 1;
 };
 

@@ -40,7 +40,7 @@ inline std::string RequestKey(absl::string_view method, absl::string_view id) {
   return absl::StrCat(kRequests, method, "/", id);
 }
 
-// The first name behind all that begin with `folder`.
+// The first name after all that begin with `folder`.
 inline std::string EndOf(std::string folder) {
   ++folder.back();  // folders end with a slash
   return folder;

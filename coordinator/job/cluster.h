@@ -175,8 +175,8 @@ class Cluster final {
   bool AwaitsHolders(const Job& job, Moment now) const;
   // Returns the workers that the job blames, as WaitingJob::blamed.
   std::map<std::string, int> BlamedBy(const Job& job, Moment now) const;
-  // Adds the running jobs that could use idle workers, behind those that wait. Returns whether
-  // there are any of both.
+  // Adds the running jobs that could use idle workers, after those that wait. Returns whether there
+  // are any of both.
   bool AddGrowing(std::vector<placement::WaitingJob>& waiting, std::vector<Job*>& jobs, Moment now);
   placement::Capacity CapacityForQueue(Moment now) const;
   // Returns false if the queue was asked the same question a short time ago.

@@ -27,7 +27,7 @@ std::vector<control::RankStatus> FaultOf(const JobRun& run);
 
 inline constexpr std::size_t kLoggedRanks = 16;
 
-// Logs one line for each rank, for at most kLoggedRanks: first those that waited for nobody.
+// Logs one line for each rank, for at most kLoggedRanks: first those that waited for no other rank.
 void LogFault(const std::string& job, Generation generation,
               std::vector<control::RankStatus> fault);
 

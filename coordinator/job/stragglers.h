@@ -41,7 +41,7 @@ std::vector<double> PredictedCompute(const plan::Plan& plan);
 // Watches the steps of one generation. One caller at a time.
 class StragglerWatch final {
  public:
-  StragglerWatch() = default;  // names nobody
+  StragglerWatch() = default;  // names no rank
   // predicted: as PredictedCompute.
   StragglerWatch(mesh::Mesh mesh, std::vector<double> predicted, StragglerOptions options = {});
 
@@ -56,7 +56,7 @@ class StragglerWatch final {
 
   StragglerOptions options_;
   mesh::Mesh mesh_;
-  std::vector<double> predicted_;  // by pp rank; empty: nobody is named
+  std::vector<double> predicted_;  // by pp rank; empty: no rank is named
   std::vector<int> slow_steps_;    // in a row, by rank
   std::optional<Straggler> named_;
   int fast_steps_ = 0;  // of the named one, in a row

@@ -60,7 +60,7 @@ struct WaitingJob {
   // but is not granted one.
   bool stopping = false;
   // It trains, and could use `need` more workers. It comes after all jobs that wait, reserves
-  // nothing and pauses nobody. Its Grant has workers only if they are idle now.
+  // nothing and pauses no job. Its Grant has workers only if they are idle now.
   bool grows = false;
   int priority = config::kDefaultPriority;
   std::int64_t number = 0;        // order of submission

@@ -13,10 +13,10 @@ namespace takt::placement {
 // each group on one host, as far as the hosts have workers enough.
 //
 // If no message between two of their hosts was measured, they keep their order: rank after rank,
-// host after host. Else the hosts are ordered anew, so that the messages and sums of gradients of a
-// step take least, each multiplied by what it takes between the two hosts that it gets. The workers
-// of a host stay together. They get either consecutive ranks, which are all copies of one stage
-// after the other, or the ranks of one pipeline after the other. Both ways are compared.
+// host after host. Else the hosts get another order, such that the messages and sums of gradients
+// of a step take least, each multiplied by what it takes between the two hosts that it gets. The
+// workers of a host stay together. They get either consecutive ranks, which are all copies of one
+// stage after the other, or the ranks of one pipeline after the other. Both ways are compared.
 //
 // Up to 8 hosts are compared in all orders. More hosts are put into an order one after the other,
 // and then exchanged in pairs, hosts with equally many workers only. That takes a few tenths of a

@@ -52,10 +52,9 @@ absl::StatusOr<std::vector<Damage>> CheckState(const std::string& state_dir);
 // Drops what was measured on workers. Errors: as CheckState, kDataLoss.
 absl::Status ForgetProfile(const std::string& state_dir);
 
-// Runs `backup DIR TO`, `restore FROM DIR`, `forget-profile DIR`, or `fsck DIR` with `json` or
-// `text` behind.
-// Returns the exit status as `takt` has them: 0 done, 1 damaged or failed, 2 wrong usage, 4 not
-// found.
+// Runs `backup DIR TO`, `restore FROM DIR`, `forget-profile DIR`, or `fsck DIR` followed by `json`
+// or `text`. Returns the exit status as `takt` has them: 0 done, 1 damaged or failed, 2 wrong
+// usage, 4 not found.
 int RunMaintenance(const std::vector<std::string>& arguments, std::ostream& out,
                    std::ostream& errors);
 

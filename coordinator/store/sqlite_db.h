@@ -24,8 +24,8 @@ inline constexpr char kRestoreFix[] =
     "away to start with no jobs";
 
 // `takt admin restore` puts a copy here before it moves anything: the name of the state file with
-// this behind it. The last move takes it away. While it is there, what lies at the state file is
-// not the state, so it is not opened.
+// this suffix. The last move removes it. While it exists, the state file is not the state, so it is
+// not opened.
 inline constexpr char kRestored[] = ".restored";
 
 // A prepared statement that is used again and again: bind its parameters and call Run, or call Next

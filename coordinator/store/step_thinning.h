@@ -11,7 +11,7 @@
 
 namespace takt::store {
 
-// Returns the steps that go when `step` is added: hardly more than one on average. window: 0: all
+// Returns the steps that are removed when `step` is added: about one on average. window: 0: all
 // steps stay.
 std::vector<StepId> StepsToThin(StepId step, std::int64_t window);
 

@@ -35,7 +35,7 @@ struct TokenSourceOptions {
 
 // Returns the options for what the job trains on, and for what it validates on, in file order.
 // ValidationTokens may only be called for a job that validates. A job that only evaluates has them
-// in the place of the others, which nobody reads then.
+// in the place of the others, which are not read then.
 TokenSourceOptions TrainingTokens(const config::JobSpec& job, std::string data_root, int dp_size);
 TokenSourceOptions ValidationTokens(const config::JobSpec& job, std::string data_root, int dp_size);
 

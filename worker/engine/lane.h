@@ -27,7 +27,7 @@ struct LaneEntry {
   const program::Instruction* instruction = nullptr;
   std::int32_t body_index = 0;
   std::vector<program::Wait> waits;
-  std::span<const program::Part> parts;  // of its instruction; empty: it meets nobody
+  std::span<const program::Part> parts;  // of its instruction; empty: it has no meetings
   std::size_t first_meeting = 0;         // in program::MeetingOffsets
   std::size_t num_meetings = 0;
   std::unique_ptr<BoundInstruction> bound;  // BindProgram sets it

@@ -75,7 +75,7 @@ class RankGroups {
   // stand after the last stage. What no other rank holds has no entry.
   const std::map<StageId, transport::Collective*>& replicas() const { return replicas_; }
   // Returns the group of ExpertHoldersOf of each stage of this rank. What no other rank holds has
-  // no entry, and where nobody shares experts there are none.
+  // no entry, and where no ranks share experts there are none.
   const std::map<StageId, transport::Collective*>& expert_holders() const {
     return expert_holders_;
   }
@@ -97,7 +97,7 @@ class RankGroups {
   transport::Collective* pair_context() const { return pair_context_; }
   // Returns a group of the ranks of tensor(), for the exchange of norm and loss.
   transport::Collective* norms() const { return norms_; }
-  // Returns the group of SharersOf, for SendTo from host memory. Null: nobody shares.
+  // Returns the group of SharersOf, for SendTo from host memory. Null: no ranks share.
   transport::Collective* sharers() const { return sharers_; }
 
  private:

@@ -50,7 +50,7 @@ struct RankState {
   // Returns how many leaves the rank's replica has (config::Parallelism::data_leaves), each with as
   // many microbatches in a row.
   int leaves() const;
-  // Returns whether W of this microbatch is the first of a leaf, whose gradients begin anew.
+  // Returns whether W of this microbatch is the first of a leaf, whose gradients start a new sum.
   bool BeginsLeaf(MicrobatchId microbatch) const;
   // Copies the gradients of a stage aside if W of this microbatch was the last of a leaf, and
   // another leaf follows.  Compute lane. backend: of the lane, or of a half of a pair on it.

@@ -92,8 +92,8 @@ class SharedExperts {
   absl::Status InputGrad(const Routed& routed, const ExpertArrivals& arrivals,
                          const Backward& backward, const Stash& stash, const Scratch& scratch,
                          absl::FunctionRef<absl::Status()> begin_d_norm);
-  // Adds the gradients of the matrices, or overwrites them. It meets nobody.
-  // gradients: [e,E/e], by the rank whose rows they are of.
+  // Adds the gradients of the matrices, or overwrites them. It has no meetings. gradients: [e,E/e],
+  // by the rank whose rows they are of.
   absl::Status WeightGrad(const ExpertArrivals& arrivals, const Stash& stash,
                           std::span<const Gradients> gradients, bool accumulate);
 

@@ -7,7 +7,7 @@
 // MLP's inner width. Each leaf reads the norm's output of all rows, and its last product is a
 // partial sum. The sums over the leaves of all ranks go to each rank's rows, where the residual is.
 // So F gathers, scatters, gathers and scatters, and I does the same. They keep what they gather, so
-// that W meets nobody.
+// that W has no meetings.
 #pragma once
 
 #include <cstdint>

@@ -72,7 +72,7 @@ class TensorMeetings {
 
  private:
   explicit TensorMeetings(const Options& options);
-  // Runs a meeting, unless there is nobody to meet.
+  // Runs a meeting, unless there are no other ranks to meet.
   absl::Status Meet(model::PartKind kind, absl::FunctionRef<absl::Status()> meeting);
   // Adds the `count` elements of `addend` to those of `sum`.
   absl::Status AddTo(float* sum, const float* addend, std::int64_t count);
