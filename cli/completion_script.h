@@ -8,9 +8,8 @@
 namespace takt::cli {
 
 // Makes the completion of `app` for bash, zsh or fish from its commands, its options and their
-// choices. Values that the help calls
-// JOB, WORKER or STEP complete to names, which the shell asks `takt complete` for. Where these say
-// nothing, file names complete.
+// choices. Values that the help calls JOB, WORKER or STEP complete to names that the shell gets
+// from `takt complete`. If there are none, file names complete.
 std::string CompletionScript(const CLI::App& app, const std::string& shell);
 
 }  // namespace takt::cli

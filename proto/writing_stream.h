@@ -188,8 +188,8 @@ class WritingStream : public Reactor {
   std::int64_t num_writes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t num_writes_seen_ ABSL_GUARDED_BY(mutex_) = 0;  // by the last look
   std::optional<absl::Status> finish_status_ ABSL_GUARDED_BY(mutex_);
-  bool finished_ ABSL_GUARDED_BY(mutex_) =
-      false;  // Finish was called: no operation starts any more
+  // Finish was called: no operation starts any more.
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace takt

@@ -10,7 +10,7 @@
 
 namespace takt::worker {
 
-// Returns the memory that this process may use: the least of the limits of its control group, of
+// Returns the memory that this process may use: the smallest of the limits of its control group, of
 // the groups above it, and of the machine's memory. root: "/", or a directory of a test.
 std::int64_t MemoryLimitBytes(const std::string& root = "/");
 

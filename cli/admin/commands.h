@@ -6,6 +6,6 @@
 
 namespace takt::cli {
 
-void AddAdmin(CLI::App& app, Context& context);  // admin backup, restore, fsck
+void AddAdmin(CLI::App& app, Context& context);  // admin backup, restore, fsck, forget-profile
 
 }  // namespace takt::cli

@@ -12,8 +12,8 @@
 namespace takt::cli {
 
 // Handles signals on a thread of its own, so that the handler may do anything. There is at most one
-// object at a time. The destructor joins the thread and restores the handlers of before. A child
-// that execs starts with the default handling.
+// object at a time. The destructor joins the thread and restores the earlier handlers. A child that
+// execs starts with the default handling.
 class SignalThread final {
  public:
   // Calls `on_signal` on that thread, for one signal at a time.

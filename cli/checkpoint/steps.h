@@ -20,9 +20,9 @@ struct CheckpointOptions {
 void AddDirectory(CLI::App& app, CheckpointOptions& options);
 void AddStep(CLI::App& app, CheckpointOptions& options, const char* otherwise);
 
-// Lists the steps whose directories are named as finished ones, complete or damaged, newest first;
-// with
-// --step only that one. kNotFound: there is no directory, no such step, or no step at all.
+// Lists the steps whose directories are named as finished ones, complete or damaged, newest first.
+// With --step it lists only that one. kNotFound: there is no directory, no such step, or no step at
+// all.
 absl::StatusOr<std::vector<checkpoint::ListedStep>> FinishedSteps(const CheckpointOptions& options);
 
 // Returns the path of the directory of a step.

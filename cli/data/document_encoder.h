@@ -24,7 +24,7 @@ struct DocumentOptions {
   bool special_tokens = false;  // EncodeOptions
 };
 
-// Has what is known of documents when their text is gone.
+// What is kept about documents after their text is gone.
 struct DocumentCounts {
   std::int64_t documents = 0;
   std::int64_t tokens = 0;       // with those that begin and end documents

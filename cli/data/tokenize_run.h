@@ -31,10 +31,10 @@ struct TokenizeResult {
 // Called after each unit, with what is in the output now and what an earlier run had done.
 using TokenizeProgress = std::function<void(const TokenizeResult& so_far)>;
 
-// Goes on where an earlier run of the same settings and inputs stopped; a run that fails or is
-// killed leaves what it did for the next one. The output appears when it is whole, with the small
-// file of common/data/token_origin.h. Errors, all with a FieldError: kInvalidArgument (a document,
-// or there are none), kFailedPrecondition (a file cannot be read or written).
+// Continues where an earlier run of the same settings and inputs stopped; a run that fails or is
+// killed leaves its work for the next one. The output appears when it is whole, with the small file
+// of common/data/token_origin.h. Errors, all with a FieldError: kInvalidArgument (a document, or
+// there are none), kFailedPrecondition (a file cannot be read or written).
 absl::StatusOr<TokenizeResult> RunTokenize(const TokenizeSettings& settings,
                                            const tokenizer::TokenizerFolder& folder,
                                            const Clock& clock, const TokenizeProgress& progress);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps how far a run of `takt data tokenize` came, in a hidden file beside its output, so that a
-// run that was killed goes on.
+// later run can continue after one that was killed.
 #pragma once
 
 #include <optional>

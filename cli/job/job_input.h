@@ -16,10 +16,9 @@ namespace takt::cli {
 struct JobInput {
   std::string path;              // "-": stdin
   std::vector<std::string> set;  // "a.b=c"
-  // True: relative paths are relative to the job's file, as on one machine, where the workers'
-  // roots are
-  // "/". False: they stay as they are, under the workers' roots; only the files that the client
-  // reads itself are relative to the job's file.
+  // True: relative paths are relative to the job's file, as on one machine, where the root of the
+  // workers is "/". False: they stay as they are, under the workers' roots; only the files that the
+  // client reads itself are relative to the job's file.
   bool make_paths_absolute = false;
 };
 

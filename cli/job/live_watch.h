@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `takt watch` on a terminal: a screen that is redrawn while the job goes on.
+// `takt watch` on a terminal: a screen that is redrawn while the job runs.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ struct LocalClusterOptions {
   int threads = 0;              // of each worker; 0: the machine's cores divided by the workers
   std::string device = "auto";  // "auto", "cpu" or "cuda"; workers share the GPUs
   std::string kernel_plans;     // directory: takt-worker --kernel-plans
-  // True: children end with this process. False: they go on in the background.
+  // True: children end with this process. False: they keep running in the background.
   bool die_with_parent = true;
 };
 
@@ -39,7 +39,7 @@ class LocalCluster final {
   void Stop();
   // Waits until every worker is attached. kInternal: a process ended or is too slow.
   absl::Status WaitForWorkers();
-  // Lets the processes go on without this object.
+  // Lets the processes keep running without this object.
   void Leave() { processes_.clear(); }
   // Sends SIGKILL to all. Any thread.
   void Kill() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Has what an evaluation found out about a model.
+// The result of an evaluation.
 #pragma once
 
 #include <cstdint>

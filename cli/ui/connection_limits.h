@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says what the peers of an HTTP server may take of it.
+// Limits what the peers of an HTTP server may use.
 #pragma once
 
 #include <cstddef>

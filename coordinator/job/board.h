@@ -28,8 +28,8 @@ class Board final {
   // The board calls it after every change of its job, on the publishing thread, without holding a
   // lock. It must be short.
   using Listener = std::function<void()>;
-  using Subscription =
-      std::shared_ptr<const Listener>;  // ends when destroyed; a call in progress may still finish
+  // Ends when destroyed; a call in progress may still finish.
+  using Subscription = std::shared_ptr<const Listener>;
 
   void Publish(JobView job);  // not null
   void Publish(store::JobRecord job);

@@ -53,8 +53,8 @@ struct Snapshot {
   std::set<std::string> drained;
   std::map<std::string, WorkerRecord> workers;
   std::int64_t last_number = 0;  // highest job number ever given
-  std::map<std::string, Generation>
-      generations;  // highest of deleted jobs, by name: a new job of that name continues there
+  // The highest of deleted jobs, by name: a new job of that name continues there.
+  std::map<std::string, Generation> generations;
   std::string cluster_id;  // 32 hexadecimal digits, made with the state; copies have the same
   std::int64_t epoch = 0;  // raised by each coordinator that starts on this state
 };

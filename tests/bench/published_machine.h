@@ -68,8 +68,8 @@ config::JobSpec OpenJobOf(const PublishedRun& run);
 
 struct RunPrediction {
   double seconds = 0;
-  std::int64_t memory_bytes =
-      0;  // of the device that needs most, with an optimizer that is not shared
+  // Of the device that needs most, with an optimizer that is not shared.
+  std::int64_t memory_bytes = 0;
   std::int64_t limit_bytes = 0;  // what a device has
 
   bool fits() const { return memory_bytes <= limit_bytes; }

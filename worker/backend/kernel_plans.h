@@ -21,8 +21,8 @@ class KernelPlans {
   // matter. Blocks: while candidates are timed.  Errors: as Run.
   virtual absl::Status Choose(const Op& op) = 0;
 
-  // Frees what choices took: handles of libraries, streams, scratch memory. A later choice takes it
-  // again.  Blocks: until the device has done everything.
+  // Frees what choices used: handles of libraries, streams, scratch memory. A later choice
+  // allocates it again.  Blocks: until the device has done everything.
   virtual void EndChoices() {}
 };
 

@@ -44,8 +44,8 @@ struct LayerNormBackwardInput {
   const float* rstd = nullptr;    // [N]
   Operand residual_gradient;      // [N,C] or null
   Output d_input;                 // [N,C]; may be x, residual_gradient or (if of its type) d_output
-  Bf16* rounded =
-      nullptr;  // [N,C] or null: d_input rounded, for products; only if d_input is in f32
+  // [N,C] or null: d_input rounded, for products; only if d_input is in f32.
+  Bf16* rounded = nullptr;
   LayerNormSums sums;
   std::int64_t rows = 0, columns = 0;
 };

@@ -79,8 +79,8 @@ struct PackBf16 {
 };
 
 // How the right factor of MatmulBf16 is stored. Rows that are not packed are whole vectors of 8
-// elements, and behind the last one follow rows of zeros up to a multiple of 8. GPUs read them
-// where they are; CPUs pack them for each product.
+// elements, and after the last one follow rows of zeros up to a multiple of 8. GPUs read them where
+// they are; CPUs pack them for each product.
 enum class StoredB : std::uint8_t {
   kPacked,          // as PackBf16 leaves it
   kRows,            // [k,n]
@@ -137,9 +137,9 @@ struct BiasGrad {
   bool accumulate = false;
 };
 
-// Turns each pair (i, i + D/2) of every head by the angle of its position, in place and in Hugging
-// Face's half-split order: (x_i, x_j) -> (x_i cos - x_j sin, x_j cos + x_i sin). `inverse` turns
-// back, which is also the gradient (Su et al. 2021).
+// Rotates each pair (i, i + D/2) of every head by the angle of its position, in place and in
+// Hugging Face's half-split order: (x_i, x_j) -> (x_i cos - x_j sin, x_j cos + x_i sin). `inverse`
+// turns back, which is also the gradient (Su et al. 2021).
 struct Rotary {
   Output x;                      // row r of head h at x + r * stride + h * head_size
   const float* table = nullptr;  // [T,D]: the D/2 cosines of a position, then its D/2 sines
@@ -188,8 +188,8 @@ struct GeluBackward {
 struct AttentionShape {
   std::int64_t batch = 0, context = 0;                  // B, T
   std::int64_t heads = 0, kv_heads = 0, head_size = 0;  // heads divisible by kv_heads
-  std::int64_t q_stride = 0, kv_stride = 0,
-               out_stride = 0;  // elements between rows: of q; of k and v; of the output
+  // Elements between rows: of q; of k and v; of the output.
+  std::int64_t q_stride = 0, kv_stride = 0, out_stride = 0;
   // Query t sees the keys t - window + 1 .. t. 0: it sees all keys up to t.
   std::int64_t window = 0;
   // With more than one share, each sequence is cut into 2 * shares equal pieces, and the queries
@@ -227,10 +227,10 @@ struct AttentionBackward {
   const std::int32_t* starts = nullptr;  // of the forward
 };
 
-// Causal attention of new tokens of one sequence, where those before them are in a cache. It puts
-// k and v into the cache, behind those of the `past` tokens, and then computes what
-// AttentionForward gives for the same queries. All of it is in f32. Of the cache it changes nothing
-// but the rows of the new tokens.
+// Causal attention of new tokens of one sequence, where those before them are in a cache. It puts k
+// and v into the cache, after those of the `past` tokens, and then computes what AttentionForward
+// gives for the same queries. All of it is in f32. It changes only the rows of the new tokens in
+// the cache.
 struct CachedAttention {
   const float* q = nullptr;  // [N, heads * D], rows q_stride apart
   const float* k = nullptr;  // [N, kv_heads * D], rows kv_stride apart
@@ -354,7 +354,7 @@ struct UpdatedTensor {
   const float* gradient = nullptr;
   float* m = nullptr;
   float* v = nullptr;
-  Bf16* rounded = nullptr;         // the parameter rounded, too; null: nobody reads it
+  Bf16* rounded = nullptr;         // the parameter rounded, too; null: not wanted
   std::int64_t count = 0;          // may be 0
   double learning_rate_scale = 1;  // lr of the tensor = this * the update's learning_rate
   double weight_decay = 0;

@@ -3,11 +3,11 @@
 // ranks.
 //
 //   {"format": "takt-kernel-plan 1",
-//  "target": {"compute_capability": "9.0", "sm_count": 132, "cublaslt": "13.0.2",
-//             "cudnn": "9.13.0"},
-//  "plans": {"matmul 2048x768x3072 ...": {"fused_epilogue": true, "workspace_bytes": 0,
-//                                         "algorithm": "0000...": 128 hexadecimal digits},
-//            "attention F 32x1024 ...": {..., "implementation": "cudnn" or "own"}}}
+//    "target": {"compute_capability": "9.0", "sm_count": 132, "cublaslt": "13.0.2",
+//               "cudnn": "9.13.0"},
+//    "plans": {"matmul 2048x768x3072 ...": {"fused_epilogue": true, "workspace_bytes": 0,
+//                                           "algorithm": "0000..." (128 hexadecimal digits)},
+//              "attention F 32x1024 ...": {..., "implementation": "cudnn" or "own"}}}
 //
 // It is not in plan_cache.h because the GPU module links that file and must not link a JSON reader
 // or generated protobuf, of which a process holds one copy.

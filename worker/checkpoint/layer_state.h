@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint keeps this of a layer. The views are of memory that another object owns.
+// The part of a layer that a checkpoint keeps. The views are of memory that another object owns.
 #pragma once
 
 #include <cstddef>

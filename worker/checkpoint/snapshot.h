@@ -34,9 +34,9 @@ absl::Status CopyStates(std::span<const LayerState> live, const CopyFrom& from,
 class Snapshot {
  public:
   // Allocates memory for all rows of the parameters of `live`, and touches it, so that Take has no
-  // page faults. device: has the memory of `live`; null: it is host memory. Given a
-  // device, the copy is in pinned memory, if the host has enough of it; then the snapshot must not
-  // outlive the device's factory.
+  // page faults. device: has the memory of `live`; null: it is host memory. With a device, the copy
+  // is in pinned memory if the host has enough of it; then the snapshot must not outlive the
+  // device's factory.
   // Errors: kResourceExhausted.
   static absl::StatusOr<Snapshot> Create(std::span<const LayerState> live,
                                          backend::MemoryBackend* device = nullptr);

@@ -14,9 +14,9 @@
 
 namespace takt::engine {
 
-// The streams on which the instructions of a program leave their work. All waits end once GiveUpAt
-// has passed, because a device may hang.
-// Thread class: only the caller of Engine::Run; any thread may call GiveUpAt and EndWaits.
+// The streams on which the instructions of a program leave their work. All waits end once the time
+// of GiveUpAt has passed, because a device may hang. Thread class: only the caller of Engine::Run;
+// any thread may call GiveUpAt and EndWaits.
 class Devices {
  public:
   // Finds the streams. Call it once, before everything else.

@@ -14,8 +14,8 @@
 
 namespace takt::inference {
 
-// Goes through one sequence, some tokens at a time, and keeps the keys and values of those behind
-// it. So each token passes the layers once. One caller at a time.
+// Goes through one sequence, some tokens at a time, and keeps the keys and values of earlier
+// tokens. So each token passes the layers once. One caller at a time.
 class Decoder {
  public:
   // capacity: the most tokens that the sequence will have; 1 to config().positions. model: borrowed
@@ -33,7 +33,7 @@ class Decoder {
  private:
   explicit Decoder(const LocalModel& model) : model_(model) {}
   absl::Status Allocate(std::int64_t capacity);
-  // Takes tokens of which nobody needs the logits.
+  // Takes tokens whose logits are not needed.
   absl::Status Skip(std::span<const std::int32_t> tokens);
 
   const LocalModel& model_;

@@ -12,7 +12,7 @@ namespace takt::inference {
 // kInvalidArgument (a FieldError: a value is out of its range).
 absl::StatusOr<Request> ParseRequest(const std::string& bytes);
 
-// Returns the bytes of a takt.v1.LocalModelAnswer behind their length.
+// Returns the length of a takt.v1.LocalModelAnswer and its bytes.
 std::string FormatAnswer(const Answer& answer);
 
 }  // namespace takt::inference

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The relay of a host. The workers of the host attach to it over a Unix socket, as they would to
-// the coordinator. It carries their streams over one connection to the coordinator. It takes no
+// the coordinator. It carries their streams over one connection to the coordinator. It makes no
 // decisions and keeps no state: a worker that loses the relay loses no report.
 #pragma once
 

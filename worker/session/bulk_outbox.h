@@ -85,8 +85,8 @@ class BulkOutbox {
   Rank rank_ ABSL_GUARDED_BY(mutex_);
   std::int64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Report> reports_ ABSL_GUARDED_BY(mutex_);  // unacknowledged, in order
-  std::size_t next_report_ ABSL_GUARDED_BY(mutex_) =
-      0;  // position in reports_ of the first one not yet sent on this connection
+  // Position in reports_ of the first one not yet sent on this connection.
+  std::size_t next_report_ ABSL_GUARDED_BY(mutex_) = 0;
   StepId last_step_ ABSL_GUARDED_BY(mutex_);  // the newest that was reported
   Acknowledged acknowledged_ ABSL_GUARDED_BY(mutex_);
   std::deque<control::LogLine> logs_ ABSL_GUARDED_BY(mutex_);

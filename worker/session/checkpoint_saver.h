@@ -58,7 +58,7 @@ class CheckpointSaver {
   CheckpointSaver(CheckpointSaverOptions options, worker_checkpoint::Snapshot snapshot);
   // Writes the snapshot and adds the outcome to `report`.
   void Write(control::CheckpointReport& report);
-  // Nobody makes checkpoints visible while the coordinator is away. So that they do not fill the
+  // No checkpoints are made visible while the coordinator is away. So that they do not fill the
   // disk, the one before is removed when the one of `step` begins.
   void RemovePending(StepId step);
   void LogEnd(const control::CheckpointReport& report) const;

@@ -3,9 +3,9 @@
 //
 // A state of a coordinator has a random cluster id, and an epoch that rises with each coordinator
 // that is started on it. The worker refuses a coordinator whose epoch is lower than the highest
-// that it has seen in its cluster: that one belongs to a former life. While the worker holds a
-// rank, it also refuses coordinators of other clusters, because they do not know the job. Such a
-// one can only adopt the rank. An idle worker obeys any cluster.
+// that it has seen in its cluster: that one is an earlier life of the coordinator. While the worker
+// holds a rank, it also refuses coordinators of other clusters, because they do not know the job.
+// Such a coordinator can only adopt the rank. An idle worker obeys any cluster.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class CommandFence final {
   control::RefusalCause refusal() const { return refusal_; }
 
   // The rank that the worker holds belongs to the coordinator of the last welcome from now on.
-  // Returns false if that one is of a former life.
+  // Returns false if that one is an earlier life of the coordinator.
   bool Adopt();
 
   // These belong to the cluster that the worker obeys. The epoch is the highest that it has seen

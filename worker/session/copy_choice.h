@@ -22,8 +22,8 @@ inline LayerId PieceOf(LayerId layer, int part, int num_layers) {
   return LayerId(part * num_layers + layer.value());
 }
 
-// One rank's word: which layers of which steps its worker holds, with their hashes, and which
-// layers the rank needs to train.
+// What one rank offers and needs: which layers of which steps its worker holds, with their hashes,
+// and which layers the rank needs to train.
 struct CopyOffer {
   std::map<StepId, std::map<LayerId, std::string>> held;
   std::vector<LayerId> needs;
@@ -45,7 +45,7 @@ struct CopyMove {
 struct CopyChoice {
   StepId step;                  // 0: there is none
   std::vector<CopyMove> moves;  // by sender, receiver and layer
-  // Tells rank 0 the kernel plan, or is rank 0; nullopt: nobody who holds the step knows one.
+  // Tells rank 0 the kernel plan, or is rank 0; nullopt: no rank that holds the step knows one.
   std::optional<Rank> kernels;
   std::string reason;  // why no step, or no newer one, can be taken; empty: the newest is
   bool operator==(const CopyChoice&) const = default;
@@ -58,8 +58,8 @@ struct CopyLimits {
 };
 
 // Takes the newest step within `limits` of which every layer that some rank needs is held by some
-// worker, and all holders agree on its hash. A rank whose worker holds a layer gets it from nobody;
-// among other holders, the one that sends least does. offers: by rank.
+// worker, and all holders agree on its hash. A rank whose own worker holds a layer does not receive
+// it; otherwise the holder that sends least sends it. offers: by rank.
 CopyChoice ChooseCopies(std::span<const CopyOffer> offers, const CopyLimits& limits);
 
 // "41 0>2:5 0>2:6 kernels:1"; without the reason.

@@ -36,14 +36,14 @@ struct CopyRestoreOptions {
 
 struct RestoredCopies {
   StepId step;
-  std::string kernel_plan;  // on rank 0: that of the job; empty: nobody knows one
+  std::string kernel_plan;  // on rank 0: that of the job; empty: no rank knows one
 };
 
 // Fills `store` from `held`, the copies of this worker, and from those of other ranks. Returns
 // that step; nullopt on all ranks, with `store` as it was, if the copies of all ranks together make
-// no step whole. What a peer offers wrongly counts as not held. Blocks: until all ranks have what
-// they need. Errors: kInvalidArgument (FieldError) on all ranks if the job needs its copies and
-// there is no such step. kUnavailable: another rank is in trouble. Others: those of the data plane.
+// no step whole. Wrong data from a peer counts as not held. Blocks: until all ranks have what they
+// need. Errors: kInvalidArgument (FieldError) on all ranks if the job needs its copies and there is
+// no such step. kUnavailable: another rank is in trouble. Others: those of the data plane.
 absl::StatusOr<std::optional<RestoredCopies>> RestoreFromCopies(
     const CopyRestoreOptions& options, const worker_checkpoint::StateCopies& held,
     train::ParameterStore& store);

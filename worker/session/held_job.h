@@ -162,8 +162,8 @@ class HeldJob {
   bool leaving_now_ = false;  // to exit as soon as the thread is gone
   absl::Duration leave_deadline_ = absl::InfiniteDuration();
   absl::Duration teardown_deadline_ = absl::InfiniteDuration();
-  std::optional<std::pair<control::JobKey, Rank>>
-      next_;  // to be prepared once the thread of the rank before is gone
+  // To be prepared once the thread of the rank before is gone.
+  std::optional<std::pair<control::JobKey, Rank>> next_;
 };
 
 }  // namespace takt::session

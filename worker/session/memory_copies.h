@@ -7,9 +7,9 @@
 // Where ranks share the optimizer's state, no replica holds the same. Then each rank copies only
 // the layers that it would write to checkpoints, with the moments of all ranks that share them.
 //
-// At each boundary, training stands still while the state is copied. Then threads hash the copy,
-// send it to `rank + shift` and receive that of `rank - shift`. A rank enters NORM_EXCHANGE of the
-// next boundary's step only when that is done, and overwrites the older of its two copies after the
+// At each boundary, training pauses while the state is copied. Then threads hash the copy, send it
+// to `rank + shift` and receive that of `rank - shift`. A rank enters NORM_EXCHANGE of the next
+// boundary's step only when that is done, and overwrites the older of its two copies after the
 // exchange. So when any rank begins to overwrite the copy of a step, that of the next boundary is
 // whole everywhere.
 #pragma once
@@ -76,10 +76,10 @@ class MemoryCopies {
   std::int64_t every_steps() const { return options_.assignment->copies.every_steps; }
   // Whether the state is copied after this step.
   bool CopiesAfter(StepId step) const { return step.value() % every_steps() == 0; }
-  // Copies the state after `step`, while training stands still, and lets the rest follow beside it.
-  // All ranks call it for the same steps.
-  // Copies that fail are no error: the worker logs and counts them. After one that only came
-  // damaged it goes on. After any other it makes no more, and tells its neighbours so at this
+  // Copies the state after `step`, while training pauses. The rest of the work runs beside
+  // training. All ranks call it for the same steps.
+  // Copies that fail are no error: the worker logs and counts them. After a copy that only arrived
+  // damaged it continues. After any other it makes no more, and tells its neighbours so at this
   // boundary or the next one (copy_exchange.h), which then make no more either.
   void Copy(StepId step);
   // Blocks until what Copy left to do is done or has failed, at the latest after the transport was

@@ -77,8 +77,7 @@ class RankCheckpoints {
   absl::Status Allocate(train::ParameterStore* store, const std::string& kernel_plan,
                         const Groups& groups);
 
-  // Saves the state after `step`, while training stands still. See CheckpointSaver::Save and
-  // Finish.
+  // Saves the state after `step`, while training pauses. See CheckpointSaver::Save and Finish.
   void Save(StepId step, const std::function<void(Report)>& report);
   void Finish();
   // Makes saves in progress fail soon.

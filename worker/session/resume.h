@@ -28,7 +28,7 @@ struct RankMeeting {
   int num_ranks = 1;
 };
 
-// What another rank has against what rank 0 proposed.
+// Another rank's objection to what rank 0 proposed.
 struct Complaint {
   std::string text;      // empty: no rank has any
   bool trouble = false;  // it is that rank's own trouble
@@ -85,7 +85,7 @@ struct ResumeOptions {
 
 // Loads and verifies what this rank needs. It may be called again, with an older step, after an
 // error that is damage (checkpoint::IsDamage). Any other error ends the meeting: it is this rank's
-// own trouble, for which the job does not go back to an older step.
+// own trouble, and the job does not go back to an older step for it.
 using LoadStep = std::function<absl::Status(const checkpoint::StepFiles&)>;
 
 // Returns the same on all ranks, except that only rank 0 has notes.

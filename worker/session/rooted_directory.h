@@ -10,9 +10,9 @@
 namespace takt::session {
 
 // Makes the directory `path`, which a job gave in `field`, and its parents, below `root`, which is
-// made too. Returns its real absolute path. Nothing is made behind a symbolic link that leads out
-// of the root.
-// Errors: kInvalidArgument (FieldError) if it is outside the root; those of the file system.
+// made too. Returns its real absolute path. Nothing is made through a symbolic link that leads out
+// of the root. Errors: kInvalidArgument (FieldError) if it is outside the root; those of the file
+// system.
 absl::StatusOr<std::string> MakeDirectoryUnderRoot(worker_checkpoint::FileSystem& files,
                                                    std::string_view field, const std::string& root,
                                                    std::string_view path);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings the ranks that share sequences what they need of one another inside attention: keys and
-// values, and what their queries add to the gradients of these. Letters: B sequences, T tokens of
-// each, K columns of keys. common/model/context_layers.h says which pieces of a sequence a rank
-// has.
+// Passes between the ranks that share sequences what they need from one another inside attention:
+// keys and values, and what their queries add to the gradients of these. Letters: B sequences, T
+// tokens of each, K columns of keys. common/model/context_layers.h says which pieces of a sequence
+// a rank has.
 #pragma once
 
 #include <cstdint>

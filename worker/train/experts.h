@@ -22,8 +22,7 @@
 
 namespace takt::train {
 
-// The part of a block with experts behind its second norm. It has no state except what it points
-// to.
+// The part of a block with experts after its second norm. It has no state except what it points to.
 class Experts {
  public:
   // router: the first of the mixture's parameters, which are in the order of

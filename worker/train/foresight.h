@@ -9,10 +9,11 @@
 
 namespace takt::train {
 
-// Decides, where steps overlap, whether a step foresees weights without a look at the norm of its
-// gradients, or *holds*: SPECULATE then waits for the norm, and what it makes is always right.
+// Decides, where steps overlap, whether a step foresees weights before the norm of its gradients is
+// known, or *holds*: SPECULATE then waits for the norm, and the weights that it makes are always
+// right.
 //
-// `always` foresees every step. Otherwise a step holds until so many steps in a row were not
+// `always` foresees every step. Otherwise a step holds until enough steps in a row were not
 // clipped, counted from the first step of this process's run. All ranks know the same norms, so
 // they decide alike.
 //

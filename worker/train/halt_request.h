@@ -15,8 +15,8 @@ enum class HaltRequest : std::uint8_t {
   kSaving,    // to end, and to save what the job saves
 };
 
-// A request to end in memory weighs more than there are ranks, and one that saves weighs 1. So a
-// sum over ranks tells whether there are any, and whether one of them saves.
+// A request to end in memory has a weight above the number of ranks, and one that saves has weight
+// 1. So a sum over ranks tells whether there are any, and whether one of them saves.
 inline constexpr double kInMemoryWeight = 1 << 20;
 
 // asked: null: nobody asks.

@@ -9,7 +9,7 @@
 //
 // Memory: a layer itself owns none. What F leaves for I and W, and what I leaves for W, is in the
 // *stash*. There is one stash for each microbatch in flight, and model::Layer lists its tensors. I
-// writes gradients over what F's values are no longer needed for, so that a deferred W costs no
+// writes gradients over values of F that are no longer needed, so that a deferred W costs no
 // memory. F also writes what the stash does not keep (model::Recompute), but to memory that others
 // use afterwards; Recompute writes it again just before I. All layers of a rank share *scratch*. It
 // holds nothing between two calls, except between an I and the W directly after it.
@@ -36,7 +36,7 @@ class ContextMeetings;
 class ExpertMeetings;
 class TensorMeetings;
 
-// Has what the loss has beside the cross-entropy with the targets. The default is nothing.
+// The terms of the loss beside the cross-entropy with the targets. By default there are none.
 struct LossTerms {
   backend::TargetShares shares;  // label smoothing
   double z_loss = 0;
@@ -67,7 +67,7 @@ struct ForwardCall {
   // Head: the sum of the token losses of the microbatch. Null: a head that is sliced leaves logits
   // and loss to I.
   double* loss_sum = nullptr;
-  // Blocks with experts: the rows of each expert, in host memory. Null: nobody asks.
+  // Blocks with experts: the rows of each expert, in host memory. Null: they are not counted.
   std::int32_t* expert_counts = nullptr;
   TensorProbe probe;
 };

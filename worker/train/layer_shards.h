@@ -88,7 +88,7 @@ class LayerShards {
   absl::Status Gather(StepId step, const layout::ShardUnit& unit);
   // Does the same if some of them are kept packed.
   absl::Status GatherAndPack(StepId step, const layout::ShardUnit& unit);
-  // Copies the shards of a unit that lies behind `begin` to all ranks.
+  // Copies the shards of a unit that lies at `begin` to all ranks.
   absl::Status GatherAt(StepId step, const layout::ShardUnit& unit, float* begin);
 
   const LayerParameters& layer_;

@@ -2,8 +2,8 @@
 // The three products of a linear layer y = x W + b. W is stored as [in,out], as GPT-2 does, or as
 // [out,in], as most others do. The products are in bf16 if W is packed; then x, y and their
 // gradients may be in bf16 too. A layer may have a part of a stored matrix: a run of its rows; or
-// several matrices that lie one behind the other. Operands of products in bf16 are rounded to FP8
-// if W says so.
+// several matrices that lie one after the other. Operands of products in bf16 are rounded to FP8 if
+// W says so.
 #pragma once
 
 #include <algorithm>
@@ -223,7 +223,7 @@ class Linear {
   const float* Bias(bool backward) const {
     return bias_ == nullptr || backward || !adds_bias_ ? nullptr : bias_->weight + bias_first_;
   }
-  // Null: there is none, or nobody has rounded it.
+  // Null: there is none, or it is not rounded.
   const backend::Bf16* RoundedBias(bool backward) const {
     if (Bias(backward) == nullptr || bias_->packed == nullptr) return nullptr;
     return bias_->packed + bias_first_;

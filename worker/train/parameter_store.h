@@ -43,7 +43,7 @@ struct ParameterRef {
   // table by words is packed block by block. Null unless products are in bf16 and the layer
   // multiplies by the parameter. Of what is kept rounded (Parameter::kept_rounded), `packed` has
   // the parameter in the order in which it is stored, and `packed_transposed` is null. The rows of
-  // zeros behind it (layout::RoundedElements) are those of new memory: nobody writes there.
+  // zeros after it (layout::RoundedElements) are those of new memory and are never written.
   backend::Bf16* packed = nullptr;
   backend::Bf16* packed_transposed = nullptr;
   // The `packed` that an update of this weight writes: this use's, or that of another use on the

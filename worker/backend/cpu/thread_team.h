@@ -52,8 +52,8 @@ class ThreadTeam {
   // thread from taking a block of a loop that it did not look at.
   alignas(64) std::atomic<std::uint64_t> work_{0};
   alignas(64) std::atomic<std::int32_t> done_{0};  // blocks finished
-  alignas(64) std::atomic<std::int32_t> signal_{
-      0};  // grows with every loop and at the end; idle threads sleep on it
+  // Grows with every loop and at the end; idle threads sleep on it.
+  alignas(64) std::atomic<std::int32_t> signal_{0};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> threads_;
 };
