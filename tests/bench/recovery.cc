@@ -210,7 +210,7 @@ void AddKills(const Kind& kind, const Kills& kills, Findings& table) {
   table.Add(part, "peers free, p99, s", Quantile(Each(kills, &Kill::free), 0.99), kMostFree);
   table.Add(part, "next new step, median, s", Median(next), kMostMedian);
   table.Add(part, "next new step, p99, s", Quantile(next, 0.99), kMostP99);
-  // An emulated model has no state in memory, and goes on from its checkpoint.
+  // An emulated model has no state in memory, and resumes from its checkpoint.
   const bool in_memory = kind.name != "emulated";
   table.Add(part, "steps lost, most", *std::ranges::max_element(lost),
             in_memory ? kMostStepsLost : kMostStepsSinceCheckpoint);
@@ -255,8 +255,8 @@ absl::StatusOr<double> GrowBy(Cluster& cluster, const v1::Job& before, const std
       absl::StrCat("job ", before.name(), " did not take worker ", worker));
 }
 
-// Kills one of two workers, again and again, and starts another one when the job trains on alone. A
-// job does not grow by a worker that it has lost twice.
+// Kills one of two workers, again and again, and starts another one when the job trains on the
+// other one alone. A job does not grow by a worker that it has lost twice.
 absl::Status MeasureElastic(const Options& options, std::mt19937& random, Findings& table) {
   Cluster cluster(2);
   cluster.Submit(ElasticYaml("elastic", kEndless));
@@ -347,7 +347,7 @@ void MeasureStop(const Options& options, Findings& table) {
             unhurt ? 0 : 1, 0);
 }
 
-// Nothing reaches the coordinator and nothing comes from it, while it goes on by itself.
+// Nothing reaches the coordinator and nothing comes from it, while it keeps running.
 void MeasureCut(const Options& options, Findings& table) {
   LinkedCluster cluster;
   EndlessJob job(*cluster);

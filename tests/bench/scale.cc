@@ -130,7 +130,7 @@ absl::StatusOr<double> CallUntilAttached(testing::Cluster& cluster, WorkerSwarm&
 }
 
 // The coordinator is killed, and then a tenth of the workers lose their connections. The job must
-// train on as if nothing had happened.
+// keep training as if nothing had happened.
 absl::Status MeasureReturns(testing::Cluster& cluster, WorkerSwarm& swarm, Row& row) {
   cluster.Kill(cluster.coordinator());
   absl::Time start = absl::Now();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator comes back without its state, or with that of another cluster. The job trains on
-// until somebody decides.
+// The coordinator comes back without its state, or with that of another cluster. The job keeps
+// training until somebody decides.
 #include <cstddef>
 #include <cstdint>
 #include <string>

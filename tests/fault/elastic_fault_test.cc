@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers are killed under elastic jobs, and others join: the jobs go on with fewer ranks and then
-// with more, and have the losses of an undisturbed job.
+// Workers are killed under elastic jobs, and others join: the jobs continue with fewer ranks and
+// then with more, and have the losses of an undisturbed job.
 #include <cstdint>
 #include <iterator>
 #include <map>

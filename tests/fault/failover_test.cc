@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two coordinators with their state in etcd. The one that leads is killed, again and again; a job
-// trains on, and nothing that was acknowledged is lost.
+// Two coordinators with their state in etcd. The one that leads is killed, again and again. A job
+// keeps training, and nothing that was acknowledged is lost.
 #include <signal.h>
 
 #include <algorithm>

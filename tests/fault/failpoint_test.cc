@@ -107,7 +107,7 @@ class Failpoint : public ::testing::Test {
     cluster.Submit(JobNamed("j").Yaml());
     cluster.AwaitStep("j", 20);
     cluster.Pause("j");
-    // It trains on while the coordinator is away, and may come to its end before it is paused.
+    // It keeps training while the coordinator is away, and may come to its end before it is paused.
     if (cluster.AwaitJob("j", IsPaused).state() == v1::JOB_STATE_PAUSED) cluster.Resume("j");
     cluster.Submit(JobNamed("k").Yaml());
     cluster.Cancel("k");

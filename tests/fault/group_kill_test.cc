@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks are killed in the middle of the collectives of each kind of group: of ranks that split
 // layers, share sequences or experts, and of replicas that share the optimizer's state or the
-// weights. The crash is seen in time, and the job goes on with the losses of an undisturbed one.
+// weights. The crash is seen in time, and the job continues with the losses of an undisturbed one.
 // README.md lists the commands.
 #include <signal.h>
 

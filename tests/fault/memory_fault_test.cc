@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers are killed under a job that saves no files: it goes on from the copies of its state in
+// Workers are killed under a job that saves no files: it resumes from the copies of its state in
 // the memory of the others, or fails and says what is missing.
 #include <cstdint>
 #include <map>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The power of everything fails at once while a job saves: coordinator and workers are gone, and
-// what was not synced is lost. The job always goes on from a complete checkpoint, no older than the
+// what was not synced is lost. The job always resumes from a complete checkpoint, no older than the
 // one that the coordinator had shown, and its losses are those of a job that nobody disturbed.
 // `tests/long.sh power` does it a hundred times.
 #include <signal.h>

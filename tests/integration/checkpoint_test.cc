@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints through real daemons: saved while training goes on, resumed by other layouts, whole
-// whoever dies.
+// Checkpoints through real daemons: saved while a job trains, resumed by other layouts, and
+// complete whichever process dies.
 #include <sys/resource.h>
 
 #include <filesystem>
@@ -131,9 +131,9 @@ TEST_F(CheckpointTest, ABidirectionalPipelineResumesBothCopies) {
   ExpectLatest(job.directory);
 }
 
-// Trains replicas that share, goes on without that, and back. Checkpoints are those of any job. In
-// bf16 the ranks have shards of most weights, besides the packed ones.
-// mesh, shared: fields of `parallelism`.
+// Trains replicas that share, resumes without sharing, and then with it again. Their checkpoints
+// are like those of any job. In bf16 the ranks have shards of most weights, besides the packed
+// ones. mesh, shared: fields of `parallelism`.
 void CheckpointTest::ExpectToResumeWithoutAndBack(const std::string& mesh,
                                                   const std::string& shared) {
   const auto layout = [&](const std::string& shard, const std::string& transport) {

@@ -49,7 +49,7 @@ TEST(ExpertRanks, GoOnWithOtherNumbersOfRanksThatShare) {
   const auto directory = [&](const std::string& name) {
     return absl::StrCat(cluster.directory(), "/", name);
   };
-  // Returns the job that goes on from what the job `from` left.
+  // Returns the job that resumes from what the job `from` left.
   const auto job = [&](const std::string& name, const std::string& from, int steps,
                        const std::string& parallelism) {
     if (!from.empty()) {

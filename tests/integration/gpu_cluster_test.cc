@@ -93,8 +93,8 @@ TEST_F(GpuClusterTest, OneRankChoosesKernelsForAllAndForLaterJobs) {
   EXPECT_THAT(cluster.AwaitEnd("third").kernel_plan(), EndsWith(" of the checkpoint"));
 }
 
-// The job goes on elsewhere with the kernels that it had; the worker's next life has no GPU and
-// says why.
+// The job continues on another worker with the kernels that it had. The worker that starts again
+// has no GPU and says why.
 TEST_F(GpuClusterTest, AJobOutlivesAGpuThatFallsOffTheBus) {
   Cluster cluster(3, Gpus(3));
   cluster.Submit(Yaml("j", 400, "c"));

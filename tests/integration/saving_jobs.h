@@ -28,7 +28,7 @@ struct TrainingJob {
   std::string precision = "f32";
   int steps = 20;
   int every_steps = 5;
-  int keep = 2;  // more where steps are looked at while the job goes on
+  int keep = 2;  // more where steps are looked at while the job trains
   std::string optimizer = "adamw: {learning_rate: 3.0e-3}";
 
   std::string Yaml() const {
@@ -73,8 +73,8 @@ class SavingJobs : public ::testing::Test {
   std::string Directory(const std::string& name) const {
     return absl::StrCat(cluster_.directory(), "/", name);
   }
-  // `latest` is there, complete, and every byte is what its manifest says. Of a job that goes on it
-  // names another step a moment later: what it names now is looked at.
+  // `latest` is there and complete, and every byte is what its manifest says. While a job trains,
+  // `latest` names another step a moment later: this checks the one that it names now.
   static void ExpectLatest(const std::string& directory) {
     const auto step =
         checkpoint::StepFiles::Open(std::filesystem::canonical(directory + "/latest"));

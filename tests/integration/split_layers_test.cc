@@ -81,7 +81,7 @@ TEST(SplitLayers, GoOnWithFewerRanksForEachAndWithMoreAgain) {
     const auto directory = [&, prefix = std::string(tag)](const std::string& name) {
       return absl::StrCat(cluster.directory(), "/", prefix, name);
     };
-    // Returns the job that goes on from what the job `from` left.
+    // Returns the job that resumes from what the job `from` left.
     const auto job = [&, prefix = std::string(tag), its_model = std::string(model)](
                          const std::string& name, const std::string& from, int steps,
                          const std::string& parallelism) {

@@ -175,7 +175,7 @@ TEST_F(ContextBitEquality, IsLeftForRoundingAloneWhereAJobNeedNotBeExact) {
   ExpectNearOne(merged, job);
 }
 
-// A state is whole, so any number of ranks goes on from that of another.
+// A saved state is not divided by ranks, so any number of ranks can resume from that of another.
 TEST_F(ContextBitEquality, IsNearAfterAResumeWithAnotherNumberOfRanks) {
   config::JobSpec job = SharedJob();
   job.steps = 4;

@@ -202,7 +202,7 @@ TEST_F(TensorBitEquality, OverThreadsAndRuns) {
   ExpectSameBits(one, TrainSplit(job, 2, 2));
 }
 
-// Each of three meshes goes on from what each left.
+// Each of three meshes resumes from what each of them left.
 TEST_F(TensorBitEquality, OverPairsOfMeshesThatOneJobHasAfterTheOther) {
   config::JobSpec job = SplitJob();
   job.model = OfFamily(job.model, model::Family::kQwen2, 2);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one simulation is like. All of it follows from the seed. Each kind of fault is on or off by
-// a coin before its rate is drawn (swarm testing: Groce et al., ISSTA 2012), because a fault that
-// is always on hides what others would show.
+// The configuration of one simulation. All of it follows from the seed. Each kind of fault is on or
+// off by a coin before its rate is drawn (swarm testing: Groce et al., ISSTA 2012), because a fault
+// that is always on hides what others would show.
 #pragma once
 
 #include <array>
@@ -59,7 +59,7 @@ inline constexpr int kLayers = 8;  // of each job's model
 struct JobShape {
   std::string name;
   int pipeline = 1, data = 1;
-  // An elastic job goes on with fewer ranks of an axis if it must, down to these. 0: it keeps its
+  // An elastic job continues with fewer ranks of an axis if it must, down to these. 0: it keeps its
   // size.
   int least_pipeline = 0, least_data = 0;
   std::int64_t steps = 10;

@@ -47,9 +47,9 @@ class CoordinatorProcess final {
   void Start();
   void Kill();
   bool alive() const { return cluster_ != nullptr; }
-  // It does nothing until then (SIGSTOP).
+  // The process does nothing until then (SIGSTOP).
   void StopUntil(absl::Duration until);
-  // It dies at the boundary that is so many boundaries ahead.
+  // The process dies at the boundary that is this many boundaries ahead.
   void KillAtBoundary(std::int64_t ahead) { kill_in_ = ahead; }
   // The next commit fails, and the process ends as it does then.
   void FailNextCommit() { fails_commit_ = true; }
@@ -69,7 +69,7 @@ class CoordinatorProcess final {
   void WaitKeys(const control::JobKey& key, const std::vector<std::string>& names,
                 const std::function<void(absl::StatusOr<job::Rendezvous::Values>)>& done);
 
-  // It calls `answer` after the commit, unless the process dies before.
+  // Calls `answer` after the commit, unless the process dies before that.
   void Handle(const Request& request, std::function<void(absl::Status)> answer);
 
  private:

@@ -26,7 +26,7 @@ class EventLoop final {
   void After(absl::Duration delay, Action action) { At(now_ + delay, std::move(action)); }
 
   // Lets everything happen until `end`. An event may call it: that event is a process that is
-  // paused in the middle of what it does, while all others go on.
+  // paused in the middle of what it does, while all others continue.
   void RunUntil(absl::Duration end) {
     ++depth_;
     while (!stopped_ && !events_.empty() && events_.begin()->first.first <= end) {

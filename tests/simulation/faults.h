@@ -29,7 +29,7 @@ class Faults final {
 
   // Faults happen from now on, each kind by its rate.
   void Begin();
-  // No more faults happen, and what they have left ends: paths are free, and processes go on.
+  // No more faults happen, and the lasting ones end: paths are free, and processes continue.
   void Heal();
 
  private:

@@ -27,7 +27,7 @@ inline LayerRange LayersOf(PpRank rank, int pp_size) {
 
 struct StateCopy {
   LayerRange layers;
-  StepId step;              // 0: it is not whole
+  StepId step;              // 0: it is not complete
   std::uint64_t state = 0;  // of each of these layers
 };
 using StateCopies = std::vector<std::shared_ptr<StateCopy>>;

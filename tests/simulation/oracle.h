@@ -48,9 +48,9 @@ struct DurableJob {
   StepId adopted_after;
   absl::Duration progress = absl::ZeroDuration();  // when it last did a step or ended
 
-  // The job goes on after this step.
+  // Returns the step after which the job continues.
   StepId done() const { return std::max(resumed, last_step); }
-  // Some coordinator has stored this step.
+  // Returns the last step that some coordinator has stored.
   StepId stored() const { return std::max(done(), adopted_after); }
 };
 
@@ -61,7 +61,7 @@ class Oracle final {
   Oracle(const Config* config, EventLoop* loop, Trace* trace)
       : config_(*config), loop_(*loop), trace_(*trace) {}
 
-  // The directory in which those of all jobs lie.
+  // Sets the directory that holds the checkpoint directories of all jobs.
   void set_disk(const std::string& root) { root_ = root; }
 
   // Only the first violation counts. The simulation ends.
@@ -76,7 +76,7 @@ class Oracle final {
   // A rank begins to run, or its process is through with it.
   void RankBegins(const control::JobKey& key, Rank rank, const std::string& worker);
   void RankIsGone(const control::JobKey& key, Rank rank);
-  // The first rank of this generation has looked for the step from which it goes on.
+  // The first rank of this generation has looked for the step from which it resumes.
   void Chose(const control::JobKey& key);
   // From now on a job without checkpoints may fail.
   void HarmsRanks() { harmed_ = true; }

@@ -160,7 +160,7 @@ void RankWork::RestoreCheckpoint() {
          [self = shared_from_this(), step = *step] { self->Load(step); });
 }
 
-// Chooses the checkpoint to go on from, as session::AgreeOnResume does.
+// Chooses the checkpoint to resume from, as session::AgreeOnResume does.
 absl::StatusOr<StepId> RankWork::ChooseStep() const {
   world_.oracle.Chose(key());
   if (assignment_.resume == "none") return StepId(0);

@@ -95,7 +95,7 @@ class RankWork final : public DataPlane::Member, public std::enable_shared_from_
   void BeginCopies();
   void Built(absl::StatusOr<control::Resumed> resumed);
 
-  // Calls `use` on the disk, and then returns true, unless the rank must not go on.
+  // Calls `use` on the disk, and then returns true, unless the rank must not continue.
   bool UseDisk(const std::function<void()>& use);
 
   absl::StatusOr<std::uint64_t> ReadState(StepId step) const;

@@ -17,8 +17,8 @@
 
 namespace takt::testing {
 
-// A directory that ends with it; on a file system in memory where there is one, as such tests sync
-// often.
+// A directory that is removed when this object ends. It is on a file system in memory where there
+// is one, since such tests sync often.
 class TemporaryDirectory {
  public:
   TemporaryDirectory();
@@ -34,7 +34,8 @@ class TemporaryDirectory {
 // Weights and moments of every layer of a model.
 class ModelState {
  public:
-  // All bits follow from `seed` and the place; NaNs and denormals are among them. model: borrowed.
+  // All bits follow from `seed` and the position. NaNs and denormals are among the values. model:
+  // borrowed.
   ModelState(const model::Model& model, std::uint64_t seed);
 
   // Views into this object.
@@ -60,22 +61,23 @@ class CheckpointJob {
   int num_layers() const { return static_cast<int>(model_.layers.size()); }
   std::vector<LayerId> AllLayers() const;
 
-  // What a step's state is.
+  // Returns the state after a step.
   ModelState StateAt(StepId step) const {
     return {model_, static_cast<std::uint64_t>(step.value())};
   }
 
-  // Each rank writes the layers named for it, rank 0 also the texts; the text of the manifest.
+  // Each rank writes the layers named for it, rank 0 also the texts. Returns the text of the
+  // manifest.
   absl::StatusOr<std::string> SaveShards(worker_checkpoint::FileSystem& files,
                                          const std::string& directory, StepId step,
                                          std::span<const std::vector<LayerId>> ranks) const;
-  // All of it by one rank, then published; older ones than the newest `keep` go, as far as the disk
-  // lets them.
+  // One rank writes everything and publishes it. Then it removes all but the newest `keep`
+  // checkpoints, as far as the disk lets it.
   absl::Status Save(worker_checkpoint::FileSystem& files, const std::string& directory, StepId step,
                     int keep) const;
-  // Verified, and bit for bit the state of its step.
+  // Returns an error unless the checkpoint is verified and is bit for bit the state of its step.
   absl::Status Check(const std::string& step_directory) const;
-  // The newest step that passes Check.
+  // Returns the newest step that passes Check.
   checkpoint::ChosenStep Newest(const std::string& directory) const;
 
   Generation generation = Generation(1);

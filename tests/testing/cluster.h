@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A coordinator and workers as real processes, in a directory of their own, talking over a Unix
-// socket or over TCP on the loopback interface. For tests of what only shows between processes:
-// fixtures of tests/integration and tests/fault.
+// A coordinator and workers as real processes, in a directory of their own, which talk over a Unix
+// socket or over TCP on the loopback interface. Tests of tests/integration and tests/fault use it
+// for what can only be seen between processes.
 #pragma once
 
 #include <functional>
@@ -33,10 +33,11 @@ struct WorkerPlace {
   std::string device = "cpu";          // several workers on a machine may find one GPU
 };
 
-// One thread. Nothing it started outlives it: the destructor kills and reaps, and the kernel kills
-// the processes if the test itself dies. When a test has failed, it prints the ends of the logs.
+// One thread. Nothing that it started outlives it: the destructor kills and reaps the processes,
+// and the kernel kills them if the test itself dies. When a test has failed, the destructor prints
+// the ends of the logs.
 //
-// The verbs fail the running test when something does not happen in time, and then return what
+// A method fails the running test when something does not happen in time, and then returns what
 // there is.
 class Cluster final {
  public:
@@ -62,9 +63,9 @@ class Cluster final {
   void StartWorker(const std::string& name, const std::string& coordinator = "");
   cli::Process& coordinator() { return *coordinator_; }
   cli::Process& worker(const std::string& name) { return *workers_.at(name); }
-  // SIGKILL, and gone on return.
+  // Sends SIGKILL. The process is gone on return.
   void Kill(cli::Process& process);
-  // SIGTERM to all; every exit status that is not 0, by name.
+  // Sends SIGTERM to all. Returns every exit status that is not 0, by name.
   std::map<std::string, std::string> StopAll();
 
   // Jobs. A job file's text; `data.txt` in directory() holds 64 KiB of bytes to train on.
@@ -79,10 +80,10 @@ class Cluster final {
   v1::Job AwaitStep(const std::string& name, std::int64_t step, absl::Duration timeout = kPatience);
   // Returns the step log of a job that ended.
   std::vector<v1::StepReport> Steps(const std::string& name);
-  // Of the newest steps, at most so many.
+  // Returns the traces of the newest steps, at most this many.
   trace::JobTrace Trace(const std::string& name, int newest_steps);
   void Cancel(const std::string& name);
-  // A job that has ended.
+  // Precondition: the job has ended.
   void Delete(const std::string& name);
   void Pause(const std::string& name);
   void Resume(const std::string& name);
@@ -115,7 +116,7 @@ class Cluster final {
   absl::StatusOr<cli::Process> Spawn(const std::string& name, std::vector<std::string> argv);
   std::string AwaitAddress();
   std::string Tail(const std::string& name) const;
-  // Asks every few milliseconds; the services have nothing to be told by.
+  // Asks every few milliseconds, since the services notify nobody of changes.
   bool Poll(const std::function<bool()>& done, absl::Duration timeout);
 
   const Network network_;

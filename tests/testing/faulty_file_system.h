@@ -10,17 +10,17 @@
 
 namespace takt::testing {
 
-// A file system whose calls fail at will. Counts every call, those on its files too. One caller at
-// a time; `base` is borrowed and outlives it and its files.
+// A file system whose calls fail when a test wants it. It counts every call, also those on its
+// files. One caller at a time. `base` is borrowed and outlives it and its files.
 class FaultyFileSystem final : public worker_checkpoint::FileSystem {
  public:
   explicit FaultyFileSystem(worker_checkpoint::FileSystem& base) : base_(base) {}
 
-  // Calls `first` to `last` (1 is the next one made) fail with `error`, not carried out but for a
-  // failing write, which leaves the first half of its bytes.
+  // Calls `first` to `last` (1 is the next one made) fail with `error`. They are not carried out,
+  // except that a failing write leaves the first half of its bytes.
   void Fail(int first, int last, absl::Status error);
-  // `hook` is called once, before call `call` (1 is the next one made) is carried out: what it does
-  // to the directory happens while a process is paused there.
+  // `hook` is called once, before call `call` (1 is the next one made) is carried out, as if the
+  // process were paused there while others change the directory.
   void Before(int call, std::function<void()> hook);
   // As on NFS.
   void ForbidExchange() { may_exchange_ = false; }
@@ -39,7 +39,7 @@ class FaultyFileSystem final : public worker_checkpoint::FileSystem {
  private:
   class File;
 
-  // Counts a call: how it is to end, if not as the base says.
+  // Counts a call. Returns the error with which it must fail; OK: it ends as the base says.
   absl::Status Next();
 
   worker_checkpoint::FileSystem& base_;

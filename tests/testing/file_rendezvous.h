@@ -9,7 +9,7 @@
 
 namespace takt::testing {
 
-// Thread-safe. directory: exists, and is removed by who made it.
+// Thread-safe. directory: exists, and is removed by whoever made it.
 class FileRendezvous final : public transport::Rendezvous {
  public:
   explicit FileRendezvous(std::string directory) : directory_(std::move(directory)) {}

@@ -28,7 +28,7 @@ struct LinkShape {
   // it.
   bool up = true, down = true;
   absl::Duration delay;         // each way
-  double bytes_per_second = 0;  // each way, of all connections together; 0: any
+  double bytes_per_second = 0;  // each way, of all connections together; 0: no limit
 };
 
 // An address of either kind of socket.
@@ -42,7 +42,7 @@ class Link {
  public:
   Link(const Link&) = delete;
 
-  // From now on, after the return, bytes pass like this. What waited passes, too.
+  // From the return on, bytes pass like this, also those that waited.
   void Shape(const LinkShape& shape);
   // From now on nothing passes in either direction, and neither end learns of it.
   void Cut() { Shape({.up = false, .down = false}); }

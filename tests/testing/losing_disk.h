@@ -18,7 +18,7 @@ absl::Status EnterOwnMounts();
 
 // A test does this with its processes that use the disk.
 struct DiskUsers {
-  std::function<void()> stop = [] {};  // they make no step more
+  std::function<void()> stop = [] {};  // they stand still
   std::function<void()> end = [] {};   // they are gone on return
 };
 
@@ -34,8 +34,8 @@ class LosingDisk final {
   LosingDisk(const LosingDisk&) = delete;
 
   // Loses what was not synced and mounts the disk again. It shuts the file system down, or, where
-  // the kernel has no such call, goes on with a copy of the image that it took before anything else
-  // was written back. Errors: kInternal (the disk cannot be mounted again, or is still used).
+  // the kernel has no such call, continues with a copy of the image that it took before anything
+  // else was written back. Errors: kInternal (the disk cannot be mounted again, or is still used).
   absl::Status CutPower(const DiskUsers& users);
   // Says how the last cut was made, for people; empty: there was none.
   const std::string& last_cut() const { return last_cut_; }

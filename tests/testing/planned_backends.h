@@ -19,8 +19,9 @@
 
 namespace takt::testing {
 
-// Backends whose products ask a kernel plan first, as those of a GPU do. Other backends then
-// compute them. Factories with different `seed` choose different plans.
+// Backends whose products ask a kernel plan first, as those of a GPU do. The products themselves
+// are computed by the backends of `computing`. Factories with different `seed` choose different
+// plans.
 class PlannedBackends final : public backend::BackendFactory, public backend::KernelPlans {
  public:
   PlannedBackends(backend::PlanTarget target, std::uint64_t seed,

@@ -56,8 +56,8 @@ class VirtualRanks {
   struct Options {
     const config::JobSpec* job = nullptr;  // borrowed, as the plan
     const plan::Plan* plan = nullptr;
-    // They are by tensor rank, or by the rank's number among those that share experts. Empty: all
-    // ranks have the plan's.
+    // By tensor rank, or by the rank's number among those that share experts. Empty: all ranks have
+    // the plan's model.
     std::vector<model::Model> models;
     std::string data_root = "/";
     // What each rank computes on. Null: all of them share `device`. Devices with peer_memory copy
@@ -66,7 +66,7 @@ class VirtualRanks {
     // Messages and sums stay in its memory, unless that is the host's.
     backend::BackendFactory* device = nullptr;
     const train::TensorObserver* observer = nullptr;  // of data-parallel rank 0
-    // This is TrainerOptions::restore. Ranks call it at the same time.
+    // See TrainerOptions::restore. Ranks call it at the same time.
     std::function<absl::StatusOr<bool>(train::ParameterStore&)> restore;
     // False: the halves of pairs run one after the other, even where ranks meet inside them.
     bool pairs_beside = true;

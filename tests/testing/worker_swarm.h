@@ -41,7 +41,7 @@ class WorkerSwarm {
   // they are back.
   virtual void Reconnect(int num_workers) = 0;
 
-  // False: not all of them in time.
+  // Each of these returns false if not all workers got there in time.
   virtual bool AwaitAttached(absl::Duration timeout) = 0;
   virtual bool AwaitTraining(absl::Duration timeout) = 0;
   // All workers that trained were told to stop, or have failed.
@@ -50,7 +50,7 @@ class WorkerSwarm {
   virtual void Fail(int worker) = 0;
   // Returns the workers of each job that trains.
   virtual std::vector<std::vector<int>> WorkersOfJobs() const = 0;
-  // One step of one worker: its report, and its trace. Nothing once it has told of all.
+  // Reports one step of one worker, with its trace. Does nothing once it has reported all steps.
   virtual void Step(int worker) = 0;
   virtual bool AwaitAcknowledged(absl::Duration timeout) = 0;
 
@@ -60,7 +60,8 @@ class WorkerSwarm {
     std::int64_t largest_assignment_bytes = 0;
   };
   virtual Counts counts() const = 0;
-  // From a report to its acknowledgement, which says that the step is durable; since the last call.
+  // Returns the times from a report to its acknowledgement, which says that the step is durable, of
+  // all that were acknowledged since the last call.
   virtual std::vector<double> TakeAckSeconds() = 0;
 };
 
