@@ -55,7 +55,7 @@ struct Assignment {
   std::string secret;  // kSecretBytes random bytes that the ranks of this generation share
   double predicted_step_seconds = 0;
   double predicted_bubble_fraction = 0;
-  // The checkpoint from which training goes on: "auto" (the newest that loads), "none", or a step.
+  // The checkpoint from which training resumes: "auto" (the newest that loads), "none", or a step.
   std::string resume = "none";
   StepId resume_at_most;  // no checkpoint above this step is taken; 0: any may be
   std::string job_id;     // tells the job from others of the same name; empty: not known

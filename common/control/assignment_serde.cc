@@ -174,7 +174,7 @@ v1::Assignment WriteShared(const Assignment& assignment) {
   proto.mutable_vocabulary_ends()->Add(assignment.vocabulary_ends.begin(),
                                        assignment.vocabulary_ends.end());
   // All ranks write the same text, also those of workers that know no copies.
-  // A rank may go on from copies and keep none.
+  // A rank may resume from copies and keep none.
   const MemoryCopies& copies = assignment.copies;
   if (copies.every_steps > 0 || copies.at_most > StepId(0))
     *proto.mutable_copies() = FromCopies(copies);

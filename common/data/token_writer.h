@@ -26,9 +26,9 @@ struct TokenWriterOptions {
 
 // The files grow under hidden names beside the final ones, which corpora leave out:
 // .NAME.partial, and .NAME.lengths for an index. Publish gives them their names; the token file
-// comes last, so that nobody sees one without the others. Without Publish the hidden files stay for
-// a later writer to go on with. A writer holds a lock on them for its life, so that nobody else
-// writes the same output, and a file that has its name already stays as it is. Move-only; one
+// comes last, so that nobody sees one without the others. Without Publish the hidden files stay,
+// and a later writer can continue them. A writer holds a lock on them for its life, so that nobody
+// else writes the same output, and a file that has its name already stays as it is. Move-only; one
 // caller at a time.
 class TokenWriter {
  public:

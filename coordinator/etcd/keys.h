@@ -46,8 +46,8 @@ inline std::string EndOf(std::string folder) {
   return folder;
 }
 
-// A value that is too large for one operation goes on in pieces. Their names follow directly on
-// that of the key.
+// A value that is too large for one operation is stored in several pieces. Their names follow
+// directly on that of the key.
 inline std::string PieceKey(const std::string& key, int piece) {
   return key + '\0' + absl::StrCat(absl::Dec(piece, absl::kZeroPad4));
 }

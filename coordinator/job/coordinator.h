@@ -56,7 +56,7 @@ struct CoordinatorOptions {
 // Thread-safe. It ends by Stop, which the destructor calls, or by itself when the store fails. What
 // is not durable is never shown, so the process must then end and start again.
 //
-// A full disk is another matter: the coordinator is then read-only until there is room. It goes on
+// A full disk is another matter: the coordinator is then read-only until there is room. It keeps
 // listening to workers, but decides nothing by time, and what it decides by events waits with its
 // effects. Requests are refused, except deletions; step reports and log lines are not taken.
 class Coordinator final {

@@ -97,7 +97,7 @@ struct JobRun {
   bool keeps_copies = false;
   std::vector<RankRun> ranks;
   // The last step taken is the last one that is committed, here or before the job was adopted, or
-  // the one of the checkpoint from which the generation went on.
+  // the one of the checkpoint from which the generation resumed.
   StepCollector steps{mesh::Mesh(), StepId(0)};
   bool acknowledge = false;  // reports came since the last acknowledgement
   std::optional<Commit> commit;
@@ -125,8 +125,8 @@ struct DecideOptions {
   absl::Duration inputs_grace = timeouts::kInputsGrace;
   absl::Duration stop_grace = timeouts::kStopGrace;
   absl::Duration reports_grace = timeouts::kReportsGrace;
-  // A job goes on after so many errors in a row (blame.h), if no new step was committed between
-  // them, and after any faults for give_up_after.
+  // A job survives this many errors in a row (blame.h) without a new committed step between them,
+  // and faults of any kind for give_up_after.
   int max_recoveries = 3;
   absl::Duration give_up_after = timeouts::kGiveUp;
   absl::Duration first_backoff = timeouts::kFirstBackoff;

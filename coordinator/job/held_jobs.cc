@@ -295,7 +295,7 @@ Adoption AdoptionOf(const HeldJob& job, std::int64_t epoch, Moment now) {
                  .checkpoint_every_steps = every,
                  .copy_every_steps = assignment.copies.every_steps};
   record.ranks = job.BoundRanks();
-  // A generation that went on from memory has no checkpoint of that step.
+  // A generation that resumed from memory has no checkpoint of that step.
   record.resumed_step = whole.from_memory ? assignment.saved : whole.resumed;
   if (whole.from_memory) record.memory_step = whole.resumed;
   const StepId newest = std::max(whole.saved, record.resumed_step);

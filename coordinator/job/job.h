@@ -48,14 +48,14 @@ struct JobContext {
 class Job final {
  public:
   // context: borrowed. A job that is submitted enters the queue by Enqueue. One that comes from the
-  // store goes on by Restore, and one that comes from its workers by TakeOver.
+  // store is continued by Restore, and one that comes from its workers by TakeOver.
   Job(const JobContext* context, store::JobRecord record)
       : context_(*context), record_(std::move(record)) {}
 
   void Enqueue(config::JobSpec spec, Moment now);
   // The job's ranks train already, under a coordinator that is gone (JobRecord::adoption).
   void TakeOver(config::JobSpec spec, Moment now);
-  // The job goes on as the coordinator that stored it left it. Nothing happens if it has ended.
+  // The job continues as the coordinator that stored it left it. Nothing happens if it has ended.
   // was_planned: that coordinator ended while it made this job's plan.
   void Restore(bool was_planned, Moment now);
 

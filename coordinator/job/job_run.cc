@@ -28,8 +28,8 @@ namespace {
 // state as long (session::AgentOptions::keep_copies).
 constexpr absl::Duration kCopiesKept = absl::Hours(1);
 
-// Returns the checkpoint from which the next generation goes on, and the newest step that it may be
-// of. Once the job has a checkpoint of its own, it goes on from that one, whatever an earlier job
+// Returns the checkpoint from which the next generation resumes, and the newest step that it may be
+// of. Once the job has a checkpoint of its own, it resumes from that one, whatever an earlier job
 // has left in the directory, unless it was told to take what is there.
 std::pair<std::string, StepId> ResumeOf(const store::JobRecord& job,
                                         const config::Checkpoint& spec) {
@@ -184,7 +184,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
     context_.workers->Send(bound.worker, PrepareOf(launch, bound.rank));
 }
 
-// Says how the generation copies its state in memory, and which copies it may go on from.
+// Says how the generation copies its state in memory, and from which copies it may resume.
 control::MemoryCopies Job::Copies(const plan::Plan& plan, const placement::Gang& ranks,
                                   const profile::RankPlace& place) {
   CopyFacts facts{.spec = spec_,
@@ -201,7 +201,7 @@ control::MemoryCopies Job::Copies(const plan::Plan& plan, const placement::Gang&
   record_.plan.copy_every_steps = chosen.copies.every_steps;
   const StepId committed = CommittedStep(record_);
   chosen.copies.required = committed > StepId(0) && !spec_.checkpoint;
-  // A generation that keeps none, for it has one rank, may go on from those of the last one.
+  // A generation that keeps none, because it has one rank, may resume from those of the last one.
   const bool may_hold = chosen.copies.every_steps > 0 || record_.copies;
   // A job that has nothing but copies gets no worker that cannot read them (plan::NeededProtocol).
   if (chosen.may_restore && (may_hold || chosen.copies.required)) chosen.copies.at_most = committed;

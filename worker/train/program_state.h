@@ -21,7 +21,7 @@
 
 namespace takt::train {
 
-// The instructions of one program share it, besides the rank's state. The training program has
+// What the instructions of one program share, besides the rank's state. The training program has
 // one, and the validation program has another. The slots of the program order the instructions that
 // use it.
 struct ProgramState {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers of one input: q, k and v of attention, gate and up of an MLP. They are one product
-// where their weights are joined (Parameter::adjoins_next), and one each elsewhere. Outputs and
-// their gradients are given one for each layer; of joined ones only the first counts, which has all
-// of them side by side in its rows.
+// Linear layers that read the same input: q, k and v of attention, or gate and up of an MLP. One
+// product computes all of them where their weights are joined (Parameter::adjoins_next). Elsewhere
+// each has a product of its own. Callers give one output, or gradient of it, for each layer. Of
+// joined layers only the first one is used: its rows hold those of all layers side by side.
 #pragma once
 
 #include <cstddef>

@@ -29,7 +29,7 @@
 
 namespace takt::train {
 
-// The instructions of a rank share it, whichever program they belong to. The slots of the
+// What all instructions of a rank share, whichever program they belong to. The slots of the
 // programs order the instructions that use it; each part says which lane changes it while a program
 // runs.
 struct RankState {
@@ -59,13 +59,13 @@ struct RankState {
   bool SharesVocabulary() const { return vocabulary != nullptr || meetings != nullptr; }
 
   // Packs the newest weights right after OPT has made them, or with kForeseen those that SPECULATE
-  // has made, but for those that these have rounded. Those of which the rank has made only a shard
-  // are packed later: by PackGathered, or by GATHER_WEIGHTS where only a shard of them is kept in
-  // f32. Compute lane.
+  // has made, except those that these instructions have rounded already. Weights of which the rank
+  // has made only a shard are packed later: by PackGathered, or by GATHER_WEIGHTS where only a
+  // shard of them is kept in f32. Compute lane.
   absl::Status Pack(int version = 0);
-  // Packs this version of the weights of a stage, or with the stage after the last one of the
-  // rank's rows, as far as they are whole in f32, unless that was done since they were gathered.
-  // Call it before the first use of them.  Compute lane.
+  // Packs this version of the weights of a stage, as far as they are whole in f32, unless that was
+  // done since they were gathered. The stage after the last one stands for the rank's rows of the
+  // vocabulary. Call it before the first use of them.  Compute lane.
   absl::Status PackGathered(StageId stage, int version = 0);
   // Makes the weights of stages ready for a pass: packs them (-1: none) and selects their version.
   // half: of the pass, if it is one of a pair.

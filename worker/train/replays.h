@@ -22,7 +22,7 @@ namespace takt::train {
 // a fast device takes to do them.
 bool IsShort(const model::Model& model, const mesh::Stage& stage);
 
-// An F, I, W, B or O is bound to it.
+// The buffers to which an F, I, W, B or O is bound.
 struct PartBuffers {
   program::Op op{};
   StageId forward_stage{-1}, backward_stage{-1};  // -1: it has no such half

@@ -55,13 +55,13 @@ class ShardState {
   // Reduce lane.  Errors: as the groups'.
   absl::Status AddSquares(StepId step, std::span<double> entries);
 
-  // Makes the weights of a stage whole, which ParameterStore::Place has given room. Reduce lane.
-  // Errors: as the groups'.
+  // Gathers the whole weights of a stage into the room that ParameterStore::Place has given them.
+  // Reduce lane. Errors: as the groups'.
   absl::Status Unshard(StepId step, StageId stage);
 
-  // Makes the weights whole that GATHER_WEIGHTS would make so, from shards that were filled or
-  // loaded. All ranks of the groups call it before their first instruction. Blocks: until it is
-  // done.  Errors: as the groups', those of the device.
+  // Gathers the weights that GATHER_WEIGHTS would gather, from shards that were filled or loaded.
+  // All ranks of the groups call it before their first instruction. Blocks: until it is done.
+  // Errors: as the groups', those of the device.
   absl::Status GatherAll();
 
   // Returns the parameters of which the rank updates its shard.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings the ranks that split layers what they need of one another inside the layers' passes.
+// Exchanges, inside the layers' passes, what the ranks that split layers need of one another.
 // Letters: N rows of tokens of a microbatch, of which each rank has a run of n in the order of
 // ranks; C hidden.
 #pragma once

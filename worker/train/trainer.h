@@ -109,9 +109,9 @@ class Trainer : public engine::Compute {
   // memory and makes choices. Call it after the kernel plan was agreed on and before any channel
   // receives. The device may wait here, but must not wait once peers wait for it.
   virtual absl::Status Prepare() = 0;
-  // Brings the weights together of which this rank has filled or loaded a shard. All ranks call it
-  // once, when all have loaded and before the first instruction.  Blocks: until those that share
-  // with this rank do the same.  Errors: as their groups', those of the device.
+  // Gathers the weights of which this rank has filled or loaded a shard. All ranks call it once,
+  // when all have loaded and before the first instruction.  Blocks: until those that share with
+  // this rank do the same.  Errors: as their groups', those of the device.
   virtual absl::Status Gather() { return absl::OkStatus(); }
   // Valid from the step's NORM_EXCHANGE to the next one's; read it in the engine's on_step.
   virtual StepResult result(StepId step) const = 0;
