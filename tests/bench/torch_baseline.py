@@ -6,9 +6,10 @@ fastest named. Versions are printed: PyTorch's own move the figures by tens of p
     tests/bench/torch_baseline.py --model gpt2-124m --batch 512 --microbatch 64 --context 1024
     tests/bench/torch_baseline.py --model tiny --device cpu --batch 4 --context 32 --steps 3 --warmup 1    # does the script work?
 
-A variant is attention/compile/precision. attention: cudnn, flash (math on the CPU). compile: of the whole model or of each block (`block:`),
-default, max-autotune, max-autotune-no-cudagraphs, reduce-overhead, or eager. precision: f32, autocast (over f32 weights), bf16 (pure, with f32
-master weights). --variants takes patterns, e.g. 'cudnn/*/autocast'. One JSON object with -o json.
+A variant is attention/compile/precision. attention: cudnn, flash, or sdpa (PyTorch's choice, on the CPU). compile: of the whole model or of
+each block (`block:`), default, max-autotune, max-autotune-no-cudagraphs, reduce-overhead, or eager. precision: f32, autocast (over f32
+weights), bf16 (pure, with f32 master weights). --variants takes patterns, e.g. 'cudnn/*/autocast'. One JSON object with -o json; on the CPU
+it says which libraries multiplied matrices.
 """
 import argparse
 import contextlib
@@ -17,7 +18,11 @@ import fnmatch
 import gc
 import itertools
 import json
+import os
+import re
+import signal
 import statistics
+import subprocess
 import sys
 import time
 
@@ -116,11 +121,16 @@ class Model(nn.Module):
         self.register_buffer("sin", angle.sin(), persistent=False)
 
     def forward(self, tokens, targets):
-        x = self.tokens(tokens)
-        if self.positions is not None:
-            x = x + self.positions.weight[: tokens.shape[1]]
+        x = self.embed(tokens)
         for block in self.blocks:
             x = block(x, (self.cos, self.sin))
+        return self.loss(x, targets)
+
+    def embed(self, tokens):
+        x = self.tokens(tokens)
+        return x if self.positions is None else x + self.positions.weight[: tokens.shape[1]]
+
+    def loss(self, x, targets):
         logits = self.head(self.norm(x))
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
@@ -146,6 +156,12 @@ class MasterAdamW:
         self.optimizer.zero_grad(set_to_none=True)
 
 
+def make_optimizer(parameters, precision):
+    """`parameters` are already in their precision."""
+    options = {"lr": 1e-4, "betas": (0.9, 0.95), "fused": True}
+    return MasterAdamW(parameters, **options) if precision == "bf16" else torch.optim.AdamW(groups(parameters), **options)
+
+
 def groups(parameters):
     return [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": 0.1},
@@ -169,11 +185,7 @@ class Run:
         if precision == "bf16":
             model = model.to(torch.bfloat16)
         self.parameters = list(model.parameters())
-        adamw = {"lr": 1e-4, "betas": (0.9, 0.95), "fused": device == "cuda"}
-        if precision == "bf16":
-            self.optimizer = MasterAdamW(self.parameters, **adamw)
-        else:
-            self.optimizer = torch.optim.AdamW(groups(self.parameters), **adamw)
+        self.optimizer = make_optimizer(self.parameters, precision)
         self.model = compile_model(model, compiled)
         shape = (options.batch, options.context + 1)
         windows = torch.randint(SHAPES[options.model].vocab, shape, device=device)
@@ -227,11 +239,60 @@ def variants(options):
         modes = ["default", "max-autotune", "max-autotune-no-cudagraphs", "reduce-overhead"]
         attentions = ["cudnn", "flash"]
     else:
-        modes, attentions = ["default"], ["math"]
+        modes, attentions = ["default"], ["sdpa"]
     compiled = ["eager"] + modes + [f"block:{mode}" for mode in modes]
     precisions = ["f32"] if options.precision == "f32" else ["autocast", "bf16"]
     every = ["/".join(parts) for parts in itertools.product(attentions, compiled, precisions)]
     return [v for v in every if any(fnmatch.fnmatch(v, pattern) for pattern in options.variants)]
+
+
+@contextlib.contextmanager
+def at_most(seconds):
+    """Raises TimeoutError in the body after `seconds`; 0: never."""
+
+    def stop(number, frame):
+        raise TimeoutError(f"it did not end within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# What a process prints that multiplies one matrix of each precision, with the libraries' own logs switched on.
+PRODUCTS = """
+import torch
+torch.set_grad_enabled(False)
+for dtype in (torch.float32, torch.bfloat16):
+    print("product", dtype, flush=True)
+    torch.nn.functional.linear(torch.ones(64, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype))
+"""
+
+
+def libraries():
+    """Which library multiplied matrices of each precision, as these libraries say themselves, and what PyTorch was built with."""
+    environment = {**os.environ, "MKL_VERBOSE": "1", "ONEDNN_VERBOSE": "1"}
+    done = subprocess.run([sys.executable, "-c", PRODUCTS], stdout=subprocess.PIPE, text=True, env=environment, timeout=300)
+    config = torch.__config__.show()
+    blas = re.search(r"BLAS_INFO=(\w+)", config)
+    isa = re.search(r"onednn_verbose,.*cpu,isa:(.*)", done.stdout)
+    built = [line.strip(" -") for line in config.splitlines() if "Math Kernel Library" in line or "MKL-DNN" in line or "CPU capability" in line]
+    products = {}
+    for part in done.stdout.split("product torch.")[1:]:
+        onednn = re.search(r"primitive,exec,cpu,(?:matmul|inner_product),([^,]*)", part)
+        mkl = re.search(r"MKL_VERBOSE (\w*GEMM\w*)\(", part)
+        products[part.split()[0]] = f"oneDNN {onednn[1]}" if onednn else f"MKL {mkl[1]}" if mkl else "another library"
+    mkl = re.search(r"MKL_VERBOSE (.*Library.*)", done.stdout) or re.search(r"MKL_VERBOSE ((?:Intel|oneMKL).*)", done.stdout)
+    return {
+        "blas": blas[1] if blas else "unknown",
+        "built_with": built,
+        "products": products,
+        "onednn_isa": isa[1] if isa else None,
+        "mkl": mkl[1] if mkl else None,
+    }
 
 
 def measure(options, variant):
@@ -239,7 +300,8 @@ def measure(options, variant):
     if options.device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    seconds = Run(options, *variant.split("/")).seconds()
+    with at_most(options.timeout):
+        seconds = Run(options, *variant.split("/")).seconds()
     step = statistics.median(seconds)
     peak = torch.cuda.max_memory_allocated() if options.device == "cuda" else 0
     return {
@@ -263,6 +325,7 @@ def main():
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--threads", type=int, default=0, help="on the CPU; 0: PyTorch's choice")
     parser.add_argument("--variants", nargs="+", default=["*"])
+    parser.add_argument("--timeout", type=int, default=0, help="seconds for a variant; 0: no limit")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text")
     options = parser.parse_args()
     options.microbatch = options.microbatch or options.batch
@@ -280,7 +343,7 @@ def main():
         try:
             results.append(measure(options, variant))
             print(f"{variant:50} {results[-1]['step_seconds'] * 1e3:10.1f} ms", file=sys.stderr, flush=True)
-        except Exception as error:  # out of memory, or a mode that cannot compile this; the others go on
+        except Exception as error:  # out of memory, too slow, or a mode that cannot compile this; the others go on
             failures[variant] = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             print(f"{variant:50} failed: {failures[variant]}", file=sys.stderr, flush=True)
         gc.collect()
@@ -296,11 +359,16 @@ def main():
         "variants": results,
         "failures": failures,
     }
+    if options.device == "cpu":
+        report |= {"threads": torch.get_num_threads(), "libraries": libraries()}
     if options.output == "json":
         print(json.dumps(report))
     else:
         print(f"PyTorch {report['torch']} (CUDA {report['cuda']}) on {report['device']}: {options.model}, best {best['variant']}: "
               f"{best['tokens_per_second']:.0f} tokens/s, {best['step_seconds'] * 1e3:.1f} ms a step, peak {best['peak_bytes'] / 2**30:.2f} GiB")
+        if "libraries" in report:
+            print(f"{report['threads']} threads; {report['libraries']}")
 
 
-main()
+if __name__ == "__main__":
+    main()
