@@ -74,12 +74,13 @@ def placed(schedule, ranks):
 
 
 def divided(layers, ranks_of_stages, head):
-    """How many blocks each stage has: the fullest rank has as little as can be, then the fullest stage. The head counts as `head` blocks."""
+    """How many blocks each stage has: the fullest rank has as little as can be, then the fullest stage, and the stages are even.
+    The head counts as `head` blocks."""
 
     def cost(counts):
         stages = [*counts[:-1], counts[-1] + head]
         ranks = [sum(s for s, rank in zip(stages, ranks_of_stages) if rank == r) for r in set(ranks_of_stages)]
-        return max(ranks), max(stages)
+        return max(ranks), max(stages), sum(stage * stage for stage in stages)
 
     stages = len(ranks_of_stages)
     cuts = itertools.combinations_with_replacement(range(1, layers + 1), stages - 1)  # only the last stage may have no block
