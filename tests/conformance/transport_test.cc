@@ -155,9 +155,9 @@ TEST_P(TaggedTransportTest, AnUnexpectedTagIsRefusedWithBothTagsNamed) {
     std::vector<std::byte> data(size);
     const absl::Status status = link.recv->Recv(Tag(5), data);
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-    EXPECT_THAT(
-        std::string(status.message()),
-        AllOf(HasSubstr("microbatch 4 "), HasSubstr("microbatch 5 "), HasSubstr("F from rank 0")));
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("microbatch 4 "), HasSubstr("microbatch 5 "),
+                      HasSubstr("channel F"), HasSubstr(" from rank 0")));
     EXPECT_FALSE(link.recv->Recv(Tag(4), data).ok()) << "a refused message must not be taken later";
     rank_[0]->Abort();
     sender.join();
