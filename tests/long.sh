@@ -26,7 +26,6 @@
 # failover   4   50 coordinators that lead are killed; a job trains on, and nothing acknowledged is lost (tests/fault)
 # fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
 # experts  180   a mixture of experts on 4 million tokens uses them evenly and beats the dense model, with three seeds
-#                (one of them ran so far: docs/benchmarks.md)
 # checkpoint 15  a checkpoint of the size of Llama 70B is planned, saved in sparse files and verified in 1 GiB of memory
 # page       4   axe-core finds nothing on the page of takt ui; it keeps its limits of time and cost; 1,000 slow readers change nothing
 #                (tests/ui/figures.py)
@@ -48,7 +47,7 @@ for argument in "$@"; do
     *" $argument "*) sections+=("$argument") ;;
     *)
       if [ "$argument" = -h ] || [ "$argument" = --help ]; then
-        sed -n '3,39p' "$0" | sed 's/^# \?//'
+        sed -n '3,38p' "$0" | sed 's/^# \?//'
         exit 0
       elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
         other=$(realpath "$argument")
