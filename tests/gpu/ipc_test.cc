@@ -2,14 +2,9 @@
 // Copies between the memory of two processes that share a GPU.
 //   gpu_ipc_test --rank RANK DIRECTORY      one of the two, which meet in DIRECTORY
 #include <gtest/gtest.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <numeric>
 #include <span>
 #include <string>
@@ -18,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "tests/gpu/gpu.h"
+#include "tests/gpu/two_ranks.h"
 #include "tests/testing/file_rendezvous.h"
 #include "tests/testing/no_other_way.h"
 #include "worker/transport/ipc/ipc_transport.h"
@@ -108,35 +104,12 @@ TEST(CudaIpc, TwoProcessesCopyFromEachOtherAndOneEnds) {
     const auto device = gpu::OpenGpu();
     TAKT_SKIP_WITHOUT(device);
   }
-  const std::filesystem::path directory =
-      std::filesystem::path(::testing::TempDir()) / absl::StrCat("takt-ipc-", getpid());
-  std::filesystem::create_directory(directory);
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-  pid_t ranks[2] = {};
-  for (int rank = 0; rank < 2; ++rank) {
-    std::string number = std::to_string(rank), where = directory.string();
-    char option[] = "--rank";
-    char* const arguments[] = {const_cast<char*>(program.c_str()), option, number.data(),
-                               where.data(), nullptr};
-    ASSERT_EQ(posix_spawn(&ranks[rank], program.c_str(), nullptr, nullptr, arguments, environ), 0);
-  }
-  for (const pid_t rank : ranks) {
-    int status = 0;
-    ASSERT_EQ(waitpid(rank, &status, 0), rank);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  }
-  std::filesystem::remove_all(directory);
+  gpu::RunTwoRanks("takt-ipc");
 }
 
 }  // namespace
 }  // namespace takt::transport::ipc
 
 int main(int argc, char** argv) {
-  if (argc == 4 && std::strcmp(argv[1], "--rank") == 0) {
-    const absl::Status status = takt::transport::ipc::RunRank(std::atoi(argv[2]), argv[3]);
-    std::fprintf(stderr, "rank %s: %s\n", argv[2], status.ToString().c_str());
-    return status.ok() ? 0 : 1;
-  }
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return takt::gpu::MainWithRanks(argc, argv, takt::transport::ipc::RunRank);
 }

@@ -2,14 +2,9 @@
 // NCCL on one GPU: a communicator of one rank, and two ranks where the library allows that.
 //   gpu_nccl_test --rank RANK DIRECTORY      one of two ranks, which meet in DIRECTORY
 #include <gtest/gtest.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <numeric>
 #include <span>
 #include <string>
@@ -19,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/status.h"
 #include "tests/gpu/gpu.h"
+#include "tests/gpu/two_ranks.h"
 #include "tests/testing/file_rendezvous.h"
 #include "worker/plugin/loader.h"
 #include "worker/transport/nccl/communicators.h"
@@ -220,37 +216,14 @@ TEST_F(NcclOnOneGpu, TwoRanksShareTheGpu) {
   const int version = library_->library_version().value_or(0);
   if (version < kFirstThatShares)
     GTEST_SKIP() << "NCCL " << VersionText(version) << " takes one rank on a GPU, 2.30.3 takes two";
-  const std::filesystem::path directory =
-      std::filesystem::path(::testing::TempDir()) / absl::StrCat("takt-nccl-", getpid());
-  std::filesystem::create_directory(directory);
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   setenv("NCCL_MAX_CTAS", "8", 1);
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-  pid_t ranks[2] = {};
-  for (int rank = 0; rank < 2; ++rank) {
-    std::string number = std::to_string(rank), where = directory.string();
-    char option[] = "--rank";
-    char* const arguments[] = {const_cast<char*>(program.c_str()), option, number.data(),
-                               where.data(), nullptr};
-    ASSERT_EQ(posix_spawn(&ranks[rank], program.c_str(), nullptr, nullptr, arguments, environ), 0);
-  }
-  for (const pid_t rank : ranks) {
-    int status = 0;
-    ASSERT_EQ(waitpid(rank, &status, 0), rank);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  }
-  std::filesystem::remove_all(directory);
+  gpu::RunTwoRanks("takt-nccl");
 }
 
 }  // namespace
 }  // namespace takt::transport::nccl
 
 int main(int argc, char** argv) {
-  if (argc == 4 && std::strcmp(argv[1], "--rank") == 0) {
-    const absl::Status status = takt::transport::nccl::RunRank(std::atoi(argv[2]), argv[3]);
-    std::fprintf(stderr, "rank %s: %s\n", argv[2], status.ToString().c_str());
-    return status.ok() ? 0 : 1;
-  }
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return takt::gpu::MainWithRanks(argc, argv, takt::transport::nccl::RunRank);
 }
