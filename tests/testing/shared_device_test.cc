@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/testing/device_floats.h"
 #include "tests/testing/inproc_hub.h"
 #include "worker/backend/discrete/discrete_backend.h"
 
@@ -43,19 +44,8 @@ class SharedDeviceTest : public ::testing::Test {
   }
 
   backend::Buffer Allocate() { return backend_->Allocate(kBytes, MemoryKind::kMessages).value(); }
-  void Fill(const backend::Buffer& buffer, float value) {
-    EXPECT_TRUE(
-        backend_->Run(backend::Fill{.output = buffer.floats(), .value = value, .count = kFloats})
-            .ok());
-    EXPECT_TRUE(backend_->Synchronize().ok());
-  }
-  float First(const backend::Buffer& buffer) {
-    float value = 0;
-    EXPECT_TRUE(
-        backend_->CopyToHost(buffer.data(), std::as_writable_bytes(std::span(&value, 1))).ok());
-    EXPECT_TRUE(backend_->Synchronize().ok());
-    return value;
-  }
+  void Fill(const backend::Buffer& buffer, float value) { FillFloats(*backend_, buffer, value); }
+  float First(const backend::Buffer& buffer) { return ReadFloats(*backend_, buffer).front(); }
   static absl::Status Drain(backend::Stream& stream) {
     const auto point = stream.CreateEvent().value();
     EXPECT_TRUE(stream.Record(*point).ok());

@@ -68,12 +68,22 @@ class HeadTest : public ::testing::TestWithParam<Precision> {
     targets_ = backend::testing::RandomTokens(kRows, kVocab, ++seed);
     targets_[1] = kVocab - 1;
     targets_[3] = backend::kIgnoredTarget;
-    stage_.emplace(StageOptions{.model = model_,
-                                .layout = layout_,
-                                .parameters = *store_,
-                                .backend = *backend_,
-                                .scratch = scratch_.data(),
-                                .observer = &observer_});
+    StageOptions options = OptionsOf(model_, layout_, scratch_);
+    options.observer = &observer_;
+    stage_.emplace(options);
+  }
+
+  static layout::StageLayout LayOut(const model::Model& model, layout::HeadLogits logits) {
+    return layout::LayOutStage(model, {StageId(1), PpRank(0), kHead, LayerId(3)}, logits);
+  }
+  // All arguments are borrowed.
+  StageOptions OptionsOf(const model::Model& model, const layout::StageLayout& layout,
+                         const Buffer& scratch) const {
+    return {.model = model,
+            .layout = layout,
+            .parameters = *store_,
+            .backend = *backend_,
+            .scratch = scratch.data()};
   }
 
   const ParameterRef& matrix() const { return store_->Layer(kHead).refs.back(); }
@@ -121,8 +131,7 @@ class HeadTest : public ::testing::TestWithParam<Precision> {
   }
 
   const model::Model model_ = ModelWith(GetParam());
-  const layout::StageLayout layout_ =
-      layout::LayOutStage(model_, {StageId(1), PpRank(0), kHead, LayerId(3)});
+  const layout::StageLayout layout_ = LayOut(model_, layout::HeadLogits::kStashed);
   const std::unique_ptr<backend::Backend> backend_ = backend::CreateCpuBackend({}).value();
   const std::unique_ptr<ParameterStore> store_ =
       ParameterStore::Create(model_, layout::LayOutParameters(model_, {kHead}), *backend_).value();
@@ -269,7 +278,7 @@ Computed Reference(const Floats& norm, const float* weight,
   return reference;
 }
 
-// Of two microbatches, the second of which adds its gradients to those of the first.
+// What two microbatches leave. The second adds its gradients to those of the first.
 struct HeadTest::Passes {
   double loss = 0;  // of the second
   Floats d_input, d_matrix, d_norm_weight;
@@ -278,14 +287,9 @@ struct HeadTest::Passes {
 HeadTest::Passes HeadTest::TwoMicrobatches(std::int64_t slice, layout::HeadLogits logits) {
   model::Model model = model_;
   model.head_slice = slice;
-  const layout::StageLayout layout =
-      layout::LayOutStage(model, {StageId(1), PpRank(0), kHead, LayerId(3)}, logits);
+  const layout::StageLayout layout = LayOut(model, logits);
   const Buffer stash = Allocate(layout.stash_bytes), scratch = Allocate(layout.scratch_bytes);
-  Stage stage({.model = model,
-               .layout = layout,
-               .parameters = *store_,
-               .backend = *backend_,
-               .scratch = scratch.data()});
+  Stage stage(OptionsOf(model, layout, scratch));
   Passes passes;
   const LossCall loss{.sum = &passes.loss, .scale = kScale};
   const bool sliced = logits == layout::HeadLogits::kSliced;
@@ -336,14 +340,9 @@ TEST_P(HeadTest, HasTheSameLossWithoutABackward) {
   std::vector<double> losses;
   for (const layout::HeadLogits logits :
        {layout::HeadLogits::kStashed, layout::HeadLogits::kSliced}) {
-    const layout::StageLayout layout =
-        layout::LayOutStage(model, {StageId(1), PpRank(0), kHead, LayerId(3)}, logits);
+    const layout::StageLayout layout = LayOut(model, logits);
     const Buffer stash = Allocate(layout.stash_bytes), scratch = Allocate(layout.scratch_bytes);
-    Stage stage({.model = model,
-                 .layout = layout,
-                 .parameters = *store_,
-                 .backend = *backend_,
-                 .scratch = scratch.data()});
+    Stage stage(OptionsOf(model, layout, scratch));
     const Buffer input = Copied(backend::testing::Random(kRows * kHidden, 9));
     const StageBuffers buffers{.view = {.tokens = targets_.data(), .targets = targets_.data()},
                                .input = input.floats(),

@@ -10,6 +10,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "common/base/direct_ranks.h"
+#include "tests/testing/device_floats.h"
 #include "tests/testing/inproc_hub.h"
 #include "worker/backend/discrete/discrete_backend.h"
 #include "worker/backend/discrete/task_stream.h"
@@ -47,17 +48,10 @@ class Node {
     return backend_->Allocate(kFloats * sizeof(float), MemoryKind::kMessages).value();
   }
   void Fill(const backend::Buffer& buffer, float value) {
-    EXPECT_TRUE(
-        backend_->Run(backend::Fill{.output = buffer.floats(), .value = value, .count = kFloats})
-            .ok());
-    EXPECT_TRUE(backend_->Synchronize().ok());
+    testing::FillFloats(*backend_, buffer, value);
   }
   std::vector<float> Read(const backend::Buffer& buffer) {
-    std::vector<float> values(kFloats);
-    EXPECT_TRUE(
-        backend_->CopyToHost(buffer.data(), std::as_writable_bytes(std::span(values))).ok());
-    EXPECT_TRUE(backend_->Synchronize().ok());
-    return values;
+    return testing::ReadFloats(*backend_, buffer);
   }
   backend::Stream& stream() { return *backend_->stream(); }
 
