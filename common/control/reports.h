@@ -32,7 +32,7 @@ struct RankStepReport {
   double loss = 0, grad_norm = 0, learning_rate = 0;
   std::int64_t tokens = 0;
   std::optional<double> validation_loss;
-  // Of an evaluation; reported by the ranks that read the validation set.
+  // An evaluation sets it on the ranks that read the validation set.
   std::optional<double> validation_bytes_per_token;
   // How unevenly the ranks that share this rank's experts are loaded: the most rows of any of them,
   // divided by their mean, averaged over blocks and microbatches. 0: no ranks share experts.

@@ -262,7 +262,7 @@ def at_most(seconds):
         signal.signal(signal.SIGALRM, before)
 
 
-# What a process prints that multiplies one matrix of each precision, with the libraries' own logs switched on.
+# This program multiplies one matrix of each precision, while the libraries' own logs are switched on.
 PRODUCTS = """
 import torch
 torch.set_grad_enabled(False)

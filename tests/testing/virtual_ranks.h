@@ -60,8 +60,8 @@ class VirtualRanks {
     // the plan's model.
     std::vector<model::Model> models;
     std::string data_root = "/";
-    // What each rank computes on. Null: all of them share `device`. Devices with peer_memory copy
-    // messages from each other.
+    // Makes what each rank computes on. Null: all of them share `device`. Devices with peer_memory
+    // copy messages from each other.
     std::function<std::unique_ptr<backend::BackendFactory>()> make_backends;
     // Messages and sums stay in its memory, unless that is the host's.
     backend::BackendFactory* device = nullptr;
