@@ -120,28 +120,22 @@ absl::StatusOr<std::unique_ptr<transport::Collective>> OpenGroup(transport::Tran
   return transport::CreateCollective(&transport, group);
 }
 
-// Returns the mean time from one pair to the next, for each run of pairs that follow one another on
-// the compute lane.
+// Returns the times from the end of a pair to the end of the next one, where no other computation
+// is between them. The median of them leaves out those in which a rank also waited for its
+// neighbour, as it does at both ends of a step. The start of a pair would not do: it is moved by
+// the time in which neither half ran.
 std::vector<double> SecondsOfPairs(const program::Program& program,
                                    const std::vector<engine::InstructionTiming>& timings) {
   std::vector<double> seconds;
-  std::int64_t first = 0, last = 0;
-  int pairs = 0;
-  const auto end_run = [&] {
-    if (pairs > 1) seconds.push_back(static_cast<double>(last - first) * 1e-9 / (pairs - 1));
-    pairs = 0;
-  };
+  std::optional<std::int64_t> previous_end;
   for (std::size_t i = 0; i < program.body.size(); ++i) {
-    const program::Instruction& instruction = program.body[i];
-    if (!program::IsCompute(instruction.op)) continue;
-    if (instruction.op != Op::kOverlap) {
-      end_run();
-      continue;
-    }
-    last = timings[i].start_nanos;
-    if (pairs++ == 0) first = last;
+    const Op op = program.body[i].op;
+    if (!program::IsCompute(op)) continue;
+    const std::int64_t end = timings[i].end_nanos;
+    if (op == Op::kOverlap && previous_end.has_value())
+      seconds.push_back(static_cast<double>(end - *previous_end) * 1e-9);
+    previous_end = op == Op::kOverlap ? std::optional(end) : std::nullopt;
   }
-  end_run();
   return seconds;
 }
 
