@@ -24,7 +24,7 @@
 # failpoints 20  a debug build ends at each change that must last, and loses nothing that was acknowledged
 # flips      2   every flipped bit in 4 KiB of used pages of the coordinator's state is named or changes nothing
 # failover   4   50 coordinators that lead are killed; a job trains on, and nothing acknowledged is lost (tests/fault)
-# fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
+# fuzz      30   one minute of fuzzing finds nothing, for each parser of untrusted text
 # experts  180   a mixture of experts on 4 million tokens uses them evenly and beats the dense model, with three seeds
 # checkpoint 15  a checkpoint of the size of Llama 70B is planned, saved in sparse files and verified in 1 GiB of memory
 # page       4   axe-core finds nothing on the page of takt ui; it keeps its limits of time and cost; 1,000 slow readers change nothing
