@@ -5,7 +5,7 @@ step late, and with error feedback, for AdamW and for Muon, in a row of panels f
 panels it prints the losses of the held-out text.
 
     takt-bench delayed --data DIR -o json > delayed.json
-    tests/bench/plot_delayed.py delayed.json [MORE.json...] > docs/delayed.svg
+    tests/bench/plot_delayed.py delayed.json [MORE.json...] > docs/benchmarks/delayed.svg
 """
 import collections
 import json

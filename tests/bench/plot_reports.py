@@ -4,7 +4,7 @@
 durable, over the number of workers.
 
     takt-bench reports -o json ... > reports.json
-    tests/bench/plot_reports.py reports.json > docs/reports.svg
+    tests/bench/plot_reports.py reports.json > docs/benchmarks/reports.svg
 """
 import json
 import math
