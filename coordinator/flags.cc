@@ -40,7 +40,7 @@ void AddListeners(CLI::App& app, Flags& flags) {
 void AddStore(CLI::App& app, Flags& flags) {
   app.add_option("--store", flags.store,
                  "sqlite: the state is a file in --state (default); etcd: it is in etcd, and "
-                 "several coordinators may run, of which one leads (docs/operations.md)")
+                 "several coordinators may run, of which one leads (docs/two-coordinators.md)")
       ->check(CLI::IsMember({"sqlite", "etcd"}));
   app.add_option("--etcd-endpoints", flags.etcd.endpoints,
                  "HOST:PORT of each member of etcd, separated by commas; over mutual TLS only")

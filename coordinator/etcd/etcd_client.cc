@@ -47,7 +47,7 @@ absl::Status CheckFiles(const certificates::TlsFiles& files) {
                                                 "TLS only"
                                               : "cannot be read",
                          .fix = "give --etcd-certificate, --etcd-key and --etcd-authority, of an "
-                                "authority for etcd alone (docs/operations.md)"});
+                                "authority for etcd alone (docs/two-coordinators.md)"});
   }
   RETURN_IF_ERROR(certificates::CheckKeyMode(files.key));
   return certificates::CheckAuthority(files);
@@ -81,7 +81,7 @@ absl::Status Explain(const grpc::Status& status, const std::string& address) {
         return absl::ResourceExhaustedError(
             absl::StrCat(said,
                          "; compact and defragment it and disarm its alarm, or raise its quota "
-                         "(docs/operations.md)"));
+                         "(docs/two-coordinators.md)"));
       }
       break;  // too many requests
     case grpc::StatusCode::OUT_OF_RANGE:

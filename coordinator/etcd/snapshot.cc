@@ -88,7 +88,7 @@ absl::StatusOr<State> ReadOnce(const Reader& reader) {
 absl::Status Unreadable(const Reader& reader, const Entry& entry) {
   return absl::DataLossError(absl::StrCat("etcd's key ", reader.prefix(), entry.key,
                                           " does not parse; restore etcd from a snapshot "
-                                          "(docs/operations.md)"));
+                                          "(docs/two-coordinators.md)"));
 }
 
 absl::StatusOr<std::int64_t> ParseNumber(const Reader& reader, const Entry& entry) {

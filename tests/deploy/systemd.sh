@@ -3,8 +3,8 @@
 # Deploys the packages on booted systemd machines and trains on them. n1 runs the coordinator, n2 and n3 run two workers each, and the host
 # submits. A job of two stages and two replicas runs undisturbed. Then it runs again while the packages are upgraded under it and one worker
 # is drained. It must go on from its checkpoint with the same losses. In the end n1 to n3 get an etcd, and n1 and n4 a coordinator each, as
-# docs/operations.md has it. The process of the one that leads is killed, and then the machine of the one that leads. A job trains on in the
-# same generation, also with the same losses, and nothing acknowledged is lost. The script prints each step.
+# docs/two-coordinators.md has it. The process of the one that leads is killed, and then the machine of the one that leads. A job trains on
+# in the same generation, also with the same losses, and nothing acknowledged is lost. The script prints each step.
 # Run it by hand, as root:  tests/deploy/systemd.sh   (installs debootstrap and systemd-container; the base tree stays in $MACHINES_DIR)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
