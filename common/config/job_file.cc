@@ -259,8 +259,7 @@ class Filler {
     }
   }
 
-  // Returns what to do about a value of another type than the field's. The rule says all about a
-  // whole number that is out of range.
+  // Returns what to do about a value of another type than the field's, or out of its range.
   static std::string FixOf(const YamlNode& node, const FieldDescriptor& field) {
     std::string_view digits = node.text;
     if (digits.starts_with('-')) digits.remove_prefix(1);
@@ -269,7 +268,9 @@ class Filler {
       case FieldDescriptor::CPPTYPE_INT32:
       case FieldDescriptor::CPPTYPE_INT64:
       case FieldDescriptor::CPPTYPE_UINT64:
-        return is_whole ? "" : "write digits alone, e.g. 8";
+        if (!is_whole) return "write digits alone, e.g. 8";
+        if (!node.text.starts_with('-')) return "lower it";
+        return AutoNumber(field) != 0 ? "write auto in words, or raise it" : "raise it";
       case FieldDescriptor::CPPTYPE_DOUBLE:
         return "write digits, e.g. 0.001";
       case FieldDescriptor::CPPTYPE_BOOL:

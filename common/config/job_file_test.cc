@@ -159,9 +159,11 @@ TEST(JobFile, NamesTheTextsThatAFieldTakes) {
 
 TEST(JobFile, NoNumberStandsForAuto) {
   EXPECT_EQ(ErrorOf("parallelism: {data: -1}"),
-            "job.yaml:1:21: parallelism.data is -1: must be a whole number, 1 or more, or auto");
+            "job.yaml:1:21: parallelism.data is -1: must be a whole number, 1 or more, or auto; "
+            "write auto in words, or raise it");
   EXPECT_EQ(ErrorOf("batch: {microbatch: -01}"),
-            "job.yaml:1:21: batch.microbatch is -01: must be a whole number, 1 or more, or auto");
+            "job.yaml:1:21: batch.microbatch is -01: must be a whole number, 1 or more, or auto; "
+            "write auto in words, or raise it");
   EXPECT_EQ(ErrorOf("batch: {microbatch: null}"),
             "job.yaml:1:21: batch.microbatch is null: must be a whole number, 1 or more, or auto; "
             "write digits alone, e.g. 8");
@@ -199,20 +201,22 @@ TEST(JobFile, NamesPlaceFieldValueRuleAndFix) {
       {"batch: {global: 1.5}",
        "job.yaml:1:17: batch.global is 1.5: must be a whole number; write digits alone, e.g. 8"},
       {"batch: {global: 99999999999}",
-       "job.yaml:1:17: batch.global is 99999999999: must be a whole number, at most 2147483647"},
+       "job.yaml:1:17: batch.global is 99999999999: must be a whole number, at most 2147483647; "
+       "lower it"},
       {"batch: {global: -99999999999}",
-       "job.yaml:1:17: batch.global is -99999999999: must be a whole number, at least -2147483648"},
+       "job.yaml:1:17: batch.global is -99999999999: must be a whole number, at least -2147483648; "
+       "raise it"},
       {"batch: {global: [1]}",
        "job.yaml:1:17: batch.global is a list: must be a whole number; write digits alone, e.g. 8"},
       {"batch: 3",
        "job.yaml:1:8: batch is 3: must be a mapping of fields; fields: global, microbatch"},
-      {"seed: -1", "job.yaml:1:7: seed is -1: must be a whole number, 0 or more"},
+      {"seed: -1", "job.yaml:1:7: seed is -1: must be a whole number, 0 or more; raise it"},
       {"seed: 18446744073709551616",
        "job.yaml:1:7: seed is 18446744073709551616: must be a whole number, 0 or more, at most "
-       "18446744073709551615"},
+       "18446744073709551615; lower it"},
       {"parallelism: {data: 2147483648}",
        "job.yaml:1:21: parallelism.data is 2147483648: must be a whole number, 1 or more, at most "
-       "2147483647, or auto"},
+       "2147483647, or auto; lower it"},
       {"optimizer: {adamw: {learning_rate: nan}}",
        "job.yaml:1:36: optimizer.adamw.learning_rate is nan: must be a finite number; "
        "write digits, e.g. 0.001"},
@@ -275,6 +279,16 @@ TEST(JobFile, OverridesReplaceAndAdd) {
                 .path(),
             "c");
   EXPECT_EQ(Parse("", {"batch.global=4"}).batch().global(), 4);
+}
+
+TEST(JobFile, AnOverrideTellsAnEmptyMappingFromNothing) {
+  const v1::JobSpec muon = Parse(kJob, {"optimizer.adamw=null", "optimizer.muon={}"});
+  EXPECT_FALSE(muon.optimizer().has_adamw());
+  EXPECT_TRUE(muon.optimizer().has_muon());
+  EXPECT_TRUE(Parse(kJob, {"checkpoint={}"}).has_checkpoint());
+  EXPECT_TRUE(Parse(kJob, {"checkpoint= { } "}).has_checkpoint());
+  for (const char* const nothing : {"optimizer.adamw=", "optimizer.adamw=  ", "optimizer.adamw=~"})
+    EXPECT_FALSE(Parse(kJob, {nothing}).optimizer().has_adamw()) << nothing;
 }
 
 TEST(JobFile, ErrorsOfOverridesNameThem) {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -51,8 +52,10 @@ absl::Status ApplyOverride(YamlNode& root, const std::string& text) {
                          .rule = "must be field=value",
                          .fix = "e.g. steps=100"});
   }
-  ASSIGN_OR_RETURN(YamlNode value, ParseYaml(text.substr(equals + 1), where));
-  if (value.kind == Kind::kMap && value.keys.empty()) value.kind = Kind::kNull;  // "a="
+  const std::string written = text.substr(equals + 1);
+  ASSIGN_OR_RETURN(YamlNode value, ParseYaml(written, where));
+  // "a=" means null, and "a={}" an empty mapping.
+  if (absl::StripAsciiWhitespace(written).empty()) value.kind = Kind::kNull;
   Relocate(value, where);
   YamlNode* node = &root;
   for (const auto part : absl::StrSplit(path, '.')) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/bounded_text.h"
@@ -16,7 +17,7 @@ namespace takt::config {
 namespace {
 
 constexpr std::size_t kMaxDepth = 32;
-constexpr std::size_t kMostOfReason = 120;  // bytes; some versions of the parser quote the text
+constexpr std::size_t kMostOfReason = 100;  // bytes; some versions of the parser quote the text
 
 absl::Status Bad(const YamlRules& rules, std::string rule, std::string fix, std::string where) {
   return InvalidField({.field = rules.what,
@@ -24,6 +25,23 @@ absl::Status Bad(const YamlRules& rules, std::string rule, std::string fix, std:
                        .fix = std::move(fix),
                        .where = std::move(where)});
 }
+
+std::string WhereOf(const YAML::Mark& mark, std::string_view name) {
+  return absl::StrCat(std::string(name), ":", mark.line + 1, ":", mark.column + 1);
+}
+
+// Refuses what is YAML, but not allowed here.
+class Refusal final : public YAML::ParserException {
+ public:
+  Refusal(const YAML::Mark& mark, const char* rule, const char* fix)
+      : YAML::ParserException(mark, rule), rule_(rule), fix_(fix) {}
+
+  const char* rule() const { return rule_; }
+  const char* fix() const { return fix_; }
+
+ private:
+  const char *rule_, *fix_;
+};
 
 // Builds the tree from yaml-cpp's events. A map's children arrive as key, value, key, value.
 class TreeBuilder final : public YAML::EventHandler {
@@ -38,7 +56,7 @@ class TreeBuilder final : public YAML::EventHandler {
     Add(mark, "", anchor, {.kind = YamlNode::Kind::kNull});
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
-    throw YAML::ParserException(mark, "aliases are not allowed here");
+    throw Refusal(mark, "must have no aliases", kNoAnchors);
   }
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
@@ -56,22 +74,25 @@ class TreeBuilder final : public YAML::EventHandler {
   void OnMapEnd() override { Close(); }
 
  private:
-  std::string Where(const YAML::Mark& mark) const {
-    return absl::StrCat(name_, ":", mark.line + 1, ":", mark.column + 1);
-  }
+  static constexpr char kNoAnchors[] = "write the value out wherever it is used";
+
+  std::string Where(const YAML::Mark& mark) const { return WhereOf(mark, name_); }
 
   // yaml-cpp says "?" for plain scalars and "!" for quoted ones.
   void Check(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
-    if (anchor != 0) throw YAML::ParserException(mark, "anchors are not allowed here");
-    if (tag.size() > 1) throw YAML::ParserException(mark, "tags are not allowed here");
-    if (++num_nodes_ > max_nodes_) throw YAML::ParserException(mark, "too many values");
+    if (anchor != 0) throw Refusal(mark, "must have no anchors", kNoAnchors);
+    if (tag.size() > 1)
+      throw Refusal(mark, "must have no tags",
+                    "remove it, or put text that begins with ! in quotes");
+    if (++num_nodes_ > max_nodes_) throw Refusal(mark, "has too many values", "write fewer");
   }
 
   void Open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
             YamlNode::Kind kind) {
     Check(mark, tag, anchor);
     if (expects_key()) throw YAML::ParserException(mark, "a key must be a word");
-    if (open_.size() >= kMaxDepth) throw YAML::ParserException(mark, "nested too deeply");
+    if (open_.size() >= kMaxDepth)
+      throw Refusal(mark, "is nested too deeply", "write fewer levels");
     open_.push_back({.kind = kind, .where = Where(mark)});
   }
 
@@ -136,6 +157,66 @@ std::size_t FindNonText(std::string_view text) {
   return i;
 }
 
+// A character of the text, and its line and column, counted from 1.
+struct Place {
+  char character = 0;
+  std::size_t line = 1, column = 1;
+
+  std::string Text() const { return absl::StrCat(line, ":", column); }
+};
+
+// Reads the brackets and quotes of a text that begins with a bracket, as JSON does.
+class BracketReader {
+ public:
+  // Returns false if a closing bracket closes no other one, or if too many are open.
+  bool Read(std::string_view text) {
+    for (const char c : text) {
+      here_.character = c;
+      if (!Take(c) || open_.size() > kMaxDepth) return false;
+      if ((static_cast<std::uint8_t>(c) & 0xc0) != 0x80) ++here_.column;
+      if (c == '\n') here_ = {.line = here_.line + 1};
+    }
+    return true;
+  }
+  // What is open at the end of the text, outermost first.
+  const std::vector<Place>& open() const { return open_; }
+  const Place& end() const { return here_; }
+
+ private:
+  bool Take(char c) {
+    const bool quoted = !open_.empty() && open_.back().character == '"';
+    if (quoted) {
+      if (c == '"' && !escaped_) open_.pop_back();
+      escaped_ = c == '\\' && !escaped_;
+      return true;
+    }
+    if (c == '{' || c == '[' || c == '"') open_.push_back(here_);
+    if (c != '}' && c != ']') return true;
+    if (open_.empty() || open_.back().character != (c == '}' ? '{' : '[')) return false;
+    open_.pop_back();
+    return true;
+  }
+
+  std::vector<Place> open_;
+  Place here_;
+  bool escaped_ = false;  // a backslash stands before this character of a text in quotes
+};
+
+// Returns the error of JSON that ends too early, or OK if `text` is not that.
+absl::Status CheckEnd(std::string_view text, std::string_view name, const YamlRules& rules) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos || (text[first] != '{' && text[first] != '['))
+    return absl::OkStatus();
+  BracketReader reader;
+  if (!reader.Read(text) || reader.open().empty()) return absl::OkStatus();
+  const Place& open = reader.open().back();
+  return Bad(rules,
+             absl::StrCat("ends before the ", std::string(1, open.character), " at ", open.Text(),
+                          " is closed"),
+             "give the whole text, or close it",
+             absl::StrCat(std::string(name), ":", reader.end().Text()));
+}
+
 }  // namespace
 
 absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view name,
@@ -164,10 +245,13 @@ absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view name,
                  std::string(name));
     }
     return builder.Take();
+  } catch (const Refusal& error) {
+    return Bad(rules, error.rule(), error.fix(), WhereOf(error.mark, name));
   } catch (const YAML::Exception& error) {
-    return Bad(
-        rules, absl::StrCat("is not YAML: ", std::string(FirstBytes(error.msg, kMostOfReason))), "",
-        absl::StrCat(std::string(name), ":", error.mark.line + 1, ":", error.mark.column + 1));
+    RETURN_IF_ERROR(CheckEnd(text, name, rules));
+    return Bad(rules,
+               absl::StrCat("is not YAML: ", std::string(FirstBytes(error.msg, kMostOfReason))),
+               "correct it, or put text in quotes", WhereOf(error.mark, name));
   }
 }
 

@@ -52,12 +52,24 @@ TEST(YamlTree, NamesThePlaceOfASyntaxError) {
   EXPECT_THAT(ErrorOf("a: 1\nb: [1, 2\n"), StartsWith("job.yaml:3:1: job file: is not YAML: "));
 }
 
+TEST(YamlTree, NamesWhatIsOpenWhereJsonEndsTooEarly) {
+  EXPECT_EQ(ErrorOf("{\"a\": 1,\n \"b\": {\"c\": [1, \"]\\\"\"], \"d\""),
+            "job.yaml:2:28: job file: ends before the { at 2:7 is closed; give the whole text, or "
+            "close it");
+  EXPECT_EQ(ErrorOf("{\"a\": \"b"),
+            "job.yaml:1:9: job file: ends before the \" at 1:7 is closed; give the whole text, or "
+            "close it");
+  EXPECT_THAT(ErrorOf("{\"a\": 1]"), StartsWith("job.yaml:1:8: job file: is not YAML: "));
+  EXPECT_THAT(ErrorOf("a: {b: 1\nc: 2"), HasSubstr("is not YAML: "));
+}
+
 TEST(YamlTree, RefusesWhatItDoesNotNeed) {
-  EXPECT_EQ(ErrorOf("a: &x 1\nb: *x"),
-            "job.yaml:1:4: job file: is not YAML: anchors are not allowed here");
-  EXPECT_THAT(ErrorOf("a: !!python/object 1"), HasSubstr("tags are not allowed here"));
+  EXPECT_EQ(
+      ErrorOf("a: &x 1\nb: *x"),
+      "job.yaml:1:4: job file: must have no anchors; write the value out wherever it is used");
+  EXPECT_THAT(ErrorOf("a: !!python/object 1"), HasSubstr("must have no tags; remove it"));
   EXPECT_THAT(ErrorOf("a: 1\n---\nb: 2\n"), HasSubstr("more than one document"));
-  EXPECT_THAT(ErrorOf("[a]: 1"), HasSubstr("a key must be a word"));
+  EXPECT_THAT(ErrorOf("[a]: 1"), HasSubstr("is not YAML: a key must be a word; correct it"));
 }
 
 TEST(YamlTree, RefusesWhatIsNotText) {
@@ -83,7 +95,8 @@ TEST(YamlTree, FollowsTheRulesOfOtherFiles) {
     return std::string(ParseYaml(text, "c.yaml", rules).status().message());
   };
   EXPECT_EQ(error_of("a: [b, c]"), "");
-  EXPECT_EQ(error_of("a: [b, c, d, e]"), "c.yaml:1:11: cluster file: is not YAML: too many values");
+  EXPECT_EQ(error_of("a: [b, c, d, e]"),
+            "c.yaml:1:11: cluster file: has too many values; write fewer");
   EXPECT_EQ(error_of(std::string(21, 'x')),
             "c.yaml: cluster file: has 21 bytes; at most 20 are read; give a cluster file in YAML "
             "or JSON");
