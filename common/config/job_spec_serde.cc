@@ -9,6 +9,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/f32_range.h"
 #include "common/base/status.h"
 #include "common/config/checkpoint_field.h"
 #include "common/config/data_leaves_field.h"
@@ -302,10 +303,10 @@ void ReadLoss(const v1::LossSpec& proto, JobSpec& job, Rules& rules) {
                .value = absl::StrCat(loss.label_smoothing),
                .rule = "must be at least 0 and below 1",
                .fix = "correct it, e.g. 0.1"});
-  rules.Check(std::isfinite(loss.z_loss) && loss.z_loss >= 0,
+  rules.Check(IsFiniteInF32(loss.z_loss) && loss.z_loss >= 0,
               {.field = "loss.z_loss",
                .value = absl::StrCat(loss.z_loss),
-               .rule = "must be a finite number, 0 or more",
+               .rule = WithF32Bound("must be a finite number, 0 or more", loss.z_loss),
                .fix = "correct it, e.g. 1e-4"});
   if (job.model.family != model::Family::kEmulated) {
     job.loss = loss;

@@ -61,8 +61,10 @@ TEST(JobSpecSerde, ReplanningNeedsCheckpointsToGoOnFrom) {
   EXPECT_EQ(ToJobSpec(ToProto(job))->replan, Replan::kAtCheckpoint);
   EXPECT_THAT(FormatJobFile(ToProto(job)), HasSubstr("\"at_checkpoint\""));
   EXPECT_EQ(ErrorOf(Parse({"replan=at_checkpoint"})),
-            "replan is at_checkpoint: needs a checkpoint section, because the job goes on from a "
+            "replan is at_checkpoint: needs checkpoint.directory, because the job goes on from a "
             "checkpoint; add checkpoint: {directory: DIR, every_steps: N}, or set replan: never");
+  EXPECT_THAT(ErrorOf(Parse({"replan=at_checkpoint", "checkpoint={in_memory: auto}"})),
+              HasSubstr("needs checkpoint.directory"));
 }
 
 TEST(JobSpecSerde, TheVocabularyIsWhereTheJobSays) {
@@ -338,6 +340,10 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "weight_decay and loss.label_smoothing regularize, too"},
       {"loss={label_smoothing: 1}",
        "loss.label_smoothing is 1: must be at least 0 and below 1; correct it, e.g. 0.1"},
+      {"loss={z_loss: 1e300}",
+       "loss.z_loss is 1e+300: must be a finite number, 0 or more, at most 3.40282e+38, the "
+       "largest "
+       "number of f32; correct it, e.g. 1e-4"},
       {"loss={z_loss: -1}",
        "loss.z_loss is -1: must be a finite number, 0 or more; correct it, e.g. 1e-4"},
       {"steps=0", "steps is 0 or missing: must be 1 or more; set it"},

@@ -12,6 +12,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/f32_range.h"
 #include "common/base/field_rules.h"
 #include "common/config/file_names.h"
 #include "common/config/parameter_groups.h"
@@ -24,14 +25,15 @@ namespace {
 
 static_assert(static_cast<int>(LrDecay::kInverseSqrt) == v1::LR_DECAY_INVERSE_SQRT);
 
-// Checks that `value` is a finite number in [0, below).
+// Checks that `value` is in [0, below) and finite in f32.
 void Number(FieldRules& rules, const std::string& field, double value, double below = HUGE_VAL) {
-  rules.Check(std::isfinite(value) && value >= 0 && value < below,
-              {.field = field,
-               .value = absl::StrCat(value),
-               .rule = std::isfinite(below) ? absl::StrCat("must be at least 0 and below ", below)
-                                            : "must be a finite number, 0 or more",
-               .fix = "correct it"});
+  rules.Check(
+      IsFiniteInF32(value) && value >= 0 && value < below,
+      {.field = field,
+       .value = absl::StrCat(value),
+       .rule = std::isfinite(below) ? absl::StrCat("must be at least 0 and below ", below)
+                                    : WithF32Bound("must be a finite number, 0 or more", value),
+       .fix = "correct it"});
 }
 
 // section: "optimizer.adamw" or the like.
@@ -97,7 +99,7 @@ void ReadMuon(const v1::MuonSpec& proto, Muon& muon, FieldRules& rules) {
                .rule = "must be above 0: the rate of AdamW keeps its proportion to it",
                .fix = "set it, or use optimizer.adamw alone"});
   // A rate that is wrong is an error of Muon's alone.
-  if (std::isfinite(muon.learning_rate) && muon.learning_rate >= 0)
+  if (IsFiniteInF32(muon.learning_rate) && muon.learning_rate >= 0)
     muon.adamw.learning_rate = muon.learning_rate;
   ReadAdamw(proto.adamw(), "optimizer.muon.adamw", muon.adamw, rules);
   rules.Check(!proto.adamw().has_clip_norm(),

@@ -152,6 +152,12 @@ TEST(ReadOptimizer, EachRuleHasItsOwnMessage) {
   } cases[] = {
       {"optimizer.adamw.learning_rate=-0.1",
        "optimizer.adamw.learning_rate is -0.1: must be a finite number, 0 or more; correct it"},
+      {"optimizer.adamw.learning_rate=1e300",
+       "optimizer.adamw.learning_rate is 1e+300: must be a finite number, 0 or more, at most "
+       "3.40282e+38, the largest number of f32; correct it"},
+      {"optimizer={muon: {learning_rate: 1e39}}",
+       "optimizer.muon.learning_rate is 1e+39: must be a finite number, 0 or more, at most "
+       "3.40282e+38, the largest number of f32; correct it"},
       {"optimizer.adamw.beta2=1",
        "optimizer.adamw.beta2 is 1: must be at least 0 and below 1; correct it"},
       {"optimizer={adamw: {}, sgd: {}}",

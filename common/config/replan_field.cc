@@ -21,7 +21,7 @@ void ReadReplan(const v1::JobSpec& proto, JobSpec& job, FieldRules& rules) {
   rules.Check(job.checkpoint.has_value(),
               {.field = "replan",
                .value = mode,
-               .rule = "needs a checkpoint section, because the job goes on from a checkpoint",
+               .rule = "needs checkpoint.directory, because the job goes on from a checkpoint",
                .fix = "add checkpoint: {directory: DIR, every_steps: N}, or set replan: never"});
   if (job.checkpoint.has_value() && job.checkpoint->every_steps == 0)
     job.warnings.push_back("replan: has no effect without checkpoint.every_steps");

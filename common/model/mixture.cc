@@ -2,12 +2,12 @@
 #include "common/model/mixture.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/f32_range.h"
 #include "common/model/layer_parts.h"
 
 namespace takt::model {
@@ -127,15 +127,15 @@ void CheckMixture(const ModelConfig& config, FieldRules& rules) {
        .value = absl::StrCat(mixture.chosen),
        .rule = absl::StrCat("x model.context (", config.context, ") must be at most ", kMaxRows),
        .fix = "train on shorter sequences"});
-  rules.Check(std::isfinite(mixture.auxiliary_loss) && mixture.auxiliary_loss >= 0,
+  rules.Check(IsFiniteInF32(mixture.auxiliary_loss) && mixture.auxiliary_loss >= 0,
               {.field = "model.experts.auxiliary_loss",
                .value = absl::StrCat(mixture.auxiliary_loss),
-               .rule = "must be a finite number, 0 or more",
+               .rule = WithF32Bound("must be a finite number, 0 or more", mixture.auxiliary_loss),
                .fix = "correct it, e.g. 0.01"});
-  rules.Check(std::isfinite(mixture.bias_rate) && mixture.bias_rate >= 0,
+  rules.Check(IsFiniteInF32(mixture.bias_rate) && mixture.bias_rate >= 0,
               {.field = "model.experts.bias_rate",
                .value = absl::StrCat(mixture.bias_rate),
-               .rule = "must be a finite number, 0 or more",
+               .rule = WithF32Bound("must be a finite number, 0 or more", mixture.bias_rate),
                .fix = "correct it, e.g. 0.001"});
   rules.Check(config.family == Family::kQwen3Moe || mixture.normalised,
               {.field = "model.experts.normalize",

@@ -147,6 +147,9 @@ TEST(CheckMixture, NamesTheFieldAndTheRule) {
       {"model.experts.auxiliary_loss is inf: must be a finite number, 0 or more; correct it, e.g. "
        "0.01",
        [](ModelConfig& c) { c.mixture->auxiliary_loss = std::numeric_limits<double>::infinity(); }},
+      {"model.experts.bias_rate is 1e+39: must be a finite number, 0 or more, at most 3.40282e+38, "
+       "the largest number of f32; correct it, e.g. 0.001",
+       [](ModelConfig& c) { c.mixture->bias_rate = 1e39; }},
       {"model.experts.bias_rate is -1: must be a finite number, 0 or more; correct it, e.g. 0.001",
        [](ModelConfig& c) { c.mixture->bias_rate = -1; }},
       {"model.experts.dense_blocks is 1: only qwen3_moe has dense blocks; remove it",

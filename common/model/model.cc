@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/model/model.h"
 
-#include <cmath>
 #include <set>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/f32_range.h"
 #include "common/base/field_rules.h"
 #include "common/model/context_layers.h"
 #include "common/model/gpt2.h"
@@ -27,10 +27,12 @@ constexpr int kMaxRows = 1 << 24;  // vocabulary, positions
 constexpr int kMaxHeadSize = 1 << 12;
 
 void CheckMilliseconds(FieldRules& rules, const char* field, double seconds) {
-  rules.Check(std::isfinite(seconds) && seconds >= 0, {.field = field,
-                                                       .value = absl::StrCat(seconds * 1e3),
-                                                       .rule = "must be a finite time, 0 or more",
-                                                       .fix = "give milliseconds"});
+  constexpr double kMostSeconds = 3600;
+  rules.Check(seconds >= 0 && seconds <= kMostSeconds,
+              {.field = field,
+               .value = absl::StrCat(seconds * 1e3),
+               .rule = "must be a time between 0 and 3600000, which is an hour",
+               .fix = "give milliseconds"});
 }
 
 std::string Divisors(int hidden) {
@@ -47,8 +49,10 @@ std::string Divisors(int hidden) {
 
 void CheckNumber(FieldRules& rules, const char* field, double value, bool holds, const char* rule,
                  const char* fix) {
-  rules.Check(std::isfinite(value) && holds,
-              {.field = field, .value = absl::StrCat(value), .rule = rule, .fix = fix});
+  rules.Check(IsFiniteInF32(value) && holds, {.field = field,
+                                              .value = absl::StrCat(value),
+                                              .rule = WithF32Bound(rule, value),
+                                              .fix = fix});
 }
 
 void CheckGpt2(const ModelConfig& config, FieldRules& rules) {

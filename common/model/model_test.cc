@@ -338,7 +338,22 @@ TEST(CheckConfig, NamesTheFieldAndTheRule) {
        }},
       {"model.norm_epsilon is nan: must be a finite number above 0; use 1e-5",
        [](ModelConfig& c) { c.norm_epsilon = std::nan(""); }},
-      {"model.forward_ms is -1: must be a finite time, 0 or more; give milliseconds",
+      {"model.initializer_range is 1e+300: must be a finite number, 0 or more, at most "
+       "3.40282e+38, "
+       "the largest number of f32; use 0.02",
+       [](ModelConfig& c) { c.initializer_range = 1e300; }},
+      {"model.input_grad_ms is 1e+300: must be a time between 0 and 3600000, which is an hour; "
+       "give "
+       "milliseconds",
+       [](ModelConfig& c) {
+         c = {.family = Family::kEmulated,
+              .layers = 1,
+              .forward_seconds = 3600,
+              .input_grad_seconds = 1e297,
+              .activation_bytes = 1};
+       }},
+      {"model.forward_ms is -1: must be a time between 0 and 3600000, which is an hour; give "
+       "milliseconds",
        [](ModelConfig& c) {
          c = {.family = Family::kEmulated,
               .layers = 1,

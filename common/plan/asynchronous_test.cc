@@ -66,6 +66,12 @@ TEST(MakePlan, FeedsErrorsBackOnlyWhereGradientsAreOneStepLate) {
             "another time on each rank; remove it, or set parallelism.schedule: pipedream-2bw");
   job.parallelism.schedule = "1f1b";
   EXPECT_THAT(ErrorOf(job), HasSubstr("must be 0 under 1f1b, whose gradients are never late"));
+  job.parallelism.schedule = "auto";
+  EXPECT_EQ(
+      ErrorOf(job),
+      "optimizer.error_feedback is 1: must be 0 under parallelism.schedule: auto, which takes "
+      "no schedule whose gradients are late; remove it, or set parallelism.schedule: "
+      "pipedream-2bw");
 }
 
 TEST(MakePlan, RefusesWhatCannotBeDoneWithoutAFlush) {

@@ -63,11 +63,15 @@ absl::Status CheckErrorFeedback(const config::JobSpec& job, const schedule::Sche
       schedule.updates == schedule::Updates::kDelayed)
     return absl::OkStatus();
   const bool flushes = schedule.updates == schedule::Updates::kFlush;
+  // The job has not named the schedule that is looked at.
+  const bool chosen = job.parallelism.schedule == "auto";
   return InvalidField(
       {.field = "optimizer.error_feedback",
        .value = absl::StrCat(job.error_feedback),
-       .rule = absl::StrCat("must be 0 under ", schedule.name, ", whose gradients are ",
-                            flushes ? "never late" : "late by another time on each rank"),
+       .rule = chosen ? "must be 0 under parallelism.schedule: auto, which takes no schedule whose "
+                        "gradients are late"
+                      : absl::StrCat("must be 0 under ", schedule.name, ", whose gradients are ",
+                                     flushes ? "never late" : "late by another time on each rank"),
        .fix = "remove it, or set parallelism.schedule: pipedream-2bw"});
 }
 
