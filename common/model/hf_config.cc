@@ -19,6 +19,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMostBlocks = 1 << 16;  // far more than CheckConfig allows
+constexpr char kCorrect[] = "correct it";
+constexpr char kOther[] = "take the config.json that belongs to the model";
 
 // Shortens a value so that it can still be recognised in an error.
 std::string Shown(const json& value) {
@@ -63,14 +65,14 @@ class Reader {
     if (value == nullptr) return fallback;
     if (value->is_number_integer() && *value >= 1 && *value <= std::numeric_limits<int>::max())
       return value->get<int>();
-    Fail(key, Shown(*value), WithBound("must be a whole number, 1 or more", *value), "");
+    Fail(key, Shown(*value), WithBound("must be a whole number, 1 or more", *value), kCorrect);
     return 0;
   }
   double Number(const char* key, double fallback) {
     const json* value = Find(key);
     if (value == nullptr) return fallback;
     if (value->is_number()) return value->get<double>();
-    Fail(key, Shown(*value), "must be a number", "");
+    Fail(key, Shown(*value), "must be a number", kCorrect);
     return fallback;
   }
   // Returns the largest of the probabilities.
@@ -83,7 +85,7 @@ class Reader {
     const json* value = Find(key);
     if (value == nullptr) return fallback;
     if (value->is_boolean()) return value->get<bool>();
-    Fail(key, Shown(*value), "must be true or false", "");
+    Fail(key, Shown(*value), "must be true or false", kCorrect);
     return fallback;
   }
   // Returns the id that a key names, or the first of its list. The key matters for generation, so
@@ -101,12 +103,13 @@ class Reader {
     const json* values = Find(key);
     if (values == nullptr) return numbers;
     if (!values->is_array()) {
-      Fail(key, Shown(*values), "must be a list", "");
+      Fail(key, Shown(*values), "must be a list", kCorrect);
       return numbers;
     }
     for (const json& value : *values) {
       if (!value.is_number_integer() || value < 0 || value > std::numeric_limits<int>::max()) {
-        Fail(key, Shown(value), WithBound("must be a list of whole numbers, 0 or more", value), "");
+        Fail(key, Shown(value), WithBound("must be a list of whole numbers, 0 or more", value),
+             kCorrect);
         return {};
       }
       numbers.push_back(value.get<int>());
@@ -121,7 +124,7 @@ class Reader {
     Fail("model_type", value == nullptr ? "" : Shown(*value),
          "must be one that this version supports: gpt2, llama, qwen2, qwen3, mistral, mixtral or "
          "qwen3_moe",
-         "");
+         "take a model of one of these types");
     return Family::kGpt2;
   }
   // Returns whether the type is one that only we have.
@@ -133,7 +136,7 @@ class Reader {
   const json* Object(const char* key) {
     const json* value = Find(key);
     if (value == nullptr || value->is_object()) return value;
-    Fail(key, Shown(*value), "must be an object", "");
+    Fail(key, Shown(*value), "must be an object", kCorrect);
     return nullptr;
   }
   // Demands a key, which may be null. It is for keys whose default depends on the family.
@@ -159,7 +162,7 @@ class Reader {
   void EachOnly(const char* key, const json& supported) {
     const json* values = Find(key);
     if (values == nullptr) return;
-    if (!values->is_array()) return Fail(key, Shown(*values), "must be a list", "");
+    if (!values->is_array()) return Fail(key, Shown(*values), "must be a list", kCorrect);
     for (const json& value : *values) {
       if (value != supported) return CheckSupported(key, value, supported);
     }
@@ -184,13 +187,12 @@ class Reader {
     FailMissing(key);
     return false;
   }
-  void FailMissing(const char* key) {
-    Fail(key, "", "is missing", "take the config.json that belongs to the model");
-  }
+  void FailMissing(const char* key) { Fail(key, "", "is missing", kOther); }
   void CheckSupported(const char* key, const json& value, const json& supported) {
     if (value == supported) return;
     Fail(key, Shown(value),
-         absl::StrCat("is not supported by this version, only ", Shown(supported)), "");
+         absl::StrCat("is not supported by this version, only ", Shown(supported)),
+         "take a model that has it");
   }
 
   const json& object_;
@@ -241,7 +243,8 @@ void ReadRope(Reader& reader, std::string_view name, ModelConfig& config) {
                       .original_positions = rope.RequiredInt("original_max_position_embeddings")};
     } else if (type != "default") {
       rope.Fail(old_key ? "type" : "rope_type", Shown(type),
-                "must be one that this version supports: default or llama3", "");
+                "must be one that this version supports: default or llama3",
+                "take a model with one of these");
     }
     reader.Append(key, std::move(rope.errors()));
   }
@@ -360,16 +363,40 @@ ModelConfig ReadLlama(Reader& reader, std::string_view name, Family family) {
   return config;
 }
 
+absl::Status NoObject(std::string rule, std::string where) {
+  return InvalidField(
+      {.field = "config.json", .rule = std::move(rule), .fix = kOther, .where = std::move(where)});
+}
+
+// Returns "name:line:column" of a byte, counted from 0.
+std::string PlaceOf(std::string_view text, std::size_t byte, std::string_view name) {
+  const std::string_view before = text.substr(0, byte);
+  const std::size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+  return absl::StrCat(std::string(name), ":", 1 + std::ranges::count(before, '\n'), ":",
+                      1 + before.size() - line_begin);
+}
+
+absl::StatusOr<json> ParseObject(std::string_view text, std::string_view name) {
+  try {
+    json object = json::parse(text);
+    if (object.is_object()) return object;
+    return NoObject("must be a JSON object", std::string(name));
+  } catch (const json::parse_error& error) {
+    // The parser counts bytes from 1, and the end of the text as one more.
+    const std::size_t byte = error.byte == 0 ? 0 : error.byte - 1;
+    const bool ends = byte >= text.size();
+    return NoObject(ends ? "must be a JSON object: the file ends before it does"
+                         : "must be a JSON object: it is none from here on",
+                    PlaceOf(text, byte, name));
+  } catch (const json::exception&) {
+    return NoObject("must be a JSON object whose numbers fit 64 bits", std::string(name));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseHfConfig(std::string_view text, std::string_view name) {
-  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object()) {
-    return InvalidField({.field = "config.json",
-                         .rule = "must be a JSON object",
-                         .fix = "take the config.json that belongs to the model",
-                         .where = std::string(name)});
-  }
+  ASSIGN_OR_RETURN(const json object, ParseObject(text, name));
   Reader reader(object, name);
   const Family family = reader.ModelType();
   if (reader.errors().empty()) {

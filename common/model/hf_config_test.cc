@@ -45,17 +45,24 @@ TEST(HfConfig, RefusesByNameWhatItDoesNotCompute) {
     const char* message;
   } cases[] = {
       {R"("activation_function": "relu")",
-       "c: activation_function is \"relu\": is not supported by this version, only \"gelu_new\""},
+       "c: activation_function is \"relu\": is not supported by this version, only \"gelu_new\"; "
+       "take a model that has it"},
       {R"("scale_attn_by_inverse_layer_idx": true)",
-       "c: scale_attn_by_inverse_layer_idx is true: is not supported by this version, only false"},
+       "c: scale_attn_by_inverse_layer_idx is true: is not supported by this version, only false; "
+       "take a model that has it"},
       {R"("reorder_and_upcast_attn": true)",
-       "c: reorder_and_upcast_attn is true: is not supported by this version, only false"},
+       "c: reorder_and_upcast_attn is true: is not supported by this version, only false; take a "
+       "model that has it"},
       {R"("tie_word_embeddings": false)",
-       "c: tie_word_embeddings is false: is not supported by this version, only true"},
-      {R"("n_inner": [[1]])", "c: n_inner is a list: must be a whole number, 1 or more"},
+       "c: tie_word_embeddings is false: is not supported by this version, only true; take a model "
+       "that has it"},
+      {R"("n_inner": [[1]])",
+       "c: n_inner is a list: must be a whole number, 1 or more; correct it"},
       {R"("n_inner": 2147483648)",
-       "c: n_inner is 2147483648: must be a whole number, 1 or more, at most 2147483647"},
-      {R"("layer_norm_epsilon": "small")", "c: layer_norm_epsilon is \"small\": must be a number"},
+       "c: n_inner is 2147483648: must be a whole number, 1 or more, at most 2147483647; correct "
+       "it"},
+      {R"("layer_norm_epsilon": "small")",
+       "c: layer_norm_epsilon is \"small\": must be a number; correct it"},
   };
   for (const auto& [text, message] : cases) {
     EXPECT_EQ(ParseHfConfig(absl::StrCat("{", kMinimal, ", ", text, "}"), "c").status().message(),
@@ -67,11 +74,22 @@ TEST(HfConfig, RefusesOtherFamiliesAndOtherFiles) {
   EXPECT_EQ(
       ParseHfConfig(R"({"model_type": "bert"})", "c").status().message(),
       "c: model_type is \"bert\": must be one that this version supports: gpt2, llama, qwen2, "
-      "qwen3, mistral, mixtral or qwen3_moe");
+      "qwen3, mistral, mixtral or qwen3_moe; take a model of one of these types");
   EXPECT_THAT(std::string(ParseHfConfig("[1]", "c").status().message()),
               HasSubstr("must be a JSON object"));
-  EXPECT_THAT(std::string(ParseHfConfig("{\"a", "c").status().message()),
-              HasSubstr("must be a JSON object"));
+}
+
+TEST(HfConfig, NamesThePlaceFromWhichATextIsNoJson) {
+  const auto error_of = [](std::string_view text) {
+    return std::string(ParseHfConfig(text, "c").status().message());
+  };
+  EXPECT_EQ(error_of("{\"a\": 1,\n \"b\": "),
+            "c:2:7: config.json: must be a JSON object: the file ends before it does; take the "
+            "config.json that belongs to the model");
+  EXPECT_THAT(error_of(""), HasSubstr("c:1:1: config.json: must be a JSON object: the file ends"));
+  EXPECT_THAT(error_of("{\"a\": 1,\n,}"),
+              HasSubstr("c:2:1: config.json: must be a JSON object: it"));
+  EXPECT_THAT(error_of("{\"a\": 1e999}"), HasSubstr("whose numbers fit 64 bits"));
 }
 
 TEST(HfConfig, ListsEveryMissingKey) {
@@ -133,30 +151,34 @@ TEST(HfConfig, RefusesByNameWhatLlamaHereDoesNotCompute) {
     const char* message;
   } cases[] = {
       {R"("hidden_act": "gelu")",
-       "c: hidden_act is \"gelu\": is not supported by this version, only \"silu\""},
+       "c: hidden_act is \"gelu\": is not supported by this version, only \"silu\"; take a model "
+       "that has it"},
       {R"("attention_bias": true)",
-       "c: attention_bias is true: is not supported by this version, only false"},
+       "c: attention_bias is true: is not supported by this version, only false; take a model that "
+       "has it"},
       {R"("rope_scaling": {"rope_type": "yarn"})",
        "c: rope_scaling.rope_type is \"yarn\": must be one that this version supports: default or "
-       "llama3"},
+       "llama3; take a model with one of these"},
       {R"("rope_scaling": {"type": "linear"})",
        "c: rope_scaling.type is \"linear\": must be one that this version supports: default or "
-       "llama3"},
+       "llama3; take a model with one of these"},
       {R"("quantization_config": {"bits": 4})",
        "c: quantization_config is an object: is not supported; remove it"},
       {R"("layer_types": ["full_attention", "sliding_attention"])",
        "c: layer_types is \"sliding_attention\": is not supported by this version, only "
-       "\"full_attention\""},
-      {R"("layer_types": 1)", "c: layer_types is 1: must be a list"},
+       "\"full_attention\"; take a model that has it"},
+      {R"("layer_types": 1)", "c: layer_types is 1: must be a list; correct it"},
       {R"("rope_parameters": {"partial_rotary_factor": 0.5})",
-       "c: rope_parameters.partial_rotary_factor is 0.5: is not supported by this version, only 1"},
+       "c: rope_parameters.partial_rotary_factor is 0.5: is not supported by this version, only 1; "
+       "take a model that has it"},
       {R"("rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": "1",
           "high_freq_factor": 4})",
-       "c: rope_scaling.low_freq_factor is \"1\": must be a number\n"
+       "c: rope_scaling.low_freq_factor is \"1\": must be a number; correct it\n"
        "c: rope_scaling.original_max_position_embeddings: is missing; take the config.json that "
        "belongs to the model"},
-      {R"("tie_word_embeddings": 1)", "c: tie_word_embeddings is 1: must be true or false"},
-      {R"("rope_scaling": 2)", "c: rope_scaling is 2: must be an object"},
+      {R"("tie_word_embeddings": 1)",
+       "c: tie_word_embeddings is 1: must be true or false; correct it"},
+      {R"("rope_scaling": 2)", "c: rope_scaling is 2: must be an object; correct it"},
   };
   for (const auto& [text, message] : cases) {
     EXPECT_EQ(ParseLlama(text).status().message(), message);
@@ -210,24 +232,26 @@ TEST(HfConfig, RefusesByNameWhatQwen3AndMistralHereDoNotCompute) {
        "c: head_dim: is missing; take the config.json that belongs to the model"},
       {R"("model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 16,
           "use_sliding_window": true, "attention_bias": true)",
-       "c: attention_bias is true: is not supported by this version, only false\n"
-       "c: use_sliding_window is true: is not supported by this version, only false"},
+       "c: attention_bias is true: is not supported by this version, only false; take a model that "
+       "has it\n"
+       "c: use_sliding_window is true: is not supported by this version, only false; take a model "
+       "that has it"},
       {R"("model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 16,
           "layer_types": ["sliding_attention"])",
        "c: layer_types is \"sliding_attention\": is not supported by this version, only "
-       "\"full_attention\""},
+       "\"full_attention\"; take a model that has it"},
       {R"("model_type": "mistral")",
        "c: num_key_value_heads: is missing; take the config.json that belongs to the model\n"
        "c: sliding_window: is missing; take the config.json that belongs to the model"},
       {R"("model_type": "mistral", "num_key_value_heads": 2, "sliding_window": 0)",
-       "c: sliding_window is 0: must be a whole number, 1 or more"},
+       "c: sliding_window is 0: must be a whole number, 1 or more; correct it"},
       {R"("model_type": "mistral", "num_key_value_heads": 2, "sliding_window": 33)",
        "c: sliding_window is 33: must be at most max_position_embeddings (32); set it to null, "
        "which lets a token see all tokens before it, or correct the other number"},
       {R"("model_type": "mistral", "num_key_value_heads": 2, "sliding_window": 8,
           "layer_types": ["full_attention"])",
        "c: layer_types is \"full_attention\": is not supported by this version, only "
-       "\"sliding_attention\""},
+       "\"sliding_attention\"; take a model that has it"},
   };
   for (const auto& [text, message] : cases) {
     EXPECT_EQ(ParseHfConfig(absl::StrCat("{", kSizes, ", ", text, "}"), "c").status().message(),
@@ -286,20 +310,21 @@ TEST(HfConfig, RefusesByNameWhatMixturesHereDoNotCompute) {
        "c: num_experts_per_tok is 2: must be at most the number of experts (1); correct one of "
        "them"},
       {R"("model_type": "mixtral", "num_local_experts": 0)",
-       "c: num_local_experts is 0: must be a whole number, 1 or more"},
+       "c: num_local_experts is 0: must be a whole number, 1 or more; correct it"},
       {R"("model_type": "mixtral", "num_local_experts": 8, "router_jitter_noise": 0.1)",
-       "c: router_jitter_noise is 0.1: is not supported by this version, only 0.0"},
+       "c: router_jitter_noise is 0.1: is not supported by this version, only 0.0; take a model "
+       "that has it"},
       {R"("model_type": "mixtral", "num_local_experts": 8, "sliding_window": 16)",
        "c: sliding_window is 16: is not supported; remove it"},
       {R"("model_type": "qwen3_moe", "num_experts": 8)",
        "c: moe_intermediate_size: is missing; take the config.json that belongs to the model"},
       {R"("model_type": "qwen3_moe", "num_experts": 8, "moe_intermediate_size": 8,
           "mlp_only_layers": [-1])",
-       "c: mlp_only_layers is -1: must be a list of whole numbers, 0 or more"},
+       "c: mlp_only_layers is -1: must be a list of whole numbers, 0 or more; correct it"},
       {R"("model_type": "qwen3_moe", "num_experts": 8, "moe_intermediate_size": 8,
           "mlp_only_layers": [2147483648])",
        "c: mlp_only_layers is 2147483648: must be a list of whole numbers, 0 or more, at most "
-       "2147483647"},
+       "2147483647; correct it"},
       {R"("model_type": "qwen3_moe", "num_experts": 8, "moe_intermediate_size": 8,
           "scoring_func": "sigmoid", "n_shared_experts": 1)",
        "c: scoring_func is \"sigmoid\": is not supported; remove it\n"
