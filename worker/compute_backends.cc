@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/compute_backends.h"
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/config/fp8_devices.h"
 #include "common/layout/rank_layout.h"
 #include "common/model/model.h"
 #include "worker/backend/cpu/cpu_backend.h"
@@ -33,24 +32,6 @@ absl::StatusOr<MemoryBytes> PredictedOnDevice(const control::Assignment& assignm
           .bytes();
   predicted[MemoryKind::kProcess] = 0;
   return predicted;
-}
-
-// Checks that cuBLASLt multiplies in the job's precision on the GPU.
-absl::Status CheckPrecision(const config::JobSpec& job, const Device& device) {
-  if (job.fp8 == model::Fp8Recipe::kNone) return absl::OkStatus();
-  const bool blocks = job.fp8 == model::Fp8Recipe::kBlock;
-  constexpr double kOldestWithFp8 = 8.9;
-  double capability = 0;
-  const bool known = absl::SimpleAtod(device.compute_capability, &capability);
-  if (blocks ? device.compute_capability == "9.0" : known && capability >= kOldestWithFp8)
-    return absl::OkStatus();
-  return InvalidField(
-      {.field = "precision",
-       .value = "fp8",
-       .rule = absl::StrCat(blocks ? "recipe block needs a GPU of compute capability 9.0"
-                                   : "needs a GPU of compute capability 8.9 or newer",
-                            ", and ", device.name, " has ", device.compute_capability),
-       .fix = "use precision: bf16, or parallelism.device: cpu"});
 }
 
 // Returns whether ranks meet inside layers.
@@ -105,7 +86,7 @@ absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
         "or "
         "says in its log why it has none");
   }
-  RETURN_IF_ERROR(CheckPrecision(assignment.job, *options.device));
+  RETURN_IF_ERROR(config::CheckFp8On(assignment.job.fp8, *options.device));
   ASSIGN_OR_RETURN(const plugin::CudaEntry* const cuda,
                    plugin::LoadCuda(plugin::ModuleDirectory()));
   ASSIGN_OR_RETURN(const MemoryBytes predicted, PredictedOnDevice(assignment));

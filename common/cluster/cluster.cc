@@ -8,12 +8,21 @@
 #include <unordered_map>
 #include <utility>
 
+#include "common/config/fp8_devices.h"
+
 namespace takt::cluster {
 namespace {
 
 using config::DeviceKind;
 
 bool HasGpu(const plan::WorkerOffer& offer) { return offer.device.has_value(); }
+
+// Checks that the worker's GPU multiplies in the job's precision, if its capability is known.
+// Precondition: it has one.
+absl::Status CheckPrecision(const config::JobSpec& job, const plan::WorkerOffer& offer) {
+  if (offer.device->compute_capability.empty()) return absl::OkStatus();
+  return config::CheckFp8On(job.fp8, *offer.device);
+}
 
 // Returns how many ranks the job can have at most on so many workers.
 std::int64_t MostRanks(const config::JobSpec& job, std::int64_t num_workers) {
@@ -38,11 +47,15 @@ absl::StatusOr<plan::PlanOptions> PlanOptionsFor(const config::JobSpec& job,
                                                  const Cluster& cluster) {
   const bool any_gpu = std::ranges::any_of(cluster.offers, HasGpu);
   const DeviceKind device = plan::DeviceOf(job, DeviceKind::kAuto, any_gpu);
+  const auto computes = [&](const plan::WorkerOffer& offer) {
+    return HasGpu(offer) && CheckPrecision(job, offer).ok();
+  };
   std::vector<plan::WorkerOffer> with_gpu;
-  const bool all = device != DeviceKind::kCuda || std::ranges::all_of(cluster.offers, HasGpu);
-  if (!all) std::ranges::copy_if(cluster.offers, std::back_inserter(with_gpu), HasGpu);
+  const bool all = device != DeviceKind::kCuda || std::ranges::all_of(cluster.offers, computes);
+  if (!all) std::ranges::copy_if(cluster.offers, std::back_inserter(with_gpu), computes);
   const std::vector<plan::WorkerOffer>& offers = all ? cluster.offers : with_gpu;
   if (offers.empty()) {
+    if (any_gpu) return CheckPrecision(job, *std::ranges::find_if(cluster.offers, HasGpu));
     return absl::FailedPreconditionError(
         "the job computes on GPUs, and no worker of the cluster has one; with parallelism.device: "
         "cpu it takes their cores");

@@ -31,8 +31,9 @@ struct Cluster {
 
 // Returns what a plan of the job for this cluster may assume. A plan has one link: that of one host
 // if all ranks of the job fit on the host with most workers, else the one between hosts. A job that
-// leaves its pipeline open counts with as many stages as it can have. Errors: kFailedPrecondition
-// (the job computes on GPUs, and there is none).
+// leaves its pipeline open counts with as many stages as it can have. A job on GPUs counts with the
+// workers that have one which multiplies in its precision. Errors: kFailedPrecondition (the job
+// computes on GPUs, and there is none), kInvalidArgument (none multiplies in its precision).
 absl::StatusOr<plan::PlanOptions> PlanOptionsFor(const config::JobSpec& job,
                                                  const Cluster& cluster);
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -194,11 +195,13 @@ plan::WorkerOffer OfferOf(const Workers& workers) {
   offer.matmul_rates = RatesOf(host.flops_per_second(), {});
   const KnownDevice* known = FindKnownDevice(workers.device());
   const std::int64_t usual_bytes = known != nullptr ? known->memory_bytes : 0;
+  const std::string_view capability = known != nullptr ? known->compute_capability : "";
   const MatmulRates usual_rates = known != nullptr ? AchievableRates(*known) : MatmulRates();
   offer.device =
       Device{.name = workers.device(),
              .uuid = workers.uuid(),
              .memory_bytes = workers.has_memory_bytes() ? workers.memory_bytes() : usual_bytes,
+             .compute_capability = std::string(capability),
              .matmul_rates = RatesOf(workers.flops_per_second(), usual_rates),
              .shared = !workers.uuid().empty()};
   return offer;

@@ -103,6 +103,7 @@ TEST(ClusterFile, RatesAndMemoryReplaceThoseOfAKnownDevice) {
       "workers:\n- {device: A100, memory_bytes: 40000000000, flops_per_second: {bf16: 2e14}}\n");
   const Device& device = *cluster.offers[0].device;
   EXPECT_EQ(device.memory_bytes, 40'000'000'000);
+  EXPECT_EQ(device.compute_capability, "8.0");
   EXPECT_EQ(device.matmul_rates.bf16, 2e14);
   EXPECT_EQ(device.matmul_rates.f32, AchievableRates(*FindKnownDevice("A100")).f32);
 }

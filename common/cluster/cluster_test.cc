@@ -86,6 +86,28 @@ TEST(PlanOptionsForCluster, LeavesOutWorkersWithoutAGpuOrSaysThatThereIsNone) {
   EXPECT_TRUE(absl::IsFailedPrecondition(PlanOptionsFor(job, cluster).status()));
 }
 
+TEST(PlanOptionsForCluster, CountsOnGpusThatMultiplyAsTheJobDoes) {
+  const auto with = [](std::vector<std::string> capabilities) {
+    Cluster cluster = Gpus(1, static_cast<int>(capabilities.size()));
+    for (std::size_t i = 0; i < capabilities.size(); ++i)
+      cluster.offers[i].device->compute_capability = capabilities[i];
+    return cluster;
+  };
+  config::JobSpec job = Job(1);
+  job.precision = config::Precision::kBf16;
+  EXPECT_TRUE(PlanOptionsFor(job, with({"8.0"})).ok());
+  job.fp8 = model::Fp8Recipe::kTensor;
+  EXPECT_TRUE(PlanOptionsFor(job, with({""})).ok()) << "it is not known";
+  EXPECT_EQ(PlanOptionsFor(job, with({"8.0", "8.9", "10.0"}))->max_workers, 2);
+  EXPECT_EQ(PlanOptionsFor(job, with({"8.0"})).status().message(),
+            "precision is fp8: needs a GPU of compute capability 8.9 or newer, and H100 has 8.0; "
+            "use precision: bf16, or parallelism.device: cpu");
+  job.fp8 = model::Fp8Recipe::kBlock;
+  EXPECT_TRUE(absl::IsInvalidArgument(PlanOptionsFor(job, with({"10.0"})).status()));
+  job.parallelism.device = config::DeviceKind::kCpu;
+  EXPECT_TRUE(PlanOptionsFor(job, with({"8.0"})).ok());
+}
+
 TEST(KnownDevices, RatesAreAShareOfThePeak) {
   const KnownDevice* h100 = FindKnownDevice("H100");
   ASSERT_NE(h100, nullptr);
@@ -93,6 +115,7 @@ TEST(KnownDevices, RatesAreAShareOfThePeak) {
   EXPECT_EQ(FindKnownDevice("h100"), nullptr);
   for (const KnownDevice& device : KnownDevices()) {
     EXPECT_GT(device.memory_bytes, 0) << device.name;
+    EXPECT_NE(device.compute_capability, "") << device.name;
     EXPECT_GT(device.peak.bf16, device.peak.f32) << device.name;
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPUs whose rates and memory need not be written into a cluster file.
+// GPUs whose rates, memory and compute capability need not be written into a cluster file.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@ inline constexpr double kAchievableShare = 0.7;
 
 struct KnownDevice {
   std::string_view name;
-  std::int64_t memory_bytes = 0;  // as published; drivers tell a little more
-  MatmulRates peak;               // published, of dense products
+  std::string_view compute_capability;  // "9.0"
+  std::int64_t memory_bytes = 0;        // as published; drivers tell a little more
+  MatmulRates peak;                     // published, of dense products
 };
 
 std::span<const KnownDevice> KnownDevices();
