@@ -87,6 +87,16 @@ absl::Status CopyOrNothing(const std::string& from, const std::string& to) {
   return status;
 }
 
+// Copies a backup. Of a damaged one the fix is another backup, not the state's own.
+absl::Status CopyBackup(const std::string& from, const std::string& to) {
+  const absl::Status status = CopyOrNothing(from, to);
+  std::string message(status.message());
+  const std::size_t fix = message.find(kRestoreFix);
+  if (fix == std::string::npos) return status;
+  message.replace(fix, std::string::npos, "restore another copy of the state");
+  return absl::Status(status.code(), message);
+}
+
 absl::Status MoveIfThere(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
   return FileError(errno, absl::StrCat("cannot move ", from, " to ", to));
@@ -172,7 +182,7 @@ absl::StatusOr<FileDescriptor> OpenBackup(Store& store, const std::string& scrat
 absl::Status ImportState(const std::string& from, const std::string& scratch, Store& to) {
   RETURN_IF_ERROR(CheckIsThere(from));
   RemoveStateFile(scratch);  // one that a killed process left
-  absl::Status status = CopyOrNothing(from, scratch);
+  absl::Status status = CopyBackup(from, scratch);
   if (status.ok()) {
     // Opening it without a counter skips the epochs.
     const absl::StatusOr<std::unique_ptr<Store>> file = OpenScratch(scratch);
@@ -188,7 +198,7 @@ absl::Status RestoreState(const std::string& from, const std::string& state_dir)
   const std::string file = state.state_file(), copy = file + ".copied";
   const std::string restored = file + kRestored, old = file + ".replaced";
   RemoveDatabase(copy);
-  RETURN_IF_ERROR(CopyOrNothing(from, copy));
+  RETURN_IF_ERROR(CopyBackup(from, copy));
   // After an interrupted restore the replaced state is the one that was in use, so it stays.
   if (::access(restored.c_str(), F_OK) != 0) RETURN_IF_ERROR(MakeWay(old));
   // No store opens from this move to the last one.

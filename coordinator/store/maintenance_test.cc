@@ -103,6 +103,15 @@ TEST_F(MaintenanceTest, ABackupOfARunningCoordinatorIsRestoredAtALaterEpoch) {
   EXPECT_EQ(OpenSqliteStore(file_ + ".replaced").value()->Load().value().jobs.size(), 2u);
 }
 
+TEST_F(MaintenanceTest, OfADamagedBackupItAsksForAnotherOne) {
+  const std::string copy = root_ + "/copy";
+  std::ofstream(copy) << std::string(5000, 'x');
+  EXPECT_EQ(Run({"restore", copy, state_}), 1);
+  EXPECT_THAT(errors_.str(), HasSubstr("is damaged: file is not a database; restore another copy"));
+  EXPECT_THAT(errors_.str(), ::testing::Not(HasSubstr("`takt admin restore`")));
+  EXPECT_FALSE(std::filesystem::exists(file_));
+}
+
 TEST_F(MaintenanceTest, NoRestoreLosesWhatAnEarlierOneReplaced) {
   const std::string copy = root_ + "/copy";
   ASSERT_TRUE(Put(*Open(), 1).ok());
