@@ -10,9 +10,11 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/status.h"
 #include "coordinator/store/commit_counter.h"
 #include "coordinator/store/copy_state.h"
@@ -26,6 +28,7 @@ namespace takt::store {
 namespace {
 
 constexpr int kMostDamage = 1000;
+constexpr char kOtherCopy[] = "restore another copy of the state";
 constexpr int kExitFailed = 1, kExitUsage = 2, kExitNotFound = 4;
 
 absl::Status CheckIsThere(const std::string& path) {
@@ -87,13 +90,28 @@ absl::Status CopyOrNothing(const std::string& from, const std::string& to) {
   return status;
 }
 
-// Copies a backup. Of a damaged one the fix is another backup, not the state's own.
+// Checks that a copy of `from` is the state of a coordinator, and upgrades its tables.
+absl::Status CheckIsState(const std::string& from, const std::string& copy) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<SqliteDb> db, SqliteDb::Open(copy));
+  db->KeepLogOnClose(false);
+  ASSIGN_OR_RETURN(const bool empty, IsEmpty(*db));
+  if (empty) return absl::DataLossError(absl::StrCat(from, " is empty; ", kOtherCopy));
+  const absl::Status status = PrepareSchema(*db).status();
+  return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{copy, from}}));
+}
+
+// Copies a backup. Of one that cannot be used the fix is another backup, not another state.
 absl::Status CopyBackup(const std::string& from, const std::string& to) {
-  const absl::Status status = CopyOrNothing(from, to);
+  absl::Status status = CopyOrNothing(from, to);
+  if (status.ok()) {
+    status = CheckIsState(from, to);
+    if (!status.ok()) RemoveDatabase(to);
+  }
   std::string message(status.message());
-  const std::size_t fix = message.find(kRestoreFix);
-  if (fix == std::string::npos) return status;
-  message.replace(fix, std::string::npos, "restore another copy of the state");
+  for (const char* const fix : {kRestoreFix, kNoStateFix}) {
+    const std::size_t at = message.find(fix);
+    if (at != std::string::npos) message.replace(at, std::string::npos, kOtherCopy);
+  }
   return absl::Status(status.code(), message);
 }
 

@@ -232,6 +232,22 @@ TEST_F(MaintenanceTest, ADamagedCopyIsNotRestored) {
   EXPECT_EQ(Open()->Load().value().jobs.size(), 1u);
 }
 
+TEST_F(MaintenanceTest, WhatIsNoCoordinatorsStateIsNotRestored) {
+  ASSERT_TRUE(Put(*Open(), 1).ok());
+  const std::string empty = root_ + "/empty", other = root_ + "/other";
+  std::ofstream(empty).flush();
+  ASSERT_TRUE(SqliteDb::Open(other).value()->Execute("CREATE TABLE t (x)").ok());
+  EXPECT_EQ(Run({"restore", empty, state_}), 1);
+  EXPECT_THAT(errors_.str(), HasSubstr(empty + " is empty; restore another copy"));
+  EXPECT_EQ(Run({"restore", other, state_}), 1);
+  EXPECT_THAT(errors_.str(), HasSubstr("state file " + other +
+                                       " has no schema version: it is not a coordinator's; "
+                                       "restore another copy"));
+  EXPECT_FALSE(std::filesystem::exists(file_ + ".replaced"));
+  EXPECT_FALSE(std::filesystem::exists(file_ + ".copied"));
+  EXPECT_EQ(Open()->Load().value().jobs.size(), 1u);
+}
+
 TEST_F(MaintenanceTest, AMissingStateIsNotFound) {
   EXPECT_EQ(Run({"fsck", state_, "text"}), 4);
   EXPECT_EQ(Run({"backup", state_, root_ + "/copy"}), 4);

@@ -212,9 +212,9 @@ absl::StatusOr<Origin> PrepareSchema(SqliteDb& db) {
   if (!empty) {
     ASSIGN_OR_RETURN(const std::optional<std::int64_t> version, SchemaVersion(db));
     if (!version) {
-      return absl::DataLossError(
-          absl::StrCat("state file ", db.path(),
-                       " has no schema version: it is not a coordinator's; use another --state"));
+      return absl::DataLossError(absl::StrCat("state file ", db.path(),
+                                              " has no schema version: it is not a coordinator's; ",
+                                              kNoStateFix));
     }
     if (*version > kSchemaVersion) {
       return absl::FailedPreconditionError(absl::StrCat(

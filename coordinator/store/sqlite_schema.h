@@ -28,6 +28,9 @@ struct Damage {
 // Errors: only those that end the check before it found anything.
 absl::StatusOr<std::vector<Damage>> FindDamage(SqliteDb& db, int most);
 
+// What PrepareSchema says to do about a file that is no coordinator's.
+inline constexpr char kNoStateFix[] = "use another --state";
+
 enum class Origin { kCreated, kUpgraded, kCurrent };
 
 // Makes the tables in an empty file, and upgrades those of the version before in one transaction.
