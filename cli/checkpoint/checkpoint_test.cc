@@ -104,6 +104,56 @@ TEST_F(CheckpointTest, WhatIsNotThereExitsWith4) {
   EXPECT_EQ(RunTakt({"checkpoint", "verify", root(), "--step", "0"}).code, ExitCode::kInvalidInput);
 }
 
+TEST_F(CheckpointTest, AnythingElseThanADirectoryOfCheckpointsIsNamed) {
+  const std::string step = Save(5);
+  fs::create_symlink("step-00000005", root() + "/latest");
+  for (const char* const command : {"list", "verify"}) {
+    for (const std::string& path : {step, root() + "/latest", root() + "/latest/"}) {
+      const Outcome one = RunTakt({"checkpoint", command, path});
+      EXPECT_EQ(one.code, ExitCode::kInvalidInput) << path;
+      EXPECT_THAT(one.err, AllOf(HasSubstr("DIR is " + path + ": is one checkpoint"),
+                                 HasSubstr("in: " + fs::canonical(root()).string())));
+    }
+    const Outcome model = RunTakt({"checkpoint", command, GoldenModel("gpt2-tiny")});
+    EXPECT_EQ(model.code, ExitCode::kInvalidInput);
+    EXPECT_THAT(model.err, HasSubstr("is the folder of one model"));
+    const Outcome file = RunTakt({"checkpoint", command, step + "/manifest.json"});
+    EXPECT_EQ(file.code, ExitCode::kInvalidInput);
+    EXPECT_THAT(file.err, HasSubstr("manifest.json: must be a directory; name the directory"));
+    const Outcome nothing = RunTakt({"checkpoint", command, out()});
+    EXPECT_EQ(nothing.code, ExitCode::kNotFound);
+    EXPECT_THAT(nothing.err, HasSubstr("out: there is no such directory; name the directory"));
+  }
+}
+
+TEST_F(CheckpointTest, ADirectoryThatHoldsNothingYetIsAnEmptyList) {
+  fs::create_directory(root());
+  EXPECT_EQ(RunTakt({"checkpoint", "list", root()}).code, ExitCode::kDone);
+}
+
+// A header that no longer parses is damage, too, and the hash says so.
+TEST_F(CheckpointTest, ADamagedHeaderIsDamage) {
+  const auto spoil = [](const std::string& path, std::size_t place) {
+    std::string text = ReadFile(path);
+    text[place] ^= 0x40;
+    std::ofstream(path, std::ios::binary) << text;
+  };
+  for (const bool length : {true, false}) {
+    const std::string file = Save(6) + "/model-00002-of-00006.safetensors";
+    spoil(file, length ? 6 : ReadFile(file).find("F32"));
+    const Outcome exported = RunTakt({"checkpoint", "export", root(), out(), "--step", "6"});
+    EXPECT_EQ(exported.code, ExitCode::kFailed);
+    EXPECT_THAT(exported.err,
+                AllOf(HasSubstr("model-00002-of-00006.safetensors is damaged: its XXH3-128 is"),
+                      HasSubstr("restore the file, or name another step with --step")));
+    const Outcome verified = RunTakt({"checkpoint", "verify", root()});
+    EXPECT_EQ(verified.code, ExitCode::kFailed);
+    EXPECT_THAT(verified.err,
+                HasSubstr("model-00002-of-00006.safetensors is damaged: its XXH3-128 is"));
+    EXPECT_FALSE(fs::exists(out()));
+  }
+}
+
 TEST_F(CheckpointTest, WhatWentInComesOutBitForBit) {
   for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "mistral-tiny",
                            "mixtral-tiny", "qwen3moe-unnormed"}) {

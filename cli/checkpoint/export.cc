@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "cli/base/report.h"
 #include "cli/base/text.h"
 #include "cli/checkpoint/commands.h"
@@ -34,30 +35,35 @@ const std::map<std::string, Dtype>& Dtypes() {
   return *dtypes;
 }
 
+absl::Status Damaged(absl::string_view reason) {
+  return absl::DataLossError(absl::StrCat(reason, kDamagedStepFix));
+}
+
 // Exports the newest finished step or the requested one. If it is damaged, this is an error: the
 // command does not pass over it.
 absl::StatusOr<ExitCode> Run(const Context& context, const CommandOptions& options) {
   ASSIGN_OR_RETURN(const auto steps, FinishedSteps(options.from));
   const checkpoint::ListedStep& step = steps.front();
-  if (!step.manifest.has_value()) return absl::DataLossError(step.reason);
-  ASSIGN_OR_RETURN(const checkpoint::Export exported,
-                   checkpoint::ExportHuggingFace(
-                       {.step_directory = PathOf(options.from, step),
-                        .out = options.out,
-                        .format = Dtypes().at(options.dtype),
-                        .max_shard_bytes = static_cast<std::int64_t>(
-                            std::min<std::uint64_t>(options.max_shard_bytes, INT64_MAX))}));
+  if (!step.manifest.has_value()) return Damaged(step.reason);
+  const absl::StatusOr<checkpoint::Export> exported = checkpoint::ExportHuggingFace(
+      {.step_directory = PathOf(options.from, step),
+       .out = options.out,
+       .format = Dtypes().at(options.dtype),
+       .max_shard_bytes =
+           static_cast<std::int64_t>(std::min<std::uint64_t>(options.max_shard_bytes, INT64_MAX))});
+  if (absl::IsDataLoss(exported.status())) return Damaged(exported.status().message());
+  RETURN_IF_ERROR(exported.status());
   if (context.json()) {
-    PrintJson(context, {{"step", exported.step.value()},
+    PrintJson(context, {{"step", exported->step.value()},
                         {"folder", options.out},
-                        {"dtype", std::string(checkpoint::TorchDtypeOf(exported.format))},
-                        {"tensor_bytes", exported.tensor_bytes},
-                        {"files", exported.files}});
+                        {"dtype", std::string(checkpoint::TorchDtypeOf(exported->format))},
+                        {"tensor_bytes", exported->tensor_bytes},
+                        {"files", exported->files}});
   } else {
-    context.terminal.out << "step " << exported.step << " to " << options.out << ": "
-                         << FormatBytes(static_cast<double>(exported.tensor_bytes)) << " of "
-                         << checkpoint::TorchDtypeOf(exported.format) << " in "
-                         << absl::StrJoin(exported.files, ", ") << std::endl;
+    context.terminal.out << "step " << exported->step << " to " << options.out << ": "
+                         << FormatBytes(static_cast<double>(exported->tensor_bytes)) << " of "
+                         << checkpoint::TorchDtypeOf(exported->format) << " in "
+                         << absl::StrJoin(exported->files, ", ") << std::endl;
   }
   return ExitCode::kDone;
 }

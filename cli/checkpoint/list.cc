@@ -51,7 +51,7 @@ std::string LatestIn(const std::string& directory) {
 }
 
 absl::StatusOr<ExitCode> List(const Context& context, const CheckpointOptions& options) {
-  ASSIGN_OR_RETURN(const std::vector<ListedStep> steps, checkpoint::ListSteps(options.directory));
+  ASSIGN_OR_RETURN(const std::vector<ListedStep> steps, AllSteps(options));
   const std::string latest = LatestIn(options.directory);
   Json list = Json::array();
   Table table({"STEP", "TIME", "SIZE", "STATE", "DIRECTORY"});

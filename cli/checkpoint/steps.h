@@ -20,9 +20,17 @@ struct CheckpointOptions {
 void AddDirectory(CLI::App& app, CheckpointOptions& options);
 void AddStep(CLI::App& app, CheckpointOptions& options, const char* otherwise);
 
+// What to do about a step that was named and is damaged.
+inline constexpr char kDamagedStepFix[] =
+    "; restore the file, or name another step with --step (takt checkpoint list shows them)";
+
+// Lists the steps in the directory, as checkpoint::ListSteps. kNotFound: there is no directory;
+// kInvalidArgument (FieldError on DIR): it is a file, a checkpoint or the folder of a model.
+absl::StatusOr<std::vector<checkpoint::ListedStep>> AllSteps(const CheckpointOptions& options);
+
 // Lists the steps whose directories are named as finished ones, complete or damaged, newest first.
 // With --step it lists only that one. kNotFound: there is no directory, no such step, or no step at
-// all.
+// all. Other errors are those of AllSteps.
 absl::StatusOr<std::vector<checkpoint::ListedStep>> FinishedSteps(const CheckpointOptions& options);
 
 // Returns the path of the directory of a step.

@@ -43,10 +43,9 @@ absl::StatusOr<std::string> WholeStep(const Context& context, const ModelOptions
     if (!checkpoint::IsDamage(status)) return status;
     damage.emplace_back(status.message());
   }
-  const char* const fix =
-      options.step > 0 ? "; restore the file, or name another step with --step (takt checkpoint "
-                         "list shows them)"
-                       : "; no other checkpoint is there or whole, so restore the file";
+  const char* const fix = options.step > 0
+                              ? kDamagedStepFix
+                              : "; no other checkpoint is there or whole, so restore the file";
   return absl::DataLossError(absl::StrCat(absl::StrJoin(damage, "; "), fix));
 }
 

@@ -53,23 +53,6 @@ absl::Status CheckSize(const std::string& directory, const FileEntry& file) {
       absl::StrCat(path, " has ", opened->size(), " bytes, its manifest says ", file.bytes));
 }
 
-// Reads the whole file and compares its hash with the manifest's.
-absl::Status VerifyFile(const std::string& directory, const FileEntry& file) {
-  const std::string path = absl::StrCat(directory, "/", file.name);
-  RETURN_IF_ERROR(CheckSize(directory, file));
-  ASSIGN_OR_RETURN(SequentialFile opened, SequentialFile::Open(path));
-  std::vector<std::byte> block(kBlockBytes);
-  Hasher hasher;
-  for (std::int64_t left = file.bytes; left > 0;) {
-    const std::size_t count = std::min(static_cast<std::size_t>(left), block.size());
-    RETURN_IF_ERROR(opened.Read(std::span(block).first(count)));
-    hasher.Add(std::span(block).first(count));
-    left -= static_cast<std::int64_t>(count);
-  }
-  const std::string hash = hasher.Digest();
-  return hash == file.xxh3_128 ? absl::OkStatus() : HashMismatch(path, hash, file);
-}
-
 // Returns the manifest in a directory, which must be that of its step if it is named as one.
 absl::StatusOr<Manifest> ReadManifestIn(const std::string& path) {
   const std::string manifest_path = absl::StrCat(path, "/", kManifestFile);
@@ -156,6 +139,22 @@ absl::Status HashMismatch(std::string_view path, std::string_view hash, const Fi
   return absl::DataLossError(absl::StrCat(std::string(path), " is damaged: its XXH3-128 is ",
                                           std::string(hash), ", its manifest says ",
                                           file.xxh3_128));
+}
+
+absl::Status VerifyFile(const std::string& directory, const FileEntry& file) {
+  const std::string path = absl::StrCat(directory, "/", file.name);
+  RETURN_IF_ERROR(CheckSize(directory, file));
+  ASSIGN_OR_RETURN(SequentialFile opened, SequentialFile::Open(path));
+  std::vector<std::byte> block(kBlockBytes);
+  Hasher hasher;
+  for (std::int64_t left = file.bytes; left > 0;) {
+    const std::size_t count = std::min(static_cast<std::size_t>(left), block.size());
+    RETURN_IF_ERROR(opened.Read(std::span(block).first(count)));
+    hasher.Add(std::span(block).first(count));
+    left -= static_cast<std::int64_t>(count);
+  }
+  const std::string hash = hasher.Digest();
+  return hash == file.xxh3_128 ? absl::OkStatus() : HashMismatch(path, hash, file);
 }
 
 absl::Status VerifyModelFiles(const std::string& path) {

@@ -58,6 +58,10 @@ absl::Status CheckFiles(const std::string& directory, const Manifest& manifest);
 // Returns the error (kDataLoss) for a file whose hash is `hash` and differs from the manifest's.
 absl::Status HashMismatch(std::string_view path, std::string_view hash, const FileEntry& file);
 
+// Reads a file of a step's directory and compares its size and its hash with the manifest's.
+// Errors: kDataLoss, those of the disk; with the file.
+absl::Status VerifyFile(const std::string& directory, const FileEntry& file);
+
 // Reads the files of a step's directory that its model is made from, which are all but those of the
 // optimizer, and compares them with the manifest. The others need not be there.
 // Errors: kDataLoss or kInvalidArgument, with file and rule; those of the disk.

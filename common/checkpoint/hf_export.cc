@@ -228,17 +228,29 @@ class NewFolder {
   std::string partial_;
 };
 
+// Opens a step whose files are all as its manifest says. They are verified before their headers are
+// read: what is wrong with a header says less than its hash. kDataLoss: the step is damaged.
+absl::StatusOr<StepFiles> OpenWhole(const std::string& path) {
+  const auto verify = [&]() -> absl::StatusOr<StepFiles> {
+    ASSIGN_OR_RETURN(const Manifest manifest, ReadCompleteStep(path));
+    for (const FileEntry& file : manifest.files) RETURN_IF_ERROR(VerifyFile(path, file));
+    return StepFiles::Open(path);
+  };
+  absl::StatusOr<StepFiles> step = verify();
+  if (IsDamage(step.status())) return absl::DataLossError(step.status().message());
+  return step;
+}
+
 }  // namespace
 
 absl::StatusOr<Export> ExportHuggingFace(const ExportOptions& options) {
   const std::string& from = options.step_directory;
   ASSIGN_OR_RETURN(NewFolder folder, NewFolder::Create(options.out));
-  ASSIGN_OR_RETURN(const auto step, StepFiles::Open(from));
+  ASSIGN_OR_RETURN(const StepFiles step, OpenWhole(from));
   if (step.manifest().Find(kConfigFile) == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat(from, " holds no model: the layers of its job are emulated"));
   }
-  RETURN_IF_ERROR(step.VerifyAll());
   const std::string config_path = absl::StrCat(from, "/", kConfigFile);
   ASSIGN_OR_RETURN(const std::string config_text, ReadText(config_path));
   ASSIGN_OR_RETURN(const model::ModelConfig config, model::ParseHfConfig(config_text, config_path));
