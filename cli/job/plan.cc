@@ -89,25 +89,45 @@ absl::StatusOr<plan::PlanOptions> AskCoordinator(const Context& context, const P
   return options;
 }
 
+// No rates are usual for GPUs, so a plan for them needs to know them.
+absl::Status NoGpu(std::string_view why) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the job computes on GPUs, and ", std::string(why),
+      "; describe them with --cluster (docs/clusters.md), or with parallelism.device: cpu it takes "
+      "cores"));
+}
+
 // Returns what a plan may assume of `command.workers` workers on this machine. What cannot be
-// measured here is assumed to be as usual.
+// measured here is assumed to be as usual. Errors: kFailedPrecondition (the job computes on GPUs,
+// and no worker has one).
 absl::StatusOr<plan::PlanOptions> MeasureHere(const Context& context, const PlanCommand& command,
                                               const config::JobSpec& job,
                                               const WithWorkers& with_local_workers) {
   plan::PlanOptions options{.max_workers = *command.workers,
                             .device = plan::DeviceOf(job, DeviceKind::kAuto, /*any_gpu=*/false)};
   // The layers of an emulated job take what its file says.
-  if (command.no_profile || command.no_measure || job.model.family == model::Family::kEmulated)
+  if (job.model.family == model::Family::kEmulated) return options;
+  const bool on_gpus = options.device == DeviceKind::kCuda;
+  if (command.no_profile || command.no_measure) {
+    if (on_gpus) return NoGpu("no worker is started that could have one");
     return options;
+  }
+  std::optional<bool> have_devices;  // once the workers are attached
   Client::StreamStop stop;
   const SignalThread signals({SIGINT, SIGTERM, SIGHUP}, [&](int) { stop.Stop(); });
   const absl::Status status =
       with_local_workers(context, *command.workers, [&](Client& client) -> absl::Status {
         ASSIGN_OR_RETURN(const std::vector<v1::Worker> workers, client.ListWorkers());
-        ASSIGN_OR_RETURN(options, OptionsForWorkers(job, workers));
+        absl::StatusOr<plan::PlanOptions> of_workers = OptionsForWorkers(job, workers);
+        have_devices = of_workers.ok();
+        ASSIGN_OR_RETURN(options, std::move(of_workers));
         return AddMeasured(context, client, stop, job, options);
       });
   if (stop.stopped()) return absl::CancelledError("interrupted");
+  if (on_gpus && !have_devices.value_or(false)) {
+    return NoGpu(have_devices.has_value() ? "no worker of this machine has one"
+                                          : std::string(status.message()));
+  }
   if (!status.ok()) SayWhyNotMeasured(context, "usual rates", status);
   return options;
 }
@@ -202,8 +222,9 @@ void AddPlan(CLI::App& app, Context& context, WithWorkers with_local_workers) {
         app.add_option("--link", options.link,
                        "What a message costs: seconds, and bytes per second after that")
             ->type_name("LATENCY,BYTES_PER_SECOND");
-        app.add_flag("--no-profile", options.no_profile,
-                     "Use no measured times; with --workers, start nothing and use usual rates");
+        app.add_flag(
+            "--no-profile", options.no_profile,
+            "Use no measured times; with --workers, start nothing and use usual rates of cores");
         app.add_flag("--no-measure", options.no_measure,
                      "Use times that were measured before, and measure none");
         app.add_option("--top", options.top, "Show so many of the best")

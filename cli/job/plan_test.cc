@@ -108,6 +108,20 @@ TEST_F(PlanTest, RanksWaysToRunAJob) {
   EXPECT_THAT(plan["profile"]["guessed"], Not(IsEmpty()));
 }
 
+// Rates of cores would say nothing about a job that computes on GPUs.
+TEST_F(PlanTest, KnowsNoRatesOfGpusThatNobodyDescribes) {
+  for (const char* const set : {"parallelism.device=cuda", "parallelism.transport=nccl"}) {
+    const Outcome usual = PlanFor("2", {"--set", set});
+    EXPECT_EQ(usual.code, ExitCode::kFailed);
+    EXPECT_THAT(usual.err, AllOf(HasSubstr("the job computes on GPUs, and no worker is started"),
+                                 HasSubstr("--cluster")));
+    // No program of a worker is installed.
+    const Outcome measured = RunTakt({"plan", job_, "--workers", "2", "--set", set});
+    EXPECT_EQ(measured.code, ExitCode::kFailed);
+    EXPECT_THAT(measured.err, HasSubstr("the job computes on GPUs, and "));
+  }
+}
+
 TEST_F(PlanTest, KeepsWhatTheJobNames) {
   const json plan = Parse(PlanFor(
       "4", {"--set", "parallelism={pipeline: 2, schedule: 1f1b, recompute: full}", "-o", "json"}));

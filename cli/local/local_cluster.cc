@@ -9,7 +9,11 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
 
@@ -131,7 +135,7 @@ absl::Status LocalCluster::WaitForWorkers() {
           return worker.state() != v1::WORKER_STATE_LOST && worker.state() != v1::WORKER_STATE_AWAY;
         });
     if (attached >= options_.num_workers) return absl::OkStatus();
-    for (const End& end : TakeEnds()) return absl::InternalError(end.text);
+    for (const End& end : TakeEnds()) return end.status;
     if (absl::Now() > deadline) {
       return absl::InternalError(absl::StrCat(
           "only ", attached, " of ", options_.num_workers, " workers are attached after ",
@@ -181,7 +185,8 @@ std::vector<LocalCluster::End> LocalCluster::TakeEnds() {
     end_taken_[i] = true;
     ends.push_back({.process = processes_[i].name(),
                     .text = EndText(processes_[i]),
-                    .is_coordinator = i == 0});
+                    .is_coordinator = i == 0,
+                    .status = EndStatus(processes_[i])});
   }
   return ends;
 }
@@ -196,6 +201,21 @@ std::string LocalCluster::EndText(const Process& process) const {
   const std::string log = state_.LogPath(process.name());
   return absl::StrCat(process.name(), " ended: ", process.EndText(), "; the end of ", log, ":",
                       LastLines(log));
+}
+
+absl::Status LocalCluster::EndStatus(const Process& process) const {
+  const bool exited = absl::StartsWith(process.EndText(), "exit status");
+  if (process.name() == kCoordinator || options_.device != "cuda" || !exited)
+    return absl::InternalError(EndText(process));
+  // The last line says why, after the name of the program.
+  const std::string lines = LastLines(state_.LogPath(process.name()));
+  absl::string_view last = absl::StripAsciiWhitespace(lines);
+  last = absl::StripAsciiWhitespace(last.substr(last.rfind('\n') + 1));
+  return InvalidField(
+      {.field = "--device",
+       .value = options_.device,
+       .rule = absl::StrCat("no worker starts with it: ", absl::StripPrefix(last, "takt-worker: ")),
+       .fix = "or leave it out, so that workers without a GPU compute on cores"});
 }
 
 std::vector<Process> FindLocalProcesses(const std::string& state_directory) {

@@ -37,7 +37,8 @@ class LocalCluster final {
   Client& client() { return *client_; }
   // Stops all at once; each gets a few seconds before SIGKILL.
   void Stop();
-  // Waits until every worker is attached. kInternal: a process ended or is too slow.
+  // Waits until every worker is attached. Errors: End::status (a process ended), kInternal (one is
+  // too slow).
   absl::Status WaitForWorkers();
   // Lets the processes keep running without this object.
   void Leave() { processes_.clear(); }
@@ -51,6 +52,9 @@ class LocalCluster final {
     std::string process;
     std::string text;  // how, and the last lines of its log
     bool is_coordinator = false;
+    // What it means for a cluster that has not started: kInvalidArgument (FieldError on --device)
+    // of a worker that exited and should use a GPU, else kInternal with `text`.
+    absl::Status status;
   };
   // The processes that ended since the last call.
   std::vector<End> TakeEnds();
@@ -64,6 +68,7 @@ class LocalCluster final {
   absl::StatusOr<Process> Launch(const std::string& name, std::vector<std::string> arguments) const;
   std::vector<std::string> WorkerArguments(const std::string& name, int index) const;
   std::string EndText(const Process& process) const;
+  absl::Status EndStatus(const Process& process) const;
 
   const LocalState& state_;
   const LocalClusterOptions options_;

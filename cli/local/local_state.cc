@@ -14,7 +14,9 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "cli/client/local_address.h"
 #include "common/base/status.h"
 
@@ -41,8 +43,13 @@ absl::Status MakeDirectory(const std::string& path) {
                     "name a writable directory");
 }
 
+// Where the private directory of a socket is, if the state's path is too long for one, and how the
+// names of temporary directories begin.
+constexpr char kSocketPlace[] = "/tmp", kTemporaryPrefix[] = "takt-";
+constexpr char kSocketName[] = "coordinator.sock";
+
 absl::StatusOr<std::string> MakeTemporaryDirectory(const std::string& parent) {
-  std::string pattern = absl::StrCat(parent, "/takt-XXXXXX");
+  std::string pattern = absl::StrCat(parent, "/", kTemporaryPrefix, "XXXXXX");
   if (mkdtemp(pattern.data()) == nullptr) {  // mode 0700
     return StateError(pattern, absl::StrCat("cannot be made: ", std::strerror(errno)),
                       "give --state DIR, or set TMPDIR to a writable directory");
@@ -62,6 +69,24 @@ absl::StatusOr<FileDescriptor> TryLock(const std::string& directory) {
 }
 
 }  // namespace
+
+void RemoveAddress(const std::string& state_directory) {
+  const std::string path = state_directory + kLocalAddressName;
+  std::ifstream file(path);
+  std::string address;
+  std::getline(file, address);
+  std::error_code error;
+  const fs::path socket = std::string(absl::StripPrefix(address, "unix:"));
+  if (socket.filename() != kSocketName) return;  // it is not ours
+  const fs::path place = socket.parent_path();
+  const bool is_temporary = place.parent_path() == kSocketPlace &&
+                            absl::StartsWith(place.filename().string(), kTemporaryPrefix);
+  if (is_temporary) {
+    fs::remove(socket, error);
+    fs::remove(place, error);  // only if it is empty
+  }
+  fs::remove(path, error);
+}
 
 absl::StatusOr<LocalState> LocalState::Open(const std::string& directory) {
   std::error_code error;
@@ -99,19 +124,19 @@ absl::Status LocalState::Prepare() {
   for (const char* part : {"/run", "/pids", "/logs", "/coordinator"}) {
     RETURN_IF_ERROR(MakeDirectory(directory_ + part));
   }
+  RemoveAddress(directory_);  // of a cluster that is gone
   std::string socket_directory = directory_ + "/run";
-  const std::string socket_name = "/coordinator.sock";
+  const std::string socket_name = absl::StrCat("/", kSocketName);
   std::error_code error;
   fs::permissions(socket_directory, fs::perms::owner_all, error);
   if (error) {
     return StateError(directory_, "must belong to the user who runs takt", "give another --state");
   }
   if (socket_directory.size() + socket_name.size() > kLongestSocketPath) {
-    ASSIGN_OR_RETURN(temporary_socket_directory_, MakeTemporaryDirectory("/tmp"));
+    ASSIGN_OR_RETURN(temporary_socket_directory_, MakeTemporaryDirectory(kSocketPlace));
     socket_directory = temporary_socket_directory_;
   }
   address_ = absl::StrCat("unix:", socket_directory, socket_name);
-  fs::remove(directory_ + kLocalAddressName, error);  // the address of a cluster that is gone
   return absl::OkStatus();
 }
 

@@ -58,4 +58,8 @@ class LocalState final {
   std::string temporary_socket_directory_;
 };
 
+// Removes the address that WriteAddress wrote, with the directory of the socket if that is a
+// private one. The cluster must have ended.
+void RemoveAddress(const std::string& state_directory);
+
 }  // namespace takt::cli

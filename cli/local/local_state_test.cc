@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "cli/client/local_address.h"
@@ -44,6 +45,33 @@ TEST_F(LocalStateTest, UsesATemporaryDirectoryWhenThePathIsTooLongForASocket) {
     EXPECT_EQ(info.st_mode & 0777, 0700u);
   }
   EXPECT_FALSE(std::filesystem::exists(socket_directory));
+}
+
+// `local up` leaves the directory to the cluster, and `local down` or the next cluster removes it.
+TEST_F(LocalStateTest, ThePrivateDirectoryOfTheSocketGoesWithTheAddress) {
+  const std::string deep = root_ + "/" + std::string(120, 'd');
+  const auto up = [&deep] {
+    auto state = LocalState::Open(deep);
+    EXPECT_TRUE(state.ok()) << state.status();
+    EXPECT_TRUE(state->WriteAddress().ok());
+    const std::filesystem::path socket = state->coordinator_address().substr(5);
+    std::ofstream(socket) << "";
+    return socket.parent_path();
+  };
+  const std::filesystem::path first = up();
+  EXPECT_TRUE(std::filesystem::exists(first));
+  const std::filesystem::path second = up();
+  EXPECT_FALSE(std::filesystem::exists(first));
+  RemoveAddress(deep);
+  EXPECT_FALSE(std::filesystem::exists(second));
+}
+
+TEST_F(LocalStateTest, NoOtherDirectoryGoesWithTheAddress) {
+  std::filesystem::create_directories(root_ + "/run");
+  directory_.Write("address", "unix:" + root_ + "/run/coordinator.sock\n");
+  RemoveAddress(root_);
+  EXPECT_TRUE(std::filesystem::exists(root_ + "/run"));
+  EXPECT_FALSE(std::filesystem::exists(root_ + "/address"));
 }
 
 TEST_F(LocalStateTest, RefusesASecondClusterAndNamesTheFix) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -22,6 +24,7 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
+#include "common/plan/offers.h"
 
 namespace takt::cli {
 namespace {
@@ -39,6 +42,8 @@ constexpr unsigned kCancelSeconds = 15;
 
 // Nothing waits for what a rank measured of a step, so it may come after the end of the job.
 constexpr absl::Duration kTracePatience = absl::Seconds(5), kTracePause = absl::Milliseconds(50);
+
+constexpr absl::Duration kAttachPause = absl::Milliseconds(50);
 
 // A run replaces ended workers at most this often.
 constexpr int kMaxRestarts = 20;
@@ -63,6 +68,23 @@ absl::StatusOr<int> WorkersFor(const RunOptions& options, const v1::JobSpec& pro
   if (options.workers > 0) return options.workers;
   const bool open = job.LeavesSizeOpen() || proto.has_elastic();
   return open ? std::max(kDefaultWorkers, least) : least;
+}
+
+// Returns the field, with its value, by which a job runs on GPUs alone. Empty: it also runs on
+// cores.
+FieldError GpuFieldOf(const v1::JobSpec& proto) {
+  const absl::StatusOr<config::JobSpec> job = config::ToJobSpec(proto);
+  if (!job.ok() || plan::DeviceOf(*job, config::DeviceKind::kAuto, /*any_gpu=*/false) !=
+                       config::DeviceKind::kCuda)
+    return {};
+  if (job->parallelism.device == config::DeviceKind::kCuda)
+    return {.field = "parallelism.device", .value = "cuda"};
+  const bool nccl = job->parallelism.transport == config::TransportKind::kNccl;
+  return {.field = "parallelism.transport", .value = nccl ? "nccl" : "cuda_ipc"};
+}
+
+bool IsAttached(const v1::Worker& worker) {
+  return worker.state() != v1::WORKER_STATE_LOST && worker.state() != v1::WORKER_STATE_AWAY;
 }
 
 // Runs one job on a cluster of its own. Everything happens on the thread that calls Run; the signal
@@ -132,6 +154,7 @@ class LocalRun {
 
   absl::StatusOr<v1::Job> SubmitAndFollow() {
     RETURN_IF_ERROR(MakeWayForName());
+    RETURN_IF_ERROR(CheckGpus());
     const absl::Status submitted = cluster_->client().SubmitJob(spec_, false).status();
     if (!submitted.ok()) return job_input_.locate(submitted);
     while (true) {
@@ -158,6 +181,24 @@ class LocalRun {
         ++num_interrupts_;  // stdout is closed: this counts as an interrupt
       }
     }
+  }
+
+  // The cluster does not grow: if no worker has a GPU, a job for GPUs would wait for ever. Waits
+  // until one with a GPU or all workers are attached, or a signal comes, which is heeded later.
+  absl::Status CheckGpus() {
+    FieldError error = GpuFieldOf(spec_);
+    while (!error.field.empty() && !stop_.stopped()) {
+      ASSIGN_OR_RETURN(std::vector<v1::Worker> workers, cluster_->client().ListWorkers());
+      std::erase_if(workers, [](const v1::Worker& worker) { return !IsAttached(worker); });
+      if (std::ranges::any_of(workers, &v1::Worker::has_device)) break;
+      if (std::ssize(workers) >= num_workers_) {
+        error.rule = "needs workers with a GPU, and no worker of this machine has one";
+        error.fix = "leave it out, or run the job where there are GPUs and their driver";
+        return job_input_.locate(InvalidField(std::move(error)));
+      }
+      absl::SleepFor(kAttachPause);
+    }
+    return absl::OkStatus();
   }
 
   // Ends and deletes a job of the same name from an earlier run on this state.
@@ -187,9 +228,11 @@ class LocalRun {
   }
 
   absl::Status HeedEndedChildren() {
+    absl::Status unusable = absl::InternalError("a worker ended before the job could start");
     for (const LocalCluster::End& end : cluster_->TakeEnds()) {
       if (end.is_coordinator) return absl::InternalError(end.text);
       printer_.Say(end.text);
+      if (absl::IsInvalidArgument(end.status)) unusable = end.status;
     }
     // A job with checkpoints goes on when all its workers are attached again.
     if (HasTrained(job_) && spec_.has_checkpoint() && num_restarts_ < kMaxRestarts) {
@@ -201,9 +244,7 @@ class LocalRun {
     const bool waiting = job_.state() == v1::JOB_STATE_UNSPECIFIED ||
                          job_.state() == v1::JOB_STATE_QUEUED ||
                          job_.state() == v1::JOB_STATE_PLANNING;
-    if (waiting && cluster_->num_live_workers() < num_workers_) {
-      return absl::InternalError("a worker ended before the job could start");
-    }
+    if (waiting && cluster_->num_live_workers() < num_workers_) return unusable;
     return absl::OkStatus();
   }
 

@@ -66,6 +66,7 @@ absl::StatusOr<ExitCode> Down(const Context& context, const DownOptions& options
   }
   std::error_code error;
   std::filesystem::remove_all(directory + "/pids", error);
+  RemoveAddress(directory);
   if (context.json()) PrintJson(context, {{"state", directory}, {"stopped", count}});
   Say(context, count == 0
                    ? absl::StrCat("nothing runs on ", directory)

@@ -115,7 +115,8 @@ absl::Status LocateErrors(const absl::Status& status, std::string_view text,
   if (errors.empty() || !root.ok()) return status;
   bool located = false;
   for (FieldError& error : errors) {
-    if (!error.where.empty()) continue;
+    // An option of the command line is in no file.
+    if (!error.where.empty() || error.field.starts_with("--")) continue;
     error.where = Locate(*root, error.field);
     located = true;
   }

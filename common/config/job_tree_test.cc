@@ -45,6 +45,8 @@ TEST(LocateErrors, KeepsWhatTheMessageOfASingleErrorAdds) {
   EXPECT_EQ(FieldErrorsOf(located).at(0).where, "job.yaml:1:7");
 }
 
+TEST(LocateErrors, NoPlaceInTheFileIsOfAnOption) { EXPECT_EQ(WhereOf("--workers"), ""); }
+
 TEST(LocateErrors, LeavesOtherErrorsAlone) {
   EXPECT_EQ(LocateErrors(absl::NotFoundError("gone"), kText, {}), absl::NotFoundError("gone"));
 }

@@ -2,6 +2,7 @@
 // Every kind of wrong input through the real programs: exit status 2 and a message of its own.
 
 #include <cstdint>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "tests/integration/command.h"
@@ -157,13 +158,39 @@ TEST_F(BadFileTest, DirectoryAsJobFile) {
 TEST_F(BadFileTest, FewerWorkersThanRanks) {
   const std::string job = directory_.Write("job.yaml", kJob);
   const std::vector<std::string> run = {"local", "run", job, "--workers", "1"};
-  EXPECT_THAT(ErrorOf(run), HasSubstr("--workers is 1: must be at least 2, as many ranks"));
+  EXPECT_THAT(ErrorOf(run), HasSubstr("error: --workers is 1: must be at least 2, as many ranks"));
   std::vector<std::string> elastic = run;
   for (const char* const set : {"checkpoint.in_memory=auto", "elastic.evict_stragglers=true"})
     elastic.insert(elastic.end(), {"--set", set});
   EXPECT_THAT(ErrorOf(elastic), HasSubstr("must be at least 2"));
   EXPECT_THAT(ErrorOf({"local", "run", job, "--workers", "3", "--set", "parallelism.tensor=2"}),
               HasSubstr("must be at least 4"));
+}
+
+// The cluster does not grow, so the job would wait for ever.
+TEST_F(BadFileTest, GpusWhereNoWorkerHasOne) {
+  directory_.Write("text.txt", std::string(4096, 'a'));
+  const std::string job = directory_.Write("job.yaml", kJob);
+  for (const auto& [field, value] :
+       {std::pair("parallelism.device", "cuda"), std::pair("parallelism.transport", "nccl"),
+        std::pair("parallelism.transport", "cuda_ipc")}) {
+    EXPECT_THAT(
+        ErrorOf({"local", "run", job, "--device", "cpu", "--set", absl::StrCat(field, "=", value)}),
+        HasSubstr(absl::StrCat(field, " is ", value, ": needs workers with a GPU")));
+  }
+}
+
+TEST_F(BadFileTest, DeviceThatNoWorkerCanUse) {
+  directory_.Write("text.txt", std::string(4096, 'a'));
+  const std::string job = directory_.Write("job.yaml", kJob);
+  for (const bool once : {true, false}) {
+    std::vector<std::string> arguments = {"local", once ? "run" : "up"};
+    if (once) arguments.push_back(job);
+    arguments.insert(arguments.end(), {"--device", "cuda", "--state", directory_.Path("state")});
+    Command command("takt", arguments, {"CUDA_VISIBLE_DEVICES="});
+    EXPECT_EQ(command.Wait(), "exit status 2") << command.err();
+    EXPECT_THAT(command.err(), HasSubstr("error: --device is cuda: no worker starts with it: "));
+  }
 }
 
 TEST_F(BadFileTest, TenMegabytesOfGarbage) {
