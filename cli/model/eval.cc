@@ -21,10 +21,14 @@ struct EvalOptions {
   int batches = 0;  // 0: not given
 };
 
-// A job file is a file, and a model is a directory.
+// A job file is a file, and a model is a directory. What is not there may be either, so its name
+// decides.
 bool IsJob(const std::string& what) {
   std::error_code error;
-  return what == "-" || std::filesystem::is_regular_file(what, error);
+  const std::filesystem::path path = what;
+  if (std::filesystem::exists(path, error)) return std::filesystem::is_regular_file(path, error);
+  const std::string extension = path.extension().string();
+  return what == "-" || extension == ".yaml" || extension == ".yml" || extension == ".json";
 }
 
 absl::Status Refuse(const char* option, bool is_job) {

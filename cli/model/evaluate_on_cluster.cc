@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/model/evaluate_on_cluster.h"
 
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -11,6 +14,7 @@
 #include "cli/base/report.h"
 #include "cli/client/client.h"
 #include "cli/client/connect.h"
+#include "cli/client/local_address.h"
 #include "cli/job/follow.h"
 #include "cli/job/job_input.h"
 #include "common/base/status.h"
@@ -51,6 +55,48 @@ absl::StatusOr<std::string> WeightsOf(Client& client, const v1::JobSpec& spec, s
   return absl::StrCat(
       directory, "/",
       step == 0 ? checkpoint::kLatestLink : checkpoint::StepDirectoryName(StepId(step)));
+}
+
+std::string DirectoryOf(const v1::JobSpec& job) { return job.checkpoint().directory(); }
+
+// Returns what a user can change about the weights: the option, or the field of the file.
+FieldError SourceOfWeights(const v1::JobSpec& job, std::int64_t step) {
+  if (step > 0) return {.field = "--step", .value = absl::StrCat(step)};
+  return {.field = "checkpoint.directory", .value = DirectoryOf(job)};
+}
+
+absl::Status NoSuchCheckpoint(const v1::JobSpec& job, std::int64_t step) {
+  FieldError error = SourceOfWeights(job, step);
+  error.rule = step > 0 ? absl::StrCat(DirectoryOf(job), " has no checkpoint of this step")
+                        : "has no checkpoint";
+  error.fix = step > 0
+                  ? absl::StrCat("name one that takt checkpoint list ", DirectoryOf(job), " shows")
+                  : "train the job until it has written one, or name another directory";
+  const absl::Status invalid = InvalidField(std::move(error));
+  absl::Status not_found = absl::NotFoundError(invalid.message());
+  not_found.SetPayload(kErrorDetailUrl, *invalid.GetPayload(kErrorDetailUrl));
+  return not_found;
+}
+
+// Returns the error of the job that evaluated. Ranks name the weights as model.init_from, which the
+// file does not say.
+absl::Status OfWeights(const absl::Status& status, const v1::JobSpec& job, std::int64_t step) {
+  const std::vector<FieldError> errors = FieldErrorsOf(status);
+  if (DirectoryOf(job).empty() || errors.size() != 1 || errors[0].field != "model.init_from")
+    return status;
+  if (errors[0].rule == "must exist") return NoSuchCheckpoint(job, step);  // data::ResolveUnderRoot
+  FieldError error = SourceOfWeights(job, step);
+  error.rule = absl::StrCat(errors[0].value, " ", errors[0].rule);
+  error.fix = errors[0].fix;
+  return InvalidField(std::move(error));
+}
+
+// On this machine the checkpoint can be seen before a job waits for workers.
+bool IsMissingHere(const Context& context, const std::string& weights) {
+  const absl::StatusOr<std::string> address = CoordinatorAddress(context);
+  if (weights.empty() || !address.ok() || !IsOfLocalCluster(*address)) return false;
+  std::error_code error;
+  return std::filesystem::status(weights, error).type() == std::filesystem::file_type::not_found;
 }
 
 // Says what the job waits for, each time that this changes.
@@ -121,13 +167,15 @@ absl::StatusOr<Score> EvaluateOnCluster(const Context& context, const ClusterEva
   ASSIGN_OR_RETURN(const PreparedJob input, PrepareJobToSubmit(context, InputOf(options)));
   ASSIGN_OR_RETURN(const std::unique_ptr<Client> client, ConnectToCoordinator(context));
   ASSIGN_OR_RETURN(const std::string weights, WeightsOf(*client, input.spec, options.step));
+  if (IsMissingHere(context, weights))
+    return input.locate(NoSuchCheckpoint(input.spec, options.step));
   const v1::JobSpec spec =
       EvaluationOf(input.spec, weights, absl::StrCat(absl::Hex(absl::ToUnixMillis(absl::Now()))));
   const absl::StatusOr<v1::Job> submitted = client->SubmitJob(spec, /*validate_only=*/false);
   if (!submitted.ok()) return input.locate(submitted.status());
   Say(context, absl::StrCat("submitted ", spec.name()));
   const absl::StatusOr<v1::StepReport> step = Follow(context, *client, spec.name());
-  if (!step.ok()) return input.locate(step.status());
+  if (!step.ok()) return input.locate(OfWeights(step.status(), input.spec, options.step));
   if (const absl::Status deleted = client->DeleteJob(spec.name()); !deleted.ok())
     Say(context, absl::StrCat("warning: ", spec.name(), " stays: ", deleted.message()));
   Score score{

@@ -396,6 +396,69 @@ TEST(Eval, WantsTokensAndTheirFormat) {
   EXPECT_THAT(missing.err, HasSubstr("/nonexistent"));
 }
 
+TEST(Eval, WhatIsNotThereMayBeAJob) {
+  const Outcome job = RunTakt({"eval", "/nonexistent/job.yaml"});
+  EXPECT_EQ(job.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(job.err, HasSubstr("JOB.yaml is /nonexistent/job.yaml: must name a readable file"));
+}
+
+// Runs `takt eval` of a job with checkpoints. The job that evaluates ends with this error.
+Outcome EvaluateOnFake(const FieldError& error, const std::vector<std::string>& more) {
+  const TestDirectory directory;
+  const std::string job = directory.Write(
+      "job.yaml",
+      "name: j\n"
+      "model: {family: gpt2, layers: 2, hidden: 32, heads: 2, context: 16, vocab: 256}\n"
+      "data: {train: {path: t, format: bytes}, validation: {path: v, format: bytes}}\n"
+      "batch: {global: 4, microbatch: 2}\n"
+      "steps: 4\n"
+      "checkpoint: {directory: ck}\n"
+      "parallelism: {pipeline: 2, schedule: gpipe}\n");
+  FakeCoordinator coordinator;
+  coordinator.get = [](auto&, auto&, auto&) {
+    return grpc::Status(grpc::StatusCode::NOT_FOUND, "no job called j");
+  };
+  coordinator.submit = [](auto&, const v1::SubmitJobRequest& request,
+                          v1::SubmitJobResponse& response) {
+    response.mutable_job()->set_name(request.spec().name());
+    return grpc::Status::OK;
+  };
+  coordinator.watch = [&](auto&, auto&, grpc::ServerWriter<v1::WatchJobResponse>& writer) {
+    v1::WatchJobResponse event;
+    event.mutable_job()->set_state(v1::JOB_STATE_FAILED);
+    event.mutable_job()->set_invalid_input(true);
+    event.mutable_job()->set_reason(error.ToString());
+    v1::FieldViolation& violation = *event.mutable_job()->add_violations();
+    violation.set_field(error.field);
+    violation.set_value(error.value);
+    violation.set_rule(error.rule);
+    violation.set_fix(error.fix);
+    writer.Write(event);
+    return grpc::Status::OK;
+  };
+  std::vector<std::string> arguments = {"eval", job};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return RunTakt(coordinator, arguments);
+}
+
+TEST(Eval, NamesWhereTheWeightsOfAJobComeFrom) {
+  FieldError error{.field = "model.init_from",
+                   .value = "ck/step-00000099",
+                   .rule = "must exist",
+                   .fix = "check the path"};
+  const Outcome missing = EvaluateOnFake(error, {"--step", "99"});
+  EXPECT_EQ(missing.code, ExitCode::kNotFound);
+  EXPECT_THAT(missing.err,
+              HasSubstr("error: --step is 99: ck has no checkpoint of this step; name one"));
+  const Outcome none = EvaluateOnFake(error, {});
+  EXPECT_EQ(none.code, ExitCode::kNotFound);
+  EXPECT_THAT(none.err, HasSubstr("job.yaml:6:25: checkpoint.directory is ck: has no checkpoint;"));
+  error.rule = "must hold wte";
+  const Outcome wrong = EvaluateOnFake(error, {"--step", "99"});
+  EXPECT_EQ(wrong.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(wrong.err, HasSubstr("error: --step is 99: ck/step-00000099 must hold wte; check"));
+}
+
 TEST(Score, BitsPerByteAreOfTheTextBehindTheTokens) {
   const Score score{.loss = std::log(16.0), .bytes_per_token = 4};
   EXPECT_DOUBLE_EQ(*score.BitsPerByte(), 1);
