@@ -2,6 +2,10 @@
 #include "cli/app.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
 #include <utility>
 
 #include "CLI/Config.hpp"
@@ -31,6 +35,8 @@
 
 namespace takt::cli {
 namespace {
+
+constexpr char kMustBeAtMost[] = " must be at most ";
 
 constexpr char kFooter[] =
     "stdout carries only the payload; everything else goes to stderr. With -o json stdout is one\n"
@@ -74,9 +80,29 @@ std::string PathOf(const CLI::App& command) {
                            : absl::StrCat(PathOf(*parent), " ", command.get_name());
 }
 
-// Ends the help of every command with the same lines.
-void FinishHelp(CLI::App& command) {
+// For CLI::Option::check: refuses a whole number that the parser would read as the largest one of
+// 64 bits.
+std::string CheckFits(const std::string& text) {
+  char* end = nullptr;
+  errno = 0;
+  const long long read = std::strtoll(text.c_str(), &end, 0);
+  if (errno != ERANGE || *end != '\0' || read < 0) return "";
+  return absl::StrCat(text, kMustBeAtMost, std::numeric_limits<std::int64_t>::max());
+}
+
+// Bounds the numbers of every option that has no upper bound of its own.
+void RefuseTooLargeNumbers(CLI::App& command) {
+  for (CLI::Option* option : command.get_options([](CLI::Option*) { return true; })) {
+    const std::string type = option->get_type_name();
+    if (absl::StrContains(type, "POSITIVE") || absl::StrContains(type, "NONNEGATIVE"))
+      option->check(CheckFits);
+  }
+}
+
+// Ends the help of every command with the same lines, and bounds its numbers.
+void FinishCommand(CLI::App& command) {
   command.require_subcommand(0, 1);  // RunApp reports a missing one
+  RefuseTooLargeNumbers(command);
   std::string footer = command.get_footer();
   if (command.get_parent() != nullptr) {
     absl::StrAppend(&footer,
@@ -84,7 +110,7 @@ void FinishHelp(CLI::App& command) {
                     "see takt --help");
   }
   command.footer(absl::StrCat(footer, "\n"));
-  for (CLI::App* sub : command.get_subcommands([](CLI::App*) { return true; })) FinishHelp(*sub);
+  for (CLI::App* sub : command.get_subcommands([](CLI::App*) { return true; })) FinishCommand(*sub);
 }
 
 ExitCode Usage(const CLI::App& app, const Context& context, const absl::Status& status) {
@@ -153,6 +179,11 @@ absl::Status StatusOf(const CLI::App& app, const CLI::ParseError& error) {
                          .value = std::string(absl::StripPrefix(value, "Value ")),
                          .rule = RangeRule(ends.first, ends.second, FindOption(app, field))});
   }
+  if (const auto [value, most] = SplitAtLast(why, kMustBeAtMost); !most.empty()) {
+    return InvalidField({.field = field,
+                         .value = std::string(value),
+                         .rule = absl::StrCat("must be at most ", most)});
+  }
   if (const auto [value, names] = SplitAtLast(why, " not in {"); !names.empty()) {
     const std::string rule = absl::StrCat(
         "must be one of ", absl::StrReplaceAll(absl::StripSuffix(names, "}"), {{",", ", "}}));
@@ -166,6 +197,11 @@ absl::Status StatusOf(const CLI::App& app, const CLI::ParseError& error) {
 
 ExitCode ReportParseError(const CLI::App& app, Context& context,
                           const std::vector<std::string>& arguments, const CLI::ParseError& error) {
+  const bool asks_version = dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr;
+  if (asks_version && AsksForJson(arguments)) {
+    PrintJson(context, VersionJson());
+    return ExitCode::kDone;
+  }
   if (error.get_exit_code() == 0) {  // --help, --version
     app.exit(error, context.terminal.out, context.terminal.err);
     return ExitCode::kDone;
@@ -239,7 +275,7 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddVersion(*app, context);
   AddShortForms(*app, context);
   app->footer(kFooter);
-  FinishHelp(*app);
+  FinishCommand(*app);
   return app;
 }
 

@@ -83,6 +83,10 @@ TEST(Usage, AValueThatAnOptionRefusesIsAViolation) {
        "-1",
        "must be 0 or more"},
       {{"jobs", "--timeout", "0"}, "--timeout", "0", "must be above 0"},
+      {{"checkpoint", "verify", "d", "--step", "9223372036854775808"},
+       "--step",
+       "9223372036854775808",
+       "must be at most 9223372036854775807"},
       {{"trace", "j", "t", "-f", "pdf"}, "--format", "pdf", "must be one of html, perfetto, svg"},
       {{"checkpoint", "verify", "d", "--step", "1.5"},
        "--step",
@@ -172,6 +176,13 @@ TEST(Version, IsPrinted) {
   EXPECT_THAT(RunTakt({"version"}).out,
               testing::AllOf(HasSubstr(absl::StrCat("protocol ", kProtocolVersion)),
                              HasSubstr("built in: "), HasSubstr("cuda")));
+}
+
+TEST(Version, IsAnObjectWhenJsonIsWanted) {
+  const Outcome outcome = RunTakt({"--version", "-o", "json"});
+  EXPECT_EQ(outcome.code, ExitCode::kDone);
+  EXPECT_EQ(json::parse(outcome.out)["version"], kTaktVersion);
+  EXPECT_EQ(outcome.out, RunTakt({"version", "-o", "json"}).out);
 }
 
 TEST(Completion, ScriptsNameEveryCommandAndOption) {

@@ -15,8 +15,7 @@ absl::StatusOr<ExitCode> Version(const Context& context) {
     coordinator = (*client)->GetVersion();
   }
   if (context.json()) {
-    Json json = {
-        {"version", kTaktVersion}, {"protocol_version", kProtocolVersion}, {"build", kTaktBuild}};
+    Json json = VersionJson();
     if (coordinator.ok()) json["coordinator"] = ToJson(*coordinator);
     PrintJson(context, json);
     return ExitCode::kDone;
@@ -33,6 +32,10 @@ absl::StatusOr<ExitCode> Version(const Context& context) {
 }
 
 }  // namespace
+
+Json VersionJson() {
+  return {{"version", kTaktVersion}, {"protocol_version", kProtocolVersion}, {"build", kTaktBuild}};
+}
 
 void AddVersion(CLI::App& app, Context& context) {
   AddAction(

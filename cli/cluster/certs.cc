@@ -22,7 +22,17 @@ struct IssueArguments {
 };
 
 absl::StatusOr<ExitCode> Init(const Context& context, const InitOptions& options) {
-  RETURN_IF_ERROR(certificates::CreateAuthority(options.directory, options.domain, absl::Now()));
+  const absl::Status created =
+      certificates::CreateAuthority(options.directory, options.domain, absl::Now());
+  if (absl::IsAlreadyExists(created)) {
+    return InvalidField({.field = "DIR",
+                         .value = options.directory,
+                         .rule = absl::StrCat("has an authority already, which is never replaced (",
+                                              created.message(), ")"),
+                         .fix = absl::StrCat("use it (takt certs issue ", options.directory,
+                                             " ...), or name another directory")});
+  }
+  RETURN_IF_ERROR(created);
   const std::string certificate = options.directory + "/ca.pem";
   const std::string key = options.directory + "/ca.key";
   if (context.json()) {
@@ -41,15 +51,23 @@ absl::StatusOr<ExitCode> Issue(const Context& context, const IssueArguments& opt
                          .rule = "is needed for a coordinator: clients check it",
                          .fix = "give every name and address by which it is dialled"});
   }
-  ASSIGN_OR_RETURN(const certificates::IssuedFiles files,
-                   certificates::IssueCertificate(
-                       options.directory, options.out.empty() ? options.directory : options.out,
-                       {.identity = {.role = role, .name = options.name},
-                        .hosts = options.hosts,
-                        .validity = absl::Hours(24) * options.days,
-                        .now = absl::Now(),
-                        .renew = options.renew}));
-  PrintIssued(context, files);
+  const absl::StatusOr<certificates::IssuedFiles> files = certificates::IssueCertificate(
+      options.directory, options.out.empty() ? options.directory : options.out,
+      {.identity = {.role = role, .name = options.name},
+       .hosts = options.hosts,
+       .validity = absl::Hours(24) * options.days,
+       .now = absl::Now(),
+       .renew = options.renew});
+  if (absl::IsAlreadyExists(files.status())) {
+    return InvalidField(
+        {.field = "NAME",
+         .value = options.name,
+         .rule = absl::StrCat("has files already, which are never replaced (",
+                              files.status().message(), ")"),
+         .fix = "add --renew for a new certificate of the same key, or give another --out"});
+  }
+  RETURN_IF_ERROR(files.status());
+  PrintIssued(context, *files);
   return ExitCode::kDone;
 }
 

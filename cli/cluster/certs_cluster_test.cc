@@ -114,6 +114,19 @@ TEST_F(CertsClusterTest, RenewsCertificatesAndKeepsKeys) {
   EXPECT_EQ(Read("n1/tls/n1.key"), key);
 }
 
+TEST_F(CertsClusterTest, WhatIsThereAlreadyIsNamed) {
+  const std::string ca = directory_.Path("ca");
+  ASSERT_EQ(RunTakt({"certs", "init", ca}).code, ExitCode::kDone);
+  const Outcome again = RunTakt({"certs", "init", ca});
+  EXPECT_EQ(again.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(again.err, HasSubstr("DIR is " + ca + ": has an authority already"));
+  ASSERT_EQ(RunTakt({"certs", "issue", ca, "user", "bob"}).code, ExitCode::kDone);
+  const Outcome twice = RunTakt({"certs", "issue", ca, "user", "bob"});
+  EXPECT_EQ(twice.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(twice.err, AllOf(HasSubstr("NAME is bob: has files already"),
+                               HasSubstr("bob.key: File exists"), HasSubstr("--renew")));
+}
+
 TEST_F(CertsClusterTest, RefusesAWrongInventoryBeforeItWritesAnything) {
   const Outcome outcome = Issue(
       "coordinator: {name: c1}\nworkers:\n  - {name: \"n[3-1]\"}\n"

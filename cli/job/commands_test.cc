@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "absl/strings/str_cat.h"
 #include "cli/testing/fake_coordinator.h"
 #include "cli/testing/test_directory.h"
 #include "common/base/status.h"
@@ -302,6 +303,31 @@ TEST(Commands, JobsReadsEveryPage) {
   ASSERT_EQ(jobs.size(), 2u);
   EXPECT_EQ(jobs[0]["name"], "a");
   EXPECT_EQ(jobs[1]["name"], "b");
+}
+
+TEST(Commands, JobsCutALongReason) {
+  FakeCoordinator coordinator;
+  std::string reason;
+  for (int fault = 0; fault < 40; ++fault) absl::StrAppend(&reason, "rank ", fault, " «ended»\n");
+  const auto fill = [&](v1::Job& job) {
+    job.set_name("j");
+    job.set_reason(reason);
+  };
+  coordinator.list = [&](auto&, const v1::ListJobsRequest&, v1::ListJobsResponse& response) {
+    fill(*response.add_jobs());
+    return grpc::Status::OK;
+  };
+  coordinator.get = [&](auto&, const v1::GetJobRequest&, v1::GetJobResponse& response) {
+    fill(*response.mutable_job());
+    return grpc::Status::OK;
+  };
+  const std::string jobs = RunTakt(coordinator, {"jobs"}).out;
+  EXPECT_THAT(jobs,
+              ::testing::AllOf(HasSubstr("rank 0 «ended» rank 1"), ::testing::EndsWith("...\n")));
+  EXPECT_THAT(jobs, ::testing::Not(HasSubstr("rank 20")));
+  EXPECT_EQ(json::parse(RunTakt(coordinator, {"jobs", "-o", "json"}).out)["jobs"][0]["reason"],
+            reason);
+  EXPECT_THAT(RunTakt(coordinator, {"job", "j"}).out, HasSubstr("rank 39"));
 }
 
 TEST(Commands, JobsAndJobShowThePriority) {

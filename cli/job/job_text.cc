@@ -53,6 +53,20 @@ void PrintWords(std::ostream& out, const v1::Job& job) {
   }
 }
 
+// Returns the reason for a row of a table: at most kMostReason characters on one line. A job that
+// was given up says each of its faults.
+std::string ShortReason(std::string_view reason) {
+  constexpr std::size_t kMostReason = 160;
+  const auto begins = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; };
+  std::string text = OneLine(reason);
+  if (std::ranges::count_if(text, begins) <= std::ptrdiff_t{kMostReason}) return text;
+  std::size_t end = 0;
+  for (std::size_t characters = 0; end < text.size(); ++end) {
+    if (begins(text[end]) && ++characters > kMostReason - 3) break;
+  }
+  return absl::StrCat(text.substr(0, end), "...");
+}
+
 std::int64_t LastStepOf(const v1::HeldJob& job) {
   std::int64_t last = 0;
   for (const v1::RankStatus& rank : job.ranks()) last = std::max(last, rank.last_step());
@@ -64,7 +78,7 @@ std::string WhatToDo(const v1::HeldJob& job) {
                                         job.cluster_id().empty() ? "?" : job.cluster_id(), "); ");
   if (job.reason().empty())
     return absl::StrCat(what, "takt adopt ", job.name(), ", or takt abandon ", job.name());
-  return absl::StrCat(what, "cannot be adopted now: ", job.reason());
+  return absl::StrCat(what, "cannot be adopted now: ", ShortReason(job.reason()));
 }
 
 void PrintPlacement(std::ostream& out, const v1::Job& job) {
@@ -221,7 +235,7 @@ void PrintJobs(const Context& context, const std::vector<v1::Job>& jobs,
                job.has_last_step() ? absl::StrCat(job.last_step().loss()) : "-",
                running ? FormatSeconds(job.eta_seconds()) : "-",
                job.schedule().empty() ? "-" : job.schedule(), absl::StrCat(job.ranks_size()),
-               job.owner().empty() ? "-" : job.owner(), job.reason()});
+               job.owner().empty() ? "-" : job.owner(), ShortReason(job.reason())});
   }
   for (const v1::HeldJob& job : held) {
     table.Add({job.name(), "HELD", "-", absl::StrCat(LastStepOf(job)), "-", "-", "-", "-",

@@ -22,6 +22,7 @@ absl::StatusOr<ExitCode> Jobs(const Context& context) {
 void AddJobs(CLI::App& parent, Context& context, const std::string& name) {
   AddAction(parent, context, name, "List jobs, newest first", [&context] { return Jobs(context); })
       ->footer(
+          "REASON ends with ... where it is longer than the row; `takt job JOB` has all of it.\n"
           "HELD: workers train the job, and the coordinator does not know it (takt adopt).\n"
           "With -o json one object {\"jobs\": [...]}, with \"held_jobs\" if there are any.\n\n"
           "Examples:\n"

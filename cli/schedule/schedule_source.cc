@@ -3,6 +3,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cli/base/input_file.h"
 #include "common/base/counted.h"
 #include "common/base/status.h"
@@ -68,9 +69,12 @@ absl::StatusOr<schedule::Schedule> GenerateFamily(const ScheduleSource& source,
                    MakeGenerateOptions(source.sizes, costs));
   const absl::StatusOr<schedule::Schedule> made = schedule::Generate(source.name, options);
   if (absl::IsNotFound(made.status())) {
+    const std::string names =
+        absl::StrJoin(schedule::Families(), ", ",
+                      [](std::string* out, const auto& family) { out->append(family.name); });
     return InvalidField({.field = "NAME",
                          .value = source.name,
-                         .rule = std::string(made.status().message()),
+                         .rule = absl::StrCat("must be one of auto, ", names),
                          .fix = "see takt schedule list; a file's name ends in .csv"});
   }
   RETURN_IF_ERROR(NameOptions(made.status()));

@@ -48,6 +48,13 @@ TEST(Schedule, PublishedFiguresComeOut) {
   }
 }
 
+TEST(Schedule, AnUnknownNameIsToldWithAllThatThereAre) {
+  const Outcome outcome =
+      RunTakt({"schedule", "simulate", "nope", "--ranks", "2", "--microbatches", "4"});
+  EXPECT_EQ(outcome.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(outcome.err, HasSubstr("error: NAME is nope: must be one of auto, naive, gpipe, "));
+}
+
 TEST(Schedule, BubblesFollowTheirFormulas) {
   for (const int p : {1, 2, 3, 4}) {
     for (const int m : {p, 2 * p, 4 * p}) {

@@ -61,7 +61,10 @@ absl::Status OfCheckpoint(const std::string& folder, const absl::Status& status)
   if (!errors.empty()) {
     const auto& [field, value, rule, fix, where] = errors.front();
     const bool of_folder = field == "model.init_from";  // then the value is the folder
-    error.rule = of_folder ? rule : absl::StrCat(field, " \"", value, "\" ", rule);
+    error.rule =
+        of_folder
+            ? rule
+            : absl::StrCat(field, value.empty() ? "" : absl::StrCat(" \"", value, "\""), " ", rule);
   }
   return absl::IsInvalidArgument(status) ? InvalidField(std::move(error))
                                          : UnusableField(std::move(error));
