@@ -68,6 +68,7 @@ Need NeedOf(const config::JobSpec& spec, DeviceKind device) {
           .group = spec.parallelism.tensor,
           .device = device,
           .nccl = spec.parallelism.transport == config::TransportKind::kNccl,
+          .cuda_ipc = spec.parallelism.transport == config::TransportKind::kCudaIpc,
           .protocol = plan::NeededProtocol(spec, device)};
 }
 

@@ -48,6 +48,7 @@ struct Need {
   config::DeviceKind device = config::DeviceKind::kCpu;
   // Each worker must have NCCL and a GPU that no other worker of the gang uses.
   bool nccl = false;
+  bool cuda_ipc = false;                  // its transport is, which computes on GPUs alone
   int protocol = kOldestProtocolVersion;  // each worker must speak this version at least
   bool operator==(const Need&) const = default;
 };

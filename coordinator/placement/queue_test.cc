@@ -454,7 +454,7 @@ TEST(GrantGangs, CpusAndGpusAreNotMixedAndTheReasonSaysWhatWouldTakeThem) {
             "needs 3 workers with a GPU, 2 idle: 2 idle without, which device: cpu would take");
   EXPECT_EQ(grants[1].reason,
             "needs 2 workers with a GPU of its own and NCCL, 1 idle: 3 idle without, which "
-            "transport: auto or device: cpu would take");
+            "transport: auto (and device: cpu where they have no GPU) would take");
 }
 
 TEST(GrantGangs, ForNcclOneWorkerOfAGpuIsTaken) {

@@ -23,6 +23,13 @@ std::string Wanted(const Need& need) {
   return text;
 }
 
+// Returns what would take the idle workers that do not suit the job. A transport between GPUs is
+// refused together with device: cpu.
+std::string WhatWouldTake(const Need& need) {
+  if (need.nccl) return "transport: auto (and device: cpu where they have no GPU)";
+  return need.cuda_ipc ? "transport: auto with device: cpu" : "device: cpu";
+}
+
 // Returns e.g. "job a", "jobs a, b", or "jobs a, b, c, d and 3 others".
 std::string Jobs(const std::vector<std::string>& names) {
   const std::size_t named = std::min(names.size(), kMaxNamed);
@@ -39,8 +46,7 @@ std::vector<std::string> Others(const Obstacles& obstacles) {
   std::vector<std::string> others;
   if (obstacles.num_unfit > 0) {
     others.push_back(absl::StrCat(obstacles.num_unfit, " idle without, which ",
-                                  obstacles.need.nccl ? "transport: auto or " : "",
-                                  "device: cpu would take"));
+                                  WhatWouldTake(obstacles.need), " would take"));
   }
   if (obstacles.num_old > 0) {
     others.push_back(

@@ -29,6 +29,18 @@ TEST(WaitingReason, ManyJobsAreNotAllNamed) {
             "needs 1 worker, 1 idle: reserved for jobs a, b, c, d and 2 others");
 }
 
+// A job that computes on CPUs is refused with such a transport.
+TEST(WaitingReason, DeviceCpuAloneIsNotOfferedToATransportBetweenGpus) {
+  const std::vector<std::string> none;
+  Need need{.workers = 2, .device = config::DeviceKind::kCuda, .cuda_ipc = true};
+  EXPECT_EQ(WhyItWaits({.need = need, .num_unfit = 2, .held = {}, .reserved_for = none}),
+            "needs 2 workers with a GPU, 0 idle: 2 idle without, which transport: auto with "
+            "device: cpu would take");
+  need.cuda_ipc = false;
+  EXPECT_EQ(WhyItWaits({.need = need, .num_unfit = 2, .held = {}, .reserved_for = none}),
+            "needs 2 workers with a GPU, 0 idle: 2 idle without, which device: cpu would take");
+}
+
 TEST(WaitingReason, WhoIsPausedIsNamed) {
   const std::vector<std::string> none;
   EXPECT_EQ(WhyItWaits({.held = {}, .drained = 2, .reserved_for = none, .preempts = {"x"}}),
