@@ -49,9 +49,9 @@ absl::StatusOr<plan::Plan> PlanAgain(Client& client, const v1::Job& job, int num
 std::string How(const v1::Job& job) {
   if (job.spec().replan() == v1::REPLAN_MODE_AT_CHECKPOINT)
     return "the job changes to it after its next checkpoint (replan: at_checkpoint)";
-  if (job.spec().has_checkpoint())
+  if (!job.spec().checkpoint().directory().empty())
     return absl::StrCat("`takt pause ", job.name(), "`, then `takt resume ", job.name(), "`");
-  return "submit it again (it has no checkpoint section)";
+  return "submit it again (it has no checkpoint directory)";
 }
 
 }  // namespace

@@ -61,6 +61,14 @@ class MemoryTest : public ClusterTest {
   }
 };
 
+TEST_F(MemoryTest, AJobThatOnlyKeepsCopiesCannotBePausedAndIsToldWhatItLacks) {
+  AttachWorkers(2);
+  RunJob(CopyingSpec(Spec("j", 2, 100)));
+  EXPECT_EQ(Pause("j").status().message(),
+            "job j has no checkpoint directory, only copies in the memory of workers that a pause "
+            "would free, so it could only start over; cancel it, or let it finish");
+}
+
 TEST_F(MemoryTest, AJobWithoutCheckpointsGoesOnFromCopies) {
   AttachWorkers(3);
   control::JobKey key = RunJob(CopyingSpec(Spec("j", 2, 100)));

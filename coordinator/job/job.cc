@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/plan/copies.h"
 #include "coordinator/job/spec_serde.h"
 
 namespace takt::job {
@@ -150,9 +151,11 @@ absl::Status Job::Pause(Moment now) {
   }
   if (!spec_.checkpoint) {
     return absl::FailedPreconditionError(
-        absl::StrCat("job ", record_.name,
-                     " has no checkpoint section, so it could only start over; cancel it, or let "
-                     "it finish"));
+        absl::StrCat("job ", record_.name, " has no checkpoint ",
+                     plan::AsksForCopies(spec_)
+                         ? "directory, only copies in the memory of workers that a pause would free"
+                         : "section",
+                     ", so it could only start over; cancel it, or let it finish"));
   }
   if (record_.halt && record_.halt->next == JobState::kPaused) return absl::OkStatus();
   RequestHalt({.next = JobState::kPaused, .reason = "paused by request"}, now);
