@@ -24,12 +24,8 @@ absl::StatusOr<std::unique_ptr<Curves>> Curves::Open(const control::Assignment& 
   const config::JobSpec& job = assignment.job;
   if (job.tensorboard.empty() || assignment.rank != Rank(0)) return std::unique_ptr<Curves>();
   const auto refuse = [&](const absl::Status& status) {
-    return UnusableField({.field = kField,
-                          .value = job.tensorboard,
-                          .rule = absl::StrCat("must be a directory that the worker of rank 0 can "
-                                               "write: ",
-                                               status.message()),
-                          .fix = "name another one under the checkpoint root, or null for none"});
+    return UnwritableDirectory(kField, job.tensorboard, status,
+                               "name another one under the checkpoint root, or null for none");
   };
   absl::StatusOr<std::string> directory =
       MakeDirectoryUnderRoot(files, kField, root, job.tensorboard);

@@ -25,6 +25,16 @@ namespace {
 
 constexpr char kField[] = "checkpoint.directory";
 
+// Names the field in an error that the disk has with the directory. Other errors, and a full disk,
+// are not due to the directory that the job names.
+absl::Status NameDirectory(const absl::Status& status, const std::string& directory) {
+  const bool of_the_directory = FieldErrorsOf(status).empty() && !absl::IsAborted(status) &&
+                                !absl::IsDataLoss(status) && !absl::IsResourceExhausted(status);
+  if (status.ok() || !of_the_directory) return status;
+  return UnwritableDirectory(kField, directory, status,
+                             "name another one under the checkpoint root");
+}
+
 // Returns the files that no rank loads. Rank 0 verifies them.
 std::vector<std::string> UnloadedFiles(const checkpoint::Manifest& manifest, int num_layers) {
   std::set<std::string> loaded;
@@ -63,14 +73,19 @@ absl::Status RankCheckpoints::Open() {
                               .resolve = resolve,
                               .patience = options_.patience,
                               .given_up = &given_up_}));
-  ASSIGN_OR_RETURN(
-      directory_,
+  absl::StatusOr<std::string> made =
       first() ? MakeDirectoryUnderRoot(*options_.files, kField, options_.root, spec().directory)
-              : data::JoinUnderRoot(kField, options_.root, spec().directory));
+              : data::JoinUnderRoot(kField, options_.root, spec().directory);
+  RETURN_IF_ERROR(NameDirectory(made.status(), spec().directory));
+  directory_ = *std::move(made);
   const std::string name = absl::StrCat(".shared-", key.job, "-", key.generation.value());
   RETURN_IF_ERROR(CheckShared(options_.meeting, directory_, name));
   ASSIGN_OR_RETURN(directory_, resolve());
-  if (!first()) return absl::OkStatus();
+  return first() ? NameDirectory(TakeDirectory(), spec().directory) : absl::OkStatus();
+}
+
+absl::Status RankCheckpoints::TakeDirectory() {
+  const control::JobKey& key = options_.assignment->key;
   const checkpoint::Owner owner{.job_id = options_.assignment->job_id,
                                 .job = key.job,
                                 .generation = key.generation,

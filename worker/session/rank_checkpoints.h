@@ -54,7 +54,7 @@ class RankCheckpoints {
   // Makes the directory, checks that this rank sees the checkpoint that the job has and that all
   // ranks see the same, takes the directory for this generation, and removes what earlier ones
   // left. Blocks: until all ranks do the same. Errors: as AwaitSaved, JoinUnderRoot, CheckShared
-  // and TakeOwnership.
+  // and TakeOwnership; those of the disk are kFailedPrecondition (FieldError).
   absl::Status Open();
   // Fills `store` (null: the model has no state) from the checkpoint that all ranks agree on.
   // Blocks: until all ranks do the same. Errors: as AgreeOnResume.
@@ -84,6 +84,8 @@ class RankCheckpoints {
   void GiveUp() { given_up_ = true; }
 
  private:
+  // Takes the directory for this generation, and removes what earlier ones left. For rank 0.
+  absl::Status TakeDirectory();
   absl::Status Load(const checkpoint::StepFiles& step, train::ParameterStore* store);
   void ReadConfig(const checkpoint::StepFiles& step);
   absl::StatusOr<std::vector<worker_checkpoint::TextFile>> Texts(

@@ -2,7 +2,9 @@
 #include "worker/session/rank_checkpoints.h"
 
 #include <filesystem>
+#include <fstream>
 #include <string>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/checkpoint/layout.h"
@@ -84,6 +86,32 @@ TEST_F(RankCheckpointsTest, AJobWithoutACheckpointBeginsInADirectoryThatIsMade) 
   ASSERT_TRUE(resumed.ok()) << resumed.status();
   EXPECT_EQ(resumed->step, StepId(0));
   EXPECT_TRUE(fs::exists(directory() + "/owner"));
+}
+
+// A mount may be missing on this worker alone, so the job is tried again.
+TEST_F(RankCheckpointsTest, ADirectoryThatCannotBeMadeIsNamedWithItsField) {
+  std::ofstream(root_.path() + "/runs") << "a file in the way";
+  for (const char* const name : {"runs", "runs/kjv"}) {
+    assignment_.job.checkpoint->directory = name;
+    const absl::Status status = Resume().status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    const std::vector<FieldError> errors = FieldErrorsOf(status);
+    ASSERT_EQ(errors.size(), 1u) << status;
+    EXPECT_EQ(errors[0].field, "checkpoint.directory");
+    EXPECT_EQ(errors[0].value, name);
+    EXPECT_THAT(errors[0].rule,
+                HasSubstr("must be a directory that the worker of rank 0 can write: "
+                          "cannot create the directory"));
+    EXPECT_EQ(errors[0].fix, "name another one under the checkpoint root");
+  }
+}
+
+TEST_F(RankCheckpointsTest, ADirectoryInWhichNothingCanBeWrittenIsNamedWithItsField) {
+  fs::create_directories(directory());
+  fs::create_symlink("owner", directory() + "/owner");  // ELOOP
+  const absl::Status status = Resume().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_EQ(FieldErrorsOf(status).size(), 1u) << status;
 }
 
 // The storage is not mounted here: the job must not begin anew, nor in a directory of this host.

@@ -25,6 +25,7 @@
 #include "common/base/status.h"
 #include "common/checkpoint/layout.h"
 #include "common/config/resumable.h"
+#include "worker/session/rooted_directory.h"
 #include "worker/transport/handshake.h"
 
 namespace takt::session {
@@ -41,6 +42,7 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(500);
 // Rank 0 says one in each round. Only the last one of a meeting is not kTry.
 enum class Verdict : std::uint8_t { kTry = 't', kGoOn = 'g', kBegin = 'b', kRefuse = 'r' };
 
+constexpr char kDirectoryField[] = "checkpoint.directory";
 constexpr std::string_view kVerdicts = "tgbr";  // the letters of Verdict
 constexpr int kLastCode = static_cast<int>(absl::StatusCode::kUnauthenticated);
 
@@ -192,8 +194,11 @@ class Proposer {
                            .rule = absl::StrCat("there is no such step in ", options_.directory),
                            .fix = "look with `takt checkpoint list`, or use auto"});
     }
-    return absl::DataLossError(absl::StrCat("no checkpoint in ", options_.directory,
-                                            " can be used: ", absl::StrJoin(Notes(), "; ")));
+    return OwnTrouble(UnusableField(
+        {.field = kDirectoryField,
+         .value = options_.directory,
+         .rule = absl::StrCat("has no checkpoint that can be used: ", absl::StrJoin(Notes(), "; ")),
+         .fix = "repair one, name another directory, or begin anew with checkpoint.resume: none"}));
   }
 
   // A step that the disk does not show may be whole, so nothing older is taken in its place.
@@ -294,7 +299,7 @@ absl::Status CheckSharedWithFirst(const RankMeeting& meeting, const std::string&
 absl::Status LookForSaved(const SavedOptions& options) {
   const auto refuse = [&](const std::string& what) {
     return UnusableField(
-        {.field = "checkpoint.directory",
+        {.field = kDirectoryField,
          .value = options.directory,
          .rule = absl::StrCat("must show the checkpoint of step ", options.step.value(),
                               ", which this job has; on this worker ", what),
@@ -336,7 +341,10 @@ absl::Status CheckShared(const RankMeeting& meeting, const std::string& director
   const std::string path = absl::StrCat(directory, "/", name);
   if (meeting.rank != Rank(0)) return CheckSharedWithFirst(meeting, path);
   const std::string text = RandomText();
-  RETURN_IF_ERROR(WriteNew(path, text));
+  if (const absl::Status written = WriteNew(path, text); !written.ok()) {
+    return UnwritableDirectory(kDirectoryField, directory, written,
+                               "name another one under the checkpoint root");
+  }
   RETURN_IF_ERROR(meeting.rendezvous->Set(kShared, text));
   const absl::StatusOr<Complaint> complaint = FirstComplaint(meeting, kShared);
   std::remove(path.c_str());

@@ -54,7 +54,8 @@ absl::Status MeetAll(const RankMeeting& meeting, const std::string& name);
 // with random contents, the others read it, and rank 0 removes it. name: the file's; no other job
 // may use it.
 // Blocks: until all ranks have looked. Errors name a rank that does not see it: kFailedPrecondition
-// where this worker's storage differs from that of most ranks, kUnavailable on the others.
+// where this worker's storage differs from that of most ranks, kUnavailable on the others; and
+// kFailedPrecondition (FieldError) where rank 0 cannot write the file.
 absl::Status CheckShared(const RankMeeting& meeting, const std::string& directory,
                          const std::string& name);
 
@@ -91,8 +92,9 @@ using LoadStep = std::function<absl::Status(const checkpoint::StepFiles&)>;
 // Returns the same on all ranks, except that only rank 0 has notes.
 // Blocks: until all ranks have loaded.
 // Errors: kInvalidArgument: the job differs from the checkpoint's, or the step that it names does
-// not exist. kDataLoss: there are checkpoints and none can be used. The job does not start over by
-// itself then. kUnavailable: another rank cannot read one. Others come from this rank's disk.
+// not exist. kFailedPrecondition (FieldError), which the other ranks see as kUnavailable, on rank
+// 0: there are checkpoints and none can be used. The job does not start over by itself then.
+// kUnavailable: another rank cannot read one. Others come from this rank's disk.
 absl::StatusOr<control::Resumed> AgreeOnResume(const RankMeeting& meeting,
                                                const ResumeOptions& options, const LoadStep& load);
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/data/data_root.h"
 #include "worker/checkpoint/commit.h"
@@ -21,6 +22,16 @@ absl::StatusOr<std::string> MakeDirectoryUnderRoot(worker_checkpoint::FileSystem
   RETURN_IF_ERROR(data::ResolveUnderRoot(field, root, there.string()).status());
   RETURN_IF_ERROR(worker_checkpoint::EnsureDirectory(files, joined));
   return data::ResolveUnderRoot(field, root, joined);
+}
+
+absl::Status UnwritableDirectory(std::string_view field, std::string_view path,
+                                 const absl::Status& why, std::string_view fix) {
+  return UnusableField({.field = std::string(field),
+                        .value = std::string(path),
+                        .rule = absl::StrCat("must be a directory that the worker of rank 0 can "
+                                             "write: ",
+                                             why.message()),
+                        .fix = std::string(fix)});
 }
 
 }  // namespace takt::session

@@ -17,4 +17,9 @@ absl::StatusOr<std::string> MakeDirectoryUnderRoot(worker_checkpoint::FileSystem
                                                    std::string_view field, const std::string& root,
                                                    std::string_view path);
 
+// Returns the error of a job whose directory this worker cannot write: kFailedPrecondition
+// (FieldError). why: from the disk.
+absl::Status UnwritableDirectory(std::string_view field, std::string_view path,
+                                 const absl::Status& why, std::string_view fix);
+
 }  // namespace takt::session
