@@ -85,6 +85,18 @@ const RankRun* FindStuck(const JobRun& run) {
 
 std::string Cut(const std::string& text) { return std::string(FirstBytes(text, kMostErrorBytes)); }
 
+bool IsError(const JobFault& fault) { return !fault.error.empty(); }
+
+// Returns the first fault with the newest error on another worker, null if there is none.
+const JobFault* FindSameElsewhere(const std::vector<JobFault>& faults) {
+  const JobFault& newest = faults.back();
+  const auto same = std::ranges::find_if(faults, [&](const JobFault& fault) {
+    return IsError(fault) && fault.error == newest.error && fault.step == newest.step &&
+           fault.worker != newest.worker;
+  });
+  return same == faults.end() ? nullptr : &*same;
+}
+
 // Returns how long a job has been tried since its first fault. What a wall clock says of the time
 // while no coordinator was there does not count: it may have been set.
 absl::Duration TimeTried(const std::vector<JobFault>& faults) {
@@ -147,18 +159,13 @@ std::vector<JobFault> FaultsWith(const store::JobRecord& job, const JobRun& run,
 std::optional<std::string> WhyGivenUp(const std::vector<JobFault>& faults,
                                       const DecideOptions& options) {
   const JobFault& newest = faults.back();
-  const auto is_error = [](const JobFault& fault) { return !fault.error.empty(); };
-  const auto same_elsewhere = std::ranges::find_if(faults, [&](const JobFault& fault) {
-    return is_error(fault) && fault.error == newest.error && fault.step == newest.step &&
-           fault.worker != newest.worker;
-  });
-  if (same_elsewhere != faults.end()) {
-    return absl::StrCat("given up, because workers ", same_elsewhere->worker, " and ",
-                        newest.worker, " failed with the same error after step ",
-                        newest.step.value(), ", so it is the job's");
+  if (const JobFault* const same = FindSameElsewhere(faults)) {
+    return absl::StrCat("given up, because workers ", same->worker, " and ", newest.worker,
+                        " failed with the same error after step ", newest.step.value(),
+                        ", so it is the job's");
   }
   const std::string without = absl::StrCat(" without a step after ", newest.committed.value());
-  if (std::ranges::count_if(faults, is_error) > options.max_recoveries && is_error(newest))
+  if (std::ranges::count_if(faults, IsError) > options.max_recoveries && IsError(newest))
     return absl::StrCat("given up after ", faults.size() - 1, " recoveries", without);
   const absl::Duration time = TimeTried(faults);
   const bool tried = faults.size() > static_cast<std::size_t>(options.max_recoveries);
@@ -167,6 +174,26 @@ std::optional<std::string> WhyGivenUp(const std::vector<JobFault>& faults,
                         absl::FormatDuration(absl::Floor(time, absl::Seconds(1))), without);
   }
   return std::nullopt;
+}
+
+bool IsOfTheJob(const std::vector<JobFault>& faults, const Culprit& guilty,
+                const DecideOptions& options) {
+  if (guilty.rank == nullptr || guilty.error.empty() || RefusesInputs(*guilty.rank)) return false;
+  if (FindSameElsewhere(faults) != nullptr) return true;
+  if (guilty.rank->phase != RankPhase::kRefused || guilty.rank->violations.empty()) return false;
+  const auto differs = [&](const JobFault& fault) {
+    return IsError(fault) && fault.error != guilty.error;
+  };
+  return std::ranges::count_if(faults, IsError) > options.max_recoveries &&
+         std::ranges::none_of(faults, differs);
+}
+
+std::vector<FieldError> WrongFields(const std::vector<JobFault>& faults, const Culprit& guilty,
+                                    const DecideOptions& options) {
+  const bool refused = guilty.rank != nullptr && guilty.rank->phase == RankPhase::kRefused;
+  if (!refused || faults.back().committed > StepId(0) || !IsOfTheJob(faults, guilty, options))
+    return {};
+  return guilty.rank->violations;
 }
 
 absl::Duration BackoffAfter(std::size_t num_faults, const DecideOptions& options) {

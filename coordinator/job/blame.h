@@ -21,6 +21,11 @@
 //   - so does a job that has had max_recoveries errors and then another one without a new step;
 //   - a job without a new step for give_up_after fails, whatever its faults were. Lost workers
 //     count only here: a rack or a spot market may take many of them one after the other.
+//
+// An error that proves to be the job's own is no worker's any more: what was held against workers
+// for it is forgiven. This is so if two workers had it at the same step, and also if a refusal that
+// names a field of the job was the only error, as of a directory that no worker can make. Where
+// only some ranks of a run refuse inputs, others have read them, so the workers stay blamed.
 #pragma once
 
 #include <cstddef>
@@ -59,6 +64,16 @@ std::vector<store::JobFault> FaultsWith(const store::JobRecord& job, const JobRu
 // Returns why the job is given up after these faults; nullopt: it goes on.
 std::optional<std::string> WhyGivenUp(const std::vector<store::JobFault>& faults,
                                       const DecideOptions& options);
+
+// True if the job, which is given up after these faults, had the error of `guilty` by itself.
+// guilty: as FindGuilty returns it for the run that ended by the newest of them.
+bool IsOfTheJob(const std::vector<store::JobFault>& faults, const Culprit& guilty,
+                const DecideOptions& options);
+
+// Returns the fields that the job must change, if it is given up for an error of its own that names
+// them and has never done a step; else none. After a step its input was right once.
+std::vector<FieldError> WrongFields(const std::vector<store::JobFault>& faults,
+                                    const Culprit& guilty, const DecideOptions& options);
 
 // Returns how long the job waits after so many faults.
 absl::Duration BackoffAfter(std::size_t num_faults, const DecideOptions& options);

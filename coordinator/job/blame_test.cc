@@ -10,6 +10,7 @@ namespace {
 
 using store::JobFault;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 class BlameTest : public ::testing::Test {
@@ -159,6 +160,48 @@ TEST_F(BlameTest, TheSameErrorAtTheSameStepOnTwoWorkersIsTheJobs) {
       WhyGivenUp({first, Lost("w3", 1), Error("w2", "INTERNAL: loss is not finite", 7)}, options_)
           .value_or(""),
       HasSubstr("workers w1 and w2 failed with the same error after step 7, so it is the job's"));
+}
+
+TEST_F(BlameTest, TheSameErrorOnTwoWorkersIsNoWorkersFaultButInputsThatOnlySomeRefuseAre) {
+  const std::string error = "INTERNAL: loss is not finite";
+  Fail(1, error);
+  const std::vector<JobFault> faults = {Error("w1", error, 7), Lost("w3", 1),
+                                        Error("w2", error, 7)};
+  EXPECT_TRUE(IsOfTheJob(faults, FindGuilty(run_), options_));
+  EXPECT_THAT(WrongFields(faults, FindGuilty(run_), options_), IsEmpty()) << "it names no field";
+  EXPECT_FALSE(IsOfTheJob({faults[0], faults[0]}, FindGuilty(run_), options_)) << "of one worker";
+  run_.ranks[1].phase = RankPhase::kRefused;
+  run_.ranks[1].cause = control::Cause::kInputs;
+  EXPECT_FALSE(IsOfTheJob(faults, FindGuilty(run_), options_));
+  run_.ranks[1].lost = "its stream ended";
+  run_.ranks[1].phase = RankPhase::kRunning;
+  EXPECT_FALSE(IsOfTheJob(faults, FindGuilty(run_), options_));
+}
+
+// There is one worker only, so nobody else can say the same.
+TEST_F(BlameTest, ARefusalOfAFieldAgainAndAgainIsTheJobsUnlessThereWasAnotherError) {
+  const std::string error = "checkpoint.directory is /proc/x: must be a directory";
+  const auto refusal = [&] {
+    JobFault fault = Error("w1", error, 0);
+    fault.committed = StepId(0);
+    return fault;
+  };
+  run_.ranks[1].phase = RankPhase::kRefused;
+  run_.ranks[1].cause = control::Cause::kWorker;
+  run_.ranks[1].error = error;
+  run_.ranks[1].violations = {{.field = "checkpoint.directory"}};
+  std::vector<JobFault> faults(3, refusal());
+  EXPECT_FALSE(IsOfTheJob(faults, FindGuilty(run_), options_)) << "it is not given up yet";
+  faults.push_back(refusal());
+  EXPECT_TRUE(IsOfTheJob(faults, FindGuilty(run_), options_));
+  EXPECT_THAT(WrongFields(faults, FindGuilty(run_), options_), SizeIs(1));
+  faults.back().committed = StepId(4);
+  EXPECT_THAT(WrongFields(faults, FindGuilty(run_), options_), IsEmpty()) << "it was right once";
+  faults[1].error = "INTERNAL: the device is lost";
+  EXPECT_FALSE(IsOfTheJob(faults, FindGuilty(run_), options_));
+  faults[1].error = error;
+  run_.ranks[1].violations.clear();
+  EXPECT_FALSE(IsOfTheJob(faults, FindGuilty(run_), options_)) << "it may be the worker's";
 }
 
 TEST_F(BlameTest, WorkersThatLeaveOneAfterTheOtherAreNoErrorOfTheJob) {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests which workers a job gets after faults that it blames on some of them.
+#include <string>
+#include <vector>
+
 #include "coordinator/job/cluster_harness.h"
 #include "gmock/gmock.h"
 
@@ -24,7 +27,42 @@ class ClusterBlameTest : public ClusterTest {
     return cluster_->workers().at(worker).blame;
   }
 
+  // The only rank of the job refuses its directory until the job is given up as invalid, and at its
+  // end so many workers are blamed. Returns how often it did so.
+  int RefuseDirectory(const std::string& name, int blamed = 0) {
+    int refusals = 0;
+    while (Job(name).state != JobState::kFailed && refusals < 10) {
+      for (int second = 0; second < 60 && Job(name).state == JobState::kQueued; ++second)
+        AdvanceHearing(Names(), absl::Seconds(1));
+      cluster_->Update(
+          workers_.at(Job(name).ranks.at(0).worker).id,
+          {.key = {name, Job(name).generation},
+           .rank = Rank(0),
+           .phase = control::Phase::kRefused,
+           .failure = {.error = "checkpoint.directory is /proc/x: must be a directory",
+                       .violations = {{.field = "checkpoint.directory", .value = "/proc/x"}},
+                       .cause = control::Cause::kWorker}},
+          Moment::Of(clock_));
+      Settle();
+      ++refusals;
+    }
+    EXPECT_EQ(Job(name).state, JobState::kFailed);
+    EXPECT_TRUE(Job(name).invalid_input);
+    EXPECT_EQ(Job(name).violations.size(), 1u);
+    for (const auto& [worker, now] : cluster_->workers()) {
+      EXPECT_FALSE(now.blame.quarantined) << worker;
+      if (!now.blame.reasons.empty()) --blamed;
+    }
+    EXPECT_EQ(blamed, 0);
+    return refusals;
+  }
+
  private:
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& [name, worker] : workers_) names.push_back(name);
+    return names;
+  }
   void FailOn(const std::string& name) {
     const control::JobKey key = RunJob(SavingSpec(name, 1));
     ASSERT_EQ(Job(name).ranks.at(0).worker, "w0");
@@ -115,7 +153,32 @@ TEST_F(ClusterBlameTest, AnErrorThatFollowsAJobToAnotherWorkerEndsItAndQuarantin
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   EXPECT_THAT(Job("j").reason, HasSubstr("workers w0 and w1 failed with the same error after step "
                                          "1, so it is the job's"));
-  for (const auto& [name, worker] : cluster_->workers()) EXPECT_FALSE(worker.blame.quarantined);
+  EXPECT_FALSE(Job("j").invalid_input);
+  for (const auto& [name, worker] : cluster_->workers()) EXPECT_EQ(worker.blame.reasons, "");
+}
+
+TEST_F(ClusterBlameTest, TwoJobsWithAWrongDirectoryAreInvalidAndQuarantineNobody) {
+  AttachWorkers(2);
+  for (const char* const job : {"a", "b"}) {
+    ASSERT_TRUE(Submit(SavingSpec(job, 1)).ok());
+    EXPECT_EQ(RefuseDirectory(job), 2);
+  }
+}
+
+// Only this worker can say so, four times.
+TEST_F(ClusterBlameTest, AWrongDirectoryIsTheJobsOnTheOnlyWorkerToo) {
+  AttachWorkers(1);
+  ASSERT_TRUE(Submit(SavingSpec("j", 1)).ok());
+  EXPECT_EQ(RefuseDirectory("j"), 4);
+}
+
+TEST_F(ClusterBlameTest, AFaultOfAnotherKindStaysWhenAWrongDirectoryIsForgiven) {
+  AttachWorkers(3);
+  const control::JobKey key = RunJob(SavingSpec("j", 1));
+  const std::string first = Job("j").ranks.at(0).worker;
+  Say(first, key, 0, control::Phase::kFailed, "INTERNAL: double bit error");
+  EXPECT_EQ(RefuseDirectory("j", /*blamed=*/1), 2);
+  EXPECT_THAT(BlameOf(first).reasons, HasSubstr("job j: INTERNAL: double bit error"));
 }
 
 TEST_F(ClusterBlameTest, ABrokenConnectionBetweenLivingRanksBlamesNeither) {

@@ -128,6 +128,8 @@ Decision EndOfStop(Moment now, const JobRecord& job, const JobRun& run,
       end.state = JobState::kFailed;
       absl::StrAppend(&end.reason, "; ", *why, ": ",
                       absl::StrJoin(PastFaults(job, faults.size() - 1), "; "));
+      end.violations = WrongFields(faults, FindGuilty(run), options);
+      end.invalid_input = !end.violations.empty();
       return end;
     }
   }

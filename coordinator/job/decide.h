@@ -26,7 +26,9 @@
 //
 // A job with invalid input is never retried. So its input counts as invalid only if a rank says
 // that any worker would find it so, or if all ranks refuse the inputs that all of them check. If
-// only some ranks refuse them, something is wrong with their workers.
+// only some ranks refuse them, something is wrong with their workers. What one rank alone tries,
+// such as to make the checkpoint directory, is tried again first, and counts as invalid if the job
+// is given up for it before its first step (WrongFields).
 #pragma once
 
 #include <cstdint>

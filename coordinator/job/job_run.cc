@@ -359,7 +359,9 @@ void Job::SettleFault(const Decision& decision, Moment now) {
       FaultsWith(record_, *run_, {.wall = context_.wait_clock.Of(now), .steady = now.steady});
   tried_since_ = now.steady;
   const Culprit guilty = FindGuilty(*run_);
-  if (guilty.rank != nullptr)
+  if (decision.state == JobState::kFailed && IsOfTheJob(record_.faults, guilty, context_.decide)) {
+    context_.workers->Forgive(record_.name, guilty.what, now);
+  } else if (guilty.rank != nullptr) {
     context_.workers->Blame(guilty.rank->bound.worker, record_.name, guilty.what, now);
   if (decision.state != JobState::kFailed) context_.outbox->recovering.push_back(record_.name);
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,10 @@ bool Quarantine::Deserves(const WorkerRecord& record, absl::Time now) const {
          suffice(options_.late_faults, options_.late);
 }
 
+absl::Duration Quarantine::TimeAfter(int quarantines) const {
+  return std::min(options_.first * std::exp2(std::clamp(quarantines, 0, 30)), options_.longest);
+}
+
 void Quarantine::Blame(const std::string& worker, WorkerFault fault, int num_workers) {
   const absl::Time now = fault.time;
   const auto is_quarantined = [&](const auto& entry) { return IsQuarantined(entry.second, now); };
@@ -55,9 +60,8 @@ void Quarantine::Blame(const std::string& worker, WorkerFault fault, int num_wor
   const bool deserves = Deserves(record, now) && !IsQuarantined(record, now);
   const bool room = quarantined < std::max(1, static_cast<int>(options_.share * num_workers));
   if (deserves && room) {
-    const absl::Duration time = options_.first * std::exp2(std::min(record.quarantines, 30));
+    record.quarantined_until = now + TimeAfter(record.quarantines);
     ++record.quarantines;
-    record.quarantined_until = now + std::min(time, options_.longest);
     spared_.erase(worker);
   } else if (deserves) {
     spared_.insert(worker);
@@ -75,6 +79,34 @@ void Quarantine::Trust(const std::string& worker) {
   if (records_.erase(worker) == 0) return;
   changes_[worker] = WorkerRecord();
   spared_.erase(worker);
+}
+
+std::set<std::string> Quarantine::Forgive(const std::string& job, const std::string& what,
+                                          absl::Time now) {
+  std::set<std::string> forgiven;
+  for (auto it = records_.begin(); it != records_.end();) {
+    auto& [worker, record] = *it;
+    const auto is_forgiven = [&](const WorkerFault& fault) {
+      return fault.job == job && fault.what == what;
+    };
+    if (std::erase_if(record.faults, is_forgiven) == 0) {
+      ++it;
+      continue;
+    }
+    forgiven.insert(worker);
+    if (!Deserves(record, now)) spared_.erase(worker);
+    const absl::Time begin = record.quarantined_until - TimeAfter(record.quarantines - 1);
+    if (IsQuarantined(record, now) && !Deserves(record, begin)) {
+      --record.quarantines;
+      record.quarantined_until = absl::InfinitePast();
+    }
+    const bool clean = record.faults.empty();
+    Log(LogLevel::kInfo, "worker no longer blamed",
+        {{"worker", worker}, {"job", job}, {"what", what}});
+    changes_[worker] = clean ? WorkerRecord() : record;
+    it = clean ? records_.erase(it) : std::next(it);
+  }
+  return forgiven;
 }
 
 std::set<std::string> Quarantine::Tick(absl::Time now) {

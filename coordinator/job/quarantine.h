@@ -5,6 +5,8 @@
 //     blame it. From one job alone, only that job avoids it.
 //   - A quarantine lasts ten minutes, and each time in a row for twice as long, a day at most.
 //     After a day without a fault, everything is forgotten.
+//   - An error that proves to be its job's own is taken back. A quarantine that the other faults
+//     would not have begun ends.
 //   - At most a twentieth of the workers, but always at least one, is quarantined at the same time.
 //     Beyond that the cluster or a job is more likely at fault than its workers, so faults are only
 //     shown.
@@ -47,6 +49,8 @@ class Quarantine final {
   void Blame(const std::string& worker, store::WorkerFault fault, int num_workers);
   // Forgets what is held against the worker.
   void Trust(const std::string& worker);
+  // Takes back the faults for which the job blamed workers with this text. Returns these workers.
+  std::set<std::string> Forgive(const std::string& job, const std::string& what, absl::Time now);
   // Ends each quarantine whose time is over. Returns the workers whose quarantine has ended, or
   // against which nothing is held any more.
   std::set<std::string> Tick(absl::Time now);
@@ -59,6 +63,8 @@ class Quarantine final {
   Records TakeChanges();
 
  private:
+  // Returns the time of a quarantine that follows so many others.
+  absl::Duration TimeAfter(int quarantines) const;
   // True if the faults of the record suffice for a quarantine.
   bool Deserves(const store::WorkerRecord& record, absl::Time now) const;
   bool IsQuarantined(const store::WorkerRecord& record, absl::Time now) const;

@@ -145,6 +145,35 @@ TEST_F(QuarantineTest, TrustForgetsAndIsStored) {
   EXPECT_FALSE(IsOut("w0"));
 }
 
+TEST_F(QuarantineTest, WhatIsForgivenEndsTheQuarantineThatItBegan) {
+  Blame("w0", "a");
+  Blame("w0", "b");
+  Blame("w1", "a");
+  ASSERT_TRUE(IsOut("w0"));
+  quarantine_.TakeChanges();
+  EXPECT_THAT(quarantine_.Forgive("a", "another error", now_), IsEmpty());
+  EXPECT_THAT(quarantine_.Forgive("c", "its stream ended", now_), IsEmpty());
+  EXPECT_THAT(quarantine_.TakeChanges(), IsEmpty());
+  EXPECT_THAT(quarantine_.Forgive("a", "its stream ended", now_), ElementsAre("w0", "w1"));
+  EXPECT_FALSE(IsOut("w0"));
+  EXPECT_EQ(quarantine_.Of("w0", now_).reasons, "1970-01-12 13:46:40 job b: its stream ended");
+  EXPECT_THAT(
+      quarantine_.TakeChanges(),
+      ElementsAre(Pair("w0", store::WorkerRecord{.faults = {{now_, "b", "its stream ended"}}}),
+                  Pair("w1", store::WorkerRecord())));
+  Blame("w0", "c");  // it is the first quarantine again
+  EXPECT_EQ(quarantine_.Of("w0", now_).until, now_ + absl::Minutes(10));
+}
+
+TEST_F(QuarantineTest, AQuarantineThatOtherFaultsBeganGoesOn) {
+  Blame("w0", "a");
+  Blame("w0", "b");
+  now_ += absl::Minutes(5);
+  Blame("w0", "typo");
+  quarantine_.Forgive("typo", "its stream ended", now_);
+  EXPECT_EQ(quarantine_.Of("w0", now_).until, now_ + absl::Minutes(5));
+}
+
 TEST_F(QuarantineTest, ARestartKeepsAQuarantineAndAClockThatIsSetBackEndsIt) {
   Blame("w0", "a");
   Blame("w0", "b");

@@ -71,6 +71,11 @@ void WorkerTable::Blame(const std::string& worker, const std::string& job, const
   ShowBlame(worker, now);
 }
 
+void WorkerTable::Forgive(const std::string& job, const std::string& what, Moment now) {
+  for (const std::string& worker : quarantine_.Forgive(job, what, wait_clock_.Of(now)))
+    ShowBlame(worker, now);
+}
+
 void WorkerTable::Trust(const std::string& worker, Moment now) {
   quarantine_.Trust(worker);
   ShowBlame(worker, now);

@@ -69,6 +69,8 @@ class WorkerTable final {
   // Blames the worker for a fault of the job. Nothing happens if the worker is about to end.
   void Blame(const std::string& worker, const std::string& job, const std::string& what,
              Moment now);
+  // The job's error with this text was its own: takes back what workers were blamed for it.
+  void Forgive(const std::string& job, const std::string& what, Moment now);
   // Forgets what is held against the worker.
   void Trust(const std::string& worker, Moment now);
   const Quarantine& quarantine() const { return quarantine_; }
