@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests a job's life and its faults.
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -255,6 +256,26 @@ TEST_F(ClusterTest, AWorkerThatComesBackWithAnEndedJobIsToldToAbortAndThenIsIdle
   Say("w1", key, 1, control::Phase::kAborted);
   EXPECT_NE(Session("w1").Last<control::Acknowledge>(), nullptr);
   EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
+}
+
+TEST_F(ClusterTest, TheFirstResultThatIsNotFiniteIsAWarningOfTheJobOnce) {
+  AttachWorkers(1);
+  const control::JobKey key = RunJob("j", 1, 100);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (int step = 1; step <= 3; ++step) {
+    cluster_->Report("w0", "a",
+                     {.key = key,
+                      .sequence = step,
+                      .step = StepId(step),
+                      .step_seconds = 1,
+                      .loss = step == 1 ? 4.0 : nan},
+                     workers_.at("w0").session);
+    Advance(absl::Milliseconds(50));
+    EXPECT_THAT(Job("j").notices, SizeIs(step == 1 ? 0 : 1));
+  }
+  EXPECT_THAT(Job("j").notices[0],
+              HasSubstr("the loss of step 2 is not finite, so do not trust the weights"));
+  EXPECT_EQ(Job("j").last_step->step, StepId(3));
 }
 
 TEST_F(ClusterTest, ReportsOfAnotherGenerationOrRankAreRefused) {

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // This file has the run of a Job, from the grant of its gang to its end.
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <optional>
+#include <string>
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/counted.h"
 #include "common/base/status.h"
@@ -66,6 +70,25 @@ std::optional<RecoveryTimes> TimesOfRecovery(const std::vector<store::Transition
     }
   }
   return std::nullopt;
+}
+
+constexpr char kNotFinite[] = " is not finite";
+
+// Returns a warning about the first step of a job whose result is no number, nullopt if this one's
+// is, or if the job has been warned.
+std::optional<std::string> WarnOfResult(const store::StepRecord& step,
+                                        const std::vector<std::string>& notices) {
+  const bool loss_is_finite = std::isfinite(step.loss);
+  if (loss_is_finite && std::isfinite(step.grad_norm)) return std::nullopt;
+  const auto warns = [](const std::string& notice) {
+    return absl::StrContains(notice, kNotFinite);
+  };
+  if (std::ranges::any_of(notices, warns)) return std::nullopt;
+  return absl::StrCat("the ", loss_is_finite ? "gradient norm" : "loss", " of step ",
+                      step.step.value(), kNotFinite,
+                      ", so do not trust the weights from that step on; cancel the job and submit "
+                      "it again with a lower learning rate or a longer warm-up, from an earlier "
+                      "checkpoint (checkpoint.resume) if there is one");
 }
 
 }  // namespace
@@ -363,11 +386,14 @@ void Job::SettleFault(const Decision& decision, Moment now) {
     context_.workers->Forgive(record_.name, guilty.what, now);
   } else if (guilty.rank != nullptr) {
     context_.workers->Blame(guilty.rank->bound.worker, record_.name, guilty.what, now);
+  }
   if (decision.state != JobState::kFailed) context_.outbox->recovering.push_back(record_.name);
 }
 
 void Job::CollectSteps(bool rest, Moment now) {
   for (store::StepRecord& step : rest ? run_->steps.TakeRest() : run_->steps.TakeReady()) {
+    if (std::optional<std::string> warning = WarnOfResult(step, record_.notices))
+      AddNotice(*std::move(warning));
     clips_.Add(step.grad_norm, config::TraitsOf(spec_).clip_norm);
     run_->stragglers.Add(step.step, std::exchange(step.busy_by_rank, {}));
     step.job_id = record_.id;
