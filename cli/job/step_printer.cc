@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/base/message_json.h"
+#include "cli/base/plain_nan.h"
 #include "cli/base/report.h"
 #include "cli/base/text.h"
 #include "cli/job/job_mesh.h"
@@ -33,7 +34,7 @@ std::string BarText(const v1::StepReport& step, const v1::Job& job, double step_
   const std::string text =
       absl::StrFormat(" %d/%d %s  loss %.4f  %s tokens/s  bubble %s  ETA %s", step.step(), steps,
                       FormatPercent(static_cast<double>(step.step()) / static_cast<double>(steps)),
-                      step.loss(), FormatCount(step.tokens_per_second()),
+                      PlainNan(step.loss()), FormatCount(step.tokens_per_second()),
                       FormatPercent(step.bubble_fraction()), FormatSeconds(remaining_seconds));
   const int width = std::min(40, columns - static_cast<int>(text.size()) - 3);
   if (width < 5) return text.substr(0, static_cast<std::size_t>(std::max(0, columns - 1)));
@@ -126,9 +127,9 @@ double Smoothed(double smooth, double step_seconds) {
 std::string StepLine(const v1::StepReport& step, std::int64_t steps) {
   std::string line =
       absl::StrFormat("step %d/%d  loss %.5f  grad_norm %.4g  lr %.3g  %s tokens/s  %s  bubble %s",
-                      step.step(), steps, step.loss(), step.grad_norm(), step.learning_rate(),
-                      FormatCount(step.tokens_per_second()), FormatSeconds(step.step_seconds()),
-                      FormatPercent(step.bubble_fraction()));
+                      step.step(), steps, PlainNan(step.loss()), PlainNan(step.grad_norm()),
+                      step.learning_rate(), FormatCount(step.tokens_per_second()),
+                      FormatSeconds(step.step_seconds()), FormatPercent(step.bubble_fraction()));
   if (step.bubble_by_pp_rank_size() > 1) {
     std::string ranks;
     for (const double bubble : step.bubble_by_pp_rank()) {
@@ -137,7 +138,7 @@ std::string StepLine(const v1::StepReport& step, std::int64_t steps) {
     absl::StrAppend(&line, " [", ranks, "]");
   }
   if (step.has_validation_loss())
-    absl::StrAppendFormat(&line, "  validation_loss %.5f", step.validation_loss());
+    absl::StrAppendFormat(&line, "  validation_loss %.5f", PlainNan(step.validation_loss()));
   return line;
 }
 

@@ -2,7 +2,10 @@
 #include "cli/job/step_printer.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <sstream>
+#include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -57,6 +60,16 @@ TEST_F(StepPrinterTest, PrintsALongJobNowAndThen) {
   EXPECT_LE(NumLines(), 52);
   EXPECT_THAT(out_.str(), HasSubstr("step 1/1000  loss 2.50000"));
   EXPECT_THAT(out_.str(), HasSubstr("step 1000/1000"));
+}
+
+TEST(StepLine, ALossThatIsNoNumberHasNoSign) {
+  v1::StepReport step;
+  step.set_loss(std::copysign(std::numeric_limits<double>::quiet_NaN(), -1.0));
+  step.set_grad_norm(step.loss());
+  step.set_validation_loss(step.loss());
+  const std::string line = StepLine(step, 5);
+  EXPECT_THAT(line, HasSubstr("loss nan  grad_norm nan"));
+  EXPECT_THAT(line, HasSubstr("validation_loss nan"));
 }
 
 TEST_F(StepPrinterTest, PrintsAShortJobWhole) {

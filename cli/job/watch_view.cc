@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/base/message_json.h"
+#include "cli/base/plain_nan.h"
 #include "cli/base/text.h"
 #include "cli/job/job_mesh.h"
 #include "cli/job/step_printer.h"
@@ -122,10 +123,10 @@ class Renderer {
     std::vector<StyledLine> items;
     if (!state_.step) return items;
     const v1::StepReport& step = *state_.step;
-    items.emplace_back(absl::StrFormat("loss %.4f", step.loss()), Style::kBold);
+    items.emplace_back(absl::StrFormat("loss %.4f", PlainNan(step.loss())), Style::kBold);
     if (state_.validation_loss)
-      items.emplace_back(absl::StrFormat("validation %.4f", *state_.validation_loss));
-    items.emplace_back(absl::StrFormat("grad_norm %.3g", step.grad_norm()));
+      items.emplace_back(absl::StrFormat("validation %.4f", PlainNan(*state_.validation_loss)));
+    items.emplace_back(absl::StrFormat("grad_norm %.3g", PlainNan(step.grad_norm())));
     items.emplace_back(absl::StrFormat("lr %.3g", step.learning_rate()));
     items.emplace_back(absl::StrCat(FormatCount(step.tokens_per_second()), " tokens/s"));
     items.emplace_back(absl::StrCat(FormatSeconds(step.step_seconds()), " a step"));

@@ -256,9 +256,13 @@ TEST(WatchView, ALossThatIsNotFiniteIsShownAsSuch) {
   WatchState state = Training();
   v1::StepReport step = *state.step;
   step.set_step(63);
-  step.set_loss(std::numeric_limits<double>::quiet_NaN());
-  state.TakeStep(step);
-  EXPECT_THAT(RenderWatch(state, {}), Contains(HasSubstr("loss nan")));
+  for (const double sign : {1.0, -1.0}) {
+    step.set_loss(std::copysign(std::numeric_limits<double>::quiet_NaN(), sign));
+    step.set_grad_norm(step.loss());
+    state.TakeStep(step);
+    EXPECT_THAT(RenderWatch(state, {}), Contains(HasSubstr("loss nan")));
+    EXPECT_THAT(RenderWatch(state, {}), Contains(HasSubstr("grad_norm nan")));
+  }
 }
 
 }  // namespace

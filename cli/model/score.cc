@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/base/plain_nan.h"
 #include "cli/base/report.h"
 #include "cli/base/text.h"
 #include "common/base/counted.h"
@@ -30,12 +31,12 @@ void PrintScore(const Context& context, const Score& score) {
                         {"context", score.context}});
     return;
   }
-  Table table({"loss", absl::StrFormat("%.5f nats a token", score.loss)});
-  table.Add({"perplexity", absl::StrFormat("%.4g", score.Perplexity())});
+  Table table({"loss", absl::StrFormat("%.5f nats a token", PlainNan(score.loss))});
+  table.Add({"perplexity", absl::StrFormat("%.4g", PlainNan(score.Perplexity()))});
   table.Add(
       {"bits per byte",
        bits.has_value()
-           ? absl::StrFormat("%.4f", *bits)
+           ? absl::StrFormat("%.4f", PlainNan(*bits))
            : "unknown: no file beside the tokens says how many bytes of text these tokens are"});
   table.Add({"tokens", absl::StrCat(score.tokens, " in ", Counted(score.windows, "window"), " of ",
                                     score.context)});
