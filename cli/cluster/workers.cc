@@ -18,9 +18,13 @@ absl::StatusOr<ExitCode> Workers(const Context& context) {
 }
 
 void AddWorkers(CLI::App& parent, Context& context, const std::string& name) {
-  AddAction(parent, context, name, "List workers, what they hold and what they can do", [&context] {
-    return Workers(context);
-  })->footer("With -o json one object {\"workers\": [...]}.\n\nExample:\n  takt worker list");
+  CLI::App* const workers =
+      AddAction(parent, context, name, "List workers, what they hold and what they can do",
+                [&context] { return Workers(context); });
+  workers->footer(
+      "With -o json one object {\"workers\": [...]}. A worker without \"device\" computes on its "
+      "cores,\nand \"rank\" only counts beside \"job\".\n\n"
+      "Example:\n  takt worker list");
 }
 
 }  // namespace
