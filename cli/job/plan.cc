@@ -89,17 +89,15 @@ absl::StatusOr<plan::PlanOptions> AskCoordinator(const Context& context, const P
   return options;
 }
 
-// No rates are usual for GPUs, so a plan for them needs to know them.
-absl::Status NoGpu(std::string_view why) {
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the job computes on GPUs, and ", std::string(why),
-      "; describe them with --cluster (docs/clusters.md), or with parallelism.device: cpu it takes "
-      "cores"));
+// Says that the rates of a plan are not those of the GPUs that the job needs.
+void SayRatesOfCores(const Context& context) {
+  Say(context,
+      "the job computes on GPUs, and no worker has one here: times are those of cores; describe "
+      "GPUs with --cluster (docs/clusters.md)");
 }
 
 // Returns what a plan may assume of `command.workers` workers on this machine. What cannot be
-// measured here is assumed to be as usual. Errors: kFailedPrecondition (the job computes on GPUs,
-// and no worker has one).
+// measured here is assumed to be as usual.
 absl::StatusOr<plan::PlanOptions> MeasureHere(const Context& context, const PlanCommand& command,
                                               const config::JobSpec& job,
                                               const WithWorkers& with_local_workers) {
@@ -109,26 +107,23 @@ absl::StatusOr<plan::PlanOptions> MeasureHere(const Context& context, const Plan
   if (job.model.family == model::Family::kEmulated) return options;
   const bool on_gpus = options.device == DeviceKind::kCuda;
   if (command.no_profile || command.no_measure) {
-    if (on_gpus) return NoGpu("no worker is started that could have one");
+    if (on_gpus) SayRatesOfCores(context);
     return options;
   }
-  std::optional<bool> have_devices;  // once the workers are attached
   Client::StreamStop stop;
   const SignalThread signals({SIGINT, SIGTERM, SIGHUP}, [&](int) { stop.Stop(); });
   const absl::Status status =
       with_local_workers(context, *command.workers, [&](Client& client) -> absl::Status {
         ASSIGN_OR_RETURN(const std::vector<v1::Worker> workers, client.ListWorkers());
-        absl::StatusOr<plan::PlanOptions> of_workers = OptionsForWorkers(job, workers);
-        have_devices = of_workers.ok();
-        ASSIGN_OR_RETURN(options, std::move(of_workers));
+        ASSIGN_OR_RETURN(options, OptionsForWorkers(job, workers));
         return AddMeasured(context, client, stop, job, options);
       });
   if (stop.stopped()) return absl::CancelledError("interrupted");
-  if (on_gpus && !have_devices.value_or(false)) {
-    return NoGpu(have_devices.has_value() ? "no worker of this machine has one"
-                                          : std::string(status.message()));
+  if (on_gpus && absl::IsFailedPrecondition(status)) {
+    SayRatesOfCores(context);
+  } else if (!status.ok()) {
+    SayWhyNotMeasured(context, "usual rates", status);
   }
-  if (!status.ok()) SayWhyNotMeasured(context, "usual rates", status);
   return options;
 }
 

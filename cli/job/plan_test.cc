@@ -108,18 +108,13 @@ TEST_F(PlanTest, RanksWaysToRunAJob) {
   EXPECT_THAT(plan["profile"]["guessed"], Not(IsEmpty()));
 }
 
-// Rates of cores would say nothing about a job that computes on GPUs.
-TEST_F(PlanTest, KnowsNoRatesOfGpusThatNobodyDescribes) {
+TEST_F(PlanTest, SaysThatTimesAreOfCoresWhereTheJobComputesOnGpus) {
   for (const char* const set : {"parallelism.device=cuda", "parallelism.transport=nccl"}) {
-    const Outcome usual = PlanFor("2", {"--set", set});
-    EXPECT_EQ(usual.code, ExitCode::kFailed);
-    EXPECT_THAT(usual.err, AllOf(HasSubstr("the job computes on GPUs, and no worker is started"),
-                                 HasSubstr("--cluster")));
-    // No program of a worker is installed.
-    const Outcome measured = RunTakt({"plan", job_, "--workers", "2", "--set", set});
-    EXPECT_EQ(measured.code, ExitCode::kFailed);
-    EXPECT_THAT(measured.err, HasSubstr("the job computes on GPUs, and "));
+    const Outcome outcome = PlanFor("2", {"--set", set});
+    EXPECT_EQ(outcome.code, ExitCode::kDone);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("times are those of cores"), HasSubstr("--cluster")));
   }
+  EXPECT_THAT(PlanFor("2", {}).err, Not(HasSubstr("times are those of cores")));
 }
 
 TEST_F(PlanTest, KeepsWhatTheJobNames) {

@@ -184,10 +184,12 @@ class LocalRun {
   }
 
   // The cluster does not grow: if no worker has a GPU, a job for GPUs would wait for ever. Waits
-  // until one with a GPU or all workers are attached, or a signal comes, which is heeded later.
+  // until one with a GPU or all workers are attached. A signal, or a worker that ended, is heeded
+  // later.
   absl::Status CheckGpus() {
     FieldError error = GpuFieldOf(spec_);
-    while (!error.field.empty() && !stop_.stopped()) {
+    while (!error.field.empty() && !stop_.stopped() &&
+           cluster_->num_live_workers() >= num_workers_) {
       ASSIGN_OR_RETURN(std::vector<v1::Worker> workers, cluster_->client().ListWorkers());
       std::erase_if(workers, [](const v1::Worker& worker) { return !IsAttached(worker); });
       if (std::ranges::any_of(workers, &v1::Worker::has_device)) break;
