@@ -20,7 +20,7 @@ struct CheckpointOptions {
 void AddDirectory(CLI::App& app, CheckpointOptions& options);
 void AddStep(CLI::App& app, CheckpointOptions& options, const char* otherwise);
 
-// What to do about a step that was named and is damaged.
+// Errors end with this fix if the user named the step that is damaged.
 inline constexpr char kDamagedStepFix[] =
     "; restore the file, or name another step with --step (takt checkpoint list shows them)";
 

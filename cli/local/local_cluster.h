@@ -52,8 +52,8 @@ class LocalCluster final {
     std::string process;
     std::string text;  // how, and the last lines of its log
     bool is_coordinator = false;
-    // What it means for a cluster that has not started: kInvalidArgument (FieldError on --device)
-    // of a worker that exited and should use a GPU, else kInternal with `text`.
+    // The error of a cluster that has not started: kInvalidArgument (FieldError on --device) if a
+    // worker exited that should use a GPU, else kInternal with `text`.
     absl::Status status;
   };
   // The processes that ended since the last call.

@@ -43,8 +43,8 @@ absl::Status MakeDirectory(const std::string& path) {
                     "name a writable directory");
 }
 
-// Where the private directory of a socket is, if the state's path is too long for one, and how the
-// names of temporary directories begin.
+// The private directory of a socket is here if the state's path is too long for one. The names of
+// all temporary directories begin with the prefix.
 constexpr char kSocketPlace[] = "/tmp", kTemporaryPrefix[] = "takt-";
 constexpr char kSocketName[] = "coordinator.sock";
 

@@ -19,6 +19,7 @@
 #include "cli/job/job_input.h"
 #include "common/base/status.h"
 #include "common/checkpoint/layout.h"
+#include "common/data/data_root.h"
 
 namespace takt::cli {
 namespace {
@@ -84,7 +85,7 @@ absl::Status OfWeights(const absl::Status& status, const v1::JobSpec& job, std::
   const std::vector<FieldError> errors = FieldErrorsOf(status);
   if (DirectoryOf(job).empty() || errors.size() != 1 || errors[0].field != "model.init_from")
     return status;
-  if (errors[0].rule == "must exist") return NoSuchCheckpoint(job, step);  // data::ResolveUnderRoot
+  if (errors[0].rule == data::kMustExist) return NoSuchCheckpoint(job, step);
   FieldError error = SourceOfWeights(job, step);
   error.rule = absl::StrCat(errors[0].value, " ", errors[0].rule);
   error.fix = errors[0].fix;

@@ -178,7 +178,7 @@ class BracketReader {
     }
     return true;
   }
-  // What is open at the end of the text, outermost first.
+  // Returns the brackets and the quote that are open at the end of the text, outermost first.
   const std::vector<Place>& open() const { return open_; }
   const Place& end() const { return here_; }
 

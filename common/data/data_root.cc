@@ -96,8 +96,8 @@ absl::StatusOr<std::string> ResolveUnderRoot(std::string_view field, std::string
   std::error_code error;
   const fs::path real = fs::canonical(joined, error);
   if (error) {
-    return UnusableField(given.Error("must exist", absl::StrCat("check the path: ", joined.string(),
-                                                                " (", error.message(), ")")));
+    return UnusableField(given.Error(
+        kMustExist, absl::StrCat("check the path: ", joined.string(), " (", error.message(), ")")));
   }
   if (!IsUnder(real_root, real)) return given.Outside(real_root);
   return real.string();

@@ -17,8 +17,11 @@ namespace takt::data {
 absl::StatusOr<std::string> JoinUnderRoot(std::string_view field, std::string_view root,
                                           std::string_view path);
 
+// A path that does not exist breaks this rule.
+inline constexpr char kMustExist[] = "must exist";
+
 // Returns the real path. Errors, all with a FieldError: kInvalidArgument (it is outside the root),
-// kFailedPrecondition (it does not exist here, or the disk fails).
+// kFailedPrecondition (it does not exist here, with the rule kMustExist, or the disk fails).
 absl::StatusOr<std::string> ResolveUnderRoot(std::string_view field, std::string_view root,
                                              std::string_view path);
 

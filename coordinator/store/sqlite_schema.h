@@ -28,7 +28,7 @@ struct Damage {
 // Errors: only those that end the check before it found anything.
 absl::StatusOr<std::vector<Damage>> FindDamage(SqliteDb& db, int most);
 
-// What PrepareSchema says to do about a file that is no coordinator's.
+// PrepareSchema says this fix where a file is no coordinator's.
 inline constexpr char kNoStateFix[] = "use another --state";
 
 enum class Origin { kCreated, kUpgraded, kCurrent };

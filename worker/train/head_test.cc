@@ -278,7 +278,8 @@ Computed Reference(const Floats& norm, const float* weight,
   return reference;
 }
 
-// What two microbatches leave. The second adds its gradients to those of the first.
+// Has the results of two microbatches, of which the second one adds its gradients to those of the
+// first.
 struct HeadTest::Passes {
   double loss = 0;  // of the second
   Floats d_input, d_matrix, d_norm_weight;
