@@ -14,24 +14,42 @@ extern const char* const kTaktBuild;
 // the workers of one job send to each other). It rises with each change that a peer must know of.
 inline constexpr int kProtocolVersion = 14;
 
-// From this version on a worker keeps copies of the state in memory (takt.v1.MemoryCopies) as it
-// does today. Workers of version 3 send them to each other in another form.
-inline constexpr int kCopiesProtocolVersion = 4;
+// The constants below are in the order of their versions. A new one goes to the end.
+
+// The floor. A coordinator accepts workers that speak a version from here to its own, so every
+// later version must work with this one. Programs before the floor all said 1 while the messages
+// were still changing: that number does not tell what such a worker understands, so it is refused.
+inline constexpr int kOldestProtocolVersion = 2;
 
 // From this version on a worker runs programs that spread the vocabulary.
 inline constexpr int kSpreadProtocolVersion = 3;
+
+// From this version on a worker keeps copies of the state in memory (takt.v1.MemoryCopies) as it
+// does today. Workers of version 3 send them to each other in another form.
+inline constexpr int kCopiesProtocolVersion = 4;
 
 // From this version on a worker knows all fields of a job; those that came with it are listed in
 // common/plan/ways.cc.
 inline constexpr int kAllFieldsProtocolVersion = 4;
 
+// From this version on a worker can meet the others sparsely (takt.v1.Binding.sparse_meeting).
+inline constexpr int kSparseProtocolVersion = 4;
+
 // From this version on a worker can do everything that a plan may choose. common/plan/ways.cc lists
 // what this version added.
 inline constexpr int kAllWaysProtocolVersion = 5;
 
+// From this version on a worker passes messages over TCP through plain sockets
+// (takt.v1.Binding.plain_sockets).
+inline constexpr int kPlainSocketsProtocolVersion = 5;
+
 // From this version on a worker can pass the residual stream between layers in bf16
 // (takt.v1.JobSpec.residual).
 inline constexpr int kResidualProtocolVersion = 6;
+
+// From this version on a worker keeps copies in memory of layers that ranks split, of experts that
+// they share, and of kernel plans.
+inline constexpr int kAllCopiesProtocolVersion = 6;
 
 // From this version on a replica can have several leaves (takt.v1.ParallelismSpec.data_leaves).
 inline constexpr int kDataLeavesProtocolVersion = 7;
@@ -65,21 +83,5 @@ inline constexpr int kCudaIpcProtocolVersion = 14;
 // From this version on the head's products on GPUs go over slices of rows. Kernel plans of older
 // ones have other products.
 inline constexpr int kHeadSlicesProtocolVersion = 14;
-
-// From this version on a worker keeps copies in memory of layers that ranks split, of experts that
-// they share, and of kernel plans.
-inline constexpr int kAllCopiesProtocolVersion = 6;
-
-// From this version on a worker can meet the others sparsely (takt.v1.Binding.sparse_meeting).
-inline constexpr int kSparseProtocolVersion = 4;
-
-// From this version on a worker passes messages over TCP through plain sockets
-// (takt.v1.Binding.plain_sockets).
-inline constexpr int kPlainSocketsProtocolVersion = 5;
-
-// The floor. A coordinator accepts workers that speak a version from here to its own, so every
-// later version must work with this one. Programs before the floor all said 1 while the messages
-// were still changing: that number does not tell what such a worker understands, so it is refused.
-inline constexpr int kOldestProtocolVersion = 2;
 
 }  // namespace takt
