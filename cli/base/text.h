@@ -12,7 +12,8 @@ namespace takt::cli {
 std::string FormatSeconds(double seconds);
 // Returns "950", "12.3k", "4.56M", "1.2G".
 std::string FormatCount(double count);
-// Returns "4.0 KiB", "1.5 GiB".
+// Returns "1.5 KiB", "140 GiB": three digits, as for rates and files. FormatMemory
+// (common/base/memory_kind.h) tells sizes of memory that are close to each other apart.
 std::string FormatBytes(double bytes);
 // Returns "27.3%".
 std::string FormatPercent(double fraction);

@@ -116,8 +116,8 @@ void PrintMemory(std::ostream& out, const v1::Job& job) {
   }
   Table table(header);
   for (std::size_t p = 0; p < ranks.size(); ++p) {
-    std::vector<std::string> row = {absl::StrCat(p), takt::FormatBytes(ranks[p].total())};
-    for (const MemoryKind kind : kinds) row.push_back(takt::FormatBytes(ranks[p][kind]));
+    std::vector<std::string> row = {absl::StrCat(p), FormatMemory(ranks[p].total())};
+    for (const MemoryKind kind : kinds) row.push_back(FormatMemory(ranks[p][kind]));
     table.Add(row);
   }
   out << table.ToString();

@@ -11,7 +11,7 @@
 
 namespace takt {
 
-std::string FormatBytes(std::int64_t bytes) {
+std::string FormatMemory(std::int64_t bytes) {
   constexpr double kMebi = 1 << 20;
   const double mebi = static_cast<double>(bytes) / kMebi;
   if (mebi < 1) return absl::StrFormat("%d B", bytes);
@@ -26,10 +26,10 @@ std::string ToString(const MemoryBytes& bytes) {
   }
   std::stable_sort(parts.begin(), parts.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
-  return absl::StrCat(FormatBytes(bytes.total()), ": ",
+  return absl::StrCat(FormatMemory(bytes.total()), ": ",
                       absl::StrJoin(parts, ", ", [](std::string* out, const auto& part) {
                         absl::StrAppend(out, std::string(part.second), " ",
-                                        FormatBytes(part.first));
+                                        FormatMemory(part.first));
                       }));
 }
 

@@ -53,8 +53,8 @@ class MemoryBytes {
   std::array<std::int64_t, kNumMemoryKinds> bytes_{};
 };
 
-// Formats a size for people: "2.1 GiB", "17 MiB", "300 B".
-std::string FormatBytes(std::int64_t bytes);
+// Formats a size of memory for people: "139.8 GiB", "17 MiB", "300 B".
+std::string FormatMemory(std::int64_t bytes);
 
 // Formats the kinds, largest first: "2.1 GiB: weights 1.0 GiB, stash 0.9 GiB, ...". It leaves out
 // kinds without bytes.

@@ -109,8 +109,8 @@ class Ranker {
     }
     ranking_.refused.push_back(RefusalOf(
         inputs_, candidate,
-        absl::StrCat("a rank needs ", FormatBytes(MostBytes(candidate, inputs_.options())), " of ",
-                     FormatBytes(inputs_.options().worker_memory_bytes))));
+        absl::StrCat("a rank needs ", FormatMemory(MostBytes(candidate, inputs_.options())), " of ",
+                     FormatMemory(inputs_.options().worker_memory_bytes))));
     KeepNearest(std::move(candidate));
   }
 

@@ -38,7 +38,7 @@ absl::Status StatusOf(const ChildEnd& end, const ChildPlannerOptions& options) {
   if (WIFEXITED(end.wait_status) && WEXITSTATUS(end.wait_status) == 0) return absl::OkStatus();
   if (WIFEXITED(end.wait_status) && WEXITSTATUS(end.wait_status) == kExitOutOfMemory) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the planner ran out of memory; it may take ", FormatBytes(options.memory_bytes),
+        "the planner ran out of memory; it may take ", FormatMemory(options.memory_bytes),
         " (--planner-memory of the coordinator)", words));
   }
   if (WIFSIGNALED(end.wait_status) && WTERMSIG(end.wait_status) == SIGKILL) {

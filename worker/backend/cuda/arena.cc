@@ -32,14 +32,14 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::Create(MemorySource& source,
     return absl::Status(
         status.code(),
         absl::StrCat("the plan's memory does not fit the device: it predicts ",
-                     ToString(options.predicted), "; ", FormatBytes(source.FreeBytes()),
+                     ToString(options.predicted), "; ", FormatMemory(source.FreeBytes()),
                      " are free (", status.message(), "); ", std::string(kFix)));
   }
   if (const std::int64_t free = source.FreeBytes(); free < options.beside_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the device's libraries do not fit beside the plan's memory: they take about ",
-                     FormatBytes(options.beside_bytes), ", and of the device ", FormatBytes(free),
-                     " are free after the ", FormatBytes(predicted), " that the plan predicts; ",
+                     FormatMemory(options.beside_bytes), ", and of the device ", FormatMemory(free),
+                     " are free after the ", FormatMemory(predicted), " that the plan predicts; ",
                      std::string(kFix)));
   }
   return arena;
@@ -156,9 +156,9 @@ absl::Status Arena::NoMemoryLocked(std::int64_t bytes, MemoryKind kind,
           : absl::StrCat("the plan predicted ", ToString(options_.predicted));
   return absl::Status(
       reason.code(),
-      absl::StrCat("no device memory for ", FormatBytes(bytes), " of ", std::string(Name(kind)),
-                   ": the largest free piece of ours has ", FormatBytes(largest),
-                   ", the device has ", FormatBytes(source_.FreeBytes()), " more (",
+      absl::StrCat("no device memory for ", FormatMemory(bytes), " of ", std::string(Name(kind)),
+                   ": the largest free piece of ours has ", FormatMemory(largest),
+                   ", the device has ", FormatMemory(source_.FreeBytes()), " more (",
                    reason.message(), "); we hold ", ToString(bytes_), "; ", predicted));
 }
 

@@ -14,7 +14,7 @@ absl::StatusOr<std::byte*> DeviceMemory::Reserve(std::int64_t bytes) {
   RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
   void* base = nullptr;
   RETURN_IF_ERROR(ToStatus(cudaMalloc(&base, static_cast<std::size_t>(bytes)),
-                           absl::StrCat("reserving ", FormatBytes(bytes))));
+                           absl::StrCat("reserving ", FormatMemory(bytes))));
   return static_cast<std::byte*>(base);
 }
 
@@ -50,7 +50,7 @@ absl::StatusOr<Buffer> DeviceMemory::AllocateInOrder(std::size_t bytes, MemoryKi
   const auto asked = static_cast<std::int64_t>(bytes);
   void* data = nullptr;
   RETURN_IF_ERROR(ToStatus(cudaMallocAsync(&data, std::max<std::size_t>(bytes, 1), stream),
-                           absl::StrCat("allocating ", FormatBytes(asked))));
+                           absl::StrCat("allocating ", FormatMemory(asked))));
   const std::int64_t counted = AllocatedBytes(asked);
   if (ledger_ != nullptr) ledger_->Add(kind, counted);
   return Buffer(static_cast<std::byte*>(data), bytes,
