@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tests/simulation/answer_checker.h"
 #include "tests/simulation/coordinator_process.h"
-#include "tests/simulation/history.h"
 #include "tests/simulation/world.h"
 
 namespace takt::simulation {

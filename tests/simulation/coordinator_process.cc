@@ -436,7 +436,7 @@ void CoordinatorProcess::WaitKeys(
 job::Reply<store::JobRecord> CoordinatorProcess::JobReply(
     const Request& request, std::function<void(absl::Status)> answer) {
   return [this, request, answer = std::move(answer)](absl::StatusOr<store::JobRecord> job) {
-    world_.history.Answered(request, job.ok() ? absl::StatusOr<std::string>(job->id)
+    world_.answers.Answered(request, job.ok() ? absl::StatusOr<std::string>(job->id)
                                               : absl::StatusOr<std::string>(job.status()));
     answer(job.status());
   };
@@ -445,7 +445,7 @@ job::Reply<store::JobRecord> CoordinatorProcess::JobReply(
 void CoordinatorProcess::Handle(const Request& request, std::function<void(absl::Status)> answer) {
   if (!alive()) return answer(absl::UnavailableError("nobody listens"));
   const auto tell = [this, request, answer](const absl::Status& status) {
-    world_.history.Answered(request, status.ok() ? absl::StatusOr<std::string>(std::string())
+    world_.answers.Answered(request, status.ok() ? absl::StatusOr<std::string>(std::string())
                                                  : absl::StatusOr<std::string>(status));
     answer(status);
   };

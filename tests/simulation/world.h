@@ -11,9 +11,9 @@
 #include "common/base/clock.h"
 #include "coordinator/store/memory_store.h"
 #include "coordinator/store/store.h"
+#include "tests/simulation/answer_checker.h"
 #include "tests/simulation/config.h"
 #include "tests/simulation/event_loop.h"
-#include "tests/simulation/history.h"
 #include "tests/simulation/model_disk.h"
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/random.h"
@@ -61,7 +61,7 @@ struct World {
   Random random{Mix(config.seed, 2)};
   Trace trace;
   Oracle oracle{&config, &loop, &trace};
-  History history{&oracle};
+  AnswerChecker answers{&oracle};
   ModelDisk disk{&random};
   // They survive the coordinator, as its file would. The id is in place of the store's own, which
   // is always the same.

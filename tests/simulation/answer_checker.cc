@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/simulation/history.h"
+#include "tests/simulation/answer_checker.h"
 
 #include <optional>
 
@@ -26,14 +26,14 @@ const char* Name(Method method) {
   return kNames[static_cast<int>(method)];
 }
 
-void History::Expect(bool holds, const Request& request, const std::string& what) {
+void AnswerChecker::Expect(bool holds, const Request& request, const std::string& what) {
   if (holds) return;
   oracle_.Violate(
       "answers fit what is durable",
       absl::StrCat(Name(request.method), " ", request.target, " (", request.id, "): ", what));
 }
 
-void History::Answered(const Request& request, const absl::StatusOr<std::string>& job_id) {
+void AnswerChecker::Answered(const Request& request, const absl::StatusOr<std::string>& job_id) {
   if (!job_id.ok()) return CheckRefused(request, job_id.status());
   const auto [before, first] = granted_.try_emplace(request.id, *job_id);
   if (first) return CheckGranted(request, *job_id);
@@ -44,7 +44,7 @@ void History::Answered(const Request& request, const absl::StatusOr<std::string>
                    ") was answered with job ", before->second, ", then with job ", *job_id));
 }
 
-void History::CheckGranted(const Request& request, const std::string& job_id) {
+void AnswerChecker::CheckGranted(const Request& request, const std::string& job_id) {
   const DurableJob* const job = oracle_.Find(request.target);
   switch (request.method) {
     case Method::kSubmit:
@@ -70,7 +70,7 @@ void History::CheckGranted(const Request& request, const std::string& job_id) {
   }
 }
 
-void History::CheckRefused(const Request& request, const absl::Status& error) {
+void AnswerChecker::CheckRefused(const Request& request, const absl::Status& error) {
   switch (error.code()) {
     case absl::StatusCode::kAlreadyExists:
       // Nobody else submits jobs of this name, and the one before is deleted.

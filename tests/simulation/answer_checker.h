@@ -33,10 +33,10 @@ struct Request {
 };
 
 // One thread.
-class History final {
+class AnswerChecker final {
  public:
   // oracle: borrowed.
-  explicit History(Oracle* oracle) : oracle_(*oracle) {}
+  explicit AnswerChecker(Oracle* oracle) : oracle_(*oracle) {}
 
   // The coordinator gives this answer. job_id: of the job that it tells; empty: it tells none.
   void Answered(const Request& request, const absl::StatusOr<std::string>& job_id);
