@@ -21,7 +21,7 @@
 #include "worker/checkpoint/file_system.h"
 #include "worker/session/bulk_outbox.h"
 #include "worker/session/command_fence.h"
-#include "worker/session/held_job.h"
+#include "worker/session/rank_lifecycle.h"
 
 namespace takt::simulation {
 
@@ -29,7 +29,7 @@ namespace takt::simulation {
 struct WorkerProcess::Life {
   std::string incarnation;
   bool dead = false;
-  session::HeldJob held;
+  session::RankLifecycle held;
   session::BulkOutbox outbox;
   session::CommandFence fence;
   bool obeys = false;                  // the fence obeys the coordinator of the last welcome

@@ -151,7 +151,7 @@ control::Hello WorkerProcess::HelloOf(const Life& life) const {
                        .program_version = kTaktVersion,
                        .host = absl::StrCat("host-", name_),
                        .cores = 8};
-  if (life.held.state() != session::HeldJob::State::kIdle) {
+  if (life.held.state() != session::RankLifecycle::State::kIdle) {
     hello.running = {.key = life.held.key(),
                      .rank = life.held.rank(),
                      .last_step = StatusOf(life).last_step,
@@ -219,7 +219,7 @@ void WorkerProcess::Beat(const LifePtr& life) {
 
 void WorkerProcess::SendHeartbeat(const LifePtr& life) {
   control::Heartbeat heartbeat;
-  if (life->held.state() != session::HeldJob::State::kIdle) {
+  if (life->held.state() != session::RankLifecycle::State::kIdle) {
     heartbeat.key = life->held.key();
     heartbeat.status = StatusOf(*life);
   }

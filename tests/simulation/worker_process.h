@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker's process: the real session::HeldJob, session::BulkOutbox and session::CommandFence,
-// driven as session::Agent and worker_rpc::AttachmentClient drive them, and the real committer's
-// actions. A worker lives several lives one after the other.
+// A worker's process: the real session::RankLifecycle, session::BulkOutbox and
+// session::CommandFence, driven as session::Agent and worker_rpc::AttachmentClient drive them, and
+// the real committer's actions. A worker lives several lives one after the other.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 #include "tests/simulation/rank_work.h"
 #include "tests/simulation/stream.h"
 #include "tests/simulation/world.h"
-#include "worker/session/held_job.h"
+#include "worker/session/rank_lifecycle.h"
 
 namespace takt::simulation {
 

@@ -56,7 +56,7 @@ void WorkerProcess::Obey(const LifePtr& life, const control::Command& command) {
 
 void WorkerProcess::OnWelcome(const LifePtr& life, const control::Welcome& welcome,
                               std::int64_t epoch) {
-  const bool holds = life->held.state() != session::HeldJob::State::kIdle;
+  const bool holds = life->held.state() != session::RankLifecycle::State::kIdle;
   const std::optional<control::CommandsRefused> refused =
       life->fence.Welcome(welcome.cluster_id, epoch, holds);
   life->welcomed = true;
@@ -112,7 +112,7 @@ void WorkerProcess::Acknowledged(const LifePtr& life, const control::ReportsAckn
 }
 
 void WorkerProcess::CheckFlushed(const LifePtr& life) {
-  if (life->held.state() != session::HeldJob::State::kFlushing) return;
+  if (life->held.state() != session::RankLifecycle::State::kFlushing) return;
   if (!life->outbox.AllAcknowledged()) return;
   Apply(life, life->held.Flushed(StatusOf(*life), world_.loop.now()));
 }

@@ -31,7 +31,7 @@ void LogUpdate(const control::JobUpdate& update) {
 }  // namespace
 
 Agent::Agent(AgentOptions options)
-    : options_(std::move(options)), held_job_(options_.leave_timeout) {}
+    : options_(std::move(options)), lifecycle_(options_.leave_timeout) {}
 
 Agent::~Agent() {
   outbox_.EndWaits();
@@ -51,12 +51,13 @@ int Agent::Run(CoordinatorLink& link) {
   link_ = &link;
   while (!exit_code_.has_value()) {
     if (const std::function<Effects()> event = NextEvent()) Apply(event(), link);
-    if (held_job_.LeaveIsDue(Now())) Apply(held_job_.Leave(ThreadStatus(), Now()), link);
-    if (!exit_code_.has_value()) Apply(held_job_.Tick(Now()), link);
+    if (lifecycle_.LeaveIsDue(Now())) Apply(lifecycle_.Leave(ThreadStatus(), Now()), link);
+    if (!exit_code_.has_value()) Apply(lifecycle_.Tick(Now()), link);
     ForgetOldJob();
     absl::MutexLock lock(&mutex_);
     shown_.reset();
-    if (held_job_.state() != HeldJob::State::kIdle) shown_ = {held_job_.key(), held_job_.rank()};
+    if (lifecycle_.state() != RankLifecycle::State::kIdle)
+      shown_ = {lifecycle_.key(), lifecycle_.rank()};
   }
   describer_.reset();
   committer_.reset();
@@ -65,7 +66,7 @@ int Agent::Run(CoordinatorLink& link) {
 }
 
 void Agent::ForgetOldJob() {
-  if (held_job_.state() != HeldJob::State::kIdle) idle_since_ = Now();
+  if (lifecycle_.state() != RankLifecycle::State::kIdle) idle_since_ = Now();
   const absl::Duration idle = Now() - idle_since_;
   if (!copied_job_.empty() && idle >= (goes_on_ ? options_.keep_copies : options_.keep_job)) {
     if (options_.forget_copies) options_.forget_copies(copied_job_);
@@ -126,7 +127,7 @@ void Agent::Build(const control::JobKey& key) {
   if (options_.on_job_over && !last_job_.empty()) options_.on_job_over(last_job_);
   last_job_ = copied_job_ = key.job;
   goes_on_ = false;
-  outbox_.BeginJob(key, held_job_.rank());
+  outbox_.BeginJob(key, lifecycle_.rank());
   {
     absl::MutexLock lock(&mutex_);
     shared_ = {};
@@ -150,26 +151,26 @@ JobThread::Callbacks Agent::ThreadCallbacks() {
   return {
       .built =
           [this](absl::StatusOr<control::Resumed> resumed) {
-            Post([this, resumed = std::move(resumed)] { return held_job_.Built(resumed, Now()); });
+            Post([this, resumed = std::move(resumed)] { return lifecycle_.Built(resumed, Now()); });
           },
       .report =
           [this, first = true](Report report) mutable {
             if (std::exchange(first, false)) {
-              Post([this] { return held_job_.FirstStepDone(); });
+              Post([this] { return lifecycle_.FirstStepDone(); });
             }
             outbox_.AddReport(std::move(report));
           },
       .run_ended =
           [this](absl::StatusOr<RunEnd> end, control::RankStatus rank_status) {
             Post([this, end = std::move(end), rank_status = std::move(rank_status)] {
-              Effects effects = held_job_.RunEnded(end, rank_status, Now());
+              Effects effects = lifecycle_.RunEnded(end, rank_status, Now());
               for (Effect& effect : CheckFlushed()) effects.push_back(std::move(effect));
               return effects;
             });
           },
       .poisoned =
           [this](absl::Status reason) {
-            Post([this, reason = std::move(reason)] { return held_job_.Poisoned(reason); });
+            Post([this, reason = std::move(reason)] { return lifecycle_.Poisoned(reason); });
           },
       .gone =
           [this] {
@@ -180,7 +181,7 @@ JobThread::Callbacks Agent::ThreadCallbacks() {
                 thread = std::move(thread_);
               }
               thread.reset();  // the event was the thread's last act, so this joins at once
-              return held_job_.Gone();
+              return lifecycle_.Gone();
             });
           }};
 }
@@ -191,32 +192,33 @@ control::RankStatus Agent::ThreadStatus() const {
 }
 
 Effects Agent::CheckFlushed() {
-  if (held_job_.state() != HeldJob::State::kFlushing || !outbox_.AllAcknowledged()) return {};
-  return held_job_.Flushed(ThreadStatus(), Now());
+  if (lifecycle_.state() != RankLifecycle::State::kFlushing || !outbox_.AllAcknowledged())
+    return {};
+  return lifecycle_.Flushed(ThreadStatus(), Now());
 }
 
 void Agent::Prepare(control::JobKey key, Rank rank, DecodeAssignment decode) {
   Post([this, key = std::move(key), rank, decode = std::move(decode)] {
     // A rank that is held has its assignment; the newest one may be for the rank after it.
-    if (!held_job_.Holds(key)) decode_ = {key, decode};
-    return held_job_.Prepare(key, rank);
+    if (!lifecycle_.Holds(key)) decode_ = {key, decode};
+    return lifecycle_.Prepare(key, rank);
   });
 }
 
 void Agent::Start(control::JobKey key) {
-  Post([this, key = std::move(key)] { return held_job_.Start(key); });
+  Post([this, key = std::move(key)] { return lifecycle_.Start(key); });
 }
 
 void Agent::Halt(control::JobKey key, std::string reason, bool in_memory) {
   Post([this, key = std::move(key), reason = std::move(reason), in_memory] {
     Log(LogLevel::kInfo, "asked to halt", {{"job", key.job}, {"reason", reason}});
-    return held_job_.Halt(key, in_memory);
+    return lifecycle_.Halt(key, in_memory);
   });
 }
 
 void Agent::Abort(control::JobKey key, std::string reason) {
   Post([this, key = std::move(key), reason = std::move(reason)] {
-    return held_job_.Abort(key, reason, ThreadStatus(), Now());
+    return lifecycle_.Abort(key, reason, ThreadStatus(), Now());
   });
 }
 
@@ -224,7 +226,7 @@ void Agent::Acknowledge(control::JobKey key, bool keeps_copies) {
   Post([this, key = std::move(key), keeps_copies] {
     if (key.job == copied_job_) goes_on_ = keeps_copies;
     if (!keeps_copies && options_.forget_copies) options_.forget_copies(key.job);
-    return held_job_.Acknowledge(key);
+    return lifecycle_.Acknowledge(key);
   });
 }
 
@@ -242,7 +244,7 @@ void Agent::Commit(control::CommitCheckpoint request) {
 
 void Agent::Describe(const control::Describe& request, std::int64_t epoch) {
   Post([this, request, epoch] {
-    if (held_job_.Holds(request.key)) DescribeHeld(request.whole, epoch);
+    if (lifecycle_.Holds(request.key)) DescribeHeld(request.whole, epoch);
     return Effects();
   });
 }
@@ -254,9 +256,9 @@ void Agent::DescribeHeld(bool whole, std::int64_t epoch) {
     shared = shared_;
   }
   const BulkOutbox::Acknowledged acknowledged = outbox_.acknowledged();
-  const control::Resumed& resumed = held_job_.resumed();
-  control::RankDescription description{.key = held_job_.key(),
-                                       .rank = held_job_.rank(),
+  const control::Resumed& resumed = lifecycle_.resumed();
+  control::RankDescription description{.key = lifecycle_.key(),
+                                       .rank = lifecycle_.rank(),
                                        .assignment_hash = shared.hash,
                                        .acknowledged_step = acknowledged.step,
                                        .acknowledged_checkpoint = acknowledged.checkpoint,
@@ -274,20 +276,20 @@ void Agent::DescribeHeld(bool whole, std::int64_t epoch) {
 
 void Agent::Adopted(const control::JobKey& key) {
   Post([this, key] {
-    if (!held_job_.Holds(key)) return Effects();
+    if (!lifecycle_.Holds(key)) return Effects();
     outbox_.Resend();
-    return held_job_.Attached();
+    return lifecycle_.Attached();
   });
 }
 
 void Agent::Attached() {
   away_ = false;
-  Post([this] { return held_job_.Attached(); });
+  Post([this] { return lifecycle_.Attached(); });
 }
 
 void Agent::Detached() {
   away_ = true;
-  Post([this] { return held_job_.Detached(ThreadStatus(), Now()); });
+  Post([this] { return lifecycle_.Detached(ThreadStatus(), Now()); });
 }
 
 void Agent::Stuck(std::string reason) {
@@ -302,7 +304,7 @@ void Agent::Ask(std::function<void()> answer) {
 }
 
 void Agent::Leave() {
-  Post([this] { return held_job_.Leave(ThreadStatus(), Now()); });
+  Post([this] { return lifecycle_.Leave(ThreadStatus(), Now()); });
 }
 
 std::optional<Holding> Agent::held() const {

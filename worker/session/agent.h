@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worker's session. It applies what HeldJob decides. It owns the one thread that decides, the
-// job's thread and the outbox of reports. It knows the coordinator only as a CoordinatorLink.
+// The worker's session. It applies what RankLifecycle decides. It owns the one thread that decides,
+// the job's thread and the outbox of reports. It knows the coordinator only as a CoordinatorLink.
 #pragma once
 
 #include <atomic>
@@ -20,9 +20,9 @@
 #include "common/control/rank_status.h"
 #include "worker/session/bulk_outbox.h"
 #include "worker/session/checkpoint_committer.h"
-#include "worker/session/held_job.h"
 #include "worker/session/job_thread.h"
 #include "worker/session/rank_description.h"
+#include "worker/session/rank_lifecycle.h"
 #include "worker/session/task_thread.h"
 
 namespace takt::session {
@@ -131,14 +131,14 @@ class Agent {
   mutable absl::Mutex mutex_;
   SteadyCondVar posted_;
   std::deque<std::function<Effects()>> events_ ABSL_GUARDED_BY(mutex_);
-  // `held()` returns it. It is a copy of what held_job_ has, so that readers never wait for a
+  // `held()` returns it. It is a copy of what lifecycle_ has, so that readers never wait for a
   // decision.
   std::optional<std::pair<control::JobKey, Rank>> shown_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<JobThread> thread_ ABSL_GUARDED_BY(mutex_);
   SharedPart shared_ ABSL_GUARDED_BY(mutex_);  // of the held rank; empty until it is read
 
   // Only the deciding thread uses these.
-  HeldJob held_job_;
+  RankLifecycle lifecycle_;
   std::optional<std::pair<control::JobKey, DecodeAssignment>> decode_;  // of the next rank
   std::string last_job_;    // empty: there was none, or it is over
   std::string copied_job_;  // whose copies may be kept; empty: nobody's

@@ -352,7 +352,7 @@ TEST_F(AgentTest, AStuckTeardownEndsTheWorker) {
     absl::MutexLock lock(&script_->mutex);
     script_->mutex.Await(absl::Condition(&script_->stopped));
   }
-  clock_.Advance(HeldJob::kTeardownTimeout);
+  clock_.Advance(RankLifecycle::kTeardownTimeout);
   thread_.join();
   EXPECT_EQ(exit_code_, kExitStuck);
   absl::MutexLock lock(&script_->mutex);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/session/held_job.h"
+#include "worker/session/rank_lifecycle.h"
 
 #include <utility>
 
@@ -17,8 +17,8 @@ std::string WhyANewLife(const absl::Status& poisoned) {
 
 }  // namespace
 
-control::JobUpdate HeldJob::Update(control::Phase phase, const absl::Status& error,
-                                   const control::RankStatus& status) const {
+control::JobUpdate RankLifecycle::Update(control::Phase phase, const absl::Status& error,
+                                         const control::RankStatus& status) const {
   return control::JobUpdate{.key = key_,
                             .rank = rank_,
                             .phase = phase,
@@ -26,14 +26,14 @@ control::JobUpdate HeldJob::Update(control::Phase phase, const absl::Status& err
                             .status = status};
 }
 
-Effects HeldJob::End(control::Phase phase, const absl::Status& error,
-                     const control::RankStatus& status) {
+Effects RankLifecycle::End(control::Phase phase, const absl::Status& error,
+                           const control::RankStatus& status) {
   state_ = State::kEnded;
   end_ = Update(phase, error, status);
   return {EffectSend{*end_}};
 }
 
-Effects HeldJob::Build(const control::JobKey& key, Rank rank) {
+Effects RankLifecycle::Build(const control::JobKey& key, Rank rank) {
   if (!poisoned_.ok()) return BecomeIdle();
   state_ = State::kPreparing;
   key_ = key;
@@ -47,7 +47,7 @@ Effects HeldJob::Build(const control::JobKey& key, Rank rank) {
   return {EffectBuild{key}};
 }
 
-Effects HeldJob::Prepare(const control::JobKey& key, Rank rank) {
+Effects RankLifecycle::Prepare(const control::JobKey& key, Rank rank) {
   if (Holds(key)) return Attached();  // sent twice: it gets the same answer as the first time
   const bool ending = state_ == State::kStopping || state_ == State::kEnded;
   if (leaving_ || (state_ != State::kIdle && !ending)) {
@@ -65,21 +65,21 @@ Effects HeldJob::Prepare(const control::JobKey& key, Rank rank) {
   return {};
 }
 
-Effects HeldJob::Start(const control::JobKey& key) {
+Effects RankLifecycle::Start(const control::JobKey& key) {
   if (!Holds(key) || state_ != State::kAdmitted) return {};
   state_ = State::kRunning;
   return {EffectRun{}, EffectHeartbeat{}};
 }
 
-Effects HeldJob::Halt(const control::JobKey& key, bool in_memory) const {
+Effects RankLifecycle::Halt(const control::JobKey& key, bool in_memory) const {
   const bool runs_or_will =
       state_ == State::kPreparing || state_ == State::kAdmitted || state_ == State::kRunning;
   if (!Holds(key) || !runs_or_will) return {};
   return {EffectHalt{.in_memory = in_memory}};
 }
 
-Effects HeldJob::Abort(const control::JobKey& key, const std::string& reason,
-                       const control::RankStatus& status, absl::Duration now) {
+Effects RankLifecycle::Abort(const control::JobKey& key, const std::string& reason,
+                             const control::RankStatus& status, absl::Duration now) {
   if (next_.has_value() && next_->first == key) next_.reset();
   if (!Holds(key)) {
     return {EffectSend{
@@ -106,20 +106,20 @@ Effects HeldJob::Abort(const control::JobKey& key, const std::string& reason,
   return {};
 }
 
-Effects HeldJob::Acknowledge(const control::JobKey& key) {
+Effects RankLifecycle::Acknowledge(const control::JobKey& key) {
   if (!Holds(key) || state_ != State::kEnded) return {};
   acknowledged_ = true;
   return gone_ ? BecomeIdle() : Effects();
 }
 
-Effects HeldJob::BecomeIdle() {
+Effects RankLifecycle::BecomeIdle() {
   state_ = State::kIdle;
   if (leaving_) return {EffectExit{kExitLeft, kAskedToLeave}};
   if (poisoned_.ok()) return {};
   return {EffectExit{kExitPoisoned, WhyANewLife(poisoned_)}};
 }
 
-Effects HeldJob::Attached() const {
+Effects RankLifecycle::Attached() const {
   Effects effects;
   if (leaving_) effects.push_back(EffectLeaving{kAskedToLeave});
   if (!poisoned_.ok()) effects.push_back(EffectLeaving{WhyANewLife(poisoned_)});
@@ -134,11 +134,11 @@ Effects HeldJob::Attached() const {
 }
 
 // Without a coordinator nothing can halt the job any more.
-Effects HeldJob::Detached(const control::RankStatus& status, absl::Duration now) {
+Effects RankLifecycle::Detached(const control::RankStatus& status, absl::Duration now) {
   return leaving_ && !leaving_now_ ? LeaveNow(status, now) : Effects();
 }
 
-Effects HeldJob::Built(const absl::StatusOr<control::Resumed>& resumed, absl::Duration now) {
+Effects RankLifecycle::Built(const absl::StatusOr<control::Resumed>& resumed, absl::Duration now) {
   if (state_ != State::kPreparing) return {};
   if (resumed.ok()) {
     state_ = State::kAdmitted;
@@ -151,8 +151,8 @@ Effects HeldJob::Built(const absl::StatusOr<control::Resumed>& resumed, absl::Du
   return effects;
 }
 
-Effects HeldJob::RunEnded(const absl::StatusOr<RunEnd>& end, const control::RankStatus& rank_status,
-                          absl::Duration now) {
+Effects RankLifecycle::RunEnded(const absl::StatusOr<RunEnd>& end,
+                                const control::RankStatus& rank_status, absl::Duration now) {
   if (state_ != State::kRunning) return {};
   if (end.ok()) {
     state_ = State::kFlushing;
@@ -165,7 +165,7 @@ Effects HeldJob::RunEnded(const absl::StatusOr<RunEnd>& end, const control::Rank
   return effects;
 }
 
-Effects HeldJob::Flushed(const control::RankStatus& status, absl::Duration now) {
+Effects RankLifecycle::Flushed(const control::RankStatus& status, absl::Duration now) {
   if (state_ != State::kFlushing) return {};
   teardown_deadline_ = now + kTeardownTimeout;
   Effects effects = End(run_end_, absl::OkStatus(), status);
@@ -173,17 +173,17 @@ Effects HeldJob::Flushed(const control::RankStatus& status, absl::Duration now) 
   return effects;
 }
 
-Effects HeldJob::FirstStepDone() const {
+Effects RankLifecycle::FirstStepDone() const {
   if (state_ != State::kRunning) return {};
   return {EffectHeartbeat{}};
 }
 
-Effects HeldJob::Poisoned(const absl::Status& reason) {
+Effects RankLifecycle::Poisoned(const absl::Status& reason) {
   poisoned_ = reason;
   return {EffectLeaving{WhyANewLife(reason)}};
 }
 
-Effects HeldJob::Gone() {
+Effects RankLifecycle::Gone() {
   gone_ = true;
   teardown_deadline_ = absl::InfiniteDuration();
   if (leaving_now_) return {EffectExit{kExitLeft, kAskedToLeave}};
@@ -199,7 +199,7 @@ Effects HeldJob::Gone() {
   return effects;
 }
 
-Effects HeldJob::Leave(const control::RankStatus& status, absl::Duration now) {
+Effects RankLifecycle::Leave(const control::RankStatus& status, absl::Duration now) {
   if (leaving_now_) return {};
   if (leaving_) return LeaveNow(status, now);
   leaving_ = true;
@@ -209,7 +209,7 @@ Effects HeldJob::Leave(const control::RankStatus& status, absl::Duration now) {
   return {EffectLeaving{kAskedToLeave}};
 }
 
-Effects HeldJob::LeaveNow(const control::RankStatus& status, absl::Duration now) {
+Effects RankLifecycle::LeaveNow(const control::RankStatus& status, absl::Duration now) {
   leaving_now_ = true;
   leave_deadline_ = absl::InfiniteDuration();
   if (gone_) return {EffectExit{kExitLeft, kAskedToLeave}};
@@ -221,7 +221,7 @@ Effects HeldJob::LeaveNow(const control::RankStatus& status, absl::Duration now)
   return effects;
 }
 
-Effects HeldJob::Tick(absl::Duration now) const {
+Effects RankLifecycle::Tick(absl::Duration now) const {
   if (now < teardown_deadline_) return {};
   return {EffectExit{kExitStuck, absl::StrCat("teardown of job ", key_.job, " generation ",
                                               key_.generation.value(), " did not end within ",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/session/held_job.h"
+#include "worker/session/rank_lifecycle.h"
 
 #include <string>
 
@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using State = HeldJob::State;
+using State = RankLifecycle::State;
 
 const control::JobKey kJob{"kjv", Generation(1)};
 const control::JobKey kNewer{"kjv", Generation(2)};
@@ -47,8 +47,8 @@ std::vector<std::string> Print(const Effects& effects) {
   return lines;
 }
 
-HeldJob JobIn(State state) {
-  HeldJob held;
+RankLifecycle JobIn(State state) {
+  RankLifecycle held;
   if (state == State::kIdle) return held;
   held.Prepare(kJob, Rank(1));
   if (state == State::kPreparing) return held;
@@ -66,8 +66,8 @@ HeldJob JobIn(State state) {
   return held;  // ended, but its thread is not gone yet
 }
 
-TEST(HeldJob, GoesFromPrepareToAcknowledgedFinish) {
-  HeldJob held;
+TEST(RankLifecycle, GoesFromPrepareToAcknowledgedFinish) {
+  RankLifecycle held;
   EXPECT_THAT(Print(held.Prepare(kJob, Rank(1))), ElementsAre("build 1"));
   EXPECT_THAT(Print(held.Built(control::Resumed(), kNow)), ElementsAre("send admitted 1"));
   EXPECT_THAT(Print(held.Start(kJob)), ElementsAre("run", "heartbeat"));
@@ -80,23 +80,23 @@ TEST(HeldJob, GoesFromPrepareToAcknowledgedFinish) {
   EXPECT_EQ(held.state(), State::kIdle);
 }
 
-TEST(HeldJob, BuildErrorIsRefusedAndTornDown) {
-  HeldJob held = JobIn(State::kPreparing);
+TEST(RankLifecycle, BuildErrorIsRefusedAndTornDown) {
+  RankLifecycle held = JobIn(State::kPreparing);
   EXPECT_THAT(Print(held.Built(absl::InvalidArgumentError("no such file"), kNow)),
               ElementsAre("send refused 1", "release"));
   EXPECT_EQ(held.end()->failure.error, "no such file");
 }
 
-TEST(HeldJob, RunErrorIsToldWithWhatItWaitedFor) {
-  HeldJob held = JobIn(State::kRunning);
+TEST(RankLifecycle, RunErrorIsToldWithWhatItWaitedFor) {
+  RankLifecycle held = JobIn(State::kRunning);
   EXPECT_THAT(Print(held.RunEnded(absl::UnavailableError("peer left"), kAtStep7, kNow)),
               ElementsAre("send failed 1", "release"));
   EXPECT_EQ(held.end()->status.waiting_for, kAtStep7.waiting_for);
   EXPECT_EQ(held.end()->rank, Rank(1));
 }
 
-TEST(HeldJob, AHaltedRunIsToldAsSuchOnceEverythingIsFlushed) {
-  HeldJob held = JobIn(State::kRunning);
+TEST(RankLifecycle, AHaltedRunIsToldAsSuchOnceEverythingIsFlushed) {
+  RankLifecycle held = JobIn(State::kRunning);
   EXPECT_THAT(Print(held.Halt(kJob, /*in_memory=*/true)), ElementsAre("halt in memory"));
   EXPECT_THAT(Print(held.Halt(kJob)), ElementsAre("halt"));
   EXPECT_THAT(Print(held.Halt(kJob)), ElementsAre("halt"));  // sent again after a reconnection
@@ -106,7 +106,7 @@ TEST(HeldJob, AHaltedRunIsToldAsSuchOnceEverythingIsFlushed) {
   EXPECT_EQ(held.end()->status.last_step, kAtStep7.last_step);
 }
 
-TEST(HeldJob, HaltConcernsWhatRunsOrWillAndNothingElse) {
+TEST(RankLifecycle, HaltConcernsWhatRunsOrWillAndNothingElse) {
   for (const State state : {State::kPreparing, State::kAdmitted, State::kRunning}) {
     EXPECT_THAT(Print(JobIn(state).Halt(kJob)), ElementsAre("halt"));
     EXPECT_THAT(Print(JobIn(state).Halt(kNewer)), IsEmpty());
@@ -115,8 +115,8 @@ TEST(HeldJob, HaltConcernsWhatRunsOrWillAndNothingElse) {
     EXPECT_THAT(Print(JobIn(state).Halt(kJob)), IsEmpty());
 }
 
-TEST(HeldJob, AnAdmissionSaysWhatTheRankGoesOnFrom) {
-  HeldJob held = JobIn(State::kPreparing);
+TEST(RankLifecycle, AnAdmissionSaysWhatTheRankGoesOnFrom) {
+  RankLifecycle held = JobIn(State::kPreparing);
   const Effects admitted =
       held.Built(control::Resumed{.step = StepId(40), .notes = {"step 50: damaged"}}, kNow);
   ASSERT_THAT(Print(admitted), ElementsAre("send admitted 1"));
@@ -128,10 +128,10 @@ TEST(HeldJob, AnAdmissionSaysWhatTheRankGoesOnFrom) {
   }
 }
 
-TEST(HeldJob, AbortEndsEveryBusyStateAndTellsTheStatusFromBefore) {
+TEST(RankLifecycle, AbortEndsEveryBusyStateAndTellsTheStatusFromBefore) {
   for (const State state :
        {State::kPreparing, State::kAdmitted, State::kRunning, State::kFlushing}) {
-    HeldJob held = JobIn(state);
+    RankLifecycle held = JobIn(state);
     EXPECT_THAT(Print(held.Abort(kJob, "worker w2 died", kAtStep7, kNow)),
                 ElementsAre("stop worker w2 died"));
     EXPECT_THAT(Print(held.Built(absl::AbortedError("stopped"), kNow)), IsEmpty());
@@ -143,35 +143,35 @@ TEST(HeldJob, AbortEndsEveryBusyStateAndTellsTheStatusFromBefore) {
   }
 }
 
-TEST(HeldJob, AbortOfAnotherGenerationIsAnsweredAndTouchesNothing) {
-  HeldJob held = JobIn(State::kRunning);
+TEST(RankLifecycle, AbortOfAnotherGenerationIsAnsweredAndTouchesNothing) {
+  RankLifecycle held = JobIn(State::kRunning);
   EXPECT_THAT(Print(held.Abort(kNewer, "x", {}, kNow)), ElementsAre("send aborted 2"));
   EXPECT_EQ(held.state(), State::kRunning);
-  HeldJob idle;
+  RankLifecycle idle;
   EXPECT_THAT(Print(idle.Abort(kJob, "x", {}, kNow)), ElementsAre("send aborted 1"));
 }
 
-TEST(HeldJob, AbortAfterTheEndTellsTheEndAgain) {
-  HeldJob held = JobIn(State::kEnded);
+TEST(RankLifecycle, AbortAfterTheEndTellsTheEndAgain) {
+  RankLifecycle held = JobIn(State::kEnded);
   EXPECT_THAT(Print(held.Abort(kJob, "x", {}, kNow)), ElementsAre("send finished 1"));
 }
 
-TEST(HeldJob, ReconnectionTellsAgainWhatTheCoordinatorMayHaveMissed) {
+TEST(RankLifecycle, ReconnectionTellsAgainWhatTheCoordinatorMayHaveMissed) {
   EXPECT_THAT(Print(JobIn(State::kIdle).Attached()), IsEmpty());
   EXPECT_THAT(Print(JobIn(State::kAdmitted).Attached()), ElementsAre("send admitted 1"));
   EXPECT_THAT(Print(JobIn(State::kRunning).Attached()), IsEmpty());
   EXPECT_THAT(Print(JobIn(State::kEnded).Attached()), ElementsAre("send finished 1"));
 }
 
-TEST(HeldJob, PrepareToldTwiceBuildsOnce) {
-  HeldJob held = JobIn(State::kAdmitted);
+TEST(RankLifecycle, PrepareToldTwiceBuildsOnce) {
+  RankLifecycle held = JobIn(State::kAdmitted);
   EXPECT_THAT(Print(held.Prepare(kJob, Rank(1))), ElementsAre("send admitted 1"));
-  HeldJob running = JobIn(State::kRunning);
+  RankLifecycle running = JobIn(State::kRunning);
   EXPECT_THAT(Print(running.Prepare(kJob, Rank(1))), IsEmpty());
 }
 
-TEST(HeldJob, PrepareWhileBusyIsRefusedNamingWhatIsHeld) {
-  HeldJob held = JobIn(State::kRunning);
+TEST(RankLifecycle, PrepareWhileBusyIsRefusedNamingWhatIsHeld) {
+  RankLifecycle held = JobIn(State::kRunning);
   const Effects effects = held.Prepare(kNewer, Rank(0));
   EXPECT_THAT(Print(effects), ElementsAre("send refused 2"));
   EXPECT_EQ(std::get<EffectSend>(effects[0]).update.failure.error,
@@ -179,58 +179,59 @@ TEST(HeldJob, PrepareWhileBusyIsRefusedNamingWhatIsHeld) {
   EXPECT_EQ(held.state(), State::kRunning);
 }
 
-TEST(HeldJob, PrepareDuringTeardownWaitsForItsEnd) {
-  HeldJob held = JobIn(State::kStopping);
+TEST(RankLifecycle, PrepareDuringTeardownWaitsForItsEnd) {
+  RankLifecycle held = JobIn(State::kStopping);
   EXPECT_THAT(Print(held.Prepare(kNewer, Rank(0))), IsEmpty());
   EXPECT_THAT(Print(held.Gone()), ElementsAre("send aborted 1", "build 2"));
   EXPECT_EQ(held.key(), kNewer);
   EXPECT_EQ(held.rank(), Rank(0));
 }
 
-TEST(HeldJob, AbortOfAPrepareThatWaitsForgetsIt) {
-  HeldJob held = JobIn(State::kStopping);
+TEST(RankLifecycle, AbortOfAPrepareThatWaitsForgetsIt) {
+  RankLifecycle held = JobIn(State::kStopping);
   held.Prepare(kNewer, Rank(0));
   EXPECT_THAT(Print(held.Abort(kNewer, "x", {}, kNow)), ElementsAre("send aborted 2"));
   EXPECT_THAT(Print(held.Gone()), ElementsAre("send aborted 1"));
 }
 
-TEST(HeldJob, PrepareAfterAnUnacknowledgedEndReplacesIt) {
-  HeldJob held = JobIn(State::kEnded);
+TEST(RankLifecycle, PrepareAfterAnUnacknowledgedEndReplacesIt) {
+  RankLifecycle held = JobIn(State::kEnded);
   held.Gone();
   EXPECT_THAT(Print(held.Prepare(kNewer, Rank(0))), ElementsAre("build 2"));
 }
 
-TEST(HeldJob, AcknowledgedBeforeTheThreadIsGoneBecomesIdleOnceItIs) {
-  HeldJob held = JobIn(State::kEnded);
+TEST(RankLifecycle, AcknowledgedBeforeTheThreadIsGoneBecomesIdleOnceItIs) {
+  RankLifecycle held = JobIn(State::kEnded);
   held.Acknowledge(kJob);
   EXPECT_EQ(held.state(), State::kEnded);
   held.Gone();
   EXPECT_EQ(held.state(), State::kIdle);
 }
 
-TEST(HeldJob, StartOfAnotherGenerationOrTwiceDoesNothing) {
-  HeldJob held = JobIn(State::kAdmitted);
+TEST(RankLifecycle, StartOfAnotherGenerationOrTwiceDoesNothing) {
+  RankLifecycle held = JobIn(State::kAdmitted);
   EXPECT_THAT(Print(held.Start(kNewer)), IsEmpty());
   EXPECT_THAT(Print(held.Start(kJob)), ElementsAre("run", "heartbeat"));
   EXPECT_THAT(Print(held.Start(kJob)), IsEmpty());
 }
 
-TEST(HeldJob, AStuckTeardownEndsTheProcess) {
-  HeldJob held = JobIn(State::kStopping);
-  EXPECT_THAT(Print(held.Tick(kNow + HeldJob::kTeardownTimeout - absl::Nanoseconds(1))), IsEmpty());
-  EXPECT_THAT(Print(held.Tick(kNow + HeldJob::kTeardownTimeout)), ElementsAre("exit 70"));
+TEST(RankLifecycle, AStuckTeardownEndsTheProcess) {
+  RankLifecycle held = JobIn(State::kStopping);
+  EXPECT_THAT(Print(held.Tick(kNow + RankLifecycle::kTeardownTimeout - absl::Nanoseconds(1))),
+              IsEmpty());
+  EXPECT_THAT(Print(held.Tick(kNow + RankLifecycle::kTeardownTimeout)), ElementsAre("exit 70"));
   held.Gone();
-  EXPECT_THAT(Print(held.Tick(kNow + HeldJob::kTeardownTimeout)), IsEmpty());
+  EXPECT_THAT(Print(held.Tick(kNow + RankLifecycle::kTeardownTimeout)), IsEmpty());
   EXPECT_THAT(Print(JobIn(State::kRunning).Tick(absl::Hours(1000))), IsEmpty());
 }
 
-TEST(HeldJob, LeavingWhileIdleExitsAtOnce) {
-  HeldJob held;
+TEST(RankLifecycle, LeavingWhileIdleExitsAtOnce) {
+  RankLifecycle held;
   EXPECT_THAT(Print(held.Leave({}, kNow)), ElementsAre("exit 0"));
 }
 
-TEST(HeldJob, LeavingWhileBusyWaitsForTheCoordinatorToHaltTheJob) {
-  HeldJob held = JobIn(State::kRunning);
+TEST(RankLifecycle, LeavingWhileBusyWaitsForTheCoordinatorToHaltTheJob) {
+  RankLifecycle held = JobIn(State::kRunning);
   EXPECT_THAT(Print(held.Leave(kAtStep7, kNow)), ElementsAre("leaving"));
   EXPECT_THAT(Print(held.Prepare(kNewer, Rank(0))), ElementsAre("send refused 2"));
   EXPECT_THAT(Print(held.Attached()), ElementsAre("leaving"));
@@ -241,17 +242,17 @@ TEST(HeldJob, LeavingWhileBusyWaitsForTheCoordinatorToHaltTheJob) {
   EXPECT_THAT(Print(held.Acknowledge(kJob)), ElementsAre("exit 0"));
 }
 
-TEST(HeldJob, LeavingAfterAnAbortWaitsForItsAcknowledgement) {
-  HeldJob held = JobIn(State::kRunning);
+TEST(RankLifecycle, LeavingAfterAnAbortWaitsForItsAcknowledgement) {
+  RankLifecycle held = JobIn(State::kRunning);
   held.Leave(kAtStep7, kNow);
   held.Abort(kJob, "worker w1 leaves", kAtStep7, kNow);
   EXPECT_THAT(Print(held.Gone()), ElementsAre("send aborted 1"));
   EXPECT_THAT(Print(held.Acknowledge(kJob)), ElementsAre("exit 0"));
 }
 
-TEST(HeldJob, LeavingWithoutACoordinatorOrWhenAskedTwiceFailsTheRank) {
+TEST(RankLifecycle, LeavingWithoutACoordinatorOrWhenAskedTwiceFailsTheRank) {
   for (const bool twice : {true, false}) {
-    HeldJob held = JobIn(State::kRunning);
+    RankLifecycle held = JobIn(State::kRunning);
     held.Leave(kAtStep7, kNow);
     EXPECT_THAT(Print(twice ? held.Leave(kAtStep7, kNow) : held.Detached(kAtStep7, kNow)),
                 ElementsAre("send failed 1", "stop the worker was asked to leave (SIGTERM)"));
@@ -261,8 +262,8 @@ TEST(HeldJob, LeavingWithoutACoordinatorOrWhenAskedTwiceFailsTheRank) {
   EXPECT_THAT(Print(JobIn(State::kRunning).Detached(kAtStep7, kNow)), IsEmpty());
 }
 
-TEST(HeldJob, LeavingIsDueAgainAfterItsTimeout) {
-  HeldJob held = JobIn(State::kRunning);
+TEST(RankLifecycle, LeavingIsDueAgainAfterItsTimeout) {
+  RankLifecycle held = JobIn(State::kRunning);
   EXPECT_FALSE(held.LeaveIsDue(absl::Hours(1000)));
   held.Leave(kAtStep7, kNow);
   EXPECT_FALSE(held.LeaveIsDue(kNow + absl::Seconds(59)));
@@ -271,9 +272,9 @@ TEST(HeldJob, LeavingIsDueAgainAfterItsTimeout) {
   EXPECT_FALSE(held.LeaveIsDue(kNow + absl::Hours(1)));
 }
 
-TEST(HeldJob, PoisonedItBeginsAnewOnceTheEndIsStored) {
+TEST(RankLifecycle, PoisonedItBeginsAnewOnceTheEndIsStored) {
   const absl::Status lost = absl::InternalError("an illegal memory access was encountered");
-  HeldJob held = JobIn(State::kRunning);
+  RankLifecycle held = JobIn(State::kRunning);
   held.RunEnded(lost, kAtStep7, kNow);
   EXPECT_THAT(Print(held.Poisoned(lost)), ElementsAre("leaving"));
   EXPECT_THAT(Print(held.Gone()), IsEmpty());
@@ -283,18 +284,18 @@ TEST(HeldJob, PoisonedItBeginsAnewOnceTheEndIsStored) {
   EXPECT_THAT(std::get<EffectExit>(effects[0]).reason, HasSubstr("illegal memory access"));
 }
 
-TEST(HeldJob, PoisonedItHoldsNothingMore) {
-  HeldJob acknowledged = JobIn(State::kEnded);
+TEST(RankLifecycle, PoisonedItHoldsNothingMore) {
+  RankLifecycle acknowledged = JobIn(State::kEnded);
   acknowledged.Poisoned(absl::InternalError("lost"));
   EXPECT_THAT(Print(acknowledged.Acknowledge(kJob)), IsEmpty());
   EXPECT_THAT(Print(acknowledged.Gone()), ElementsAre("exit 71"));
 
-  HeldJob replaced = JobIn(State::kEnded);
+  RankLifecycle replaced = JobIn(State::kEnded);
   replaced.Poisoned(absl::InternalError("lost"));
   EXPECT_THAT(Print(replaced.Prepare(kNewer, Rank(0))), IsEmpty());
   EXPECT_THAT(Print(replaced.Gone()), ElementsAre("exit 71"));
 
-  HeldJob aborted = JobIn(State::kStopping);
+  RankLifecycle aborted = JobIn(State::kStopping);
   aborted.Poisoned(absl::InternalError("lost"));
   EXPECT_THAT(Print(aborted.Gone()), ElementsAre("send aborted 1"));
   EXPECT_THAT(Print(aborted.Prepare(kNewer, Rank(0))), ElementsAre("exit 71"));

@@ -82,7 +82,7 @@ using Effect = std::variant<EffectBuild, EffectRun, EffectHalt, EffectHeartbeat,
 using Effects = std::vector<Effect>;
 
 // One caller at a time.
-class HeldJob {
+class RankLifecycle {
  public:
   enum class State : std::uint8_t {
     kIdle,
@@ -97,7 +97,7 @@ class HeldJob {
   // A teardown that takes longer is stuck.
   static constexpr absl::Duration kTeardownTimeout = absl::Seconds(10);
 
-  explicit HeldJob(absl::Duration leave_timeout = absl::Minutes(1))
+  explicit RankLifecycle(absl::Duration leave_timeout = absl::Minutes(1))
       : leave_timeout_(leave_timeout) {}
 
   // Events from the coordinator. A command for a generation that is not held changes nothing, but
