@@ -37,9 +37,9 @@ class FrameWriter {
 
 // Writes to one worker's stream within the stream of its host. It may outlive the stream of the
 // host.
-class Place {
+class RelayedStream {
  public:
-  Place(std::weak_ptr<FrameWriter> writer, std::int64_t stream)
+  RelayedStream(std::weak_ptr<FrameWriter> writer, std::int64_t stream)
       : writer_(std::move(writer)), stream_(stream) {}
   // What is said is written at Flush.
   void Say(const google::protobuf::MessageLite& message) const {
@@ -61,30 +61,30 @@ class Place {
 
 class RelayedControl final : public job::WorkerSession {
  public:
-  RelayedControl(Place place, const job::Coordinator* coordinator)
-      : place_(std::move(place)), coordinator_(coordinator) {}
+  RelayedControl(RelayedStream stream, const job::Coordinator* coordinator)
+      : stream_(std::move(stream)), coordinator_(coordinator) {}
   void Send(const control::Command& command) override {
-    place_.Say(ResponseOf(command, *coordinator_));
+    stream_.Say(ResponseOf(command, *coordinator_));
   }
-  void Flush() override { place_.Flush(); }
-  void Close(const absl::Status& status) override { place_.End(status); }
+  void Flush() override { stream_.Flush(); }
+  void Close(const absl::Status& status) override { stream_.End(status); }
 
  private:
-  const Place place_;
+  const RelayedStream stream_;
   const job::Coordinator* const coordinator_;
 };
 
 class RelayedBulk final : public job::BulkSession {
  public:
-  explicit RelayedBulk(Place place) : place_(std::move(place)) {}
+  explicit RelayedBulk(RelayedStream stream) : stream_(std::move(stream)) {}
   void Acknowledge(const control::ReportsAcknowledged& acknowledged) override {
-    place_.Say(control::ToProto(acknowledged));
+    stream_.Say(control::ToProto(acknowledged));
   }
-  void Flush() override { place_.Flush(); }
-  void Close(const absl::Status& status) override { place_.End(status); }
+  void Flush() override { stream_.Flush(); }
+  void Close(const absl::Status& status) override { stream_.End(status); }
 
  private:
-  const Place place_;
+  const RelayedStream stream_;
 };
 
 template <class Conversation>
@@ -99,7 +99,7 @@ class HostStream final : public WritingStream<HostReactor, v1::HostFrame>,
                          public std::enable_shared_from_this<HostStream<Conversation>> {
  public:
   // Makes the conversation of a worker whose stream begins.
-  using Begin = std::function<Worker<Conversation>(Place)>;
+  using Begin = std::function<Worker<Conversation>(RelayedStream)>;
 
   HostStream(grpc::CallbackServerContext* context, job::Coordinator* coordinator, Begin begin)
       : WritingStream(context, kMaxFrames, timeouts::kStreamStall),
@@ -151,8 +151,10 @@ class HostStream final : public WritingStream<HostReactor, v1::HostFrame>,
         return absl::ResourceExhaustedError(
             absl::StrCat("a host has at most ", kMaxHostStreams, " streams of a kind"));
       }
-      found = workers_.emplace(part.stream(), begin_(Place(this->weak_from_this(), part.stream())))
-                  .first;
+      found =
+          workers_
+              .emplace(part.stream(), begin_(RelayedStream(this->weak_from_this(), part.stream())))
+              .first;
     }
     Worker<Conversation>& worker = found->second;
     if (worker.conversation == nullptr) return absl::OkStatus();  // its end is on the way
@@ -219,20 +221,20 @@ HostReactor* Start(grpc::CallbackServerContext* context, job::Coordinator* coord
 HostReactor* StartHostControl(grpc::CallbackServerContext* context,
                               const HostStreamOptions& options) {
   return Start<ControlConversation>(
-      context, options.coordinator, [options](Place place) -> Worker<ControlConversation> {
+      context, options.coordinator, [options](RelayedStream stream) -> Worker<ControlConversation> {
         return {std::make_unique<ControlConversation>(options.coordinator, options.traces,
                                                       options.audit_entry,
                                                       job::SessionId(++*options.last_session)),
-                std::make_shared<RelayedControl>(std::move(place), options.coordinator)};
+                std::make_shared<RelayedControl>(std::move(stream), options.coordinator)};
       });
 }
 
 HostReactor* StartHostBulk(grpc::CallbackServerContext* context, const HostStreamOptions& options) {
   return Start<BulkConversation>(
-      context, options.coordinator, [options](Place place) -> Worker<BulkConversation> {
+      context, options.coordinator, [options](RelayedStream stream) -> Worker<BulkConversation> {
         return {std::make_unique<BulkConversation>(options.coordinator, options.traces,
                                                    options.audit_entry),
-                std::make_shared<RelayedBulk>(std::move(place))};
+                std::make_shared<RelayedBulk>(std::move(stream))};
       });
 }
 
