@@ -19,6 +19,7 @@
 #include "cli/job/step_printer.h"
 #include "cli/job/timeline_file.h"
 #include "cli/local/commands.h"
+#include "cli/local/gpu_check.h"
 #include "cli/local/local_cluster.h"
 #include "cli/local/local_state.h"
 #include "common/base/clock.h"
@@ -57,7 +58,7 @@ bool HasTrained(const v1::Job& job) {
 // small).
 absl::StatusOr<int> WorkersFor(const RunOptions& options, const v1::JobSpec& proto) {
   ASSIGN_OR_RETURN(const config::JobSpec job, config::ToJobSpec(proto));
-  const int least = job.LeastPipeline() * job.LeastData() * job.parallelism.RanksPerReplica();
+  const int least = LeastRanks(job);
   if (options.workers > 0 && options.workers < least) {
     return InvalidField(
         {.field = "--workers",
@@ -70,17 +71,10 @@ absl::StatusOr<int> WorkersFor(const RunOptions& options, const v1::JobSpec& pro
   return open ? std::max(kDefaultWorkers, least) : least;
 }
 
-// Returns the field, with its value, by which a job runs on GPUs alone. Empty: it also runs on
-// cores.
-FieldError GpuFieldOf(const v1::JobSpec& proto) {
-  const absl::StatusOr<config::JobSpec> job = config::ToJobSpec(proto);
-  if (!job.ok() || plan::DeviceOf(*job, config::DeviceKind::kAuto, /*any_gpu=*/false) !=
-                       config::DeviceKind::kCuda)
-    return {};
-  if (job->parallelism.device == config::DeviceKind::kCuda)
-    return {.field = "parallelism.device", .value = "cuda"};
-  const bool nccl = job->parallelism.transport == config::TransportKind::kNccl;
-  return {.field = "parallelism.transport", .value = nccl ? "nccl" : "cuda_ipc"};
+// Returns whether the job computes on GPUs whatever the workers have.
+bool NeedsGpus(const config::JobSpec& job) {
+  return plan::DeviceOf(job, config::DeviceKind::kAuto, /*any_gpu=*/false) ==
+         config::DeviceKind::kCuda;
 }
 
 bool IsAttached(const v1::Worker& worker) {
@@ -154,7 +148,7 @@ class LocalRun {
 
   absl::StatusOr<v1::Job> SubmitAndFollow() {
     RETURN_IF_ERROR(MakeWayForName());
-    RETURN_IF_ERROR(CheckGpus());
+    RETURN_IF_ERROR(WaitForGpus());
     const absl::Status submitted = cluster_->client().SubmitJob(spec_, false).status();
     if (!submitted.ok()) return job_input_.locate(submitted);
     while (true) {
@@ -183,21 +177,17 @@ class LocalRun {
     }
   }
 
-  // The cluster does not grow: if no worker has a GPU, a job for GPUs would wait for ever. Waits
-  // until one with a GPU or all workers are attached. A signal, or a worker that ended, is heeded
-  // later.
-  absl::Status CheckGpus() {
-    FieldError error = GpuFieldOf(spec_);
-    while (!error.field.empty() && !stop_.stopped() &&
-           cluster_->num_live_workers() >= num_workers_) {
+  // The cluster does not grow, so a job for which its GPUs do not suffice would wait for ever.
+  // Waits until those that are attached suffice, or all workers are attached. A signal, or a worker
+  // that ended, is heeded later.
+  absl::Status WaitForGpus() {
+    const absl::StatusOr<config::JobSpec> job = config::ToJobSpec(spec_);
+    if (!job.ok() || !NeedsGpus(*job)) return absl::OkStatus();
+    while (!stop_.stopped() && cluster_->num_live_workers() >= num_workers_) {
       ASSIGN_OR_RETURN(std::vector<v1::Worker> workers, cluster_->client().ListWorkers());
       std::erase_if(workers, [](const v1::Worker& worker) { return !IsAttached(worker); });
-      if (std::ranges::any_of(workers, &v1::Worker::has_device)) break;
-      if (std::ssize(workers) >= num_workers_) {
-        error.rule = "needs workers with a GPU, and no worker of this machine has one";
-        error.fix = "leave it out, or run the job where there are GPUs and their driver";
-        return job_input_.locate(InvalidField(std::move(error)));
-      }
+      const absl::Status enough = CheckGpus(*job, workers);
+      if (enough.ok() || std::ssize(workers) >= num_workers_) return job_input_.locate(enough);
       absl::SleepFor(kAttachPause);
     }
     return absl::OkStatus();

@@ -362,12 +362,14 @@ std::string Round::Reason(const WaitingJob& job, const Grant& grant) const {
   // All that are idle, whoever reserves them.
   std::vector<GangWorker> workers = idle_;
   workers.insert(workers.end(), withheld_.begin(), withheld_.end());
-  int unfit = 0, old = 0;
+  int unfit = 0, old = 0, serving = 0;
   for (const GangWorker& worker : workers) {
     if (worker.protocol < job.need.protocol) {
       ++old;
     } else if (!kinds_.Serves(worker, job.need)) {
       ++unfit;
+    } else {
+      ++serving;
     }
   }
   Amounts idle = CountByKind(workers);  // and then those of them that would serve it
@@ -380,6 +382,7 @@ std::string Round::Reason(const WaitingJob& job, const Grant& grant) const {
                      .num_idle = num_idle,
                      .num_unfit = unfit,
                      .num_old = old,
+                     .num_sharing = serving - num_idle,
                      .held = held_,
                      .drained = capacity_.drained,
                      .leaving = capacity_.leaving,

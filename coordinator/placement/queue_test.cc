@@ -462,7 +462,9 @@ TEST(GrantGangs, ForNcclOneWorkerOfAGpuIsTaken) {
                                    {.name = "b", .has_gpu = true, .has_nccl = true, .gpu = "0"},
                                    {.name = "c", .has_gpu = true, .has_nccl = true, .gpu = "1"}}};
   EXPECT_THAT(GrantGangs({OnGpus("job", 2, true)}, capacity)[0].workers, ElementsAre("a", "c"));
-  EXPECT_TRUE(GrantGangs({OnGpus("job", 3, true)}, capacity)[0].workers.empty());
+  EXPECT_EQ(GrantGangs({OnGpus("job", 3, true)}, capacity)[0].reason,
+            "needs 3 workers with a GPU of its own and NCCL, 2 idle: 1 idle on a GPU that another "
+            "one uses, too, which transport: auto would take");
   EXPECT_EQ(GrantGangs({OnGpus("job", 3)}, capacity)[0].workers.size(), 3u);
 }
 

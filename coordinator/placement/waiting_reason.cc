@@ -48,6 +48,11 @@ std::vector<std::string> Others(const Obstacles& obstacles) {
     others.push_back(absl::StrCat(obstacles.num_unfit, " idle without, which ",
                                   WhatWouldTake(obstacles.need), " would take"));
   }
+  if (obstacles.num_sharing > 0) {
+    others.push_back(absl::StrCat(
+        obstacles.num_sharing,
+        " idle on a GPU that another one uses, too, which transport: auto would take"));
+  }
   if (obstacles.num_old > 0) {
     others.push_back(
         absl::StrCat(obstacles.num_old, " idle whose takt-worker is too old for the job"));

@@ -18,6 +18,7 @@ struct Obstacles {
   int num_idle = 0;                        // workers that would serve it
   int num_unfit = 0;                       // idle workers that would not
   int num_old = 0;                         // idle workers whose programs are too old
+  int num_sharing = 0;                     // idle workers whose GPU num_idle counts already
   const std::map<std::string, int>& held;  // by job, with a remark on it in parentheses if need be
   int drained = 0, leaving = 0, quarantined = 0;
   const std::vector<std::string>& reserved_for;  // jobs that come before it and reserve workers
