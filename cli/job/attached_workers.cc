@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/device_serde.h"
 #include "common/base/status.h"
+#include "common/config/fp8_devices.h"
 
 namespace takt::cli {
 namespace {
@@ -60,8 +61,15 @@ absl::StatusOr<plan::PlanOptions> OptionsForWorkers(const config::JobSpec& job,
   const bool any_gpu = std::ranges::any_of(
       offers, [](const plan::WorkerOffer& offer) { return offer.device.has_value(); });
   const DeviceKind device = plan::DeviceOf(job, DeviceKind::kAuto, any_gpu);
-  if (device == DeviceKind::kCuda)
+  if (device == DeviceKind::kCuda) {
     std::erase_if(offers, [](const plan::WorkerOffer& offer) { return !offer.device; });
+    const absl::Status refused =
+        any_gpu ? config::CheckFp8On(job.fp8, *offers.front().device) : absl::OkStatus();
+    std::erase_if(offers, [&](const plan::WorkerOffer& offer) {
+      return config::MostFp8On(*offer.device) < job.fp8;
+    });
+    if (offers.empty()) RETURN_IF_ERROR(refused);
+  }
   if (offers.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "no worker ", device == DeviceKind::kCuda ? "with a GPU " : "",

@@ -17,7 +17,8 @@ namespace takt::cli {
 std::vector<plan::WorkerOffer> OffersOf(const std::vector<v1::Worker>& workers);
 
 // Returns what a plan of the job may assume of the workers that are attached and take work, busy
-// ones too. Errors: kFailedPrecondition (there is none).
+// ones too. A job on GPUs counts with those whose GPU multiplies in its precision. Errors:
+// kFailedPrecondition (there is none), kInvalidArgument (no GPU multiplies in its precision).
 absl::StatusOr<plan::PlanOptions> OptionsForWorkers(const config::JobSpec& job,
                                                     const std::vector<v1::Worker>& workers);
 

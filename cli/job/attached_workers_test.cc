@@ -27,5 +27,24 @@ TEST(OptionsForWorkers, DrainedWorkersKeepTheirShareOfTheHost) {
     EXPECT_LE(conditions.ranks_per_host, 2);
 }
 
+TEST(OptionsForWorkers, LeavesOutGpusThatDoNotMultiplyAsTheJobDoes) {
+  std::vector<v1::Worker> workers(2);
+  for (v1::Worker& worker : workers) {
+    worker.set_state(v1::WORKER_STATE_IDLE);
+    worker.mutable_device()->set_name("NVIDIA A100");
+    worker.mutable_device()->set_compute_capability("8.0");
+  }
+  workers[1].mutable_device()->set_compute_capability("9.0");
+  config::JobSpec job;
+  job.model.family = model::Family::kGpt2;
+  EXPECT_EQ(OptionsForWorkers(job, workers)->max_workers, 2);
+  job.fp8 = model::Fp8Recipe::kTensor;
+  EXPECT_EQ(OptionsForWorkers(job, workers)->max_workers, 1);
+  workers.pop_back();
+  EXPECT_EQ(OptionsForWorkers(job, workers).status().message(),
+            "precision is fp8: needs a GPU of compute capability 8.9 or newer, and NVIDIA A100 has "
+            "8.0; use precision: bf16, or parallelism.device: cpu");
+}
+
 }  // namespace
 }  // namespace takt::cli

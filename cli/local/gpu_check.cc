@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/counted.h"
+#include "common/base/device_serde.h"
 #include "common/base/status.h"
+#include "common/config/fp8_devices.h"
 #include "common/plan/offers.h"
 
 namespace takt::cli {
@@ -60,12 +63,19 @@ absl::Status CheckGpus(const config::JobSpec& job, const std::vector<v1::Worker>
   const bool nccl = job.parallelism.transport == TransportKind::kNccl;
   std::size_t most = 0;             // ranks that these workers can hold
   std::set<std::string> nccl_gpus;  // uuids
+  std::optional<Device> refusing;   // does not multiply as the job does
   for (const v1::Worker& worker : workers) {
     if (!worker.has_device() || (nccl && !worker.has_nccl())) continue;
-    if (!nccl || nccl_gpus.insert(worker.device().uuid()).second) ++most;
+    const Device device = FromProto(worker.device());
+    if (config::MostFp8On(device) < job.fp8) {
+      refusing = device;
+      continue;
+    }
+    if (!nccl || nccl_gpus.insert(device.uuid).second) ++most;
   }
   const int least = LeastRanks(job);
   if (most >= static_cast<std::size_t>(least)) return absl::OkStatus();
+  if (refusing) return config::CheckFp8On(job.fp8, *refusing);
   return InvalidField(nccl ? TooFewForNccl(least, most) : TooFew(job.parallelism, least, most));
 }
 

@@ -68,6 +68,22 @@ TEST(GpuCheck, NamesTheFieldThatNeedsAGpuWhereThereIsNone) {
   EXPECT_TRUE(begins(job, "parallelism.device is cuda"));
 }
 
+TEST(GpuCheck, GpusThatDoNotMultiplyFp8DoNotCountForIt) {
+  v1::Worker old = WithGpu("GPU-1");
+  old.mutable_device()->set_name("NVIDIA A100");
+  old.mutable_device()->set_compute_capability("8.0");
+  config::JobSpec job = Job(TransportKind::kAuto);
+  EXPECT_EQ(ErrorOf(job, {WithGpu("GPU-0"), old}), "");
+  job.fp8 = model::Fp8Recipe::kTensor;
+  EXPECT_EQ(ErrorOf(job, {WithGpu("GPU-0"), old}),
+            "precision is fp8: needs a GPU of compute capability 8.9 or newer, and NVIDIA A100 has "
+            "8.0; use precision: bf16, or parallelism.device: cpu");
+  EXPECT_EQ(ErrorOf(job, {WithGpu("GPU-0"), old, WithGpu("GPU-2")}), "");
+  EXPECT_EQ(ErrorOf(job, {v1::Worker(), v1::Worker()}), "") << "it computes on cores";
+  job.parallelism.device = DeviceKind::kCpu;
+  EXPECT_EQ(ErrorOf(job, {old, old}), "");
+}
+
 TEST(GpuCheck, CountsWorkersWithAGpu) {
   EXPECT_EQ(ErrorOf(Job(TransportKind::kAuto, 3), {WithGpu("GPU-0"), v1::Worker()}),
             "parallelism.device is auto: the job computes on GPUs and begins with 3 ranks, and 1 "

@@ -71,10 +71,11 @@ absl::StatusOr<int> WorkersFor(const RunOptions& options, const v1::JobSpec& pro
   return open ? std::max(kDefaultWorkers, least) : least;
 }
 
-// Returns whether the job computes on GPUs whatever the workers have.
-bool NeedsGpus(const config::JobSpec& job) {
-  return plan::DeviceOf(job, config::DeviceKind::kAuto, /*any_gpu=*/false) ==
-         config::DeviceKind::kCuda;
+// Returns whether the job may wait for GPUs that the workers do not have. One that leaves the
+// choice of a device open computes on GPUs if there are any, of which some do not multiply FP8.
+bool MayLackGpus(const config::JobSpec& job) {
+  const bool any_gpu = job.fp8 != model::Fp8Recipe::kNone;
+  return plan::DeviceOf(job, config::DeviceKind::kAuto, any_gpu) == config::DeviceKind::kCuda;
 }
 
 bool IsAttached(const v1::Worker& worker) {
@@ -182,12 +183,14 @@ class LocalRun {
   // that ended, is heeded later.
   absl::Status WaitForGpus() {
     const absl::StatusOr<config::JobSpec> job = config::ToJobSpec(spec_);
-    if (!job.ok() || !NeedsGpus(*job)) return absl::OkStatus();
+    if (!job.ok() || !MayLackGpus(*job)) return absl::OkStatus();
     while (!stop_.stopped() && cluster_->num_live_workers() >= num_workers_) {
       ASSIGN_OR_RETURN(std::vector<v1::Worker> workers, cluster_->client().ListWorkers());
       std::erase_if(workers, [](const v1::Worker& worker) { return !IsAttached(worker); });
-      const absl::Status enough = CheckGpus(*job, workers);
-      if (enough.ok() || std::ssize(workers) >= num_workers_) return job_input_.locate(enough);
+      if (!workers.empty()) {
+        const absl::Status enough = CheckGpus(*job, workers);
+        if (enough.ok() || std::ssize(workers) >= num_workers_) return job_input_.locate(enough);
+      }
       absl::SleepFor(kAttachPause);
     }
     return absl::OkStatus();

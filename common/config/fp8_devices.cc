@@ -6,15 +6,23 @@
 #include "common/base/status.h"
 
 namespace takt::config {
+namespace {
 
-absl::Status CheckFp8On(model::Fp8Recipe recipe, const Device& device) {
-  if (recipe == model::Fp8Recipe::kNone) return absl::OkStatus();
-  const bool blocks = recipe == model::Fp8Recipe::kBlock;
+using model::Fp8Recipe;
+
+bool Multiplies(Fp8Recipe recipe, const Device& device) {
+  if (recipe == Fp8Recipe::kNone) return true;
+  if (recipe == Fp8Recipe::kBlock) return device.compute_capability == "9.0";
   constexpr double kOldestWithFp8 = 8.9;
   double capability = 0;
-  const bool known = absl::SimpleAtod(device.compute_capability, &capability);
-  if (blocks ? device.compute_capability == "9.0" : known && capability >= kOldestWithFp8)
-    return absl::OkStatus();
+  return absl::SimpleAtod(device.compute_capability, &capability) && capability >= kOldestWithFp8;
+}
+
+}  // namespace
+
+absl::Status CheckFp8On(Fp8Recipe recipe, const Device& device) {
+  if (Multiplies(recipe, device)) return absl::OkStatus();
+  const bool blocks = recipe == Fp8Recipe::kBlock;
   return InvalidField(
       {.field = "precision",
        .value = "fp8",
@@ -22,6 +30,12 @@ absl::Status CheckFp8On(model::Fp8Recipe recipe, const Device& device) {
                                    : "needs a GPU of compute capability 8.9 or newer",
                             ", and ", device.name, " has ", device.compute_capability),
        .fix = "use precision: bf16, or parallelism.device: cpu"});
+}
+
+Fp8Recipe MostFp8On(const Device& device) {
+  const bool known = !device.compute_capability.empty();
+  if (!known || Multiplies(Fp8Recipe::kBlock, device)) return Fp8Recipe::kBlock;
+  return Multiplies(Fp8Recipe::kTensor, device) ? Fp8Recipe::kTensor : Fp8Recipe::kNone;
 }
 
 }  // namespace takt::config

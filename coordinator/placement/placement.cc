@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "common/base/version.h"
+#include "common/config/fp8_devices.h"
 #include "common/plan/worker_programs.h"
 
 namespace takt::placement {
@@ -32,7 +34,8 @@ GangWorker GangWorkerOf(const Worker& worker) {
           .has_nccl = hello.has_nccl,
           .gpu = hello.device ? hello.device->uuid : "",
           .host = hello.host,
-          .protocol = hello.protocol_version};
+          .protocol = hello.protocol_version,
+          .fp8 = hello.device ? config::MostFp8On(*hello.device) : model::Fp8Recipe::kNone};
 }
 
 // Counts a held worker as one of those that its generation holds. places: where each generation
@@ -69,6 +72,7 @@ Need NeedOf(const config::JobSpec& spec, DeviceKind device) {
           .device = device,
           .nccl = spec.parallelism.transport == config::TransportKind::kNccl,
           .cuda_ipc = spec.parallelism.transport == config::TransportKind::kCudaIpc,
+          .fp8 = spec.fp8,
           .protocol = plan::NeededProtocol(spec, device)};
 }
 
@@ -133,8 +137,10 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Workers& wor
   const int protocol = plan::NeededProtocol(spec, device);
   Gang gang;
   for (const auto& [name, worker] : workers) {
-    const bool fits = (device != DeviceKind::kCuda || worker.hello.device.has_value()) &&
-                      worker.hello.protocol_version >= protocol;
+    const std::optional<Device>& gpu = worker.hello.device;
+    const bool computes =
+        device != DeviceKind::kCuda || (gpu && config::MostFp8On(*gpu) >= spec.fp8);
+    const bool fits = computes && worker.hello.protocol_version >= protocol;
     if (worker.attached() && fits) gang.push_back(&worker);
   }
   plan::PlanOptions options = PlanOptionsFor(spec, gang, device, workers);

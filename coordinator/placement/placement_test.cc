@@ -71,6 +71,23 @@ TEST_F(PlacementTest, GangIsSortedAsItsGrantWas) {
   }
 }
 
+TEST_F(PlacementTest, AGpuThatDoesNotMultiplyFp8GetsNoJobInFp8) {
+  AddWithGpu("a", "h", "gpu0").hello.device->compute_capability = "8.0";
+  AddWithGpu("b", "h", "gpu1").hello.device->compute_capability = "9.0";
+  AddWithGpu("c", "h", "gpu2");  // of a capability that is not known
+  spec_.parallelism.pipeline = 2;
+  spec_.fp8 = model::Fp8Recipe::kTensor;
+  const auto grant = [&](DeviceKind device) {
+    return GrantGangs({{.name = "j", .need = NeedOf(spec_, device)}}, CapacityOf(workers_))
+        .front()
+        .workers;
+  };
+  EXPECT_THAT(grant(DeviceKind::kCuda), ElementsAre("b", "c"));
+  spec_.parallelism.pipeline = 3;
+  EXPECT_THAT(grant(DeviceKind::kCuda), ElementsAre());
+  EXPECT_THAT(grant(DeviceKind::kCpu), ElementsAre("a", "b", "c"));
+}
+
 TEST_F(PlacementTest, WhatAPlanChoosesMayTakeAllWorkers) {
   const auto need = [&] { return NeedOf(spec_, DeviceKind::kCpu); };
   spec_.parallelism.pipeline = 2;

@@ -26,6 +26,7 @@
 #include "common/base/id.h"
 #include "common/base/version.h"
 #include "common/config/job_spec.h"
+#include "common/model/model.h"
 #include "coordinator/placement/quotas.h"
 
 namespace takt::placement {
@@ -48,7 +49,9 @@ struct Need {
   config::DeviceKind device = config::DeviceKind::kCpu;
   // Each worker must have NCCL and a GPU that no other worker of the gang uses.
   bool nccl = false;
-  bool cuda_ipc = false;                  // its transport is, which computes on GPUs alone
+  bool cuda_ipc = false;  // its transport is, which computes on GPUs alone
+  // On kCuda each worker must have a GPU that multiplies so (config::MostFp8On).
+  model::Fp8Recipe fp8 = model::Fp8Recipe::kNone;
   int protocol = kOldestProtocolVersion;  // each worker must speak this version at least
   bool operator==(const Need&) const = default;
 };
@@ -84,6 +87,7 @@ struct GangWorker {
   std::string gpu = {};  // its uuid
   std::string host = {};
   int protocol = kProtocolVersion;
+  model::Fp8Recipe fp8 = model::Fp8Recipe::kNone;  // the last by which its GPU multiplies
   bool operator==(const GangWorker&) const = default;
 };
 

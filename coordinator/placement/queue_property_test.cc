@@ -13,10 +13,15 @@ namespace takt::placement {
 namespace {
 
 using config::DeviceKind;
+using model::Fp8Recipe;
 
 const std::vector<std::string>& Owners() {
   static const auto* const owners = new std::vector<std::string>{"ada", "bob"};
   return *owners;
+}
+
+Fp8Recipe AnyRecipe() {
+  return *rc::gen::element(Fp8Recipe::kNone, Fp8Recipe::kTensor, Fp8Recipe::kBlock);
 }
 
 GangWorker AnyWorker(int number) {
@@ -24,7 +29,8 @@ GangWorker AnyWorker(int number) {
   return {.name = "w" + std::to_string(number),
           .has_gpu = has_gpu,
           .has_nccl = has_gpu && *rc::gen::arbitrary<bool>(),
-          .gpu = has_gpu ? std::to_string(*rc::gen::inRange(0, 4)) : ""};
+          .gpu = has_gpu ? std::to_string(*rc::gen::inRange(0, 4)) : "",
+          .fp8 = has_gpu ? AnyRecipe() : Fp8Recipe::kNone};
 }
 
 std::optional<double> AnySeconds() {
@@ -46,6 +52,7 @@ WaitingJob AnyJob(int number, int max_workers) {
     job.preferred.insert("w" + std::to_string(*rc::gen::inRange(0, 8)));
   job.keeps_preferred = *rc::gen::arbitrary<bool>();
   if (*rc::gen::inRange(0, 3) == 0) job.need.device = DeviceKind::kCuda;
+  if (*rc::gen::inRange(0, 3) == 0) job.need.fp8 = AnyRecipe();
   job.need.nccl = job.need.device == DeviceKind::kCuda && *rc::gen::arbitrary<bool>();
   return job;
 }
@@ -102,7 +109,7 @@ RC_GTEST_PROP(GrantGangsProperty, GangsAreOfIdleWorkersThatServeAndDisjoint, ())
     for (const std::string& name : grants[i].workers) {
       RC_ASSERT(idle.contains(name));
       const GangWorker worker = idle.extract(name).mapped();
-      if (need.device == DeviceKind::kCuda) RC_ASSERT(worker.has_gpu);
+      if (need.device == DeviceKind::kCuda) RC_ASSERT(worker.has_gpu && worker.fp8 >= need.fp8);
       if (need.nccl) RC_ASSERT(worker.has_nccl && gpus.insert(worker.gpu).second);
     }
     if (size > 0) by_owner[jobs[i].owner] += size;

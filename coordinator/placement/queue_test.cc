@@ -7,7 +7,6 @@
 namespace takt::placement {
 namespace {
 
-using config::DeviceKind;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -424,65 +423,6 @@ TEST(GrantGangs, NobodyIsPausedTwice) {
                                  {.held = {Pausable("x", 2, 5), Pausable("y", 2, 6)}});
   EXPECT_THAT(grants[0].preempts, ElementsAre("x"));
   EXPECT_THAT(grants[1].preempts, ElementsAre("y"));
-}
-
-// Two of the four workers have a GPU, and one of these has NCCL.
-std::vector<GangWorker> Mixed() {
-  return {{.name = "gpu0", .has_gpu = true, .has_nccl = true, .gpu = "0"},
-          {.name = "gpu1", .has_gpu = true, .gpu = "1"},
-          {.name = "cpu0"},
-          {.name = "cpu1"}};
-}
-
-WaitingJob OnGpus(const std::string& name, int workers, bool nccl = false) {
-  WaitingJob job = Waiting(name, workers);
-  job.need.device = DeviceKind::kCuda;
-  job.need.nccl = nccl;
-  return job;
-}
-
-TEST(GrantGangs, AJobOnGpusGetsWorkersThatHaveOne) {
-  WaitingJob job = OnGpus("a", 1);
-  job.need.up_to_all = true;
-  EXPECT_THAT(GrantGangs({job}, {.idle = Mixed()})[0].workers, ElementsAre("gpu0", "gpu1"));
-}
-
-TEST(GrantGangs, CpusAndGpusAreNotMixedAndTheReasonSaysWhatWouldTakeThem) {
-  const auto grants =
-      GrantGangs({OnGpus("a", 3), OnGpus("b", 2, /*nccl=*/true)}, {.idle = Mixed()});
-  EXPECT_EQ(grants[0].reason,
-            "needs 3 workers with a GPU, 2 idle: 2 idle without, which device: cpu would take");
-  EXPECT_EQ(grants[1].reason,
-            "needs 2 workers with a GPU of its own and NCCL, 1 idle: 3 idle without, which "
-            "transport: auto (and device: cpu where they have no GPU) would take");
-}
-
-TEST(GrantGangs, ForNcclOneWorkerOfAGpuIsTaken) {
-  const Capacity capacity{.idle = {{.name = "a", .has_gpu = true, .has_nccl = true, .gpu = "0"},
-                                   {.name = "b", .has_gpu = true, .has_nccl = true, .gpu = "0"},
-                                   {.name = "c", .has_gpu = true, .has_nccl = true, .gpu = "1"}}};
-  EXPECT_THAT(GrantGangs({OnGpus("job", 2, true)}, capacity)[0].workers, ElementsAre("a", "c"));
-  EXPECT_EQ(GrantGangs({OnGpus("job", 3, true)}, capacity)[0].reason,
-            "needs 3 workers with a GPU of its own and NCCL, 2 idle: 1 idle on a GPU that another "
-            "one uses, too, which transport: auto would take");
-  EXPECT_EQ(GrantGangs({OnGpus("job", 3)}, capacity)[0].workers.size(), 3u);
-}
-
-TEST(GrantGangs, AJobOnCpusLeavesTheGpusToOthersWhereItCan) {
-  const auto grants = GrantGangs({Waiting("a", 2)}, {.idle = Mixed()});
-  EXPECT_THAT(grants[0].workers, ElementsAre("cpu0", "cpu1"));
-  EXPECT_THAT(GrantGangs({Waiting("a", 4)}, {.idle = Mixed()})[0].workers,
-              ElementsAre("cpu0", "cpu1", "gpu0", "gpu1"));
-}
-
-TEST(GrantGangs, AJobOnCpusOvertakesAReservationOfGpus) {
-  Holder holder = Held("x", 0, 100);
-  holder.workers = {{.name = "gpu2", .has_gpu = true, .gpu = "2"}};
-  const auto grants = GrantGangs({OnGpus("gpus", 3), Waiting("a", 2), Waiting("b", 1)},
-                                 {.idle = Mixed(), .held = {holder}});
-  EXPECT_EQ(grants[0].reserved_in, 100);
-  EXPECT_THAT(grants[1].workers, ElementsAre("cpu0", "cpu1"));
-  EXPECT_THAT(grants[2].workers, IsEmpty());
 }
 
 TEST(GrantGangs, AnEmptyClusterIsSaidToBeEmpty) {

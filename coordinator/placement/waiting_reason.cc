@@ -18,14 +18,22 @@ constexpr std::size_t kMaxNamed = 4;
 
 std::string Wanted(const Need& need) {
   std::string text = Counted(need.workers, "worker");
-  if (need.device == config::DeviceKind::kCuda)
-    absl::StrAppend(&text, need.nccl ? " with a GPU of its own and NCCL" : " with a GPU");
+  if (need.device != config::DeviceKind::kCuda) return text;
+  absl::StrAppend(&text, need.nccl ? " with a GPU of its own and NCCL" : " with a GPU");
+  if (need.fp8 == model::Fp8Recipe::kTensor)
+    absl::StrAppend(&text, " (precision: fp8 needs compute capability 8.9 or newer)");
+  if (need.fp8 == model::Fp8Recipe::kBlock)
+    absl::StrAppend(&text, " (precision: fp8 in blocks needs compute capability 9.0)");
   return text;
 }
 
 // Returns what would take the idle workers that do not suit the job. A transport between GPUs is
 // refused together with device: cpu.
 std::string WhatWouldTake(const Need& need) {
+  if (need.fp8 != model::Fp8Recipe::kNone) {
+    return absl::StrCat(need.nccl || need.cuda_ipc ? "transport: auto with " : "",
+                        "device: cpu (or precision: bf16 where they have a GPU)");
+  }
   if (need.nccl) return "transport: auto (and device: cpu where they have no GPU)";
   return need.cuda_ipc ? "transport: auto with device: cpu" : "device: cpu";
 }

@@ -8,7 +8,7 @@ namespace takt::placement {
 bool Serves(const WorkerKind& kind, const Need& need) {
   if (kProtocolVersion - kind.older < need.protocol) return false;
   if (need.device != config::DeviceKind::kCuda) return true;
-  return kind.has_gpu && (!need.nccl || kind.has_nccl);
+  return kind.has_gpu && kind.fp8 >= need.fp8 && (!need.nccl || kind.has_nccl);
 }
 
 WorkerKinds::WorkerKinds(const std::vector<GangWorker>& workers) {
@@ -29,6 +29,7 @@ std::size_t WorkerKinds::IndexOf(const GangWorker& worker) const {
 WorkerKind WorkerKinds::KindOf(const GangWorker& worker) const {
   const bool shares = worker.has_gpu && shared_gpus_.contains(worker.gpu);
   return {.has_gpu = worker.has_gpu,
+          .fp8 = worker.fp8,
           .has_nccl = worker.has_nccl,
           .shares_gpu = shares,
           .gpu = shares ? worker.gpu : "",

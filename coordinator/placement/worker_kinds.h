@@ -16,7 +16,9 @@ namespace takt::placement {
 // Kinds compare by what the workers can do. A job takes first those that can do least, and of
 // these the newest ones.
 struct WorkerKind {
-  bool has_gpu = false, has_nccl = false, shares_gpu = false;
+  bool has_gpu = false;
+  model::Fp8Recipe fp8 = model::Fp8Recipe::kNone;
+  bool has_nccl = false, shares_gpu = false;
   std::string gpu;  // if others use it too
   int older = 0;    // by so many versions of the protocol than this program
   auto operator<=>(const WorkerKind&) const = default;
