@@ -12,7 +12,7 @@ extern const char* const kTaktBuild;
 
 // The version of the protocol between coordinator and workers (takt.v1.AttachmentService, and what
 // the workers of one job send to each other). It rises with each change that a peer must know of.
-inline constexpr int kProtocolVersion = 14;
+inline constexpr int kProtocolVersion = 15;
 
 // The constants below are in the order of their versions. A new one goes to the end.
 
@@ -83,5 +83,8 @@ inline constexpr int kCudaIpcProtocolVersion = 14;
 // From this version on the head's products on GPUs go over slices of rows. Kernel plans of older
 // ones have other products.
 inline constexpr int kHeadSlicesProtocolVersion = 14;
+
+// From this version on a worker foresees rows of a spread vocabulary (program::Op::kSpeculate).
+inline constexpr int kForeseenRowsProtocolVersion = 15;
 
 }  // namespace takt

@@ -80,6 +80,9 @@ absl::Status CheckCosts(const Costs& costs, int num_stages) {
   RETURN_IF_ERROR(CheckLink(costs.link));
   for (const auto& [ranks, link] : costs.links) RETURN_IF_ERROR(CheckLink(link));
   for (const double seconds : costs.optimizer) RETURN_IF_ERROR(CheckCost("optimizer", seconds));
+  for (const double seconds : costs.embedding_update)
+    RETURN_IF_ERROR(CheckCost("embedding_update", seconds));
+  for (const double seconds : costs.head_update) RETURN_IF_ERROR(CheckCost("head_update", seconds));
   for (const double time : costs.vocabulary_forward) RETURN_IF_ERROR(CheckCost("S", time));
   for (const double time : costs.vocabulary_backward) RETURN_IF_ERROR(CheckCost("T", time));
   RETURN_IF_ERROR(CheckGroups("tensor", costs.tensor));
@@ -88,6 +91,8 @@ absl::Status CheckCosts(const Costs& costs, int num_stages) {
 
 absl::Status CheckCostsByRank(const Costs& costs, int num_ranks) {
   RETURN_IF_ERROR(CheckByRank("optimizer", costs.optimizer.size(), num_ranks));
+  RETURN_IF_ERROR(CheckByRank("embedding_update", costs.embedding_update.size(), num_ranks));
+  RETURN_IF_ERROR(CheckByRank("head_update", costs.head_update.size(), num_ranks));
   RETURN_IF_ERROR(CheckByRank("S", costs.vocabulary_forward.size(), num_ranks));
   RETURN_IF_ERROR(CheckByRank("T", costs.vocabulary_backward.size(), num_ranks));
   RETURN_IF_ERROR(CheckByRank("tensor", costs.tensor.size(), num_ranks));

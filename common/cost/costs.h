@@ -3,6 +3,7 @@
 // at time, the simulator and the planner read the same values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -47,6 +48,10 @@ struct Costs {
   double tied_reduction = 0;  // REDUCE_TIED
   // OPT, after NORM_EXCHANGE, which is a barrier; by pp rank. One entry serves all ranks.
   std::vector<double> optimizer{0};
+  // The parts of it that a rank's rows of a spread vocabulary take: those of the embedding, which
+  // SPECULATE foresees by themselves, and those of the head, which it does not foresee. A tied
+  // table is the embedding's. By pp rank, as above.
+  std::vector<double> embedding_update{0}, head_update{0};
   // S and T of a rank's blocks of the vocabulary, by pp rank. One entry serves all ranks.
   std::vector<double> vocabulary_forward{0}, vocabulary_backward{0};
   // The groups that meet inside passes, by pp rank. One entry serves all ranks.
@@ -68,6 +73,12 @@ struct Costs {
     return chained_sums ? Of(reduction, stage) : ReduceScatter(stage) + Gather(stage);
   }
   double Optimizer(PpRank pp_rank) const { return OfRank(optimizer, pp_rank); }
+  double EmbeddingUpdate(PpRank pp_rank) const { return OfRank(embedding_update, pp_rank); }
+  // Returns the time in which SPECULATE foresees all stages.
+  double Foresight(PpRank pp_rank) const {
+    return std::max(0.0,
+                    Optimizer(pp_rank) - EmbeddingUpdate(pp_rank) - OfRank(head_update, pp_rank));
+  }
   double S(PpRank pp_rank) const { return OfRank(vocabulary_forward, pp_rank); }
   double T(PpRank pp_rank) const { return OfRank(vocabulary_backward, pp_rank); }
   const GroupCost& Tensor(PpRank pp_rank) const { return OfRank(tensor, pp_rank); }

@@ -33,7 +33,7 @@ class ParameterLayout {
                   const mesh::WordRun& words = {})
       : model_(model),
         which_(which),
-        num_places_(options.num_versions + (options.foresees ? 1 : 0)),
+        num_versions_(options.num_versions),
         foresees_(options.foresees),
         place_(options.place),
         words_(words),
@@ -114,7 +114,7 @@ class ParameterLayout {
                                   .offset = i * leaf,
                                   .bytes = gradient.size()});
     }
-    AddWeights(weights);
+    AddWeights(weights, NumPlaces(layer));
     using enum Role;
     AddMoments(kFirstMoment, weights, [](const Parameter& p) { return p.moments >= 1; });
     AddMoments(kSecondMoment, weights, [](const Parameter& p) { return p.moments >= 2; });
@@ -159,8 +159,15 @@ class ParameterLayout {
     return frees_ || kept_packed_.contains(&parameter);
   }
 
+  // Returns how many places the weights of a layer have. Of rows, those of the embedding alone are
+  // foreseen.
+  int NumPlaces(LayerId layer) const {
+    const bool foresees = foresees_ && (which_ != Which::kByWord || layer == LayerId(0));
+    return num_versions_ + (foresees ? 1 : 0);
+  }
+
   // Adds the weights, or the rank's shards of them, also those that are empty.
-  void AddWeights(std::span<const Tensor> weights) {
+  void AddWeights(std::span<const Tensor> weights, int num_places) {
     Regions whole, shard;
     std::vector<Tensor> wholes, shards;
     for (Tensor tensor : weights) {
@@ -171,14 +178,15 @@ class ParameterLayout {
       (keeps_shard ? shards : wholes).push_back(tensor);
     }
     // Weights that lie elsewhere have an allocation without bytes.
-    if (!wholes.empty() || shards.empty()) AddVersions(Role::kWeight, wholes, whole.size());
-    if (!shards.empty()) AddVersions(Role::kWeightShard, shards, shard.size());
+    if (!wholes.empty() || shards.empty())
+      AddVersions(Role::kWeight, wholes, whole.size(), num_places);
+    if (!shards.empty()) AddVersions(Role::kWeightShard, shards, shard.size(), num_places);
   }
 
   // Adds all versions of these tensors, which have so many bytes together.
-  void AddVersions(Role role, std::span<const Tensor> tensors, std::int64_t bytes) {
-    const int allocation = section_.Allocate(MemoryKind::kWeights, num_places_ * bytes);
-    for (int place = 0; place < num_places_; ++place)
+  void AddVersions(Role role, std::span<const Tensor> tensors, std::int64_t bytes, int num_places) {
+    const int allocation = section_.Allocate(MemoryKind::kWeights, num_places * bytes);
+    for (int place = 0; place < num_places; ++place)
       AddTensors(role, allocation, tensors, VersionAt(place), place * bytes);
   }
 
@@ -223,20 +231,20 @@ class ParameterLayout {
                           .bytes = bytes});
       }
       if (parameter->adjoins_next || copies.empty()) continue;
-      AddCopies(copies);
+      AddCopies(copies, NumPlaces(layer));
       copies.clear();
     }
   }
 
   // Adds all versions of these tensors, which follow one another, in one allocation.
-  void AddCopies(std::span<Tensor> copies) {
+  void AddCopies(std::span<Tensor> copies, int num_places) {
     std::int64_t bytes = 0;
     for (Tensor& copy : copies) {
       copy.offset = bytes;
       bytes += copy.bytes;
     }
-    const int allocation = section_.Allocate(MemoryKind::kWeights, num_places_ * bytes);
-    for (int place = 0; place < num_places_; ++place) {
+    const int allocation = section_.Allocate(MemoryKind::kWeights, num_places * bytes);
+    for (int place = 0; place < num_places; ++place) {
       for (Tensor copy : copies) {
         copy.allocation = allocation;
         copy.version = VersionAt(place);
@@ -247,9 +255,7 @@ class ParameterLayout {
   }
 
   // Returns which version of the weights is at a place at first.
-  int VersionAt(int place) const {
-    return foresees_ && place + 1 == num_places_ ? program::kForeseen : place;
-  }
+  int VersionAt(int place) const { return place == num_versions_ ? program::kForeseen : place; }
 
   bool IsPacked() const { return model_.precisions.products == model::Precision::kBf16; }
 
@@ -299,8 +305,8 @@ class ParameterLayout {
 
   const model::Model& model_;
   const Which which_;
-  const int num_places_;  // of weights
-  const bool foresees_;   // the last place has foreseen weights
+  const int num_versions_;
+  const bool foresees_;  // a place behind those of versions has foreseen weights
   const ShardPlace place_;
   const mesh::WordRun words_;
   const bool frees_;
@@ -347,12 +353,14 @@ WholeWeights LayOutWholeWeights(const model::Model& model,
   return whole;
 }
 
-Section LayOutRows(const model::Model& model, const mesh::WordRun& words, const ShardPlace& place) {
+Section LayOutRows(const model::Model& model, const mesh::WordRun& words, const ShardPlace& place,
+                   bool foresees) {
   if (words.words == 0) return {.name = "rows"};
   // Only schedules with a flush spread the vocabulary, so the weights have one version.
   const std::vector<LayerId> users = {LayerId(0),
                                       LayerId(static_cast<std::int32_t>(model.layers.size()) - 1)};
-  return ParameterLayout(model, Which::kByWord, {.place = place}, words).Run("rows", users);
+  return ParameterLayout(model, Which::kByWord, {.place = place, .foresees = foresees}, words)
+      .Run("rows", users);
 }
 
 }  // namespace takt::layout

@@ -60,8 +60,9 @@ WholeWeights LayOutWholeWeights(const model::Model& model,
 
 // Lays out a rank's rows of the tables that have one for each word, as LayOutParameters does. Both
 // uses of a tied table have the rank's rows in common. There is no allocation without words.
-// model: borrowed for the section's life. place: as of LayOutParameters.
+// model: borrowed for the section's life. place: as of LayOutParameters. foresees: there is room
+// for foreseen rows of the embedding. Forwards that read foreseen weights do not read the head's.
 Section LayOutRows(const model::Model& model, const mesh::WordRun& words,
-                   const ShardPlace& place = {});
+                   const ShardPlace& place = {}, bool foresees = false);
 
 }  // namespace takt::layout

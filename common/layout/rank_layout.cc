@@ -186,20 +186,21 @@ RankLayout LayOutRank(const RankInputs& inputs) {
   if (const std::int64_t sharing = model::SharingBytes(model); sharing > 0) {
     layout.process.AddAlone(MemoryKind::kProcess, {.role = Role::kSharing, .bytes = sharing});
   }
+  const bool foresees = program::OverlapsSteps(inputs.program);
   const ShardPlace place = ShardPlaceOf(inputs.program, inputs.replica, inputs.num_replicas);
   layout.parameters = LayOutParameters(model, LayersOf(layout.stages),
                                        {.num_versions = program::NumWeightVersions(inputs.program),
                                         .spread = Spreads(inputs),
                                         .place = place,
                                         .frees = program::FreesWeights(inputs.program),
-                                        .foresees = program::OverlapsSteps(inputs.program),
+                                        .foresees = foresees,
                                         .leaves = inputs.leaves});
   if (program::FreesWeights(inputs.program)) {
     layout.whole = LayOutWholeWeights(model, LayersByStage(layout.stages),
                                       program::MostUnsharded(inputs.program));
   }
   if (model.config.family == model::Family::kEmulated) return layout;  // its passes compute nothing
-  if (vocabulary != nullptr) layout.rows = LayOutRows(model, vocabulary->words, place);
+  if (vocabulary != nullptr) layout.rows = LayOutRows(model, vocabulary->words, place, foresees);
   layout.shared =
       LayOutShared(model, layout.stages, layout.vocabulary, program::PairsMeet(inputs.program));
   if (inputs.device == config::DeviceKind::kCuda)

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/config/testing/jobs.h"
+#include "common/model/vocabulary.h"
 #include "common/plan/plan.h"
 #include "common/plan/worker_programs.h"
 #include "gmock/gmock.h"
@@ -90,6 +91,54 @@ TEST(Barrier, GoesWhereReplicasShareTheOptimizersStateUnlessAWorkersProgramIsToo
   const PlanOptions old{.max_workers = 4, .oldest_protocol = kForeseenShardsProtocolVersion - 1};
   EXPECT_THAT(ErrorOf(job, old), HasSubstr("optimizer.barrier: is not known to a worker"));
   EXPECT_EQ(NeededProtocol(job, config::DeviceKind::kCpu), kForeseenShardsProtocolVersion);
+}
+
+config::JobSpec SpreadJob() {
+  config::JobSpec job = SmallGpt2Job();
+  job.model.hidden = 1024;  // so that blocks take most of the time
+  job.model.inner = 4096;
+  job.model.vocab = 4 * model::kVocabularyBlock;
+  job.parallelism = {.pipeline = 4, .schedule = "zb-h2"};
+  job.parallelism.vocabulary = config::Vocabulary::kSpread;
+  job.global_batch = 16;
+  job.microbatch = 1;
+  job.model.layers = 8;
+  job.barrier = Barrier::kNever;
+  return job;
+}
+
+TEST(Barrier, GoesWhereTheVocabularyIsSpreadUnlessAWorkersProgramIsTooOld) {
+  config::JobSpec job = SpreadJob();
+  const Plan plan = *MakePlan(job, kFreeLinks);
+  EXPECT_TRUE(OverlapsSteps(plan));
+  EXPECT_TRUE(plan.schedule.spreads_vocabulary);
+  EXPECT_NEAR(*PredictStep(job, kFreeLinks, plan), plan.predicted_step_seconds, 1e-9);
+  job.barrier = Barrier::kAlways;
+  const Plan with = *MakePlan(job, kFreeLinks);
+  EXPECT_LT(plan.predicted_step_seconds, 0.97 * with.predicted_step_seconds);
+  std::int64_t rows = 0;  // of which there are foreseen ones besides
+  for (std::size_t rank = 0; rank < plan.memory.size(); ++rank)
+    rows += plan.memory[rank][MemoryKind::kWeights] - with.memory[rank][MemoryKind::kWeights];
+  EXPECT_GE(rows, job.model.vocab * job.model.hidden * std::int64_t{sizeof(float)});
+
+  job.barrier = Barrier::kNever;
+  PlanOptions old = kFreeLinks;
+  old.oldest_protocol = kForeseenRowsProtocolVersion - 1;
+  EXPECT_THAT(ErrorOf(job, old), HasSubstr("optimizer.barrier: is not known to a worker"));
+  EXPECT_EQ(NeededProtocol(job, config::DeviceKind::kCpu), kForeseenRowsProtocolVersion);
+  job.parallelism.vocabulary = config::Vocabulary::kAuto;
+  EXPECT_FALSE(MakePlan(job, old)->schedule.spreads_vocabulary);
+}
+
+TEST(Barrier, GoesByAutoWhereTheVocabularyIsSpread) {
+  config::JobSpec job = SpreadJob();
+  job.barrier = Barrier::kAuto;
+  EXPECT_FALSE(OverlapsSteps(*MakePlan(job, kFreeLinks)));
+  job.adamw.clip_norm = 0;
+  EXPECT_TRUE(OverlapsSteps(*MakePlan(job, kFreeLinks)));
+  PlanOptions old = kFreeLinks;
+  old.oldest_protocol = kForeseenRowsProtocolVersion - 1;
+  EXPECT_FALSE(OverlapsSteps(*MakePlan(job, old)));
 }
 
 // What a plan cannot choose without a barrier it leaves out, and tries what comes next.

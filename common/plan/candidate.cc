@@ -240,6 +240,11 @@ absl::Status OverlapSteps(const CandidateInputs& inputs, const sim::ExpectedSums
     return refused("needs newer workers where replicas share the optimizer's state",
                    "upgrade takt-worker, or use auto or true");
   }
+  if (program::SpreadsVocabulary(plan.programs[0]) &&
+      inputs.options.oldest_protocol < kForeseenRowsProtocolVersion) {
+    return refused("needs newer workers where the vocabulary is spread",
+                   "upgrade takt-worker, or use auto or true, or vocabulary: last");
+  }
   absl::StatusOr<std::vector<program::Program>> programs = program::RemoveBarrier(plan.programs);
   if (!programs.ok()) {
     return refused(absl::StrCat("cannot be under ", plan.schedule.name, ": a ",

@@ -108,8 +108,9 @@ class StageCosts {
     std::vector<double> optimizer =
         profile::UpdatedParameters(inputs_.model, partition, pp_size, vocabulary_ends);
     // Replicas that share update their shards alone.
-    const double share = inputs_.shares ? 1.0 / inputs_.num_replicas() : 1;
-    for (double& seconds : optimizer) seconds *= share * rank.update_seconds;
+    const double update_seconds =
+        rank.update_seconds * (inputs_.shares ? 1.0 / inputs_.num_replicas() : 1);
+    for (double& seconds : optimizer) seconds *= update_seconds;
     cost::Costs costs{.forward = {},
                       .input_grad = {},
                       .weight_grad = {},
@@ -135,7 +136,7 @@ class StageCosts {
       costs.reduction.push_back(replicas > 1 ? SumSeconds(replicas, GradientElements(stage, spread))
                                              : 0);
     }
-    if (spread) AddWords(vocabulary_ends, rank.dispatch_seconds, costs);
+    if (spread) AddWords(vocabulary_ends, rank.dispatch_seconds, update_seconds, costs);
     AddPairs(costs);
     return costs;
   }
@@ -151,16 +152,22 @@ class StageCosts {
       costs.overlap.push_back(*ratio * (forward + backward));
   }
 
-  // Adds what S and T take on each rank, and the sums of the rows of all ranks.
-  void AddWords(const mesh::VocabularyEnds& ends, double dispatch_seconds, cost::Costs& costs) {
-    costs.vocabulary_forward.clear();
-    costs.vocabulary_backward.clear();
+  // Adds what S, T and the updates of rows take on each rank, and the sums of the rows of all
+  // ranks.
+  void AddWords(const mesh::VocabularyEnds& ends, double dispatch_seconds, double update_seconds,
+                cost::Costs& costs) {
+    for (auto* const by_rank : {&costs.vocabulary_forward, &costs.vocabulary_backward,
+                                &costs.embedding_update, &costs.head_update})
+      by_rank->clear();
     double rows = 0;
     for (PpRank pp_rank(0); pp_rank.value() < std::ssize(ends); ++pp_rank) {
       const std::int64_t words = mesh::WordsOf(ends, pp_rank, inputs_.model.config.vocab).words;
       const Passes passes = WordTimes(words).seconds;
       costs.vocabulary_forward.push_back(passes.forward + dispatch_seconds);
       costs.vocabulary_backward.push_back(passes.input_grad + dispatch_seconds);
+      const auto [embedding, head] = profile::UpdatedRows(inputs_.model, ends, pp_rank);
+      costs.embedding_update.push_back(update_seconds * embedding);
+      costs.head_update.push_back(update_seconds * head);
       rows += profile::RowElements(inputs_.model, ends, pp_rank);
     }
     const int replicas = inputs_.num_replicas();

@@ -14,11 +14,13 @@
 namespace takt::plan {
 namespace {
 
-// Returns what the update takes on the mean rank and on the slowest.
+// Returns what the update takes on the mean rank and on the slowest. Where steps overlap, weights
+// are foreseen, too.
 std::pair<double, double> UpdateSeconds(const Plan& plan) {
+  const bool overlaps = OverlapsSteps(plan);
   double sum = 0, longest = 0;
   for (PpRank rank(0); rank.value() < plan.mesh.pp_size; ++rank) {
-    const double seconds = plan.costs.Optimizer(rank);
+    const double seconds = plan.costs.Optimizer(rank) + (overlaps ? plan.costs.Foresight(rank) : 0);
     sum += seconds;
     longest = std::max(longest, seconds);
   }
@@ -77,9 +79,8 @@ absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& ca
   const double step = plan.predicted_step_seconds;
   const auto [mean_update, longest_update] = UpdateSeconds(plan);
   const bool overlaps = OverlapsSteps(plan);
-  const double updates = overlaps ? 2 : 1;  // the weights are foreseen, too
-  Parts parts{.compute = (1 - plan.predicted_bubble_fraction) * step + updates * mean_update,
-              .imbalance = updates * (longest_update - mean_update)};
+  Parts parts{.compute = (1 - plan.predicted_bubble_fraction) * step + mean_update,
+              .imbalance = longest_update - mean_update};
   ASSIGN_OR_RETURN(parts.sync, SyncSeconds(plan));
   // The lower bound is that of a step by itself.
   if (plan.schedule.updates == schedule::Updates::kFlush && !overlaps) {

@@ -128,6 +128,14 @@ std::string_view HeadSlicesFieldOf(const config::JobSpec& job, config::DeviceKin
              : "";
 }
 
+// Returns the field of the job whose programs workers older than kForeseenRowsProtocolVersion do
+// not know; empty: there is none.
+std::string_view ForeseenRowsFieldOf(const config::JobSpec& job) {
+  const bool foresees = job.barrier == config::Barrier::kNever &&
+                        job.parallelism.vocabulary == config::Vocabulary::kSpread;
+  return foresees ? "optimizer.barrier" : "";
+}
+
 // A version that the job's workers must speak, and the field that needs it; empty: none does.
 struct Need {
   int version;
@@ -135,8 +143,9 @@ struct Need {
 };
 
 // Returns all of them, the newest version first.
-std::array<Need, 11> NeedsOf(const config::JobSpec& job, config::DeviceKind device) {
-  return {{{kCudaIpcProtocolVersion, CudaIpcFieldOf(job)},
+std::array<Need, 12> NeedsOf(const config::JobSpec& job, config::DeviceKind device) {
+  return {{{kForeseenRowsProtocolVersion, ForeseenRowsFieldOf(job)},
+           {kCudaIpcProtocolVersion, CudaIpcFieldOf(job)},
            {kHeadSlicesProtocolVersion, HeadSlicesFieldOf(job, device)},
            {kGpuExpertsProtocolVersion, GpuExpertsFieldOf(job, device)},
            {kStoredWeightsProtocolVersion, StoredWeightsFieldOf(job, device)},

@@ -59,11 +59,11 @@ double TiedElements(const model::Model& model, const model::Layer& layer) {
   return elements;
 }
 
-// Returns the count of one row of each table of words.
-double ElementsOfAWord(const model::Model& model, Count count) {
+// Returns the elements of one row of each table of words.
+double ElementsOfAWord(const model::Model& model) {
   double elements = 0;
   for (const model::Parameter* const parameter : model.AllParameters()) {
-    if (parameter->by_word) elements += count(*parameter) / model.config.vocab;
+    if (parameter->by_word) elements += Elements(*parameter) / model.config.vocab;
   }
   return elements;
 }
@@ -87,11 +87,24 @@ std::vector<double> UpdatedParameters(const model::Model& model, const mesh::Par
   }
   if (!spread) return counts;
   for (PpRank rank(0); rank.value() < pp_size; ++rank) {
-    const mesh::WordRun run = mesh::WordsOf(vocabulary_ends, rank, model.config.vocab);
-    counts[rank.value()] +=
-        static_cast<double>(run.words) * ElementsOfAWord(model, UpdatedElements);
+    const UpdatedRowCounts rows = UpdatedRows(model, vocabulary_ends, rank);
+    counts[rank.value()] += rows.embedding + rows.head;
   }
   return counts;
+}
+
+UpdatedRowCounts UpdatedRows(const model::Model& model, const mesh::VocabularyEnds& vocabulary_ends,
+                             PpRank pp_rank) {
+  const auto words =
+      static_cast<double>(mesh::WordsOf(vocabulary_ends, pp_rank, model.config.vocab).words);
+  const auto count = [&](const model::Layer& layer) {
+    double elements = 0;
+    for (const model::Parameter& parameter : layer.parameters) {
+      if (parameter.by_word) elements += UpdatedElements(parameter) / model.config.vocab;
+    }
+    return words * elements;
+  };
+  return {.embedding = count(model.layers.front()), .head = count(model.layers.back())};
 }
 
 double GradientElements(const model::Model& model, const model::Layer& layer, bool spread) {
@@ -103,8 +116,7 @@ double RowElements(const model::Model& model, const mesh::VocabularyEnds& vocabu
   const mesh::WordRun run = mesh::WordsOf(vocabulary_ends, pp_rank, model.config.vocab);
   double tied = 0;  // they have a gradient for each of their two uses
   for (const model::Layer& layer : model.layers) tied += TiedElements(model, layer);
-  return static_cast<double>(run.words) *
-         (ElementsOfAWord(model, Elements) + tied / model.config.vocab);
+  return static_cast<double>(run.words) * (ElementsOfAWord(model) + tied / model.config.vocab);
 }
 
 }  // namespace takt::profile

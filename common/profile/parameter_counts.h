@@ -20,6 +20,14 @@ std::vector<double> UpdatedParameters(const model::Model& model, const mesh::Par
                                       int pp_size,
                                       const mesh::VocabularyEnds& vocabulary_ends = {});
 
+// Returns how many of these are in a pp rank's rows of the embedding, and of the head's own table.
+// Precondition: the words are spread.
+struct UpdatedRowCounts {
+  double embedding = 0, head = 0;  // a tied table is the embedding's
+};
+UpdatedRowCounts UpdatedRows(const model::Model& model, const mesh::VocabularyEnds& vocabulary_ends,
+                             PpRank pp_rank);
+
 // Returns how many values the gradients of a layer have, which data-parallel ranks sum. Each use of
 // a parameter has a gradient. spread: without the tables of words, whose rows RowElements counts.
 double GradientElements(const model::Model& model, const model::Layer& layer, bool spread = false);

@@ -97,9 +97,14 @@ absl::Status CheckSlotList(const Program& program) {
   return absl::OkStatus();
 }
 
+// Returns whether it foresees the rows of the embedding.
+bool ForeseesRows(const Program& program, const Instruction& instruction) {
+  return instruction.op == Op::kSpeculate && instruction.stage.value() == program.num_stages;
+}
+
 // The kind of lane that an op belongs on; none: programs of this version do not have the op.
-std::optional<LaneKind> LaneOf(Op op) {
-  switch (op) {
+std::optional<LaneKind> LaneOf(const Program& program, const Instruction& instruction) {
+  switch (instruction.op) {
     case Op::kLoad:
       return LaneKind::kLoad;
     case Op::kForward:
@@ -109,12 +114,13 @@ std::optional<LaneKind> LaneOf(Op op) {
     case Op::kOverlap:
     case Op::kNormPartial:
     case Op::kOptimizer:
-    case Op::kSpeculate:
     case Op::kSnapshot:
     case Op::kVocabularyForward:
     case Op::kVocabularyBackward:
     case Op::kLoss:
       return LaneKind::kCompute;
+    case Op::kSpeculate:
+      return ForeseesRows(program, instruction) ? LaneKind::kVocabulary : LaneKind::kCompute;
     case Op::kRows:
     case Op::kShare:
     case Op::kGather:
@@ -276,8 +282,10 @@ class SlotCheck {
       case Op::kSpeculate:
         return Only(reads_, {SlotKind::kGradient, SlotKind::kScalars, SlotKind::kWeights}) &&
                Only(writes_, {SlotKind::kWeights}) &&
-               std::ranges::all_of(writes_,
-                                   [this](SlotId id) { return At(id).version == kForeseen; });
+               std::ranges::all_of(writes_, [this](SlotId id) {
+                 const bool of_rows = At(id).stage.value() == last_ + 1;
+                 return At(id).version == kForeseen && of_rows == (stage_ == last_ + 1);
+               });
       case Op::kSnapshot:
         return Only(reads_, {SlotKind::kWeights}) && Only(writes_, {SlotKind::kWeights});
       default:
@@ -305,9 +313,10 @@ class SlotCheck {
 
   bool IsDone() const { return reads_.empty() && writes_.empty(); }
 
-  // Takes what is read of a microbatch. Every stage may read tokens, to tell documents apart.
+  // Takes what is read of a microbatch. Every stage may read tokens, to tell documents apart. Where
+  // the vocabulary is spread, none needs them otherwise.
   bool TakeMicrobatch(bool forward) {
-    const bool ends = (stage_ == 0 && !spreads_) || stage_ == last_;
+    const bool ends = !spreads_ && (stage_ == 0 || stage_ == last_);
     bool ok = (stage_ == 0 && !spreads_) || Take(reads_, SlotKind::kInput, stage_);
     const bool reads_tokens = Take(reads_, SlotKind::kTokens, -1);
     ok = ok && (!ends || reads_tokens);
@@ -423,7 +432,7 @@ absl::Status CheckInstruction(const Program& program, const Instruction& instruc
       }
     }
   }
-  const std::optional<LaneKind> belongs = LaneOf(instruction.op);
+  const std::optional<LaneKind> belongs = LaneOf(program, instruction);
   if (!belongs.has_value()) {
     return wrong(absl::StrCat("op ", static_cast<int>(instruction.op), " is not part of version ",
                               kProgramVersion));

@@ -92,6 +92,8 @@ std::string ToString(const Instruction& instruction, const Program& program) {
     case Op::kUnshard:
     case Op::kReshard:
       return absl::StrCat(name, "(stage ", stage, ")");
+    case Op::kSpeculate:
+      return absl::StrCat(name, stage == program.num_stages ? "(rows)" : "");
     default:
       return name;
   }

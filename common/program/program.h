@@ -67,7 +67,8 @@ enum class Op : std::uint8_t {
   kUnshard = 27,  // makes the weights of one stage whole, from the shards of all replicas
   kReshard = 28,  // frees them
   // Where steps overlap (remove_barrier.h), this makes the weights that OPT will make if nothing is
-  // clipped. They are beside the true ones, which stay as they are.
+  // clipped. They are beside the true ones, which stay as they are. If its stage is num_stages, it
+  // is of the rank's rows of the embedding, and on the lane of meetings; else of all stages.
   kSpeculate = 29,
 };
 
@@ -92,6 +93,9 @@ enum class SlotKind : std::uint8_t {
   // kUnshard and kReshard. The stage is the layer's.
   kShard = 15,
 };
+
+// The uses of a rank's rows of the vocabulary, which are the indices of their slots.
+inline constexpr std::int32_t kEmbeddingRows = 0, kHeadRows = 1;
 
 // The version of weights that SPECULATE makes.
 inline constexpr std::int32_t kForeseen = -1;

@@ -73,7 +73,7 @@ Program RankLowering::Build(const ReceivePoints& receives, const MeetingPoints& 
   if (Flushes() && reads_tokens) AddLoad(-1);
   AddCells(begin, steps_.body_end[rank_], receives.body, meetings);
   AddReshards();
-  if (options_.tied_embeddings) AddTiedReduction();
+  if (options_.tied_embeddings && !Spreads()) AddTiedReduction();
   if (options_.optimizer) {
     if (schedule_.updates == schedule::Updates::kDelayed) AddUpdate(MicrobatchId(-1));
     AddNorm();
@@ -119,7 +119,6 @@ void RankLowering::PrepareStages() {
   const int leader = TwoWays() ? std::min(rank_, schedule_.num_ranks() - 1 - rank_) : rank_;
   const bool sums_copies = TwoWays() && options_.optimizer;
   if (options_.reduce_gradients || sums_copies) reductions_ = StagesByLastWeightGrad(leader);
-  if (Spreads() && options_.reduce_gradients) reductions_.push_back(Vocabulary());
 }
 
 // Finds where each microbatch updates: how many updates there are between the F of its microbatch
@@ -353,10 +352,22 @@ void RankLowering::FinishMicrobatch(const Action& action) {
 
 void RankLowering::FinishGradients(StageId stage) {
   --stages_.at(stage).weight_grads_left;
+  if (stage == Vocabulary()) {
+    FinishRows();
+    return;
+  }
   while (!reductions_.empty() && stages_.at(reductions_.front()).weight_grads_left == 0) {
     AddReductions(reductions_.front());
     reductions_.pop_front();
   }
+}
+
+// All ranks wait for the sums of rows, where these are foreseen, so they come before the sums of
+// stages that are not complete yet.
+void RankLowering::FinishRows() {
+  if (stages_.at(Vocabulary()).weight_grads_left > 0) return;
+  if (options_.reduce_gradients) AddReductions(Vocabulary());
+  if (options_.tied_embeddings) AddTiedReduction();
 }
 
 void RankLowering::AddReductions(StageId stage) {

@@ -75,6 +75,7 @@ class RankLowering {
   // One W, B, T or ROWS_GRAD less is left for the gradients of `stage`. Adds the reductions that
   // can follow now.
   void FinishGradients(StageId stage);
+  void FinishRows();
   void AddReductions(StageId stage);
   // Adds the gathers of all weights, in the order in which the next step needs them.
   void AddGathers();

@@ -25,7 +25,6 @@ bool IsMessage(Op op) { return op == Op::kSend || op == Op::kRecv; }
 std::string_view Unknown(const Program& program) {
   if (IsAsynchronous(program)) return "has no flush";
   if (program.mirror.value() >= 0) return "has two copies of the weights";
-  if (SpreadsVocabulary(program)) return "spreads the vocabulary (parallelism.vocabulary)";
   if (FreesWeights(program)) return "frees weights (parallelism.shard)";
   if (!program.part_lists.empty())
     return "meets other ranks inside its passes (parallelism.tensor, context or expert)";
@@ -45,13 +44,15 @@ bool PassesUp(const Program& program, const Instruction& each) {
   return lane.direction == Direction::kActivation && is_lower;
 }
 
-// Returns the forwards before the first backward, with what brings them tokens and messages.
-Ahead BeforeTheFirstBackward(const Program& program) {
+// Returns the forwards before anything else is computed, with what brings them tokens, rows of the
+// embedding and messages.
+Ahead FirstForwards(const Program& program) {
   Ahead ahead(program.body.size(), false);
   for (std::size_t i = 0; i < ahead.size(); ++i) {
     const Instruction& each = program.body[i];
     if (IsCompute(each.op) && each.op != Op::kForward) break;
-    ahead[i] = each.op == Op::kLoad || each.op == Op::kForward || PassesUp(program, each);
+    ahead[i] = each.op == Op::kLoad || each.op == Op::kRows || each.op == Op::kForward ||
+               PassesUp(program, each);
   }
   return ahead;
 }
@@ -78,22 +79,25 @@ bool TakeOutDependent(const Program& program, Ahead& ahead) {
   return any;
 }
 
-// Takes out the messages of which one end alone runs ahead. Returns whether there was any.
-bool TakeOutSingle(const std::vector<Program>& programs, std::vector<Ahead>& ahead) {
-  std::map<std::pair<StageId, MicrobatchId>, int> ends;
-  const auto for_each_message = [&](const auto& call) {
+// Takes out what does not run ahead on all ranks that meet: messages of which one end alone does,
+// and rows of which some rank's part does not. Returns whether there was any.
+bool TakeOutIncomplete(const std::vector<Program>& programs, std::vector<Ahead>& ahead) {
+  std::map<std::pair<StageId, MicrobatchId>, std::size_t> ends;  // rows have a stage of their own
+  const auto for_each_end = [&](const auto& call) {
     for (std::size_t rank = 0; rank < programs.size(); ++rank) {
       for (std::size_t i = 0; i < ahead[rank].size(); ++i) {
         const Instruction& each = programs[rank].body[i];
-        if (ahead[rank][i] && IsMessage(each.op))
-          call(std::pair(each.stage, each.microbatch), rank, i);
+        if (ahead[rank][i] && (IsMessage(each.op) || each.op == Op::kRows)) call(each, rank, i);
       }
     }
   };
-  for_each_message([&](const auto& message, std::size_t, std::size_t) { ++ends[message]; });
+  for_each_end([&](const Instruction& each, std::size_t, std::size_t) {
+    ++ends[{each.stage, each.microbatch}];
+  });
   bool any = false;
-  for_each_message([&](const auto& message, std::size_t rank, std::size_t i) {
-    if (ends.at(message) > 1) return;
+  for_each_end([&](const Instruction& each, std::size_t rank, std::size_t i) {
+    const std::size_t all = each.op == Op::kRows ? programs.size() : 2;
+    if (ends.at({each.stage, each.microbatch}) == all) return;
     ahead[rank][i] = false;
     any = true;
   });
@@ -102,19 +106,22 @@ bool TakeOutSingle(const std::vector<Program>& programs, std::vector<Ahead>& ahe
 
 std::vector<Ahead> FindAhead(const std::vector<Program>& programs) {
   std::vector<Ahead> ahead;
-  for (const Program& program : programs) ahead.push_back(BeforeTheFirstBackward(program));
+  for (const Program& program : programs) ahead.push_back(FirstForwards(program));
   bool any = true;
   while (any) {
-    any = TakeOutSingle(programs, ahead);
+    any = TakeOutIncomplete(programs, ahead);
     for (std::size_t rank = 0; rank < programs.size(); ++rank)
       any |= TakeOutDependent(programs[rank], ahead[rank]);
   }
   return ahead;
 }
 
-// A prologue runs one instruction at a time. So a receive comes right before what reads its
-// message, behind the receives before it on its lane. Those that nothing reads come last.
-std::vector<Instruction> InOrderOfUse(const std::vector<Instruction>& list) {
+// A prologue runs one instruction at a time. So tokens and rows, for which all ranks meet, come
+// first. A receive comes right before what reads its message, behind the receives before it on its
+// lane. Those that nothing reads come last.
+std::vector<Instruction> InOrderOfUse(std::vector<Instruction> list) {
+  std::ranges::stable_partition(
+      list, [](const Instruction& each) { return each.op == Op::kLoad || each.op == Op::kRows; });
   std::vector<Instruction> ordered, waiting;
   for (const Instruction& each : list) {
     if (each.op == Op::kRecv) {
@@ -150,6 +157,7 @@ class Rewriter {
       Slot slot = program.slots[i];
       if (slot.kind == SlotKind::kScalars) sums_ = id;
       if (slot.kind != SlotKind::kWeights) continue;
+      if (IsOfRows(id) && slot.index != kEmbeddingRows) continue;  // forwards need no head
       slot.version = kForeseen;
       foreseen_[id] = Add(slot);
     }
@@ -159,22 +167,27 @@ class Rewriter {
       if (program.body[i].op == Op::kOptimizer) optimizer_ = program.body[i];
       if (program.body[i].op == Op::kGatherWeights) gathers_.push_back(program.body[i]);
     }
+    last_of_rows_ = LastOfRows();
   }
 
   Program Step() const {
     Program step = frame_;
     step.prologue = program_.prologue;
     Append(InOrderOfUse(first_), step.prologue);
-    for (Instruction each : rest_) {
+    for (std::size_t i = 0; i < rest_.size(); ++i) {
+      Instruction each = rest_[i];
       if (each.op == Op::kOptimizer || each.op == Op::kGatherWeights) continue;
+      if (each.op == Op::kWeightGrad && each.stage != StageId(0) && SpreadsVocabulary(program_))
+        LeaveOutTokens(each.reads);
       // The next losses are summed while the ranks meet over these.
       if (each.op == Op::kNormPartial) each.writes.push_back(met_);
       if (each.op == Op::kNormExchange) each.reads = each.writes = {met_};
       const bool sums_up = each.op == Op::kNormPartial;
       step.body.push_back(std::move(each));
-      if (!sums_up) continue;
-      step.body.push_back(Speculate());
-      Append(ForeseenGathers(), step.body);
+      const bool completes_rows = static_cast<std::ptrdiff_t>(i) == last_of_rows_;
+      if (!sums_up && !completes_rows) continue;
+      step.body.push_back(completes_rows ? SpeculateRows() : SpeculateStages());
+      Append(ForeseenGathers(/*of_rows=*/completes_rows), step.body);
     }
     Append(NextForwards(), step.body);
     step.body.push_back(optimizer_);
@@ -193,16 +206,58 @@ class Rewriter {
     return SlotId(static_cast<std::int32_t>(frame_.slots.size()) - 1);
   }
 
-  Instruction Speculate() const {
+  bool IsOfRows(SlotId slot) const {
+    return program_.slots[slot.value()].stage.value() == program_.num_stages;
+  }
+
+  // Returns where the last instruction is that adds to the gradients of rows; -1: there are none.
+  std::ptrdiff_t LastOfRows() const {
+    const auto adds = [this](const Instruction& each) {
+      return std::ranges::any_of(each.writes, [this](SlotId slot) {
+        return program_.slots[slot.value()].kind == SlotKind::kGradient && IsOfRows(slot);
+      });
+    };
+    return std::ranges::find_if(rest_.rbegin(), rest_.rend(), adds).base() - rest_.begin() - 1;
+  }
+
+  // No stage has a table of words. So no W needs tokens, but that of the table of positions, which
+  // restart with each document. The tokens of the next step can come meanwhile.
+  void LeaveOutTokens(std::vector<SlotId>& reads) const {
+    std::erase_if(reads, [this](SlotId slot) {
+      return program_.slots[slot.value()].kind == SlotKind::kTokens;
+    });
+  }
+
+  Instruction SpeculateStages() const {
     Instruction added;
-    added.op = Op::kSpeculate;
     added.lane = optimizer_.lane;
-    added.reads = optimizer_.reads;
-    for (const SlotId weights : optimizer_.writes) {
-      added.reads.push_back(weights);
-      added.writes.push_back(foreseen_.at(weights));
-    }
+    AddForesight(/*of_rows=*/false, added);
     return added;
+  }
+
+  // The gradients of rows are complete, and the forwards ahead need these of all ranks, while a
+  // rank still computes other gradients. So this does not wait for the compute lane.
+  Instruction SpeculateRows() const {
+    const auto lane = std::ranges::find(program_.lanes, LaneKind::kVocabulary, &Lane::kind);
+    Instruction added;
+    added.lane = LaneId(static_cast<std::int32_t>(lane - program_.lanes.begin()));
+    added.stage = StageId(program_.num_stages);
+    AddForesight(/*of_rows=*/true, added);
+    return added;
+  }
+
+  // Adds what the update reads and writes, as far as it is of rows or not.
+  void AddForesight(bool of_rows, Instruction& to) const {
+    to.op = Op::kSpeculate;
+    for (const SlotId slot : optimizer_.reads) {
+      if (IsOfRows(slot) == of_rows) to.reads.push_back(slot);
+    }
+    for (const SlotId weights : optimizer_.writes) {
+      const auto foreseen = foreseen_.find(weights);
+      if (foreseen == foreseen_.end() || IsOfRows(weights) != of_rows) continue;
+      to.reads.push_back(weights);
+      to.writes.push_back(foreseen->second);
+    }
   }
 
   // Puts the foreseen weights in the place of the true ones.
@@ -215,11 +270,14 @@ class Rewriter {
 
   // Where replicas share the optimizer's state, SPECULATE makes shards. The forwards ahead need
   // them whole before the norm is known, so these come before NORM_EXCHANGE on their lane.
-  std::vector<Instruction> ForeseenGathers() const {
-    std::vector<Instruction> gathers = gathers_;
-    for (Instruction& each : gathers) {
+  std::vector<Instruction> ForeseenGathers(bool of_rows) const {
+    std::vector<Instruction> gathers;
+    for (Instruction each : gathers_) {
+      const SlotId weights = each.reads[0];
+      if (!foreseen_.contains(weights) || IsOfRows(weights) != of_rows) continue;
       Foresee(each.reads);
       Foresee(each.writes);
+      gathers.push_back(std::move(each));
     }
     return gathers;
   }
@@ -239,6 +297,7 @@ class Rewriter {
   SlotId sums_{-1}, met_{-1};              // scalars: of the rank, and of all ranks
   std::map<SlotId, SlotId> foreseen_;      // by the true weights
   std::vector<Instruction> first_, rest_;  // what runs ahead, and all else
+  std::ptrdiff_t last_of_rows_ = -1;       // in `rest_`
   Instruction optimizer_;
   std::vector<Instruction> gathers_;  // behind it; empty: replicas do not share the state
 };

@@ -12,9 +12,6 @@ namespace {
 using schedule::Action;
 using schedule::ActionKind;
 
-// The uses of a rank's rows, which are indices of their slots.
-constexpr std::int32_t kEmbeddingRows = 0, kHeadRows = 1;
-
 // An empty list: sizes do not matter.
 std::int64_t SizeOf(const std::vector<std::int64_t>& by_rank, int rank) {
   return by_rank.empty() ? 0 : by_rank[rank];

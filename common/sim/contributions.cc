@@ -193,11 +193,13 @@ class Count {
     const bool each =
         std::any_of(programs_.begin(), programs_.end(), program::UpdatesEachMicrobatch);
     const int updates = each ? programs_[0].num_microbatches : 1;
-    const std::pair<Op, int> everywhere[] = {{Op::kNormPartial, optimizes ? 1 : 0},
-                                             {Op::kNormExchange, optimizes ? 1 : 0},
-                                             {Op::kOptimizer, optimizes ? updates : 0},
-                                             {Op::kSpeculate, AnyHas(Op::kSpeculate) ? 1 : 0},
-                                             {Op::kEval, AnyHas(Op::kEval) ? 1 : 0}};
+    const int foresights = program::SpreadsVocabulary(programs_[0]) ? 2 : 1;  // one is of rows
+    const std::pair<Op, int> everywhere[] = {
+        {Op::kNormPartial, optimizes ? 1 : 0},
+        {Op::kNormExchange, optimizes ? 1 : 0},
+        {Op::kOptimizer, optimizes ? updates : 0},
+        {Op::kSpeculate, AnyHas(Op::kSpeculate) ? foresights : 0},
+        {Op::kEval, AnyHas(Op::kEval) ? 1 : 0}};
     for (const Program& program : programs_) {
       const int loads = program::IsAsynchronous(program) ? program.num_microbatches : 1;
       if (TimesOf(program, Op::kLoad) > loads) {

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <limits>
-#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/program/compute_part.h"
 #include "common/sim/gradient.h"
+#include "common/sim/layer_slots.h"
 #include "common/sim/slot_contents.h"
 #include "common/sim/vocabulary_flow.h"
 #include "common/sim/weight_flow.h"
@@ -38,18 +37,9 @@ class Follower {
         spreads_vocabulary_(program::SpreadsVocabulary(program)),
         vocabulary_(program),
         weight_flow_(program),
+        slots_(program),
         contents_(program),
         gradients_(program.slots.size()) {
-    for (std::size_t i = 0; i < program.slots.size(); ++i) {
-      const program::Slot& slot = program.slots[i];
-      Layers& layers = layers_[slot.stage];
-      layers.recomputes |= slot.kind == SlotKind::kRecomputed;
-      if (slot.kind == SlotKind::kGradient) {
-        layers.gradients.push_back(SlotId(i));
-        all_gradients_.push_back(SlotId(i));
-      }
-      if (slot.kind == SlotKind::kWeights) layers.weights[slot.version].push_back(SlotId(i));
-    }
     for (const Instruction& instruction : program.body) Expect(instruction);
   }
 
@@ -60,16 +50,10 @@ class Follower {
   }
 
  private:
-  struct Layers {                                // of a stage
-    std::map<int, std::vector<SlotId>> weights;  // by version
-    std::vector<SlotId> gradients;
-    bool recomputes = false;  // from I to W; a B needs no slot for it
-  };
-
   // The effect of the body as a whole on gradients and losses.
   void Expect(const Instruction& instruction) {
     const auto runs_weight_grad = [&](StageId stage) {
-      for (const SlotId slot : layers_[stage].gradients) {
+      for (const SlotId slot : slots_.Of(stage).gradients) {
         int& expected = gradients_[slot.value()].expected;
         expected = updates_each_microbatch_ ? 1 : expected + 1;
       }
@@ -170,7 +154,7 @@ class Follower {
       default:
         if (!program::IsOfVocabulary(instruction.op)) return StepEnd(instruction);
         num_losses_ += vocabulary_.MakesLoss(instruction) ? 1 : 0;
-        return vocabulary_.Step(instruction, contents_, gradients_);
+        return vocabulary_.Step(instruction, step, contents_, gradients_);
     }
   }
 
@@ -181,7 +165,7 @@ class Follower {
       const std::string problem = FindsOther(part, step);
       if (!problem.empty()) return problem;
     }
-    const Layers& layers = layers_[stage];
+    const LayerSlots::Stage& layers = slots_.Of(stage);
     const int updates = contents_.UpdatesOfWeights(instruction.reads);
     const std::string problem =
         CheckLayers(program::WholePart(instruction), layers, /*accumulates=*/true, updates);
@@ -201,7 +185,7 @@ class Follower {
   std::string StepCompute(const ComputePart& part, int step) {
     const StageId stage = part.stage;
     const bool forward = part.op == Op::kForward;
-    const Layers& layers = layers_[stage];
+    const LayerSlots::Stage& layers = slots_.Of(stage);
     const int updates = contents_.UpdatesOfWeights(part.reads);
     std::string problem = FindsOther(part, step);
     if (problem.empty()) problem = CheckLayers(part, layers, part.op == Op::kBackward, updates);
@@ -304,8 +288,8 @@ class Follower {
 
   // Returns what is wrong with the weights and gradients that it touches, "" if nothing is. layers:
   // of its stage. updates: those that made the weights; -1: they differ in that.
-  std::string CheckLayers(const ComputePart& part, const Layers& layers, bool accumulates,
-                          int updates) const {
+  std::string CheckLayers(const ComputePart& part, const LayerSlots::Stage& layers,
+                          bool accumulates, int updates) const {
     const SlotId first = FindSlot(program_, part.reads, SlotKind::kWeights, part.stage);
     if (!contents_.AreAll(layers.weights.at(At(first).version), SlotKind::kWeights, part.reads) ||
         (accumulates && (!contents_.AreAll(layers.gradients, SlotKind::kGradient, part.reads) ||
@@ -385,16 +369,20 @@ class Follower {
   // Returns what an update leaves of weights.
   What Made() const { return gathers_ ? What::kShards : What::kWeights; }
 
-  // Foresees the next update.
+  // Foresees the next update, of all stages or of the rows of the embedding.
   std::string Speculate(const Instruction& speculate) {
-    if (!contents_.Holds(FindSlot(program_, speculate.reads, SlotKind::kScalars, StageId(-1)),
+    const bool of_rows = slots_.IsOfRows(speculate.stage);
+    if (!of_rows &&
+        !contents_.Holds(FindSlot(program_, speculate.reads, SlotKind::kScalars, StageId(-1)),
                          Sums(What::kPartialSums, speculate))) {
       return "comes before NORM_PARTIAL";
     }
-    if (!contents_.AreAll(all_gradients_, SlotKind::kGradient, speculate.reads) ||
-        !contents_.AreAll(Weights(0, 0), SlotKind::kWeights, speculate.reads) ||
-        speculate.writes != Weights(program::kForeseen, program::kForeseen)) {
-      return "does not foresee the update of every layer once, in order";
+    const auto [gradients, weights, foreseen] = slots_.ForeseenOf(of_rows);
+    if (!contents_.AreAll(gradients, SlotKind::kGradient, speculate.reads) ||
+        !contents_.AreAll(weights, SlotKind::kWeights, speculate.reads) ||
+        speculate.writes != foreseen || foreseen.size() != weights.size()) {
+      return of_rows ? "does not foresee the update of its rows of the embedding once"
+                     : "does not foresee the update of every layer once, in order";
     }
     for (const SlotId slot : speculate.writes)
       contents_.Set(slot, {.what = Made(), .updates = updates_ + 1});
@@ -411,9 +399,10 @@ class Follower {
     if (optimizer.microbatch.value() >= 0 && optimizer.microbatch != last_backward_) {
       return "does not come right after the backward whose gradient it applies";
     }
-    if (!contents_.AreAll(all_gradients_, SlotKind::kGradient, optimizer.reads) ||
-        (!flushes_ && !contents_.AreAll(Weights(0, 0), SlotKind::kWeights, optimizer.reads)) ||
-        (!weight_flow_.frees() && optimizer.writes != Weights(0))) {
+    if (!contents_.AreAll(slots_.gradients(), SlotKind::kGradient, optimizer.reads) ||
+        (!flushes_ &&
+         !contents_.AreAll(slots_.Weights(0, 0), SlotKind::kWeights, optimizer.reads)) ||
+        (!weight_flow_.frees() && optimizer.writes != slots_.Weights(0))) {
       return "does not update every layer and version once, in order";
     }
     const std::string problem = weight_flow_.CheckUpdate(optimizer, contents_);
@@ -426,8 +415,9 @@ class Follower {
   }
 
   std::string Snapshot(const Instruction& instruction) {
-    if (instruction.reads != Weights(0, 0)) return "does not read the newest weights";
-    if (instruction.writes != Weights(1)) return "does not write every other version, in order";
+    if (instruction.reads != slots_.Weights(0, 0)) return "does not read the newest weights";
+    if (instruction.writes != slots_.Weights(1))
+      return "does not write every other version, in order";
     for (const SlotId slot : instruction.writes) {
       contents_.Set(slot, {.what = What::kWeights, .updates = updates_});
     }
@@ -443,18 +433,6 @@ class Follower {
 
   SlotId StashOf(const ComputePart& part) const {
     return FindSlot(program_, part.reads, SlotKind::kStash, part.stage);
-  }
-
-  // The weights of these versions, by stage, version and layer.
-  std::vector<SlotId> Weights(int first, int last = std::numeric_limits<int>::max()) const {
-    std::vector<SlotId> found;
-    for (const auto& [stage, layers] : layers_) {
-      for (const auto& [version, slots] : layers.weights) {
-        if (version < first || version > last) continue;
-        found.insert(found.end(), slots.begin(), slots.end());
-      }
-    }
-    return found;
   }
 
   // Returns the version of the scalars that ranks exchange. Where steps overlap the next one's
@@ -480,8 +458,7 @@ class Follower {
   const bool spreads_vocabulary_;
   const VocabularyFlow vocabulary_;
   const WeightFlow weight_flow_;
-  std::map<StageId, Layers> layers_;
-  std::vector<SlotId> all_gradients_;
+  const LayerSlots slots_;
   bool updates_weights_ = false;  // the body has an OPT
   bool gathers_ = false;          // the OPT updates a shard of each layer
   int num_losses_expected_ = 0;   // the last stage's F in the body, or the root's T

@@ -157,6 +157,7 @@ Machine::MeetingKey Machine::KeyOf(int rank, const Instruction& instruction) con
   key.foreseen = program::GathersForeseen(instruction, programs_[rank]);
   if (program::IsMeeting(instruction.op)) {
     key.microbatch = instruction.microbatch;
+    key.step_ahead = instruction.step_ahead;
     key.group = rank % num_copies_;
   } else if ((instruction.op == Op::kReduceGrad || instruction.op == Op::kGatherWeights) &&
              instruction.stage.value() == programs_[0].num_stages) {
@@ -231,8 +232,11 @@ double Machine::Duration(int rank, const Instruction& instruction) const {
     case Op::kReduceTied:
       return costs_.tied_reduction;
     case Op::kOptimizer:
-    case Op::kSpeculate:
       return costs_.Optimizer(programs_[rank].pp_rank);
+    case Op::kSpeculate:
+      return stage.value() == programs_[rank].num_stages
+                 ? costs_.EmbeddingUpdate(programs_[rank].pp_rank)
+                 : costs_.Foresight(programs_[rank].pp_rank);
     case Op::kVocabularyForward:
       return costs_.S(programs_[rank].pp_rank);
     case Op::kVocabularyBackward:

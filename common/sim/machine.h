@@ -119,6 +119,7 @@ class Machine {
     // pp rank, and the meetings of the vocabulary are within one copy of the pipeline.
     int group = 0;
     bool foreseen = false;  // of weights before OPT makes them
+    int step_ahead = 0;
     auto operator<=>(const MeetingKey&) const = default;
   };
   // Meetings inside instructions. Those of ranks that share a layer have the same key.

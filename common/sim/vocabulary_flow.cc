@@ -6,14 +6,13 @@
 namespace takt::sim {
 
 using program::Instruction;
+using program::kEmbeddingRows;
+using program::kHeadRows;
 using program::Op;
 using program::Program;
 using program::SlotKind;
 
 namespace {
-
-// The uses of a rank's rows, which are indices of their slots.
-constexpr std::int32_t kEmbeddingRows = 0, kHeadRows = 1;
 
 SlotId FindKind(const Program& program, const std::vector<SlotId>& slots, SlotKind kind) {
   const auto found = std::find_if(slots.begin(), slots.end(), [&](SlotId slot) {
@@ -29,23 +28,29 @@ VocabularyFlow::VocabularyFlow(const Program& program)
       has_first_(program::HeldStages(program).contains(StageId(0))),
       is_root_(program::HeldStages(program).contains(StageId(program.num_stages - 1))) {}
 
-std::string VocabularyFlow::Step(const Instruction& instruction, SlotContents& contents,
+std::string VocabularyFlow::Step(const Instruction& instruction, int step, SlotContents& contents,
                                  std::vector<Gradient>& gradients) const {
   const SlotId tokens = Read(instruction, SlotKind::kTokens);
-  if (tokens.value() >= 0 && contents.At(tokens).what != What::kTokens) return "comes before LOAD";
+  if (tokens.value() >= 0) {
+    if (contents.At(tokens).what != What::kTokens) return "comes before LOAD";
+    if (contents.At(tokens).step != step) return "finds other tokens";
+  }
+  const bool has_weights = Read(instruction, SlotKind::kWeights).value() >= 0;
+  if (has_weights && contents.UpdatesOfWeights(instruction.reads) != step)
+    return "meets the rows of another step";
   std::string problem;
   switch (instruction.op) {
     case Op::kRows:
     case Op::kRowsGrad:
-      problem = Embed(instruction, contents);
+      problem = Embed(instruction, step, contents);
       break;
     case Op::kVocabularyForward:
     case Op::kVocabularyBackward:
     case Op::kLoss:
-      problem = Head(instruction, contents);
+      problem = Head(instruction, step, contents);
       break;
     default:
-      problem = Pass(instruction, contents);
+      problem = Pass(instruction, step, contents);
   }
   if (!problem.empty()) return problem;
   for (const SlotId slot : instruction.writes) {
@@ -62,7 +67,8 @@ bool VocabularyFlow::MakesLoss(const Instruction& instruction) const {
 }
 
 // ROWS and ROWS_GRAD.
-std::string VocabularyFlow::Embed(const Instruction& instruction, SlotContents& contents) const {
+std::string VocabularyFlow::Embed(const Instruction& instruction, int step,
+                                  SlotContents& contents) const {
   if (!TouchesRows(instruction, kEmbeddingRows)) return "does not touch the rows of the embedding";
   const bool forward = instruction.op == Op::kRows;
   const SlotId passed =
@@ -72,27 +78,29 @@ std::string VocabularyFlow::Embed(const Instruction& instruction, SlotContents& 
   }
   if (!has_first_) return "";
   if (forward) {  // to stage 0 it is like the output of a stage before it
-    contents.Set(passed, {What::kActivation, StageId(-1), instruction.microbatch, 0});
+    contents.Set(passed, {What::kActivation, StageId(-1), instruction.microbatch, step});
     return "";
   }
-  const Content gradient = {What::kGradient, StageId(0), instruction.microbatch, 0};
+  const Content gradient = {What::kGradient, StageId(0), instruction.microbatch, step};
   return contents.Holds(passed, gradient) ? "" : "finds another gradient in its slot";
 }
 
 // S, T and LOSS.
-std::string VocabularyFlow::Head(const Instruction& instruction, SlotContents& contents) const {
+std::string VocabularyFlow::Head(const Instruction& instruction, int step,
+                                 SlotContents& contents) const {
   if (!TouchesRows(instruction, kHeadRows)) return "does not touch the rows of the head";
   const SlotId head_input = Read(instruction, SlotKind::kHeadInput);
   if (instruction.op != Op::kLoss &&
-      !contents.Holds(head_input, Of(instruction, What::kHeadInput))) {
+      !contents.Holds(head_input, Of(instruction, What::kHeadInput, step))) {
     return "finds another head input in its slot";
   }
   if (instruction.op == Op::kVocabularyForward) {
-    contents.Set(Written(instruction, SlotKind::kVocabularyStash), Of(instruction, What::kParts));
+    contents.Set(Written(instruction, SlotKind::kVocabularyStash),
+                 Of(instruction, What::kParts, step));
     return "";
   }
   const SlotId stash = Read(instruction, SlotKind::kVocabularyStash);
-  if (!contents.Holds(stash, Of(instruction, What::kAllParts))) {
+  if (!contents.Holds(stash, Of(instruction, What::kAllParts, step))) {
     return "does not find the parts of all ranks in its slot";
   }
   const SlotId scalars = Written(instruction, SlotKind::kScalars);
@@ -106,36 +114,38 @@ std::string VocabularyFlow::Head(const Instruction& instruction, SlotContents& c
   }
   contents.Set(stash, {});
   contents.Set(head_input, {});
-  contents.Set(Written(instruction, SlotKind::kPartialGrad), Of(instruction, What::kPartialGrad));
+  contents.Set(Written(instruction, SlotKind::kPartialGrad),
+               Of(instruction, What::kPartialGrad, step));
   return "";
 }
 
 // SHARE, GATHER and RETURN.
-std::string VocabularyFlow::Pass(const Instruction& instruction, SlotContents& contents) const {
+std::string VocabularyFlow::Pass(const Instruction& instruction, int step,
+                                 SlotContents& contents) const {
   if (instruction.op == Op::kGather) {
     const SlotId stash = instruction.reads[0];
-    if (!contents.Holds(stash, Of(instruction, What::kParts))) {
+    if (!contents.Holds(stash, Of(instruction, What::kParts, step))) {
       return "finds other parts in its slot";
     }
-    contents.Set(stash, Of(instruction, What::kAllParts));
+    contents.Set(stash, Of(instruction, What::kAllParts, step));
     return "";
   }
   if (instruction.op == Op::kShare) {
     const SlotId shared = Read(instruction, SlotKind::kHeadInput);
     if ((shared.value() >= 0) != is_root_) return "shares from another rank than the root";
-    const Content head_input = Of(instruction, What::kHeadInput);
+    const Content head_input = Of(instruction, What::kHeadInput, step);
     if (is_root_) return contents.Holds(shared, head_input) ? "" : "finds another head input";
     contents.Set(instruction.writes[0], head_input);
     return "";
   }
   const SlotId partial = Read(instruction, SlotKind::kPartialGrad);
-  if (!contents.Holds(partial, Of(instruction, What::kPartialGrad))) {
+  if (!contents.Holds(partial, Of(instruction, What::kPartialGrad, step))) {
     return "finds another gradient in its slot";
   }
   contents.Set(partial, {});
   const SlotId whole = Written(instruction, SlotKind::kHeadGrad);
   if ((whole.value() >= 0) != is_root_) return "returns to another rank than the root";
-  if (is_root_) contents.Set(whole, Of(instruction, What::kHeadGrad));
+  if (is_root_) contents.Set(whole, Of(instruction, What::kHeadGrad, step));
   return "";
 }
 
@@ -149,8 +159,8 @@ bool VocabularyFlow::TouchesRows(const Instruction& instruction, std::int32_t us
          std::ranges::all_of(instruction.writes, is_of_use);
 }
 
-Content VocabularyFlow::Of(const Instruction& instruction, What what) const {
-  return {what, StageId(program_.num_stages), instruction.microbatch, 0};
+Content VocabularyFlow::Of(const Instruction& instruction, What what, int step) const {
+  return {what, StageId(program_.num_stages), instruction.microbatch, step};
 }
 
 SlotId VocabularyFlow::Read(const Instruction& instruction, SlotKind kind) const {

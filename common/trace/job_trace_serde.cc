@@ -69,6 +69,8 @@ v1::TraceHeader ToHeader(const JobTrace& trace) {
   put(trace.predicted.optimizer, costs.mutable_optimizer());
   put(trace.predicted.vocabulary_forward, costs.mutable_vocabulary_forward());
   put(trace.predicted.vocabulary_backward, costs.mutable_vocabulary_backward());
+  put(trace.predicted.embedding_update, costs.mutable_embedding_update());
+  put(trace.predicted.head_update, costs.mutable_head_update());
   PutGroups(trace.predicted.tensor, costs.mutable_tensor());
   costs.set_halves_run_in_turn(!trace.predicted.halves_run_beside);
   costs.set_terms(trace.predicted.terms);
@@ -97,6 +99,9 @@ JobTrace FromHeader(const v1::TraceHeader& header) {
     trace.predicted.vocabulary_forward = ToVector(costs.vocabulary_forward());
   if (costs.vocabulary_backward_size() > 0)
     trace.predicted.vocabulary_backward = ToVector(costs.vocabulary_backward());
+  if (costs.embedding_update_size() > 0)
+    trace.predicted.embedding_update = ToVector(costs.embedding_update());
+  if (costs.head_update_size() > 0) trace.predicted.head_update = ToVector(costs.head_update());
   trace.predicted.tensor = ToGroups(costs.tensor());
   trace.predicted.halves_run_beside = !costs.halves_run_in_turn();
   trace.predicted.terms = std::max(1, costs.terms());

@@ -73,6 +73,8 @@ v1::PlanCosts ToProto(const cost::Costs& costs) {
   Write(costs.optimizer, *out.mutable_optimizer());
   Write(costs.vocabulary_forward, *out.mutable_vocabulary_forward());
   Write(costs.vocabulary_backward, *out.mutable_vocabulary_backward());
+  Write(costs.embedding_update, *out.mutable_embedding_update());
+  Write(costs.head_update, *out.mutable_head_update());
   Write(costs.tensor, *out.mutable_tensor());
   out.set_halves_run_in_turn(!costs.halves_run_beside);
   out.set_terms(costs.terms);
@@ -95,6 +97,8 @@ cost::Costs FromProto(const v1::PlanCosts& costs) {
   out.optimizer = Read(costs.optimizer());
   out.vocabulary_forward = Read(costs.vocabulary_forward());
   out.vocabulary_backward = Read(costs.vocabulary_backward());
+  if (costs.embedding_update_size() > 0) out.embedding_update = Read(costs.embedding_update());
+  if (costs.head_update_size() > 0) out.head_update = Read(costs.head_update());
   out.tensor = Read(costs.tensor());
   out.halves_run_beside = !costs.halves_run_in_turn();
   out.terms = costs.terms();

@@ -2,6 +2,7 @@
 #include "worker/train/optimizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <span>
 #include <utility>
@@ -149,6 +150,12 @@ Optimizer::Step Optimizer::StepOf(StepId step, std::int64_t number, double gradi
           .gradient_scale = gradient_scale};
 }
 
+Optimizer::Step Optimizer::ForeseenStep(StepId step, std::int64_t number, bool knows_norm) const {
+  Step foreseen = StepOf(step, number, knows_norm ? ClipFactor() : 1.0);
+  foreseen.foresees = true;
+  return foreseen;
+}
+
 absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int64_t number) {
   parameters_.BeginUpdate();
   RETURN_IF_ERROR(UpdateAll(backend, StepOf(step, number, ClipFactor())));
@@ -158,34 +165,43 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
 absl::Status Optimizer::Foresee(backend::Backend& backend, StepId step, std::int64_t number,
                                 bool knows_norm) {
   parameters_.BeginForesight();
-  Step foreseen = StepOf(step, number, knows_norm ? ClipFactor() : 1.0);
-  foreseen.foresees = true;
-  return UpdateAll(backend, foreseen);
+  return UpdateAll(backend, ForeseenStep(step, number, knows_norm));
+}
+
+absl::Status Optimizer::ForeseeRows(backend::Backend& backend, const ParameterRef& rows,
+                                    StepId step, std::int64_t number, bool knows_norm) const {
+  if (rows.shard.count == 0) return absl::OkStatus();
+  return UpdateElements(backend, std::array{TensorOf(rows)},
+                        ForeseenStep(step, number, knows_norm));
 }
 
 absl::Status Optimizer::UpdateAll(backend::Backend& backend, const Step& step) {
   RETURN_IF_ERROR(UpdateBiases(backend));
   std::vector<backend::UpdatedTensor> tensors;
-  const bool rounds = shards_ == nullptr;  // else what is gathered is rounded
   for (const ParameterRef* const ref : UpdatedParts()) {
+    if (step.foresees && parameters_.IsOfRows(*ref)) continue;
     if (ref->parameter->by_muon) {
       RETURN_IF_ERROR(UpdateByMuon(backend, *ref, step));
       continue;
     }
-    if (ref->parameter->balances) continue;
-    const auto [first, count] = ref->shard;
-    const config::UpdateSettings& settings = settings_.at(ref->parameter);
-    tensors.push_back({.parameter = ref->shard_weights(),
-                       .previous = ref->shard_previous(),
-                       .gradient = ref->gradient + first,
-                       .m = ref->m,
-                       .v = ref->v,
-                       .rounded = rounds && ref->is_rounded_by_update() ? ref->rounded : nullptr,
-                       .count = count,
-                       .learning_rate_scale = settings.learning_rate_scale,
-                       .weight_decay = settings.weight_decay});
+    if (!ref->parameter->balances) tensors.push_back(TensorOf(*ref));
   }
   return UpdateElements(backend, tensors, step);
+}
+
+backend::UpdatedTensor Optimizer::TensorOf(const ParameterRef& ref) const {
+  const auto [first, count] = ref.shard;
+  const config::UpdateSettings& settings = settings_.at(ref.parameter);
+  const bool rounds = shards_ == nullptr;  // else what is gathered is rounded
+  return {.parameter = ref.shard_weights(),
+          .previous = ref.shard_previous(),
+          .gradient = ref.gradient + first,
+          .m = ref.m,
+          .v = ref.v,
+          .rounded = rounds && ref.is_rounded_by_update() ? ref.rounded : nullptr,
+          .count = count,
+          .learning_rate_scale = settings.learning_rate_scale,
+          .weight_decay = settings.weight_decay};
 }
 
 absl::Status Optimizer::FeedErrorsBack(backend::Backend& backend) const {
@@ -223,7 +239,7 @@ absl::Status Optimizer::UpdateByMuon(backend::Backend& backend, const ParameterR
 
 absl::Status Optimizer::UpdateElements(backend::Backend& backend,
                                        std::span<const backend::UpdatedTensor> tensors,
-                                       const Step& step) {
+                                       const Step& step) const {
   if (job_.lion.has_value()) {
     return backend.Run(backend::LionUpdate{.tensors = tensors,
                                            .learning_rate = step.learning_rate,

@@ -61,11 +61,15 @@ class Optimizer {
   // from 1, for AdamW's bias correction. The learning rate is the step's.
   absl::Status Update(backend::Backend& backend, StepId step, std::int64_t number);
 
-  // Makes the foreseen weights (ParameterStore::BeginForesight) and selects them: what Update will
-  // make of these gradients if nothing is clipped, or, with knows_norm, after Exchange, what it
-  // will make. Everything else stays.
+  // Makes the foreseen weights (ParameterStore::BeginForesight), but for those of rows, and selects
+  // them: what Update will make of these gradients if nothing is clipped, or, with knows_norm,
+  // after Exchange, what it will make. Everything else stays.
   absl::Status Foresee(backend::Backend& backend, StepId step, std::int64_t number,
                        bool knows_norm);
+  // Does so with the rows of the embedding. rows: of ParameterStore::ForeseenRows. It may run at
+  // the same time as NormPartial, Foresee and, unless it knows the norm, Exchange.
+  absl::Status ForeseeRows(backend::Backend& backend, const ParameterRef& rows, StepId step,
+                           std::int64_t number, bool knows_norm) const;
 
   // Returns the factor by which Update scales gradients. Call it after Exchange.
   double ClipFactor() const;
@@ -81,6 +85,7 @@ class Optimizer {
     bool foresees = false;
   };
   Step StepOf(StepId step, std::int64_t number, double gradient_scale) const;
+  Step ForeseenStep(StepId step, std::int64_t number, bool knows_norm) const;
   // Writes the selected weights.
   absl::Status UpdateAll(backend::Backend& backend, const Step& step);
   // Moves the biases by which routers balance experts.
@@ -91,9 +96,12 @@ class Optimizer {
   absl::Status SumLeafGradients(backend::Backend& backend, TensorMeetings& meetings) const;
   // Updates one matrix.
   absl::Status UpdateByMuon(backend::Backend& backend, const ParameterRef& ref, const Step& step);
+  // Returns what an update element by element has of a parameter.
+  backend::UpdatedTensor TensorOf(const ParameterRef& ref) const;
   // Updates tensors element by element.
   absl::Status UpdateElements(backend::Backend& backend,
-                              std::span<const backend::UpdatedTensor> tensors, const Step& step);
+                              std::span<const backend::UpdatedTensor> tensors,
+                              const Step& step) const;
   // Returns the parameters of which the rank updates all, or its shard.
   std::vector<const ParameterRef*> UpdatedParts() const {
     return shards_ != nullptr ? shards_->Parts() : parameters_.trained();

@@ -98,9 +98,9 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
   ASSIGN_OR_RETURN(store->memory_, SectionMemory::Create(parameters, backend));
   ASSIGN_OR_RETURN(store->rows_memory_, SectionMemory::Create(rows, backend));
   store->layers_.reserve(2 * model.layers.size());  // uses refer to the elements
-  store->AddLayers(model, parameters, second_copies);
+  store->AddLayers(model, parameters, second_copies, /*of_rows=*/false);
   store->num_stage_layers_ = store->layers_.size();
-  store->AddLayers(model, rows, {});
+  store->AddLayers(model, rows, {}, /*of_rows=*/true);
   store->ResolveAll(parameters, store->memory_);
   store->ResolveAll(rows, store->rows_memory_);
   const auto parameter_of = [](const Use& use) { return use.ref->parameter; };
@@ -119,7 +119,7 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
 }
 
 void ParameterStore::AddLayers(const model::Model& model, const layout::Section& section,
-                               const std::set<LayerId>& second_copies) {
+                               const std::set<LayerId>& second_copies, bool of_rows) {
   std::set<LayerId> layers;
   for (const layout::Tensor& tensor : section.tensors) {
     if (tensor.role == layout::Role::kGatheredWeights) continue;
@@ -131,7 +131,8 @@ void ParameterStore::AddLayers(const model::Model& model, const layout::Section&
         layers_.emplace_back(LayerParameters{.layer = layer,
                                              .primary = !second_copies.contains(layer),
                                              .refs = Uses(model, section, layer)});
-    for (ParameterRef& ref : added.refs) uses_.push_back({.layer = &added, .ref = &ref});
+    for (ParameterRef& ref : added.refs)
+      uses_.push_back({.layer = &added, .ref = &ref, .of_rows = of_rows});
   }
 }
 
@@ -287,7 +288,22 @@ void ParameterStore::BeginUpdate() {
 
 void ParameterStore::BeginForesight() {
   ShowVersion(program::kForeseen);
-  for (Use& use : uses_) use.ref->previous = KeptAt(use, PlaceOf(0));
+  for (Use& use : uses_) {
+    if (!use.of_rows) use.ref->previous = KeptAt(use, PlaceOf(0));
+  }
+}
+
+std::optional<ParameterRef> ParameterStore::ForeseenRows() const {
+  const auto use = std::ranges::find_if(
+      uses_, [](const Use& each) { return each.of_rows && each.ref->updated; });
+  const std::size_t place = PlaceOf(program::kForeseen);
+  if (use == uses_.end() || use->weight.size() <= place) return std::nullopt;
+  ParameterRef foreseen = *use->ref;
+  foreseen.weight = use->weight[place];
+  if (!use->kept.empty()) foreseen.kept = use->kept[place];
+  foreseen.previous = KeptAt(*use, PlaceOf(0));
+  foreseen.packed = foreseen.packed_transposed = foreseen.rounded = nullptr;
+  return foreseen;
 }
 
 absl::Status ParameterStore::Pack(backend::Backend& backend, const LayerParameters& layer,
@@ -299,12 +315,16 @@ absl::Status ParameterStore::Pack(backend::Backend& backend, const LayerParamete
 }
 
 absl::Status ParameterStore::Pack(backend::Backend& backend, int version) {
-  for (const Use& use : uses_) RETURN_IF_ERROR(PackUse(backend, use, PlaceOf(version)));
+  for (const Use& use : uses_) {
+    if (!use.of_rows || version != program::kForeseen)
+      RETURN_IF_ERROR(PackUse(backend, use, PlaceOf(version)));
+  }
   return absl::OkStatus();
 }
 
 absl::Status ParameterStore::PackAfterUpdate(backend::Backend& backend, int version) {
   for (const Use& use : uses_) {
+    if (use.of_rows && version == program::kForeseen) continue;
     if (use.rounded_by != nullptr && use.rounded_by->ref->is_rounded_by_update()) continue;
     RETURN_IF_ERROR(PackUse(backend, use, PlaceOf(version)));
   }
@@ -360,8 +380,8 @@ absl::Status ParameterStore::SpreadNewest(backend::Backend& backend) {
 
 void ParameterStore::ShowVersion(int version) {
   selected_ = version;
-  const std::size_t place = PlaceOf(version);
   for (Use& use : uses_) {
+    const std::size_t place = PlaceIn(use, version);
     TAKT_CHECK(place < use.weight.size());
     use.ref->weight = use.weight[place];
     if (!use.kept.empty()) use.ref->kept = use.kept[place];
@@ -386,6 +406,12 @@ const LayerParameters* ParameterStore::Rows(LayerId layer) const {
   const auto rows = layers().subspan(num_stage_layers_);
   const auto it = std::ranges::find(rows, layer, &LayerParameters::layer);
   return it == rows.end() ? nullptr : &*it;
+}
+
+bool ParameterStore::IsOfRows(const ParameterRef& ref) const {
+  const auto has = [&ref](const Use& use) { return use.ref == &ref; };
+  const auto use = std::ranges::find_if(uses_, has);
+  return use != uses_.end() && use->of_rows;
 }
 
 std::vector<const ParameterRef*> ParameterStore::trained() const {

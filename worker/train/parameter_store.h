@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -125,7 +126,9 @@ struct LayerParameters {
 // BeginUpdate.
 //
 // Where steps overlap, there is one version more: the weights that SPECULATE foresees
-// (program::kForeseen), which never become another version.
+// (program::kForeseen), which never become another version. Of a rank's rows of a spread vocabulary
+// only those of the embedding are foreseen. Another lane makes and reads them (ForeseenRows), so
+// the uses of rows always show the newest weights.
 //
 // Not synchronised: the slots of the program order its users.
 class ParameterStore {
@@ -159,9 +162,12 @@ class ParameterStore {
   // newest.
   void BeginUpdate();
 
-  // Selects the foreseen weights. Afterwards every `weight` shows where they go, and every
-  // `previous` shows the newest weights.  Precondition: the store has room for them.
+  // Selects the foreseen weights, but for those of rows. Afterwards every `weight` shows where they
+  // go, and every `previous` shows the newest weights.  Precondition: the store has room for them.
   void BeginForesight();
+  // Returns the foreseen rows of the embedding, as BeginForesight would show them. It has no
+  // `rounded` and no `packed` matrices. nullopt: no rows are here, or none are foreseen.
+  std::optional<ParameterRef> ForeseenRows() const;
 
   // Copies the newest version to all others, and selects it. Foreseen weights stay.
   absl::Status SpreadNewest(backend::Backend& backend);
@@ -189,6 +195,8 @@ class ParameterStore {
   const LayerParameters& Layer(LayerId layer) const;
   // Returns the rank's rows as the layer uses them: the embedding, or the head. Null: it has none.
   const LayerParameters* Rows(LayerId layer) const;
+  // Returns whether the use is one of the rank's rows.
+  bool IsOfRows(const ParameterRef& ref) const;
   // Returns those of stages in the order of layers, then those of rows.
   std::span<const LayerParameters> layers() const { return layers_; }
   std::span<const LayerParameters> stage_layers() const {
@@ -215,6 +223,7 @@ class ParameterStore {
     std::vector<backend::Bf16*> packed, packed_transposed;
     // The use whose `packed` an update of this one's weight writes, and the reverse of that.
     const Use *rounds = nullptr, *rounded_by = nullptr;
+    bool of_rows = false;
   };
   // The weights of one stage where the rank frees weights.
   struct Whole {
@@ -225,7 +234,7 @@ class ParameterStore {
   ParameterStore() = default;
   // Adds the layers that have tensors in the section. Room for them was reserved.
   void AddLayers(const model::Model& model, const layout::Section& section,
-                 const std::set<LayerId>& second_copies);
+                 const std::set<LayerId>& second_copies, bool of_rows);
   absl::Status AddWhole(const layout::WholeWeights& whole);
   // Finds for each weight that is kept rounded the use that has it so.
   void FindRounded();
@@ -237,6 +246,10 @@ class ParameterStore {
   void Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation,
                std::byte* place);
   void ShowVersion(int version);
+  // Returns where a use shows a version.
+  std::size_t PlaceIn(const Use& use, int version) const {
+    return PlaceOf(use.of_rows && version == program::kForeseen ? 0 : version);
+  }
   std::size_t PlaceOf(int version) const {
     if (version == program::kForeseen) return static_cast<std::size_t>(num_versions_);
     return static_cast<std::size_t>((newest_ + version) % num_versions_);

@@ -120,7 +120,8 @@ absl::Status RankState::Pack(int version) {
   if (parameters->frees()) return absl::OkStatus();
   if (shards == nullptr) return parameters->PackAfterUpdate(*compute, version);
   for (const auto& [id, stage] : stages) not_packed.emplace(id, version);
-  if (vocabulary != nullptr) not_packed.emplace(options.program->num_stages, version);
+  if (vocabulary != nullptr && version != program::kForeseen)
+    not_packed.emplace(options.program->num_stages, version);
   return absl::OkStatus();
 }
 

@@ -52,7 +52,11 @@ absl::StatusOr<std::unique_ptr<SpreadState>> SpreadState::Create(const TrainerOp
       .sums_in_bf16 = norm_in_bf16 && one_block,
       .head =
           SpreadHead(model, layout.vocabulary->blocks, RowsOf(parameters, model.layers.size() - 1)),
-      .table = RowsOf(parameters, 0)});
+      .table = RowsOf(parameters, 0),
+      .foreseen_table = parameters.ForeseenRows()});
+  if (state->foreseen_table.has_value()) {
+    ASSIGN_OR_RETURN(state->beside, options.backends->CreateCompute());
+  }
   if (options.shapes_only) return state;
   RETURN_IF_ERROR(CheckMeetings(options, parameters));
   state->meetings.emplace(SpreadMeetings::Options{.group = options.vocabulary_group,

@@ -52,6 +52,10 @@ struct SpreadState {
   const SpreadHead head;
   // The rank's rows as the embedding uses them. Null: it has none.
   const ParameterRef* const table;
+  // Where steps overlap: foreseen rows (ParameterStore::ForeseenRows), and the backend with which
+  // the vocabulary lane makes them while the compute lane computes. Else there are none.
+  std::optional<ParameterRef> foreseen_table;
+  std::unique_ptr<backend::Backend> beside;
   std::optional<SpreadMeetings> meetings;  // nullopt: only shapes matter
   // Whether Ts, or ROWS_GRADs, have left gradients to add to since the last OPT. The lanes of these
   // three use them, and the program's slots order them.

@@ -48,10 +48,16 @@ Bound BindRows(ProgramState& state, const Instruction& instruction) {
                    Find(state, instruction.reads, SlotKind::kTokens, StageId(-1)));
   ASSIGN_OR_RETURN(const SlotId input, Find(state, instruction.writes, SlotKind::kInput, StageId(0),
                                             vocabulary.is_first));
+  const SlotId rows = program::FindSlot(state.program, instruction.reads, SlotKind::kWeights,
+                                        instruction.stage, program::kEmbeddingRows);
+  if (rows.value() < 0) return absl::InvalidArgumentError("it reads no rows of the embedding");
+  const bool foreseen = state.program.slots[rows.value()].version == program::kForeseen;
+  const ParameterRef* const uses =
+      foreseen && vocabulary.foreseen_table ? &*vocabulary.foreseen_table : vocabulary.table;
   return BindMeeting(
       state, [&vocabulary, view = ViewOf(state, tokens, instruction.microbatch),
+              table = uses == nullptr ? nullptr : uses->weight,
               output = state.slots.Floats(input)](const SpreadMeetings& meetings, StepId step) {
-        const float* const table = vocabulary.table == nullptr ? nullptr : vocabulary.table->weight;
         return meetings.Rows(step, view.tokens, table, vocabulary.MeetingScratch(), output);
       });
 }

@@ -48,12 +48,15 @@ absl::Status CheckBuffers(const ProgramState& state, const ComputePart& part, co
   const bool first = part.stage == StageId(0) && !spreads, last = last_of_all && !spreads;
   const bool forward = part.op == Op::kForward, apart = !forward && part.op != Op::kBackward;
   const auto has = [](const void* memory, bool wanted) { return (memory != nullptr) == wanted; };
-  // Then every part has the tokens.
+  // Then every part has the tokens. Of Ws where the vocabulary is spread, only that of the table of
+  // positions needs them.
   const bool separate = state.rank.options.model->separate_documents;
+  const bool restarts = part.op != Op::kWeightGrad || part.stage == StageId(0);
+  const bool needs_tokens = spreads ? separate && restarts : first || last || separate;
   const layout::StageLayout& layout = stage.layout();
   // W of a norm reads nothing but the stash.
   const bool without_gradient = spreads && last_of_all && part.op == Op::kWeightGrad;
-  if (((!spreads || separate) && !has(buffers.view.tokens, first || last || separate)) ||
+  if (((needs_tokens || !spreads) && !has(buffers.view.tokens, needs_tokens)) ||
       !has(buffers.input, !first) ||
       !has(buffers.d_output, !forward && !last && !without_gradient) ||
       !has(buffers.output, forward && !last) ||
