@@ -82,6 +82,27 @@ TEST(SpreadVocabularyLayout, GivesOneRankAllWords) {
   EXPECT_EQ(BytesOf(LayOutRows(model, layout.words), Role::kWeight), 4 * 16 * kWords);
 }
 
+// Forwards that read foreseen weights read the rows of the embedding alone.
+TEST(SpreadVocabularyLayout, HasRoomForForeseenRowsOfTheEmbedding) {
+  for (const Family family : {Family::kGpt2, Family::kLlama}) {
+    const std::int64_t tables = family == Family::kLlama ? 2 : 1;
+    const model::Model model =
+        *model::BuildModel(WideVocabulary(family), 2, {Precision::kBf16, Precision::kBf16});
+    const mesh::WordRun words = LayOutVocabulary(model, {4, 6}, PpRank(0), /*root=*/false).words;
+    const std::int64_t table = 4 * 16 * words.words;
+    const Section plain = LayOutRows(model, words);
+    const Section foreseen = LayOutRows(model, words, {}, /*foresees=*/true);
+    EXPECT_EQ(BytesOf(plain, Role::kWeight), tables * table);
+    EXPECT_EQ(BytesOf(foreseen, Role::kWeight), (tables + 1) * table);
+    EXPECT_EQ(BytesOf(foreseen, Role::kPackedWeight), BytesOf(plain, Role::kPackedWeight));
+    for (const Tensor& tensor : foreseen.tensors) {
+      if (tensor.version == program::kForeseen) {
+        EXPECT_EQ(tensor.layer, LayerId(0));
+      }
+    }
+  }
+}
+
 TEST(SpreadVocabularyLayout, GivesTheRootRoomForTheSumsOfAllRanks) {
   model::ModelConfig config = WideVocabulary(Family::kGpt2);
   config.vocab = 7 * static_cast<int>(model::kVocabularyBlock);
