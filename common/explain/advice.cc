@@ -67,7 +67,9 @@ class Advisor {
     std::vector<std::set<int>> layers(num_stages());
     for (const program::Program& program : step_.programs()) {
       for (const program::Slot& slot : program.slots) {
-        if (slot.kind == SlotKind::kWeights) layers[slot.stage.value()].insert(slot.index);
+        const bool of_stage = slot.stage.value() < num_stages();  // others are of rows
+        if (slot.kind == SlotKind::kWeights && of_stage)
+          layers[slot.stage.value()].insert(slot.index);
       }
     }
     return layers;

@@ -2,8 +2,13 @@
 #include "common/explain/advice.h"
 
 #include <optional>
+#include <vector>
 
 #include "common/explain/text.h"
+#include "common/program/lowering.h"
+#include "common/program/remove_barrier.h"
+#include "common/schedule/generate.h"
+#include "common/schedule/spread_vocabulary.h"
 #include "common/trace/testing/synthetic_trace.h"
 #include "gmock/gmock.h"
 
@@ -107,6 +112,26 @@ TEST(Advise, KnowsABetterSchedule) {
 TEST(Advise, SaysNothingAboutAHealthyStep) {
   SyntheticTrace healthy("zb-v", 4, 16);
   EXPECT_TRUE(Advise(trace::MakeTimeline(healthy.Get()).value(), StepId(2)).value().empty());
+}
+
+// Rows have slots of a stage that does not exist. Where steps overlap, they are foreseen, too.
+TEST(Advise, KnowsASpreadVocabulary) {
+  const auto schedule = schedule::Generate("1f1b", {.num_ranks = 4, .num_microbatches = 8}).value();
+  const auto spread = schedule::SpreadVocabulary(schedule, {}, /*depth=*/2).value();
+  program::LowerOptions options{.vocabulary = program::VocabularyShape{}};
+  for (int s = 0; s < 4; ++s)
+    options.stages.push_back({.first_layer = LayerId(2 * s), .last_layer = LayerId(2 * s + 2)});
+  const std::vector<program::Program> programs = program::Lower(spread, options).value();
+  for (const auto& steps : {programs, program::RemoveBarrier(programs).value()}) {
+    SyntheticTrace slow(steps, {});
+    for (const Op op : {Op::kForward, Op::kBackward}) slow.Slow(1, op, 2);
+    const auto speed_up = Find(slow, Advice::Kind::kSlowRank);
+    ASSERT_TRUE(speed_up.has_value());
+    EXPECT_THAT(speed_up->text, HasSubstr("rank 1 computes"));
+    const auto move = Find(slow, Advice::Kind::kMoveLayer);
+    ASSERT_TRUE(move.has_value());
+    EXPECT_THAT(move->text, HasSubstr("moving one layer to stage"));
+  }
 }
 
 TEST(Explanation, PrintsEveryPartAndRank) {
