@@ -134,6 +134,30 @@ TEST(Advise, KnowsASpreadVocabulary) {
   }
 }
 
+// They are made beside what is computed, for the meetings that pass them.
+TEST(Explanation, CountsForeseenRowsAsCommunication) {
+  const auto schedule =
+      schedule::Generate("zb-h2", {.num_ranks = 4, .num_microbatches = 8}).value();
+  const auto spread = schedule::SpreadVocabulary(schedule, {}, /*depth=*/0).value();
+  const auto programs =
+      program::RemoveBarrier(
+          program::Lower(spread, {.vocabulary = program::VocabularyShape{}}).value())
+          .value();
+  const auto explained = [&](double seconds) {
+    SyntheticTrace synthetic(programs, {});
+    for (int rank = 0; rank < 4; ++rank) synthetic.Duration(rank, "SPECULATE(rows)") = seconds;
+    return Explain(trace::MakeTimeline(synthetic.Get()).value(), StepId(2)).value();
+  };
+  const auto part = [](const Parts& parts, Part which) { return parts[static_cast<int>(which)]; };
+  const Explanation quick = explained(0), slow = explained(0.1);
+  EXPECT_GT(part(slow.parts, Part::kCommunication), part(quick.parts, Part::kCommunication) + 0.05);
+  EXPECT_NEAR(part(slow.parts, Part::kCompute), part(quick.parts, Part::kCompute), 1e-9);
+  EXPECT_GE(part(slow.parts, Part::kSchedule), -1e-9);
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_NEAR(slow.ranks[rank].busy_seconds, quick.ranks[rank].busy_seconds, 1e-9);
+  }
+}
+
 TEST(Explanation, PrintsEveryPartAndRank) {
   SyntheticTrace slow("1f1b", 4, 8);
   for (const Op op : {Op::kForward, Op::kBackward}) slow.Slow(2, op, 1.3);

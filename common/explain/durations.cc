@@ -82,7 +82,7 @@ class Extractor {
     std::map<Kind, std::vector<double>> samples;
     for (int step = 0; step < trace_.num_steps(); ++step) {
       for (std::int32_t i = 0; i < length; ++i) {
-        if (WorkOf(program.body[i].op) != Work::kCompute) continue;
+        if (WorkOf(program.body[i]) != Work::kCompute) continue;
         samples[kind_of(i)].push_back(
             Seconds(trace::ComputeNanos(At(step, {rank, i}), meeting_index_.At(step, {rank, i}))));
       }
@@ -91,7 +91,7 @@ class Extractor {
     for (auto& [kind, seconds] : samples) usual[kind] = Median(std::move(seconds));
     std::vector<double>& durations = durations_.emplace_back();
     for (std::int32_t i = 0; i < length; ++i) {
-      const bool computes = WorkOf(program.body[i].op) == Work::kCompute;
+      const bool computes = WorkOf(program.body[i]) == Work::kCompute;
       const Place place = {rank, i};
       durations.push_back(computes ? usual[kind_of(i)]
                                    : Lasted(place, At(place).start_nanos, {place}));
@@ -130,9 +130,10 @@ class Extractor {
 
 }  // namespace
 
-Work WorkOf(Op op) {
-  if (program::IsMeeting(op)) return Work::kMessage;
-  switch (op) {
+Work WorkOf(const Instruction& instruction) {
+  const bool of_rows = instruction.op == Op::kSpeculate && instruction.stage.value() >= 0;
+  if (program::IsMeeting(instruction.op) || of_rows) return Work::kMessage;
+  switch (instruction.op) {
     case Op::kLoad:
       return Work::kData;
     case Op::kSend:
@@ -189,7 +190,7 @@ double MeasuredStep::StepTimeWithoutMeetings(const sim::Durations& durations) co
 
 sim::Durations WithFree(const MeasuredStep& step, sim::Durations durations, Work work) {
   step.ForEach([&](std::size_t rank, std::size_t i, const Instruction& instruction) {
-    if (WorkOf(instruction.op) == work) durations[rank][i] = 0;
+    if (WorkOf(instruction) == work) durations[rank][i] = 0;
   });
   return durations;
 }
@@ -198,7 +199,7 @@ sim::Durations Balanced(const MeasuredStep& step, sim::Durations durations) {
   std::map<Op, TimeSum> sums;
   const auto for_each_compute = [&](auto visit) {
     step.ForEach([&](std::size_t rank, std::size_t i, const Instruction& instruction) {
-      if (WorkOf(instruction.op) == Work::kCompute) visit(instruction, durations[rank][i]);
+      if (WorkOf(instruction) == Work::kCompute) visit(instruction, durations[rank][i]);
     });
   };
   for_each_compute([&](const Instruction& instruction, double seconds) {
@@ -213,7 +214,7 @@ sim::Durations Balanced(const MeasuredStep& step, sim::Durations durations) {
 std::vector<double> BusySeconds(const MeasuredStep& step, const sim::Durations& durations) {
   std::vector<double> busy(durations.size(), 0.0);
   step.ForEach([&](std::size_t rank, std::size_t i, const Instruction& instruction) {
-    if (WorkOf(instruction.op) == Work::kCompute) busy[rank] += durations[rank][i];
+    if (WorkOf(instruction) == Work::kCompute) busy[rank] += durations[rank][i];
   });
   return busy;
 }

@@ -14,7 +14,8 @@ namespace takt::explain {
 
 // An instruction's time belongs to one of these parts of a step.
 enum class Work : std::uint8_t { kCompute, kMessage, kSum, kData };
-Work WorkOf(program::Op op);
+// SPECULATE of rows, beside what is computed, counts with the messages that wait for it.
+Work WorkOf(const program::Instruction& instruction);
 
 // The time of some instructions, and how many microbatches they are of.
 struct TimeSum {

@@ -87,13 +87,13 @@ void SumLanes(const trace::Timeline& timeline, Explanation& result) {
   const auto step = static_cast<int>(window - timeline.steps.begin());
   double busy = 0;  // time in F, I, W, B, O; a bubble is time without them
   for (const Slice& slice : timeline.slices) {
-    const Op op = trace.ProgramOf(slice.rank).body[slice.instruction].op;
-    if (slice.step != result.step || WorkOf(op) != Work::kCompute) continue;
+    const program::Instruction& instruction = trace.ProgramOf(slice.rank).body[slice.instruction];
+    if (slice.step != result.step || WorkOf(instruction) != Work::kCompute) continue;
     const std::int64_t nanos =
         trace::ComputeNanos(slice, meetings.At(step, {slice.rank, slice.instruction}));
     const double seconds = static_cast<double>(nanos) * 1e-9;
     result.ranks[slice.rank].busy_seconds += seconds;
-    if (program::IsCompute(op)) busy += seconds;
+    if (program::IsCompute(instruction.op)) busy += seconds;
   }
   for (const trace::Idle& idle : timeline.idle) {
     if (idle.step != result.step) continue;

@@ -256,7 +256,7 @@ Explanation ExplainStopIn(std::size_t instruction, double& usual) {
   usual = ExplainStep(synthetic, 2).step_seconds;
   const std::string where =
       ToString(synthetic.spread()[kRank].body[instruction], synthetic.spread()[kRank]);
-  const bool is_sum = WorkOf(synthetic.spread()[kRank].body[instruction].op) == Work::kSum;
+  const bool is_sum = WorkOf(synthetic.spread()[kRank].body[instruction]) == Work::kSum;
   for (int rank = 0; rank < 4; ++rank) {
     // A sum ends on all ranks at once.
     if (rank == kRank || is_sum) synthetic.Duration(rank, where) += kStop;

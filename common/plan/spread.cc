@@ -41,6 +41,12 @@ bool IsOpen(const CandidateInputs& inputs, int pp_size) {
          model::NumVocabularyBlocks(inputs.model.config.vocab) > 1;
 }
 
+// Returns the version of workers that spread the vocabulary of the job.
+int SpreadProtocol(const config::JobSpec& job) {
+  return job.barrier == config::Barrier::kNever ? kForeseenRowsProtocolVersion
+                                                : kSpreadProtocolVersion;
+}
+
 bool OnGpus(const CandidateInputs& inputs) {
   return inputs.options.device == config::DeviceKind::kCuda;
 }
@@ -59,14 +65,14 @@ VocabularyModes ModesOf(const CandidateInputs& inputs, int pp_size) {
   if (pp_size == 1 || inputs.job.model.family == model::Family::kEmulated) return {};
   if (asked != Vocabulary::kAuto)
     return {.last = asked == Vocabulary::kLast, .spread = asked == Vocabulary::kSpread};
-  const bool can = inputs.options.oldest_protocol >= kSpreadProtocolVersion && !OnGpus(inputs) &&
-                   !AsksForCopies(inputs.job);
+  const bool can = inputs.options.oldest_protocol >= SpreadProtocol(inputs.job) &&
+                   !OnGpus(inputs) && !AsksForCopies(inputs.job);
   return {.last = true, .spread = can && IsOpen(inputs, pp_size)};
 }
 
 std::string_view WhyAutoKeepsLast(const CandidateInputs& inputs, int pp_size) {
   if (!IsOpen(inputs, pp_size)) return "";
-  if (inputs.options.oldest_protocol < kSpreadProtocolVersion) return kTooOld;
+  if (inputs.options.oldest_protocol < SpreadProtocol(inputs.job)) return kTooOld;
   if (OnGpus(inputs)) return "spreading the vocabulary has not been tested on GPUs yet";
   if (!AsksForCopies(inputs.job)) return "";
   return "checkpoint.in_memory asks for copies, which have no rows of a spread vocabulary yet";

@@ -131,7 +131,7 @@ std::string_view HeadSlicesFieldOf(const config::JobSpec& job, config::DeviceKin
 // Returns the field of the job whose programs workers older than kForeseenRowsProtocolVersion do
 // not know; empty: there is none.
 std::string_view ForeseenRowsFieldOf(const config::JobSpec& job) {
-  const bool foresees = job.barrier == config::Barrier::kNever &&
+  const bool foresees = job.barrier == config::Barrier::kNever && job.parallelism.pipeline != 1 &&
                         job.parallelism.vocabulary == config::Vocabulary::kSpread;
   return foresees ? "optimizer.barrier" : "";
 }

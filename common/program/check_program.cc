@@ -284,7 +284,7 @@ class SlotCheck {
                Only(writes_, {SlotKind::kWeights}) &&
                std::ranges::all_of(writes_, [this](SlotId id) {
                  const bool of_rows = At(id).stage.value() == last_ + 1;
-                 return At(id).version == kForeseen && of_rows == (stage_ == last_ + 1);
+                 return At(id).version == kForeseen && stage_ == (of_rows ? last_ + 1 : -1);
                });
       case Op::kSnapshot:
         return Only(reads_, {SlotKind::kWeights}) && Only(writes_, {SlotKind::kWeights});

@@ -26,8 +26,8 @@ namespace takt::program {
 // weights and work for the next step, 4 adds kRecomputed, 5 adds W of several microbatches, 6 adds
 // the vocabulary over all ranks, 7 adds shards of the optimizer's state, 8 adds tokens that stages
 // between the first and the last read, 9 adds parts, 10 adds weights that a rank frees, 11 adds
-// steps that overlap.
-inline constexpr int kProgramVersion = 11;
+// steps that overlap, 12 adds these of programs that spread the vocabulary.
+inline constexpr int kProgramVersion = 12;
 
 using model::Part;
 using model::PartGroup;
@@ -120,7 +120,7 @@ enum class LaneKind : std::uint8_t {
 enum class Direction : std::uint8_t { kNone = 0, kActivation = 1, kGradient = 2 };
 
 // One compute lane, one load lane, one reduce lane, one lane per (peer, direction) of SEND and of
-// RECV, and one vocabulary lane for the five meetings.
+// RECV, and one vocabulary lane for the five meetings and foreseen rows.
 struct Lane {
   LaneKind kind = LaneKind::kCompute;
   PpRank peer{-1};

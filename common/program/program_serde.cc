@@ -131,7 +131,7 @@ bool TellsDocumentsApart(const Program& program) {
 
 // The oldest version that can say this program, so that older readers take what they understand.
 int VersionFor(const Program& program) {
-  if (OverlapsSteps(program)) return 11;
+  if (OverlapsSteps(program)) return SpreadsVocabulary(program) ? 12 : 11;
   if (FreesWeights(program)) return 10;
   if (!program.part_lists.empty()) return 9;
   if (TellsDocumentsApart(program)) return 8;

@@ -81,7 +81,7 @@ TEST(ProgramSerde, NamesBothVersionsWhenTheyDiffer) {
   const absl::Status status = FromProto(proto).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("version 12, this worker runs versions 1 to 11"));
+              HasSubstr("version 13, this worker runs versions 1 to 12"));
 }
 
 TEST(ProgramSerde, WritesTheOldestVersionThatSaysItAll) {
@@ -144,7 +144,7 @@ TEST(ProgramSerde, RefusesEachKindOfDamage) {
        [](v1::Program& p) { p.mutable_slots(0)->set_kind(v1::SlotKind(77)); }},
       {"negative", [](v1::Program& p) { p.mutable_slots(0)->set_bytes(-1); }},
       {"unknown op", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::Op(258)); }},
-      {"not part of version 11", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::Op(12)); }},
+      {"not part of version 12", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::Op(12)); }},
       {"lane is out of range", [](v1::Program& p) { p.mutable_body(0)->set_lane(100); }},
       {"lane of another kind", [](v1::Program& p) { p.mutable_body(0)->set_lane(0); }},
       {"slot 4000 is out of range", [](v1::Program& p) { p.mutable_body(0)->add_writes(4000); }},

@@ -80,7 +80,7 @@ bool TakeOutDependent(const Program& program, Ahead& ahead) {
 }
 
 // Takes out what does not run ahead on all ranks that meet: messages of which one end alone does,
-// and rows of which some rank's part does not. Returns whether there was any.
+// and ROWS that do not do so on every rank. Returns whether there was any.
 bool TakeOutIncomplete(const std::vector<Program>& programs, std::vector<Ahead>& ahead) {
   std::map<std::pair<StageId, MicrobatchId>, std::size_t> ends;  // rows have a stage of their own
   const auto for_each_end = [&](const auto& call) {
@@ -235,8 +235,8 @@ class Rewriter {
     return added;
   }
 
-  // The gradients of rows are complete, and the forwards ahead need these of all ranks, while a
-  // rank still computes other gradients. So this does not wait for the compute lane.
+  // The forwards ahead need rows of all ranks. Their gradients are complete while a rank still
+  // computes those of stages, so this does not wait for the compute lane.
   Instruction SpeculateRows() const {
     const auto lane = std::ranges::find(program_.lanes, LaneKind::kVocabulary, &Lane::kind);
     Instruction added;

@@ -92,6 +92,11 @@ TEST(OverlappedSpread, TakesTheSpanOfOneRank) {
     const auto in_a_v = WithBarrier("zb-v", 4, 16, sums, costs);
     EXPECT_NEAR(Period(in_a_v, costs), 111, 1e-9);
     EXPECT_NEAR(Period(Overlapped(in_a_v), costs), 108, 1e-9);
+    // The last W of rank 0 hides a short sum of rows. With shards S would wait for the true rows.
+    if (sums.shard_optimizer) continue;
+    cost::Costs with_sums = costs;
+    with_sums.reduction = {0, 0, 0, 0, 0.5};
+    EXPECT_NEAR(Period(Overlapped(one_way), with_sums), 60, 1e-9);
   }
   // Its ranks wait for one another within the step as long as its ends last.
   const auto idle_inside = WithBarrier("zb-h1", 4, 16, {}, costs);
@@ -121,7 +126,7 @@ TEST(OverlappedSpread, BeginsThePrologueWithRowsOnAllRanks) {
     for (const Instruction& each : step.prologue) {
       if (is_first(each)) of_rank.push_back(ToString(each, step));
     }
-    EXPECT_GE(of_rank.size(), 5U);  // a forward ahead for each rank
+    EXPECT_EQ(of_rank.size(), 1U + 6);  // 4 forwards ahead on rank 0, and ROWS come 2 before them
   }
   EXPECT_THAT(meetings, ::testing::Each(meetings[0]));
 }
@@ -178,6 +183,7 @@ TEST(OverlappedSpread, ForeseesRowsOnTheLaneOfMeetings) {
 TEST(OverlappedSpread, HasAStoredForm) {
   for (const Program& program : Overlapped(WithBarrier("zb-v", 2, 4))) {
     const v1::Program stored = program::ToProto(program);
+    EXPECT_EQ(stored.version(), 12);
     const absl::StatusOr<Program> read = program::FromProto(stored);
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(program::ToProto(*read).SerializeAsString(), stored.SerializeAsString());

@@ -124,15 +124,29 @@ TEST_F(OverlappedSpread, HasTheBitsOfABarrierWithASingleBlock) {
 
 // What tells documents apart is read until the last I.
 TEST_F(OverlappedSpread, HasTheBitsOfABarrierWithDocumentsApartAndWhatIsRecomputed) {
-  config::JobSpec job = JobOf();
-  job.train[0].path = job.validation->path = (directory_ / "documents.u16").string();
-  job.document_end = kEnd;
-  const RunResult reference = Reference(job);
-  for (const model::Recompute mode : {model::Recompute::kNone, model::Recompute::kFull}) {
-    config::JobSpec overlapped = WithoutBarrier(3, "zb-h2", job);
-    overlapped.parallelism.recompute = {mode};
-    ExpectSameBits(reference, TrainSpread(overlapped));
+  for (const model::Family family : {model::Family::kGpt2, model::Family::kLlama}) {
+    config::JobSpec job = JobOf(family);
+    job.train[0].path = job.validation->path = (directory_ / "documents.u16").string();
+    job.document_end = kEnd;
+    const RunResult reference = Reference(job);
+    for (const model::Recompute mode : {model::Recompute::kNone, model::Recompute::kFull}) {
+      config::JobSpec overlapped = WithoutBarrier(3, "zb-h2", job);
+      overlapped.parallelism.recompute = {mode};
+      ExpectSameBits(reference, TrainSpread(overlapped));
+    }
   }
+}
+
+TEST_F(OverlappedSpread, HasTheBitsOfABarrierWithMergedWeightGradients) {
+  config::JobSpec job = On(2, "zb-h1", JobOf());
+  // Whole cache lines, so that neighbouring slots adjoin.
+  job.model.hidden = job.model.context = job.model.positions = 16;
+  job.model.heads = job.model.kv_heads = 4;
+  job.model.inner = 64;
+  job.exact = false;
+  job.barrier = config::Barrier::kAlways;
+  const RunResult reference = TrainSpread(job);
+  ExpectSameBits(reference, TrainSpread(WithoutBarrier(2, "zb-h1", job)));
 }
 
 TEST_F(OverlappedSpread, HasTheBitsOfABarrierWhereverItStops) {
@@ -155,15 +169,18 @@ TEST_F(OverlappedSpread, HasTheBitsOfABarrierWhereverItStops) {
 // Steps hold until ten were not clipped. In these, rows too are foreseen by the true norm.
 TEST_F(OverlappedSpread, HasTheBitsOfABarrierWhereStepsHold) {
   for (const double clip_norm : {100.0, 0.01}) {
-    config::JobSpec job = JobOf();
-    job.adamw.clip_norm = clip_norm;
-    job.steps = 14;
-    const RunResult reference = Reference(job);
-    const RunResult run = Trained({.job = On(2, "zb-h2", job), .planned_without_barrier = true});
-    ExpectSameBits(reference, run);
-    for (std::size_t i = 0; i < run.steps.size(); ++i) {
-      EXPECT_EQ(run.steps[i].held, i < 10 || clip_norm < 1) << i;
-      EXPECT_FALSE(run.steps[i].undone) << i;
+    for (const int dp : {1, 2}) {
+      config::JobSpec job = JobOf();
+      job.adamw.clip_norm = clip_norm;
+      job.parallelism.data = dp;
+      job.steps = 14;
+      const RunResult reference = Reference(job);
+      const RunResult run = Trained({.job = On(2, "zb-h2", job), .planned_without_barrier = true});
+      ExpectSameBits(reference, run);
+      for (std::size_t i = 0; i < run.steps.size(); ++i) {
+        EXPECT_EQ(run.steps[i].held, i < 10 || clip_norm < 1) << i;
+        EXPECT_FALSE(run.steps[i].undone) << i;
+      }
     }
   }
 }

@@ -47,9 +47,9 @@ class Compute {
   // As Bind.  Precondition: beside().turns is set.
   virtual Bound BindBeside(const program::Instruction& backward) { return Bind(backward); }
 
-  // The engine asks these where steps overlap (program::OverlapsSteps), once a step. The answers
-  // are equal on all ranks.
-  // Before SPECULATE, on its lane: whether it waits for the step's NORM_EXCHANGE.
+  // The engine asks these where steps overlap (program::OverlapsSteps). The answers are equal on
+  // all ranks.
+  // Before each SPECULATE, on its lane: whether it waits for the step's NORM_EXCHANGE.
   virtual bool HoldsIn(StepId /*step*/) { return false; }
   // After NORM_EXCHANGE, on its lane: whether SPECULATE makes other weights than OPT. Then what ran
   // ahead of the next step runs again.

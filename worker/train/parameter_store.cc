@@ -381,7 +381,7 @@ absl::Status ParameterStore::SpreadNewest(backend::Backend& backend) {
 void ParameterStore::ShowVersion(int version) {
   selected_ = version;
   for (Use& use : uses_) {
-    const std::size_t place = PlaceIn(use, version);
+    const std::size_t place = PlaceShown(use, version);
     TAKT_CHECK(place < use.weight.size());
     use.ref->weight = use.weight[place];
     if (!use.kept.empty()) use.ref->kept = use.kept[place];

@@ -247,7 +247,7 @@ class ParameterStore {
                std::byte* place);
   void ShowVersion(int version);
   // Returns where a use shows a version.
-  std::size_t PlaceIn(const Use& use, int version) const {
+  std::size_t PlaceShown(const Use& use, int version) const {
     return PlaceOf(use.of_rows && version == program::kForeseen ? 0 : version);
   }
   std::size_t PlaceOf(int version) const {

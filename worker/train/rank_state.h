@@ -97,7 +97,7 @@ struct RankState {
   // The trainer sets it once the weights exist, before it binds.
   std::optional<Optimizer> optimizer;
   ResultRing results;   // the reduce lane's
-  Foresight foresight;  // likewise; the compute lane reads it
+  Foresight foresight;  // likewise; the compute lane and that of the vocabulary read it
 
  private:
   static bool AlwaysForesees(const TrainerOptions& options);

@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<SpreadState>> SpreadState::Create(const TrainerOp
       .table = RowsOf(parameters, 0),
       .foreseen_table = parameters.ForeseenRows()});
   if (state->foreseen_table.has_value()) {
-    ASSIGN_OR_RETURN(state->beside, options.backends->CreateCompute());
+    ASSIGN_OR_RETURN(state->rows_backend, options.backends->CreateCompute());
   }
   if (options.shapes_only) return state;
   RETURN_IF_ERROR(CheckMeetings(options, parameters));

@@ -55,7 +55,7 @@ struct SpreadState {
   // Where steps overlap: foreseen rows (ParameterStore::ForeseenRows), and the backend with which
   // the vocabulary lane makes them while the compute lane computes. Else there are none.
   std::optional<ParameterRef> foreseen_table;
-  std::unique_ptr<backend::Backend> beside;
+  std::unique_ptr<backend::Backend> rows_backend;
   std::optional<SpreadMeetings> meetings;  // nullopt: only shapes matter
   // Whether Ts, or ROWS_GRADs, have left gradients to add to since the last OPT. The lanes of these
   // three use them, and the program's slots order them.

@@ -52,8 +52,12 @@ Bound BindRows(ProgramState& state, const Instruction& instruction) {
                                         instruction.stage, program::kEmbeddingRows);
   if (rows.value() < 0) return absl::InvalidArgumentError("it reads no rows of the embedding");
   const bool foreseen = state.program.slots[rows.value()].version == program::kForeseen;
-  const ParameterRef* const uses =
-      foreseen && vocabulary.foreseen_table ? &*vocabulary.foreseen_table : vocabulary.table;
+  const ParameterRef* uses = vocabulary.table;
+  if (foreseen && uses != nullptr) {
+    if (!vocabulary.foreseen_table.has_value())
+      return absl::InvalidArgumentError("no rows are foreseen here");
+    uses = &*vocabulary.foreseen_table;
+  }
   return BindMeeting(
       state, [&vocabulary, view = ViewOf(state, tokens, instruction.microbatch),
               table = uses == nullptr ? nullptr : uses->weight,

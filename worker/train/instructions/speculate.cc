@@ -11,7 +11,7 @@ Bound BindForeseenRows(RankState& rank) {
     return absl::InvalidArgumentError("it foresees rows of a vocabulary that is not spread");
   if (!vocabulary->foreseen_table.has_value()) return engine::NothingToDo();  // no words
   return engine::MakeBound(nullptr, [&rank, vocabulary](StepId step) {
-    return rank.optimizer->ForeseeRows(*vocabulary->beside, *vocabulary->foreseen_table, step,
+    return rank.optimizer->ForeseeRows(*vocabulary->rows_backend, *vocabulary->foreseen_table, step,
                                        step.value(),
                                        /*knows_norm=*/rank.foresight.HoldsIn(step));
   });
