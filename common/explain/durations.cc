@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/median.h"
 #include "common/base/status.h"
+#include "common/program/remove_barrier.h"
 #include "common/trace/messages.h"
 #include "common/trace/nearest_steps.h"
 
@@ -131,8 +132,8 @@ class Extractor {
 }  // namespace
 
 Work WorkOf(const Instruction& instruction) {
-  const bool of_rows = instruction.op == Op::kSpeculate && instruction.stage.value() >= 0;
-  if (program::IsMeeting(instruction.op) || of_rows) return Work::kMessage;
+  if (program::IsMeeting(instruction.op) || program::ForeseesRows(instruction))
+    return Work::kMessage;
   switch (instruction.op) {
     case Op::kLoad:
       return Work::kData;

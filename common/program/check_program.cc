@@ -13,6 +13,7 @@
 #include "common/program/compute_part.h"
 #include "common/program/part_lists.h"
 #include "common/program/program.h"
+#include "common/program/remove_barrier.h"
 
 namespace takt::program {
 namespace {
@@ -97,13 +98,8 @@ absl::Status CheckSlotList(const Program& program) {
   return absl::OkStatus();
 }
 
-// Returns whether it foresees the rows of the embedding.
-bool ForeseesRows(const Program& program, const Instruction& instruction) {
-  return instruction.op == Op::kSpeculate && instruction.stage.value() == program.num_stages;
-}
-
 // The kind of lane that an op belongs on; none: programs of this version do not have the op.
-std::optional<LaneKind> LaneOf(const Program& program, const Instruction& instruction) {
+std::optional<LaneKind> LaneOf(const Instruction& instruction) {
   switch (instruction.op) {
     case Op::kLoad:
       return LaneKind::kLoad;
@@ -120,7 +116,7 @@ std::optional<LaneKind> LaneOf(const Program& program, const Instruction& instru
     case Op::kLoss:
       return LaneKind::kCompute;
     case Op::kSpeculate:
-      return ForeseesRows(program, instruction) ? LaneKind::kVocabulary : LaneKind::kCompute;
+      return ForeseesRows(instruction) ? LaneKind::kVocabulary : LaneKind::kCompute;
     case Op::kRows:
     case Op::kShare:
     case Op::kGather:
@@ -432,7 +428,7 @@ absl::Status CheckInstruction(const Program& program, const Instruction& instruc
       }
     }
   }
-  const std::optional<LaneKind> belongs = LaneOf(program, instruction);
+  const std::optional<LaneKind> belongs = LaneOf(instruction);
   if (!belongs.has_value()) {
     return wrong(absl::StrCat("op ", static_cast<int>(instruction.op), " is not part of version ",
                               kProgramVersion));

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "common/program/remove_barrier.h"
 
 namespace takt::program {
 namespace {
@@ -93,7 +94,7 @@ std::string ToString(const Instruction& instruction, const Program& program) {
     case Op::kReshard:
       return absl::StrCat(name, "(stage ", stage, ")");
     case Op::kSpeculate:
-      return absl::StrCat(name, stage == program.num_stages ? "(rows)" : "");
+      return absl::StrCat(name, ForeseesRows(instruction) ? "(rows)" : "");
     default:
       return name;
   }

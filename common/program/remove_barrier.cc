@@ -304,6 +304,10 @@ class Rewriter {
 
 }  // namespace
 
+bool ForeseesRows(const Instruction& instruction) {
+  return instruction.op == Op::kSpeculate && instruction.stage.value() >= 0;
+}
+
 bool GathersForeseen(const Instruction& instruction, const Program& program) {
   return instruction.op == Op::kGatherWeights &&
          program.slots[instruction.reads[0].value()].version == kForeseen;

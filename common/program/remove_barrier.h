@@ -28,6 +28,9 @@ namespace takt::program {
 // that are freed, parts).
 absl::StatusOr<std::vector<Program>> RemoveBarrier(const std::vector<Program>& programs);
 
+// Returns whether the instruction is the SPECULATE of a rank's rows of the embedding.
+bool ForeseesRows(const Instruction& instruction);
+
 // Returns whether the instruction is a GATHER_WEIGHTS of foreseen weights.
 bool GathersForeseen(const Instruction& instruction, const Program& program);
 

@@ -19,7 +19,7 @@ class LayerSlots {
     std::vector<SlotId> gradients;
     bool recomputes = false;  // from I to W; a B needs no slot for it
   };
-  // What one SPECULATE touches.
+  // These are the slots that one SPECULATE touches.
   struct Foreseen {
     std::vector<SlotId> gradients, weights, foreseen;
   };

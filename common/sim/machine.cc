@@ -234,9 +234,8 @@ double Machine::Duration(int rank, const Instruction& instruction) const {
     case Op::kOptimizer:
       return costs_.Optimizer(programs_[rank].pp_rank);
     case Op::kSpeculate:
-      return stage.value() == programs_[rank].num_stages
-                 ? costs_.EmbeddingUpdate(programs_[rank].pp_rank)
-                 : costs_.Foresight(programs_[rank].pp_rank);
+      return program::ForeseesRows(instruction) ? costs_.EmbeddingUpdate(programs_[rank].pp_rank)
+                                                : costs_.Foresight(programs_[rank].pp_rank);
     case Op::kVocabularyForward:
       return costs_.S(programs_[rank].pp_rank);
     case Op::kVocabularyBackward:

@@ -409,9 +409,10 @@ const LayerParameters* ParameterStore::Rows(LayerId layer) const {
 }
 
 bool ParameterStore::IsOfRows(const ParameterRef& ref) const {
-  const auto has = [&ref](const Use& use) { return use.ref == &ref; };
-  const auto use = std::ranges::find_if(uses_, has);
-  return use != uses_.end() && use->of_rows;
+  const auto is_ref = [&ref](const ParameterRef& each) { return &each == &ref; };
+  return std::ranges::any_of(layers().subspan(num_stage_layers_), [&](const LayerParameters& rows) {
+    return std::ranges::any_of(rows.refs, is_ref);
+  });
 }
 
 std::vector<const ParameterRef*> ParameterStore::trained() const {

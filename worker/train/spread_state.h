@@ -52,8 +52,8 @@ struct SpreadState {
   const SpreadHead head;
   // The rank's rows as the embedding uses them. Null: it has none.
   const ParameterRef* const table;
-  // Where steps overlap: foreseen rows (ParameterStore::ForeseenRows), and the backend with which
-  // the vocabulary lane makes them while the compute lane computes. Else there are none.
+  // Where steps overlap, the vocabulary lane makes foreseen rows (ParameterStore::ForeseenRows)
+  // with a backend of its own, while the compute lane computes. Elsewhere both are empty.
   std::optional<ParameterRef> foreseen_table;
   std::unique_ptr<backend::Backend> rows_backend;
   std::optional<SpreadMeetings> meetings;  // nullopt: only shapes matter

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/base/status.h"
+#include "common/program/remove_barrier.h"
 #include "worker/train/instructions/bind.h"
 
 namespace takt::train {
@@ -22,7 +23,7 @@ Bound BindForeseenRows(RankState& rank) {
 // SPECULATE: makes the weights that OPT will make, beside the true ones, for the forwards of the
 // next step. In a step that holds, the engine begins it after NORM_EXCHANGE.
 Bound BindSpeculate(ProgramState& state, const program::Instruction& instruction) {
-  if (instruction.stage.value() == state.program.num_stages) return BindForeseenRows(state.rank);
+  if (program::ForeseesRows(instruction)) return BindForeseenRows(state.rank);
   const auto run = [&rank = state.rank](StepId step) -> absl::Status {
     RETURN_IF_ERROR(rank.optimizer->Foresee(*rank.compute, step, step.value(),
                                             /*knows_norm=*/rank.foresight.HoldsIn(step)));
