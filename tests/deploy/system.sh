@@ -45,7 +45,7 @@ deploy/install-deps.sh --no-tests
 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
   libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev iproute2 >/dev/null
 echo "== build"
-cmake --preset release -DTAKT_CUDA=OFF -DTAKT_UNITY=ON
+cmake --preset release -DTAKT_CUDA=OFF
 cmake --build --preset release --target unit_tests takt takt-coordinator takt-worker -- -k 0
 echo "== unit tests"
 ctest --preset release -L unit -LE gpu --parallel "$(nproc)"
