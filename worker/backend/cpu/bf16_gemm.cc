@@ -133,12 +133,14 @@ class GemmInF32 final : public Bf16Gemm {
   void WidenPanels(const Bf16* from, std::int64_t k, std::int64_t n) {
     b_.resize(static_cast<std::size_t>(k * n));
     const std::int64_t depth = (k + kBf16PanelDepth - 1) / kBf16PanelDepth * kBf16PanelDepth;
-    for (std::int64_t row = 0; row < k; ++row) {
-      for (std::int64_t column = 0; column < n; ++column) {
-        const std::int64_t panel = column / kBf16PanelColumns;
-        const Bf16* pair = from + (panel * depth + row / 2 * 2) * kBf16PanelColumns;
-        b_[static_cast<std::size_t>(row * n + column)] =
-            ToFloat(pair[2 * (column % kBf16PanelColumns) + row % 2]);
+    for (std::int64_t column = 0; column < n; column += kBf16PanelColumns) {
+      const std::int64_t columns = std::min(kBf16PanelColumns, n - column);
+      for (std::int64_t row = 0; row < k; row += 2) {
+        const Bf16* const pairs = from + column * depth + row * kBf16PanelColumns;
+        float* const to = b_.data() + row * n + column;
+        for (std::int64_t c = 0; c < columns; ++c) to[c] = ToFloat(pairs[2 * c]);
+        if (row + 1 == k) continue;
+        for (std::int64_t c = 0; c < columns; ++c) to[n + c] = ToFloat(pairs[2 * c + 1]);
       }
     }
   }

@@ -64,9 +64,9 @@ void Epilogue(const MatmulEpilogue& op) {
 }
 
 void Pack(const float* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-          float* packed) {
+          float* packed, std::int64_t packed_stride) {
   for (std::int64_t r = 0; r < rows; ++r) {
-    __builtin_memcpy(packed + r * columns, source + r * source_stride,
+    __builtin_memcpy(packed + r * packed_stride, source + r * source_stride,
                      static_cast<std::size_t>(columns) * sizeof(float));
   }
 }

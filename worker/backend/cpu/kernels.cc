@@ -27,6 +27,14 @@ std::vector<const Kernels*> RunnableKernels() {
   return tables;
 }
 
+bool MultipliesWithAvx2([[maybe_unused]] const Kernels& kernels) {
+#if defined(__x86_64__)
+  return &kernels == &avx2::kTable && !__builtin_cpu_supports("avx512f");
+#else
+  return false;
+#endif
+}
+
 bool MultipliesBf16([[maybe_unused]] const Kernels& kernels) {
 #if defined(__x86_64__)
   return &kernels == &avx512::kTable && __builtin_cpu_supports("avx512bf16");

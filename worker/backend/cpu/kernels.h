@@ -46,6 +46,10 @@ struct Kernels {
 // Returns the tables that this machine can run, best first.
 std::vector<const Kernels*> RunnableKernels();
 
+// Returns whether `kernels` are of AVX2 and this machine has nothing wider, so that oneDNN
+// multiplies with AVX2, too.
+bool MultipliesWithAvx2(const Kernels& kernels);
+
 // Returns whether this machine has instructions for bf16 products beside those of `kernels`.
 bool MultipliesBf16(const Kernels& kernels);
 

@@ -20,7 +20,12 @@ constexpr BlockLimits kTransposedB = {2048, 768, 128, 64};
 // With a transposed, k is the number of rows of a microbatch and so is large. Blocks are wide, and
 // k is cut into parts that fit in the L2 cache.
 constexpr BlockLimits kTransposedA = {192, 1536, 64, 128};
-constexpr std::int64_t kTransposedADepth = 512;
+constexpr std::int64_t kPartDepth = 512;
+// Columns of a part of b that is packed. The padding keeps its rows off multiples of 4 KiB.
+constexpr std::int64_t kPartColumns = 768, kPadding = 16;
+constexpr std::int64_t kPageFloats = 4096 / sizeof(float);
+// Below so many rows, packing b takes longer than reading it slowly.
+constexpr std::int64_t kFewRows = 64;
 // This many blocks are enough for a few threads to share evenly. Small matmuls make do with fewer,
 // larger ones.
 constexpr std::int64_t kEnoughBlocks = 8, kFewBlocks = 4;
@@ -99,22 +104,56 @@ absl::Status RunGemm(const Gemm& g) {
                                           " failed with status ", static_cast<int>(status)));
 }
 
-// Multiplies with a stored as [k,m]. It takes k in parts and packs each part first: in unpacked
-// form, rows that are a multiple of 4 KiB apart compete for the same cache sets, and oneDNN reads
-// them a third slower.
-absl::Status RunTransposedA(Gemm g, const Kernels& kernels, std::vector<float>& scratch) {
-  const std::int64_t all = g.k;
-  const float *a = g.a, *b = g.b;
-  const std::int64_t a_stride = g.a_stride;
-  scratch.resize(
-      std::max<std::size_t>(scratch.size(), static_cast<std::size_t>(kTransposedADepth * g.m)));
-  for (std::int64_t first = 0; first < all; first += kTransposedADepth) {
-    g.k = std::min(kTransposedADepth, all - first);
-    kernels.pack(a + first * a_stride, a_stride, g.k, g.m, scratch.data());
-    g.a = scratch.data();
-    g.a_stride = g.m;
-    g.b = b + first * (g.b_transposed ? 1 : g.b_stride);
-    RETURN_IF_ERROR(RunGemm(g));
+// Returns whether oneDNN's AVX2 kernels do not pack b: copying it is too much work for a result
+// that has few rows or columns. (nocopy_checker_avx2 in its sources.)
+bool ReadsUnpackedB(const Gemm& g) {
+  constexpr double kFewElements = 0.0038;
+  return 1.0 / static_cast<double>(g.m) + 1.0 / static_cast<double>(g.n) >= kFewElements;
+}
+
+// With AVX2, unpacked rows of b that are multiples of 4 KiB apart are read at half the speed.
+// Weight gradients, whose k is in parts anyway, gain in any case, because a part of b fits in the
+// L2 cache. Other products are cut into parts only where that changes no sum: those kernels begin a
+// new one after each kSumDepth elements of k, and divide what is left at the end.
+bool NeedsPackedB(const Gemm& g, const Kernels& kernels) {
+  constexpr std::int64_t kSumDepth = 256;
+  return MultipliesWithAvx2(kernels) && !g.b_transposed && g.m >= kFewRows && ReadsUnpackedB(g) &&
+         (g.a_transposed || (g.b_stride % kPageFloats == 0 && g.k % kSumDepth == 0));
+}
+
+// Multiplies parts of k, for which it packs a if that is stored as [k,m], and b if pack_b: in
+// unpacked form, rows that are a multiple of 4 KiB apart compete for the same cache sets, and
+// oneDNN reads them more slowly.
+absl::Status RunInParts(const Gemm& all, bool pack_b, const Kernels& kernels,
+                        std::vector<float>& scratch) {
+  const std::int64_t parts = pack_b ? CeilDiv(all.n, kPartColumns) : 1;
+  const std::int64_t columns = RoundUp(CeilDiv(all.n, parts), 16);
+  const std::int64_t b_stride = columns + kPadding;
+  const std::int64_t a_size = all.a_transposed ? kPartDepth * all.m : 0;
+  scratch.resize(std::max(scratch.size(),
+                          static_cast<std::size_t>(a_size + (pack_b ? kPartDepth * b_stride : 0))));
+  float* const packed_b = scratch.data() + a_size;
+  Gemm g = all;
+  for (std::int64_t first = 0; first < all.k; first += kPartDepth) {
+    g.k = std::min(kPartDepth, all.k - first);
+    g.a = all.a + first * (all.a_transposed ? all.a_stride : 1);
+    if (all.a_transposed) {
+      kernels.pack(g.a, all.a_stride, g.k, g.m, scratch.data(), g.m);
+      g.a = scratch.data();
+      g.a_stride = g.m;
+    }
+    for (std::int64_t column = 0; column < all.n; column += columns) {
+      g.n = std::min(columns, all.n - column);
+      g.b = all.b +
+            (all.b_transposed ? column * all.b_stride + first : first * all.b_stride + column);
+      g.c = all.c + column;
+      if (pack_b) {
+        kernels.pack(g.b, all.b_stride, g.k, g.n, packed_b, b_stride);
+        g.b = packed_b;
+        g.b_stride = b_stride;
+      }
+      RETURN_IF_ERROR(RunGemm(g));
+    }
     g.accumulate = true;
   }
   return absl::OkStatus();
@@ -142,7 +181,9 @@ absl::Status RunMatmulBlock(const Matmul& op, const MatmulBlocks& blocks, std::i
                      .c = c,
                      .c_stride = op.n,
                      .accumulate = accumulate};
-  RETURN_IF_ERROR(op.a_transposed ? RunTransposedA(gemm, kernels, scratch) : RunGemm(gemm));
+  const bool pack_b = NeedsPackedB(gemm, kernels);
+  RETURN_IF_ERROR(op.a_transposed || pack_b ? RunInParts(gemm, pack_b, kernels, scratch)
+                                            : RunGemm(gemm));
   const float* bias = op.bias != nullptr ? op.bias + column : nullptr;
   const float* addend =
       op.addend != nullptr && !accumulate ? op.addend + row * op.n + column : nullptr;
