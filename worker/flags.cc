@@ -9,6 +9,7 @@
 
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/config/job_spec.h"
 #include "common/daemon/log_flags.h"
 #include "common/daemon/settings.h"
 #include "common/net/socket.h"
@@ -54,10 +55,11 @@ void AddResources(CLI::App& app, Flags& flags) {
   app.add_option("--checkpoint-root", flags.checkpoint_root,
                  "Directory that holds the checkpoints of jobs; all workers must see the same one")
       ->capture_default_str();
-  app.add_option("--threads", flags.threads,
-                 "Compute threads of jobs that leave the choice to the worker; 0: one for each "
-                 "core")
-      ->check(CLI::Range(0, 1024))
+  app.add_option(
+         "--threads", flags.threads,
+         "Compute threads of a rank whose job names no number; 0: the host's cores, divided "
+         "by its workers")
+      ->check(CLI::Range(0, config::kMaxThreads))
       ->capture_default_str();
   app.add_option("--device", flags.device,
                  "The device for jobs that ask for GPUs: auto (the first GPU, if there is one), "

@@ -17,7 +17,7 @@ struct Flags {
   std::string name;   // empty: that of its certificate, or HOST-PID without one
   std::string data_root = "/var/lib/takt/data";
   std::string checkpoint_root = "/var/lib/takt/checkpoints";
-  int threads = 0;              // 0: one for each core
+  int threads = 0;              // 0: an even share of the host's cores
   std::string device = "auto";  // plugin::ParseDeviceWish
   bool share_device = false;
   std::string kernel_plans = "/var/lib/takt/kernel-plans";  // empty: none are kept

@@ -210,6 +210,7 @@ worker_rpc::AttachmentOptions AttachmentOptionsOf(Shared& shared) {
                     .host = machine.host,
                     .processor = machine.processor,
                     .cores = machine.cores,
+                    .threads = flags.threads,
                     .memory_bytes = MemoryLimitBytes(),
                     .matmul_rates = MeasureCores(shared.threads),
                     .data_address = flags.data_address,

@@ -22,7 +22,8 @@ bool IsAttached(const v1::Worker& worker) {
 plan::WorkerOffer OfferOf(const v1::Worker& worker) {
   plan::WorkerOffer offer{.host = worker.host(),
                           .processor = worker.processor(),
-                          .cores = std::max(1, worker.cores()),
+                          .cores = worker.cores(),
+                          .threads = worker.threads(),
                           .memory_bytes = worker.memory_bytes(),
                           .matmul_rates = {.f32 = worker.matmul_flops_per_second(),
                                            .bf16 = worker.bf16_matmul_flops_per_second(),

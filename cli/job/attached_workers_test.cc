@@ -20,7 +20,7 @@ TEST(OptionsForWorkers, DrainedWorkersKeepTheirShareOfTheHost) {
   const absl::StatusOr<plan::PlanOptions> options = OptionsForWorkers(job, workers);
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->max_workers, 2);
-  EXPECT_EQ(options->host.cores, 4);
+  EXPECT_EQ(options->host.threads, 1);
   EXPECT_EQ(options->host.workers, 3);
   // No short job waits for them.
   for (const profile::Conditions& conditions : ConditionsOf(job, *options))

@@ -227,7 +227,7 @@ TEST_F(PlanTest, PlansForTheCoordinatorsWorkers) {
 }
 
 TEST_F(PlanTest, TakesTheTimesThatWorkersMeasured) {
-  const plan::Host host{.machine = "a processor", .cores = 2, .workers = 2};
+  const plan::Host host{.machine = "a processor", .threads = 1, .workers = 2};
   const config::JobSpec job = config::SmallGpt2Job();
   const model::Model model = *model::BuildModel(job.model, job.microbatch);
   double seconds = 1;
@@ -238,7 +238,7 @@ TEST_F(PlanTest, TakesTheTimesThatWorkersMeasured) {
       worker.set_state(v1::WORKER_STATE_IDLE);
       worker.set_host("h");
       worker.set_processor(host.machine);
-      worker.set_cores(host.cores);
+      worker.set_cores(host.threads * host.workers);
     }
     return grpc::Status::OK;
   };

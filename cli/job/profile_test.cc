@@ -290,7 +290,7 @@ TEST_F(ProfileTest, JobWhoseWorkersAreGoneIsCancelledAtItsDeadline) {
   };
   const config::JobSpec job = *config::ToJobSpec(*config::ParseJobFile(kJob, {}));
   const plan::PlanOptions workers{.max_workers = 2,
-                                  .host = {.machine = "a processor", .cores = 2, .workers = 2}};
+                                  .host = {.machine = "a processor", .threads = 1, .workers = 2}};
   const auto client = Client::Connect({.address = coordinator_.address()});
   ASSERT_TRUE(client.ok()) << client.status();
   Client::StreamStop stop;

@@ -98,6 +98,7 @@ void CheckHost(const Workers& workers, const std::string& path, Rules& rules) {
                .rule = "has no effect where host.name is given: all these workers are on that host",
                .fix = "remove one of them"});
   rules.Count(path + ".host.cores", host.has_cores(), host.cores(), 1 << 20);
+  rules.Count(path + ".host.threads", host.has_threads(), host.threads(), config::kMaxThreads);
   rules.Count(path + ".host.memory_bytes", host.has_memory_bytes(), host.memory_bytes(),
               kMostMemoryBytes);
   rules.Rates(path + ".host.flops_per_second", host.flops_per_second());
@@ -185,7 +186,8 @@ plan::WorkerOffer OfferOf(const Workers& workers) {
   const v1::ClusterFile::Host& host = workers.host();
   plan::WorkerOffer offer{.host = host.name(),
                           .processor = host.processor(),
-                          .cores = host.has_cores() ? host.cores() : 1};
+                          .cores = host.has_cores() ? host.cores() : 1,
+                          .threads = host.threads()};
   if (workers.device() == kCpu) {
     offer.memory_bytes = workers.memory_bytes();
     offer.matmul_rates = RatesOf(workers.flops_per_second(), {});
@@ -286,6 +288,7 @@ Workers EntryOf(const plan::WorkerOffer& offer) {
   const bool has_rates = offer.matmul_rates != MatmulRates();
   if (!offer.processor.empty()) entry.mutable_host()->set_processor(offer.processor);
   if (offer.cores > 1) entry.mutable_host()->set_cores(offer.cores);
+  if (offer.threads > 0) entry.mutable_host()->set_threads(offer.threads);
   if (!offer.device) {
     entry.set_device(kCpu);
     if (offer.memory_bytes > 0) entry.set_memory_bytes(offer.memory_bytes);

@@ -48,11 +48,12 @@ std::multiset<std::string> Essence(const Cluster& cluster) {
   std::multiset<std::string> workers;
   for (const plan::WorkerOffer& offer : cluster.offers) {
     const Device device = offer.device.value_or(Device());
-    workers.insert(absl::StrCat(
-        on_host[offer.host], " ", offer.processor, " ", offer.cores, " ", offer.memory_bytes, " ",
-        offer.matmul_rates.f32, " ", offer.matmul_rates.bf16, " ", offer.matmul_rates.fp8, " ",
-        offer.device.has_value(), " ", device.name, " ", offer.device ? on_gpu[device.uuid] : 0,
-        " ", device.memory_bytes, " ", device.matmul_rates.f32, " ", device.matmul_rates.bf16));
+    workers.insert(absl::StrCat(on_host[offer.host], " ", offer.processor, " ", offer.cores, " ",
+                                offer.threads, " ", offer.memory_bytes, " ", offer.matmul_rates.f32,
+                                " ", offer.matmul_rates.bf16, " ", offer.matmul_rates.fp8, " ",
+                                offer.device.has_value(), " ", device.name, " ",
+                                offer.device ? on_gpu[device.uuid] : 0, " ", device.memory_bytes,
+                                " ", device.matmul_rates.f32, " ", device.matmul_rates.bf16));
   }
   return workers;
 }
@@ -213,7 +214,8 @@ TEST(ClusterFile, WhatIsWrittenReadsBackTheSame) {
       "workers: {device: cpu, count: 3}",
       // A host with workers of two kinds, and one whose workers share a GPU.
       "workers:\n"
-      "- {device: cpu, host: {name: a, processor: 'EPYC \"9B14\": #1', cores: 96}, count: 2}\n"
+      "- {device: cpu, host: {name: a, processor: 'EPYC \"9B14\": #1', cores: 96, threads: 4}, "
+      "count: 2}\n"
       "- {device: H200, host: {name: a, cores: 96, memory_bytes: 7, flops_per_second: {f32: "
       "1e9}}}\n"
       "- {device: Q1, flops_per_second: {f32: 0, bf16: 3.3e13}, uuid: x, host: {name: b}, count: 2}"

@@ -136,6 +136,8 @@ struct ParameterGroup {
   std::optional<double> weight_decay;  // nullopt: as without the group
 };
 
+inline constexpr int kMaxThreads = 1024;  // compute threads of a rank
+
 struct Parallelism {
   std::optional<int> pipeline, data, chunks, threads, group;
   std::string schedule = "auto";  // a family, "auto" or "file:PATH"

@@ -29,7 +29,7 @@ namespace {
 
 using Rules = SpecRules;
 
-constexpr int kMaxRanks = 4096, kMaxThreads = 1024;
+constexpr int kMaxRanks = 4096;
 // Sums of ranks that split layers go along a tree (transport::Collective::kMostInTree).
 constexpr int kMaxTensorRanks = 1024;
 constexpr std::int64_t kMaxRanksOfAMesh = 1 << 20;  // as mesh::kMostRanks, a room above

@@ -40,6 +40,7 @@ struct Hello {
   std::string host;
   std::string processor;  // its name; empty: not known
   int cores = 1;
+  int threads = 0;  // of a rank whose job names no number; 0: an even share of the host's cores
   std::int64_t memory_bytes = 0;
   MatmulRates matmul_rates;  // of its cores
   std::string data_address;

@@ -23,6 +23,7 @@ void Write(const Hello& hello, v1::AttachRequest& request) {
   proto.set_host(hello.host);
   proto.set_processor(hello.processor);
   proto.set_cores(hello.cores);
+  proto.set_threads(hello.threads);
   proto.set_memory_bytes(hello.memory_bytes);
   proto.set_matmul_flops_per_second(hello.matmul_rates.f32);
   proto.set_bf16_matmul_flops_per_second(hello.matmul_rates.bf16);
@@ -113,6 +114,7 @@ Hello Read(const v1::Hello& proto) {
               .host = proto.host(),
               .processor = proto.processor(),
               .cores = proto.cores(),
+              .threads = proto.threads(),
               .memory_bytes = proto.memory_bytes(),
               .matmul_rates = {.f32 = proto.matmul_flops_per_second(),
                                .bf16 = proto.bf16_matmul_flops_per_second(),

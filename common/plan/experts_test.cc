@@ -87,7 +87,7 @@ TEST(PlanWithExperts, CountsMeetingsAndTheRankWithTheMostRows) {
 
 TEST(PlanWithExperts, WarnsOfGroupsThatSpanHosts) {
   PlanOptions options{.max_workers = 8};
-  options.host = {.machine = "a processor", .cores = 2, .workers = 2};
+  options.host = {.machine = "a processor", .threads = 1, .workers = 2};
   EXPECT_THAT(MakePlan(ExpertJob(4), options)->warnings,
               Contains(AllOf(HasSubstr("parallelism.expert is 4, and hosts have 2 workers"),
                              HasSubstr("use larger hosts, or parallelism.expert: 2"))));

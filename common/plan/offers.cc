@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <utility>
 
 #include "common/base/bounded_text.h"
 
@@ -58,19 +59,24 @@ std::string MachineOf(const WorkerOffer& offer, DeviceKind device) {
   return offer.device ? bounded(offer.device->name) : "";
 }
 
+int ThreadsOf(const WorkerOffer& offer, int workers) {
+  return offer.threads > 0 ? offer.threads : std::max(1, offer.cores / std::max(1, workers));
+}
+
 Host HostOf(const std::vector<WorkerOffer>& attached, DeviceKind device) {
+  std::map<std::string, int> workers_of;  // by host
+  for (const WorkerOffer& offer : attached) ++workers_of[offer.host];
   std::map<std::string, Host> hosts;  // by name
   for (const WorkerOffer& offer : attached) {
-    const auto [it, is_new] =
-        hosts.try_emplace(offer.host, Host{.cores = std::max(1, offer.cores), .workers = 0});
-    Host& host = it->second;
-    ++host.workers;
-    host.cores = std::max(1, std::min(host.cores, offer.cores));
+    const int workers = workers_of[offer.host];
+    const int threads = ThreadsOf(offer, workers);
+    Host& host =
+        hosts.try_emplace(offer.host, Host{.threads = threads, .workers = workers}).first->second;
+    host.threads = std::min(host.threads, threads);
     if (host.machine.empty()) host.machine = MachineOf(offer, device);
   }
-  const auto fullest = std::ranges::max_element(hosts, [](const auto& a, const auto& b) {
-    return std::int64_t{a.second.workers} * b.second.cores <
-           std::int64_t{b.second.workers} * a.second.cores;
+  const auto fullest = std::ranges::min_element(hosts, {}, [](const auto& entry) {
+    return std::pair(entry.second.threads, -entry.second.workers);
   });
   return fullest == hosts.end() ? Host() : fullest->second;
 }

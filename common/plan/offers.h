@@ -18,6 +18,7 @@ struct WorkerOffer {
   std::string host;
   std::string processor;          // its name; empty: not known
   int cores = 1;                  // of the host
+  int threads = 0;                // of a rank, where the job names no number; 0: an even share
   std::int64_t memory_bytes = 0;  // of the host; 0: not known
   MatmulRates matmul_rates;       // of its cores
   std::optional<Device> device;   // nullopt: it computes on its cores alone
@@ -38,8 +39,13 @@ double FlopsPerSecond(const config::JobSpec& job, const WorkerOffer& offer,
 // is not known.
 std::string MachineOf(const WorkerOffer& offer, config::DeviceKind device);
 
-// Returns the host that has most workers for a core, of the hosts of these workers. All that are
-// attached there count, because they share its cores. If there is none, nothing is known of it.
+// Returns the compute threads of a rank on the worker, where the job names no number: the worker's
+// own, or an even share of its host's cores. workers: attached to that host.
+int ThreadsOf(const WorkerOffer& offer, int workers);
+
+// Returns the host on which a rank has the fewest threads, and of several the one with most
+// workers. All that are attached there count, because they share its cores. If there is none,
+// nothing is known of it.
 Host HostOf(const std::vector<WorkerOffer>& attached, config::DeviceKind device);
 
 // Returns what a plan of the job for these workers may assume. The slowest worker sets the rate.

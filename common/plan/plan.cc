@@ -148,12 +148,12 @@ std::vector<int> StageLayers(const model::Model& model, const mesh::Partition& p
   return counts;
 }
 
-profile::Conditions Host::ConditionsOf(int num_ranks, std::optional<int> threads,
+profile::Conditions Host::ConditionsOf(int num_ranks, std::optional<int> job_threads,
                                        config::DeviceKind device) const {
   if (device == config::DeviceKind::kCuda)
     return {.machine = machine, .threads = 0, .ranks_per_host = 1};
   return {.machine = machine,
-          .threads = threads.value_or(std::max(1, cores / std::max(1, workers))),
+          .threads = job_threads.value_or(threads),
           .ranks_per_host = std::min(num_ranks, room())};
 }
 

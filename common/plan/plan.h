@@ -27,15 +27,15 @@ namespace takt::plan {
 // The kind of host that the ranks of a job share.
 struct Host {
   std::string machine;  // profile::Conditions::machine; empty: not known
-  int cores = 1;
-  int workers = 1;  // attached there
-  int free = 0;     // of these, so many may run the job; 0: all
+  int threads = 1;      // of a rank, where the job names no number
+  int workers = 1;      // attached there
+  int free = 0;         // of these, so many may run the job; 0: all
 
   // Returns how many ranks of a job may share it.
   int room() const { return free > 0 ? free : std::max(workers, 1); }
 
-  // Returns how a job of `num_ranks` runs there. threads: of each rank; nullopt: an even share.
-  profile::Conditions ConditionsOf(int num_ranks, std::optional<int> threads,
+  // Returns how a job of `num_ranks` runs there. job_threads: of each rank, if the job names them.
+  profile::Conditions ConditionsOf(int num_ranks, std::optional<int> job_threads,
                                    config::DeviceKind device) const;
 };
 

@@ -73,7 +73,7 @@ class StageCostsTest : public ::testing::Test {
   }
 
   config::JobSpec job_ = config::SmallGpt2Job();
-  Host host_{.machine = "a processor", .cores = 4, .workers = 4};
+  Host host_{.machine = "a processor", .threads = 1, .workers = 4};
   profile::Profile profile_;
 };
 

@@ -94,7 +94,7 @@ TEST(PlanWithTensor, TakesAsManyWorkersAsItsMeshHasRanks) {
 
 TEST(PlanWithTensor, WarnsOfGroupsThatSpanHostsAndSaysWhatThatCosts) {
   PlanOptions options = Measured(4);
-  options.host = {.machine = "a processor", .cores = 2, .workers = 2};
+  options.host = {.machine = "a processor", .threads = 1, .workers = 2};
   const Plan plan = MakePlan(SharedJob(4), options).value();
   EXPECT_NEAR(plan.predicted_step_seconds, 11 * (25e-3 + 30e-3), 1e-4);
   EXPECT_THAT(plan.warnings,
@@ -152,7 +152,7 @@ TEST(PlanWithTensor, AutoSaysWhyLayersCannotBeSharedByMore) {
 
 TEST(PlanWithTensor, AutoKeepsGroupsOnHosts) {
   const PlanOptions options{.max_workers = 8,
-                            .host = {.machine = "a processor", .cores = 2, .workers = 2},
+                            .host = {.machine = "a processor", .threads = 1, .workers = 2},
                             .link_latency_seconds = 0,
                             .link_seconds_per_byte = 0};
   EXPECT_EQ(MakePlan(OpenJob(), options)->mesh.tp_size, 2);

@@ -22,6 +22,7 @@ plan::WorkerOffer OfferOf(const Worker& worker) {
   return {.host = hello.host,
           .processor = hello.processor,
           .cores = hello.cores,
+          .threads = hello.threads,
           .memory_bytes = hello.memory_bytes,
           .matmul_rates = hello.matmul_rates,
           .device = hello.device};
@@ -171,8 +172,7 @@ std::vector<int> ThreadsOf(const config::JobSpec& spec, const Gang& ranks, const
   for (const auto& [name, worker] : workers) attached[worker.hello.host] += worker.attached();
   std::vector<int> threads;
   for (const Worker* worker : ranks) {
-    const int neighbours = std::max(1, attached[worker->hello.host]);
-    threads.push_back(std::max(1, worker->hello.cores / neighbours));
+    threads.push_back(plan::ThreadsOf(OfferOf(*worker), attached[worker->hello.host]));
   }
   return threads;
 }

@@ -53,8 +53,8 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Workers& wor
 std::vector<profile::RankPlace> PlacesOf(const Gang& ranks, const std::vector<int>& threads,
                                          config::DeviceKind device);
 
-// Returns the number of compute threads of each rank: the one that the spec names, or an even share
-// of the host's cores among the workers that are attached there.
+// Returns the number of compute threads of each rank: the one that the spec names, or that of the
+// worker among those that are attached to its host (plan::ThreadsOf).
 std::vector<int> ThreadsOf(const config::JobSpec& spec, const Gang& ranks, const Workers& workers);
 
 // Returns the rate of the job's products that the worker measured (common/plan/offers.h).

@@ -189,7 +189,7 @@ TEST_F(PlacementTest, RateIsThatOfTheJobsPrecision) {
   EXPECT_EQ(FlopsPerSecond(spec_, workers_.at("a"), DeviceKind::kCpu), 1e11);
 }
 
-TEST_F(PlacementTest, ThreadsAreAnEvenShareOfTheCoresUnlessTheSpecNamesThem) {
+TEST_F(PlacementTest, ThreadsAreAnEvenShareOfTheCoresUnlessTheSpecOrTheWorkerNamesThem) {
   Add("a", "h1"), Add("b", "h1"), Add("c", "h1"), Add("d", "h2");
   EXPECT_EQ(Threads("a"), 2);  // 8 cores, 3 workers
   EXPECT_EQ(Threads("d"), 8);
@@ -197,8 +197,24 @@ TEST_F(PlacementTest, ThreadsAreAnEvenShareOfTheCoresUnlessTheSpecNamesThem) {
   EXPECT_EQ(Threads("a"), 4);
   workers_.at("a").hello.cores = 1;
   EXPECT_EQ(Threads("a"), 1);
+  workers_.at("a").hello.threads = 3;
+  EXPECT_EQ(Threads("a"), 3);
+  EXPECT_EQ(Threads("c"), 4);  // its own share stays as it is
   spec_.parallelism.threads = 5;
   EXPECT_EQ(Threads("a"), 5);
+}
+
+TEST_F(PlacementTest, PlansAssumeTheThreadsThatRanksGet) {
+  Add("a", "h1"), Add("b", "h1"), Add("c", "h2");
+  const auto host = [&] { return PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).host; };
+  EXPECT_EQ(host().threads, 4);
+  workers_.at("b").hello.threads = 3;
+  EXPECT_EQ(host().threads, 3);
+  workers_.at("c").hello.threads = 2;
+  EXPECT_EQ(host().threads, 2);
+  EXPECT_EQ(host().workers, 1);  // of h2
+  for (const auto& [name, worker] : workers_) EXPECT_GE(Threads(name), host().threads);
+  EXPECT_EQ(host().ConditionsOf(2, 6, DeviceKind::kCpu).threads, 6);
 }
 
 TEST_F(PlacementTest, PlansAssumeTheFullestHostOfTheGang) {
@@ -207,10 +223,10 @@ TEST_F(PlacementTest, PlansAssumeTheFullestHostOfTheGang) {
   const Gang gang = {&workers_.at("a"), &workers_.at("b")};
   const plan::Host host = PlanOptionsFor(spec_, gang, DeviceKind::kCpu, workers_).host;
   EXPECT_EQ(host.machine, "of h2");
-  EXPECT_EQ(host.cores, 8);
   EXPECT_EQ(host.workers, 2);  // one of them is not of the gang
   EXPECT_EQ(host.ConditionsOf(2, {}, config::DeviceKind::kCpu).ranks_per_host, 1);
-  EXPECT_EQ(host.cores / host.workers, Threads("b"));
+  EXPECT_EQ(host.threads, 4);
+  EXPECT_EQ(host.threads, Threads("b"));
   workers_.at("c").session = membership::SessionId(0);
   workers_.at("a").hello.cores = 4;
   EXPECT_EQ(PlanOptionsFor(spec_, gang, DeviceKind::kCpu, workers_).host.machine, "of h1");

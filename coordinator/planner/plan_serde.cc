@@ -107,10 +107,10 @@ cost::Costs FromProto(const v1::PlanCosts& costs) {
 }
 
 v1::PlanHost ToProto(const plan::Host& host) {
-  const auto& [machine, cores, workers, free] = host;
+  const auto& [machine, threads, workers, free] = host;
   v1::PlanHost out;
   out.set_machine(machine);
-  out.set_cores(cores);
+  out.set_threads(threads);
   out.set_workers(workers);
   out.set_free(free);
   return out;
@@ -118,7 +118,7 @@ v1::PlanHost ToProto(const plan::Host& host) {
 
 plan::Host FromProto(const v1::PlanHost& host) {
   return {.machine = host.machine(),
-          .cores = host.cores(),
+          .threads = host.threads(),
           .workers = host.workers(),
           .free = host.free()};
 }

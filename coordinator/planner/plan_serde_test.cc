@@ -121,7 +121,7 @@ TEST(PlanSerde, RequestKeepsWhatWasMeasuredAndWhere) {
   const config::JobSpec job = JobOf("zb-h1", 4, 1);
   EXPECT_EQ(ParseRequest(FormatRequest(job, kOptions))->options.profile, nullptr);
   plan::PlanOptions options = kOptions;
-  options.host = {.machine = "a processor", .cores = 12, .workers = 3, .free = 2};
+  options.host = {.machine = "a processor", .threads = 12, .workers = 3, .free = 2};
   options.oldest_protocol = kSpreadProtocolVersion;
   options.clipped_share = 0.25;
   options.expert_imbalance = 1.125;
@@ -133,7 +133,7 @@ TEST(PlanSerde, RequestKeepsWhatWasMeasuredAndWhere) {
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(FormatRequest(parsed->job, parsed->options), FormatRequest(job, options));
   EXPECT_EQ(parsed->options.host.machine, "a processor");
-  EXPECT_EQ(parsed->options.host.cores, 12);
+  EXPECT_EQ(parsed->options.host.threads, 12);
   EXPECT_EQ(parsed->options.host.workers, 3);
   EXPECT_EQ(parsed->options.host.free, 2);
   EXPECT_EQ(parsed->options.oldest_protocol, kSpreadProtocolVersion);

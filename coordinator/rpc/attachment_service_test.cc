@@ -224,6 +224,7 @@ TEST_F(RpcTest, WorkersAreListedWithTheGpuThatTheyTellOf) {
   device.set_shared(true);
   hello.set_has_nccl(true);
   hello.set_processor("AMD EPYC 9B14");
+  hello.set_threads(3);
   ASSERT_TRUE(stream->Write(request));
   v1::AttachResponse welcome;
   ASSERT_TRUE(stream->Read(&welcome));
@@ -234,6 +235,7 @@ TEST_F(RpcTest, WorkersAreListedWithTheGpuThatTheyTellOf) {
   EXPECT_EQ(response.workers(0).device().SerializeAsString(), device.SerializeAsString());
   EXPECT_TRUE(response.workers(0).has_nccl());
   EXPECT_EQ(response.workers(0).processor(), "AMD EPYC 9B14");
+  EXPECT_EQ(response.workers(0).threads(), 3);
   context->TryCancel();
 }
 

@@ -81,7 +81,7 @@ TEST_F(RpcTest, EveryPlanIsMadeWithTheProfileForTheHostsOfTheWorkers) {
   for (const plan::PlanOptions& options : asked->options) {
     ASSERT_NE(options.profile, nullptr);
     EXPECT_EQ(options.profile->ranks().size(), 1u);
-    EXPECT_EQ(options.host.cores, 8);
+    EXPECT_EQ(options.host.threads, 2);
     EXPECT_EQ(options.host.workers, 3);
     EXPECT_EQ(options.max_workers, 2);
   }

@@ -27,6 +27,7 @@ v1::Worker ToProto(const membership::Worker& worker) {
   out.set_host(hello.host);
   out.set_processor(hello.processor);
   out.set_cores(hello.cores);
+  out.set_threads(hello.threads);
   out.set_memory_bytes(hello.memory_bytes);
   out.set_matmul_flops_per_second(hello.matmul_rates.f32);
   out.set_bf16_matmul_flops_per_second(hello.matmul_rates.bf16);

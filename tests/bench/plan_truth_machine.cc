@@ -65,8 +65,7 @@ config::JobSpec Pinned(config::JobSpec job, const plan::Plan& plan) {
 }
 
 plan::Host TruthMachine::HostOf(const config::JobSpec& job) {
-  return {
-      .machine = "this machine", .cores = ThreadsOf(job) * RanksOf(job), .workers = RanksOf(job)};
+  return {.machine = "this machine", .threads = ThreadsOf(job), .workers = RanksOf(job)};
 }
 
 plan::PlanOptions TruthMachine::OptionsFor(const config::JobSpec& job,

@@ -30,11 +30,14 @@ constexpr char kGpt[] =
     "batch: {global: 8, microbatch: 2}\n"
     "steps: 4\n";
 
+// Of a worker. It is no even share of the cores of most machines.
+constexpr int kThreads = 3;
+
 // Two workers in the background, found by the commands through XDG_STATE_HOME.
 class ClusterTest : public testing::Test {
  protected:
   void SetUp() override {
-    const Result up = Takt({"local", "up", "--workers", "2"});
+    const Result up = Takt({"local", "up", "--workers", "2", "--threads", absl::StrCat(kThreads)});
     ASSERT_EQ(up.end, "exit status 0") << up.err;
   }
   void TearDown() override {
@@ -206,6 +209,7 @@ TEST_F(ClusterTest, WhatIsMeasuredIsWhatPlansTake) {
   for (const json& layer : known["layers"]) {
     EXPECT_EQ(layer["origin"], "measured") << layer;
     EXPECT_GT(layer["forward_seconds"], 0) << layer;
+    EXPECT_EQ(layer["threads"], kThreads) << layer;
   }
   EXPECT_GE(known["ranks"].size(), 2u);
   EXPECT_GE(known["messages"].size(), 1u);
@@ -233,6 +237,7 @@ TEST_F(ClusterTest, WorkersAndVersionAreListed) {
   const json workers = Json({"workers"})["workers"];
   ASSERT_EQ(workers.size(), 2u);
   EXPECT_EQ(workers[0]["name"], "worker-0");
+  EXPECT_EQ(workers[0]["threads"], kThreads);
   EXPECT_EQ(Json({"version"})["coordinator"]["protocol_version"], kProtocolVersion);
 }
 
