@@ -37,6 +37,7 @@ class Follower {
     if (event.has_split()) options_.on_split(event.split());
     if (!event.has_step() || event.step().step() <= last_step_) return true;
     last_step_ = event.step().step();
+    last_sign_ = absl::Now();
     return options_.on_step(event.step());
   }
 
@@ -55,12 +56,15 @@ class Follower {
     return now - *away_since_ < options_.patience;
   }
 
+  // Returns how much longer the job may be silent.
+  absl::Duration Left() const { return options_.longest_silence - (absl::Now() - last_sign_); }
   std::int64_t last_step() const { return last_step_; }
   const v1::Job& job() const { return job_; }
 
  private:
   const FollowOptions& options_;
   std::int64_t last_step_;
+  absl::Time last_sign_ = absl::Now();  // the last step, at first the beginning
   v1::Job job_;
   std::optional<absl::Time> away_since_;
 };
@@ -71,9 +75,9 @@ absl::StatusOr<v1::Job> FollowJob(Client& client, Client::StreamStop& stop,
                                   const FollowOptions& options) {
   Follower follower(options);
   while (true) {
-    const absl::Duration left = options.deadline - absl::Now();
+    const absl::Duration left = follower.Left();
     if (left <= absl::ZeroDuration())
-      return absl::DeadlineExceededError(absl::StrCat(options.job, " has not ended in time"));
+      return absl::DeadlineExceededError(absl::StrCat(options.job, " has told of no step in time"));
     const absl::Status status =
         client.WatchJob(options.job, follower.last_step(), std::min(kStreamTimeout, left), stop,
                         [&](const v1::WatchJobResponse& event) { return follower.OnEvent(event); });

@@ -144,7 +144,6 @@ class Prober {
   }
 
   absl::Status Follow(const std::string& name) {
-    const absl::Duration limit = options_.patience + absl::Seconds(options_.seconds);
     std::string waits_for;
     const auto on_job = [&](const v1::Job& job) {
       const std::string before = std::exchange(waits_for, WaitsForWorkers(job) ? job.reason() : "");
@@ -153,23 +152,22 @@ class Prober {
     };
     const absl::StatusOr<v1::Job> job = FollowJob(
         client_, stop_,
-        {.job = name, .deadline = absl::Now() + limit, .on_job = on_job, .say = options_.say});
+        {.job = name, .longest_silence = options_.patience, .on_job = on_job, .say = options_.say});
     if (job.ok()) return BlameOf(*job);
     const bool late = absl::IsDeadlineExceeded(job.status());
     if (!stop_.stopped() && !late) return job.status();
     Cancel(name);
     if (!late) return absl::CancelledError(absl::StrCat("interrupted; ", name, " is cancelled"));
-    return absl::AbortedError(absl::StrCat(name, " has not ended in ", absl::FormatDuration(limit),
-                                           waits_for.empty() ? "" : ", as it waits: ", waits_for,
-                                           "; it is cancelled"));
+    return absl::AbortedError(
+        absl::StrCat(name, " has trained no step for ", absl::FormatDuration(options_.patience),
+                     waits_for.empty() ? "" : ", as it waits: ", waits_for, "; it is cancelled"));
   }
 
   // Cancels the job and waits for its end, so that it can be deleted.
   void Cancel(const std::string& name) {
     if (!client_.CancelJob(name).ok()) return;  // it has ended meanwhile
     Client::StreamStop never;
-    FollowJob(client_, never, {.job = name, .deadline = absl::Now() + kCancelPatience})
-        .IgnoreError();
+    FollowJob(client_, never, {.job = name, .longest_silence = kCancelPatience}).IgnoreError();
   }
 
   absl::Status AwaitLearning(const std::string& name, const Wanted& wanted) {

@@ -41,7 +41,8 @@ struct MeasureOptions {
   const config::JobSpec& job;        // not of the emulated family
   const plan::PlanOptions& workers;  // those that are attached
   double seconds = 3;                // of the training of each short job, about
-  // Each of them may wait for workers and start up for this long.
+  // Each of them may wait for workers and start up for this long, and each of its steps may take so
+  // long.
   absl::Duration patience = absl::Seconds(60);
   // Gets lines for people: which job runs, and what it waits for.
   std::function<void(std::string_view)> say = [](std::string_view) {};
@@ -51,7 +52,7 @@ struct MeasureOptions {
 // They are called profile-NAME-RANKS (with -of-SEQUENCES if there are two sizes of microbatches)
 // and profile-NAME-messages, and are deleted at their ends. Returns all that the coordinator knows
 // then. Errors: those of the jobs, as when a worker is lost; kCancelled (`stop`); kAborted (a job
-// has not ended in time, as when too few workers are left for it); kFailedPrecondition (the
+// trains no step, as when too few workers are left for it); kFailedPrecondition (the
 // coordinator is older than profiles, or Client::GetProfile). A job that still runs is cancelled.
 // The coordinator keeps what it learned until then, and the error names the jobs that were done.
 absl::StatusOr<profile::Profile> Measure(Client& client, Client::StreamStop& stop,

@@ -300,7 +300,7 @@ TEST_F(ProfileTest, JobWhoseWorkersAreGoneIsCancelledAtItsDeadline) {
           .status();
   EXPECT_TRUE(absl::IsAborted(status)) << status;
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("profile-j-2 has not ended in "),
+              AllOf(HasSubstr("profile-j-2 has trained no step for 200ms"),
                     HasSubstr(", as it waits: needs 2 workers, 1 idle; it is cancelled; measured "
                               "before it: profile-j-1")));
   EXPECT_THAT(cancelled, ElementsAre("profile-j-2"));
@@ -395,7 +395,27 @@ TEST_F(ProfileTest, PlanGoesOnIfItMayNotMeasure) {
   EXPECT_THAT(outcome.err, HasSubstr("needs the role user"));
 }
 
-TEST(FollowJob, EndsAtItsDeadline) {
+// Its steps take longer together than it may be silent.
+TEST(FollowJob, GoesOnWhileThereAreSteps) {
+  FakeCoordinator coordinator;
+  coordinator.watch = [](auto&, const v1::WatchJobRequest& request, auto& writer) {
+    for (std::int64_t step = request.after_step() + 1; step <= 4; ++step) {
+      absl::SleepFor(absl::Milliseconds(400));
+      v1::WatchJobResponse event;
+      event.mutable_step()->set_step(step);
+      writer.Write(event);
+    }
+    writer.Write(StateEvent("j", v1::JOB_STATE_SUCCEEDED));
+    return grpc::Status::OK;
+  };
+  const auto client = Client::Connect({.address = coordinator.address()});
+  ASSERT_TRUE(client.ok()) << client.status();
+  Client::StreamStop stop;
+  const auto job = FollowJob(**client, stop, {.job = "j", .longest_silence = absl::Seconds(1)});
+  EXPECT_TRUE(job.ok()) << job.status();
+}
+
+TEST(FollowJob, EndsWhenItHearsOfNoStep) {
   FakeCoordinator coordinator;
   coordinator.watch = [](grpc::ServerContext& context, auto&, auto&) {
     while (!context.IsCancelled()) std::this_thread::yield();
@@ -405,8 +425,7 @@ TEST(FollowJob, EndsAtItsDeadline) {
   ASSERT_TRUE(client.ok()) << client.status();
   Client::StreamStop stop;
   const absl::Status status =
-      FollowJob(**client, stop, {.job = "j", .deadline = absl::Now() + absl::Milliseconds(100)})
-          .status();
+      FollowJob(**client, stop, {.job = "j", .longest_silence = absl::Milliseconds(100)}).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
 }
 
