@@ -11,7 +11,7 @@ say() { printf '\n== %s\n' "$*"; }
 say "packages"
 deploy/install-deps.sh --example
 
-say "build (release; under 10 minutes on two cores)"
+say "build (release; 10 to 25 minutes on two cores, by their speed)"
 cmake --preset release >/dev/null
 cmake --build --preset release --target takt takt-coordinator takt-worker
 
