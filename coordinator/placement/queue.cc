@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -147,11 +148,16 @@ std::optional<Amounts> Round::Choose(const WaitingJob& job, const Amounts& free,
   if (quota > 0) most = std::min(most, free[quota]);
   Amounts taken(free.size());
   int number = 0;
+  std::set<std::string_view> shared_gpus;  // that the job takes
   for (std::size_t k = 0; k < kinds_.size() && number < most; ++k) {
-    if (!placement::Serves(kinds_[k], need)) continue;
-    // NCCL does not allow two ranks on one GPU.
-    const int usable = need.nccl && kinds_[k].shares_gpu ? std::min(free[k], 1) : free[k];
+    const WorkerKind& kind = kinds_[k];
+    if (!placement::Serves(kind, need)) continue;
+    int usable = free[k];
+    // NCCL does not allow two ranks on one GPU. Workers on one may be of several kinds.
+    if (need.nccl && kind.shares_gpu)
+      usable = shared_gpus.contains(kind.gpu) ? 0 : std::min(usable, 1);
     taken[k] = std::clamp(usable, 0, most - number);
+    if (taken[k] > 0 && kind.shares_gpu) shared_gpus.insert(kind.gpu);
     number += taken[k];
   }
   if (number < need.workers) return std::nullopt;

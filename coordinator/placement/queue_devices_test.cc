@@ -86,6 +86,16 @@ TEST(GrantGangs, ForNcclOneWorkerOfAGpuIsTaken) {
   EXPECT_EQ(GrantGangs({OnGpus("job", 3)}, capacity)[0].workers.size(), 3u);
 }
 
+// As while workers are upgraded one by one.
+TEST(GrantGangs, ForNcclOneWorkerOfAGpuIsTakenIfTheyAreOfSeveralKinds) {
+  const Capacity capacity{
+      .idle = {{.name = "a", .has_gpu = true, .has_nccl = true, .gpu = "0"},
+               {.name = "b", .has_gpu = true, .has_nccl = true, .gpu = "0", .protocol = 3}}};
+  EXPECT_THAT(GrantGangs({OnGpus("job", 1, true)}, capacity)[0].workers, ElementsAre("a"));
+  EXPECT_THAT(GrantGangs({OnGpus("job", 2, true)}, capacity)[0].workers, IsEmpty());
+  EXPECT_EQ(GrantGangs({OnGpus("job", 2)}, capacity)[0].workers.size(), 2u);
+}
+
 TEST(GrantGangs, AJobOnCpusLeavesTheGpusToOthersWhereItCan) {
   const auto grants = GrantGangs({OnCpus("a", 2)}, {.idle = Mixed()});
   EXPECT_THAT(grants[0].workers, ElementsAre("cpu0", "cpu1"));
