@@ -30,6 +30,7 @@ class Follower {
   bool OnEvent(const v1::WatchJobResponse& event) {
     OnAnswer();
     if (event.has_job()) {
+      if (event.job().state() != job_.state()) last_sign_ = absl::Now();
       job_ = event.job();
       options_.on_job(job_);
       return true;
@@ -64,7 +65,7 @@ class Follower {
  private:
   const FollowOptions& options_;
   std::int64_t last_step_;
-  absl::Time last_sign_ = absl::Now();  // the last step, at first the beginning
+  absl::Time last_sign_ = absl::Now();  // the last step or change of state
   v1::Job job_;
   std::optional<absl::Time> away_since_;
 };
@@ -77,7 +78,8 @@ absl::StatusOr<v1::Job> FollowJob(Client& client, Client::StreamStop& stop,
   while (true) {
     const absl::Duration left = follower.Left();
     if (left <= absl::ZeroDuration())
-      return absl::DeadlineExceededError(absl::StrCat(options.job, " has told of no step in time"));
+      return absl::DeadlineExceededError(
+          absl::StrCat(options.job, " has reported no step in time"));
     const absl::Status status =
         client.WatchJob(options.job, follower.last_step(), std::min(kStreamTimeout, left), stop,
                         [&](const v1::WatchJobResponse& event) { return follower.OnEvent(event); });

@@ -17,7 +17,8 @@ struct FollowOptions {
   std::int64_t after_step = 0;
   // If the coordinator is away for longer, the result is kUnavailable.
   absl::Duration patience = absl::Seconds(60);
-  // If the job has neither ended nor told of a step for so long, the result is kDeadlineExceeded.
+  // If the job has neither changed its state nor reported a step for so long, the result is
+  // kDeadlineExceeded.
   absl::Duration longest_silence = absl::InfiniteDuration();
   std::function<void(const v1::Job&)> on_job = [](const v1::Job&) {};
   // Gets each step once, ascending. Returns false to end the following (kCancelled).

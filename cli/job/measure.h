@@ -41,8 +41,8 @@ struct MeasureOptions {
   const config::JobSpec& job;        // not of the emulated family
   const plan::PlanOptions& workers;  // those that are attached
   double seconds = 3;                // of the training of each short job, about
-  // Each of them may wait for workers and start up for this long, and each of its steps may take so
-  // long.
+  // Each of them may wait for workers for this long, and may then start for so long, and each of
+  // its steps may take so long.
   absl::Duration patience = absl::Seconds(60);
   // Gets lines for people: which job runs, and what it waits for.
   std::function<void(std::string_view)> say = [](std::string_view) {};

@@ -270,7 +270,7 @@ TEST_F(ProfileTest, LostWorkerEndsTheCommandAndWhatWasMeasuredIsKept) {
 }
 
 // Its workers were there when it was submitted, and have left before it began.
-TEST_F(ProfileTest, JobWhoseWorkersAreGoneIsCancelledAtItsDeadline) {
+TEST_F(ProfileTest, JobWhoseWorkersAreGoneIsCancelled) {
   std::vector<std::string> cancelled;
   coordinator_.watch = [&](grpc::ServerContext& context, const v1::WatchJobRequest& request,
                            auto& writer) {
@@ -296,11 +296,11 @@ TEST_F(ProfileTest, JobWhoseWorkersAreGoneIsCancelledAtItsDeadline) {
   Client::StreamStop stop;
   const absl::Status status =
       Measure(**client, stop,
-              {.job = job, .workers = workers, .seconds = 0.1, .patience = absl::Milliseconds(200)})
+              {.job = job, .workers = workers, .seconds = 0.1, .patience = absl::Seconds(1)})
           .status();
   EXPECT_TRUE(absl::IsAborted(status)) << status;
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("profile-j-2 has trained no step for 200ms"),
+              AllOf(HasSubstr("profile-j-2 has trained no step for 1s"),
                     HasSubstr(", as it waits: needs 2 workers, 1 idle; it is cancelled; measured "
                               "before it: profile-j-1")));
   EXPECT_THAT(cancelled, ElementsAre("profile-j-2"));
@@ -399,8 +399,8 @@ TEST_F(ProfileTest, PlanGoesOnIfItMayNotMeasure) {
 TEST(FollowJob, GoesOnWhileThereAreSteps) {
   FakeCoordinator coordinator;
   coordinator.watch = [](auto&, const v1::WatchJobRequest& request, auto& writer) {
-    for (std::int64_t step = request.after_step() + 1; step <= 4; ++step) {
-      absl::SleepFor(absl::Milliseconds(400));
+    for (std::int64_t step = request.after_step() + 1; step <= 10; ++step) {
+      absl::SleepFor(absl::Milliseconds(150));
       v1::WatchJobResponse event;
       event.mutable_step()->set_step(step);
       writer.Write(event);
