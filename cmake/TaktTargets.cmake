@@ -46,7 +46,7 @@ if(TAKT_FUZZ)
 endif()
 
 # With TAKT_UNITY the sources of a target are compiled as one, which takes half of the time of a whole build. ALONE names those that must not be,
-# because a name of theirs in an anonymous namespace is also that of another source. Every source must compile alone, as it does by default.
+# because a name of theirs in an anonymous namespace is also that of another source. Every source must compile alone, too.
 if(TAKT_UNITY)
   set(CMAKE_UNITY_BUILD ON)
   set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)  # all, so that it does not depend on their order whether two of a name meet

@@ -23,7 +23,8 @@ void AddWorkers(CLI::App& parent, Context& context, const std::string& name) {
                 [&context] { return Workers(context); });
   workers->footer(
       "With -o json one object {\"workers\": [...]}. A worker without \"device\" computes on its "
-      "cores,\nand \"rank\" only counts beside \"job\".\n\n"
+      "cores,\none without \"threads\" gives a rank an even share of them, and \"rank\" only "
+      "counts beside\n\"job\".\n\n"
       "Example:\n  takt worker list");
 }
 

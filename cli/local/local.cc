@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/local/commands.h"
 
+#include "common/config/job_spec.h"
+
 namespace takt::cli {
 
 void AddProcessOptions(CLI::App& command, ProcessOptions& options) {
@@ -14,7 +16,7 @@ void AddProcessOptions(CLI::App& command, ProcessOptions& options) {
       .add_option("--threads", options.threads,
                   "Compute threads of a worker; 0: the cores divided by the workers")
       ->type_name("N")
-      ->check(CLI::Range(0, 1024));
+      ->check(CLI::Range(0, config::kMaxThreads));
 }
 
 void AddLocal(CLI::App& app, Context& context) {

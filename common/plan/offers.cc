@@ -66,19 +66,25 @@ int ThreadsOf(const WorkerOffer& offer, int workers) {
 Host HostOf(const std::vector<WorkerOffer>& attached, DeviceKind device) {
   std::map<std::string, int> workers_of;  // by host
   for (const WorkerOffer& offer : attached) ++workers_of[offer.host];
-  std::map<std::string, Host> hosts;  // by name
+  struct Shared {
+    Host host;
+    double cores = 0;  // of a worker
+  };
+  std::map<std::string, Shared> hosts;  // by name
   for (const WorkerOffer& offer : attached) {
     const int workers = workers_of[offer.host];
-    const int threads = ThreadsOf(offer, workers);
-    Host& host =
-        hosts.try_emplace(offer.host, Host{.threads = threads, .workers = workers}).first->second;
-    host.threads = std::min(host.threads, threads);
-    if (host.machine.empty()) host.machine = MachineOf(offer, device);
+    const int threads = device == DeviceKind::kCuda ? 1 : ThreadsOf(offer, workers);
+    const double cores = 1.0 * std::max(1, offer.cores) / workers;
+    const Shared first = {.host = {.threads = threads, .workers = workers}, .cores = cores};
+    Shared& shared = hosts.try_emplace(offer.host, first).first->second;
+    shared.host.threads = std::min(shared.host.threads, threads);
+    shared.cores = std::min(shared.cores, cores);
+    if (shared.host.machine.empty()) shared.host.machine = MachineOf(offer, device);
   }
   const auto fullest = std::ranges::min_element(hosts, {}, [](const auto& entry) {
-    return std::pair(entry.second.threads, -entry.second.workers);
+    return std::pair(entry.second.host.threads, entry.second.cores);
   });
-  return fullest == hosts.end() ? Host() : fullest->second;
+  return fullest == hosts.end() ? Host() : fullest->second.host;
 }
 
 PlanOptions PlanOptionsFor(const config::JobSpec& job, const std::vector<WorkerOffer>& offers,

@@ -43,9 +43,9 @@ std::string MachineOf(const WorkerOffer& offer, config::DeviceKind device);
 // own, or an even share of its host's cores. workers: attached to that host.
 int ThreadsOf(const WorkerOffer& offer, int workers);
 
-// Returns the host on which a rank has the fewest threads, and of several the one with most
-// workers. All that are attached there count, because they share its cores. If there is none,
-// nothing is known of it.
+// Returns the host on which a rank has the fewest threads, and of several, as of hosts whose ranks
+// compute on GPUs, the one with most workers for a core. All that are attached there count, because
+// they share its cores. If there is none, nothing is known of it.
 Host HostOf(const std::vector<WorkerOffer>& attached, config::DeviceKind device);
 
 // Returns what a plan of the job for these workers may assume. The slowest worker sets the rate.

@@ -30,7 +30,7 @@ constexpr char kGpt[] =
     "batch: {global: 8, microbatch: 2}\n"
     "steps: 4\n";
 
-// Of a worker. It is no even share of the cores of most machines.
+// Of each worker. It is no even share of two, four or eight cores.
 constexpr int kThreads = 3;
 
 // Two workers in the background, found by the commands through XDG_STATE_HOME.

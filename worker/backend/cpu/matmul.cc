@@ -18,7 +18,7 @@ constexpr BlockLimits kPlain = {512, 768, 64, 128};
 // Transposing a block of b for oneDNN's kernel is worth it only for many rows.
 constexpr BlockLimits kTransposedB = {2048, 768, 128, 64};
 // With a transposed, k is the number of rows of a microbatch and so is large. Blocks are wide, and
-// k is cut into parts that fit in the L2 cache.
+// k is cut into parts, of which that of a fits in the L2 cache.
 constexpr BlockLimits kTransposedA = {192, 1536, 64, 128};
 constexpr std::int64_t kPartDepth = 512;
 // Columns of a part of b that is packed. The padding keeps its rows off multiples of 4 KiB.
@@ -112,9 +112,9 @@ bool ReadsUnpackedB(const Gemm& g) {
 }
 
 // With AVX2, unpacked rows of b that are multiples of 4 KiB apart are read at half the speed.
-// Weight gradients, whose k is in parts anyway, gain in any case, because a part of b fits in the
-// L2 cache. Other products are cut into parts only where that changes no sum: those kernels begin a
-// new one after each kSumDepth elements of k, and divide what is left at the end.
+// Weight gradients, whose k is in parts anyway, gain with other rows, too, unless they are small.
+// Other products are cut into parts only where that changes no sum: those kernels begin a new one
+// after each kSumDepth elements of k, and halve what is left where that is between one and two.
 bool NeedsPackedB(const Gemm& g, const Kernels& kernels) {
   constexpr std::int64_t kSumDepth = 256;
   return MultipliesWithAvx2(kernels) && !g.b_transposed && g.m >= kFewRows && ReadsUnpackedB(g) &&

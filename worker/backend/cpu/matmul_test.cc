@@ -63,25 +63,26 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(Addend::kNone, Addend::kOther, Addend::kOutput)));
 
 // Only the widest instruction set of a machine packs b, and only if it is AVX2. Rows of b are a
-// multiple of 4 KiB apart, and a block has columns for more than one part.
+// multiple of 4 KiB apart, or of a number that no part divides, and a block has columns for more
+// than one part.
 TEST(RunMatmulBlock, PackingChangesNoBit) {
-  constexpr std::int64_t kRows = 100, kColumns = 2048;
+  constexpr std::int64_t kRows = 100;
   constexpr MatmulBlocks kBlocks = {.rows = kRows, .columns = 1600, .per_row = 2, .count = 2};
-  for (const std::int64_t depth : {1024 + 256, 1100}) {
-    const Floats a = Random(kRows * depth, 1), b = Random(depth * kColumns, 2);
+  for (const auto& [columns, depth] : {std::pair(2048, 1024 + 256), {2048, 1100}, {2003, 1024}}) {
+    const Floats a = Random(kRows * depth, 1), b = Random(depth * columns, 2);
     for (const auto& [a_transposed, adds] :
          {std::pair(false, false), {false, true}, {true, false}, {true, true}}) {
       std::vector<Floats> results;
       for (const Kernels* kernels : RunnableKernels()) {
-        Floats& c = results.emplace_back(Random(kRows * kColumns, 3));
+        Floats& c = results.emplace_back(Random(kRows * columns, 3));
         Matmul op{.a = a.data(), .b = b.data(), .c = c.data()};
-        op.m = kRows, op.n = kColumns, op.k = depth;
+        op.m = kRows, op.n = columns, op.k = depth;
         op.a_transposed = a_transposed;
         if (adds) op.addend = c.data();
         std::vector<float> scratch;
         for (std::int64_t block = 0; block < kBlocks.count; ++block)
           ASSERT_TRUE(RunMatmulBlock(op, kBlocks, block, *kernels, scratch).ok());
-        EXPECT_TRUE(c == results.front()) << kernels->name << depth << a_transposed << adds;
+        EXPECT_TRUE(c == results.front()) << kernels->name << " " << depth;
       }
     }
   }
