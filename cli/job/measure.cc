@@ -2,6 +2,8 @@
 #include "cli/job/measure.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -163,11 +165,16 @@ class Prober {
                      waits_for.empty() ? "" : ", as it waits: ", waits_for, "; it is cancelled"));
   }
 
-  // Cancels the job and waits for its end, so that it can be deleted.
+  // Cancels the job and waits for its end, so that it can be deleted. Steps that it still makes do
+  // not prolong the wait.
   void Cancel(const std::string& name) {
     if (!client_.CancelJob(name).ok()) return;  // it has ended meanwhile
     Client::StreamStop never;
-    FollowJob(client_, never, {.job = name, .longest_silence = kCancelPatience}).IgnoreError();
+    FollowJob(client_, never,
+              {.job = name,
+               .after_step = std::numeric_limits<std::int64_t>::max(),
+               .longest_silence = kCancelPatience})
+        .IgnoreError();
   }
 
   absl::Status AwaitLearning(const std::string& name, const Wanted& wanted) {
