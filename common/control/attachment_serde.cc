@@ -7,7 +7,6 @@
 
 #include "common/base/device_serde.h"
 #include "common/base/field_error_serde.h"
-#include "common/config/job_spec.h"
 #include "common/control/assignment_serde.h"
 #include "common/control/job_key_serde.h"
 #include "common/control/rank_status_serde.h"
@@ -115,7 +114,7 @@ Hello Read(const v1::Hello& proto) {
               .host = proto.host(),
               .processor = proto.processor(),
               .cores = proto.cores(),
-              .threads = std::clamp(proto.threads(), 0, config::kMaxThreads),
+              .threads = proto.threads(),
               .memory_bytes = proto.memory_bytes(),
               .matmul_rates = {.f32 = proto.matmul_flops_per_second(),
                                .bf16 = proto.bf16_matmul_flops_per_second(),

@@ -60,7 +60,8 @@ std::string MachineOf(const WorkerOffer& offer, DeviceKind device) {
 }
 
 int ThreadsOf(const WorkerOffer& offer, int workers) {
-  return offer.threads > 0 ? offer.threads : std::max(1, offer.cores / std::max(1, workers));
+  const int share = std::max(1, offer.cores / std::max(1, workers));
+  return std::min(offer.threads > 0 ? offer.threads : share, config::kMaxThreads);
 }
 
 Host HostOf(const std::vector<WorkerOffer>& attached, DeviceKind device) {

@@ -40,7 +40,8 @@ double FlopsPerSecond(const config::JobSpec& job, const WorkerOffer& offer,
 std::string MachineOf(const WorkerOffer& offer, config::DeviceKind device);
 
 // Returns the compute threads of a rank on the worker, where the job names no number: the worker's
-// own, or an even share of its host's cores. workers: attached to that host.
+// own, or an even share of its host's cores, at most config::kMaxThreads. workers: attached to that
+// host.
 int ThreadsOf(const WorkerOffer& offer, int workers);
 
 // Returns the host on which a rank has the fewest threads, and of several, as of hosts whose ranks

@@ -200,6 +200,8 @@ TEST_F(PlacementTest, ThreadsAreAnEvenShareOfTheCoresUnlessTheSpecOrTheWorkerNam
   workers_.at("a").hello.threads = 3;
   EXPECT_EQ(Threads("a"), 3);
   EXPECT_EQ(Threads("c"), 4);  // its own share stays as it is
+  workers_.at("c").hello.threads = 1'000'000;
+  EXPECT_EQ(Threads("c"), config::kMaxThreads);
   spec_.parallelism.threads = 5;
   EXPECT_EQ(Threads("a"), 5);
 }

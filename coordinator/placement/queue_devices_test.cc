@@ -92,7 +92,11 @@ TEST(GrantGangs, ForNcclOneWorkerOfAGpuIsTakenIfTheyAreOfSeveralKinds) {
       .idle = {{.name = "a", .has_gpu = true, .has_nccl = true, .gpu = "0"},
                {.name = "b", .has_gpu = true, .has_nccl = true, .gpu = "0", .protocol = 3}}};
   EXPECT_THAT(GrantGangs({OnGpus("job", 1, true)}, capacity)[0].workers, ElementsAre("a"));
-  EXPECT_THAT(GrantGangs({OnGpus("job", 2, true)}, capacity)[0].workers, IsEmpty());
+  const Grant two = GrantGangs({OnGpus("job", 2, true)}, capacity)[0];
+  EXPECT_THAT(two.workers, IsEmpty());
+  EXPECT_EQ(two.reason,
+            "needs 2 workers with a GPU of its own and NCCL, 1 idle: 1 idle on a GPU that another "
+            "one uses, too, which transport: auto would take");
   EXPECT_EQ(GrantGangs({OnGpus("job", 2)}, capacity)[0].workers.size(), 2u);
 }
 
