@@ -112,7 +112,7 @@ bool ReadsUnpackedB(const Gemm& g) {
 }
 
 // With AVX2, unpacked rows of b that are multiples of 4 KiB apart are read at half the speed.
-// Weight gradients, whose k is in parts anyway, gain with other rows, too, unless they are small.
+// Weight gradients, whose k is in parts anyway, are no slower with other rows, and most gain.
 // Other products are cut into parts only where that changes no sum: those kernels begin a new one
 // after each kSumDepth elements of k, and halve what is left where that is between one and two.
 bool NeedsPackedB(const Gemm& g, const Kernels& kernels) {
