@@ -15,6 +15,7 @@
 #include "common/base/status.h"
 #include "common/program/program.h"
 #include "common/schedule/svg_parts.h"
+#include "common/sim/executed.h"
 #include "common/sim/simulate.h"
 #include "common/sim/timeline.h"
 
@@ -416,7 +417,7 @@ class Drawing {
 
 absl::StatusOr<std::string> DrawStep(const plan::Plan& plan, std::int64_t worker_memory_bytes) {
   ASSIGN_OR_RETURN(const sim::Report report,
-                   sim::Simulate(plan.programs, plan.costs, {.follow_memory = true}));
+                   sim::SimulateExecuted(plan.programs, plan.costs, {.follow_memory = true}));
   return Drawing(plan, report, worker_memory_bytes).Draw();
 }
 

@@ -5,6 +5,7 @@
 
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
+#include "common/sim/executed.h"
 #include "common/sim/simulate.h"
 
 namespace takt::explain {
@@ -68,7 +69,7 @@ std::optional<OtherSchedule> FindBetterSchedule(const std::vector<Program>& prog
   if (program::SpreadsVocabulary(programs[0])) return std::nullopt;
   // Steps that overlap are not to be compared with those of others by themselves.
   if (program::OverlapsSteps(programs[0])) return std::nullopt;
-  const auto current = sim::Simulate(programs, costs);
+  const auto current = sim::SimulateExecuted(programs, costs);
   if (!current.ok()) return std::nullopt;
   FillUnmeasured(costs);
   std::optional<OtherSchedule> best;

@@ -24,6 +24,7 @@
 #include "common/schedule/text.h"
 #include "common/schedule/validator.h"
 #include "common/search/search.h"
+#include "common/sim/executed.h"
 #include "common/sim/prove.h"
 
 namespace takt::plan {
@@ -334,7 +335,7 @@ absl::StatusOr<sim::Report> SimulateSteps(const schedule::Schedule& schedule,
                                           const cost::Costs& costs) {
   const bool overlaps = program::OverlapsSteps(programs.front());
   const int steps = overlaps ? kOverlappedSteps : IsAsynchronous(schedule) ? kStepsInARow : 1;
-  return sim::Simulate(programs, costs, {.steps = steps});
+  return sim::SimulateExecuted(programs, costs, {.steps = steps});
 }
 
 absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,

@@ -174,6 +174,8 @@ TEST(MakePlan, AutoScheduleIsNeverSlowerThanAFamily) {
     const double best = MakePlan(job, kFourWithFreeLinks)->predicted_step_seconds;
     for (const schedule::Family& family : schedule::Families()) {
       if (family.updates != schedule::Updates::kFlush) continue;
+      // Two copies of the weights, whose sums have other bits, are taken only if a job names them.
+      if (family.placement == schedule::Placement::kBidirectional) continue;
       job.parallelism.schedule = std::string(family.name);
       const absl::StatusOr<Plan> plan = MakePlan(job, kFourWithFreeLinks);
       if (!plan.ok()) continue;

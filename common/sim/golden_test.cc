@@ -8,6 +8,7 @@
 #include "common/program/lowering.h"
 #include "common/schedule/text.h"
 #include "common/schedule/validator.h"
+#include "common/sim/executed.h"
 #include "common/sim/prove.h"
 #include "common/sim/simulate.h"
 #include "gtest/gtest.h"
@@ -72,6 +73,12 @@ TEST_P(GoldenSchedule, SimulatesAsTheIndependentSimulatorSays) {
     for (const RankReport& rank : report->ranks) peaks.push_back(rank.peak_in_flight);
     EXPECT_EQ(peaks, expected["peaks"].get<std::vector<int>>());
     EXPECT_EQ(peaks, schedule::PeakInFlight(*schedule));
+    const auto executed = SimulateExecuted(*programs, CostsOf(set));
+    ASSERT_TRUE(executed.ok()) << executed.status();
+    EXPECT_EQ(SixDigits(executed->makespan), expected.contains("halves")
+                                                 ? expected["halves"][set].get<double>()
+                                                 : expected[set]["makespan"].get<double>())
+        << set;
   }
 }
 

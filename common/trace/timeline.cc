@@ -8,6 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/program/part_lists.h"
+#include "common/sim/executed.h"
 #include "common/trace/clocks.h"
 #include "common/trace/idle.h"
 #include "common/trace/messages.h"
@@ -175,7 +176,7 @@ absl::StatusOr<Timeline> MakeTimeline(const JobTrace& trace) {
       std::ranges::any_of(trace.programs, program::OverlapsSteps)) {
     return timeline;
   }
-  absl::StatusOr<sim::Report> predicted = sim::Simulate(trace.programs, trace.predicted);
+  absl::StatusOr<sim::Report> predicted = sim::SimulateExecuted(trace.programs, trace.predicted);
   if (predicted.ok()) timeline.predicted = *std::move(predicted);
   return timeline;
 }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/sim/executed.h"
 #include "common/sim/simulate.h"
 
 namespace takt::bench {
@@ -63,8 +64,9 @@ absl::StatusOr<Prediction> Predict(const MeasuredCosts& costs, const plan::Plan&
   simulated.tied_reduction = costs.tied_seconds;
   const bool alone =
       !OverlapsSteps(plan) && std::ranges::none_of(plan.programs, program::IsAsynchronous);
-  ASSIGN_OR_RETURN(const sim::Report report,
-                   sim::Simulate(plan.programs, simulated, {.steps = alone ? 1 : kStepsInARow}));
+  ASSIGN_OR_RETURN(
+      const sim::Report report,
+      sim::SimulateExecuted(plan.programs, simulated, {.steps = alone ? 1 : kStepsInARow}));
   return Prediction{.step_seconds = report.step_time,
                     .bubble_fraction = report.step_bubble_fraction};
 }

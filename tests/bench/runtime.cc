@@ -18,8 +18,8 @@
 #include "common/base/status.h"
 #include "common/program/lowering.h"
 #include "common/program/remove_barrier.h"
-#include "common/program/split_pairs.h"
 #include "common/schedule/generate.h"
+#include "common/sim/executed.h"
 #include "common/sim/simulate.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
@@ -258,15 +258,6 @@ double MeanOpSeconds(const StageTimes& stages) {
   return seconds / units;
 }
 
-// Returns the programs as engines run them where no half of a pair meets: F and B in the place of
-// each pair, so that the message of the F goes before the B.
-std::vector<program::Program> Executed(const std::vector<program::Program>& programs) {
-  std::vector<program::Program> executed;
-  for (const program::Program& program : programs)
-    executed.push_back(program::SplitPairs(program).program);
-  return executed;
-}
-
 absl::StatusOr<Row> RunCase(const Case& c, int steps) {
   ASSIGN_OR_RETURN(const Setup setup, MakeSetup(c));
   ASSIGN_OR_RETURN(
@@ -300,8 +291,9 @@ absl::StatusOr<Row> RunCase(const Case& c, int steps) {
   }
   costs.link.latency = row.latency_seconds;
   const bool alone = !c.overlaps && std::ranges::none_of(setup.programs, program::IsAsynchronous);
-  ASSIGN_OR_RETURN(const sim::Report report, sim::Simulate(Executed(setup.programs), costs,
-                                                           {.steps = alone ? 1 : kStepsInARow}));
+  ASSIGN_OR_RETURN(
+      const sim::Report report,
+      sim::SimulateExecuted(setup.programs, costs, {.steps = alone ? 1 : kStepsInARow}));
   row.simulated_seconds = report.step_time;
   // All ranks end the step together, or, where steps overlap, at one distance; rank 0 has the first
   // and the last instruction.
