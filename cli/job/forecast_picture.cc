@@ -120,11 +120,13 @@ struct RankMemory {
 
 class Drawing {
  public:
-  Drawing(const plan::Plan& plan, const sim::Report& report, std::int64_t worker_memory_bytes)
+  // programs: the plan's as they are executed, which the report is of.
+  Drawing(const plan::Plan& plan, const std::vector<program::Program>& programs,
+          const sim::Report& report, std::int64_t worker_memory_bytes)
       : plan_(plan),
         report_(report),
         limit_bytes_(worker_memory_bytes),
-        timeline_(sim::MakeTimeline(plan.programs, report)),
+        timeline_(sim::MakeTimeline(programs, report)),
         ranks_(RanksToDraw(timeline_)),
         makespan_(std::max(report.makespan, 1e-12)),
         unit_(UnitOf(makespan_)) {
@@ -416,9 +418,11 @@ class Drawing {
 }  // namespace
 
 absl::StatusOr<std::string> DrawStep(const plan::Plan& plan, std::int64_t worker_memory_bytes) {
+  const std::vector<program::Program> programs =
+      sim::AsExecuted(plan.programs, plan.costs.halves_run_beside).programs;
   ASSIGN_OR_RETURN(const sim::Report report,
-                   sim::SimulateExecuted(plan.programs, plan.costs, {.follow_memory = true}));
-  return Drawing(plan, report, worker_memory_bytes).Draw();
+                   sim::Simulate(programs, plan.costs, {.follow_memory = true}));
+  return Drawing(plan, programs, report, worker_memory_bytes).Draw();
 }
 
 }  // namespace takt::cli

@@ -235,13 +235,9 @@ std::string KindsOfAll(const std::vector<StageCost>& stages) {
 absl::Status CheckMeasured(const std::string& kinds, const schedule::Schedule& schedule) {
   const bool halves = Has(kinds, 'I') && Has(kinds, 'W');
   for (const schedule::Row& row : schedule.ranks) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      if (row[i].joins_next && Has(kinds, 'O')) {
-        ++i;  // skips the B of the pair
-        continue;
-      }
-      if (schedule::IsOfVocabulary(row[i].kind)) continue;  // no file has times for these
-      const char kind = schedule::Letter(row[i].kind);
+    for (const schedule::Action& action : row) {
+      if (schedule::IsOfVocabulary(action.kind)) continue;  // no file has times for these
+      const char kind = schedule::Letter(action.kind);
       if (Has(kinds, kind) || (kind == 'B' && halves)) continue;
       return InvalidField({.field = "stages",
                            .value = absl::StrCat("measured ", kinds),

@@ -31,7 +31,7 @@ struct GroupCost {
 struct Costs {
   // F, I, W, B by stage, without the meetings inside. A vector of one entry serves all stages.
   std::vector<double> forward{1}, input_grad{1}, weight_grad{1}, backward{2};
-  // O(F,B), by the stage of its F; empty: F + B.
+  // O(F,B) as one instruction, by the stage of its F; empty: F + B.
   std::vector<double> overlap;
   LinkCost link;                                        // for each pair that `links` does not name
   std::map<std::pair<PpRank, PpRank>, LinkCost> links;  // by (from, to)
@@ -56,7 +56,7 @@ struct Costs {
   std::vector<double> vocabulary_forward{0}, vocabulary_backward{0};
   // The groups that meet inside passes, by pp rank. One entry serves all ranks.
   std::vector<GroupCost> tensor{GroupCost{}}, context{GroupCost{}};
-  // The halves of a pair run concurrently where ranks meet in both, so that one computes while the
+  // The halves of a pair run side by side where ranks meet in them, so that one computes while the
   // other one meets. On GPUs one half follows the other.
   bool halves_run_beside = true;
 

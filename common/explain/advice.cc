@@ -23,9 +23,6 @@ using program::Instruction;
 using program::Op;
 using program::SlotKind;
 
-// The forward's share of an overlapped pair, if a backward takes twice as long as a forward.
-constexpr double kForwardShare = 1.0 / 3;
-
 class Advisor {
  public:
   Advisor(const trace::Timeline& timeline, const MeasuredStep& step, const Explanation& explanation,

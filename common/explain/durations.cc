@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/median.h"
 #include "common/base/status.h"
 #include "common/program/remove_barrier.h"
+#include "common/sim/executed.h"
 #include "common/trace/messages.h"
 #include "common/trace/nearest_steps.h"
 
@@ -129,6 +131,54 @@ class Extractor {
   sim::Durations durations_;
 };
 
+// Returns the F's share of each pair of one rank, by what its passes take outside of pairs. The B
+// of a stage that only runs in pairs counts as its I and W.
+class ForwardShares {
+ public:
+  ForwardShares(const program::Program& whole, const std::vector<double>& durations) {
+    for (std::size_t i = 0; i < whole.body.size(); ++i) {
+      const Instruction& instruction = whole.body[i];
+      alone_[{instruction.op, instruction.stage}].Add(durations[i], instruction);
+    }
+  }
+
+  double Of(const Instruction& pair) const {
+    const double forward = Mean(Op::kForward, pair.stage);
+    const double parts =
+        Mean(Op::kInputGrad, pair.backward_stage) + Mean(Op::kWeightGrad, pair.backward_stage);
+    const double whole = Mean(Op::kBackward, pair.backward_stage);
+    const double backward = whole > 0 ? whole : parts;
+    return forward > 0 && backward > 0 ? forward / (forward + backward) : kForwardShare;
+  }
+
+ private:
+  double Mean(Op op, StageId stage) const {
+    const auto found = alone_.find({op, stage});
+    return found == alone_.end() ? 0 : found->second.mean();
+  }
+
+  std::map<std::pair<Op, StageId>, TimeSum> alone_;
+};
+
+// Divides the times of pairs among their halves. whole: the programs before they were split, and
+// how long each of their instructions takes.
+sim::Durations OfHalves(const std::vector<program::Program>& whole, const sim::Durations& durations,
+                        const sim::ExecutedPrograms& executed) {
+  sim::Durations halves(executed.programs.size());
+  for (std::size_t rank = 0; rank < executed.programs.size(); ++rank) {
+    const ForwardShares shares(whole[rank], durations[rank]);
+    for (std::size_t i = 0; i < executed.origins[rank].size(); ++i) {
+      const auto origin = static_cast<std::size_t>(executed.origins[rank][i]);
+      const double seconds = durations[rank][origin];
+      const bool begins = executed.BeginsPair(rank, i);
+      const bool ends = i > 0 && executed.BeginsPair(rank, i - 1);
+      const double share = begins || ends ? shares.Of(whole[rank].body[origin]) : 1;
+      halves[rank].push_back(seconds * (ends ? 1 - share : share));
+    }
+  }
+  return halves;
+}
+
 }  // namespace
 
 Work WorkOf(const Instruction& instruction) {
@@ -164,12 +214,15 @@ absl::StatusOr<MeasuredStep> MeasuredStep::Create(const trace::Timeline& timelin
   }
   MeasuredStep measured;
   measured.window_ = *window;
-  measured.programs_ =
+  const std::vector<program::Program> whole =
       sim::SpreadOverCopies(timeline.trace->programs, timeline.trace->mesh.num_chains());
+  sim::ExecutedPrograms executed =
+      sim::AsExecuted(whole, timeline.trace->predicted.halves_run_beside);
   measured.mesh_ = timeline.trace->mesh;
   Extractor extractor(timeline, static_cast<int>(window - timeline.steps.begin()));
-  measured.usual_ = extractor.Usual();
-  measured.meetings_ = extractor.Meetings();
+  measured.usual_ = OfHalves(whole, extractor.Usual(), executed);
+  measured.meetings_ = extractor.Meetings();  // a split program has them in the same order
+  measured.programs_ = std::move(executed.programs);
   // From here on replays cannot fail, because programs and the shape of durations stay the same.
   RETURN_IF_ERROR(
       sim::Replay(measured.programs_, measured.usual_, measured.Options(&measured.meetings_))

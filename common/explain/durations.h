@@ -35,7 +35,8 @@ class MeasuredStep {
   // kNotFound: the timeline has no such step.
   static absl::StatusOr<MeasuredStep> Create(const trace::Timeline& timeline, StepId step);
 
-  // The programs are in the order of the mesh's ranks.
+  // The programs are in the order of the mesh's ranks. A pair whose halves ran one after the other
+  // is an F and a B there (sim::AsExecuted).
   const std::vector<program::Program>& programs() const { return programs_; }
   const trace::StepWindow& window() const { return window_; }
   double seconds() const {
@@ -72,6 +73,9 @@ class MeasuredStep {
   sim::Durations usual_;
   sim::Durations meetings_;  // from when all were there, as sim::ReplayOptions
 };
+
+// The share of an F in a pair of which nothing else is known: a B takes twice as long.
+inline constexpr double kForwardShare = 1.0 / 3;
 
 // Returns `durations`, where all instructions of one sort take no time.
 sim::Durations WithFree(const MeasuredStep& step, sim::Durations durations, Work work);

@@ -146,6 +146,23 @@ TEST(Explain, AnUndisturbedStepIsComputeAndSchedule) {
       EXPECT_NEAR(Of(explanation.parts, part), 0, 1e-3 * explanation.step_seconds) << Name(part);
     }
     EXPECT_FALSE(explanation.worst_op.has_value());
+    if (explanation.predicted_step_seconds.has_value()) {
+      EXPECT_NEAR(*explanation.predicted_step_seconds + kFree.optimizer, explanation.step_seconds,
+                  1e-5);
+    }
+  }
+}
+
+// Stage 0 has no B outside of pairs, and the time of a pair is known only as a whole.
+TEST(Explain, HalvesOfAPairTakeTheirPartsOfItsTime) {
+  for (const char* const family : {"dualpipe", "dualpipe-v"}) {
+    SyntheticOptions options = kFree;
+    options.forward = 0.02;
+    options.input_grad = 0.03;
+    SyntheticTrace synthetic(family, 4, 8, options);
+    const Explanation explanation = ExplainStep(synthetic);
+    EXPECT_NEAR(Of(explanation.parts, Part::kRuntime), 0, 1e-3 * explanation.step_seconds);
+    EXPECT_GT(Of(explanation.parts, Part::kSchedule), 0);
   }
 }
 

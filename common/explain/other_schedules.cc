@@ -6,7 +6,6 @@
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
 #include "common/sim/executed.h"
-#include "common/sim/simulate.h"
 
 namespace takt::explain {
 namespace {
@@ -54,7 +53,7 @@ std::optional<sim::Report> Try(const schedule::Family& family, const std::vector
   if (!schedule.ok() || schedule->num_stages != programs[0].num_stages) return std::nullopt;
   const auto lowered = program::Lower(*schedule, {.optimizer = false});
   if (!lowered.ok()) return std::nullopt;
-  const auto report = sim::Simulate(*lowered, costs);
+  const auto report = sim::SimulateExecuted(*lowered, costs);
   return report.ok() ? std::optional(*report) : std::nullopt;
 }
 
@@ -69,9 +68,10 @@ std::optional<OtherSchedule> FindBetterSchedule(const std::vector<Program>& prog
   if (program::SpreadsVocabulary(programs[0])) return std::nullopt;
   // Steps that overlap are not to be compared with those of others by themselves.
   if (program::OverlapsSteps(programs[0])) return std::nullopt;
+  FillUnmeasured(costs);
+  costs.halves_run_beside = false;  // these costs have no meetings that a half could hide
   const auto current = sim::SimulateExecuted(programs, costs);
   if (!current.ok()) return std::nullopt;
-  FillUnmeasured(costs);
   std::optional<OtherSchedule> best;
   for (const schedule::Family& family : schedule::Families()) {
     const std::optional<sim::Report> report = Try(family, programs, costs);

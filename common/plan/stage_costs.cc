@@ -34,6 +34,11 @@ double MeanOf(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
+// Returns whether ranks meet inside F, I and W.
+bool MeetsInPasses(const CandidateInputs& inputs) {
+  return SharersOfLayers(inputs.model) > 1 || inputs.model.context_ranks > 1;
+}
+
 // The costs of one job on one number of ranks.
 class StageCosts {
  public:
@@ -142,8 +147,9 @@ class StageCosts {
   }
 
  private:
-  // Adds what pairs take, if any were measured.
+  // Adds what pairs take whose halves run side by side, if any were measured.
   void AddPairs(cost::Costs& costs) const {
+    if (!costs.halves_run_beside || !MeetsInPasses(inputs_)) return;
     if (inputs_.options.profile == nullptr || emulated()) return;
     const std::optional<double> ratio = inputs_.options.profile->FindPair(conditions_);
     if (!ratio) return;
@@ -339,7 +345,7 @@ cost::GroupCost ContextGroupCost(const CandidateInputs& inputs) {
 
 cost::Costs WithMeetings(const CandidateInputs& inputs, const mesh::Partition& partition,
                          cost::Costs costs) {
-  if (SharersOfLayers(inputs.model) == 1 && inputs.model.context_ranks == 1) return costs;
+  if (!MeetsInPasses(inputs)) return costs;
   const cost::Costs alone = costs;
   for (const mesh::Stage& stage : partition) {
     const cost::GroupCost& tensor = costs.Tensor(stage.pp_rank);
@@ -362,7 +368,7 @@ cost::Costs WithMeetings(const CandidateInputs& inputs, const mesh::Partition& p
       costs.backward[place] += input_grad + weight_grad;
     }
   }
-  if (!costs.halves_run_beside && alone.overlap.empty()) return costs;  // F + B, with all meetings
+  if (!costs.halves_run_beside) return costs;  // a pair is its F and its B, with all meetings
   costs.overlap.clear();
   const double backward = MeanOf(alone.backward), with_meetings = MeanOf(costs.backward);
   for (const mesh::Stage& stage : partition) {
@@ -371,9 +377,8 @@ cost::Costs WithMeetings(const CandidateInputs& inputs, const mesh::Partition& p
     const double computed = alone.overlap.empty() ? forward + backward : alone.overlap[place];
     const double all_meetings = meetings + with_meetings - backward;
     // One half of a pair computes while the other one meets.
-    costs.overlap.push_back(costs.halves_run_beside ? std::max({computed, costs.forward[place],
-                                                                with_meetings, all_meetings})
-                                                    : computed + all_meetings);
+    costs.overlap.push_back(
+        std::max({computed, costs.forward[place], with_meetings, all_meetings}));
   }
   return costs;
 }

@@ -90,14 +90,17 @@ TEST_F(StageCostsTest, LayersTakeWhatWasMeasured) {
   }
 }
 
-TEST_F(StageCostsTest, PairsTakeWhatWasMeasured) {
+TEST_F(StageCostsTest, PairsThatRunSideBySideTakeWhatWasMeasured) {
   AddLayers(0.001, 0.001);
   job_.parallelism.stage_layers = {2, 2};
-  EXPECT_THAT(Planned().costs.overlap, IsEmpty());
   profile_.AddPair(Here(), 0.9);
-  const Plan plan = Planned();
-  EXPECT_THAT(plan.costs.overlap, SizeIs(2));
-  EXPECT_THAT(plan.costs.O(StageId(0), StageId(1)), DoubleNear(0.9 * 3 * 0.007, 1e-12));
+  EXPECT_THAT(Planned().costs.overlap, IsEmpty());  // F and B follow one another
+  job_.parallelism.tensor = 2;
+  const cost::Costs costs = Planned().costs;
+  EXPECT_THAT(costs.overlap, SizeIs(2));
+  const StageId first(0), last(1);
+  EXPECT_THAT(costs.O(first, last),
+              DoubleNear(0.9 * (costs.F(first) + (costs.B(first) + costs.B(last)) / 2), 1e-12));
 }
 
 // A bucket is so large that its latency is about a twentieth of its time.

@@ -41,13 +41,15 @@ PairHalves HalvesOf(const Instruction& overlap, const Program& program) {
   return {HalfOf(overlap, parts.forward), HalfOf(overlap, parts.backward)};
 }
 
-SplitProgram SplitPairs(const Program& program) {
+SplitProgram SplitPairs(const Program& program, Pairs pairs) {
   SplitProgram split{.program = program};
   std::vector<Instruction>& body = split.program.body;
   body.clear();
   for (std::size_t i = 0; i < program.body.size(); ++i) {
     const Instruction& instruction = program.body[i];
-    if (instruction.op == Op::kOverlap) {
+    const bool splits = instruction.op == Op::kOverlap &&
+                        (pairs == Pairs::kAll || PartListOf(instruction, program).empty());
+    if (splits) {
       PairHalves halves = HalvesOf(instruction, program);
       body.push_back(std::move(halves.forward));
       body.push_back(std::move(halves.backward));

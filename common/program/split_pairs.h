@@ -24,9 +24,12 @@ struct SplitProgram {
   std::vector<std::int32_t> origins;
 };
 
-// Puts an F and a B in the place of each O of the body. The lane has them in this order, so
-// whatever waits for the B waits for the F, too. The meetings inside instructions keep their order.
-SplitProgram SplitPairs(const Program& program);
+enum class Pairs : std::uint8_t { kAll, kWithoutMeetings };
+
+// Puts an F and a B in the place of each O of the body, or only of those in which no ranks meet.
+// The lane has them in this order, so whatever waits for the B waits for the F, too. The meetings
+// inside instructions keep their order.
+SplitProgram SplitPairs(const Program& program, Pairs pairs = Pairs::kAll);
 
 // Returns whether the body has an O.
 bool HasPairs(const Program& program);

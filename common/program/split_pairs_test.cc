@@ -103,6 +103,8 @@ TEST(PairsReadOneVersion, UnlessAHalfReadsOlderWeights) {
 TEST(SplitPairs, KeepTheOrderOfMeetings) {
   for (const Program& program : ProgramsOf("dualpipe-v", /*meet=*/true)) {
     EXPECT_TRUE(PairsMeet(program));
+    EXPECT_EQ(SplitPairs(program, Pairs::kWithoutMeetings).program.body.size(),
+              program.body.size());
     const SplitProgram split = SplitPairs(program);
     ASSERT_EQ(NumMeetings(split.program), NumMeetings(program));
     std::vector<PartKind> whole, halves;

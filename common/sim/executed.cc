@@ -2,8 +2,6 @@
 #include "common/sim/executed.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <utility>
 
 #include "common/base/status.h"
@@ -12,15 +10,16 @@
 namespace takt::sim {
 namespace {
 
-using Origins = std::vector<std::vector<std::int32_t>>;  // by rank: SplitProgram::origins
+std::int32_t Origin(const ExecutedPrograms& executed, int rank, std::int32_t instruction) {
+  return executed.origins[static_cast<std::size_t>(rank)][static_cast<std::size_t>(instruction)];
+}
 
 // Makes one event of the halves of each pair. Events of a rank are in the order of its compute
 // lane, so halves are neighbours.
-std::vector<Event> JoinHalves(const std::vector<Event>& events, const Origins& origins) {
+std::vector<Event> JoinHalves(const ExecutedPrograms& executed, const std::vector<Event>& events) {
   std::vector<Event> joined;
   for (Event event : events) {
-    event.instruction = origins[static_cast<std::size_t>(event.pp_rank)]
-                               [static_cast<std::size_t>(event.instruction)];
+    event.instruction = Origin(executed, event.pp_rank, event.instruction);
     Event* const before = joined.empty() ? nullptr : &joined.back();
     if (before == nullptr || before->pp_rank != event.pp_rank ||
         before->instruction != event.instruction) {
@@ -36,25 +35,25 @@ std::vector<Event> JoinHalves(const std::vector<Event>& events, const Origins& o
 
 }  // namespace
 
+ExecutedPrograms AsExecuted(const std::vector<program::Program>& programs, bool halves_run_beside) {
+  ExecutedPrograms executed;
+  for (const program::Program& program : programs) {
+    program::SplitProgram split = program::SplitPairs(
+        program, halves_run_beside ? program::Pairs::kWithoutMeetings : program::Pairs::kAll);
+    executed.programs.push_back(std::move(split.program));
+    executed.origins.push_back(std::move(split.origins));
+  }
+  return executed;
+}
+
 absl::StatusOr<Report> SimulateExecuted(const std::vector<program::Program>& programs,
                                         const cost::Costs& costs, const SimulateOptions& options) {
-  const bool run_beside =
-      costs.halves_run_beside && std::ranges::any_of(programs, program::PairsMeet);
-  if (run_beside || std::ranges::none_of(programs, program::HasPairs))
-    return Simulate(programs, costs, options);
-  std::vector<program::Program> executed;
-  Origins origins;
-  for (const program::Program& program : programs) {
-    program::SplitProgram split = program::SplitPairs(program);
-    executed.push_back(std::move(split.program));
-    origins.push_back(std::move(split.origins));
-  }
-  ASSIGN_OR_RETURN(Report report, Simulate(executed, costs, options));
-  report.events = JoinHalves(report.events, origins);
-  for (CriticalLink& link : report.critical_path) {
-    link.instruction =
-        origins[static_cast<std::size_t>(link.pp_rank)][static_cast<std::size_t>(link.instruction)];
-  }
+  if (std::ranges::none_of(programs, program::HasPairs)) return Simulate(programs, costs, options);
+  const ExecutedPrograms executed = AsExecuted(programs, costs.halves_run_beside);
+  ASSIGN_OR_RETURN(Report report, Simulate(executed.programs, costs, options));
+  report.events = JoinHalves(executed, report.events);
+  for (CriticalLink& link : report.critical_path)
+    link.instruction = Origin(executed, link.pp_rank, link.instruction);
   return report;
 }
 

@@ -3,6 +3,8 @@
 // run one after the other.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -12,11 +14,26 @@
 
 namespace takt::sim {
 
-// Does as Simulate, but a pair whose halves do not run side by side is its F and then its B, which
-// take as long as outside of pairs. Each half waits for its own input, and its SEND for this half
-// alone. In the report a pair is one event, which ends with the B and lasts as long as both halves;
-// a critical path may have both halves. Where ranks meet inside pairs and `costs.halves_run_beside`
-// is set, pairs stay whole. Errors: those of Simulate.
+// Programs in which some pairs are an F and a B.
+struct ExecutedPrograms {
+  std::vector<program::Program> programs;
+  std::vector<std::vector<std::int32_t>> origins;  // by rank: program::SplitProgram::origins
+
+  // Returns whether the instruction is the F of a pair whose B comes next.
+  bool BeginsPair(std::size_t rank, std::size_t instruction) const {
+    const std::vector<std::int32_t>& of_rank = origins[rank];
+    return instruction + 1 < of_rank.size() && of_rank[instruction] == of_rank[instruction + 1];
+  }
+};
+
+// Splits the pairs whose halves engines run one after the other. halves_run_beside: as in
+// cost::Costs; then pairs in which ranks meet stay whole.
+ExecutedPrograms AsExecuted(const std::vector<program::Program>& programs, bool halves_run_beside);
+
+// Does as Simulate, but splits pairs as AsExecuted does. Their halves take as long as F and B do
+// outside of pairs. Each half waits for its own input, and its SEND for this half alone. In the
+// report a pair is one event, which ends with the B and lasts as long as both halves; a critical
+// path may have both halves. Errors: those of Simulate.
 absl::StatusOr<Report> SimulateExecuted(const std::vector<program::Program>& programs,
                                         const cost::Costs& costs,
                                         const SimulateOptions& options = {});

@@ -19,6 +19,7 @@
 #include "common/profile/profile.h"
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
+#include "common/sim/executed.h"
 #include "common/sim/simulate.h"
 
 namespace takt::bench {
@@ -255,7 +256,7 @@ absl::StatusOr<double> PredictStages(const MeasuredStages& stages, const Measure
   if (run.barrier) return plan.predicted_step_seconds;
   ASSIGN_OR_RETURN(
       const sim::Report report,
-      sim::Simulate(plan.programs, plan.costs, {.steps = kStepsInARow, .barrier = false}));
+      sim::SimulateExecuted(plan.programs, plan.costs, {.steps = kStepsInARow, .barrier = false}));
   return report.step_time;
 }
 

@@ -58,6 +58,12 @@ cost::Costs StageTimes::Costs() const {
       of_kind[kind]->push_back(seconds > 0 ? seconds : MeanSeconds(kKinds[kind]));
     }
   }
+  for (StageId stage(0); stage.value() < num_stages(); ++stage) {
+    const double parts =
+        MeanSeconds(program::Op::kInputGrad, stage) + MeanSeconds(program::Op::kWeightGrad, stage);
+    if (MeanSeconds(program::Op::kBackward, stage) == 0 && parts > 0)
+      costs.backward[stage.value()] = parts;
+  }
   return costs;
 }
 

@@ -61,17 +61,19 @@ TEST(TrainBench, LlamaInBf16TakesTheMemoryThatItsPlanPredicts) {
 }
 
 TEST(TrainBench, ItsCostsArePredictedWith) {
-  const integration::TestDirectory directory;
-  const std::string costs = directory.Path("costs.json");
-  const json measured = Train(2, "zb-h1", {"--costs", costs});
-  Command simulate("takt", {"-o", "json", "schedule", "simulate", "zb-h1", "--ranks", "2",
-                            "--microbatches", "8", "--costs", costs});
-  ASSERT_EQ(simulate.Wait(), "exit status 0") << simulate.err();
-  const json predicted = json::parse(simulate.out());
-  EXPECT_EQ(predicted["prediction_from"],
-            "tiny f32 on cpu, 2 virtual ranks, zb-h1, microbatches of 1 x 16 tokens");
-  EXPECT_DOUBLE_EQ(predicted["step_time"].get<double>(),
-                   measured["prediction"]["step_seconds"].get<double>());
+  for (const std::string schedule : {"zb-h1", "dualpipe-v"}) {
+    const integration::TestDirectory directory;
+    const std::string costs = directory.Path("costs.json");
+    const json measured = Train(2, schedule, {"--costs", costs});
+    Command simulate("takt", {"-o", "json", "schedule", "simulate", schedule, "--ranks", "2",
+                              "--microbatches", "8", "--costs", costs});
+    ASSERT_EQ(simulate.Wait(), "exit status 0") << simulate.err();
+    const json predicted = json::parse(simulate.out());
+    EXPECT_EQ(predicted["prediction_from"],
+              "tiny f32 on cpu, 2 virtual ranks, " + schedule + ", microbatches of 1 x 16 tokens");
+    EXPECT_DOUBLE_EQ(predicted["step_time"].get<double>(),
+                     measured["prediction"]["step_seconds"].get<double>());
+  }
 }
 
 TEST(TaktBench, TakesItsOutputBeforeTheSubcommandToo) {

@@ -31,8 +31,8 @@ constexpr Family kFamily{
         "Each rank holds twice the weights. The gradients of both copies are summed every step: "
         "the result equals that of two data-parallel copies, bit for bit, not that of one. A pair "
         "that takes as long as F + B waits for both inputs and gains nothing: at P = 8, M = 32 the "
-        "bubble is 5.9 % against 3.0 % with the halves apart. It pays where O < F + B (`--cost "
-        "O=...`).",
+        "bubble is 5.9 % against 3.0 % with the halves apart, as jobs run them where ranks do not "
+        "meet inside. It pays where O < F + B (`--cost O=...`).",
     .placement = Placement::kBidirectional,
     .splits_backward = true,
     .overlaps = true};

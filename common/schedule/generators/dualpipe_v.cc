@@ -24,7 +24,9 @@ constexpr Family kFamily{
         "The phases of dualpipe on the V placement: both directions of a rank are its early and "
         "its late stage, so one copy of the weights is enough.",
     .sizes = "V = 2, M >= 2P",
-    .care = "As with dualpipe, an overlapped pair has to be faster than its halves to be worth it.",
+    .care =
+        "As with dualpipe, an overlapped pair has to be faster than its halves to be worth it, "
+        "unless a job runs the halves apart.",
     .placement = Placement::kV,
     .splits_backward = true,
     .overlaps = true,

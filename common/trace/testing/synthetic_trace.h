@@ -14,6 +14,7 @@
 #include "common/program/lowering.h"
 #include "common/program/part_lists.h"
 #include "common/schedule/generate.h"
+#include "common/sim/executed.h"
 #include "common/sim/replay.h"
 #include "common/sim/testing/program_edit.h"
 #include "common/trace/job_trace.h"
@@ -58,6 +59,7 @@ class SyntheticTrace {
                         .backward = {options.input_grad + options.weight_grad},
                         .link = {.latency = options.message}};
     spread_ = sim::SpreadOverCopies(trace_.programs, trace_.mesh.num_chains());
+    executed_ = sim::AsExecuted(spread_, trace_.predicted.halves_run_beside);
     for (const program::Program& program : spread_) {
       meetings_.emplace_back(NumMeetings(program), options.meeting);
       std::vector<double>& of_rank = durations_.emplace_back();
@@ -93,9 +95,9 @@ class SyntheticTrace {
   // Adds a step with the durations as they are now. After a pause nothing of it runs ahead, and
   // each rank's prologue, if it has one, takes the second half of the pause.
   void AddStep(double pause = 0) {
-    const sim::Replayed replayed =
-        sim::Replay(spread_, durations_, {.meetings = &meetings_, .tensor = options_.tp_size})
-            .value();
+    const sim::Replayed replayed = sim::Replay(executed_.programs, DurationsOfHalves(),
+                                               {.meetings = &meetings_, .tensor = options_.tp_size})
+                                       .value();
     const double prologue_begin = now_ + pause / 2;
     now_ += pause;
     const double begin = now_ - (pause > 0 ? FirstStart(replayed) : replayed.end_of_previous);
@@ -105,8 +107,16 @@ class SyntheticTrace {
       step.rank = Rank(static_cast<std::int32_t>(rank));
       step.step = StepId(step_);
       step.start_nanos = Nanos(now_);
-      for (const auto& span : replayed.spans[rank]) {
-        step.body.push_back({Nanos(begin + span.start), Nanos(begin + span.end)});
+      for (std::size_t i = 0; i < replayed.spans[rank].size(); ++i) {
+        const auto& span = replayed.spans[rank][i];
+        const Span measured = {Nanos(begin + span.start), Nanos(begin + span.end)};
+        if (i == 0 || !executed_.BeginsPair(rank, i - 1)) {
+          step.body.push_back(measured);
+          continue;
+        }
+        // Workers report a pair without the time between its halves.
+        step.body.back().start_nanos += measured.start_nanos - step.body.back().end_nanos;
+        step.body.back().end_nanos = measured.end_nanos;
       }
       BeginWhenReady(spread_[rank], step);
       AddMeetings(rank, step);
@@ -139,6 +149,22 @@ class SyntheticTrace {
       lower.stages.back().layers.push_back({.forward = {gather, program::Part{}}});
     }
     return sim::Programs(family, ranks, microbatches, lower);
+  }
+
+  // Divides the durations of pairs among their halves.
+  sim::Durations DurationsOfHalves() const {
+    const double share = Usual(program::Op::kForward) / Usual(program::Op::kOverlap);
+    sim::Durations halves(spread_.size());
+    for (std::size_t rank = 0; rank < spread_.size(); ++rank) {
+      for (std::size_t i = 0; i < executed_.origins[rank].size(); ++i) {
+        const double whole = durations_[rank][executed_.origins[rank][i]];
+        const bool ends = i > 0 && executed_.BeginsPair(rank, i - 1);
+        halves[rank].push_back(executed_.BeginsPair(rank, i) ? share * whole
+                               : ends                        ? (1 - share) * whole
+                                                             : whole);
+      }
+    }
+    return halves;
   }
 
   static double FirstStart(const sim::Replayed& replayed) {
@@ -251,7 +277,8 @@ class SyntheticTrace {
   SyntheticOptions options_;
   JobTrace trace_;
   std::vector<program::Program> spread_;
-  sim::Durations durations_;  // without the meetings inside
+  sim::ExecutedPrograms executed_;  // what spread_ is when it runs
+  sim::Durations durations_;        // without the meetings inside
   sim::Durations meetings_;
   double now_ = 1;  // when the step before ended
   std::int64_t step_ = 0;
