@@ -60,7 +60,7 @@ struct Box {
   int count = 1;
 };
 
-// The halves of a pair stand above each other, as in all pictures.
+// The halves of a pair that runs as one stand above each other, as in all pictures.
 std::vector<Box> BoxesOf(const std::vector<TimedAction>& row) {
   std::vector<Box> boxes;
   bool is_lower = false;

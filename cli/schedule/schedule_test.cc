@@ -109,7 +109,29 @@ TEST(Schedule, MeasuredCostsMakeAPrediction) {
       Simulate({"1f1b", "--ranks", "2", "--microbatches", "4"}).contains("prediction_from"));
   const Outcome split = RunTakt(arguments("zb-h1"));
   EXPECT_EQ(split.code, ExitCode::kInvalidInput);
-  EXPECT_THAT(split.err, HasSubstr("stages is measured FB: must have I of every stage"));
+  EXPECT_THAT(split.err, HasSubstr("stages[0] is measured BF: must have I, which zb-h1 runs"));
+}
+
+TEST(Schedule, MeasuredCostsPredictPairsWithTheirHalvesApart) {
+  const auto arguments = [](const std::string& stage) {
+    return std::vector<std::string>{
+        "dualpipe-v",
+        "--ranks",
+        "4",
+        "--microbatches",
+        "8",
+        "--costs",
+        WriteFile("pairs.json", R"({"measured": "here", "stages": [)" + stage + "]}")};
+  };
+  const json report = Simulate(arguments(R"({"F": 1, "I": 1, "W": 1, "O": 2.5})"));
+  EXPECT_EQ(report["makespan"], 51);  // 54 with whole pairs of F + B
+  EXPECT_EQ(report["lower_bound"],
+            Simulate({"zb-v", "--ranks", "4", "--microbatches", "8"})["lower_bound"]);
+  std::vector<std::string> whole = arguments(R"({"F": 1, "O": 3})");
+  whole.insert(whole.begin(), {"schedule", "simulate"});
+  const Outcome outcome = RunTakt(whole);
+  EXPECT_EQ(outcome.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(outcome.err, HasSubstr("stages[0] is measured FO: must have"));
 }
 
 TEST(Schedule, WrongCostsExitWith2) {

@@ -86,16 +86,15 @@ absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& sch
   RETURN_IF_ERROR(CheckCostsFit(costs, schedule));
   const bool flushes = schedule.updates == schedule::Updates::kFlush;
   ASSIGN_OR_RETURN(const program::LowerOptions lowering, Lowering(schedule, costs, options));
-  ASSIGN_OR_RETURN(const std::vector<program::Program> programs,
-                   program::Lower(schedule, lowering));
+  ASSIGN_OR_RETURN(std::vector<program::Program> programs, program::Lower(schedule, lowering));
   RETURN_IF_ERROR(sim::Prove(programs, {.schedule = &schedule}));
-  const sim::SimulateOptions simulation{.steps = flushes && options.barrier ? 1 : kStepsInARow,
-                                        .barrier = options.barrier};
   // Published figures have whole pairs. What was measured predicts what engines do.
+  if (!costs.measured.empty())
+    programs = sim::AsExecuted(programs, costs.time.halves_run_beside).programs;
   ASSIGN_OR_RETURN(sim::Report report,
-                   costs.measured.empty()
-                       ? sim::Simulate(programs, costs.time, simulation)
-                       : sim::SimulateExecuted(programs, costs.time, simulation));
+                   sim::Simulate(programs, costs.time,
+                                 {.steps = flushes && options.barrier ? 1 : kStepsInARow,
+                                  .barrier = options.barrier}));
   schedule::Timeline timeline = sim::MakeTimeline(programs, report);
   SimulatedSchedule simulated{
       .report = std::move(report), .timeline = std::move(timeline), .flushes = flushes};

@@ -25,7 +25,8 @@ const char kCostsFileHelp[] =
     "   \"links\": [{\"from\": 0, \"to\": 1, \"latency\": 0, \"seconds_per_byte\": 0}, ...],\n"
     "   \"tied_reduction\": 0, \"optimizer\": 0,\n"
     "   \"measured\": \"what, where\"}          seconds that were measured: what comes out is said "
-    "to be a prediction\n"
+    "to be a prediction,\n"
+    "                                        and O is not used, as jobs run the halves apart\n"
     "B is I+W and O, an overlapped forward and backward, is F+B unless given. reduction is the sum "
     "of\n"
     "a stage's gradients over its replicas, tied_reduction that of the embedding over its two "
@@ -219,31 +220,22 @@ class CostsFile {
   const std::string path_;
 };
 
-bool Has(const std::string& kinds, char kind) { return kinds.find(kind) != std::string::npos; }
-
-std::string KindsOfAll(const std::vector<StageCost>& stages) {
-  std::string kinds;
-  for (const char kind : {'F', 'I', 'W', 'B', 'O'}) {
-    const bool all =
-        std::ranges::all_of(stages, [&](const StageCost& stage) { return Has(stage.kinds, kind); });
-    if (all) kinds.push_back(kind);
-  }
-  return kinds;
-}
-
-// Checks that every kind was measured. Otherwise the time of a missing kind would come from --cost.
-absl::Status CheckMeasured(const std::string& kinds, const schedule::Schedule& schedule) {
-  const bool halves = Has(kinds, 'I') && Has(kinds, 'W');
+// Checks that every kind was measured on every stage that runs it, B perhaps as I and W. Otherwise
+// the time of a missing kind would come from --cost. kinds: of all stages, or by stage.
+absl::Status CheckMeasured(const std::vector<std::string>& kinds,
+                           const schedule::Schedule& schedule) {
   for (const schedule::Row& row : schedule.ranks) {
     for (const schedule::Action& action : row) {
       if (schedule::IsOfVocabulary(action.kind)) continue;  // no file has times for these
+      const std::size_t stage = kinds.size() == 1 ? 0 : action.stage.value();
+      const auto has = [&](char kind) { return kinds[stage].find(kind) != std::string::npos; };
       const char kind = schedule::Letter(action.kind);
-      if (Has(kinds, kind) || (kind == 'B' && halves)) continue;
-      return InvalidField({.field = "stages",
-                           .value = absl::StrCat("measured ", kinds),
-                           .rule = absl::StrFormat("must have %c of every stage, which %s runs",
-                                                   kind, schedule.name),
-                           .fix = "measure with a schedule that runs the same kinds"});
+      if (has(kind) || (kind == 'B' && has('I') && has('W'))) continue;
+      return InvalidField(
+          {.field = absl::StrCat("stages[", stage, "]"),
+           .value = absl::StrCat("measured ", kinds[stage]),
+           .rule = absl::StrFormat("must have %c, which %s runs there", kind, schedule.name),
+           .fix = "measure with a schedule that runs it outside of pairs"});
     }
   }
   return absl::OkStatus();
@@ -269,7 +261,7 @@ absl::StatusOr<StepCosts> ReadCosts(const CostOptions& options) {
   RETURN_IF_ERROR(ParseCost(options.cost, stages.front(), step));
   if (!options.costs_file.empty()) {
     RETURN_IF_ERROR(CostsFile(options.costs_file).Read(stages, step.time, step.measured));
-    step.measured_kinds = KindsOfAll(stages);
+    for (const StageCost& stage : stages) step.measured_kinds.push_back(stage.kinds);
   }
   cost::Costs& time = step.time;
   for (auto* list :
@@ -278,9 +270,10 @@ absl::StatusOr<StepCosts> ReadCosts(const CostOptions& options) {
   }
   step.output_bytes.clear();
   step.stash_bytes.clear();
-  const bool overlap = std::any_of(stages.begin(), stages.end(), [](const StageCost& stage) {
-    return stage.overlap.has_value();
-  });
+  // What was measured predicts jobs, which run the halves of pairs apart.
+  const bool overlap =
+      step.measured.empty() &&
+      std::ranges::any_of(stages, [](const StageCost& stage) { return stage.overlap.has_value(); });
   for (const StageCost& stage : stages) {
     time.forward.push_back(*stage.forward);
     time.input_grad.push_back(*stage.input_grad);

@@ -28,7 +28,7 @@ struct StepCosts {
   std::string measured;
   // --cost has an S or a T, so schedules give every rank a part of the vocabulary.
   bool spreads_vocabulary = false;
-  std::string measured_kinds;  // the kinds of "FIWBO" that every stage has there
+  std::vector<std::string> measured_kinds;  // the kinds of "FIWBO" that each stage has there
 };
 
 void DeclareCosts(CLI::App& command, CostOptions& options);

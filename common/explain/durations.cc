@@ -131,8 +131,8 @@ class Extractor {
   sim::Durations durations_;
 };
 
-// Returns the F's share of each pair of one rank, by what its passes take outside of pairs. The B
-// of a stage that only runs in pairs counts as its I and W.
+// Says which share of a pair is its F's, by what the rank's passes take outside of pairs. The B of
+// a stage that only runs in pairs counts as its I and W.
 class ForwardShares {
  public:
   ForwardShares(const program::Program& whole, const std::vector<double>& durations) {
@@ -159,25 +159,6 @@ class ForwardShares {
 
   std::map<std::pair<Op, StageId>, TimeSum> alone_;
 };
-
-// Divides the times of pairs among their halves. whole: the programs before they were split, and
-// how long each of their instructions takes.
-sim::Durations OfHalves(const std::vector<program::Program>& whole, const sim::Durations& durations,
-                        const sim::ExecutedPrograms& executed) {
-  sim::Durations halves(executed.programs.size());
-  for (std::size_t rank = 0; rank < executed.programs.size(); ++rank) {
-    const ForwardShares shares(whole[rank], durations[rank]);
-    for (std::size_t i = 0; i < executed.origins[rank].size(); ++i) {
-      const auto origin = static_cast<std::size_t>(executed.origins[rank][i]);
-      const double seconds = durations[rank][origin];
-      const bool begins = executed.BeginsPair(rank, i);
-      const bool ends = i > 0 && executed.BeginsPair(rank, i - 1);
-      const double share = begins || ends ? shares.Of(whole[rank].body[origin]) : 1;
-      halves[rank].push_back(seconds * (ends ? 1 - share : share));
-    }
-  }
-  return halves;
-}
 
 }  // namespace
 
@@ -220,7 +201,13 @@ absl::StatusOr<MeasuredStep> MeasuredStep::Create(const trace::Timeline& timelin
       sim::AsExecuted(whole, timeline.trace->predicted.halves_run_beside);
   measured.mesh_ = timeline.trace->mesh;
   Extractor extractor(timeline, static_cast<int>(window - timeline.steps.begin()));
-  measured.usual_ = OfHalves(whole, extractor.Usual(), executed);
+  const sim::Durations usual = extractor.Usual();
+  std::vector<ForwardShares> shares;
+  for (std::size_t rank = 0; rank < whole.size(); ++rank)
+    shares.emplace_back(whole[rank], usual[rank]);
+  measured.usual_ = sim::OfHalves(executed, usual, [&](std::size_t rank, std::size_t instruction) {
+    return shares[rank].Of(whole[rank].body[instruction]);
+  });
   measured.meetings_ = extractor.Meetings();  // a split program has them in the same order
   measured.programs_ = std::move(executed.programs);
   // From here on replays cannot fail, because programs and the shape of durations stay the same.

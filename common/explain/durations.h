@@ -44,8 +44,8 @@ class MeasuredStep {
   }
 
   // Compute takes what this rank usually takes for it (the median over all steps of the timeline),
-  // without the meetings inside. Messages, sums and data take what was measured, less the time in
-  // which the process of one of their ranks stood still.
+  // without the meetings inside. A half takes its share of the pair's time. Messages, sums and data
+  // take what was measured, less the time in which the process of one of their ranks stood still.
   const sim::Durations& usual() const { return usual_; }
 
   // Returns how long a step takes if instructions take so long, and the meetings inside them what

@@ -165,6 +165,20 @@ TEST(Explain, HalvesOfAPairTakeTheirPartsOfItsTime) {
   }
 }
 
+TEST(Explain, MeetingsInsideHalvesAreCommunication) {
+  for (const bool beside : {true, false}) {
+    SyntheticOptions options = kFree;
+    options.tp_size = 2;
+    options.meeting = 2e-3;
+    options.halves_run_beside = beside;
+    SyntheticTrace synthetic("dualpipe-v", 2, 4, options);
+    const Explanation explanation = ExplainStep(synthetic);
+    EXPECT_NEAR(Of(explanation.parts, Part::kRuntime), 0, 1e-5) << beside;
+    // Each rank runs eight F, which gather once.
+    EXPECT_GE(Of(explanation.parts, Part::kCommunication), 8 * 2e-3 - 1e-6) << beside;
+  }
+}
+
 // The parts are as if the steps had come one after the other.
 TEST(Explain, AWeightGradOfSeveralMicrobatchesIsSoMuchWork) {
   const auto explain = [](bool merge) {

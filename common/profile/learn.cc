@@ -202,7 +202,7 @@ class Learner {
     std::map<Conditions, std::vector<double>> ratios;
     for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
       for (int step = 0; step < trace_.num_steps(); ++step) {
-        PairRatio ratio;
+        PairRatio ratio(trace_.ProgramOf(rank), trace_.predicted.halves_run_beside);
         ForEach(rank, step, [&](const Slice& slice, const Instruction& instruction) {
           ratio.Add(instruction, ComputeSeconds(step, slice));
         });

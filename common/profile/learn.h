@@ -32,9 +32,9 @@ struct TracedJob {
 // Adds what the trace's steps say, with this weight beside what is known. Each value is the median
 // over steps of a step's mean. A stage of layers of several shapes is divided between them by what
 // is known, or by their work. If the words are spread, what an embedding and a head leave on their
-// stages takes so little that the blocks beside them get it. For pairs it learns their time divided
-// by that of their two passes alone. Emulated layers are left out. Errors: kInvalidArgument: as
-// MakeTimeline.
+// stages takes so little that the blocks beside them get it. For pairs whose halves run side by
+// side it learns their time divided by that of their two passes alone. Emulated layers are left
+// out. Errors: kInvalidArgument: as MakeTimeline.
 absl::Status Learn(const trace::JobTrace& trace, const TracedJob& job, double weight,
                    Profile& profile);
 

@@ -139,12 +139,18 @@ TEST(Learn, ReadsUpdatesAndSums) {
 TEST(Learn, ComparesPairsWithTheirPassesAlone) {
   config::JobSpec job = Job();
   job.parallelism.schedule = "dualpipe-v";
-  const plan::Plan plan = PlanOf(job);
+  job.parallelism.tensor = 2;
+  const plan::Plan plan = PlanOf(job, 4);
   for (const double factor : {1.0, 0.9}) {
-    trace::SyntheticTrace synthetic(plan.programs, {});
-    for (int rank = 0; rank < 2; ++rank) synthetic.Slow(rank, Op::kOverlap, factor);
+    trace::SyntheticTrace synthetic(plan.programs, {.tp_size = 2});
+    for (int rank = 0; rank < 4; ++rank) synthetic.Slow(rank, Op::kOverlap, factor);
     EXPECT_THAT(LearnFrom(plan, synthetic).FindPair(kHere).value(), DoubleNear(factor, 1e-5));
   }
+  // Without meetings the halves follow one another, which says nothing about such pairs.
+  job.parallelism.tensor = 1;
+  const plan::Plan apart = PlanOf(job);
+  trace::SyntheticTrace synthetic(apart.programs, {});
+  EXPECT_FALSE(LearnFrom(apart, synthetic).FindPair(kHere).has_value());
 }
 
 // Each of n replicas updates its share, and the gather is the second half of a sum. Nine are a

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/profile/pair_ratio.h"
 
+#include "common/program/part_lists.h"
+
 namespace takt::profile {
 
 using program::Op;
@@ -8,6 +10,7 @@ using program::Op;
 void PairRatio::Add(const program::Instruction& instruction, double seconds) {
   if (!program::IsCompute(instruction.op)) return;
   const bool pair = instruction.op == Op::kOverlap;
+  if (pair && !(halves_run_beside_ && !program::PartListOf(instruction, program_).empty())) return;
   Sum& sum = pair ? pairs_[{instruction.stage, instruction.backward_stage}]
                   : alone_[{instruction.stage, instruction.op}];
   sum.seconds += seconds;

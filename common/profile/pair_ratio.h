@@ -9,10 +9,14 @@
 
 namespace takt::profile {
 
-// Compares the time of overlapped pairs with that of their two passes alone, for one rank and one
-// step.
+// Compares the time of overlapped pairs whose halves ran side by side with that of their two passes
+// alone, for one rank and one step. Other pairs are an F and a B, and take the time of both.
 class PairRatio {
  public:
+  // program: of the rank, and borrowed. halves_run_beside: where ranks meet inside pairs.
+  PairRatio(const program::Program& program, bool halves_run_beside)
+      : program_(program), halves_run_beside_(halves_run_beside) {}
+
   // Adds an instruction. seconds: its time without the meetings inside. Only F, I, W, B and O of
   // stages count; others are ignored.
   void Add(const program::Instruction& instruction, double seconds);
@@ -28,6 +32,8 @@ class PairRatio {
   };
   double AloneSeconds(StageId stage, program::Op op) const;
 
+  const program::Program& program_;
+  const bool halves_run_beside_;
   std::map<std::pair<StageId, program::Op>, Sum> alone_;
   std::map<std::pair<StageId, StageId>, Sum> pairs_;  // by the stages of F and B
 };

@@ -46,6 +46,24 @@ ExecutedPrograms AsExecuted(const std::vector<program::Program>& programs, bool 
   return executed;
 }
 
+Durations OfHalves(const ExecutedPrograms& executed, const Durations& durations,
+                   absl::FunctionRef<double(std::size_t, std::size_t)> forward_share) {
+  Durations halves(executed.programs.size());
+  for (std::size_t rank = 0; rank < executed.programs.size(); ++rank) {
+    for (std::size_t i = 0; i < executed.origins[rank].size(); ++i) {
+      const auto origin = static_cast<std::size_t>(executed.origins[rank][i]);
+      double share = 1;
+      if (executed.BeginsPair(rank, i)) {
+        share = forward_share(rank, origin);
+      } else if (i > 0 && executed.BeginsPair(rank, i - 1)) {
+        share = 1 - forward_share(rank, origin);
+      }
+      halves[rank].push_back(share * durations[rank][origin]);
+    }
+  }
+  return halves;
+}
+
 absl::StatusOr<Report> SimulateExecuted(const std::vector<program::Program>& programs,
                                         const cost::Costs& costs, const SimulateOptions& options) {
   if (std::ranges::none_of(programs, program::HasPairs)) return Simulate(programs, costs, options);

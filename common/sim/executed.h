@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "common/cost/costs.h"
 #include "common/program/program.h"
+#include "common/sim/machine.h"
 #include "common/sim/simulate.h"
 
 namespace takt::sim {
@@ -29,6 +31,11 @@ struct ExecutedPrograms {
 // Splits the pairs whose halves engines run one after the other. halves_run_beside: as in
 // cost::Costs; then pairs in which ranks meet stay whole.
 ExecutedPrograms AsExecuted(const std::vector<program::Program>& programs, bool halves_run_beside);
+
+// Returns durations for `executed`, given those of the programs before they were split.
+// forward_share(rank, instruction): the F's share of the time of this pair.
+Durations OfHalves(const ExecutedPrograms& executed, const Durations& durations,
+                   absl::FunctionRef<double(std::size_t, std::size_t)> forward_share);
 
 // Does as Simulate, but splits pairs as AsExecuted does. Their halves take as long as F and B do
 // outside of pairs. Each half waits for its own input, and its SEND for this half alone. In the

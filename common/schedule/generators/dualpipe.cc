@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // This is DualPipe, sec. 3.2.1 of the DeepSeek-V3 report: two copies of the weights, half of the
-// microbatches from either end, and F of one direction overlapped with B of the other. It pays only
-// if O < F + B.
+// microbatches from either end, and F of one direction overlapped with B of the other. A pair that
+// runs as one instruction pays only if O < F + B.
 //
 // The bubble is (P/2-1) * (O + B - 3W) at F = I = W, with P+1 chunks (of P stages) in flight on
 // every rank.
@@ -29,10 +29,11 @@ constexpr Family kFamily{
     .sizes = "P and M even, M >= 2P; stages as many as ranks, two of them on each",
     .care =
         "Each rank holds twice the weights. The gradients of both copies are summed every step: "
-        "the result equals that of two data-parallel copies, bit for bit, not that of one. A pair "
-        "that takes as long as F + B waits for both inputs and gains nothing: at P = 8, M = 32 the "
-        "bubble is 5.9 % against 3.0 % with the halves apart, as jobs run them where ranks do not "
-        "meet inside. It pays where O < F + B (`--cost O=...`).",
+        "the result equals that of two data-parallel copies, bit for bit, not that of one. As "
+        "one instruction, a pair that takes as long as F + B waits for both inputs and gains "
+        "nothing: at P = 8, M = 32 the bubble is 5.9 %, and 3.0 % with the halves apart. Jobs run "
+        "them apart, unless ranks meet inside on CPUs. A whole pair pays where O < F + B (`--cost "
+        "O=...`).",
     .placement = Placement::kBidirectional,
     .splits_backward = true,
     .overlaps = true};

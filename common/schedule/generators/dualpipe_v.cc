@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // This is DualPipe-V (deepseek-ai/DualPipe; "cut-in-half"): the phases of DualPipe on the V
-// placement, so that one copy of the weights serves both directions. It pays only if O < F + B.
+// placement, so that one copy of the weights serves both directions.
 //
 // The bubble is (P-1) * (O + B - 3W) at F = I = W, with 2P+1 chunks (of 2P stages) in flight on
 // every rank.

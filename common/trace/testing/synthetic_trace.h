@@ -28,6 +28,7 @@ struct SyntheticOptions {
   int tp_size = 1;    // with more than 1, the ranks that share a stage gather before each F
   int num_steps = 2;  // at least
   bool merge_weight_grads = false;
+  bool halves_run_beside = true;  // of pairs in which ranks gather
   // A stage computes for as long as one layer does, times its layers. Empty: one layer each.
   std::vector<int> stage_layers;
   double forward = 0.010, input_grad = 0.010, weight_grad = 0.010;
@@ -57,7 +58,8 @@ class SyntheticTrace {
                         .input_grad = {options.input_grad},
                         .weight_grad = {options.weight_grad},
                         .backward = {options.input_grad + options.weight_grad},
-                        .link = {.latency = options.message}};
+                        .link = {.latency = options.message},
+                        .halves_run_beside = options.halves_run_beside};
     spread_ = sim::SpreadOverCopies(trace_.programs, trace_.mesh.num_chains());
     executed_ = sim::AsExecuted(spread_, trace_.predicted.halves_run_beside);
     for (const program::Program& program : spread_) {
@@ -107,18 +109,11 @@ class SyntheticTrace {
       step.rank = Rank(static_cast<std::int32_t>(rank));
       step.step = StepId(step_);
       step.start_nanos = Nanos(now_);
-      for (std::size_t i = 0; i < replayed.spans[rank].size(); ++i) {
-        const auto& span = replayed.spans[rank][i];
-        const Span measured = {Nanos(begin + span.start), Nanos(begin + span.end)};
-        if (i == 0 || !executed_.BeginsPair(rank, i - 1)) {
-          step.body.push_back(measured);
-          continue;
-        }
-        // Workers report a pair without the time between its halves.
-        step.body.back().start_nanos += measured.start_nanos - step.body.back().end_nanos;
-        step.body.back().end_nanos = measured.end_nanos;
+      for (const auto& span : replayed.spans[rank]) {
+        step.body.push_back({Nanos(begin + span.start), Nanos(begin + span.end)});
       }
-      BeginWhenReady(spread_[rank], step);
+      BeginWhenReady(executed_.programs[rank], step);
+      JoinHalves(rank, step);
       AddMeetings(rank, step);
       if (pause > 0) AddPrologue(spread_[rank], prologue_begin, step);
     }
@@ -143,7 +138,9 @@ class SyntheticTrace {
       lower.stages.push_back({LayerId(first_layer), LayerId(first_layer + layers)});
       first_layer += layers;
     }
-    for (int stage = 0; stage < ranks && options.tp_size > 1; ++stage) {
+    const schedule::GenerateOptions sizes{.num_ranks = ranks, .num_microbatches = microbatches};
+    const int num_stages = schedule::Generate(family, sizes).value().num_stages;
+    for (int stage = 0; stage < num_stages && options.tp_size > 1; ++stage) {
       const program::Part gather = {program::PartKind::kGather, program::PartGroup::kTensor, 8};
       lower.stages.push_back({.first_layer = LayerId(stage), .last_layer = LayerId(stage + 1)});
       lower.stages.back().layers.push_back({.forward = {gather, program::Part{}}});
@@ -151,20 +148,25 @@ class SyntheticTrace {
     return sim::Programs(family, ranks, microbatches, lower);
   }
 
-  // Divides the durations of pairs among their halves.
+  // The halves of a pair take the shares that they usually have.
   sim::Durations DurationsOfHalves() const {
     const double share = Usual(program::Op::kForward) / Usual(program::Op::kOverlap);
-    sim::Durations halves(spread_.size());
-    for (std::size_t rank = 0; rank < spread_.size(); ++rank) {
-      for (std::size_t i = 0; i < executed_.origins[rank].size(); ++i) {
-        const double whole = durations_[rank][executed_.origins[rank][i]];
-        const bool ends = i > 0 && executed_.BeginsPair(rank, i - 1);
-        halves[rank].push_back(executed_.BeginsPair(rank, i) ? share * whole
-                               : ends                        ? (1 - share) * whole
-                                                             : whole);
+    return sim::OfHalves(executed_, durations_, [&](std::size_t, std::size_t) { return share; });
+  }
+
+  // Workers report a pair as one instruction, without the time between its halves.
+  void JoinHalves(std::size_t rank, StepTrace& step) const {
+    std::vector<Span> joined;
+    for (std::size_t i = 0; i < step.body.size(); ++i) {
+      const Span& span = step.body[i];
+      if (i == 0 || !executed_.BeginsPair(rank, i - 1)) {
+        joined.push_back(span);
+        continue;
       }
+      joined.back() = {joined.back().start_nanos + span.start_nanos - joined.back().end_nanos,
+                       span.end_nanos};
     }
-    return halves;
+    step.body = std::move(joined);
   }
 
   static double FirstStart(const sim::Replayed& replayed) {
