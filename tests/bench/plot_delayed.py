@@ -63,6 +63,8 @@ def panels(y, model, rows):
         curves = [(label, color, mean_curve(rows[optimizer + way]), held_out(rows[optimizer + way])) for way, label, color in LINES if rows[optimizer + way]]
         if rows[optimizer + SHORT[0]]:
             curves.append((SHORT[1], "#57606a", [], held_out(rows[optimizer + SHORT[0]])))
+        if not curves:
+            continue
         yield from panel(LEFT + place * (LEFT + WIDTH + GAP - 20), y, f"{MODELS[model]}, {title}", curves, tokens, low, high)
 
 
