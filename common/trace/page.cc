@@ -44,15 +44,18 @@ json ProgramJson(const Program& program) {
     lanes.push_back(program::LaneName(program.lanes[order[i].value()]));
   }
   const std::set<StageId> held = program::HeldStages(program);
+  const auto chunk_of = [&](StageId stage) {
+    // S and T are of no stage.
+    return stage.value() < program.num_stages ? std::distance(held.begin(), held.lower_bound(stage))
+                                              : 0;
+  };
   const auto list = [&](const std::vector<Instruction>& instructions) {
     json described = json::array();
     for (const Instruction& instruction : instructions) {
-      // S and T are of no stage.
-      const bool has_stage = instruction.stage.value() < program.num_stages;
-      const auto chunk =
-          has_stage ? std::distance(held.begin(), held.lower_bound(instruction.stage)) : 0;
-      described.push_back({ToString(instruction, program), KindOf(instruction.op), chunk,
-                           place[instruction.lane.value()]});
+      described.push_back({ToString(instruction, program), KindOf(instruction.op),
+                           chunk_of(instruction.stage), place[instruction.lane.value()]});
+      if (instruction.op == Op::kOverlap)
+        described.back().push_back(chunk_of(instruction.backward_stage));
     }
     return described;
   };

@@ -119,12 +119,12 @@ function makeTimeline(given, {find, keys}) {
       pen.fillRect(left, row.y + (row.height - IDLE) / 2, wide, IDLE);
       return;
     }
-    const [label, kind, chunk] = instructionOf(item);
+    const [label, kind, chunk, , chunkOfBackward] = instructionOf(item);
     const chunks = data.programs[data.ranks[item.r].program].chunks;
     if (kind === 'O') {
       pen.fillStyle = colour('F', chunk, chunks);
       pen.fillRect(left, row.y, wide, row.height / 2);
-      pen.fillStyle = colour('B', chunk, chunks);
+      pen.fillStyle = colour('B', chunkOfBackward, chunks);
       pen.fillRect(left, row.y + row.height / 2, wide, row.height / 2);
     } else {
       pen.fillStyle = colour(kind, chunk, 'xm'.includes(kind) ? 1 : chunks);

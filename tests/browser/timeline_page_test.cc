@@ -83,6 +83,23 @@ report({forward: at(rowOf(0, 'compute'), 6), wait: at(rowOf(1, 'compute'), 5),
   EXPECT_EQ(seen["forward"][1], json({122, 176, 236}));  // drawn in the colour of F
 }
 
+TEST(TimelinePage, DrawsEachHalfOfAPairInTheShadeOfItsChunk) {
+  SKIP_WITHOUT_BROWSER();
+  SyntheticTrace synthetic("dualpipe-v", 2, 4);
+  const json seen = See(MakePage(synthetic), R"(
+const row = rowOf(0, 'compute');
+const lower = {};
+for (let time = data.steps[1][1]; time < end; time += perMs) {
+  const found = /^\((0F|3F)\d+;/.exec(tipAt(time, row) || '');
+  if (found && !lower[found[1]]) lower[found[1]] = pixelAt(time, row);
+}
+report(lower);
+)");
+  // Rank 0 has stages 0 and 3. The lower half is B, of the other one than F.
+  EXPECT_EQ(seen["0F"], json({107, 163, 117}));
+  EXPECT_EQ(seen["3F"], json({201, 232, 206}));
+}
+
 TEST(TimelinePage, ZoomsAndMoves) {
   SKIP_WITHOUT_BROWSER();
   SyntheticTrace synthetic("zb-v", 4, 8);
