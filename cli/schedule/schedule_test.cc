@@ -132,6 +132,9 @@ TEST(Schedule, MeasuredCostsPredictPairsWithTheirHalvesApart) {
   const Outcome outcome = RunTakt(whole);
   EXPECT_EQ(outcome.code, ExitCode::kInvalidInput);
   EXPECT_THAT(outcome.err, HasSubstr("stages[0] is measured FO: must have"));
+  whole = arguments("{}");
+  whole.insert(whole.begin(), {"schedule", "simulate"});
+  EXPECT_THAT(RunTakt(whole).err, HasSubstr("stages[0] is measured nothing: must have F"));
 }
 
 TEST(Schedule, WrongCostsExitWith2) {

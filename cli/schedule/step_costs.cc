@@ -233,9 +233,9 @@ absl::Status CheckMeasured(const std::vector<std::string>& kinds,
       if (has(kind) || (kind == 'B' && has('I') && has('W'))) continue;
       return InvalidField(
           {.field = absl::StrCat("stages[", stage, "]"),
-           .value = absl::StrCat("measured ", kinds[stage]),
+           .value = absl::StrCat("measured ", kinds[stage].empty() ? "nothing" : kinds[stage]),
            .rule = absl::StrFormat("must have %c, which %s runs there", kind, schedule.name),
-           .fix = "measure with a schedule that runs it outside of pairs"});
+           .fix = "add its time, or measure with a schedule that runs it outside of pairs"});
     }
   }
   return absl::OkStatus();
