@@ -20,8 +20,6 @@
 #include "common/layout/slot_layout.h"
 #include "common/model/split_layers.h"
 #include "common/plan/plan.h"
-#include "common/program/part_lists.h"
-#include "common/sim/prove.h"
 #include "tests/testing/virtual_ranks.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/engine/engine.h"
@@ -144,27 +142,16 @@ absl::Status RunSteps(const RunOptions& options, const plan::Plan& plan, testing
   return TakeHome(options, *trainer.parameters(), result);
 }
 
-// Adds the axis of ranks that split layers. Returns the model of each of them.
-absl::StatusOr<std::vector<model::Model>> AddTensorRanks(const RunOptions& options,
-                                                         plan::Plan& plan) {
-  config::JobSpec job = options.job;
-  job.parallelism.tensor = options.tensor.size;
-  job.parallelism.tensor_leaves = options.tensor.leaves;
-  plan.mesh.tp_size = options.tensor.size;
+// Returns the model of each of the ranks that split layers. job: names their number and leaves.
+absl::StatusOr<std::vector<model::Model>> ModelsOfTensorRanks(const config::JobSpec& job,
+                                                              const RunOptions& options,
+                                                              const plan::Plan& plan) {
   std::vector<model::Model> models;
   for (int rank = 0; rank < options.tensor.size; ++rank) {
     ASSIGN_OR_RETURN(model::Model model,
                      config::BuildModelOf(job, plan.microbatch, options.planned_for, TpRank(rank)));
     models.push_back(std::move(model));
   }
-  std::vector<program::StageShape> shapes;
-  for (const mesh::Stage& stage : plan.partition)
-    shapes.push_back(layout::ShapeOf(models.front(), stage));
-  for (auto* const programs : {&plan.programs, &plan.validation_programs}) {
-    for (program::Program& program : *programs)
-      program.part_lists = program::MakePartLists(program, shapes);
-  }
-  RETURN_IF_ERROR(sim::Prove(plan.programs));
   return models;
 }
 
@@ -236,16 +223,20 @@ absl::Status CheckSameSteps(const std::vector<train::StepResult>& a,
 }  // namespace
 
 absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
-  const config::Parallelism& parallelism = options.job.parallelism;
+  config::JobSpec planned = options.job;
+  if (options.tensor.splits()) {
+    planned.parallelism.tensor = options.tensor.size;
+    planned.parallelism.tensor_leaves = options.tensor.leaves;
+  }
+  const config::Parallelism& parallelism = planned.parallelism;
   const int num_workers = parallelism.pipeline.value_or(1) * parallelism.data.value_or(1) *
                           parallelism.RanksPerReplica();
-  config::JobSpec planned = options.job;
   if (options.planned_without_barrier) planned.barrier = config::Barrier::kNever;
   ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(planned, {.max_workers = num_workers,
                                                              .device = options.planned_for}));
   std::vector<model::Model> models;
   if (options.tensor.splits()) {
-    ASSIGN_OR_RETURN(models, AddTensorRanks(options, plan));
+    ASSIGN_OR_RETURN(models, ModelsOfTensorRanks(planned, options, plan));
   } else if (parallelism.expert > 1) {
     ASSIGN_OR_RETURN(models, ModelsOfExpertRanks(options, plan));
   }

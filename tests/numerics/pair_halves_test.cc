@@ -34,8 +34,6 @@ TEST_F(PairHalves, OfLayersThatRanksSplit) {
     for (const model::Recompute mode : {model::Recompute::kNone, model::Recompute::kSelective}) {
       SCOPED_TRACE(std::string(gpt2 ? "gpt2 " : "llama ") + std::string(model::Name(mode)));
       config::JobSpec job = PairedJob("dualpipe-v");
-      // Each stage has blocks, whether a plan would give it some or not.
-      job.parallelism.stage_layers = {1, 2, 1, 2};
       if (!gpt2) {
         job.model.family = model::Family::kLlama;
         job.model.kv_heads = 2;
