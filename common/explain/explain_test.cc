@@ -48,7 +48,8 @@ std::set<Place> HiddenSums(const std::vector<program::Program>& programs,
         hidden.insert({program.pp_rank.value(), static_cast<std::int32_t>(i)});
     }
   }
-  for (const sim::CriticalLink& link : sim::Simulate(programs, costs).value().critical_path)
+  const sim::Report report = sim::Simulate(programs, costs).value();
+  for (const sim::CriticalLink& link : report.critical_path)
     hidden.erase({link.pp_rank, link.instruction});
   return hidden;
 }
