@@ -232,14 +232,23 @@ void AddRange(const Add& op, Range elements) {
 }
 
 double SumOfSquaresBlock(const float* input, std::int64_t count) {
-  typedef double DoubleVec __attribute__((vector_size(8 * kWidth)));
-  DoubleVec sums = {};
+  // Halves, because GCC converts a vector that is wider than a register element by element.
+  typedef float HalfVec __attribute__((vector_size(2 * kWidth)));
+  typedef double DoubleVec __attribute__((vector_size(4 * kWidth)));
+  DoubleVec sums[2] = {};
   ForVectors({0, count}, [&](std::int64_t i, std::int64_t n) {
-    const DoubleVec x = __builtin_convertvector(LoadN(input + i, n), DoubleVec);
-    sums += x * x;
+    const Vec x = LoadN(input + i, n);
+    HalfVec halves[2];
+    __builtin_memcpy(halves, &x, sizeof x);
+    for (int half = 0; half < 2; ++half) {
+      const DoubleVec y = __builtin_convertvector(halves[half], DoubleVec);
+      sums[half] += y * y;
+    }
   });
   double sum = 0;
-  for (int i = 0; i < kWidth; ++i) sum += sums[i];
+  for (const DoubleVec& half : sums) {
+    for (int i = 0; i < kWidth / 2; ++i) sum += half[i];
+  }
   return sum;
 }
 
