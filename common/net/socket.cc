@@ -2,6 +2,7 @@
 #include "common/net/socket.h"
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <unistd.h>
 
 #include <array>
@@ -69,6 +70,20 @@ absl::StatusOr<SocketAddress> ParseSocketAddress(std::string_view text) {
   SocketAddress address{.size = found->ai_addrlen};
   std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
   return address;
+}
+
+bool IsLoopback(const SocketAddress& address) {
+  if (address.storage.ss_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address.get())->sin6_addr);
+  const auto* const of_4 = reinterpret_cast<const sockaddr_in*>(address.get());
+  return ntohl(of_4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
+bool IsUnspecified(const SocketAddress& address) {
+  if (address.storage.ss_family == AF_INET6)
+    return IN6_IS_ADDR_UNSPECIFIED(
+        &reinterpret_cast<const sockaddr_in6*>(address.get())->sin6_addr);
+  return reinterpret_cast<const sockaddr_in*>(address.get())->sin_addr.s_addr == INADDR_ANY;
 }
 
 absl::StatusOr<Socket> ListenOn(const std::string& host, const std::string& port) {

@@ -41,6 +41,10 @@ struct SocketAddress {
 // Writes "127.0.0.1:4711" or "[::1]:4711".
 std::string ToString(const SocketAddress& address);
 absl::StatusOr<SocketAddress> ParseSocketAddress(std::string_view text);
+// Returns whether it is 127.0.0.0/8 or ::1, which only its own host reaches.
+bool IsLoopback(const SocketAddress& address);
+// Returns whether it is 0.0.0.0 or ::, which is every address of a host.
+bool IsUnspecified(const SocketAddress& address);
 
 // Listens on `host` (a name or an address of this machine; "" is none) and `port` ("0": a free
 // one). The socket is non-blocking. Errors: kUnavailable, in words.

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -37,6 +38,12 @@ using transport::kNoDeadline;
 using transport::MonotonicNanos;
 
 constexpr std::uint64_t kNoIteration = std::numeric_limits<std::uint64_t>::max();
+
+absl::Status NoThread(const Lane& lane, const std::system_error& error) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("lane ", lane.name, " gets no thread: ", error.what(),
+                   "; raise the limit of processes (ulimit -u, pids.max)"));
+}
 
 class ProgramEngine final : public Engine {
  public:
@@ -101,6 +108,7 @@ class ProgramEngine final : public Engine {
   absl::Status TransportStatus() const {
     return options_.transport == nullptr ? absl::OkStatus() : options_.transport->status();
   }
+  // cursor: of whoever runs the instruction now; null: nobody does.
   absl::Status Named(const absl::Status& status, const Instruction& instruction, StepId step,
                      const PartCursor* cursor) const;
   Progress progress() const {
@@ -201,8 +209,13 @@ void ProgramEngine::RunStretch(std::int64_t& previous_end,
   {
     std::vector<std::jthread> threads;
     for (const auto& lane : bound_.lanes) {
-      if (!lane->entries.empty())
+      if (lane->entries.empty()) continue;
+      try {
         threads.emplace_back([this, &lane, begin] { RunLane(*lane, begin); });
+      } catch (const std::system_error& error) {
+        Fail(NoThread(*lane, error));
+        break;
+      }
     }
     Report(begin, previous_end, on_step);
   }
@@ -229,7 +242,12 @@ void ProgramEngine::RunLane(Lane& lane, std::uint64_t begin) {
   thread_name.resize(std::min<std::size_t>(thread_name.size(), 15));
   pthread_setname_np(pthread_self(), thread_name.c_str());
   std::optional<SideThread> side;
-  if (std::ranges::any_of(lane.entries, &LaneEntry::with_next)) side.emplace();
+  try {
+    if (std::ranges::any_of(lane.entries, &LaneEntry::with_next)) side.emplace();
+  } catch (const std::system_error& error) {
+    Fail(NoThread(lane, error));
+    return;
+  }
   for (std::uint64_t iteration = begin;; ++iteration) {
     if (norm_check_.has_value() && iteration > begin && !AwaitNorm(lane, iteration - 1)) return;
     if (!AwaitReports(lane, iteration)) return;
@@ -430,7 +448,8 @@ bool ProgramEngine::AwaitDevices(std::uint64_t iteration) {
       status.Update(TransportStatus());
       if (status.ok()) continue;
       const StepId step = WorksFor(*entry.instruction, StepOf(iteration));
-      if (Fail(Named(status, *entry.instruction, step, cursor_)))
+      // The lane is elsewhere by now.
+      if (Fail(Named(status, *entry.instruction, step, nullptr)))
         lane->failed.store(true, std::memory_order_relaxed);
       return false;
     }
@@ -442,8 +461,9 @@ absl::Status ProgramEngine::Named(const absl::Status& status, const Instruction&
                                   StepId step, const PartCursor* cursor) const {
   std::string name = program::ToString(instruction, program_);
   const std::span<const program::Part> parts = program::PartListOf(instruction, program_);
-  if (!parts.empty() && cursor->current() >= 0)
-    absl::StrAppend(&name, " ", program::PartName(parts, cursor->current()));
+  const int part = cursor != nullptr ? cursor->current() : -1;
+  if (part >= 0 && part < std::ssize(parts))
+    absl::StrAppend(&name, " ", program::PartName(parts, static_cast<std::size_t>(part)));
   return Annotate(status, absl::StrCat("step ", step.value(), ", pp rank ",
                                        program_.pp_rank.value(), ", ", name));
 }

@@ -14,7 +14,7 @@ namespace {
 
 using worker_checkpoint::StateCopy;
 
-// No other messages of the data plane have these directions.
+// No other messages between these two ranks have these directions.
 constexpr std::int32_t kAnswer = 21, kAnnouncement = 22;
 
 constexpr std::byte kNoMore{0}, kFollows{1};           // announcements

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/session/rank_connections.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/status.h"
@@ -30,6 +31,12 @@ absl::Status RankConnections::Connect(const model::Model& model, transport::Rend
   return absl::OkStatus();
 }
 
+absl::Duration OperationTimeout(double predicted_step_seconds) {
+  constexpr double kStepsLate = 10;
+  constexpr absl::Duration kShortest = absl::Minutes(5), kLongest = absl::Hours(24 * 7);
+  return std::clamp(absl::Seconds(kStepsLate * predicted_step_seconds), kShortest, kLongest);
+}
+
 absl::Status RankConnections::OpenTransports(transport::Rendezvous& rendezvous,
                                              backend::BackendFactory& backends) {
   const control::Assignment& assignment = *options_.assignment;
@@ -43,7 +50,8 @@ absl::Status RankConnections::OpenTransports(transport::Rendezvous& rendezvous,
       .data_port = options_.data.port,
       .data_advertise = options_.data.advertise,
       .plain_sockets = assignment.plain_sockets,
-      .sparse_meeting = assignment.sparse_meeting};
+      .sparse_meeting = assignment.sparse_meeting,
+      .operation_timeout = OperationTimeout(assignment.predicted_step_seconds)};
   ASSIGN_OR_RETURN(auto host,
                    transport::CreateTransport(transport_options, assignment.transport, rendezvous));
   {

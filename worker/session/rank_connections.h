@@ -36,6 +36,10 @@ struct RankConnectionsOptions {
   std::function<void(const std::string& reason)> on_stuck;
 };
 
+// Returns how long a rank waits for a message. The rank that sends it may compute for most of a
+// step first, and prediction may be short of what steps take.
+absl::Duration OperationTimeout(double predicted_step_seconds);
+
 // Thread class: one caller calls Connect once, then the observers. Any thread may call Abort and
 // Poisoned at any time.
 class RankConnections {

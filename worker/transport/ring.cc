@@ -63,7 +63,7 @@ class RingEnd {
 class RingSender final : public SendChannel, RingEnd {
  public:
   explicit RingSender(RingOptions options) : RingEnd(std::move(options)) {
-    abort_hook_ = options_.abort->OnRaise([this] { header_.tail_moved.Wake(); });
+    abort_hook_ = options_.abort->OnRaise([this] { header_.tail_moved.WakeAfterAll(); });
   }
   ~RingSender() override {
     header_.sender_left.store(1, std::memory_order_seq_cst);
@@ -127,7 +127,7 @@ class RingSender final : public SendChannel, RingEnd {
 class RingReceiver final : public RecvChannel, RingEnd {
  public:
   explicit RingReceiver(RingOptions options) : RingEnd(std::move(options)) {
-    abort_hook_ = options_.abort->OnRaise([this] { header_.head_moved.Wake(); });
+    abort_hook_ = options_.abort->OnRaise([this] { header_.head_moved.WakeAfterAll(); });
   }
   ~RingReceiver() override {
     header_.receiver_left.store(1, std::memory_order_seq_cst);

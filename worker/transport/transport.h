@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The way in which ranks of one generation pass messages. These implement it: shm (processes of one
-// host), gloo (TCP), the choice of one of these two for each peer (selection/create.h), tcp (TCP
-// without a library, not chosen yet), the transports of device memory (device_transport.h), which
-// are nccl, ipc and staged, and for tests the hub and the shared device of tests/testing. shm,
+// host), tcp (plain sockets), gloo (TCP as older programs use it), the choice of one for
+// each peer (selection/create.h), the transports of device memory (device_transport.h), which are
+// nccl, ipc and staged, and for tests the hub and the shared device of tests/testing. shm,
 // gloo, tcp, the choice, nccl, ipc and the hub pass one suite (tests/conformance); staged and the
 // shared device have tests beside them.
 #pragma once

@@ -50,6 +50,10 @@ class WakeWord {
     if (sleeping_.load(std::memory_order_seq_cst) != 0) WakeSleepers();
   }
 
+  // Does the same even where a mover of another process seems to have done it. That process may
+  // have stopped after it took back the announcement of a sleep, and before it woke the sleeper.
+  void WakeAfterAll() { WakeSleepers(); }
+
  private:
   template <class Ready>
   static bool Spin(Ready& ready, std::int64_t spin_nanos) {

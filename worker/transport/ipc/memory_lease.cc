@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -60,13 +61,14 @@ std::string Lender::announcement() const {
 
 void Lender::Watch() {
   const std::int32_t process = words_.borrower.load();
-  if (borrower_ >= 0 || process == 0) return;
+  if (borrower_ >= 0 || borrower_is_gone_ || process == 0) return;
   borrower_ = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
+  borrower_is_gone_ = borrower_ < 0 && errno == ESRCH;
 }
 
 bool Lender::BorrowerHasEnded() const {
   pollfd ended{.fd = borrower_, .events = POLLIN, .revents = 0};
-  return borrower_ >= 0 && poll(&ended, 1, 0) > 0;
+  return borrower_is_gone_ || (borrower_ >= 0 && poll(&ended, 1, 0) > 0);
 }
 
 bool Lender::TakeBack(absl::Duration timeout) {
@@ -105,7 +107,7 @@ void Borrower::Await(absl::FunctionRef<bool()> ready) {
   words_.borrower_wakes.Await(ready, kNoDeadline, 0);
 }
 
-void Borrower::Wake() { words_.borrower_wakes.Wake(); }
+void Borrower::Wake() { words_.borrower_wakes.WakeAfterAll(); }
 
 bool Borrower::asked() const { return words_.asked.load() != 0; }
 

@@ -51,7 +51,8 @@ class Lender final {
 
   const SharedMemory memory_;
   LeaseWords& words_;
-  int borrower_ = -1;  // a pidfd; -1: none
+  int borrower_ = -1;              // a pidfd; -1: none
+  bool borrower_is_gone_ = false;  // its process ended before it had a pidfd
 };
 
 // The process that opens the memory. Thread: as each function says.

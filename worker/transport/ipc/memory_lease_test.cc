@@ -85,6 +85,17 @@ TEST(MemoryLease, AKilledBorrowerHasReturnedIt) {
   close(attached[1]);
 }
 
+TEST(MemoryLease, ABorrowerThatEndedBeforeItWasWatchedHasReturnedIt) {
+  const auto lender = Lender::Create("test").value();
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto borrower = Borrower::Attach(lender->announcement());
+    raise(SIGKILL);
+  }
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_TRUE(lender->TakeBack(kShort));
+}
+
 TEST(MemoryLease, AnAnnouncementOfOtherMemoryIsRefused) {
   const auto lender = Lender::Create("test").value();
   std::string other = lender->announcement();

@@ -75,7 +75,7 @@ std::int64_t ConnectDeadline(const TransportOptions& options) {
 // False: the deadline came first.
 absl::StatusOr<bool> AwaitPhase(RingHeader& header, RingPhase phase, std::int64_t deadline,
                                 AbortSignal& abort) {
-  const auto hook = abort.OnRaise([&] { header.phase_moved.Wake(); });
+  const auto hook = abort.OnRaise([&] { header.phase_moved.WakeAfterAll(); });
   const bool in_time = header.phase_moved.Await(
       [&] { return header.phase.load() >= phase || abort.raised(); }, deadline, 0);
   if (abort.raised()) return AbortedStatus();
@@ -115,7 +115,11 @@ class ShmTransport final : public Transport {
     absl::StatusOr<Offer> taken = TakeOffer(announcement);
     if (absl::IsInvalidArgument(taken.status()))
       return UnreadableStatus(peer, absl::StrCat("channel ", key), announcement);
-    ASSIGN_OR_RETURN(Offer offer, std::move(taken));
+    if (!taken.ok()) {
+      return Annotate(taken.status(), absl::StrCat("channel ", name, " from rank ", peer.value(),
+                                                   ", by memory of one host"));
+    }
+    Offer offer = *std::move(taken);
     RingHeader& header = offer.header();
     if (header.max_message_bytes != max_bytes || header.capacity_bytes != RingCapacity(max_bytes) ||
         offer.memory.size_bytes != RingBytes(max_bytes)) {

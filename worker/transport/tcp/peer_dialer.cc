@@ -57,13 +57,26 @@ absl::Status Introduce(const TransportOptions& options, Rank listener, const net
       absl::StrCat("rank ", listener.value(), " does not know this generation's secret"));
 }
 
+// Says why another host may not get there. Workers listen on 127.0.0.1 unless told otherwise.
+const char* HintAt(const net::SocketAddress& address) {
+  return net::IsLoopback(address) || net::IsUnspecified(address)
+             ? "; other hosts need another --data-address of that worker, or --data-advertise"
+             : "";
+}
+
 // Makes one connection. Every wait ends by the deadline or an abort.
 absl::StatusOr<net::Socket> DialOnce(const TransportOptions& options, Rank listener,
                                      const net::SocketAddress& address, const AbortSignal& abort,
                                      std::int64_t deadline) {
   net::Socket socket(
       ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket.valid()) return Broken("socket");
+  if (!socket.valid()) {
+    const bool is_full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    return is_full ? absl::ResourceExhaustedError(absl::StrCat(
+                         "cannot make a socket: ", std::strerror(errno),
+                         "; raise the limit of open files of this process (ulimit -n)"))
+                   : Broken("socket");
+  }
   const TimedSocket timed(socket.fd(), abort, deadline);
   RETURN_IF_ERROR(Connect(socket, timed, address));
   RETURN_IF_ERROR(Introduce(options, listener, socket, timed));
@@ -88,12 +101,13 @@ absl::StatusOr<net::Socket> DialPeer(const TransportOptions& options, Rank liste
   for (absl::Status refusal;;) {
     absl::StatusOr<net::Socket> socket = DialOnce(
         options, listener, *target, abort, std::min(deadline, DeadlineAfter(kIntroductionTimeout)));
-    if (socket.ok() || abort.raised()) return socket;
+    if (socket.ok() || absl::IsResourceExhausted(socket.status())) return socket;
+    if (abort.raised()) return AbortedStatus();
     if (absl::IsPermissionDenied(socket.status())) refusal = socket.status();
     if (MonotonicNanos() >= deadline) {
       if (!refusal.ok()) return refusal;
       return TimeoutStatus(absl::StrCat("rank ", listener.value(), " to answer at ", address, " (",
-                                        socket.status().message(), ")"),
+                                        socket.status().message(), HintAt(*target), ")"),
                            options.connect_timeout);
     }
     std::this_thread::sleep_for(kRedialAfter);

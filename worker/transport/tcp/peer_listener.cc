@@ -84,10 +84,18 @@ class PeerListener::Unproven final : public net::Connection {
 
 absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::Create(
     const TransportOptions& options, std::shared_ptr<AbortSignal> abort, ConnectionUse use) {
-  ASSIGN_OR_RETURN(net::Socket listening,
-                   net::ListenOn(options.data_address, absl::StrCat(options.data_port)));
+  absl::StatusOr<net::Socket> listening =
+      net::ListenOn(options.data_address, absl::StrCat(options.data_port));
+  if (!listening.ok() && options.data_port != 0) {
+    return UnusableField({.field = "data_port",
+                          .value = absl::StrCat(options.data_port),
+                          .rule = "must be free on this host",
+                          .fix = absl::StrCat("give each worker of a host a port of its own (",
+                                              std::string(listening.status().message()), ")")});
+  }
+  RETURN_IF_ERROR(listening.status());
   return std::unique_ptr<PeerListener>(
-      new PeerListener(options, std::move(abort), use, std::move(listening)));
+      new PeerListener(options, std::move(abort), use, *std::move(listening)));
 }
 
 PeerListener::PeerListener(const TransportOptions& options, std::shared_ptr<AbortSignal> abort,

@@ -111,6 +111,16 @@ TEST_F(PeerListenerTest, BindsTheGivenAddressOnly) {
   EXPECT_EQ(PeerListener::Create(options, abort_).status().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST_F(PeerListenerTest, ATakenPortIsASettingOfThisWorker) {
+  TransportOptions options = OptionsOf(1);
+  const std::string taken = listener_->address();
+  ASSERT_TRUE(absl::SimpleAtoi(taken.substr(taken.rfind(':') + 1), &options.data_port));
+  const absl::Status status = PeerListener::Create(options, abort_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr(absl::StrCat("data_port is ", options.data_port)),
+                                      HasSubstr("Address already in use")));
+}
+
 TEST_F(PeerListenerTest, APeerMayDialAnotherAddressThanIsBound) {
   TransportOptions options = OptionsOf(0);
   {
