@@ -22,11 +22,11 @@ struct ExpertLoad {
   std::int64_t dropped = 0;  // pairs of a token and an expert that no expert computed
 };
 
-// Counts rows by expert for the last two steps, in host memory that ops write. There are two steps
-// because the Fs of one may run while the step before is reported (StepLosses).
+// Counts rows by expert for the last three steps, in host memory that ops write. While a step is
+// reported, Fs of the next one may run, and where steps overlap those of the one after that.
 class ExpertCounts {
  public:
-  static constexpr std::int64_t kSteps = 2;
+  static constexpr std::int64_t kSteps = 3;
   struct Options {
     std::int64_t num_microbatches = 0;
     int blocks = 0;          // of the model
@@ -43,7 +43,7 @@ class ExpertCounts {
   std::int32_t* At(std::int64_t remainder, MicrobatchId microbatch) const;
 
   // Returns the loads of a step whose Fs are done: of each block that this rank computed. Call it
-  // before the Fs of the step after the next begin.
+  // before the Fs of the third step after it begin.
   std::vector<ExpertLoad> Loads(StepId step) const;
   // Returns, likewise, the rows that this rank's tokens give to the rank which gets most of them,
   // over the mean: a mean over blocks and microbatches. 0: no ranks share experts. It is a little
