@@ -64,13 +64,13 @@ void CheckPipeline(const JobSpec& job, const SizeRange& range, FieldRules& rules
   const Parallelism& p = job.parallelism;
   const int ends = job.model.family == model::Family::kEmulated ? 0 : 2;
   const std::int64_t chunks = p.chunks.value_or(1), stages = chunks * range.min;
-  rules.Check(stages <= job.model.layers + ends,
-              {.field = "elastic.pipeline.min",
-               .value = absl::StrCat(range.min),
-               .rule = absl::StrCat("x chunks (", chunks, ") makes ", stages,
-                                    " stages; must be at most model.layers",
-                                    ends == 0 ? "" : " + 2", " (", job.model.layers + ends, ")"),
-               .fix = "lower it, or use fewer chunks or more layers"});
+  const std::int64_t most = std::int64_t{job.model.layers} + ends;
+  rules.Check(stages <= most, {.field = "elastic.pipeline.min",
+                               .value = absl::StrCat(range.min),
+                               .rule = absl::StrCat("x chunks (", chunks, ") makes ", stages,
+                                                    " stages; must be at most model.layers",
+                                                    ends == 0 ? "" : " + 2", " (", most, ")"),
+                               .fix = "lower it, or use fewer chunks or more layers"});
   if (p.stage_layers.empty()) return;
   const auto given = static_cast<std::int64_t>(p.stage_layers.size());
   bool fits = false;

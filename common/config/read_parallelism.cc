@@ -44,13 +44,13 @@ void CheckStages(const Parallelism& p, const model::ModelConfig& model, Rules& r
   const std::int64_t chunks = p.chunks.value_or(1);
   if (p.pipeline.has_value()) {
     const std::int64_t stages = *p.pipeline * chunks;
-    rules.Check(stages <= model.layers + ends,
-                {.field = "parallelism.pipeline",
-                 .value = absl::StrCat(*p.pipeline),
-                 .rule = absl::StrCat("x chunks (", chunks, ") makes ", stages,
-                                      " stages; must be at most model.layers",
-                                      ends == 0 ? "" : " + 2", " (", model.layers + ends, ")"),
-                 .fix = "use fewer ranks or chunks, or more layers"});
+    const std::int64_t most = std::int64_t{model.layers} + ends;
+    rules.Check(stages <= most, {.field = "parallelism.pipeline",
+                                 .value = absl::StrCat(*p.pipeline),
+                                 .rule = absl::StrCat("x chunks (", chunks, ") makes ", stages,
+                                                      " stages; must be at most model.layers",
+                                                      ends == 0 ? "" : " + 2", " (", most, ")"),
+                                 .fix = "use fewer ranks or chunks, or more layers"});
   }
   if (p.stage_layers.empty()) return;
   const std::string shown = absl::StrCat("[", absl::StrJoin(p.stage_layers, ", "), "]");
@@ -221,9 +221,9 @@ void ReadAxes(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
                .value = absl::StrCat(p.tensor > 1 ? p.tensor : p.tensor_leaves),
                .rule = "must be 1: ranks cannot share layers with experts yet",
                .fix = "use 1, and pipeline or data for more ranks"});
-  rules.Check(emulated || p.tensor == 1 || !job.muon.has_value(),
-              {.field = "parallelism.tensor",
-               .value = absl::StrCat(p.tensor),
+  rules.Check(emulated || (p.tensor == 1 && p.tensor_leaves <= 1) || !job.muon.has_value(),
+              {.field = p.tensor > 1 ? "parallelism.tensor" : "parallelism.tensor_leaves",
+               .value = absl::StrCat(p.tensor > 1 ? p.tensor : p.tensor_leaves),
                .rule = "splits the matrices, which optimizer.muon updates as wholes",
                .fix = "use 1, or another optimizer"});
   rules.Check(!emulated || p.tensor_leaves == 0, {.field = "parallelism.tensor_leaves",

@@ -220,6 +220,9 @@ TEST(ReadParallelism, MuonNeedsWholeMatricesOfAnyDevice) {
       ErrorsOf({"optimizer={muon: {}}", "parallelism={tensor: 2}"}),
       testing::Contains("parallelism.tensor is 2: splits the matrices, which optimizer.muon "
                         "updates as wholes; use 1, or another optimizer"));
+  EXPECT_THAT(ErrorsOf({"optimizer={muon: {}}", "parallelism={tensor_leaves: 2}"}),
+              ElementsAre("parallelism.tensor_leaves is 2: splits the matrices, which "
+                          "optimizer.muon updates as wholes; use 1, or another optimizer"));
   EXPECT_THAT(ErrorsOf({"optimizer={muon: {}}", "parallelism={device: cuda, transport: nccl}"}),
               IsEmpty());
 }
