@@ -13,8 +13,9 @@ namespace {
 
 // Half of what copies may cost, since the times below are assumed.
 constexpr double kMostOfAStep = 0.01;
-// The pipeline empties and fills once more at each boundary. Assumed.
-constexpr double kBoundarySeconds = 200e-6;
+// The pipeline empties and fills once more at each boundary. Assumed. Where steps run into one
+// another, that is a part of a step: what ran ahead is lost, and runs again by itself.
+constexpr double kBoundarySeconds = 200e-6, kRefilledSteps = 0.4;
 // A copy from memory to memory where none was measured, and the way over the data plane with the
 // hashes at both ends. Assumed.
 constexpr double kCopySecondsPerByte = 0.5e-9, kSendSecondsPerByte = 1.5e-9;
@@ -25,8 +26,9 @@ std::int64_t ChooseInterval(const CopyFacts& facts, bool sends) {
   if (!(step > 0)) return 1;
   const auto bytes =
       static_cast<double>(plan::LargestCopyBytes(facts.plan.model, facts.plan.partition));
-  const double pause =
-      kBoundarySeconds + bytes * facts.seconds_per_byte.value_or(kCopySecondsPerByte);
+  const double pause = kBoundarySeconds +
+                       (plan::OverlapsSteps(facts.plan) ? kRefilledSteps * step : 0) +
+                       bytes * facts.seconds_per_byte.value_or(kCopySecondsPerByte);
   const double sending = sends ? bytes * kSendSecondsPerByte : 0;
   // A worker without a device sends on the cores on which it computes.
   const double lost = pause + (facts.device == config::DeviceKind::kCpu ? sending : 0);

@@ -61,6 +61,14 @@ TEST_F(MemorySourceTest, AutoCopiesAsOftenAsOnePercentOfAStepAllows) {
   EXPECT_EQ(Plan().copies.every_steps, 7);
 }
 
+// A boundary costs such a pipeline most of its ramp, which is much more than the copy.
+TEST_F(MemorySourceTest, AutoCopiesRarelyWhereStepsRunIntoOneAnother) {
+  program::Instruction speculate;
+  speculate.op = program::Op::kSpeculate;
+  plan_.programs.emplace_back().body.push_back(speculate);
+  EXPECT_EQ(Plan().copies.every_steps, 43);
+}
+
 TEST_F(MemorySourceTest, AJobThatDidNotAskKeepsNoneWhereTheyDoNotFit) {
   spec_.checkpoint = config::Checkpoint{.directory = "runs"};
   plan_.memory.resize(4);
