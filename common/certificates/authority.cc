@@ -34,7 +34,7 @@ absl::Status CheckName(const std::string& field, const std::string& value) {
   if (access::IsName(value)) return absl::OkStatus();
   return InvalidField({.field = field,
                        .value = value,
-                       .rule = "is 1 to 63 letters, digits, '.', '_' or '-'",
+                       .rule = "must be 1 to 63 letters, digits, '.', '_' or '-'",
                        .fix = "choose another name"});
 }
 

@@ -159,7 +159,7 @@ void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
           {.field = "model.family",
            .rule = "is missing",
            .fix = "use gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe or emulated, or name "
-                  "a hf_config"})) {
+                  "model.hf_config"})) {
     return;
   }
   model::ModelConfig& model = job.model;
@@ -252,7 +252,7 @@ void ReadDocuments(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
   rules.Check(!job.SeparatesDocuments() || job.document_end.has_value() || stream.empty(),
               {.field = "data.document_end",
                .rule = absl::StrCat("is missing: ", Shown(stream),
-                                    " does not say otherwise where documents end, and no "
+                                    " does not say where documents end, and no "
                                     "config.json of the model names an eos_token_id"),
                .fix = "give the id of the token that ends documents, or use documents: join"});
 }

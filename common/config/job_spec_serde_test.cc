@@ -331,7 +331,7 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "data.document_end is 3: has no effect beside documents: join, which tells no document "
        "apart; remove it, or use documents: separate"},
       {"data.documents=separate",
-       "data.document_end: is missing: a.txt does not say otherwise where documents end, and no "
+       "data.document_end: is missing: a.txt does not say where documents end, and no "
        "config.json of the model names an eos_token_id; give the id of the token that ends "
        "documents, or use documents: join"},
       {"model.dropout=0.1",

@@ -181,7 +181,8 @@ Decision JudgeInputs(absl::Duration now, const JobRun& run, const RankRun& culpr
   const auto looks = [](const RankRun& r) { return !r.lost && r.phase == RankPhase::kPreparing; };
   const bool waits = now - run.refused_since.value_or(now) < options.inputs_grace;
   if (waits && std::ranges::any_of(run.ranks, looks))
-    return Wait(absl::StrCat(Blame(culprit), "; waiting for what ", Names(run, looks), " see"));
+    return Wait(absl::StrCat(Blame(culprit),
+                             "; waiting until these have looked, too: ", Names(run, looks)));
   Decision stop = Stop(Blame(culprit));
   stop.invalid_input = std::ranges::all_of(run.ranks, RefusesInputs);
   if (stop.invalid_input) stop.violations = culprit.violations;

@@ -87,8 +87,8 @@ std::optional<std::string> WarnOfResult(const store::StepRecord& step,
   return absl::StrCat("the ", loss_is_finite ? "gradient norm" : "loss", " of step ",
                       step.step.value(), kNotFinite,
                       ", so do not trust the weights from that step on; cancel the job and submit "
-                      "it again with a lower learning rate or a longer warm-up, from an earlier "
-                      "checkpoint (checkpoint.resume) if there is one");
+                      "it again with a lower learning rate or a longer warm-up, from the weights "
+                      "of an earlier checkpoint (model.init_from) if there is one");
 }
 
 }  // namespace

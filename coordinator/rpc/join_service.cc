@@ -30,7 +30,7 @@ absl::StatusOr<std::string> JoinService::NewToken(const v1::CreateTokenRequest& 
   if (!access::IsName(request.worker())) {
     return InvalidField({.field = "worker",
                          .value = request.worker(),
-                         .rule = "is 1 to 63 letters, digits, '.', '_' or '-'",
+                         .rule = "must be 1 to 63 letters, digits, '.', '_' or '-'",
                          .fix = "choose another name"});
   }
   const double asked = request.lifetime_seconds();
