@@ -149,7 +149,7 @@ absl::StatusOr<Link> ReadLink(const std::string& text) {
   if (valid) return link;
   return InvalidField({.field = "--link",
                        .value = text,
-                       .rule = "must be LATENCY,BYTES_PER_SECOND: seconds of a message, 0 or more, "
+                       .rule = "must be LATENCY,BYTES_PER_SECOND: seconds of a message, 0 to 3600, "
                                "and a rate above 0",
                        .fix = "for example --link 2e-5,2e9"});
 }

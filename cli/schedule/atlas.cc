@@ -48,7 +48,10 @@ StepCosts CostsOf(const CostSet& set, int num_stages) {
   costs.time.input_grad = by_stage(set.input_grad);
   costs.time.weight_grad = by_stage(set.weight_grad);
   costs.time.backward = by_stage(set.input_grad + set.weight_grad);
-  if (set.overlap > 0) costs.time.overlap = by_stage(set.overlap);
+  if (set.overlap > 0) {
+    const std::vector<double> pairs = by_stage(set.overlap);
+    costs.time.overlap.assign(pairs.begin(), pairs.end());
+  }
   costs.time.link.latency = set.latency;
   return costs;
 }

@@ -152,11 +152,14 @@ absl::StatusOr<ExitCode> Compare(const Context& context, const CompareOptions& o
   if (context.json()) {
     Json families = Json::array();
     for (const Candidate& candidate : candidates) families.push_back(CandidateJson(candidate));
-    PrintJson(context, {{"ranks", sizes.num_ranks},
-                        {"microbatches", sizes.num_microbatches},
-                        {"families", std::move(families)}});
+    Json json = {{"ranks", sizes.num_ranks},
+                 {"microbatches", sizes.num_microbatches},
+                 {"families", std::move(families)}};
+    if (!costs.measured.empty()) json["prediction_from"] = costs.measured;
+    PrintJson(context, json);
   } else {
-    context.terminal.out << CompareText(candidates) << std::flush;
+    context.terminal.out << PredictionText(costs, sizes.num_ranks) << CompareText(candidates)
+                         << std::flush;
   }
   return ExitCode::kDone;
 }
@@ -165,7 +168,8 @@ absl::StatusOr<ExitCode> Compare(const Context& context, const CompareOptions& o
 
 void AddScheduleCompare(CLI::App& schedule, Context& context) {
   CLI::App* command = AddCommand<CompareOptions>(
-      schedule, context, "compare", "Compare all families, and auto, at the same sizes and costs",
+      schedule, context, "compare",
+      "Compare all families that flush, and auto, at the same sizes and costs",
       [](CLI::App& app, CompareOptions& options) {
         DeclareScheduleSizes(app, options.sizes);
         DeclareCosts(app, options.costs);

@@ -112,6 +112,48 @@ TEST(Schedule, MeasuredCostsMakeAPrediction) {
   EXPECT_THAT(split.err, HasSubstr("stages[0] is measured BF: must have I, which zb-h1 runs"));
 }
 
+TEST(Schedule, WhatMeasuredCostsLeaveOutIsNotInvented) {
+  const auto arguments = [](const std::string& command, const std::string& schedule,
+                            const std::string& file) {
+    std::vector<std::string> all = {"schedule", command};
+    if (!schedule.empty()) all.push_back(schedule);
+    all.insert(all.end(), {"--costs", WriteFile("partly.json", file)});
+    if (!schedule.ends_with(".csv")) all.insert(all.end(), {"--ranks", "4", "--microbatches", "8"});
+    return all;
+  };
+  const std::string whole = R"({"measured": "here", "stages": [{"F": 1.5, "B": 3}]})";
+  const json report = Simulate(
+      {"1f1b", "--ranks", "4", "--microbatches", "8", "--costs", WriteFile("whole.json", whole)});
+  EXPECT_EQ(report["bound"]["work"], 8 * 4.5);
+  EXPECT_EQ(report["gap"], 0);
+  EXPECT_THAT(RunTakt(arguments("compare", "", whole)).out,
+              HasSubstr("a prediction, in seconds, for 4 ranks"));
+  EXPECT_THAT(RunTakt(arguments("show", "1f1b", whole)).err, HasSubstr("its times are of: here\n"));
+  const std::string csv = RunTakt({"schedule", "show", "1f1b", "--ranks", "4", "--microbatches",
+                                   "8", "--cost", "S=1,T=2", "-f", "csv"})
+                              .out;
+  const Outcome words = RunTakt(arguments("simulate", WriteFile("words.csv", csv), whole));
+  EXPECT_EQ(words.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(words.err, HasSubstr("--cost is neither S nor T: must have both"));
+  const std::string bytes = R"({"measured": "x", "stages": [{"B": 1, "output_bytes": 4}]})";
+  EXPECT_THAT(RunTakt(arguments("simulate", "1f1b", bytes)).err,
+              HasSubstr("stages[0] is measured B: must have F"));
+  EXPECT_THAT(RunTakt(arguments("simulate", "1f1b", R"({"measured": ""})")).err,
+              HasSubstr("must say what was measured"));
+}
+
+TEST(Schedule, APairWithoutATimeOfItsOwnIsItsForwardAndItsBackward) {
+  const auto makespan = [](const std::string& pair) {
+    const std::string stages = R"({"stages": [{"F": 3, "I": 3, "W": 3, "B": 6}, {)" + pair +
+                               R"("F": 1, "B": 2}, {}, {}]})";
+    return Simulate({"dualpipe-v", "--ranks", "2", "--microbatches", "8", "--costs",
+                     WriteFile("one.json", stages)})["makespan"]
+        .get<double>();
+  };
+  EXPECT_EQ(makespan(""), 96);
+  EXPECT_EQ(makespan(R"("O": 3, )"), 96);
+}
+
 TEST(Schedule, MeasuredCostsPredictPairsWithTheirHalvesApart) {
   const auto arguments = [](const std::string& stage) {
     return std::vector<std::string>{
@@ -138,7 +180,8 @@ TEST(Schedule, MeasuredCostsPredictPairsWithTheirHalvesApart) {
 }
 
 TEST(Schedule, WrongCostsExitWith2) {
-  for (const char* cost : {"F", "F=x", "F=-1", "F=nan", "W=inf", "comm=nan", "Q=1"}) {
+  for (const char* cost :
+       {"F", "F=x", "F=-1", "F=nan", "W=inf", "comm=nan", "Q=1", "F=1e308", "comm=1e-320"}) {
     const Outcome outcome = RunTakt(
         {"schedule", "simulate", "gpipe", "--ranks", "1", "--microbatches", "1", "--cost", cost});
     EXPECT_EQ(outcome.code, ExitCode::kInvalidInput) << cost;

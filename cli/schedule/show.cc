@@ -19,8 +19,8 @@ struct ShowOptions {
   std::string format = "grid";
 };
 
-absl::StatusOr<std::string> Render(const Context& context, const ShowOptions& options) {
-  ASSIGN_OR_RETURN(const StepCosts costs, ReadCosts(options.costs));
+absl::StatusOr<std::string> Render(const Context& context, const ShowOptions& options,
+                                   const StepCosts& costs) {
   ASSIGN_OR_RETURN(LoadedSchedule loaded, LoadSchedule(options.source, costs));
   if (!loaded.remark.empty()) Say(context, loaded.remark);
   const StepOptions step = {.max_in_flight = options.source.sizes.max_in_flight()};
@@ -28,6 +28,8 @@ absl::StatusOr<std::string> Render(const Context& context, const ShowOptions& op
                    WithVocabulary(std::move(loaded.schedule), costs, step));
   if (options.format == "csv") return schedule::FormatCsv(schedule);
   ASSIGN_OR_RETURN(const SimulatedSchedule simulated, SimulateSchedule(schedule, costs, step));
+  if (!context.json())
+    context.terminal.err << PredictionText(costs, schedule.num_ranks()) << std::flush;
   if (options.format == "html" && schedule.spreads_vocabulary) {
     return InvalidField({.field = "--format",
                          .value = "html",
@@ -40,10 +42,12 @@ absl::StatusOr<std::string> Render(const Context& context, const ShowOptions& op
 }
 
 absl::StatusOr<ExitCode> Show(const Context& context, const ShowOptions& options) {
-  ASSIGN_OR_RETURN(const std::string text, Render(context, options));
+  ASSIGN_OR_RETURN(const StepCosts costs, ReadCosts(options.costs));
+  ASSIGN_OR_RETURN(const std::string text, Render(context, options, costs));
   if (context.json()) {
-    PrintJson(context,
-              {{"schedule", options.source.name}, {"format", options.format}, {"text", text}});
+    Json json = {{"schedule", options.source.name}, {"format", options.format}, {"text", text}};
+    if (!costs.measured.empty()) json["prediction_from"] = costs.measured;
+    PrintJson(context, json);
   } else {
     context.terminal.out << text << std::flush;
   }

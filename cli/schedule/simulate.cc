@@ -142,13 +142,8 @@ absl::StatusOr<ExitCode> Simulate(const Context& context, const SimulateOptions&
   if (context.json()) {
     PrintJson(context, ReportJson(schedule, costs, simulated));
   } else {
-    if (!costs.measured.empty()) {
-      context.terminal.out << absl::StrFormat(
-          "a prediction, in seconds, for %d ranks each on a device of its own; its times are of: "
-          "%s\n",
-          schedule.num_ranks(), costs.measured);
-    }
-    context.terminal.out << ReportText(simulated) << std::flush;
+    context.terminal.out << PredictionText(costs, schedule.num_ranks()) << ReportText(simulated)
+                         << std::flush;
   }
   return ExitCode::kDone;
 }

@@ -2,7 +2,6 @@
 #include "cli/schedule/step_costs.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <set>
 
@@ -11,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "cli/base/input_file.h"
+#include "cli/base/text.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 
@@ -38,7 +38,9 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kLargestCostsFile = std::size_t{16} << 20;
-constexpr double kMostBytes = 1e15;  // keeps the sums of a step exact in 64 bits
+// Times and bytes between these keep ratios finite, and sums of bytes exact in 64 bits.
+constexpr double kLeast = 1e-30, kMost = 1e15;
+constexpr char kRange[] = "0, or from 1e-30 to 1e15";
 
 // The costs of one stage.
 struct StageCost {
@@ -50,6 +52,7 @@ struct StageCost {
   std::string kinds;  // the kinds that the file names
 
   double Backward() const { return backward.value_or(*input_grad + *weight_grad); }
+  bool Names(char kind) const { return kinds.find(kind) != std::string::npos; }
 
   // Returns false if there is no such kind.
   bool Set(std::string_view kind, double value) {
@@ -66,11 +69,12 @@ struct StageCost {
   }
 
   bool SetInFile(std::string_view key, double value) {
-    if (key != "reduction") {
-      kinds.append(key);
-      return Set(key, value);
+    if (key == "reduction") {
+      reduction = value;
+      return true;
     }
-    reduction = value;
+    if (!Set(key, value)) return false;
+    kinds.append(key);
     return true;
   }
 
@@ -89,14 +93,14 @@ absl::Status CostError(std::string field, std::string value, std::string rule) {
                        .fix = "see takt schedule simulate --help"});
 }
 
-bool IsCost(double value) { return std::isfinite(value) && value >= 0; }
+bool IsCost(double value) { return value == 0 || (value >= kLeast && value <= kMost); }
 
 absl::Status ParseCost(const std::string& text, StageCost& stage, StepCosts& step) {
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
     const std::vector<std::string> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
     double value = 0;
     if (pair.size() != 2 || !absl::SimpleAtod(pair[1], &value) || !IsCost(value)) {
-      return CostError("--cost", std::string(part), "must be KIND=NUMBER, finite and not negative");
+      return CostError("--cost", std::string(part), absl::StrCat("must be KIND=NUMBER: ", kRange));
     }
     if (pair[0] == "comm") {
       step.time.link.latency = value;
@@ -131,8 +135,9 @@ class CostsFile {
         RETURN_IF_ERROR(CheckNumber(key, value));
         (key == "optimizer" ? costs.optimizer[0] : costs.tied_reduction) = value.get<double>();
       } else if (key == "measured") {
-        if (!value.is_string() || value.empty()) return Wrong(key, value, "must be a text");
+        if (!value.is_string()) return Wrong(key, value, "must be a text");
         measured = value.get<std::string>();
+        if (measured.empty()) return Wrong(key, value, "must say what was measured");
       } else if (key != "latency" && key != "seconds_per_byte") {
         return Wrong(key, value,
                      "is none of stages, latency, seconds_per_byte, links, tied_reduction, "
@@ -156,7 +161,7 @@ class CostsFile {
 
   absl::Status CheckNumber(const std::string& field, const json& value) const {
     if (value.is_number() && IsCost(value.get<double>())) return absl::OkStatus();
-    return Wrong(field, value, "must be a number, finite and not negative");
+    return Wrong(field, value, absl::StrCat("must be a number: ", kRange));
   }
 
   // Reads the keys of one link, or of all links if `prefix` is empty.
@@ -180,10 +185,9 @@ class CostsFile {
         RETURN_IF_ERROR(CheckNumber(field, value));
         const double number = value.get<double>();
         if (stages[i].SetInFile(key, number)) continue;
-        if (number > kMostBytes || !stages[i].SetBytes(key, number)) {
+        if (!stages[i].SetBytes(key, number)) {
           return Wrong(field, value,
-                       "is none of F, I, W, B, O, reduction, and output_bytes and stash_bytes up "
-                       "to 1e15");
+                       "is none of F, I, W, B, O, reduction, output_bytes and stash_bytes");
         }
       }
     }
@@ -221,12 +225,16 @@ class CostsFile {
 };
 
 // Checks that every kind was measured on every stage that runs it, B perhaps as I and W. Otherwise
-// the time of a missing kind would come from --cost. kinds: of all stages, or by stage.
-absl::Status CheckMeasured(const std::vector<std::string>& kinds,
-                           const schedule::Schedule& schedule) {
+// the time of a missing kind would come from --cost, as that of S and T does.
+absl::Status CheckMeasured(const StepCosts& costs, const schedule::Schedule& schedule) {
+  if (schedule.spreads_vocabulary && !costs.spreads_vocabulary) {
+    return CostError("--cost", "neither S nor T",
+                     absl::StrCat("must have both, which ", schedule.name, " runs"));
+  }
+  const std::vector<std::string>& kinds = costs.measured_kinds;
   for (const schedule::Row& row : schedule.ranks) {
     for (const schedule::Action& action : row) {
-      if (schedule::IsOfVocabulary(action.kind)) continue;  // no file has times for these
+      if (schedule::IsOfVocabulary(action.kind)) continue;
       const std::size_t stage = kinds.size() == 1 ? 0 : action.stage.value();
       const auto has = [&](char kind) { return kinds[stage].find(kind) != std::string::npos; };
       const char kind = schedule::Letter(action.kind);
@@ -274,17 +282,29 @@ absl::StatusOr<StepCosts> ReadCosts(const CostOptions& options) {
   const bool overlap =
       step.measured.empty() &&
       std::ranges::any_of(stages, [](const StageCost& stage) { return stage.overlap.has_value(); });
-  for (const StageCost& stage : stages) {
+  for (StageCost& stage : stages) {
+    // Of a backward that was only measured whole, nothing is known to end before it.
+    if (!step.measured.empty() && stage.Names('B') && !(stage.Names('I') && stage.Names('W'))) {
+      stage.input_grad = stage.backward;
+      stage.weight_grad = 0;
+    }
     time.forward.push_back(*stage.forward);
     time.input_grad.push_back(*stage.input_grad);
     time.weight_grad.push_back(*stage.weight_grad);
     time.backward.push_back(stage.Backward());
     time.reduction.push_back(stage.reduction);
-    if (overlap) time.overlap.push_back(stage.overlap.value_or(*stage.forward + stage.Backward()));
+    if (overlap) time.overlap.push_back(stage.overlap);
     step.output_bytes.push_back(stage.output_bytes);
     step.stash_bytes.push_back(stage.stash_bytes);
   }
   return step;
+}
+
+std::string PredictionText(const StepCosts& costs, int num_ranks) {
+  if (costs.measured.empty()) return "";
+  return absl::StrFormat(
+      "a prediction, in seconds, for %d ranks each on a device of its own; its times are of: %s\n",
+      num_ranks, Harmless(costs.measured));
 }
 
 absl::Status CheckCostsFit(const StepCosts& costs, const schedule::Schedule& schedule) {
@@ -294,7 +314,7 @@ absl::Status CheckCostsFit(const StepCosts& costs, const schedule::Schedule& sch
         "stages", absl::StrCat(given, " entries"),
         absl::StrCat("must have 1 entry, or one for each of the ", schedule.num_stages, " stages"));
   }
-  if (!costs.measured.empty()) RETURN_IF_ERROR(CheckMeasured(costs.measured_kinds, schedule));
+  if (!costs.measured.empty()) RETURN_IF_ERROR(CheckMeasured(costs, schedule));
   for (const auto& [ends, link] : costs.time.links) {
     const int last = std::max(ends.first.value(), ends.second.value());
     if (last < schedule.num_ranks() && ends.first != ends.second) continue;

@@ -38,6 +38,9 @@ void DeclareCosts(CLI::App& command, CostOptions& options);
 // kInvalidArgument (FieldError).
 absl::StatusOr<StepCosts> ReadCosts(const CostOptions& options);
 
+// Returns a line that says so where results are a prediction, else nothing.
+std::string PredictionText(const StepCosts& costs, int num_ranks);
+
 // Checks that there is one value or one for each stage, that links are between existing ranks, and
 // that times were measured for all kinds that the schedule has. kInvalidArgument (FieldError): they
 // do not fit.

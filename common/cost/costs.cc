@@ -21,15 +21,18 @@ absl::Status CheckCost(std::string_view name, double value) {
                        .fix = "give seconds, or any unit common to all costs"});
 }
 
+absl::Status CheckStages(std::string_view name, std::size_t size, int num_stages) {
+  if (size == 1 || static_cast<int>(size) == num_stages) return absl::OkStatus();
+  return InvalidField(
+      {.field = absl::StrCat("cost.", std::string(name)),
+       .value = absl::StrCat(size, " values"),
+       .rule = absl::StrCat("one value, or one for each of the ", Counted(num_stages, "stage")),
+       .fix = "give one value for all stages"});
+}
+
 absl::Status CheckByStage(std::string_view name, const std::vector<double>& values,
                           int num_stages) {
-  if (values.size() != 1 && static_cast<int>(values.size()) != num_stages) {
-    return InvalidField(
-        {.field = absl::StrCat("cost.", std::string(name)),
-         .value = absl::StrCat(values.size(), " values"),
-         .rule = absl::StrCat("one value, or one for each of the ", Counted(num_stages, "stage")),
-         .fix = "give one value for all stages"});
-  }
+  RETURN_IF_ERROR(CheckStages(name, values.size(), num_stages));
   for (const double value : values) RETURN_IF_ERROR(CheckCost(name, value));
   return absl::OkStatus();
 }
@@ -73,7 +76,13 @@ absl::Status CheckCosts(const Costs& costs, int num_stages) {
   RETURN_IF_ERROR(CheckByStage("I", costs.input_grad, num_stages));
   RETURN_IF_ERROR(CheckByStage("W", costs.weight_grad, num_stages));
   RETURN_IF_ERROR(CheckByStage("B", costs.backward, num_stages));
-  if (!costs.overlap.empty()) RETURN_IF_ERROR(CheckByStage("O", costs.overlap, num_stages));
+  RETURN_IF_ERROR(CheckByStage("forward_meetings", costs.forward_meetings, num_stages));
+  RETURN_IF_ERROR(CheckByStage("backward_meetings", costs.backward_meetings, num_stages));
+  RETURN_IF_ERROR(CheckCost("pair_ratio", costs.pair_ratio));
+  if (!costs.overlap.empty()) RETURN_IF_ERROR(CheckStages("O", costs.overlap.size(), num_stages));
+  for (const std::optional<double>& time : costs.overlap) {
+    if (time.has_value()) RETURN_IF_ERROR(CheckCost("O", *time));
+  }
   RETURN_IF_ERROR(CheckReduction(costs.reduction, num_stages));
   if (costs.terms < 1) return absl::InvalidArgumentError("a sum has no terms of its ranks");
   RETURN_IF_ERROR(CheckCost("tied_reduction", costs.tied_reduction));

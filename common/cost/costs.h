@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,8 @@ namespace takt::cost {
 struct LinkCost {
   double latency = 0;           // each message takes it; it does not occupy the link
   double seconds_per_byte = 0;  // it occupies the link's lane
+
+  bool operator==(const LinkCost&) const = default;
 };
 
 // Describes the ranks that meet inside a pass: their number, and the worst latency and rate of
@@ -25,14 +28,20 @@ struct LinkCost {
 struct GroupCost {
   int size = 1;
   LinkCost link;
+
+  bool operator==(const GroupCost&) const = default;
 };
 
 // The times are in seconds, or in any unit common to all.
 struct Costs {
   // F, I, W, B by stage, without the meetings inside. A vector of one entry serves all stages.
   std::vector<double> forward{1}, input_grad{1}, weight_grad{1}, backward{2};
-  // O(F,B) as one instruction, by the stage of its F; empty: F + B.
-  std::vector<double> overlap;
+  // What of forward and of backward are meetings, which the other half of a pair hides.
+  std::vector<double> forward_meetings{0}, backward_meetings{0};
+  // The time in which both halves of a pair compute, as a multiple of the two by themselves.
+  double pair_ratio = 1;
+  // O(F,B) where it is given, by the stage of its F; empty: nowhere.
+  std::vector<std::optional<double>> overlap;
   LinkCost link;                                        // for each pair that `links` does not name
   std::map<std::pair<PpRank, PpRank>, LinkCost> links;  // by (from, to)
   // The time of all REDUCE_GRAD of a stage together, by stage as above. Each layer takes an equal
@@ -60,6 +69,8 @@ struct Costs {
   // other one meets. On GPUs one half follows the other.
   bool halves_run_beside = true;
 
+  bool operator==(const Costs&) const = default;
+
   double F(StageId stage) const { return Of(forward, stage); }
   double I(StageId stage) const { return Of(input_grad, stage); }
   double W(StageId stage) const { return Of(weight_grad, stage); }
@@ -85,7 +96,23 @@ struct Costs {
   const GroupCost& Context(PpRank pp_rank) const { return OfRank(context, pp_rank); }
   // Returns the cost of the pair that runs F of `forward_stage` and B of `backward_stage` as one.
   double O(StageId forward_stage, StageId backward_stage) const {
-    return overlap.empty() ? F(forward_stage) + B(backward_stage) : Of(overlap, forward_stage);
+    if (!overlap.empty()) {
+      if (const std::optional<double> given = Of(overlap, forward_stage)) return *given;
+    }
+    const double forward_meeting = Of(forward_meetings, forward_stage);
+    const double backward_meeting = Of(backward_meetings, backward_stage);
+    const double computed =
+        F(forward_stage) - forward_meeting + B(backward_stage) - backward_meeting;
+    return std::max({pair_ratio * computed, F(forward_stage), B(backward_stage),
+                     forward_meeting + backward_meeting});
+  }
+  // Returns whether each pair takes as long as its F and its B.
+  bool PairsAreSums() const {
+    const auto is_zero = [](double time) { return time == 0; };
+    const auto is_given = [](const std::optional<double>& time) { return time.has_value(); };
+    return pair_ratio == 1 && std::ranges::none_of(overlap, is_given) &&
+           std::ranges::all_of(forward_meetings, is_zero) &&
+           std::ranges::all_of(backward_meetings, is_zero);
   }
   const LinkCost& Link(PpRank from, PpRank to) const {
     if (links.empty()) return link;
@@ -94,7 +121,8 @@ struct Costs {
   }
 
  private:
-  static double Of(const std::vector<double>& by_stage, StageId stage) {
+  template <class Time>
+  static Time Of(const std::vector<Time>& by_stage, StageId stage) {
     return by_stage.size() == 1 ? by_stage[0] : by_stage[stage.value()];
   }
   template <class Cost>

@@ -22,6 +22,7 @@ namespace {
 using program::Instruction;
 using program::Op;
 using program::SlotKind;
+using trace::TimeSum;
 
 class Advisor {
  public:
@@ -82,15 +83,11 @@ class Advisor {
     return work;
   }
 
-  // Visits all compute instructions, with the stage of each and its share of the instruction.
+  // Calls visit(rank, index, stage, share) for all passes of stages. S and T are of no stage.
   template <class Visit>
   void ForEachStageShare(Visit visit) const {
-    step_.ForEach([&](std::size_t rank, std::size_t i, const Instruction& instruction) {
-      // S and T are of no stage.
-      if (!program::IsCompute(instruction.op) || instruction.stage.value() >= num_stages()) return;
-      const bool pair = instruction.op == Op::kOverlap;
-      visit(rank, i, instruction.stage, pair ? kForwardShare : 1.0);
-      if (pair) visit(rank, i, instruction.backward_stage, 1 - kForwardShare);
+    step_.ForEachPass([&](std::size_t rank, std::size_t i, Op, StageId stage, double share) {
+      if (stage.value() < num_stages()) visit(rank, i, stage, share);
     });
   }
 
@@ -224,7 +221,7 @@ class Advisor {
         by_link[{mesh.PpRankOf(from), mesh.PpRankOf(to)}].Add(seconds, instruction);
       }
     });
-    cost::Costs costs;
+    cost::Costs costs{.halves_run_beside = timeline_.trace->predicted.halves_run_beside};
     for (auto [op, list] : {std::pair(Op::kForward, &costs.forward),
                             {Op::kInputGrad, &costs.input_grad},
                             {Op::kWeightGrad, &costs.weight_grad},

@@ -112,6 +112,36 @@ TEST(Advise, KnowsABetterSchedule) {
   EXPECT_FALSE(Find(dualpipe, Advice::Kind::kSchedule).has_value());
 }
 
+// Where ranks meet inside them, pairs are measured as a whole.
+TEST(Advise, ReadsPairsAsTheirForwardAndTheirBackward) {
+  for (const int tp_size : {1, 2}) {
+    SyntheticOptions options{.tp_size = tp_size, .meeting = 1e-4};
+    options.stage_layers = {7, 3, 3, 2};
+    SyntheticTrace uneven("dualpipe-v", 2, 8, options);
+    const auto move = Find(uneven, Advice::Kind::kMoveLayer);
+    ASSERT_TRUE(move.has_value());
+    EXPECT_THAT(move->text, HasSubstr("stage 0 is 87 % slower than the mean")) << tp_size;
+    const auto worst =
+        Explain(trace::MakeTimeline(uneven.Get()).value(), StepId(2)).value().worst_op;
+    ASSERT_TRUE(worst.has_value());
+    EXPECT_EQ(worst->stage, StageId(0)) << tp_size;
+    EXPECT_EQ(worst->op, Op::kBackward) << tp_size;
+    EXPECT_NEAR(worst->seconds, 0.14, 1e-6) << tp_size;
+  }
+}
+
+// What pairs gain by hiding meetings is in none of the times that schedules are compared by.
+TEST(Advise, ComparesNoScheduleWhosePairsHideMeetings) {
+  SyntheticOptions options{.tp_size = 2};
+  options.input_grad = 3 * options.forward;
+  options.weight_grad = options.forward / 2;
+  SyntheticTrace hides("dualpipe-v", 4, 8, options);
+  EXPECT_FALSE(Find(hides, Advice::Kind::kSchedule, {.least_fraction = 1e-3}).has_value());
+  options.halves_run_beside = false;
+  SyntheticTrace in_turn("dualpipe-v", 4, 8, options);
+  EXPECT_TRUE(Find(in_turn, Advice::Kind::kSchedule, {.least_fraction = 1e-3}).has_value());
+}
+
 TEST(Advise, SaysNothingAboutAHealthyStep) {
   SyntheticTrace healthy("zb-v", 4, 16);
   EXPECT_TRUE(Advise(trace::MakeTimeline(healthy.Get()).value(), StepId(2)).value().empty());

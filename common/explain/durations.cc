@@ -21,6 +21,7 @@ using program::Instruction;
 using program::Op;
 using trace::Place;
 using trace::Slice;
+using trace::TimeSum;
 
 double Seconds(std::int64_t nanos) { return static_cast<double>(nanos) * 1e-9; }
 
@@ -131,35 +132,6 @@ class Extractor {
   sim::Durations durations_;
 };
 
-// Says which share of a pair is its F's, by what the rank's passes take outside of pairs. The B of
-// a stage that only runs in pairs counts as its I and W.
-class ForwardShares {
- public:
-  ForwardShares(const program::Program& whole, const std::vector<double>& durations) {
-    for (std::size_t i = 0; i < whole.body.size(); ++i) {
-      const Instruction& instruction = whole.body[i];
-      alone_[{instruction.op, instruction.stage}].Add(durations[i], instruction);
-    }
-  }
-
-  double Of(const Instruction& pair) const {
-    const double forward = Mean(Op::kForward, pair.stage);
-    const double parts =
-        Mean(Op::kInputGrad, pair.backward_stage) + Mean(Op::kWeightGrad, pair.backward_stage);
-    const double whole = Mean(Op::kBackward, pair.backward_stage);
-    const double backward = whole > 0 ? whole : parts;
-    return forward > 0 && backward > 0 ? forward / (forward + backward) : kForwardShare;
-  }
-
- private:
-  double Mean(Op op, StageId stage) const {
-    const auto found = alone_.find({op, stage});
-    return found == alone_.end() ? 0 : found->second.mean();
-  }
-
-  std::map<std::pair<Op, StageId>, TimeSum> alone_;
-};
-
 }  // namespace
 
 Work WorkOf(const Instruction& instruction) {
@@ -202,11 +174,13 @@ absl::StatusOr<MeasuredStep> MeasuredStep::Create(const trace::Timeline& timelin
   measured.mesh_ = timeline.trace->mesh;
   Extractor extractor(timeline, static_cast<int>(window - timeline.steps.begin()));
   const sim::Durations usual = extractor.Usual();
-  std::vector<ForwardShares> shares;
-  for (std::size_t rank = 0; rank < whole.size(); ++rank)
-    shares.emplace_back(whole[rank], usual[rank]);
+  for (std::size_t rank = 0; rank < whole.size(); ++rank) {
+    trace::PassesAlone& alone = measured.alone_.emplace_back();
+    for (std::size_t i = 0; i < whole[rank].body.size(); ++i)
+      alone.Add(whole[rank].body[i], usual[rank][i]);
+  }
   measured.usual_ = sim::OfHalves(executed, usual, [&](std::size_t rank, std::size_t instruction) {
-    return shares[rank].Of(whole[rank].body[instruction]);
+    return measured.ForwardShare(rank, whole[rank].body[instruction]);
   });
   measured.meetings_ = extractor.Meetings();  // a split program has them in the same order
   measured.programs_ = std::move(executed.programs);
@@ -219,6 +193,13 @@ absl::StatusOr<MeasuredStep> MeasuredStep::Create(const trace::Timeline& timelin
 
 sim::ReplayOptions MeasuredStep::Options(const sim::Durations* meetings) const {
   return {.meetings = meetings, .tensor = mesh_.tp_size, .context = mesh_.cp_size};
+}
+
+double MeasuredStep::ForwardShare(std::size_t rank, const Instruction& pair) const {
+  constexpr double kUsualShare = 1.0 / 3;  // a B takes twice as long
+  const double forward = alone_[rank].Forward(pair.stage);
+  const double backward = alone_[rank].Backward(pair.backward_stage);
+  return forward > 0 && backward > 0 ? forward / (forward + backward) : kUsualShare;
 }
 
 double MeasuredStep::StepTime(const sim::Durations& durations) const {

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/program/program.h"
 #include "common/sim/replay.h"
+#include "common/trace/passes_alone.h"
 #include "common/trace/timeline.h"
 
 namespace takt::explain {
@@ -16,18 +17,6 @@ namespace takt::explain {
 enum class Work : std::uint8_t { kCompute, kMessage, kSum, kData };
 // SPECULATE of rows, beside what is computed, counts with the messages that wait for it.
 Work WorkOf(const program::Instruction& instruction);
-
-// The time of some instructions, and how many microbatches they are of.
-struct TimeSum {
-  double seconds = 0;
-  int count = 0;
-
-  void Add(double more, const program::Instruction& instruction) {
-    seconds += more;
-    count += instruction.num_microbatches;
-  }
-  double mean() const { return count > 0 ? seconds / count : 0; }
-};
 
 // One step of all ranks, ready to be replayed. Borrows the timeline.
 class MeasuredStep {
@@ -63,19 +52,33 @@ class MeasuredStep {
     }
   }
 
+  // Calls visit(rank, index, op, stage, share) for each compute instruction, and for both halves of
+  // a pair, of which each has its share of the time.
+  template <class Visit>
+  void ForEachPass(Visit visit) const {
+    ForEach([&](std::size_t rank, std::size_t i, const program::Instruction& instruction) {
+      if (!program::IsCompute(instruction.op)) return;
+      if (instruction.op != program::Op::kOverlap)
+        return visit(rank, i, instruction.op, instruction.stage, 1.0);
+      const double forward = ForwardShare(rank, instruction);
+      visit(rank, i, program::Op::kForward, instruction.stage, forward);
+      visit(rank, i, program::Op::kBackward, instruction.backward_stage, 1 - forward);
+    });
+  }
+
  private:
   MeasuredStep() = default;
+  // Returns which share of a pair is its F's, by what the rank's passes take outside of pairs.
+  double ForwardShare(std::size_t rank, const program::Instruction& pair) const;
   sim::ReplayOptions Options(const sim::Durations* meetings) const;
 
   std::vector<program::Program> programs_;
+  std::vector<trace::PassesAlone> alone_;  // by rank
   mesh::Mesh mesh_;
   trace::StepWindow window_;
   sim::Durations usual_;
   sim::Durations meetings_;  // from when all were there, as sim::ReplayOptions
 };
-
-// The share of an F in a pair of which nothing else is known: a B takes twice as long.
-inline constexpr double kForwardShare = 1.0 / 3;
 
 // Returns `durations`, where all instructions of one sort take no time.
 sim::Durations WithFree(const MeasuredStep& step, sim::Durations durations, Work work);

@@ -19,6 +19,7 @@ namespace {
 
 using program::Op;
 using trace::Slice;
+using trace::TimeSum;
 
 constexpr std::pair<std::string_view, std::string_view> kTexts[kNumParts] = {
     {"compute", "the work of all ranks, spread evenly"},
@@ -113,11 +114,11 @@ void SumLanes(const trace::Timeline& timeline, Explanation& result) {
 std::optional<WorstOp> FindWorstOp(const MeasuredStep& step) {
   std::map<Op, TimeSum> of_op;
   std::map<std::tuple<int, StageId, Op>, TimeSum> of_rank;
-  step.ForEach([&](std::size_t rank, std::size_t i, const program::Instruction& instruction) {
-    if (!program::IsCompute(instruction.op)) return;
-    const double seconds = step.usual()[rank][i];
-    of_op[instruction.op].Add(seconds, instruction);
-    of_rank[{static_cast<int>(rank), instruction.stage, instruction.op}].Add(seconds, instruction);
+  step.ForEachPass([&](std::size_t rank, std::size_t i, Op op, StageId stage, double share) {
+    const double seconds = share * step.usual()[rank][i];
+    const program::Instruction& instruction = step.programs()[rank].body[i];
+    of_op[op].Add(seconds, instruction);
+    of_rank[{static_cast<int>(rank), stage, op}].Add(seconds, instruction);
   });
   std::optional<WorstOp> worst;
   double most = 0;

@@ -46,7 +46,7 @@ struct RankSplit {
   double stalled_seconds = 0;  // how long its process did not run in the step
 };
 
-// The kind of instruction of one rank that costs most beyond the mean of its kind.
+// The kind of pass of one rank that costs most beyond the mean of its kind. A pair is an F and a B.
 struct WorstOp {
   int rank = 0;
   StageId stage{-1};

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/program/lowering.h"
+#include "common/program/split_pairs.h"
 #include "common/schedule/generate.h"
 #include "common/sim/executed.h"
 
@@ -68,8 +69,10 @@ std::optional<OtherSchedule> FindBetterSchedule(const std::vector<Program>& prog
   if (program::SpreadsVocabulary(programs[0])) return std::nullopt;
   // Steps that overlap are not to be compared with those of others by themselves.
   if (program::OverlapsSteps(programs[0])) return std::nullopt;
+  // The costs have no meetings, so what halves gain by hiding them is missing.
+  if (costs.halves_run_beside && std::ranges::any_of(programs, program::PairsMeet))
+    return std::nullopt;
   FillUnmeasured(costs);
-  costs.halves_run_beside = false;  // these costs have no meetings that a half could hide
   const auto current = sim::SimulateExecuted(programs, costs);
   if (!current.ok()) return std::nullopt;
   std::optional<OtherSchedule> best;

@@ -19,8 +19,8 @@ struct OtherSchedule {
 
 // Returns the fastest family with a flush that puts every stage where `programs` have it and holds
 // at most twice as much. costs: by stage, with zeros for kinds that the programs do not run; then I
-// and W are halves of B, and B is I and W. None: no family is faster, none has this placement, or
-// the programs are too large to try.
+// and W are halves of B, and B is I and W. None: no family is faster, none has this placement,
+// halves of pairs hide meetings, or the programs are too large to try.
 std::optional<OtherSchedule> FindBetterSchedule(const std::vector<program::Program>& programs,
                                                 cost::Costs costs);
 

@@ -248,8 +248,9 @@ absl::Status OverlapSteps(const CandidateInputs& inputs, const sim::ExpectedSums
   }
   absl::StatusOr<std::vector<program::Program>> programs = program::RemoveBarrier(plan.programs);
   if (!programs.ok()) {
-    return refused(absl::StrCat("cannot be under ", plan.schedule.name, ": a ",
-                                std::string(programs.status().message())),
+    const bool is_open = inputs.job.parallelism.schedule == "auto";
+    return refused(absl::StrCat("cannot be ", is_open ? "here" : "under " + plan.schedule.name,
+                                ": a ", std::string(programs.status().message())),
                    "use auto or true, or change what the reason names");
   }
   layout::SizeHeadStash(inputs.model, plan.partition, *programs);

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -29,10 +28,6 @@ using profile::Passes;
 
 // A rank copies 10 GB a second within a host's memory, if nothing was measured.
 constexpr double kUsualSnapshotSecondsPerByte = 1e-10;
-
-double MeanOf(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
 
 // Returns whether ranks meet inside F, I and W.
 bool MeetsInPasses(const CandidateInputs& inputs) {
@@ -151,11 +146,7 @@ class StageCosts {
   void AddPairs(cost::Costs& costs) const {
     if (!costs.halves_run_beside || !MeetsInPasses(inputs_)) return;
     if (inputs_.options.profile == nullptr || emulated()) return;
-    const std::optional<double> ratio = inputs_.options.profile->FindPair(conditions_);
-    if (!ratio) return;
-    const double backward = MeanOf(costs.backward);
-    for (const double forward : costs.forward)
-      costs.overlap.push_back(*ratio * (forward + backward));
+    costs.pair_ratio = inputs_.options.profile->FindPair(conditions_).value_or(1);
   }
 
   // Adds what S, T and the updates of rows take on each rank, and the sums of the rows of all
@@ -346,7 +337,10 @@ cost::GroupCost ContextGroupCost(const CandidateInputs& inputs) {
 cost::Costs WithMeetings(const CandidateInputs& inputs, const mesh::Partition& partition,
                          cost::Costs costs) {
   if (!MeetsInPasses(inputs)) return costs;
-  const cost::Costs alone = costs;
+  // Halves that run in turn hide no meetings.
+  const std::size_t hidden = costs.halves_run_beside ? partition.size() : 1;
+  costs.forward_meetings.assign(hidden, 0);
+  costs.backward_meetings.assign(hidden, 0);
   for (const mesh::Stage& stage : partition) {
     const cost::GroupCost& tensor = costs.Tensor(stage.pp_rank);
     const cost::GroupCost& context = costs.Context(stage.pp_rank);
@@ -360,25 +354,17 @@ cost::Costs WithMeetings(const CandidateInputs& inputs, const mesh::Partition& p
     };
     const auto place = static_cast<std::size_t>(stage.id.value());
     for (const model::LayerParts& layer : layout::ShapeOf(inputs.model, stage).layers) {
+      const double forward = seconds(layer.forward);
       const double input_grad = seconds(layer.input_grad);
       const double weight_grad = seconds(layer.weight_grad);
-      costs.forward[place] += seconds(layer.forward);
+      costs.forward[place] += forward;
       costs.input_grad[place] += input_grad;
       costs.weight_grad[place] += weight_grad;
       costs.backward[place] += input_grad + weight_grad;
+      if (!costs.halves_run_beside) continue;
+      costs.forward_meetings[place] += forward;
+      costs.backward_meetings[place] += input_grad + weight_grad;
     }
-  }
-  if (!costs.halves_run_beside) return costs;  // a pair is its F and its B, with all meetings
-  costs.overlap.clear();
-  const double backward = MeanOf(alone.backward), with_meetings = MeanOf(costs.backward);
-  for (const mesh::Stage& stage : partition) {
-    const auto place = static_cast<std::size_t>(stage.id.value());
-    const double forward = alone.forward[place], meetings = costs.forward[place] - forward;
-    const double computed = alone.overlap.empty() ? forward + backward : alone.overlap[place];
-    const double all_meetings = meetings + with_meetings - backward;
-    // One half of a pair computes while the other one meets.
-    costs.overlap.push_back(
-        std::max({computed, costs.forward[place], with_meetings, all_meetings}));
   }
   return costs;
 }

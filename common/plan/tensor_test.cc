@@ -85,6 +85,26 @@ TEST(PlanWithTensor, HasPairsWhereTheyHideMeetings) {
   EXPECT_THAT(MakePlan(job, Measured(2))->schedule.name, Not(HasSubstr("dualpipe")));
 }
 
+// A rank with more layers than the others has them in pairs, too.
+TEST(PlanWithTensor, MeetingsThatPairsHideHideNoImbalance) {
+  config::JobSpec job = config::EmulatedJob(15, 8);
+  job.parallelism.pipeline = 2;
+  job.parallelism.schedule = "dualpipe-v";
+  job.parallelism.stage_layers = {7, 3, 3, 2};
+  job.model.collective_bytes = 8;
+  const PlanOptions nearly_free{
+      .max_workers = 16, .link_latency_seconds = 1e-9, .link_seconds_per_byte = 0};
+  const auto parts_with = [&](int tensor) {
+    job.parallelism.tensor = tensor;
+    return MakeForecasts(job, nearly_free, 1).value().candidates.front().parts;
+  };
+  const Parts alone = parts_with(1);
+  EXPECT_GT(alone.imbalance, 0.1 * alone.compute);
+  const Parts shared = parts_with(2);
+  EXPECT_NEAR(shared.imbalance, alone.imbalance, 1e-4 * alone.imbalance);
+  EXPECT_NEAR(shared.lower_bound, alone.lower_bound, 1e-4 * alone.lower_bound);
+}
+
 TEST(PlanWithTensor, TakesAsManyWorkersAsItsMeshHasRanks) {
   config::JobSpec job = SharedJob(4);
   job.parallelism.pipeline.reset();

@@ -6,6 +6,7 @@
 
 #include "common/base/id.h"
 #include "common/program/program.h"
+#include "common/trace/passes_alone.h"
 
 namespace takt::profile {
 
@@ -26,16 +27,10 @@ class PairRatio {
   double Get() const;
 
  private:
-  struct Sum {
-    double seconds = 0;
-    int count = 0;
-  };
-  double AloneSeconds(StageId stage, program::Op op) const;
-
   const program::Program& program_;
   const bool halves_run_beside_;
-  std::map<std::pair<StageId, program::Op>, Sum> alone_;
-  std::map<std::pair<StageId, StageId>, Sum> pairs_;  // by the stages of F and B
+  trace::PassesAlone alone_;
+  std::map<std::pair<StageId, StageId>, trace::TimeSum> pairs_;  // by the stages of F and B
 };
 
 }  // namespace takt::profile

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -56,7 +57,8 @@ absl::Status CheckInputs(const BoundInputs& inputs) {
 // the shorter time of both ways, `gradient` the shorter time until the result is there.
 struct Times {
   double forward = 0, gradient = 0, backward = 0;
-  double pair = 0;          // O of this forward and any backward
+  // What the forward adds to the time of a backward, where a pair takes less than both.
+  double in_pair = std::numeric_limits<double>::infinity();
   double message = 0;       // forward, from the previous holder
   double grad_message = 0;  // backward, to the previous holder
 };
@@ -120,16 +122,10 @@ class Terms {
   }
 
   double Work(int rank) const {
-    double work = 0, largest_backward = 0;
-    for (std::size_t h = 0; h < holders_.size(); ++h) {
-      if (holders_[h].rank == rank)
-        largest_backward = std::max(largest_backward, times_[h].backward);
-    }
+    double work = 0;
     for (std::size_t h = 0; h < holders_.size(); ++h) {
       if (holders_[h].rank != rank) continue;
-      // In an overlapped pair it is at least what the pair adds to the longest backward.
-      const double forward =
-          std::min(times_[h].forward, std::max(0.0, times_[h].pair - largest_backward));
+      const double forward = std::min(times_[h].forward, times_[h].in_pair);
       work += holders_[h].num_microbatches * (forward + times_[h].backward);
     }
     return work;
@@ -173,6 +169,24 @@ class Terms {
   std::vector<double> arrival_, first_gradient_, tail_;
 };
 
+// Takes into account that an F and a B of one rank may run as a pair, in less time.
+void PairUp(const cost::Costs& costs, const std::vector<Holder>& holders,
+            std::vector<Times>& times) {
+  std::map<int, std::vector<std::size_t>> of_rank;
+  for (std::size_t h = 0; h < holders.size(); ++h) of_rank[holders[h].rank].push_back(h);
+  for (const auto& [rank, held] : of_rank) {
+    for (const std::size_t forward : held) {
+      for (const std::size_t backward : held) {
+        const double pair = costs.O(holders[forward].stage, holders[backward].stage);
+        Times& of = times[forward];
+        of.in_pair = std::min(of.in_pair, std::max(0.0, pair - times[backward].backward));
+        of.forward = std::min(of.forward, pair);
+        times[backward].gradient = std::min(times[backward].gradient, pair);
+      }
+    }
+  }
+}
+
 std::vector<Times> TimesOf(const BoundInputs& inputs, const std::vector<Holder>& holders,
                            bool with_messages) {
   const cost::Costs& costs = inputs.costs;
@@ -182,33 +196,29 @@ std::vector<Times> TimesOf(const BoundInputs& inputs, const std::vector<Holder>&
     const auto bytes = inputs.message_bytes.empty() ? 0 : inputs.message_bytes[boundary];
     return link.latency + link.seconds_per_byte * static_cast<double>(bytes);
   };
-  const double shortest_pair = costs.overlap.empty()
-                                   ? std::numeric_limits<double>::infinity()
-                                   : *std::min_element(costs.overlap.begin(), costs.overlap.end());
   std::vector<Times> times;
   for (const Holder& holder : holders) {
     const StageId stage = holder.stage;
     Times& of = times.emplace_back();
-    of.pair =
-        costs.overlap.empty() ? std::numeric_limits<double>::infinity() : costs.O(stage, stage);
-    of.forward = std::min(costs.F(stage), of.pair);
-    of.gradient = std::min({costs.I(stage), costs.B(stage), shortest_pair});
+    of.forward = costs.F(stage);
+    of.gradient = std::min(costs.I(stage), costs.B(stage));
     of.backward = std::min(costs.I(stage) + costs.W(stage), costs.B(stage));
     if (holder.previous < 0) continue;
     const int from = holders[holder.previous].rank, boundary = stage.value() - 1;
     of.message = message(from, holder.rank, boundary);
     of.grad_message = message(holder.rank, from, boundary);
   }
+  if (!costs.PairsAreSums()) PairUp(costs, holders, times);
   return times;
 }
 
 std::vector<Times> Levelled(std::vector<Times> times) {
-  Times mean;
+  Times mean{.in_pair = 0};
   for (const Times& of : times) {
     mean.forward += of.forward / times.size();
     mean.gradient += of.gradient / times.size();
     mean.backward += of.backward / times.size();
-    mean.pair += of.pair / times.size();
+    mean.in_pair += of.in_pair / times.size();
   }
   std::fill(times.begin(), times.end(), mean);
   return times;

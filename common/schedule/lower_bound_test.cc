@@ -101,6 +101,28 @@ TEST(LowerBound, TakesABackwardAsItIsShortest) {
   EXPECT_DOUBLE_EQ(LowerBound(Inputs(Placement::kLoop, 1, 1, 8, 8, costs))->makespan, 16);
 }
 
+// A rank with more work than the others has it in pairs, too.
+TEST(LowerBound, PairsThatHideAlmostNothingTakeNoWorkFromARank) {
+  cost::Costs costs{
+      .forward = {7, 3}, .input_grad = {7, 3}, .weight_grad = {7, 3}, .backward = {14, 6}};
+  const Bound alone = *LowerBound(Inputs(Placement::kLoop, 2, 1, 8, 8, costs));
+  costs.forward_meetings = costs.backward_meetings = {1e-9};
+  const Bound hidden = *LowerBound(Inputs(Placement::kLoop, 2, 1, 8, 8, costs));
+  EXPECT_NEAR(hidden.makespan, alone.makespan, 1e-6);
+  EXPECT_NEAR(hidden.imbalance, alone.imbalance, 1e-6);
+  costs.pair_ratio = 0.9;
+  EXPECT_LT(LowerBound(Inputs(Placement::kLoop, 2, 1, 8, 8, costs))->makespan, alone.makespan);
+}
+
+TEST(LowerBound, APairIsOfStagesOfOneRank) {
+  cost::Costs costs{
+      .forward = {1, 1}, .input_grad = {1, 9}, .weight_grad = {1, 9}, .backward = {2, 18}};
+  costs.overlap = {2.5, std::nullopt};
+  // Stage 0 adds 0.5 to each of its backwards, and stage 1 its whole F.
+  EXPECT_DOUBLE_EQ(LowerBound(Inputs(Placement::kLoop, 2, 1, 8, 8, costs))->work,
+                   (8 * 2.5 + 8 * 19) / 2);
+}
+
 TEST(LowerBound, CountsBytesOnTheLinks) {
   BoundInputs inputs = Inputs(Placement::kLoop, 2, 1, 1, 1);
   inputs.costs.link.seconds_per_byte = 0.5;

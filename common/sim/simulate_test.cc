@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -190,8 +191,8 @@ TEST(Simulate, LengthensAPairByTheMeetingsThatNothingHides) {
   const auto programs =
       program::Lower(schedule, {.stages = {{.layers = {{.forward = pass, .input_grad = pass}}}}})
           .value();
-  const auto pair_takes = [&](double meeting, std::vector<double> overlap, bool beside = true) {
-    const cost::Costs costs{.overlap = std::move(overlap),
+  const auto pair_takes = [&](double meeting, std::optional<double> overlap, bool beside = true) {
+    const cost::Costs costs{.overlap = {overlap},
                             .tensor = {{.size = 2, .link = {.latency = meeting}}},
                             .halves_run_beside = beside};
     const Report report = Simulate(programs, costs).value();
@@ -199,12 +200,12 @@ TEST(Simulate, LengthensAPairByTheMeetingsThatNothingHides) {
     return report.events[1].end - report.events[1].start;
   };
   EXPECT_EQ(pair_takes(0, {}), 3);
-  EXPECT_EQ(pair_takes(0.5, {}), 3);       // all that is computed
-  EXPECT_EQ(pair_takes(0.75, {}), 3.5);    // the B, with its meetings
-  EXPECT_EQ(pair_takes(2, {}), 8);         // all that is passed on
-  EXPECT_EQ(pair_takes(0.5, {3.5}), 3.5);  // as measured
+  EXPECT_EQ(pair_takes(0.5, {}), 3);     // all that is computed
+  EXPECT_EQ(pair_takes(0.75, {}), 3.5);  // the B, with its meetings
+  EXPECT_EQ(pair_takes(2, {}), 8);       // all that is passed on
+  EXPECT_EQ(pair_takes(0.5, 3.5), 3.5);  // as measured
   EXPECT_EQ(pair_takes(0.5, {}, /*beside=*/false), 5);
-  EXPECT_EQ(pair_takes(0.5, {2.5}, /*beside=*/false), 4.5);
+  EXPECT_EQ(pair_takes(0.5, 2.5, /*beside=*/false), 4.5);
 }
 
 // The names and reasons of a path.

@@ -61,7 +61,7 @@ v1::TraceHeader ToHeader(const JobTrace& trace) {
   put(trace.predicted.input_grad, costs.mutable_input_grad());
   put(trace.predicted.weight_grad, costs.mutable_weight_grad());
   put(trace.predicted.backward, costs.mutable_backward());
-  put(trace.predicted.overlap, costs.mutable_overlap());
+  costs.set_pair_ratio(trace.predicted.pair_ratio);
   costs.set_link_latency(trace.predicted.link.latency);
   costs.set_link_seconds_per_byte(trace.predicted.link.seconds_per_byte);
   put(trace.predicted.reduction, costs.mutable_reduction());
@@ -74,6 +74,7 @@ v1::TraceHeader ToHeader(const JobTrace& trace) {
   PutGroups(trace.predicted.tensor, costs.mutable_tensor());
   costs.set_halves_run_in_turn(!trace.predicted.halves_run_beside);
   costs.set_terms(trace.predicted.terms);
+  costs.set_chained_sums(trace.predicted.chained_sums);
   PutGroups(trace.predicted.context, costs.mutable_context());
   put(trace.layer_work, header.mutable_layer_work());
   return header;
@@ -89,7 +90,7 @@ JobTrace FromHeader(const v1::TraceHeader& header) {
   trace.predicted.input_grad = ToVector(costs.input_grad());
   trace.predicted.weight_grad = ToVector(costs.weight_grad());
   trace.predicted.backward = ToVector(costs.backward());
-  trace.predicted.overlap = ToVector(costs.overlap());
+  if (costs.pair_ratio() > 0) trace.predicted.pair_ratio = costs.pair_ratio();
   trace.predicted.link = {.latency = costs.link_latency(),
                           .seconds_per_byte = costs.link_seconds_per_byte()};
   if (costs.reduction_size() > 0) trace.predicted.reduction = ToVector(costs.reduction());
@@ -105,6 +106,7 @@ JobTrace FromHeader(const v1::TraceHeader& header) {
   trace.predicted.tensor = ToGroups(costs.tensor());
   trace.predicted.halves_run_beside = !costs.halves_run_in_turn();
   trace.predicted.terms = std::max(1, costs.terms());
+  trace.predicted.chained_sums = costs.chained_sums();
   trace.predicted.context = ToGroups(costs.context());
   return trace;
 }

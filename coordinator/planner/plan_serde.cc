@@ -64,7 +64,7 @@ v1::PlanCosts ToProto(const cost::Costs& costs) {
   Write(costs.input_grad, *out.mutable_input_grad());
   Write(costs.weight_grad, *out.mutable_weight_grad());
   Write(costs.backward, *out.mutable_backward());
-  Write(costs.overlap, *out.mutable_overlap());
+  out.set_pair_ratio(costs.pair_ratio);
   Write(costs.reduction, *out.mutable_reduction());
   *out.mutable_link() = ToProto(PpRank(0), PpRank(0), costs.link);
   for (const auto& [pair, link] : costs.links)
@@ -78,6 +78,7 @@ v1::PlanCosts ToProto(const cost::Costs& costs) {
   Write(costs.tensor, *out.mutable_tensor());
   out.set_halves_run_in_turn(!costs.halves_run_beside);
   out.set_terms(costs.terms);
+  out.set_chained_sums(costs.chained_sums);
   Write(costs.context, *out.mutable_context());
   return out;
 }
@@ -88,7 +89,7 @@ cost::Costs FromProto(const v1::PlanCosts& costs) {
   out.input_grad = Read(costs.input_grad());
   out.weight_grad = Read(costs.weight_grad());
   out.backward = Read(costs.backward());
-  out.overlap = Read(costs.overlap());
+  if (costs.pair_ratio() > 0) out.pair_ratio = costs.pair_ratio();
   out.reduction = Read(costs.reduction());
   out.link = FromProto(costs.link());
   for (const v1::PlanCosts::Link& link : costs.links())
@@ -102,6 +103,7 @@ cost::Costs FromProto(const v1::PlanCosts& costs) {
   out.tensor = Read(costs.tensor());
   out.halves_run_beside = !costs.halves_run_in_turn();
   out.terms = costs.terms();
+  out.chained_sums = costs.chained_sums();
   out.context = Read(costs.context());
   return out;
 }

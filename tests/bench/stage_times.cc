@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 namespace takt::bench {
 namespace {
@@ -49,14 +51,21 @@ double StageTimes::MeanSeconds(program::Op kind) const {
 
 cost::Costs StageTimes::Costs() const {
   cost::Costs costs;
-  std::vector<double>* const of_kind[] = {&costs.forward, &costs.input_grad, &costs.weight_grad,
-                                          &costs.backward, &costs.overlap};
-  for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
-    of_kind[kind]->clear();
-    for (StageId stage(0); stage.value() < num_stages(); ++stage) {
-      const double seconds = MeanSeconds(kKinds[kind], stage);
-      of_kind[kind]->push_back(seconds > 0 ? seconds : MeanSeconds(kKinds[kind]));
-    }
+  const auto seconds_of = [&](program::Op kind, StageId stage) {
+    const double seconds = MeanSeconds(kind, stage);
+    return seconds > 0 ? seconds : MeanSeconds(kind);
+  };
+  for (const auto& [kind, list] : {std::pair(program::Op::kForward, &costs.forward),
+                                   {program::Op::kInputGrad, &costs.input_grad},
+                                   {program::Op::kWeightGrad, &costs.weight_grad},
+                                   {program::Op::kBackward, &costs.backward}}) {
+    list->clear();
+    for (StageId stage(0); stage.value() < num_stages(); ++stage)
+      list->push_back(seconds_of(kind, stage));
+  }
+  for (StageId stage(0); stage.value() < num_stages(); ++stage) {
+    const double pair = seconds_of(program::Op::kOverlap, stage);
+    costs.overlap.push_back(pair > 0 ? std::optional(pair) : std::nullopt);
   }
   for (StageId stage(0); stage.value() < num_stages(); ++stage) {
     const double parts =

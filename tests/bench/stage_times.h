@@ -30,7 +30,8 @@ class StageTimes {
   double MeanSeconds(program::Op kind) const;  // the mean over the stages that have it
 
   // A stage without instructions of a kind gets the mean of the stages that have them, but for B
-  // its own I and W if it has them. A kind that no stage has is 0.
+  // its own I and W if it has them. A kind that no stage has is 0, and O is
+  // F and B.
   cost::Costs Costs() const;
 
   // Another process can read this back.

@@ -65,10 +65,8 @@ class SyntheticTrace {
     for (const program::Program& program : spread_) {
       meetings_.emplace_back(NumMeetings(program), options.meeting);
       std::vector<double>& of_rank = durations_.emplace_back();
-      for (const program::Instruction& instruction : program.body) {
-        of_rank.push_back(Usual(instruction.op) * Layers(instruction) *
-                          instruction.num_microbatches);
-      }
+      for (const program::Instruction& instruction : program.body)
+        of_rank.push_back(UsualSeconds(instruction));
     }
     trace_.ranks.resize(spread_.size());
   }
@@ -133,25 +131,27 @@ class SyntheticTrace {
                                                   const SyntheticOptions& options) {
     program::LowerOptions lower{.reduce_gradients = options.dp_size > 1,
                                 .merge_weight_grads = options.merge_weight_grads};
+    const schedule::GenerateOptions sizes{.num_ranks = ranks, .num_microbatches = microbatches};
+    std::vector<int> stage_layers = options.stage_layers;
+    if (stage_layers.empty() && options.tp_size > 1)
+      stage_layers.assign(schedule::Generate(family, sizes).value().num_stages, 1);
     int first_layer = 0;
-    for (const int layers : options.stage_layers) {
+    for (const int layers : stage_layers) {
       lower.stages.push_back({LayerId(first_layer), LayerId(first_layer + layers)});
       first_layer += layers;
-    }
-    const schedule::GenerateOptions sizes{.num_ranks = ranks, .num_microbatches = microbatches};
-    const int num_stages = schedule::Generate(family, sizes).value().num_stages;
-    for (int stage = 0; stage < num_stages && options.tp_size > 1; ++stage) {
+      if (options.tp_size == 1) continue;
       const program::Part gather = {program::PartKind::kGather, program::PartGroup::kTensor, 8};
-      lower.stages.push_back({.first_layer = LayerId(stage), .last_layer = LayerId(stage + 1)});
-      lower.stages.back().layers.push_back({.forward = {gather, program::Part{}}});
+      lower.stages.back().layers.assign(layers, {.forward = {gather, program::Part{}}});
     }
     return sim::Programs(family, ranks, microbatches, lower);
   }
 
   // The halves of a pair take the shares that they usually have.
   sim::Durations DurationsOfHalves() const {
-    const double share = Usual(program::Op::kForward) / Usual(program::Op::kOverlap);
-    return sim::OfHalves(executed_, durations_, [&](std::size_t, std::size_t) { return share; });
+    return sim::OfHalves(executed_, durations_, [&](std::size_t rank, std::size_t i) {
+      const program::Instruction& pair = spread_[rank].body[i];
+      return PassSeconds(program::Op::kForward, pair.stage) / UsualSeconds(pair);
+    });
   }
 
   // Workers report a pair as one instruction, without the time between its halves.
@@ -232,10 +232,18 @@ class SyntheticTrace {
     }
   }
 
-  int Layers(const program::Instruction& instruction) const {
-    const bool of_stage = !options_.stage_layers.empty() && program::IsCompute(instruction.op) &&
-                          !program::IsOfVocabulary(instruction.op);
-    return of_stage ? options_.stage_layers[instruction.stage.value()] : 1;
+  double UsualSeconds(const program::Instruction& instruction) const {
+    using program::Op;
+    if (instruction.op == Op::kOverlap) {
+      return PassSeconds(Op::kForward, instruction.stage) +
+             PassSeconds(Op::kBackward, instruction.backward_stage);
+    }
+    return PassSeconds(instruction.op, instruction.stage) * instruction.num_microbatches;
+  }
+  double PassSeconds(program::Op op, StageId stage) const {
+    const bool of_stage =
+        !options_.stage_layers.empty() && program::IsCompute(op) && !program::IsOfVocabulary(op);
+    return Usual(op) * (of_stage ? options_.stage_layers[stage.value()] : 1);
   }
   static std::int64_t Nanos(double seconds) { return std::llround(seconds * 1e9); }
 
@@ -249,8 +257,6 @@ class SyntheticTrace {
         return options_.weight_grad;
       case program::Op::kBackward:
         return options_.input_grad + options_.weight_grad;
-      case program::Op::kOverlap:
-        return options_.forward + options_.input_grad + options_.weight_grad;
       case program::Op::kSend:
       case program::Op::kRecv:
         return options_.message;
