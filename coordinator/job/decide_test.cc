@@ -154,7 +154,8 @@ TEST_F(DecideTest, OnlyInputsThatAllRanksRefuseAreInvalid) {
   };
   refuse(1);
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
-  EXPECT_THAT(DecideNow().reason, HasSubstr("waiting until these have looked, too: rank 0 (w0), rank 2 (w2)"));
+  EXPECT_THAT(DecideNow().reason,
+              HasSubstr("waiting until these have looked, too: rank 0 (w0), rank 2 (w2)"));
   refuse(0);
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
   refuse(2);
